@@ -1,0 +1,88 @@
+"""The error tree; a branch has one exit code, and a person's mistake prints as one sentence.
+
+    WhetError                 1   anything of ours that has no branch of its own
+    ├── UsageError            2   a flag, the spec file, a data file that a person gave
+    ├── CheckpointError       3   a checkpoint that is missing, truncated, unsafe or foreign
+    ├── InfeasibleError       4   preflight: it cannot run here (memory, tokenizer, version)
+    ├── EngineError           5   the engine died, hung or refused
+    │   ├── EngineStartError      … before it was ready
+    │   └── EngineLostError       … after it was ready
+    ├── MeasurementError      6   the client could not measure honestly
+    ├── QuantizationError     7   the quantizer refused or its result failed verification
+    ├── StorageError          8   the disk is full, or the run directory is locked or unreadable
+    ├── NothingQualifiesError 9   the run ended and no variant earned a recommendation
+    └── Interrupted         130   Ctrl-C or SIGTERM; what was measured is kept
+
+A message is one or two plain sentences and ends with what to do. Adapters translate foreign
+errors into this tree and chain them with ``raise … from error``.
+"""
+
+from __future__ import annotations
+
+
+class WhetError(Exception):
+    """Anything that whet raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(WhetError):
+    """A flag, a spec file or a data file that a person gave cannot be used."""
+
+    exit_code = 2
+
+
+class CheckpointError(WhetError):
+    """A checkpoint is missing, truncated, unsafe or of an unknown form."""
+
+    exit_code = 3
+
+
+class InfeasibleError(WhetError):
+    """Preflight found that a variant cannot run on this machine or engine version."""
+
+    exit_code = 4
+
+
+class EngineError(WhetError):
+    """The inference engine failed."""
+
+    exit_code = 5
+
+
+class EngineStartError(EngineError):
+    """The engine ended, hung or ran out of memory before it answered its first request."""
+
+
+class EngineLostError(EngineError):
+    """The engine was ready and then stopped answering."""
+
+
+class MeasurementError(WhetError):
+    """The measuring client could not do its work within its stated bounds."""
+
+    exit_code = 6
+
+
+class QuantizationError(WhetError):
+    """The quantizer refused its input, or what it wrote failed verification."""
+
+    exit_code = 7
+
+
+class StorageError(WhetError):
+    """The disk is full, or the run directory is locked, foreign or unreadable."""
+
+    exit_code = 8
+
+
+class NothingQualifiesError(WhetError):
+    """The run ended whole, and no variant earned a recommendation."""
+
+    exit_code = 9
+
+
+class Interrupted(WhetError):
+    """A person or the system asked to stop."""
+
+    exit_code = 130

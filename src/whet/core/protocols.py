@@ -1,0 +1,104 @@
+"""What the stages agree on without importing one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+from whet.core.records.engine import ResolvedEngine, StartFacts, Variant
+from whet.core.spec import EngineSpec
+
+
+class Server(Protocol):
+    """A running engine that has answered its canary."""
+
+    @property
+    def base_url(self) -> str:
+        """``http://127.0.0.1:41231``, without ``/v1``."""
+        ...
+
+    @property
+    def model_name(self) -> str:
+        """The name that requests must ask for."""
+        ...
+
+    @property
+    def start(self) -> StartFacts:
+        """How it came up."""
+        ...
+
+    def memory_bytes(self) -> int | None:
+        """Memory of the process tree now: device memory on a GPU, resident on a CPU."""
+        ...
+
+    def log_text(self) -> str:
+        """Everything that the engine has printed so far, secrets redacted."""
+        ...
+
+    def ensure_alive(self) -> None:
+        """Raise ``EngineLostError`` with the log's last telling line if the process ended."""
+        ...
+
+
+class Engine(Protocol):
+    """One inference engine."""
+
+    name: str
+
+    def version(self, spec: EngineSpec) -> str:
+        """The installed version; ``EngineStartError`` with the mend where there is none."""
+        ...
+
+    def resolve(self, variant: Variant, spec: EngineSpec) -> ResolvedEngine:
+        """Everything that will be set, as the record that is stored."""
+        ...
+
+    def unsupported(self, resolved: ResolvedEngine) -> str | None:
+        """Why this version cannot run it on this device, or None."""
+        ...
+
+    def serve(self, resolved: ResolvedEngine, *, log: Path) -> AbstractContextManager[Server]:
+        """Start, wait for the canary, hand out, reap the process group whatever happens."""
+        ...
+
+
+class Observer(Protocol):
+    """Where ``flow`` tells what it is doing; the console implements it."""
+
+    def stage(self, name: str, detail: str = "") -> None:
+        """A stage begins."""
+        ...
+
+    def note(self, message: str) -> None:
+        """Something worth a line."""
+        ...
+
+    def warn(self, message: str) -> None:
+        """Something that a person should know before trusting the result."""
+        ...
+
+    def progress(self, label: str, done: int, total: int) -> None:
+        """Work inside the stage advances."""
+        ...
+
+
+Progress = Callable[[int, int], None]
+"""Called with (done, total); a stage that takes long accepts one."""
+
+
+class Silent:
+    """An observer that says nothing."""
+
+    def stage(self, name: str, detail: str = "") -> None:
+        """Say nothing."""
+
+    def note(self, message: str) -> None:
+        """Say nothing."""
+
+    def warn(self, message: str) -> None:
+        """Say nothing."""
+
+    def progress(self, label: str, done: int, total: int) -> None:
+        """Say nothing."""

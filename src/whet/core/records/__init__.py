@@ -1,0 +1,61 @@
+"""The frozen records that the stages hand to one another, and their JSON form."""
+
+from whet.core.records.codec import decode, encode
+from whet.core.records.decision import (
+    BreakEven,
+    Decision,
+    Excluded,
+    MatrixEntry,
+    Recommendation,
+)
+from whet.core.records.engine import ResolvedEngine, Scalar, Speculation, StartFacts, Variant
+from whet.core.records.evidence import Claim, EngineFacts, Verdict
+from whet.core.records.load import (
+    ClientHealth,
+    Counters,
+    PlannedRequest,
+    RequestEvent,
+    TrialRecord,
+    WorkloadFacts,
+)
+from whet.core.records.model import ModelFacts, StoredWeights, TokenizerIdentity
+from whet.core.records.quality import QualityRecord, TaskAnswer, TaskExample, TaskScore
+from whet.core.records.quant import CalibrationFacts, QuantizedCheckpoint, UnitError
+from whet.core.records.summary import CellSummary, Comparison, Estimate
+
+__all__ = [
+    "BreakEven",
+    "CalibrationFacts",
+    "CellSummary",
+    "Claim",
+    "ClientHealth",
+    "Comparison",
+    "Counters",
+    "Decision",
+    "EngineFacts",
+    "Estimate",
+    "Excluded",
+    "MatrixEntry",
+    "ModelFacts",
+    "PlannedRequest",
+    "QualityRecord",
+    "QuantizedCheckpoint",
+    "Recommendation",
+    "RequestEvent",
+    "ResolvedEngine",
+    "Scalar",
+    "Speculation",
+    "StartFacts",
+    "StoredWeights",
+    "TaskAnswer",
+    "TaskExample",
+    "TaskScore",
+    "TokenizerIdentity",
+    "TrialRecord",
+    "UnitError",
+    "Variant",
+    "Verdict",
+    "WorkloadFacts",
+    "decode",
+    "encode",
+]

@@ -1,0 +1,80 @@
+"""What to deploy, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from whet.core.records.summary import Estimate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MatrixEntry:
+    """The cheapest variant that qualifies at one tier, TTFT target and quality tolerance.
+
+    ``outcome`` is ``winner``, ``none`` or ``no significant winner``; with the last, ``variant`` is
+    the cheapest by point estimate and ``rivals`` names those it cannot be told from.
+    """
+
+    tier: str
+    ttft_target_ms: float
+    quality_tolerance: float
+    outcome: str
+    variant: str | None
+    batch_size: int | None
+    cost_per_1m_tokens: Estimate | None
+    ttft_p95_ms: Estimate | None
+    tps_mean: Estimate | None
+    rivals: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BreakEven:
+    """Where speculation stops paying: ``candidate`` against its twin without speculation.
+
+    ``pays_up_to`` is the largest batch size with a significant gain; ``stops_at`` the smallest
+    batch size from which no larger one gains. None where there is no such size.
+    """
+
+    candidate: str
+    reference: str
+    pays_up_to: int | None
+    stops_at: int | None
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recommendation:
+    """One deployment with its reasons. ``saving`` is 1 − cost ÷ the baseline's best cost."""
+
+    variant: str
+    batch_size: int
+    tier: str
+    ttft_target_ms: float
+    quality_tolerance: float
+    cost_per_1m_tokens: Estimate
+    baseline_cost_per_1m_tokens: Estimate | None
+    saving: Estimate | None
+    reasons: tuple[str, ...]
+    cautions: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Excluded:
+    """A cell or variant that may not be recommended, and why, in words."""
+
+    variant: str
+    batch_size: int | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """The end of the story."""
+
+    baseline: str
+    matrix: tuple[MatrixEntry, ...]
+    pareto: tuple[tuple[str, int], ...]
+    break_even: tuple[BreakEven, ...]
+    excluded: tuple[Excluded, ...]
+    recommendation: Recommendation | None

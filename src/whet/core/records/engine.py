@@ -1,0 +1,69 @@
+"""Which configuration is under test, and how an engine was told of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Scalar = str | int | float | bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Speculation:
+    """Speculative decoding: ``method`` is ``draft_model`` or ``ngram``; K = ``num_tokens``."""
+
+    method: str
+    num_tokens: int
+    draft_path: str | None
+    options: tuple[tuple[str, Scalar], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variant:
+    """One serving configuration, resolved: every lever has a value, nothing is left to a default.
+
+    ``weights`` is ``16bit`` or the name of a quantization recipe; ``scheme`` what is stored there.
+    ``engine_args`` are the engine's own flags without dashes (``max_model_len``), spec-wide ones
+    first, the variant's own after.
+    """
+
+    name: str
+    weights: str
+    scheme: str
+    model_path: str
+    speculation: Speculation | None
+    prefix_cache: bool
+    engine_args: tuple[tuple[str, Scalar], ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResolvedEngine:
+    """Everything that was set, and the exact command that sets it.
+
+    ``argv`` holds ``{port}`` where the port goes: it is chosen when the server starts. ``serve_line``
+    is the same for a person: ``vllm serve …`` with the port filled in with the default 8000.
+    Secrets are never part of ``env`` here; they are passed to the process only.
+    """
+
+    variant: Variant
+    engine: str
+    engine_version: str
+    device: str
+    served_model_name: str
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    serve_line: str
+    ready_timeout_s: float
+    url: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartFacts:
+    """How the server came up, in seconds from spawn to the canary's last token."""
+
+    variant: str
+    ready_s: float
+    canary_text: str
+    port: int
+    pid: int | None
+    attempts: int

@@ -1,0 +1,118 @@
+"""What was sent, when, and what came back: raw, so that every figure can be computed again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedRequest:
+    """One request of a workload, token-exact.
+
+    ``shared_tokens`` is how many leading tokens other requests of the workload share with it;
+    0 for a request with a prefix of its own.
+    """
+
+    index: int
+    prompt_token_ids: tuple[int, ...]
+    max_tokens: int
+    prefix_id: str | None
+    shared_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkloadFacts:
+    """A workload's identity and make-up. Equal ``sha256`` means equal traffic, request by request.
+
+    ``expected_hit_rate`` is Σ of full shared blocks ÷ Σ prompt tokens once every shared prefix is
+    warm, at ``block_size`` tokens a block.
+    """
+
+    sha256: str
+    requests: int
+    shared_prefix_share: float
+    long_system_share: float
+    shared_prefixes: int
+    input_tokens_mean: float
+    output_tokens_mean: float
+    input_output_ratio: float
+    block_size: int
+    expected_hit_rate: float
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestEvent:
+    """One request as the client saw it. Times are monotonic ns since the trial began.
+
+    ``chunk_ns`` holds one timestamp per chunk with non-empty output. ``output_tokens`` is the
+    server's usage. ``error`` is None for a completed request; otherwise a typed word
+    (``http_429``, ``timeout``, ``reset``, ``sse_error``, ``no_tokens`` …) and ``detail`` the rest.
+    """
+
+    index: int
+    prefix_id: str | None
+    scheduled_ns: int
+    sent_ns: int
+    chunk_ns: tuple[int, ...]
+    ended_ns: int
+    prompt_tokens: int | None
+    output_tokens: int | None
+    cached_tokens: int | None
+    finish_reason: str | None
+    text: str
+    error: str | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientHealth:
+    """Whether the client kept up: the bounds that make a trial invalid are in ``load``."""
+
+    dispatch_delay_p99_ns: int
+    loop_lag_p99_ns: int
+    cpu_share: float
+    valid: bool
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counters:
+    """A scrape of the server's counters: full sample name with labels summed away → value.
+
+    A name that the server does not export is absent: missing is never 0.
+    """
+
+    taken_ns: int
+    values: tuple[tuple[str, float], ...]
+
+    def get(self, name: str) -> float | None:
+        """The value of ``name``, or None where the server exports no such sample."""
+        return dict(self.values).get(name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialRecord:
+    """One timed repetition of a cell. ``status`` is complete, interrupted or failed.
+
+    The steady window [``window_start_ns``, ``window_end_ns``] runs from the first timed send to
+    the moment the loop has no request left to keep ``batch_size`` in flight. ``counters_before``
+    and ``counters_after`` bracket the timed requests; ``memory_bytes`` is the highest reading of
+    the server's process tree in between. ``excluded_warmup`` counts the requests sent before.
+    """
+
+    variant: str
+    batch_size: int
+    trial: int
+    status: str
+    workload_sha256: str
+    started_at: str
+    window_start_ns: int
+    window_end_ns: int
+    requests: tuple[RequestEvent, ...]
+    excluded_warmup: int
+    counters_before: Counters | None
+    counters_after: Counters | None
+    memory_bytes: int | None
+    health: ClientHealth
+    failure: str | None = None

@@ -1,0 +1,59 @@
+"""What a checkpoint is: read from its files, never from its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizerIdentity:
+    """Two tokenizers are the same if and only if ``sha256`` is equal.
+
+    The hash covers the vocabulary with ids, added tokens with their flags, special-token roles
+    and the merges; ``chat_template_sha256`` stands apart, because a draft needs no template.
+    """
+
+    vocab_size: int
+    sha256: str
+    chat_template_sha256: str | None
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredWeights:
+    """What is really stored, told from the tensors' names, dtypes and shapes.
+
+    ``scheme`` is ``16bit``, ``32bit``, ``W4A16``, ``W8A16``, ``W8A8-INT8``, ``FP8`` or ``mixed``.
+    ``bits_per_weight`` counts every stored byte of the decoder's linear layers, scales included.
+    """
+
+    scheme: str
+    dtype: str
+    group_size: int | None
+    bits_per_weight: float
+    quantized_modules: int
+    unquantized_modules: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelFacts:
+    """A checkpoint's shape and identity. Sizes in bytes as stored on disk."""
+
+    path: str
+    architecture: str
+    parameters: int
+    weight_bytes: int
+    hidden_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    max_position: int
+    tied_embeddings: bool
+    kv_bytes_per_token: int
+    stored: StoredWeights
+    tokenizer: TokenizerIdentity
+    weights_sha256: str

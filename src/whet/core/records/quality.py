@@ -1,0 +1,70 @@
+"""Whether the answers are still right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from whet.core.records.summary import Estimate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskScore:
+    """Share of right answers on one task, and the paired test against the baseline's answers.
+
+    ``p_value`` is McNemar's exact test; None for the baseline itself. ``detectable_drop`` is the
+    smallest loss (in share of right answers) that this set sees with 80 % power at 5 %.
+    """
+
+    task: str
+    n: int
+    right: int
+    score: Estimate
+    baseline_right: int | None
+    lost: int | None
+    gained: int | None
+    p_value: float | None
+    detectable_drop: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskExample:
+    """An answer that was right on the baseline and is wrong here, side by side."""
+
+    task: str
+    id: str
+    prompt: str
+    expected: str
+    baseline: str
+    answer: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskAnswer:
+    """One raw answer, kept so that scores can be paired again."""
+
+    id: str
+    task: str
+    text: str
+    right: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QualityRecord:
+    """One variant's quality on held-out text and tasks.
+
+    ``perplexity`` is token-weighted; ``perplexity_ratio`` is this variant's over the baseline's
+    (paired by document), so 1.01 is a 1 % regression. ``nll`` holds one (Σ −log p, tokens) pair a
+    document. ``verdict`` is pass, fail or unknown per tolerance, and unknown is not a pass.
+    """
+
+    variant: str
+    baseline: str
+    perplexity: Estimate | None
+    perplexity_ratio: Estimate | None
+    nll: tuple[tuple[float, int], ...]
+    tasks: tuple[TaskScore, ...]
+    answers: tuple[TaskAnswer, ...]
+    examples: tuple[TaskExample, ...]
+    verdicts: tuple[tuple[float, str], ...]
+    reason: str | None
+    seconds: float

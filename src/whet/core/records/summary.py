@@ -1,0 +1,73 @@
+"""Figures with their intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """A figure, its 95 % interval and the samples behind it.
+
+    ``certified`` is False for a percentile with fewer samples than the early-stopping floor
+    (64 for p90, 130 for p95, 662 for p99).
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    samples: int
+    certified: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellSummary:
+    """One variant at one batch size, over its valid trials. Latencies in ms at this edge.
+
+    ``cost_per_1m_tokens`` is USD. ``memory_gb`` is decimal GB of the server's process tree: device
+    memory on a GPU, resident memory on a CPU (``memory_kind`` says which).
+    ``status`` is complete, interrupted or failed; a failed cell says why in ``failure``.
+    """
+
+    variant: str
+    batch_size: int
+    status: str
+    trials: int
+    requests: int
+    errors: int
+    ttft_p50_ms: Estimate | None
+    ttft_p95_ms: Estimate | None
+    tpot_p50_ms: Estimate | None
+    tpot_p95_ms: Estimate | None
+    e2e_p50_ms: Estimate | None
+    e2e_p95_ms: Estimate | None
+    itl_p50_ms: Estimate | None
+    tps_mean: Estimate | None
+    rps_mean: Estimate | None
+    goodput_rps: Estimate | None
+    cost_per_1m_tokens: Estimate | None
+    memory_gb: float | None
+    memory_kind: str
+    acceptance_length: float | None
+    prefix_hit_rate: float | None
+    expected_hit_rate: float | None
+    window_s: float | None
+    warmup_excluded: int
+    failure: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """``candidate`` over ``reference`` on one metric at one batch size, as a ratio.
+
+    ``verdict`` is ``better``, ``worse`` or ``no difference``; the last also where the interval
+    lies within the A/A noise floor of the same run.
+    """
+
+    metric: str
+    batch_size: int
+    reference: str
+    candidate: str
+    ratio: Estimate
+    noise_floor: float
+    verdict: str

@@ -1,0 +1,43 @@
+"""Units in one place: records hold bytes and nanoseconds, people read GiB and milliseconds."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024**2
+GIB: Final = 1024**3
+GB: Final = 10**9
+NS_PER_MS: Final = 1_000_000
+NS_PER_S: Final = 1_000_000_000
+
+
+def ns_to_ms(value_ns: float) -> float:
+    """Nanoseconds to milliseconds."""
+    return value_ns / NS_PER_MS
+
+
+def ns_to_s(value_ns: float) -> float:
+    """Nanoseconds to seconds."""
+    return value_ns / NS_PER_S
+
+
+def human_bytes(value: float) -> str:
+    """Binary units with three significant figures: ``1.50 GiB``."""
+    size = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < KIB:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
+        size /= KIB
+    return f"{size:.3g} TiB"
+
+
+def human_duration(seconds: float) -> str:
+    """``8.2 s``, ``3 min 05 s``, ``1 h 02 min``."""
+    if seconds < 60:  # noqa: PLR2004
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:  # noqa: PLR2004
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
