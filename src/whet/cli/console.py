@@ -1,0 +1,86 @@
+"""Progress for a person at a terminal, and plain lines for a log."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+_LINE_EVERY_S = 15.0
+
+
+class ConsoleObserver:
+    """Shows stages as lines and work inside a stage as a live bar; use it as a context manager.
+
+    Where the output is no terminal, a bar would be noise: it becomes a line now and then.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console()
+        self._began = time.monotonic()
+        self._last_line = 0.0
+        self._task: tuple[str, int] | None = None
+        self._bar = Progress(
+            TextColumn("  {task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+
+    def __enter__(self) -> ConsoleObserver:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def stage(self, name: str, detail: str = "") -> None:
+        """A stage begins: one line with the time since the start."""
+        self._end_task()
+        self._print(f"[bold]{name}[/bold] {_plain(detail)}")
+
+    def note(self, message: str) -> None:
+        """Something worth a line."""
+        self._print(f"  {_plain(message)}")
+
+    def warn(self, message: str) -> None:
+        """Something that a person should know before trusting the result."""
+        self._print(f"  [yellow]warning:[/yellow] {_plain(message)}")
+
+    def progress(self, label: str, done: int, total: int) -> None:
+        """Work inside the stage advances."""
+        if self._bar.disable:
+            self._line_now_and_then(label, done, total)
+            return
+        if self._task is None or self._task[0] != label:
+            self._end_task()
+            self._task = (label, self._bar.add_task(label, total=total))
+        self._bar.update(self._task[1], completed=done, total=total)
+
+    def _line_now_and_then(self, label: str, done: int, total: int) -> None:
+        if time.monotonic() - self._last_line >= _LINE_EVERY_S and done < total:
+            self._last_line = time.monotonic()
+            self._print(f"  {_plain(label)} {done}/{total}")
+
+    def _end_task(self) -> None:
+        if self._task is not None:
+            self._bar.remove_task(self._task[1])
+            self._task = None
+
+    def _print(self, text: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+        self.console.print(f"[dim]{minutes:02d}:{seconds:02d}[/dim] {text}", highlight=False)
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", "\\[")

@@ -1,0 +1,59 @@
+"""The ``whet`` command: parses, calls, prints errors as one sentence, exits with their code."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from whet import __version__
+from whet.cli import check, decide, demo, init, quantize, report, run
+from whet.core.errors import Interrupted, WhetError
+from whet.core.redact import redact
+
+app = typer.Typer(
+    name="whet",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="From a 16-bit checkpoint, a workload and a service objective to a cheaper serving "
+    "configuration, with the evidence.",
+)
+for command in (init, check, run, quantize, report, decide, demo):
+    command.register(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"whet {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _show: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise Interrupted("stopped by SIGTERM; what was measured is kept, go on with --resume")
+
+
+def main() -> None:
+    """Entry point: every ``WhetError`` becomes one sentence on stderr and its exit code."""
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        app()
+    except WhetError as error:
+        print(f"error: {redact(str(error))}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("error: stopped by Ctrl-C; what was measured is kept, go on with --resume", file=sys.stderr)
+        sys.exit(Interrupted.exit_code)

@@ -1,0 +1,24 @@
+"""``whet report``: a run's reports again, from what is on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from whet.cli.finish import finish
+from whet.core.store import RunStore
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("report")(report)
+
+
+def report(
+    run_dir: Annotated[Path, typer.Argument(help="A folder that whet run made.")],
+) -> None:
+    """Print a run's tables and write its CSV, Parquet, Markdown and HTML again. Starts nothing."""
+    finish(RunStore.read(run_dir), Console())

@@ -1,0 +1,76 @@
+"""What every chapter of the story needs to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from whet.core.protocols import Engine, Observer
+from whet.core.provenance import Device
+from whet.core.records import ModelFacts, ResolvedEngine, Variant
+from whet.core.spec import Spec
+from whet.core.store import RunStore
+
+REPEAT_SUFFIX = ".again"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inputs:
+    """The data files of a run: the spec's own, or the built-in ones written beside the run."""
+
+    pool: Path
+    heldout: Path
+    tasks: Path
+    calibration: Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A prepared run: everything is resolved, nothing has started."""
+
+    spec: Spec
+    store: RunStore
+    observer: Observer
+    engine: Engine
+    device: Device
+    target: ModelFacts
+    draft: ModelFacts | None
+    inputs: Inputs
+    resolved: tuple[ResolvedEngine, ...]
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder whose tokenizer makes every prompt."""
+        return Path(self.target.path)
+
+    @property
+    def tier(self) -> str:
+        """The hardware tier that prices and the matrix speak of."""
+        return self.spec.hardware.tier or self.device.name
+
+    def baseline(self) -> ResolvedEngine:
+        """The variant that everything is compared with."""
+        return next(r for r in self.resolved if r.variant.name == self.spec.baseline)
+
+    def block_size(self, variant: Variant) -> int:
+        """Tokens a KV block: the engine flag where set, else vLLM's default for the device."""
+        flagged = dict(variant.engine_args).get("block_size")
+        return int(flagged) if flagged is not None else {"cpu": 128}.get(self.device.kind, 16)
+
+
+def trial_key(variant: str, batch_size: int, trial: int) -> str:
+    """The store's key of one trial."""
+    return f"{cell_key(variant, batch_size)}-t{trial}"
+
+
+def cell_key(variant: str, batch_size: int) -> str:
+    """The store's key of one cell."""
+    return f"{variant}--b{batch_size:03d}"
+
+
+def cells_of(job: Job) -> Iterator[tuple[int, int]]:
+    """Every (batch size, trial) of a variant, smallest batch first."""
+    for batch_size in job.spec.load.batch_sizes:
+        for trial in range(job.spec.load.trials):
+            yield batch_size, trial

@@ -1,0 +1,38 @@
+"""The quantized checkpoints that the variants ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from whet.core.records import QuantizedCheckpoint
+from whet.core.spec import SIXTEEN_BIT
+from whet.core.units import human_bytes, human_duration
+from whet.flow.job import Job
+from whet.flow.prepare import quantized_path
+
+
+def quantize_recipes(job: Job) -> None:
+    """Write each recipe that some variant uses, once; a finished checkpoint is used again."""
+    wanted = {item.variant.weights for item in job.resolved} - {SIXTEEN_BIT}
+    for name in (name for name in job.spec.recipes if name in wanted):
+        if not job.store.done("quantized", name):
+            _quantize(job, name)
+
+
+def _quantize(job: Job, name: str) -> None:
+    from whet.quant import quantize  # noqa: PLC0415  torch is heavy, and only this chapter needs it
+
+    recipe = job.spec.recipes[name]
+    job.observer.stage("quantize", f"{name}: {recipe.method} {recipe.scheme} g{recipe.group_size}")
+    done: QuantizedCheckpoint = quantize(
+        Path(job.target.path),
+        quantized_path(job.store.root, name),
+        recipe,
+        calibration=recipe.calibration.source or job.inputs.calibration,
+        progress=lambda step, total: job.observer.progress("layers", step, total),
+    )
+    job.store.put("quantized", name, done)
+    job.observer.note(
+        f"{name}: {human_bytes(job.target.weight_bytes)} → {human_bytes(done.weight_bytes)}, "
+        f"{done.bits_per_weight:.2f} bits a weight, in {human_duration(done.seconds)}"
+    )

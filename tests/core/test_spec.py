@@ -1,0 +1,107 @@
+"""The YAML edge: what a person may write, and what they are told when it is wrong."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from whet.cli.init import template
+from whet.core.errors import UsageError
+from whet.core.spec import Spec, load_spec, parse_spec
+
+MINIMAL = {"name": "m", "model": {"target": "./t", "draft": "./d"}, "hardware": {"price_usd_per_hour": 1.0}}
+
+
+def told(change: dict[str, object]) -> str:
+    with pytest.raises(UsageError) as caught:
+        parse_spec({**MINIMAL, **change}, base=Path("/base"))
+    return str(caught.value)
+
+
+def test_a_minimal_spec_has_the_five_standard_variants() -> None:
+    spec = parse_spec(dict(MINIMAL), base=Path("/base"))
+    assert list(spec.variants) == ["fp16", "awq", "awq+spec", "awq+cache", "awq+spec+cache"]
+    assert [v.prefix_cache for v in spec.variants.values()] == [False, False, False, True, True]
+    assert spec.load.batch_sizes == (1, 4, 8, 16, 32)
+    assert spec.load.warmup_requests == 20
+
+
+def test_relative_paths_count_from_the_spec_file() -> None:
+    spec = parse_spec({**MINIMAL, "quality": {"tasks": "tasks.jsonl"}}, base=Path("/base"))
+    assert spec.model.target == "/base/t"
+    assert spec.quality.tasks == Path("/base/tasks.jsonl")
+
+
+def test_a_hub_id_stays_a_hub_id() -> None:
+    spec = parse_spec({**MINIMAL, "model": {"target": "org/name", "draft": "org/d"}}, base=Path("/base"))
+    assert spec.model.target == "org/name"
+
+
+def test_an_unknown_key_names_the_nearest_one() -> None:
+    assert told({"load": {"batch_sises": [1]}}) == (
+        "unknown key 'batch_sises' in load; did you mean 'batch_sizes'?"
+    )
+    assert "did you mean 'workload'?" in told({"worklaod": {}})
+    nested = told({"recipes": {"awq": {"calibration": {"sample": 3}}}})
+    assert nested == "unknown key 'sample' in recipes.awq.calibration; did you mean 'samples'?"
+    assert "did you mean 'prefix_cache'?" in told({"variants": {"fp16": {"prefx_cache": True}}})
+
+
+@pytest.mark.parametrize("size", [-1, 0, 1.5, "four", True])
+def test_a_batch_size_is_a_whole_number_above_zero(size: object) -> None:
+    message = told({"load": {"batch_sizes": [size]}})
+    assert "load.batch_sizes" in message
+    assert repr(size) in message
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"baseline": "fp61"}, "did you mean 'fp16'?"),
+        ({"variants": {"fp16": {"weights": "awk"}}}, "did you mean 'awq'?"),
+        ({"model": {"target": "t"}}, "set model.draft"),
+        ({"objective": {"recommend_ttft_ms": 300}}, "must be one of ttft_ms"),
+        ({"hardware": {"price_usd_per_hour": 0}}, "hardware.price_usd_per_hour"),
+        ({"name": "../x"}, "cannot be used as a folder name"),
+        ({"variants": {"fp16": {}, "../x": {}}}, "cannot be used as a folder name"),
+        ({"model": {}}, "'model.target' is missing"),
+    ],
+)
+def test_a_wrong_value_gets_one_sentence(change: dict[str, object], said: str) -> None:
+    message = told(change)
+    assert said in message
+    assert "\n" not in message
+
+
+def test_files_that_are_no_spec(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="whet init"):
+        load_spec(tmp_path / "missing.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("name: [")
+    with pytest.raises(UsageError, match="not valid YAML at line"):
+        load_spec(broken)
+    broken.write_text("just words")
+    with pytest.raises(UsageError, match="must hold keys"):
+        load_spec(broken)
+
+
+@pytest.mark.parametrize("draft", [None, "./draft"])
+def test_the_template_is_a_valid_spec_with_the_defaults(draft: str | None) -> None:
+    data = yaml.safe_load(template(model="./model", draft=draft))
+    spec = parse_spec(data, base=Path("/base"))
+    plain = parse_spec(
+        {"name": "x", "model": {"target": "t", "draft": "d"}, "hardware": {"price_usd_per_hour": 1}},
+        base=Path("/base"),
+    )
+    for section in ("workload", "load", "quality", "objective", "recipes", "baseline"):
+        assert getattr(spec, section) == getattr(plain, section), section
+    assert list(spec.variants) == list(plain.variants)
+
+
+def test_the_template_shows_every_key() -> None:
+    text = template(model="./model", draft="./draft")
+    sections = ("workload", "load", "quality", "objective", "hardware", "engine")
+    for section in sections:
+        keys = Spec.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
+        for key in set(keys) - {"url"}:
+            assert f"{key}:" in text, f"{section}.{key}"
