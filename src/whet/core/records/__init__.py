@@ -9,7 +9,7 @@ from whet.core.records.decision import (
     Recommendation,
 )
 from whet.core.records.engine import ResolvedEngine, Scalar, Speculation, StartFacts, Variant
-from whet.core.records.evidence import Claim, EngineFacts, Verdict
+from whet.core.records.evidence import Claim, EngineFacts, Verdict, VerdictSet
 from whet.core.records.load import (
     ClientHealth,
     Counters,
@@ -21,7 +21,7 @@ from whet.core.records.load import (
 from whet.core.records.model import ModelFacts, StoredWeights, TokenizerIdentity
 from whet.core.records.quality import QualityRecord, TaskAnswer, TaskExample, TaskScore
 from whet.core.records.quant import CalibrationFacts, QuantizedCheckpoint, UnitError
-from whet.core.records.summary import CellSummary, Comparison, Estimate
+from whet.core.records.summary import CellSummary, Comparison, ComparisonSet, Estimate
 
 __all__ = [
     "BreakEven",
@@ -30,6 +30,7 @@ __all__ = [
     "Claim",
     "ClientHealth",
     "Comparison",
+    "ComparisonSet",
     "Counters",
     "Decision",
     "EngineFacts",
@@ -55,6 +56,7 @@ __all__ = [
     "UnitError",
     "Variant",
     "Verdict",
+    "VerdictSet",
     "WorkloadFacts",
     "decode",
     "encode",

@@ -37,6 +37,14 @@ class Verdict:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class VerdictSet:
+    """Every verdict on one variant, as stored."""
+
+    variant: str
+    verdicts: tuple[Verdict, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EngineFacts:
     """What the engine's own start-up log says. None where it says nothing."""
 

@@ -71,3 +71,15 @@ class Comparison:
     ratio: Estimate
     noise_floor: float
     verdict: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparisonSet:
+    """Every comparison of a run, as stored.
+
+    ``noise_floor`` is the largest relative difference that the A/A repeat of the baseline showed;
+    None where the run has no repeat.
+    """
+
+    comparisons: tuple[Comparison, ...]
+    noise_floor: float | None
