@@ -19,9 +19,9 @@ CHAT_TEMPLATE = "{% for m in messages %}<|start|>{{ m.content }}{% endfor %}"
 
 
 def write_tiny_llama(path: Path, *, seed: int = 0, dtype: str = "float16", **config: Any) -> Path:
-    """Write a Llama checkpoint that ``transformers`` can load; ``config`` overrides its config.json.
+    """Write a Llama that ``transformers`` can load; ``config`` overrides keys of its config.json.
 
-    Default: hidden 128, 2 layers, 2/1 heads of 64, MLP 256, untied, about 300 tokens. float16 or float32.
+    Hidden 128, 2 layers, 2/1 heads of 64, MLP 256, untied, 300 tokens; float16 or float32.
     """
     path.mkdir(parents=True, exist_ok=True)
     vocab_size = write_tokenizer(path)
@@ -119,9 +119,9 @@ def write_hollow(
     config: dict[str, Any],
     tensors: dict[str, tuple[str, tuple[int, ...]]] | None = None,
 ) -> Path:
-    """A checkpoint with true headers and no data: the file is sparse, so a 70B model costs nothing.
+    """A checkpoint with true headers and no data: the file is sparse, so 70B cost nothing.
 
-    ``tensors`` maps names to (safetensors dtype, shape); by default a bf16 Llama of this ``config``.
+    ``tensors`` maps names to (safetensors dtype, shape); by default a bf16 Llama of ``config``.
     """
     path.mkdir(parents=True, exist_ok=True)
     if not (path / "tokenizer.json").exists():

@@ -1,5 +1,17 @@
 """What a checkpoint is, told from its files: shape, stored weights, tokenizer."""
 
+from whet.checkpoint.facts import read_facts
 from whet.checkpoint.headers import TensorHeader, read_headers
+from whet.checkpoint.identity import hash_weights
+from whet.checkpoint.locate import locate
+from whet.checkpoint.tokenizer import tokenizer_difference, tokenizer_identity
 
-__all__ = ["TensorHeader", "read_headers"]
+__all__ = [
+    "TensorHeader",
+    "hash_weights",
+    "locate",
+    "read_facts",
+    "read_headers",
+    "tokenizer_difference",
+    "tokenizer_identity",
+]

@@ -1,4 +1,4 @@
-"""The small files of a checkpoint: JSON read strictly, and the pointer that git-LFS leaves behind."""
+"""The small files of a checkpoint: JSON read strictly, and the pointer that git-LFS leaves."""
 
 from __future__ import annotations
 
@@ -42,5 +42,6 @@ def read_json_if_any(file: Path) -> dict[str, Any]:
 def lfs_error(file: Path) -> CheckpointError:
     """What a git-LFS pointer in place of a file means, and the mend."""
     return CheckpointError(
-        f"{file} is a git-LFS pointer, not the file itself; fetch it with: git -C {file.parent} lfs pull"
+        f"{file} is a git-LFS pointer, not the file itself; fetch it with: "
+        f"git -C {file.parent} lfs pull"
     )

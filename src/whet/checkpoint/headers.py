@@ -33,7 +33,7 @@ _AGAIN: Final = "download the checkpoint again"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorHeader:
-    """One stored tensor. ``dtype`` is safetensors' word (``BF16``); offsets count from the file's start."""
+    """One stored tensor. ``dtype`` is safetensors' word (``BF16``); offsets are the file's."""
 
     name: str
     dtype: str
@@ -113,8 +113,8 @@ def _read_indexed(path: Path, index: dict[str, Any]) -> dict[str, TensorHeader]:
     missing = [name for name in files if not (path / name).exists()]
     if missing:
         raise CheckpointError(
-            f"{len(missing)} of {len(files)} weight files are missing from {path}, {missing[0]} first; "
-            f"{_AGAIN}"
+            f"{len(missing)} of {len(files)} weight files are missing from {path}, "
+            f"{missing[0]} first; {_AGAIN}"
         )
     shards = {name: read_file_headers(path / name) for name in files}
     tensors: dict[str, TensorHeader] = {}
@@ -133,7 +133,7 @@ def _weight_files(path: Path) -> list[Path]:
     single = path / "model.safetensors"
     if single in found:
         return [single]
-    # Mistral ships its own layout (consolidated*) beside the Hugging Face one: the same weights twice.
+    # Mistral ships the same weights twice, in its own layout as consolidated*.
     ordinary = [file for file in found if not file.name.startswith(("consolidated", "adapter_"))]
     if ordinary:
         return ordinary
@@ -143,9 +143,9 @@ def _weight_files(path: Path) -> list[Path]:
         )
     if any(file.suffix in _PICKLES for file in path.iterdir()):
         raise CheckpointError(
-            f"{path} holds pickled weights only, which run code when they are loaded; convert them with "
-            "save_pretrained(…, safe_serialization=True) on a machine you can lose, or choose a "
-            "safetensors checkpoint"
+            f"{path} holds pickled weights only, which run code when they are loaded; convert them "
+            "with save_pretrained(…, safe_serialization=True) on a machine you can lose, or choose "
+            "a safetensors checkpoint"
         )
     if any(file.suffix == ".gguf" for file in path.iterdir()):
         raise CheckpointError(

@@ -38,7 +38,13 @@ class StoredWeights:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFacts:
-    """A checkpoint's shape and identity. Sizes in bytes as stored on disk."""
+    """A checkpoint's shape and identity. Sizes in bytes as stored on disk.
+
+    ``parameters`` counts logical weights, not packed words; ``linear_parameters`` those of the
+    decoder's linear layers, and ``linear_inputs`` the distinct input widths K of these.
+    ``kv_bytes_per_token`` is at 16 bits; with multi-head latent attention (``mla``) it is one
+    latent vector a layer. ``intermediate_size`` is one expert's where ``experts`` is set.
+    """
 
     path: str
     architecture: str
@@ -57,3 +63,7 @@ class ModelFacts:
     stored: StoredWeights
     tokenizer: TokenizerIdentity
     weights_sha256: str
+    linear_parameters: int | None = None
+    linear_inputs: tuple[int, ...] = ()
+    mla: bool = False
+    experts: int | None = None

@@ -1,0 +1,154 @@
+"""``config.json`` → a model's shape, across the families that serve as decoder-only chat models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from whet.checkpoint.files import read_json, read_json_if_any
+from whet.core.errors import CheckpointError
+
+KV_BYTES: Final = 2  # engines keep the KV cache at 16 bits unless told otherwise
+_NO_KV: Final = frozenset({"linear_attention", "mamba", "conv", "recurrent"})
+_ALREADY_SCALED: Final = frozenset(
+    {"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"}
+)
+_INT_KEYS: Final = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelShape:
+    """What config.json says of the decoder. ``tied_embeddings`` is None where it does not say."""
+
+    architecture: str
+    hidden_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    max_position: int
+    kv_bytes_per_token: int
+    mla: bool
+    experts: int | None
+    tied_embeddings: bool | None
+    claim: dict[str, Any] | None
+
+
+def read_shape(path: Path) -> ModelShape:
+    """The shape that ``path/config.json`` states; ``CheckpointError`` where a needed key lacks."""
+    outer = read_json(path / "config.json")
+    refuse_remote_code(path, outer)
+    text = outer.get("text_config")
+    config = {**outer, **text} if isinstance(text, dict) else outer
+    _check(path, config)
+    heads = int(config["num_attention_heads"])
+    hidden = int(config["hidden_size"])
+    kv_heads = int(config.get("num_key_value_heads") or heads)
+    # The quotient is only a fallback: for Qwen3-32B it gives 80 where the truth is 128.
+    head_dim = int(config.get("head_dim") or hidden // heads)
+    return ModelShape(
+        architecture=str((outer.get("architectures") or [config.get("model_type", "?")])[0]),
+        hidden_size=hidden,
+        layers=int(config["num_hidden_layers"]),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate_size=_intermediate(path, config),
+        vocab_size=int(config["vocab_size"]),
+        max_position=_max_position(path, config),
+        kv_bytes_per_token=_kv_bytes(config, kv_heads=kv_heads, head_dim=head_dim),
+        mla=_mla_width(config) is not None,
+        experts=_experts(config),
+        tied_embeddings=config.get("tie_word_embeddings"),
+        claim=_claim(outer, config),
+    )
+
+
+def refuse_remote_code(path: Path, config: dict[str, Any]) -> None:
+    """Refuse a checkpoint that asks the loader to run Python of its own (``auto_map``)."""
+    tokenizer = read_json_if_any(path / "tokenizer_config.json")
+    for name, data in (("config.json", config), ("tokenizer_config.json", tokenizer)):
+        if data.get("auto_map"):
+            raise CheckpointError(
+                f"{path / name} asks to run code from the checkpoint (auto_map), and whet runs "
+                "none; if the engine knows this architecture itself, remove the key auto_map from "
+                "the file"
+            )
+
+
+def _check(path: Path, config: dict[str, Any]) -> None:
+    for key in _INT_KEYS:
+        value = config.get(key)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise CheckpointError(
+                f"{path / 'config.json'}: {key} must be a positive whole number, not {value!r}; "
+                "give a decoder-only model in the Hugging Face layout (Llama, Mistral, Qwen, Gemma "
+                "…)"
+            )
+
+
+def _intermediate(path: Path, config: dict[str, Any]) -> int:
+    """The MLP's width; of one expert where the layers are mixtures."""
+    keys = ("moe_intermediate_size", "intermediate_size") if _experts(config) else ()
+    for key in (*keys, "intermediate_size"):
+        if isinstance(value := config.get(key), int) and value > 0:
+            return value
+    raise CheckpointError(
+        f"{path / 'config.json'} has no intermediate_size; give a decoder-only model in the "
+        "Hugging Face layout (Llama, Mistral, Qwen, Gemma …)"
+    )
+
+
+def _experts(config: dict[str, Any]) -> int | None:
+    for key in ("num_local_experts", "num_experts", "n_routed_experts"):
+        if isinstance(value := config.get(key), int) and value > 1:
+            return value
+    return None
+
+
+def _mla_width(config: dict[str, Any]) -> int | None:
+    """Elements that multi-head latent attention keeps a token and layer: latent + rotary part."""
+    rank, rope = config.get("kv_lora_rank"), config.get("qk_rope_head_dim")
+    return int(rank) + int(rope) if isinstance(rank, int) and isinstance(rope, int) else None
+
+
+def _kv_bytes(config: dict[str, Any], *, kv_heads: int, head_dim: int) -> int:
+    """Bytes of KV cache a token at 16 bits: ``2 · layers · kv_heads · head_dim · 2``.
+
+    MLA keeps ``layers · (kv_lora_rank + qk_rope_head_dim) · 2`` (DeepSeek-V2, section 2.1). Layers
+    of linear attention keep a state of fixed size and count as none.
+    """
+    kinds = config.get("layer_types")
+    layers = int(config["num_hidden_layers"])
+    if isinstance(kinds, list) and len(kinds) == layers:
+        layers = sum(kind not in _NO_KV for kind in kinds)
+    width = _mla_width(config)
+    return layers * KV_BYTES * (2 * kv_heads * head_dim if width is None else width)
+
+
+def _max_position(path: Path, config: dict[str, Any]) -> int:
+    """The longest sequence, rotary scaling included, as vLLM derives it.
+
+    Only linear and dynamic scaling multiply: the other kinds state the scaled length already.
+    """
+    length = config.get("max_position_embeddings")
+    if not isinstance(length, int) or length < 1:
+        raise CheckpointError(
+            f"{path / 'config.json'} has no max_position_embeddings; add the model's longest "
+            "sequence"
+        )
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    kind = scaling.get("rope_type", scaling.get("type"))
+    factor = scaling.get("factor")
+    gemma3 = "gemma3" in str(config.get("model_type"))
+    if kind is None or kind in _ALREADY_SCALED or gemma3 or not isinstance(factor, int | float):
+        return length
+    return int(length * factor)
+
+
+def _claim(outer: dict[str, Any], config: dict[str, Any]) -> dict[str, Any] | None:
+    claim = outer.get("quantization_config") or config.get("quantization_config")
+    return claim if isinstance(claim, dict) else None

@@ -1,0 +1,142 @@
+"""A checkpoint folder → ``ModelFacts``: config and tensors read side by side, and made to agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from whet.checkpoint.config import ModelShape, read_shape
+from whet.checkpoint.headers import TensorHeader, read_headers
+from whet.checkpoint.identity import hash_weights
+from whet.checkpoint.stored import Inventory, summarize, take_inventory
+from whet.checkpoint.tokenizer import tokenizer_identity
+from whet.core.errors import CheckpointError
+from whet.core.records import ModelFacts, StoredWeights
+
+_AGAIN = "download the checkpoint again"
+
+
+def read_facts(path: Path) -> ModelFacts:
+    """Everything that whet needs to know of the checkpoint in ``path``; no tensor is loaded.
+
+    Raises ``CheckpointError`` where a file is missing, truncated or foreign, where the folder asks
+    to run its own code, and where config.json says one thing and the tensors another.
+    """
+    shape = read_shape(path)
+    headers = read_headers(path)
+    inventory = take_inventory(headers, tied=shape.tied_embeddings)
+    _require_layers(path, shape, inventory)
+    _require_embeddings(path, shape, headers)
+    tied = _tied(path, shape, inventory)
+    stored = summarize(inventory)
+    require_honest_claim(path, shape.claim, stored)
+    return ModelFacts(
+        path=str(path.resolve()),
+        architecture=shape.architecture,
+        parameters=inventory.parameters,
+        weight_bytes=sum(header.size_bytes for header in headers.values()),
+        hidden_size=shape.hidden_size,
+        layers=shape.layers,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        intermediate_size=shape.intermediate_size,
+        vocab_size=shape.vocab_size,
+        max_position=shape.max_position,
+        tied_embeddings=tied,
+        kv_bytes_per_token=shape.kv_bytes_per_token,
+        stored=stored,
+        tokenizer=tokenizer_identity(path),
+        weights_sha256=hash_weights(headers),
+        linear_parameters=sum(linear.parameters for linear in inventory.linears),
+        linear_inputs=tuple(sorted({linear.inputs for linear in inventory.linears})),
+        mla=shape.mla,
+        experts=shape.experts,
+    )
+
+
+def require_honest_claim(path: Path, claim: dict[str, Any] | None, stored: StoredWeights) -> None:
+    """Refuse a folder whose ``quantization_config`` contradicts its tensors."""
+    config = path / "config.json"
+    if claim is not None and stored.quantized_modules == 0:
+        raise CheckpointError(
+            f"{config} says that the weights are quantized "
+            f"({claim.get('quant_method', 'unnamed')}), but every linear layer is stored as "
+            f"{stored.dtype}: the folder was saved without being quantized; quantize it again, or "
+            "remove quantization_config to serve it as it is"
+        )
+    if claim is None and stored.quantized_modules > 0:
+        raise CheckpointError(
+            f"{stored.quantized_modules} linear layers of {path} are stored as {stored.scheme}, "
+            f"but {config} has no quantization_config, so an engine would misread them; {_AGAIN}"
+        )
+    for what, claimed, found in _compare(claim or {}, stored):
+        raise CheckpointError(
+            f"{config} claims {what} {claimed}, but the tensors are stored with {found}; "
+            "restore the config.json that was written with these weights"
+        )
+
+
+def _compare(claim: dict[str, Any], stored: StoredWeights) -> list[tuple[str, str, str]]:
+    """(what, claimed, found) for the bits and group sizes on which the two disagree."""
+    schemes = [claim, *(group.get("weights") or {} for group in _groups(claim))]
+    bits = {value for scheme in schemes for key in ("num_bits", "bits", "w_bit")
+            if isinstance(value := scheme.get(key), int)}  # fmt: skip
+    sizes = {value for scheme in schemes for key in ("group_size", "q_group_size")
+             if isinstance(value := scheme.get(key), int) and value > 0}  # fmt: skip
+    wrong = []
+    found_bits = {"W4A16": 4, "W8A16": 8, "W8A8-INT8": 8, "FP8": 8}.get(stored.scheme)
+    if found_bits is not None and bits and found_bits not in bits:
+        wrong.append(("bits", _join(bits), str(found_bits)))
+    if stored.group_size is not None and sizes and stored.group_size not in sizes:
+        wrong.append(("group size", _join(sizes), str(stored.group_size)))
+    return wrong
+
+
+def _groups(claim: dict[str, Any]) -> list[dict[str, Any]]:
+    groups = claim.get("config_groups")
+    values = groups.values() if isinstance(groups, dict) else ()
+    return [group for group in values if isinstance(group, dict)]
+
+
+def _join(values: set[int]) -> str:
+    return " and ".join(str(value) for value in sorted(values))
+
+
+def _require_layers(path: Path, shape: ModelShape, inventory: Inventory) -> None:
+    missing = sorted(set(range(shape.layers)) - inventory.layers)
+    if missing:
+        raise CheckpointError(
+            f"{path / 'config.json'} says {shape.layers} layers, but layer {missing[0]} has no "
+            f"tensors; {_AGAIN}"
+        )
+    if not inventory.linears:
+        raise CheckpointError(
+            f"no linear layer was found in {path}; give a decoder-only model in the Hugging Face "
+            "layout"
+        )
+
+
+def _require_embeddings(path: Path, shape: ModelShape, headers: Mapping[str, TensorHeader]) -> None:
+    expected = (shape.vocab_size, shape.hidden_size)
+    for name, header in headers.items():
+        text_side = name.endswith("embed_tokens.weight") and "vision" not in name
+        if text_side and header.shape != expected:
+            raise CheckpointError(
+                f"{name} of {path} has the shape {list(header.shape)}, but config.json says "
+                f"{list(expected)} (vocabulary, hidden size); restore the config.json of these "
+                "weights"
+            )
+
+
+def _tied(path: Path, shape: ModelShape, inventory: Inventory) -> bool:
+    """Whether the output head is the embedding; where config.json does not say, the tensors do."""
+    if shape.tied_embeddings is None:
+        return not inventory.has_head
+    if not shape.tied_embeddings and not inventory.has_head:
+        raise CheckpointError(
+            f"{path} has no lm_head, and its config.json says that the head is not tied to the "
+            f"embedding; {_AGAIN}"
+        )
+    return shape.tied_embeddings

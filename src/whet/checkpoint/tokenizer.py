@@ -1,0 +1,204 @@
+"""Tokenizer identity: the same text must mean the same ids to a target, its copy and its draft."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from whet.checkpoint.files import read_json, read_json_if_any
+from whet.core.errors import CheckpointError
+from whet.core.records import TokenizerIdentity
+
+_FLAGS: Final = ("special", "lstrip", "rstrip", "single_word", "normalized")
+# A pad token is training's concern: it never stands in a prompt or an answer.
+_ROLES: Final = ("bos_token", "eos_token", "unk_token")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vocabulary:
+    """A tokenizer's content: ids by token (added ones included), merges, flags and roles."""
+
+    ids: dict[str, int]
+    merges: tuple[str, ...]
+    added: dict[str, str]
+    roles: dict[str, str | None]
+
+
+def tokenizer_identity(path: Path) -> TokenizerIdentity:
+    """The identity of the tokenizer in ``path``; ``CheckpointError`` where tokenizer.json lacks."""
+    vocabulary = read_vocabulary(path)
+    content = [
+        sorted(vocabulary.ids.items(), key=lambda item: (item[1], item[0])),
+        vocabulary.merges,
+        sorted(vocabulary.added.items()),
+        sorted(vocabulary.roles.items()),
+    ]
+    template = _chat_template(path)
+    return TokenizerIdentity(
+        vocab_size=len(set(vocabulary.ids.values())),
+        sha256=_sha256(json.dumps(content, ensure_ascii=True)),
+        chat_template_sha256=None if template is None else _sha256(template),
+        bos_token_id=_bos(path, vocabulary),
+        eos_token_ids=_eos(path, vocabulary),
+    )
+
+
+def tokenizer_difference(
+    a: Path, b: Path, *, names: tuple[str, str] = ("target", "draft")
+) -> str | None:
+    """One sentence on the first thing in which two tokenizers differ, or None where they do not.
+
+    It differs exactly where ``TokenizerIdentity.sha256`` does. ``names`` is what to call the two.
+    """
+    one, two = read_vocabulary(a), read_vocabulary(b)
+    return (
+        _token_difference(one.ids, two.ids, names)
+        or _merge_difference(one.merges, two.merges, names)
+        or _added_difference(one.added, two.added, names)
+        or _role_difference(one.roles, two.roles, names)
+    )
+
+
+def read_vocabulary(path: Path) -> Vocabulary:
+    """Read tokenizer.json (BPE, WordPiece or Unigram) and the roles of tokenizer_config.json."""
+    file = path / "tokenizer.json"
+    if not file.exists() and any(
+        (path / name).exists() for name in ("tokenizer.model", "vocab.json")
+    ):
+        raise CheckpointError(
+            f"{path} has a tokenizer of the older form only; write tokenizer.json once with "
+            "AutoTokenizer.from_pretrained(…).save_pretrained(…)"
+        )
+    data = read_json(file)
+    try:
+        model, added = data["model"], data.get("added_tokens") or []
+        ids = _ids(model["vocab"])
+        ids |= {str(token["content"]): int(token["id"]) for token in added}
+        flags = {str(token["content"]): _flags(token) for token in added}
+        merges = tuple(_merge(merge) for merge in model.get("merges") or ())
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{file} is not a tokenizer that whet can read; write it again with "
+            "AutoTokenizer.from_pretrained(…).save_pretrained(…)"
+        ) from error
+    config = read_json_if_any(path / "tokenizer_config.json")
+    special = read_json_if_any(path / "special_tokens_map.json")
+    roles = {role: _content(config.get(role) or special.get(role)) for role in _ROLES}
+    return Vocabulary(ids=ids, merges=merges, added=flags, roles=roles)
+
+
+def _ids(vocab: Any) -> dict[str, int]:
+    """A Unigram vocabulary is a list of [token, score]: the place is the id."""
+    if isinstance(vocab, list):
+        return {str(token): index for index, (token, _) in enumerate(vocab)}
+    return {str(token): int(index) for token, index in vocab.items()}
+
+
+def _flags(token: dict[str, Any]) -> str:
+    return " ".join(flag for flag in _FLAGS if token.get(flag))
+
+
+def _merge(merge: Any) -> str:
+    """Merges are written as ``"a b"`` by older and as ``["a", "b"]`` by newer libraries."""
+    return merge if isinstance(merge, str) else " ".join(merge)
+
+
+def _content(role: Any) -> str | None:
+    """A role is a plain string or a token object."""
+    content = role.get("content") if isinstance(role, dict) else role
+    return None if content is None else str(content)
+
+
+def _chat_template(path: Path) -> str | None:
+    file = path / "chat_template.jinja"
+    if file.exists():
+        return file.read_text(encoding="utf-8")
+    for name in ("tokenizer_config.json", "chat_template.json"):
+        template = read_json_if_any(path / name).get("chat_template")
+        if template:
+            return template if isinstance(template, str) else json.dumps(template, sort_keys=True)
+    return None
+
+
+def _bos(path: Path, vocabulary: Vocabulary) -> int | None:
+    token = vocabulary.roles["bos_token"]
+    if token is not None and token in vocabulary.ids:
+        return vocabulary.ids[token]
+    value = read_json_if_any(path / "config.json").get("bos_token_id")
+    return value if isinstance(value, int) else None
+
+
+def _eos(path: Path, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """The ids that end an answer: an engine reads generation_config.json before config.json."""
+    for name in ("generation_config.json", "config.json"):
+        value = read_json_if_any(path / name).get("eos_token_id")
+        if value is not None:
+            return tuple(sorted(value)) if isinstance(value, list) else (int(value),)
+    token = vocabulary.roles["eos_token"]
+    return (vocabulary.ids[token],) if token in vocabulary.ids else ()
+
+
+def _token_difference(
+    one: dict[str, int], two: dict[str, int], names: tuple[str, str]
+) -> str | None:
+    tokens = [token for token in one.keys() | two.keys() if one.get(token) != two.get(token)]
+    if not tokens:
+        return None
+
+    def place(token: str) -> tuple[int, str]:
+        return min(index for index in (one.get(token), two.get(token)) if index is not None), token
+
+    first = min(tokens, key=place)
+    count = f"({len(tokens)} token{'s' if len(tokens) > 1 else ''} differ)".replace(
+        "(1 token differ)", "(1 token differs)"
+    )
+    here, there = one.get(first), two.get(first)
+    if here is None:
+        return (
+            f"token {first!r} (id {there} in the {names[1]}) is missing from the {names[0]} {count}"
+        )
+    if there is None:
+        return (
+            f"token {first!r} (id {here} in the {names[0]}) is missing from the {names[1]} {count}"
+        )
+    return f"token {first!r} has id {here} in the {names[0]} and {there} in the {names[1]} {count}"
+
+
+def _merge_difference(
+    one: tuple[str, ...], two: tuple[str, ...], names: tuple[str, str]
+) -> str | None:
+    for index, (here, there) in enumerate(zip(one, two, strict=False)):
+        if here != there:
+            return f"merge {index} is {here!r} in the {names[0]} and {there!r} in the {names[1]}"
+    if len(one) != len(two):
+        return f"the {names[0]} has {len(one)} merges and the {names[1]} {len(two)}"
+    return None
+
+
+def _added_difference(
+    one: dict[str, str], two: dict[str, str], names: tuple[str, str]
+) -> str | None:
+    for token in sorted(one.keys() | two.keys()):
+        here, there = one.get(token, "not added"), two.get(token, "not added")
+        if here != there:
+            return (
+                f"added token {token!r} is marked {here or 'plain'!r} in the {names[0]} and "
+                f"{there or 'plain'!r} in the {names[1]}"
+            )
+    return None
+
+
+def _role_difference(
+    one: dict[str, str | None], two: dict[str, str | None], names: tuple[str, str]
+) -> str | None:
+    for role in _ROLES:
+        if one[role] != two[role]:
+            return f"{role} is {one[role]!r} in the {names[0]} and {two[role]!r} in the {names[1]}"
+    return None
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
