@@ -33,7 +33,8 @@ class BreakEven:
     """Where speculation stops paying: ``candidate`` against its twin without speculation.
 
     ``pays_up_to`` is the largest batch size with a significant gain; ``stops_at`` the smallest
-    batch size from which no larger one gains. None where there is no such size.
+    batch size from which no larger one gains. None where there is no such size. ``tier`` is the
+    hardware that both ran on.
     """
 
     candidate: str
@@ -41,6 +42,7 @@ class BreakEven:
     pays_up_to: int | None
     stops_at: int | None
     sentence: str
+    tier: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,11 +63,12 @@ class Recommendation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Excluded:
-    """A cell or variant that may not be recommended, and why, in words."""
+    """A cell or variant that may not be recommended on ``tier``, and why, in words."""
 
     variant: str
     batch_size: int | None
     reason: str
+    tier: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -55,6 +55,8 @@ class QualityRecord:
     ``perplexity`` is token-weighted; ``perplexity_ratio`` is this variant's over the baseline's
     (paired by document), so 1.01 is a 1 % regression. ``nll`` holds one (Σ −log p, tokens) pair a
     document. ``verdict`` is pass, fail or unknown per tolerance, and unknown is not a pass.
+    ``data_sha256`` hashes the token ids asked and the expected answers: only records that agree
+    in it may be paired, whatever their files were called.
     """
 
     variant: str
@@ -68,3 +70,4 @@ class QualityRecord:
     verdicts: tuple[tuple[float, str], ...]
     reason: str | None
     seconds: float
+    data_sha256: str | None = None

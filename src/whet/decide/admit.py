@@ -1,0 +1,111 @@
+"""Which cells count: finished, without errors, and every claim proved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from whet.core.records import CellSummary, Estimate, Excluded, QualityRecord, Verdict
+from whet.decide.inputs import TierInputs
+
+_TOLERANCE_STEP = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contender:
+    """A cell that counts, with the two figures that every comparison needs, and its quality."""
+
+    tier: str
+    cell: CellSummary
+    cost: Estimate
+    ttft: Estimate
+    quality: QualityRecord | None
+
+
+def admit(inputs: TierInputs) -> tuple[list[Contender], list[Excluded]]:
+    """The tier's contenders, and every other cell with the reason why it is none.
+
+    A variant that passes the quality gate at no tolerance is named as excluded as well; its
+    cells stay contenders, so that the matrix can say how near they came.
+    """
+    contenders, excluded = [], []
+    for cell in inputs.cells:
+        reason = _unfinished(cell) or unproved(cell, inputs.verdicts)
+        if reason is not None:
+            excluded.append(_excluded(cell.variant, cell.batch_size, reason, inputs.tier))
+        elif cell.cost_per_1m_tokens is not None and cell.ttft_p95_ms is not None:
+            contenders.append(
+                Contender(
+                    tier=inputs.tier,
+                    cell=cell,
+                    cost=cell.cost_per_1m_tokens,
+                    ttft=cell.ttft_p95_ms,
+                    quality=inputs.quality.get(cell.variant),
+                )
+            )
+    for variant in dict.fromkeys(contender.cell.variant for contender in contenders):
+        record = inputs.quality.get(variant)
+        if not passes_somewhere(record):
+            excluded.append(_excluded(variant, None, quality_words(record), inputs.tier))
+    return contenders, excluded
+
+
+def _excluded(variant: str, batch_size: int | None, reason: str, tier: str) -> Excluded:
+    return Excluded(variant=variant, batch_size=batch_size, reason=reason, tier=tier)
+
+
+def _unfinished(cell: CellSummary) -> str | None:
+    """Why a cell's figures are not a result, or None."""
+    if cell.status != "complete":
+        return f"the cell is {cell.status}" + (f": {cell.failure}" if cell.failure else "")
+    if cell.errors:
+        return f"{cell.errors} of {cell.requests + cell.errors} requests failed"
+    missing = [
+        name
+        for name, figure in (("cost", cell.cost_per_1m_tokens), ("TTFT p95", cell.ttft_p95_ms))
+        if figure is None
+    ]
+    return f"no {' and no '.join(missing)} was measured" if missing else None
+
+
+def unproved(cell: CellSummary, verdicts: Sequence[Verdict]) -> str | None:
+    """Which claim of the cell lacks evidence, in words, or None where all are proved.
+
+    A claim judged once a server holds for all its cells. A claim judged for each cell needs a
+    verdict at this very batch size: one at another proves nothing here.
+    """
+    own = [verdict for verdict in verdicts if verdict.variant == cell.variant]
+    if not own:
+        return "no evidence of what was running was recorded"
+    for verdict in own:
+        here = verdict.batch_size in (None, cell.batch_size)
+        if here and verdict.outcome != "proved":
+            return f"{verdict.claim.statement}: {verdict.outcome} ({verdict.observed})"
+    # By kind: what a claim expects may be worded for each batch size.
+    judged = {verdict.claim.kind for verdict in own if verdict.batch_size == cell.batch_size}
+    for verdict in own:
+        if verdict.claim.per_cell and verdict.claim.kind not in judged:
+            return f"{verdict.claim.statement}: not judged at this batch size"
+    return None
+
+
+def quality_verdict(record: QualityRecord | None, tolerance: float) -> str:
+    """pass, fail or unknown; a variant whose quality was not measured is unknown."""
+    for at, verdict in () if record is None else record.verdicts:
+        if abs(at - tolerance) < _TOLERANCE_STEP:
+            return verdict
+    return "unknown"
+
+
+def passes_somewhere(record: QualityRecord | None) -> bool:
+    """Whether the variant passes at some tolerance."""
+    return record is not None and any(verdict == "pass" for _, verdict in record.verdicts)
+
+
+def quality_words(record: QualityRecord | None) -> str:
+    """Why a variant does not pass the quality gate."""
+    if record is None:
+        return "its quality was not measured"
+    failed = any(verdict == "fail" for _, verdict in record.verdicts)
+    word = "its quality fails" if failed else "its quality is unknown"
+    return word if record.reason is None else f"{word}: {record.reason}"

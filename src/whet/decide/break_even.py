@@ -1,0 +1,101 @@
+"""The batch size at which speculation stops paying.
+
+Drafting spends compute that idle hardware has to spare. As the batch grows there is less to
+spare, and at some size the same variant without speculation is as fast or faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from whet.core.records import BreakEven, CellSummary, Estimate
+from whet.decide.ratios import THROUGHPUT, Ruler, ratio
+from whet.decide.words import times
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gain:
+    """Throughput with speculation over without, at one batch size."""
+
+    batch_size: int
+    change: Estimate
+    gains: bool
+
+
+def find_break_even(
+    cells: Sequence[CellSummary], twins: Mapping[str, str], ruler: Ruler, tier: str
+) -> tuple[BreakEven, ...]:
+    """One record a pair, over the batch sizes at which both cells count."""
+    measured = {cell.variant for cell in cells}
+    return tuple(
+        _pair(candidate, reference, _gains(cells, candidate, reference, ruler), tier)
+        for candidate, reference in twins.items()
+        if candidate in measured or reference in measured
+    )
+
+
+def _gains(
+    cells: Sequence[CellSummary], candidate: str, reference: str, ruler: Ruler
+) -> list[Gain]:
+    plain = {cell.batch_size: cell for cell in cells if cell.variant == reference}
+    gains = []
+    for cell in sorted(cells, key=lambda item: item.batch_size):
+        twin = plain.get(cell.batch_size)
+        if cell.variant != candidate or twin is None:
+            continue
+        found = ruler.between(twin, cell, THROUGHPUT)
+        if found is not None:
+            better = found.verdict == "better"
+            gains.append(Gain(batch_size=cell.batch_size, change=found.ratio, gains=better))
+        elif cell.tps_mean is not None and twin.tps_mean is not None:
+            change = ratio(cell.tps_mean, twin.tps_mean)
+            better = change.value > 1 and not ruler.same(change)
+            gains.append(Gain(batch_size=cell.batch_size, change=change, gains=better))
+    return gains
+
+
+def _pair(candidate: str, reference: str, gains: Sequence[Gain], tier: str) -> BreakEven:
+    paying = [item.batch_size for item in gains if item.gains]
+    pays_up_to = max(paying, default=None)
+    after = [
+        item.batch_size for item in gains if pays_up_to is None or item.batch_size > pays_up_to
+    ]
+    return BreakEven(
+        candidate=candidate,
+        reference=reference,
+        pays_up_to=pays_up_to,
+        stops_at=min(after, default=None),
+        sentence=_sentence(candidate, reference, gains),
+        tier=tier,
+    )
+
+
+def _sentence(candidate: str, reference: str, gains: Sequence[Gain]) -> str:
+    if not gains:
+        return (
+            f"No batch size was measured, with evidence, for both {candidate} and {reference}: "
+            "where speculation stops paying is not known."
+        )
+    paying = [item for item in gains if item.gains]
+    sizes = ", ".join(str(item.batch_size) for item in gains)
+    if not paying:
+        best = max(gains, key=lambda item: item.change.value)
+        return (
+            f"Speculation does not pay at any measured batch size ({sizes}): {candidate} has at "
+            f"best {times(best.change)} the throughput of {reference}, at {best.batch_size}."
+        )
+    last = paying[-1]
+    lasting = f"{times(last.change)} the throughput of {reference} at batch size {last.batch_size}"
+    after = [item for item in gains if item.batch_size > last.batch_size]
+    blips = [str(item.batch_size) for item in gains if not item.gains and item not in after]
+    but = f"; no significant gain at {', '.join(blips)}, below that" if blips else ""
+    if not after:
+        return (
+            f"Speculation pays at the largest measured batch size: {candidate} has {lasting}{but}; "
+            "where it stops paying lies above."
+        )
+    return (
+        f"Speculation pays up to batch size {last.batch_size} ({candidate} has {lasting}) and "
+        f"stops paying at {after[0].batch_size} ({times(after[0].change)}){but}."
+    )

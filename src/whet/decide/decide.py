@@ -1,0 +1,47 @@
+"""From finished cells, quality and evidence to a decision."""
+
+from __future__ import annotations
+
+from whet.core.records import BreakEven, Decision, Excluded, MatrixEntry
+from whet.decide.admit import Contender, admit
+from whet.decide.break_even import find_break_even
+from whet.decide.inputs import DecisionInputs
+from whet.decide.matrix import corners, fill
+from whet.decide.pareto import pareto_front
+from whet.decide.ratios import Ruler
+from whet.decide.recommend import recommend
+
+
+def decide(inputs: DecisionInputs) -> Decision:
+    """The matrix over every tier, the fronts, the break-even points and one recommendation.
+
+    A cell that is unfinished, had errors or lacks evidence is in ``excluded`` and nowhere else.
+    The Pareto front is drawn for each tier by itself. Nothing is raised: where nothing qualifies
+    the matrix says ``none`` with the reason, and the recommendation is None.
+    """
+    rulers = {
+        item.tier: Ruler(comparisons=item.comparisons, noise_floor=item.noise_floor)
+        for item in inputs.tiers
+    }
+    contenders: list[Contender] = []
+    excluded: list[Excluded] = []
+    matrix: list[MatrixEntry] = []
+    front: list[Contender] = []
+    break_even: list[BreakEven] = []
+    for tier in inputs.tiers:
+        ruler = rulers[tier.tier]
+        counted, dropped = admit(tier)
+        contenders += counted
+        excluded += dropped
+        matrix += [fill(counted, corner, ruler) for corner in corners(tier.tier, inputs.objective)]
+        front += pareto_front(counted)
+        cells = [item.cell for item in counted]
+        break_even += find_break_even(cells, inputs.twins, ruler, tier.tier)
+    return Decision(
+        baseline=inputs.baseline,
+        matrix=tuple(matrix),
+        pareto=tuple(dict.fromkeys((item.cell.variant, item.cell.batch_size) for item in front)),
+        break_even=tuple(break_even),
+        excluded=tuple(excluded),
+        recommendation=recommend(contenders, matrix, inputs.objective, rulers, inputs.baseline),
+    )

@@ -1,0 +1,39 @@
+"""What a decision is made from: records only, one set a hardware tier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from whet.core.records import CellSummary, Comparison, QualityRecord, Verdict
+from whet.core.spec import ObjectiveSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TierInputs:
+    """One machine's run. ``quality`` maps a variant's name to its record.
+
+    ``comparisons`` are those that the trials themselves were compared in; where a pair has none,
+    the intervals of its two summaries decide. ``noise_floor`` is the share by which the baseline
+    differed from its own repetition, None where it was not repeated.
+    """
+
+    tier: str
+    cells: Sequence[CellSummary]
+    quality: Mapping[str, QualityRecord]
+    verdicts: Sequence[Verdict]
+    comparisons: Sequence[Comparison] = ()
+    noise_floor: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecisionInputs:
+    """Everything that ``decide`` looks at.
+
+    ``twins`` maps each variant with speculation to the same variant without it.
+    """
+
+    baseline: str
+    tiers: Sequence[TierInputs]
+    objective: ObjectiveSpec
+    twins: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,184 @@
+"""The cheapest variant at each TTFT target and quality tolerance, or why there is none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from whet.core.records import CellSummary, Estimate, MatrixEntry
+from whet.core.spec import ObjectiveSpec
+from whet.decide import words
+from whet.decide.admit import Contender, quality_verdict, quality_words
+from whet.decide.ratios import Ruler
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Corner:
+    """One entry's demands: figures must be below the target, quality must pass the tolerance."""
+
+    tier: str
+    ttft_ms: float
+    tolerance: float
+    tpot_ms: float | None = None
+    e2e_ms: float | None = None
+
+    def bounds(self, cell: CellSummary) -> list[tuple[str, float, Estimate | None]]:
+        """(name, limit, figure) of each latency that is asked for, all at p95."""
+        asked = (
+            ("TTFT p95", self.ttft_ms, cell.ttft_p95_ms),
+            ("TPOT p95", self.tpot_ms, cell.tpot_p95_ms),
+            ("E2E p95", self.e2e_ms, cell.e2e_p95_ms),
+        )
+        return [(name, limit, figure) for name, limit, figure in asked if limit is not None]
+
+
+def corners(tier: str, objective: ObjectiveSpec) -> list[Corner]:
+    """Every pair of a TTFT target and a tolerance, in the objective's order."""
+    return [
+        Corner(
+            tier=tier,
+            ttft_ms=target,
+            tolerance=tolerance,
+            tpot_ms=objective.tpot_ms,
+            e2e_ms=objective.e2e_ms,
+        )
+        for target in objective.ttft_ms
+        for tolerance in objective.quality
+    ]
+
+
+def qualifying(contenders: Sequence[Contender], corner: Corner) -> list[Contender]:
+    """The contenders that meet every demand, cheapest first."""
+    found = [item for item in contenders if not misses(item, corner)]
+    return sorted(
+        found, key=lambda item: (item.cost.value, item.cell.variant, item.cell.batch_size)
+    )
+
+
+def misses(item: Contender, corner: Corner) -> list[str]:
+    """The demands that a contender does not meet: ``quality`` or the latency's name."""
+    late = [
+        name
+        for name, limit, figure in corner.bounds(item.cell)
+        if figure is None or figure.value >= limit
+    ]
+    passed = quality_verdict(item.quality, corner.tolerance) == "pass"
+    return late if passed else [*late, "quality"]
+
+
+def fill(contenders: Sequence[Contender], corner: Corner, ruler: Ruler) -> MatrixEntry:
+    """The entry of one corner.
+
+    Rivals are other variants, each at its own cheapest qualifying batch size, whose cost cannot
+    be told from the cheapest one's.
+    """
+    found = qualifying(contenders, corner)
+    if not found:
+        return _none(corner, _why_none(contenders, corner))
+    first = found[0]
+    others = _best_of_others(found)
+    rivals = [item for item in others if ruler.same_cost(first.cell, item.cell)]
+    return MatrixEntry(
+        tier=corner.tier,
+        ttft_target_ms=corner.ttft_ms,
+        quality_tolerance=corner.tolerance,
+        outcome="no significant winner" if rivals else "winner",
+        variant=first.cell.variant,
+        batch_size=first.cell.batch_size,
+        cost_per_1m_tokens=first.cost,
+        ttft_p95_ms=first.ttft,
+        tps_mean=first.cell.tps_mean,
+        rivals=tuple(item.cell.variant for item in rivals),
+        reason=_why_first(first, others, rivals),
+    )
+
+
+def _none(corner: Corner, reason: str) -> MatrixEntry:
+    return MatrixEntry(
+        tier=corner.tier,
+        ttft_target_ms=corner.ttft_ms,
+        quality_tolerance=corner.tolerance,
+        outcome="none",
+        variant=None,
+        batch_size=None,
+        cost_per_1m_tokens=None,
+        ttft_p95_ms=None,
+        tps_mean=None,
+        rivals=(),
+        reason=reason,
+    )
+
+
+def _best_of_others(found: Sequence[Contender]) -> list[Contender]:
+    """Each other variant's cheapest qualifying contender, cheapest first."""
+    best: dict[str, Contender] = {}
+    for item in found:
+        best.setdefault(item.cell.variant, item)
+    return [item for item in best.values() if item.cell.variant != found[0].cell.variant]
+
+
+def _why_first(first: Contender, others: Sequence[Contender], rivals: Sequence[Contender]) -> str:
+    tail = f"TTFT p95 {words.milliseconds(first.ttft)}"
+    said = f"{words.place(first.cell)}: {words.money(first.cost)}, {tail}"
+    if rivals:
+        told = "; ".join(f"{words.place(item.cell)} {words.money(item.cost)}" for item in rivals)
+        said += f"; its cost cannot be told from {told}"
+    elif others:
+        said += f"; next is {words.place(others[0].cell)}, {words.money(others[0].cost)}"
+    else:
+        said += "; no other variant qualifies"
+    return said if first.ttft.certified else f"{said}; {uncertified(first)}"
+
+
+def uncertified(item: Contender) -> str:
+    """The sentence that goes with a tail of too few samples."""
+    return f"the p95 rests on {item.ttft.samples} requests, below the 130 that certify one"
+
+
+def _why_none(contenders: Sequence[Contender], corner: Corner) -> str:
+    """What most cells miss, and the one that came nearest."""
+    if not contenders:
+        return "no cell finished with evidence of what it claims"
+    missed = {id(item): misses(item, corner) for item in contenders}
+    counts = Counter(name for names in missed.values() for name in names)
+    often = ", ".join(f"{count} miss {name}" for name, count in counts.most_common())
+    nearest = min(contenders, key=lambda item: _distance(item, missed[id(item)], corner))
+    return f"of {len(contenders)} cells {often}; nearest is {_shortfall(nearest, corner)}"
+
+
+def _distance(item: Contender, missed: Sequence[str], corner: Corner) -> tuple[int, float, float]:
+    """Fewest demands missed, then least in excess of them (as shares of the limits)."""
+    excess = sum(
+        figure.value / limit - 1
+        for name, limit, figure in corner.bounds(item.cell)
+        if name in missed and figure is not None
+    )
+    ratio = None if item.quality is None else item.quality.perplexity_ratio
+    if "quality" in missed:
+        excess += max(0.0, ratio.value - 1 - corner.tolerance) if ratio is not None else 1.0
+    return len(missed), excess, item.cost.value
+
+
+def _shortfall(item: Contender, corner: Corner) -> str:
+    missed = misses(item, corner)
+    parts = [
+        f"{name} {'not measured' if figure is None else words.milliseconds(figure)}, "
+        f"not below {limit:g} ms"
+        for name, limit, figure in corner.bounds(item.cell)
+        if name in missed
+    ]
+    if "quality" in missed:
+        parts.append(
+            f"quality {quality_verdict(item.quality, corner.tolerance)} at "
+            f"{100 * corner.tolerance:g} % ({_measured(item)})"
+        )
+    return f"{words.place(item.cell)}: {'; '.join(parts)}"
+
+
+def _measured(item: Contender) -> str:
+    record = item.quality
+    if record is None or record.perplexity_ratio is None:
+        return quality_words(record)
+    change = f"perplexity {words.regression(record.perplexity_ratio)}"
+    return change if record.reason is None else f"{change}; {record.reason}"

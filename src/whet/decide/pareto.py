@@ -1,0 +1,36 @@
+"""The cells that no other beats in cost, tail TTFT and quality at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from whet.decide.admit import Contender, passes_somewhere
+
+_Point = tuple[float, float, float]
+
+
+def pareto_front(contenders: Sequence[Contender]) -> list[Contender]:
+    """Contenders that no other dominates, cheapest first.
+
+    One dominates another where it is at least as good in all three and better in one. A variant
+    whose quality is unknown, or fails every tolerance, is not on the front: being cheap is no
+    virtue in a wrong answer.
+    """
+    points = [(point, item) for item in contenders if (point := _point(item)) is not None]
+    front = [
+        item for point, item in points if not any(_dominates(other, point) for other, _ in points)
+    ]
+    return sorted(
+        front, key=lambda item: (item.cost.value, item.cell.variant, item.cell.batch_size)
+    )
+
+
+def _point(item: Contender) -> _Point | None:
+    record = item.quality
+    if record is None or record.perplexity_ratio is None or not passes_somewhere(record):
+        return None
+    return item.cost.value, item.ttft.value, record.perplexity_ratio.value
+
+
+def _dominates(left: _Point, right: _Point) -> bool:
+    return left != right and all(a <= b for a, b in zip(left, right, strict=True))

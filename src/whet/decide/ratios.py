@@ -1,0 +1,92 @@
+"""Whether two figures can be told apart, and by how much they differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from whet.core.records import CellSummary, Comparison, Estimate
+
+THROUGHPUT = "tps_mean"
+_COST = "cost_per_1m_tokens"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ruler:
+    """What differences are measured with: the run's own comparisons and its noise."""
+
+    comparisons: Sequence[Comparison]
+    noise_floor: float | None
+
+    def between(
+        self, reference: CellSummary, candidate: CellSummary, metric: str
+    ) -> Comparison | None:
+        """The comparison of the trials of two cells at one batch size, if the run made one."""
+        for item in self.comparisons:
+            pair = (item.reference, item.candidate, item.metric, item.batch_size)
+            if pair == (reference.variant, candidate.variant, metric, candidate.batch_size):
+                return item
+        return None
+
+    def same_cost(self, cheap: CellSummary, dear: CellSummary) -> bool:
+        """Whether two cells' costs cannot be told apart.
+
+        Cost is price over throughput, so a comparison of throughput answers for it.
+        """
+        if cheap.batch_size == dear.batch_size:
+            for first, second in ((cheap, dear), (dear, cheap)):
+                for metric in (_COST, THROUGHPUT):
+                    found = self.between(first, second, metric)
+                    if found is not None:
+                        return found.verdict == "no difference"
+        left, right = cheap.cost_per_1m_tokens, dear.cost_per_1m_tokens
+        return left is None or right is None or self.same(ratio(right, left))
+
+    def same(self, change: Estimate) -> bool:
+        """Whether a ratio lies within the noise floor, or its interval holds 1.
+
+        A ratio without an interval is judged by the noise floor; without either nothing is told.
+        """
+        within = self.noise_floor is not None and abs(change.value - 1) <= self.noise_floor
+        if change.low is None or change.high is None:
+            return within or self.noise_floor is None
+        return within or change.low <= 1 <= change.high
+
+
+def ratio(numerator: Estimate, denominator: Estimate) -> Estimate:
+    """``numerator`` over ``denominator``, both above 0 and independent, with a 95 % interval.
+
+    The interval is MOVER on the log scale (Zou & Donner 2008): the limits' distances from the
+    points add in squares, so unequal arms stay unequal. None where either has no interval.
+    """
+    value = numerator.value / denominator.value
+    samples = min(numerator.samples, denominator.samples)
+    up = _arms(numerator)
+    down = _arms(denominator)
+    if up is None or down is None:
+        return Estimate(value=value, low=None, high=None, samples=samples)
+    return Estimate(
+        value=value,
+        low=value * math.exp(-math.hypot(up[0], down[1])),
+        high=value * math.exp(math.hypot(up[1], down[0])),
+        samples=samples,
+    )
+
+
+def _arms(figure: Estimate) -> tuple[float, float] | None:
+    """Distances of the lower and the upper limit from the point, on the log scale."""
+    if figure.low is None or figure.high is None or figure.low <= 0:
+        return None
+    return math.log(figure.value / figure.low), math.log(figure.high / figure.value)
+
+
+def saving(cost: Estimate, baseline: Estimate) -> Estimate:
+    """1 − cost ÷ baseline, with the interval of that ratio turned round."""
+    change = ratio(cost, baseline)
+    return Estimate(
+        value=1 - change.value,
+        low=None if change.high is None else 1 - change.high,
+        high=None if change.low is None else 1 - change.low,
+        samples=change.samples,
+    )

@@ -1,0 +1,155 @@
+"""One deployment for the corner that the objective asks about, with reasons and cautions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from whet.core.records import Estimate, MatrixEntry, Recommendation
+from whet.core.spec import ObjectiveSpec
+from whet.decide import words
+from whet.decide.admit import Contender
+from whet.decide.matrix import Corner, corners, qualifying, uncertified
+from whet.decide.ratios import Ruler, saving
+
+_FEW_TRIALS = 3
+
+
+def recommend(
+    contenders: Sequence[Contender],
+    matrix: Sequence[MatrixEntry],
+    objective: ObjectiveSpec,
+    rulers: Mapping[str, Ruler],
+    baseline: str,
+) -> Recommendation | None:
+    """The cheapest entry over the tiers at the recommended corner; None where nothing qualifies."""
+    entries = [
+        entry
+        for entry in matrix
+        if entry.ttft_target_ms == objective.recommend_ttft_ms
+        and entry.quality_tolerance == objective.recommend_quality
+        and entry.cost_per_1m_tokens is not None
+    ]
+    if not entries:
+        return None
+    entry = min(entries, key=_cost)
+    chosen = next(
+        item
+        for item in contenders
+        if (item.tier, item.cell.variant, item.cell.batch_size)
+        == (entry.tier, entry.variant, entry.batch_size)
+    )
+    reference = _baseline_best(contenders, objective, baseline)
+    saved = None if reference is None else _saved(chosen, reference)
+    return Recommendation(
+        variant=chosen.cell.variant,
+        batch_size=chosen.cell.batch_size,
+        tier=chosen.tier,
+        ttft_target_ms=entry.ttft_target_ms,
+        quality_tolerance=entry.quality_tolerance,
+        cost_per_1m_tokens=chosen.cost,
+        baseline_cost_per_1m_tokens=None if reference is None else reference.cost,
+        saving=saved,
+        reasons=_reasons(chosen, entry, reference, saved),
+        cautions=_cautions(chosen, entry, reference, saved, rulers[chosen.tier]),
+    )
+
+
+def _cost(entry: MatrixEntry) -> float:
+    assert entry.cost_per_1m_tokens is not None
+    return entry.cost_per_1m_tokens.value
+
+
+def _baseline_best(
+    contenders: Sequence[Contender], objective: ObjectiveSpec, baseline: str
+) -> Contender | None:
+    """The baseline's cheapest qualifying cell at the corner, over all tiers."""
+    found = [
+        item
+        for tier in dict.fromkeys(item.tier for item in contenders)
+        for item in qualifying([c for c in contenders if c.tier == tier], _corner(tier, objective))
+        if item.cell.variant == baseline
+    ]
+    return min(found, key=lambda item: item.cost.value, default=None)
+
+
+def _corner(tier: str, objective: ObjectiveSpec) -> Corner:
+    wanted = (objective.recommend_ttft_ms, objective.recommend_quality)
+    return next(c for c in corners(tier, objective) if (c.ttft_ms, c.tolerance) == wanted)
+
+
+def _saved(chosen: Contender, reference: Contender) -> Estimate:
+    if chosen is reference:
+        return Estimate(value=0.0, low=0.0, high=0.0, samples=chosen.cost.samples)
+    return saving(chosen.cost, reference.cost)
+
+
+def _reasons(
+    chosen: Contender, entry: MatrixEntry, reference: Contender | None, saved: Estimate | None
+) -> tuple[str, ...]:
+    cell, record = chosen.cell, chosen.quality
+    reasons = [f"cheapest that qualifies on {chosen.tier}: {entry.reason}"]
+    if cell.tps_mean is not None:
+        reasons.append(
+            f"throughput {words.throughput(cell.tps_mean)} at batch size {cell.batch_size}"
+        )
+    reasons.append(
+        f"TTFT p95 {words.milliseconds(chosen.ttft)}, below the target of "
+        f"{entry.ttft_target_ms:g} ms"
+    )
+    if record is not None and record.perplexity_ratio is not None and chosen is not reference:
+        scores = ", ".join(f"{s.task} {words.percent(s.score)}" for s in record.tasks)
+        reasons.append(
+            f"perplexity {words.regression(record.perplexity_ratio)} against {record.baseline}, "
+            f"within {100 * entry.quality_tolerance:g} %"
+            + (f"; right answers: {scores}" if scores else "")
+        )
+    if saved is not None and reference is not None and chosen is not reference:
+        reasons.append(
+            f"saves {words.percent(saved)} of the baseline's best cost, "
+            f"{words.money(reference.cost)} ({words.place(reference.cell)} on {reference.tier})"
+        )
+    reasons.append("every feature that it claims was proved to be running")
+    return tuple(reasons)
+
+
+def _cautions(
+    chosen: Contender,
+    entry: MatrixEntry,
+    reference: Contender | None,
+    saved: Estimate | None,
+    ruler: Ruler,
+) -> tuple[str, ...]:
+    cell = chosen.cell
+    cautions = []
+    if entry.rivals:
+        cautions.append(f"its cost cannot be told from that of {', '.join(entry.rivals)}")
+    if chosen is reference:
+        cautions.append("it is the baseline itself: nothing cheaper qualifies, so nothing is saved")
+    elif reference is None:
+        cautions.append("the baseline does not qualify here, so there is no saving to state")
+    elif saved is not None and ruler.same(_unsaved(saved)):
+        cautions.append("the saving lies within the noise of this run")
+    if not chosen.ttft.certified:
+        cautions.append(uncertified(chosen))
+    if "resident" in cell.memory_kind:
+        cautions.append(
+            "measured on a CPU: the price is this machine's, and a GPU may rank the variants "
+            "otherwise"
+        )
+    if cell.trials < _FEW_TRIALS:
+        cautions.append(f"{cell.trials} trial(s) a cell; give load.trials at least {_FEW_TRIALS}")
+    if ruler.noise_floor is None:
+        cautions.append("the baseline was not repeated, so the noise of this run is not known")
+    if chosen.quality is not None and chosen.quality.reason is not None:
+        cautions.append(f"quality: {chosen.quality.reason}")
+    return tuple(cautions)
+
+
+def _unsaved(saved: Estimate) -> Estimate:
+    """The cost ratio that a saving came from."""
+    return Estimate(
+        value=1 - saved.value,
+        low=None if saved.high is None else 1 - saved.high,
+        high=None if saved.low is None else 1 - saved.low,
+        samples=saved.samples,
+    )

@@ -1,0 +1,18 @@
+"""Whether the answers are still right: perplexity, tasks, paired tests and the gate."""
+
+from whet.quality.degenerate import degenerate
+from whet.quality.measure import measure_quality
+from whet.quality.paired import detectable_drop, holm, mcnemar, wilson
+from whet.quality.plan import QualityPlan
+from whet.quality.verdicts import verdicts
+
+__all__ = [
+    "QualityPlan",
+    "degenerate",
+    "detectable_drop",
+    "holm",
+    "mcnemar",
+    "measure_quality",
+    "verdicts",
+    "wilson",
+]

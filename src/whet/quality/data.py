@@ -1,0 +1,127 @@
+"""Held-out documents and tasks, read strictly from JSONL: the edge where a person's data enters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from whet.core.errors import UsageError
+from whet.core.names import did_you_mean
+from whet.quality.scoring import SCORERS
+
+Line = TypeVar("Line", bound="_Line")
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Message(_Line):
+    """One message of a chat."""
+
+    role: str
+    content: str
+
+
+class HeldoutDocument(_Line):
+    """Text to score: a chat, rendered by the tokenizer's template, or plain text."""
+
+    messages: tuple[Message, ...] | None = None
+    text: str | None = None
+
+    @model_validator(mode="after")
+    def _one_form(self) -> HeldoutDocument:
+        if not self.messages and not self.text:
+            raise ValueError("a document needs a non-empty 'messages' or 'text'")
+        return self
+
+
+class Task(_Line):
+    """One question with a known answer. ``expected`` is text, or any JSON value for json_exact."""
+
+    id: str
+    task: str
+    messages: Annotated[tuple[Message, ...], Field(min_length=1)]
+    expected: Any
+    scorer: str
+    max_tokens: Annotated[int, Field(ge=1)] = 256
+
+    @model_validator(mode="after")
+    def _known_scorer(self) -> Task:
+        if self.scorer not in SCORERS:
+            near = did_you_mean(self.scorer, SCORERS)
+            raise ValueError(f"unknown scorer {self.scorer!r}{near} (known: {', '.join(SCORERS)})")
+        wrong = SCORERS[self.scorer].refuse(self.expected)
+        if wrong is not None:
+            raise ValueError(f"'expected' does not suit scorer {self.scorer}: {wrong}")
+        return self
+
+
+def load_documents(path: Path, limit: int) -> list[HeldoutDocument]:
+    """At most ``limit`` documents, spread evenly over the file, so that no kind of text is cut off.
+
+    Raises ``UsageError`` naming the line that cannot be used.
+    """
+    return _spread(list(_read(path, HeldoutDocument, "held-out documents")), limit)
+
+
+def load_tasks(path: Path, limit: int) -> list[Task]:
+    """At most ``limit`` tasks, taken in turn from each kind, so that no kind is cut off.
+
+    Raises ``UsageError`` naming the line that cannot be used, or an id that stands twice: answers
+    are paired with the baseline's by id.
+    """
+    kinds: dict[str, list[Task]] = {}
+    seen: set[str] = set()
+    for task in _read(path, Task, "tasks"):
+        if task.id in seen:
+            raise UsageError(
+                f"{path}: the task id {task.id!r} stands twice; give every task its own id"
+            )
+        seen.add(task.id)
+        kinds.setdefault(task.task, []).append(task)
+    turns = sorted(
+        (
+            (turn, order, task)
+            for order, kind in enumerate(kinds.values())
+            for turn, task in enumerate(kind)
+        ),
+        key=lambda item: item[:2],
+    )
+    return [task for _, _, task in turns[:limit]]
+
+
+def _spread(items: list[HeldoutDocument], limit: int) -> list[HeldoutDocument]:
+    count = min(limit, len(items))
+    return [items[index * len(items) // count] for index in range(count)]
+
+
+def _read(path: Path, cls: type[Line], what: str) -> Iterator[Line]:
+    found = False
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    found = True
+                    yield _parse(line, cls, f"{path} line {number}")
+    except FileNotFoundError as error:
+        raise UsageError(f"no {what} at {path}; correct the path or leave the key out") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the {what} at {path} cannot be read: {error}") from error
+    if not found:
+        raise UsageError(f"{path} holds no {what}; write one JSON object a line")
+
+
+def _parse(line: str, cls: type[Line], where: str) -> Line:
+    try:
+        return cls.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise UsageError(
+            f"{where}: {key + ': ' if key else ''}{message}; correct that line"
+        ) from error

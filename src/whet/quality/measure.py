@@ -1,0 +1,136 @@
+"""One variant's quality, from a running server to a record with verdicts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from whet.core.errors import UsageError
+from whet.core.protocols import Progress
+from whet.core.records import Estimate, QualityRecord
+from whet.quality.answers import Answers, answer_tasks, find_examples, score_tasks
+from whet.quality.asking import Peer
+from whet.quality.data import Task, load_documents, load_tasks
+from whet.quality.likelihood import Likelihood, measure_likelihood
+from whet.quality.perplexity import perplexity, perplexity_ratio
+from whet.quality.plan import QualityPlan
+from whet.quality.prompts import Encoder, Ids, identity
+from whet.quality.verdicts import Findings, verdicts
+
+
+def measure_quality(
+    server_url: str, model: str, plan: QualityPlan, *, progress: Progress | None = None
+) -> QualityRecord:
+    """Ask the server at ``server_url`` for likelihoods and answers, and judge them.
+
+    Without ``plan.baseline`` the variant is the baseline: its ratio is 1 by definition. A server
+    that fails leaves figures None and verdicts unknown with the reason; only a person's files
+    raise (``UsageError``), or a tokenizer that cannot be read (``CheckpointError``).
+    """
+    started = time.monotonic()
+    encoder = Encoder(plan.tokenizer)
+    tasks = load_tasks(plan.tasks, plan.spec.max_tasks)
+    prompts = [encoder.task(task) for task in tasks]
+    documents = _documents(encoder, plan)
+    data_sha256 = identity(documents, prompts, tasks)
+    peer = Peer(url=server_url, model=model, concurrency=plan.spec.concurrency)
+    total = len(documents) + len(tasks)
+    likelihood = measure_likelihood(
+        peer,
+        _as_baseline(documents, plan.baseline),
+        vocab_size=encoder.vocab_size,
+        shorten=plan.baseline is None,
+        progress=_part(progress, 0, total),
+    )
+    answered = answer_tasks(peer, tasks, prompts, progress=_part(progress, len(documents), total))
+    return _record(plan, tasks, likelihood, answered, data_sha256, started)
+
+
+def _documents(encoder: Encoder, plan: QualityPlan) -> list[Ids]:
+    """Token ids of each document, cut so that it and the one token asked for fit ``max_tokens``."""
+    longest = plan.spec.max_tokens - 1
+    encoded = [
+        encoder.document(document)[:longest]
+        for document in load_documents(plan.heldout, plan.spec.max_documents)
+    ]
+    scorable = [ids for ids in encoded if len(ids) > 1]
+    if not scorable:
+        raise UsageError(
+            f"{plan.heldout} holds no document of two tokens or more within quality.max_tokens = "
+            f"{plan.spec.max_tokens}; give longer text or raise it"
+        )
+    return scorable
+
+
+def _as_baseline(documents: Sequence[Ids], baseline: QualityRecord | None) -> list[Ids]:
+    """The documents at the lengths at which the baseline was measured."""
+    if baseline is None or len(baseline.nll) != len(documents):
+        return list(documents)
+    return [ids[: tokens + 1] for ids, (_, tokens) in zip(documents, baseline.nll, strict=True)]
+
+
+def _record(
+    plan: QualityPlan,
+    tasks: Sequence[Task],
+    likelihood: Likelihood,
+    answered: Answers,
+    data_sha256: str,
+    started: float,
+) -> QualityRecord:
+    ratio, unpaired = _ratio(likelihood, plan.baseline, data_sha256)
+    # Answers to other questions are not paired, whatever their ids say.
+    paired = plan.baseline if plan.baseline and plan.baseline.data_sha256 == data_sha256 else None
+    scores = score_tasks(answered.answers, paired)
+    gaps = (likelihood.missing, unpaired, answered.missing)
+    findings = Findings(
+        ratio=ratio,
+        tasks=scores,
+        answers=answered.answers,
+        baseline=paired,
+        broken=() if likelihood.broken is None else (likelihood.broken,),
+        missing=tuple(gap for gap in gaps if gap is not None),
+    )
+    judged, reason = verdicts(findings, plan.tolerances)
+    return QualityRecord(
+        variant=plan.variant,
+        baseline=plan.variant if plan.baseline is None else plan.baseline.variant,
+        perplexity=perplexity(likelihood.nll) if likelihood.nll else None,
+        perplexity_ratio=ratio,
+        nll=likelihood.nll,
+        tasks=scores,
+        answers=answered.answers,
+        examples=find_examples(tasks, answered.answers, paired),
+        verdicts=judged,
+        reason=reason,
+        seconds=time.monotonic() - started,
+        data_sha256=data_sha256,
+    )
+
+
+def _ratio(
+    likelihood: Likelihood, baseline: QualityRecord | None, data_sha256: str
+) -> tuple[Estimate | None, str | None]:
+    """The perplexity ratio, or None and why it cannot be formed."""
+    nll = likelihood.nll
+    if baseline is None:
+        one = Estimate(value=1.0, low=1.0, high=1.0, samples=len(nll))
+        return (one if nll else None), None
+    if baseline.data_sha256 != data_sha256:
+        return None, (
+            "the baseline was measured on other text, tasks or token ids; measure it again with "
+            "these files and this tokenizer"
+        )
+    if not nll:
+        return None, None
+    if not baseline.nll:
+        return None, "the baseline has no perplexity to compare with"
+    if [tokens for _, tokens in nll] != [tokens for _, tokens in baseline.nll]:
+        return None, "the documents have other token counts than on the baseline"
+    return perplexity_ratio(nll, baseline.nll), None
+
+
+def _part(progress: Progress | None, offset: int, total: int) -> Progress | None:
+    """A slice of the whole progress for one of its steps."""
+    if progress is None:
+        return None
+    return lambda done, _: progress(offset + done, total)

@@ -1,0 +1,145 @@
+"""The gate: pass, fail or unknown for each tolerance, and unknown is not a pass.
+
+Two rules, both paired with the baseline on the same questions:
+
+- Perplexity is a non-inferiority test. *Pass* needs the upper end of the ratio's 95 % interval
+  below 1 + tolerance; *fail* is a point estimate at or above it; in between the held-out set is
+  too small to tell, which is *unknown*.
+- Tasks are a test for loss. A task that lost more answers than it gained, with McNemar's exact p
+  below 0.05 after Holm's correction over all tasks, *fails* every tolerance. So does degenerate
+  text that the baseline does not write.
+
+A test that finds no loss proves none: each score carries the drop that its set would have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from whet.core.records import Estimate, QualityRecord, TaskAnswer, TaskScore
+from whet.quality.degenerate import degenerate
+from whet.quality.paired import SIGNIFICANCE, holm, mcnemar
+
+MIN_DOCUMENTS: Final = 8
+_DEGENERATE: Final = "text that is not degenerate"
+_GARBAGE_SHARE: Final = 0.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Findings:
+    """What was measured of one variant, before it is judged.
+
+    ``broken`` is a defect that fails every tolerance; ``missing`` a gap that leaves it unknown.
+    """
+
+    ratio: Estimate | None
+    tasks: Sequence[TaskScore]
+    answers: Sequence[TaskAnswer]
+    baseline: QualityRecord | None
+    broken: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+def verdicts(
+    findings: Findings, tolerances: Sequence[float]
+) -> tuple[tuple[tuple[float, str], ...], str | None]:
+    """(tolerance, pass | fail | unknown) each, and the reasons in words or None."""
+    broken = [*findings.broken, *_lost(findings), *_garbage(findings)]
+    missing = list(findings.missing)
+    if findings.ratio is None and not broken and not missing:
+        missing.append("perplexity was not measured")
+    judged = [_judge(findings, tolerance) for tolerance in tolerances]
+    if broken:
+        words = ["fail"] * len(judged)
+    else:
+        words = [word if word == "fail" or not missing else "unknown" for word, _ in judged]
+    said = dict.fromkeys(reason for _, reason in judged if reason is not None)
+    reasons = [
+        *broken,
+        *missing,
+        *([] if findings.ratio is None else said),
+        *_blind(findings.tasks),
+    ]
+    return tuple(zip(tolerances, words, strict=True)), "; ".join(reasons) or None
+
+
+def _judge(findings: Findings, tolerance: float) -> tuple[str, str | None]:
+    """The verdict on perplexity alone. A baseline is what others are judged by, so it passes."""
+    ratio = findings.ratio
+    if ratio is None:
+        return "unknown", None
+    if findings.baseline is None:
+        return "pass", None
+    change = f"perplexity changes by {_percent(ratio.value)}{_interval(ratio)}"
+    if ratio.value >= 1 + tolerance:
+        return "fail", f"{change}, which is not below {100 * tolerance:g} %"
+    if ratio.samples < MIN_DOCUMENTS or ratio.high is None:
+        return "unknown", (
+            f"{ratio.samples} held-out documents are too few to judge perplexity; "
+            f"give at least {MIN_DOCUMENTS}"
+        )
+    if ratio.high >= 1 + tolerance:
+        return "unknown", (
+            f"{change}, which {ratio.samples} documents cannot tell from {100 * tolerance:g} %; "
+            "give more held-out text"
+        )
+    return "pass", None
+
+
+def _lost(findings: Findings) -> list[str]:
+    """A sentence for each task, and for degenerate text, that is significantly worse."""
+    rows = [
+        (score.task, score.lost, score.gained, score.p_value)
+        for score in findings.tasks
+        if score.lost is not None and score.gained is not None and score.p_value is not None
+    ]
+    if findings.baseline is not None:
+        worse, better = _degenerate_flips(findings.answers, findings.baseline.answers)
+        rows.append((_DEGENERATE, worse, better, mcnemar(worse, better)))
+    adjusted = holm([row[3] for row in rows])
+    return [
+        f"{task}: {lost} answers lost and {gained} gained against the baseline "
+        f"(McNemar's exact p {p:.2g} after Holm)"
+        for (task, lost, gained, _), p in zip(rows, adjusted, strict=True)
+        if p < SIGNIFICANCE and lost > gained
+    ]
+
+
+def _degenerate_flips(here: Sequence[TaskAnswer], there: Sequence[TaskAnswer]) -> tuple[int, int]:
+    before = {answer.id: _is_degenerate(answer) for answer in there}
+    pairs = [(before[answer.id], _is_degenerate(answer)) for answer in here if answer.id in before]
+    return sum(now and not was for was, now in pairs), sum(was and not now for was, now in pairs)
+
+
+def _garbage(findings: Findings) -> list[str]:
+    """A model that writes mostly garbage fails, whatever it is compared with."""
+    found = [answer for answer in findings.answers if _is_degenerate(answer)]
+    if not found or len(found) <= _GARBAGE_SHARE * len(findings.answers):
+        return []
+    return [
+        f"{len(found)} of {len(findings.answers)} answers are degenerate text "
+        f"(the first: {degenerate(found[0].text)})"
+    ]
+
+
+def _is_degenerate(answer: TaskAnswer) -> bool:
+    # A right answer may be short or repeat itself; a wrong one that does is a symptom.
+    return not answer.right and degenerate(answer.text) is not None
+
+
+def _blind(scores: Sequence[TaskScore]) -> list[str]:
+    """Tasks whose set is too small to see any loss: said, not held against the variant."""
+    blind = [score.task for score in scores if score.detectable_drop is None]
+    return [f"too few questions to see a loss in {', '.join(blind)}"] if blind else []
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.2f} %"
+
+
+def _interval(ratio: Estimate) -> str:
+    if ratio.low is None or ratio.high is None:
+        return ""
+    return f" [{_percent(ratio.low)}, {_percent(ratio.high)}]"
