@@ -1,0 +1,42 @@
+# `make demo` and `make test` work from a fresh clone: Python 3.11, a C++ compiler, no GPU.
+PYTHON ?= python3.11
+BIN := .venv/bin
+ifdef TORCH_INDEX
+export TORCH_INDEX
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev demo test check format lock clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# Both are instant when .venv already matches the locks.
+setup:  ## .venv with whet and the CPU engine, from the hashed locks
+	@$(PYTHON) scripts/setup_env.py run
+
+setup-dev:  ## the same, and what the tests and checks need
+	@$(PYTHON) scripts/setup_env.py dev
+
+demo: setup  ## the whole story on the bundled model pair, on this machine's CPU
+	$(BIN)/whet demo
+
+test: setup-dev  ## every test, real vLLM included
+	$(BIN)/python -m pytest
+
+check: setup-dev  ## format, lint, types, layering and the fast tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -m "not e2e"
+
+format: setup-dev  ## rewrite the code as the formatter and linter want it
+	$(BIN)/ruff check --fix --exit-zero .
+	$(BIN)/ruff format .
+
+lock:  ## resolve the locks again (needs uv; TORCH_LINKS= names a folder of torch wheels)
+	$(PYTHON) scripts/lock.py $(if $(TORCH_LINKS),--torch-links $(TORCH_LINKS))
+
+clean:  ## remove .venv, caches and build outputs; runs/ stays
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,140 @@
+"""Who may import whom, and how long a file may be.
+
+A folder of `src/whet` imports itself, `whet`'s own version, and what the table grants it.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parent.parent / "src" / "whet"
+MAX_LINES = 450
+
+LOW = {
+    "core": set(),
+    "checkpoint": {"core"},
+    "client": {"core"},
+    "metrics": {"core"},
+    "evidence": {"core"},
+    "engines": {"core"},
+    "deploy": {"core"},
+    "plan": {"core", "checkpoint"},
+    "quant": {"core", "checkpoint"},
+    "prefix": {"core", "checkpoint"},
+    "load": {"core", "checkpoint", "client"},
+    "quality": {"core", "client", "metrics"},
+    "decide": {"core", "metrics"},
+    "watch": {"core", "client", "metrics"},
+    "demo": {"core", "checkpoint"},
+}
+REPORT = {"report": {"core", "metrics"}}
+FLOW = {"flow": set(LOW)}
+CLI = {"cli": {*LOW, *REPORT, *FLOW}, "__main__": {"cli"}}
+ALLOWED: dict[str, set[str]] = {**LOW, **REPORT, **FLOW, **CLI}
+
+
+def part_of(parts: tuple[str, ...]) -> str:
+    """The folder (or top-level module) of `whet` that a path below src/whet belongs to."""
+    return parts[0].removesuffix(".py")
+
+
+def imported_modules(tree: ast.AST, package: list[str]) -> Iterator[tuple[int, str]]:
+    """Every module named by an import anywhere in the file, relative ones made absolute.
+
+    `from x import y` also yields `x.y`: y may be a module, and if it is a name, its first two
+    parts still say which folder it came from.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            # One dot is the file's own package, each further dot one level up.
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def violations(source: Path, allowed: dict[str, set[str]]) -> list[str]:
+    """One sentence for each import that the table forbids, and each folder it does not know."""
+    # `from whet import __version__` names an attribute: only folders and modules are parts.
+    parts = {part_of((entry.name,)) for entry in source.iterdir()} | set(allowed)
+    found = []
+    for file in sorted(source.rglob("*.py")):
+        inside = file.relative_to(source).parts
+        if inside == ("__init__.py",):
+            importer, grants = "whet", set[str]()
+        else:
+            importer = part_of(inside)
+            if importer not in allowed:
+                found.append(f"{importer}: a part of whet that the layering table does not name")
+                continue
+            grants = allowed[importer] | {importer}
+        package = ["whet", *inside[:-1]]
+        for line, module in imported_modules(ast.parse(file.read_text()), package):
+            names = module.split(".")
+            if names[0] != "whet" or len(names) == 1 or names[1] not in parts - {"__init__"}:
+                continue
+            if names[1] not in grants:
+                found.append(f"{'/'.join(inside)}:{line}: {importer} may not import {names[1]}")
+    return sorted(set(found))
+
+
+def test_every_import_goes_down() -> None:
+    assert violations(SOURCE, ALLOWED) == []
+
+
+def test_the_table_has_no_cycle() -> None:
+    settled: set[str] = set()
+    while rest := [part for part in ALLOWED if part not in settled]:
+        ready = [part for part in rest if ALLOWED[part] <= settled]
+        assert ready, f"these import each other: {rest}"
+        settled.update(ready)
+
+
+def test_no_file_is_too_long() -> None:
+    lengths = {
+        str(file.relative_to(SOURCE)): len(file.read_text().splitlines())
+        for file in SOURCE.rglob("*.py")
+    }
+    assert {name: lines for name, lines in lengths.items() if lines > MAX_LINES} == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "complaint"),
+    [
+        ("plan/a.py", "from whet.quant.awq import scale", "plan/a.py:1: plan may not import quant"),
+        ("plan/a.py", "import whet.quant", "plan/a.py:1: plan may not import quant"),
+        ("plan/a.py", "from whet import quant", "plan/a.py:1: plan may not import quant"),
+        ("plan/a.py", "from ..quant import awq", "plan/a.py:1: plan may not import quant"),
+        ("plan/deep/a.py", "from ... import quant", "plan/deep/a.py:1: plan may not import quant"),
+        ("core/a.py", "def f():\n    import whet.plan", "core/a.py:2: core may not import plan"),
+        ("flow/a.py", "import whet.report", "flow/a.py:1: flow may not import report"),
+        ("decide/a.py", "import whet.cli", "decide/a.py:1: decide may not import cli"),
+        (
+            "extras/a.py",
+            "import json",
+            "extras: a part of whet that the layering table does not name",
+        ),
+    ],
+)
+def test_a_forbidden_import_is_found(tmp_path: Path, file: str, text: str, complaint: str) -> None:
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text(text)
+    assert violations(tmp_path, ALLOWED) == [complaint]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("plan/a.py", "from whet.core.errors import WhetError\nfrom . import b\nfrom .b import c"),
+        ("cli/a.py", "from whet import __version__\nfrom whet.quant import awq\nimport whet.flow"),
+        ("flow/a.py", "from whet.decide import decide"),
+        ("core/a.py", "import numpy.core\nimport whetstone.plan"),
+    ],
+)
+def test_an_allowed_import_passes(tmp_path: Path, file: str, text: str) -> None:
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text(text)
+    assert violations(tmp_path, ALLOWED) == []
