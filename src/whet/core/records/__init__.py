@@ -19,6 +19,7 @@ from whet.core.records.load import (
     WorkloadFacts,
 )
 from whet.core.records.model import ModelFacts, StoredWeights, TokenizerIdentity
+from whet.core.records.plan import MemoryPlan, Problem
 from whet.core.records.quality import QualityRecord, TaskAnswer, TaskExample, TaskScore
 from whet.core.records.quant import CalibrationFacts, QuantizedCheckpoint, UnitError
 from whet.core.records.summary import CellSummary, Comparison, ComparisonSet, Estimate
@@ -37,8 +38,10 @@ __all__ = [
     "Estimate",
     "Excluded",
     "MatrixEntry",
+    "MemoryPlan",
     "ModelFacts",
     "PlannedRequest",
+    "Problem",
     "QualityRecord",
     "QuantizedCheckpoint",
     "Recommendation",

@@ -1,0 +1,48 @@
+"""What would fit where, worked out before anything starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryPlan:
+    """One variant on one device, in bytes a device.
+
+    ``limit_bytes`` is what the engine may take; ``kv_pool_bytes`` what is left of it for the KV
+    cache (0 where the weights alone are too large) and ``kv_tokens`` the tokens that fit there,
+    a draft's KV included. ``tokens_needed`` covers the largest batch and one request of
+    ``max_model_len``. The ``fit_*`` are the values with which it would fit, each alone; None where
+    no value of that setting is enough. ``reason`` is None where it fits.
+    """
+
+    variant: str
+    limit_bytes: int
+    weight_bytes: int
+    draft_weight_bytes: int | None
+    activation_bytes: int
+    kv_pool_bytes: int
+    kv_bytes_per_token: int
+    kv_tokens: int
+    max_model_len: int
+    tokens_needed: int
+    required_bytes: int
+    fits: bool
+    fit_max_model_len: int | None
+    fit_batch_size: int | None
+    fit_utilization: float | None
+    fit_kv_bytes: int | None
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """Why a variant cannot run here, with the mend; ``variant`` is None for the whole run.
+
+    ``kind`` is ``tokenizer``, ``vocabulary``, ``memory``, ``length``, ``shape``, ``weights``,
+    ``device``, ``disk`` or ``unsupported`` (what the installed engine says).
+    """
+
+    variant: str | None
+    message: str
+    kind: str

@@ -1,0 +1,20 @@
+"""What fits where: memory, preflight, hardware prices; before anything starts."""
+
+from whet.core.records import MemoryPlan, Problem
+from whet.plan.disk import check_disk
+from whet.plan.hardware import HardwareTier, find_tier
+from whet.plan.memory import Demand, plan_memory
+from whet.plan.predict import predict_served
+from whet.plan.preflight import preflight
+
+__all__ = [
+    "Demand",
+    "HardwareTier",
+    "MemoryPlan",
+    "Problem",
+    "check_disk",
+    "find_tier",
+    "plan_memory",
+    "predict_served",
+    "preflight",
+]

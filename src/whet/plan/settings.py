@@ -1,0 +1,88 @@
+"""What a variant's flags mean for memory: vLLM's names, its defaults where a flag is not set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from whet.core.errors import UsageError
+from whet.core.provenance import Device
+from whet.core.records import ModelFacts, Scalar, Variant
+from whet.core.units import GIB
+
+DEFAULT_UTILIZATION: Final = 0.92
+CPU_KV_ENV: Final = "VLLM_CPU_KVCACHE_SPACE"
+_BLOCK_TOKENS: Final = {"cuda": 16, "cpu": 128}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """The flags that decide memory. ``kv_pool_bytes`` is None where the engine sizes the pool."""
+
+    max_model_len: int
+    utilization: float
+    tensor_parallel: int
+    batched_tokens: int
+    max_seqs: int
+    block_tokens: int
+    float32: bool
+    kv_factor: float
+    kv_pool_bytes: int | None
+
+
+def read_settings(variant: Variant, *, target: ModelFacts, device: Device) -> Settings:
+    """The settings of a variant; ``UsageError`` for a value that is no number."""
+    args = {key.lstrip("-").replace("-", "_"): value for key, value in variant.engine_args}
+    batched, seqs = _scheduler_defaults(device)
+    length = _number(args, "max_model_len", -1)
+    float32 = str(args.get("dtype", "auto")) in ("float32", "float")
+    return Settings(
+        max_model_len=target.max_position if length == -1 else int(length),
+        utilization=_number(args, "gpu_memory_utilization", DEFAULT_UTILIZATION),
+        tensor_parallel=int(_number(args, "tensor_parallel_size", 1)),
+        batched_tokens=int(_number(args, "max_num_batched_tokens", batched)),
+        max_seqs=int(_number(args, "max_num_seqs", seqs)),
+        block_tokens=int(_number(args, "block_size", _BLOCK_TOKENS.get(device.kind, 16))),
+        float32=float32,
+        kv_factor=_kv_factor(str(args.get("kv_cache_dtype", "auto")), float32=float32),
+        kv_pool_bytes=_kv_pool(variant, args, device),
+    )
+
+
+def _scheduler_defaults(device: Device) -> tuple[int, int]:
+    """``max_num_batched_tokens`` and ``max_num_seqs`` of vLLM's server, by device memory."""
+    if device.kind == "cuda" and device.memory_bytes >= 160 * GIB:
+        return 16384, 1024
+    if device.kind == "cuda" and device.memory_bytes >= 70 * GIB and "A100" not in device.name:
+        return 8192, 1024
+    return 2048, 256
+
+
+def _kv_factor(kv_dtype: str, *, float32: bool) -> float:
+    """KV bytes relative to 16 bits."""
+    if kv_dtype.startswith("fp8"):
+        return 0.5
+    return 2.0 if kv_dtype in ("float32", "float") or (kv_dtype == "auto" and float32) else 1.0
+
+
+def _kv_pool(variant: Variant, args: dict[str, Scalar], device: Device) -> int | None:
+    """The KV pool where it is set by hand: on a CPU the environment goes before the flag."""
+    space = dict(variant.env).get(CPU_KV_ENV, "")
+    if device.kind == "cpu" and space:
+        try:
+            return int(space) * GIB
+        except ValueError as error:
+            raise UsageError(
+                f"variant {variant.name!r}: {CPU_KV_ENV} must be a whole number of GiB, not "
+                f"{space!r}"
+            ) from error
+    size = _number(args, "kv_cache_memory_bytes", 0)
+    return int(size) or None
+
+
+def _number(args: dict[str, Scalar], key: str, default: float) -> float:
+    value = args.get(key, default)
+    try:
+        return float(value)
+    except ValueError as error:
+        raise UsageError(f"the engine flag {key} must be a number, not {value!r}") from error
