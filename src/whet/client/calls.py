@@ -1,0 +1,64 @@
+"""One request to a model, as values; its JSON form is made here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from whet.core.errors import UsageError
+
+COMPLETIONS = "/v1/completions"
+CHAT_COMPLETIONS = "/v1/chat/completions"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompletionCall:
+    """A prompt in exactly one form (token ids, text or chat messages) and how to answer it.
+
+    ``ignore_eos`` is vLLM's own field and is sent only when set, so that servers which refuse
+    unknown fields can be asked too. ``extra`` is sent as it is and wins over everything else.
+    """
+
+    prompt_token_ids: tuple[int, ...] | None = None
+    prompt: str | None = None
+    messages: tuple[Mapping[str, str], ...] | None = None
+    max_tokens: int = 16
+    temperature: float = 0.0
+    ignore_eos: bool = False
+    seed: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """The endpoint that takes this form of prompt."""
+        return COMPLETIONS if self.messages is None else CHAT_COMPLETIONS
+
+    def body(self, *, model: str | None, stream: bool) -> dict[str, Any]:
+        """The JSON body; ``UsageError`` unless exactly one form of prompt is given.
+
+        ``model`` None leaves the name out: what remains is the traffic itself, the same for every
+        variant.
+        """
+        forms = {
+            "prompt": list(self.prompt_token_ids) if self.prompt_token_ids is not None else None,
+            "text": self.prompt,
+            "messages": None if self.messages is None else [dict(item) for item in self.messages],
+        }
+        given = [(name, form) for name, form in forms.items() if form is not None]
+        if len(given) != 1:
+            raise UsageError(
+                f"a call needs one prompt and has {len(given)}; "
+                "give prompt_token_ids, prompt or messages"
+            )
+        name, form = given[0]
+        body: dict[str, Any] = {} if model is None else {"model": model}
+        body["messages" if name == "messages" else "prompt"] = form
+        body |= {"max_tokens": self.max_tokens, "temperature": self.temperature}
+        if self.ignore_eos:
+            body["ignore_eos"] = True
+        if self.seed is not None:
+            body["seed"] = self.seed
+        if stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        return body | dict(self.extra)

@@ -1,0 +1,59 @@
+"""The server's own counters, from its Prometheus text."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from time import monotonic_ns
+
+from whet.client.simple import get_text
+from whet.core.records import Counters
+
+_SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_SPLIT_LABELS = ("position", "source", "finished_reason")
+_LEFT_OUT = ("_bucket", "_created")
+
+
+def scrape(
+    base_url: str, *, origin_ns: int = 0, timeout_s: float = 30.0, api_key: str | None = None
+) -> Counters:
+    """GET ``/metrics`` now; ``taken_ns`` counts from ``origin_ns`` (absolute monotonic ns).
+
+    Raises ``HttpError`` where the server has none (status 404) and ``EngineLostError`` where it
+    does not answer.
+    """
+    text = get_text(base_url, "/metrics", timeout_s=timeout_s, api_key=api_key)
+    return Counters(taken_ns=monotonic_ns() - origin_ns, values=parse_counters(text))
+
+
+def parse_counters(text: str) -> tuple[tuple[str, float], ...]:
+    """Samples summed over their labels, sorted by name; what is not exported is absent.
+
+    A sample that carries one of the labels position, source or finished_reason is given once more
+    for each of its values, as ``name{position="0"}``. Histogram buckets and creation times are left
+    out: their sums mean nothing. A value that is not finite counts as absent.
+    """
+    sums: defaultdict[str, float] = defaultdict(float)
+    for line in text.splitlines():
+        match = _SAMPLE.fullmatch(line.strip())
+        if match is None:
+            continue
+        name, labels, written = match.groups()
+        value = _number(written)
+        if value is None or name.endswith(_LEFT_OUT):
+            continue
+        sums[name] += value
+        for label, content in _LABEL.findall(labels or ""):
+            if label in _SPLIT_LABELS:
+                sums[f'{name}{{{label}="{content}"}}'] += value
+    return tuple(sorted(sums.items()))
+
+
+def _number(written: str) -> float | None:
+    try:
+        value = float(written)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

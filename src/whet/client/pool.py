@@ -1,0 +1,96 @@
+"""Connections that are kept and used again; every failure to exchange becomes a typed word."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from types import TracebackType
+from typing import Self
+
+from whet.client.endpoint import Endpoint
+from whet.client.wire import Connection, Exchange
+
+
+class ConnectionPool:
+    """At most ``size`` sockets to one endpoint, opened on demand or beforehand by ``open``."""
+
+    def __init__(self, endpoint: Endpoint, *, size: int, timeout_s: float) -> None:
+        """``timeout_s`` bounds one exchange from its start to its last byte."""
+        self._endpoint = endpoint
+        self._timeout_s = timeout_s
+        self._slots = asyncio.Semaphore(size)
+        self._idle: list[Connection] = []
+        self._tls = ssl.create_default_context() if endpoint.tls else None
+
+    async def __aenter__(self) -> Self:
+        """Nothing is opened yet."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close every idle socket; those in use are closed by their cancelled exchanges."""
+        while self._idle:
+            self._idle.pop().close()
+
+    async def open(self, count: int) -> None:
+        """Have ``count`` sockets ready, so that no handshake falls into a timed window.
+
+        A server that refuses is not an error here: the first exchange will say so.
+        """
+        while len(self._idle) < count:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    self._idle.append(await self._connect())
+            except OSError:
+                return  # TimeoutError is one too
+
+    async def roundtrip(self, exchange: Exchange) -> None:
+        """Fill ``exchange``; never raises for what the server or the network does."""
+        async with self._slots:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await self._attempt(exchange)
+            except TimeoutError:
+                exchange.fail("timeout", f"no complete answer within {self._timeout_s:g} s")
+
+    async def _attempt(self, exchange: Exchange) -> None:
+        """One exchange; once more on a new socket where a kept one proved closed unanswered."""
+        kept = self._take()
+        if kept is not None:
+            await self._on(kept, exchange)
+            if exchange.error != "reset" or exchange.status is not None or exchange.parts:
+                return
+            exchange.forget_answer()
+        try:
+            connection = await self._connect()
+        except TimeoutError:
+            raise
+        except OSError as error:
+            exchange.fail("connect", f"no connection to {self._endpoint.url}: {error}")
+            return
+        await self._on(connection, exchange)
+
+    async def _on(self, connection: Connection, exchange: Exchange) -> None:
+        await connection.roundtrip(exchange)
+        if connection.reusable:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def _take(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.reusable:
+                return connection
+        return None
+
+    async def _connect(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            Connection, self._endpoint.host, self._endpoint.port, ssl=self._tls
+        )
+        return connection

@@ -1,0 +1,162 @@
+"""Streamed completions: encode before the clock, exchange while it runs, read afterwards."""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+from types import TracebackType
+from typing import Any, Self
+
+from whet.client.calls import CompletionCall
+from whet.client.endpoint import Endpoint
+from whet.client.pool import ConnectionPool
+from whet.client.sse import StreamOutcome, read_stream
+from whet.client.wire import Exchange
+from whet.core.records import RequestEvent
+from whet.core.redact import redact
+
+_HTTP_OK = 200
+_DETAIL_CHARS = 300
+
+
+class StreamClient:
+    """Many streams to one model. Use as an async context manager.
+
+    ``complete`` does a whole request. A timed loop takes it in three: ``encode`` beforehand,
+    ``send`` while the clock runs, ``read_event`` when it has stopped, so that no JSON delays a
+    timestamp.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        *,
+        timeout_s: float = 120.0,
+        api_key: str | None = None,
+        max_connections: int = 1024,
+    ) -> None:
+        """``timeout_s`` bounds a request from its start to its last byte."""
+        self._endpoint = Endpoint.parse(base_url, api_key=api_key)
+        self._model = model
+        self._pool = ConnectionPool(self._endpoint, size=max_connections, timeout_s=timeout_s)
+
+    async def __aenter__(self) -> Self:
+        """Nothing is opened yet."""
+        await self._pool.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close every socket."""
+        await self._pool.__aexit__(kind, error, trace)
+
+    async def open(self, count: int) -> None:
+        """Have ``count`` sockets ready."""
+        await self._pool.open(count)
+
+    def encode(self, call: CompletionCall) -> bytes:
+        """The whole HTTP request in bytes."""
+        return self._endpoint.post(call.path, call.body(model=self._model, stream=True))
+
+    async def send(self, exchange: Exchange) -> None:
+        """Fill ``exchange``; failures become its ``error``, never an exception."""
+        await self._pool.roundtrip(exchange)
+
+    async def complete(
+        self,
+        call: CompletionCall,
+        *,
+        index: int = 0,
+        scheduled_ns: int | None = None,
+        origin_ns: int = 0,
+        prefix_id: str | None = None,
+    ) -> RequestEvent:
+        """One request. ``scheduled_ns`` and ``origin_ns`` are absolute monotonic ns.
+
+        The event's times count from ``origin_ns``; ``scheduled_ns`` None means now.
+        """
+        exchange = Exchange(
+            request=self.encode(call),
+            index=index,
+            prefix_id=prefix_id,
+            scheduled_ns=monotonic_ns() if scheduled_ns is None else scheduled_ns,
+        )
+        await self.send(exchange)
+        return read_event(exchange, origin_ns=origin_ns)
+
+
+def read_event(exchange: Exchange, *, origin_ns: int) -> RequestEvent:
+    """What an exchange came to, as the record that is kept: every failure has its word.
+
+    Words: ``connect``, ``reset``, ``timeout``, ``too_large``, ``bad_http``, ``http_<status>``,
+    ``wrong_content_type``, ``sse_error``, ``bad_chunk``, ``no_tokens``, ``no_done``,
+    ``usage_mismatch``, ``aborted`` (by us, before it ended).
+    """
+    streamed = exchange.status == _HTTP_OK and _is_stream(exchange)
+    outcome = read_stream(exchange.arrivals, exchange.parts) if streamed else StreamOutcome()
+    usage = outcome.usage or {}
+    error, detail = _failure(exchange, outcome)
+    sent_ns = exchange.sent_ns or exchange.ended_ns  # never sent: it ended where it began
+    return RequestEvent(
+        index=exchange.index,
+        prefix_id=exchange.prefix_id,
+        scheduled_ns=exchange.scheduled_ns - origin_ns,
+        sent_ns=sent_ns - origin_ns,
+        chunk_ns=tuple(at - origin_ns for at in outcome.chunk_ns),
+        ended_ns=exchange.ended_ns - origin_ns,
+        prompt_tokens=_count(usage, "prompt_tokens"),
+        output_tokens=_count(usage, "completion_tokens"),
+        cached_tokens=_count(usage.get("prompt_tokens_details"), "cached_tokens"),
+        finish_reason=outcome.finish_reason,
+        text="".join(outcome.texts),
+        error=error,
+        detail=None if detail is None else redact(detail),
+    )
+
+
+def _failure(exchange: Exchange, outcome: StreamOutcome) -> tuple[str | None, str | None]:
+    """The word for what went wrong; what the server said stands before how the connection ended."""
+    if outcome.error == "sse_error":
+        return outcome.error, outcome.detail
+    if exchange.error is not None:  # before ``bad_chunk``: a cut stream ends in half an event
+        return exchange.error, exchange.detail
+    if outcome.error is not None:
+        return outcome.error, outcome.detail
+    if exchange.status != _HTTP_OK:
+        return f"http_{exchange.status}", body_start(exchange)
+    return _flaw(outcome) if _is_stream(exchange) else _foreign(exchange)
+
+
+def _foreign(exchange: Exchange) -> tuple[str, str]:
+    kind = exchange.headers.get("content-type", "no content type")
+    return "wrong_content_type", f"{kind}: {body_start(exchange)}"
+
+
+def _flaw(outcome: StreamOutcome) -> tuple[str | None, str | None]:
+    """What is wrong with a stream that arrived whole."""
+    pieces, counted = len(outcome.chunk_ns), _count(outcome.usage, "completion_tokens")
+    if pieces == 0:
+        return "no_tokens", "the stream ended without any output"
+    if not outcome.done:
+        return "no_done", "the stream ended without [DONE]"
+    if counted is not None and counted < pieces:
+        return "usage_mismatch", f"usage says {counted} tokens, {pieces} pieces came"
+    return None, None
+
+
+def body_start(exchange: Exchange) -> str:
+    """The beginning of a body, for a person to read."""
+    return b"".join(exchange.parts)[:_DETAIL_CHARS].decode("utf-8", "replace").strip()
+
+
+def _is_stream(exchange: Exchange) -> bool:
+    return exchange.headers.get("content-type", "").startswith("text/event-stream")
+
+
+def _count(usage: Any, key: str) -> int | None:
+    value = usage.get(key) if isinstance(usage, dict) else None
+    return value if isinstance(value, int) else None
