@@ -8,6 +8,7 @@ leaves the perplexity unknown rather than wrong.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -21,7 +22,7 @@ from whet.quality.prompts import Ids
 _LOGITS_BUDGET_BYTES: Final = 4 * GIB
 _LOGIT_BYTES: Final = 8  # float32 logits and their log-softmax
 _CLAMPED: Final = -9999.0  # vLLM writes minus infinity so
-_NOT_A_NUMBER: Final = ("not json compliant", "nan")
+_NOT_A_NUMBER: Final = re.compile(r"not json compliant|\bnan\b", re.IGNORECASE)
 _SHORTEST: Final = 2
 
 Nll = tuple[float, int]
@@ -74,7 +75,7 @@ def measure_likelihood(
 
 def _collect(replies: Sequence[Reply], asked: Sequence[Ids]) -> Likelihood:
     failures = [reply for reply in replies if isinstance(reply, Failure)]
-    if any(word in why(reply).lower() for reply in failures for word in _NOT_A_NUMBER):
+    if any(_NOT_A_NUMBER.search(reply.detail) for reply in failures):
         return Likelihood(broken="the server's log-probabilities are not numbers (NaN)")
     if failures:
         return Likelihood(
@@ -104,7 +105,7 @@ def probe(peer: Peer, document: Ids) -> str | None:
     short = document[: max(_SHORTEST, min(8, len(document)))]
     reply = ask(peer, [_body(short)])[0]
     if isinstance(reply, Failure):
-        if any(word in why(reply).lower() for word in _NOT_A_NUMBER):
+        if _NOT_A_NUMBER.search(reply.detail):
             return None
         return f"the server does not answer a request for prompt_logprobs ({why(reply)})"
     try:

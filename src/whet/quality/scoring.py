@@ -26,7 +26,7 @@ def _json_exact(answer: str, expected: Any) -> bool:
     wanted = _parse_json(expected) if isinstance(expected, str) else expected
     try:
         return _same_json(_parse_json(answer), wanted)
-    except ValueError:
+    except (ValueError, RecursionError):  # a loop of brackets nests beyond the parser
         return False
 
 
@@ -82,7 +82,7 @@ def _refuse_json(expected: Any) -> str | None:
     try:
         if isinstance(expected, str):
             _parse_json(expected)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f"it is not JSON ({error})"
     return None
 

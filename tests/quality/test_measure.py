@@ -1,0 +1,267 @@
+"""A whole measurement against scripted models whose perplexity and answers are known."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.quality.files import task_row, write_lines, write_tokenizer
+from tests.quality.model_server import Body, Reply, likelihoods, model_server, says
+from whet.core.errors import CheckpointError, UsageError
+from whet.core.records import QualityRecord, decode, encode
+from whet.core.spec import QualitySpec
+from whet.quality import QualityPlan, measure_quality
+
+DOCUMENTS, TASKS = 12, 20
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> QualityPlan:
+    folder = tmp_path_factory.mktemp("quality")
+    chat = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "good day"}]
+    rows: list[dict[str, Any]] = [{"text": "a" * (10 + i)} for i in range(DOCUMENTS - 1)]
+    return QualityPlan(
+        variant="fp16",
+        tokenizer=write_tokenizer(folder / "tokenizer"),
+        spec=QualitySpec(max_tokens=64, concurrency=4),
+        heldout=write_lines(folder / "heldout.jsonl", [{"messages": chat}, *rows]),
+        tasks=write_lines(folder / "tasks.jsonl", [task_row(i) for i in range(TASKS)]),
+        baseline=None,
+        tolerances=(0.01, 0.05),
+    )
+
+
+def spoken(body: Body) -> str:
+    """The prompt as text: one token a byte, in the order of the byte-level alphabet."""
+    from tokenizers import pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    plain = "".join(alphabet[token] if token < len(alphabet) else "|" for token in body["prompt"])
+    return plain.replace("\u0120", " ")
+
+
+def model(
+    logprob: Callable[[int, int], Any], answer: Callable[[int], str] = str
+) -> Callable[[Body], Reply]:
+    """A server whose likelihoods and whose answer to "question n" are given."""
+
+    def reply(body: Body) -> Reply:
+        if "prompt_logprobs" in body:
+            return likelihoods(body, logprob)
+        number = re.search(r"question (\d+)", spoken(body))
+        assert number is not None
+        return says(answer(int(number[1])))
+
+    return reply
+
+
+def measure(plan: QualityPlan, reply: Callable[[Body], Reply]) -> tuple[QualityRecord, list[Body]]:
+    with model_server(reply) as (url, asked):
+        return measure_quality(url, "m", plan), asked
+
+
+def uniform(position: int, token: int) -> float:
+    return -math.log(256)
+
+
+@pytest.fixture(scope="module")
+def baseline(plan: QualityPlan) -> QualityRecord:
+    return measure(plan, model(uniform))[0]
+
+
+def against(baseline: QualityRecord, plan: QualityPlan) -> QualityPlan:
+    return replace(plan, variant="awq", baseline=baseline)
+
+
+def test_a_uniform_model_is_as_perplexed_as_its_vocabulary(baseline: QualityRecord) -> None:
+    assert baseline.perplexity is not None
+    assert baseline.perplexity.value == pytest.approx(256)
+    assert baseline.verdicts == ((0.01, "pass"), (0.05, "pass"))
+    assert (baseline.tasks[0].right, baseline.tasks[0].p_value) == (TASKS, None)
+
+
+def test_every_token_but_the_first_is_scored(baseline: QualityRecord) -> None:
+    # the chat is "<s>user hello</s><s>assistant good day</s>", <s> and </s> one token each
+    chat = len("user hello") + len("assistant good day") + 4
+    assert [tokens for _, tokens in baseline.nll] == [chat - 1, *range(9, 9 + DOCUMENTS - 1)]
+
+
+def test_a_task_prompt_opens_the_assistants_turn_and_is_answered_greedily(
+    plan: QualityPlan,
+) -> None:
+    _, asked = measure(plan, model(uniform))
+    tasks = [body for body in asked if "prompt_logprobs" not in body]
+    assert spoken(tasks[0]).startswith("|user question ")
+    assert spoken(tasks[0]).endswith("||assistant ")
+    assert {(body["temperature"], body["max_tokens"]) for body in tasks} == {(0.0, 8)}
+    assert not any("ignore_eos" in body for body in tasks)
+
+
+def test_a_known_loss_is_the_ratio(plan: QualityPlan, baseline: QualityRecord) -> None:
+    worse = model(lambda position, token: -math.log(256) - 0.02)
+    record, _ = measure(against(baseline, plan), worse)
+    assert record.perplexity_ratio is not None
+    assert record.perplexity_ratio.value == pytest.approx(math.exp(0.02))
+    assert record.verdicts == ((0.01, "fail"), (0.05, "pass"))
+
+
+def test_lost_answers_are_paired_and_shown(plan: QualityPlan, baseline: QualityRecord) -> None:
+    record, _ = measure(
+        against(baseline, plan), model(uniform, lambda n: "1000" if n < 9 else str(n))
+    )
+    [score] = record.tasks
+    assert (score.right, score.baseline_right, score.lost, score.gained) == (11, 20, 9, 0)
+    assert score.p_value == pytest.approx(2 / 2**9)
+    assert [example.answer for example in record.examples] == ["1000"] * 5
+    assert {word for _, word in record.verdicts} == {"fail"}
+
+
+def test_a_server_without_prompt_logprobs_is_unknown_and_is_asked_once(
+    plan: QualityPlan, baseline: QualityRecord
+) -> None:
+    record, asked = measure(against(baseline, plan), lambda body: says("1"))
+    assert sum("prompt_logprobs" in body for body in asked) == 1
+    assert record.perplexity is None
+    assert record.reason is not None
+    assert "leaves prompt_logprobs out" in record.reason
+
+
+def test_a_server_that_refuses_prompt_logprobs_is_unknown(
+    plan: QualityPlan, baseline: QualityRecord
+) -> None:
+    plain = model(uniform)
+
+    def refuse(body: Body) -> Reply:
+        return (400, {"error": "no"}) if "prompt_logprobs" in body else plain(body)
+
+    record, _ = measure(against(baseline, plan), refuse)
+    assert {word for _, word in record.verdicts} == {"unknown"}
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), -9999.0])
+def test_nan_fails_with_words(plan: QualityPlan, baseline: QualityRecord, value: object) -> None:
+    record, _ = measure(against(baseline, plan), model(lambda position, token: value))
+    assert {word for _, word in record.verdicts} == {"fail"}
+    assert record.perplexity is None
+    assert record.reason is not None
+
+
+def test_nan_that_the_server_cannot_write_fails_too(
+    plan: QualityPlan, baseline: QualityRecord
+) -> None:
+    plain = model(uniform)
+    error = {"error": {"message": "Out of range float values are not JSON compliant"}}
+
+    def reply(body: Body) -> Reply:
+        return (500, error) if "prompt_logprobs" in body else plain(body)
+
+    record, _ = measure(against(baseline, plan), reply)
+    assert {word for _, word in record.verdicts} == {"fail"}
+
+
+def test_a_document_that_fails_once_is_asked_again(plan: QualityPlan) -> None:
+    plain, seen = model(uniform), set[int]()
+
+    def reply(body: Body) -> Reply:
+        length = len(body["prompt"])
+        if "prompt_logprobs" in body and length > 8 and length not in seen:
+            seen.add(length)
+            return 500, {"error": "out of memory"}
+        return plain(body)
+
+    record, _ = measure(plan, reply)
+    assert record.perplexity is not None
+    assert len(record.nll) == DOCUMENTS
+
+
+def too_long(limit: int) -> Callable[[Body], Reply]:
+    plain = model(uniform)
+
+    def reply(body: Body) -> Reply:
+        if "prompt_logprobs" in body and len(body["prompt"]) > limit:
+            return 500, {"error": "out of memory"}
+        return plain(body)
+
+    return reply
+
+
+def test_a_baseline_is_shortened_and_its_variant_is_measured_on_the_same_tokens(
+    plan: QualityPlan,
+) -> None:
+    short, _ = measure(plan, too_long(16))
+    assert short.nll[0][1] == 32 // 2 - 1
+    record, _ = measure(against(short, plan), model(uniform))
+    assert [tokens for _, tokens in record.nll] == [tokens for _, tokens in short.nll]
+    assert record.perplexity_ratio is not None
+    assert record.perplexity_ratio.value == pytest.approx(1.0)
+
+
+def test_a_variant_that_cannot_score_what_the_baseline_could_is_unknown(
+    plan: QualityPlan, baseline: QualityRecord
+) -> None:
+    record, _ = measure(against(baseline, plan), too_long(16))
+    assert {word for _, word in record.verdicts} == {"unknown"}
+    assert record.nll == ()
+    assert record.reason is not None
+    assert "out of memory" in record.reason
+
+
+def test_a_dead_server_is_unknown_and_is_left_alone(plan: QualityPlan) -> None:
+    with model_server(model(uniform)) as (url, _):
+        pass
+    record = measure_quality(url, "m", plan)
+    assert {word for _, word in record.verdicts} == {"unknown"}
+    assert record.answers == ()
+
+
+def test_a_failing_task_request_leaves_the_verdict_unknown(
+    plan: QualityPlan, baseline: QualityRecord
+) -> None:
+    plain = model(uniform)
+
+    def reply(body: Body) -> Reply:
+        failing = "prompt_logprobs" not in body and "question 7" in spoken(body)
+        return (500, {"error": "x"}) if failing else plain(body)
+
+    record, _ = measure(against(baseline, plan), reply)
+    assert {word for _, word in record.verdicts} == {"unknown"}
+    assert len(record.answers) == TASKS - 1
+
+
+def test_records_of_other_text_are_never_paired(
+    plan: QualityPlan, baseline: QualityRecord, tmp_path: Path
+) -> None:
+    rows = [{"text": "b" * (10 + i)} for i in range(DOCUMENTS)]
+    other = replace(plan, heldout=write_lines(tmp_path / "heldout.jsonl", rows))
+    record, _ = measure(against(baseline, other), model(uniform))
+    assert record.perplexity_ratio is None
+    assert record.tasks[0].p_value is None
+    assert {word for _, word in record.verdicts} == {"unknown"}
+
+
+def test_documents_are_cut_so_that_one_more_token_fits(plan: QualityPlan) -> None:
+    spec = QualitySpec(max_tokens=12, concurrency=4)
+    _, asked = measure(replace(plan, spec=spec), model(uniform))
+    scored = [len(body["prompt"]) for body in asked if "prompt_logprobs" in body]
+    assert max(scored) == 11
+
+
+def test_a_tokenizer_without_a_template_says_what_to_do(plan: QualityPlan, tmp_path: Path) -> None:
+    bare = replace(plan, tokenizer=write_tokenizer(tmp_path / "bare", template=None))
+    with pytest.raises(UsageError, match="no chat template"):
+        measure_quality("http://127.0.0.1:9", "m", bare)
+
+
+def test_a_folder_without_a_tokenizer_is_a_checkpoint_error(
+    plan: QualityPlan, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
+        measure_quality("http://127.0.0.1:9", "m", replace(plan, tokenizer=tmp_path))
+
+
+def test_the_record_survives_its_json_form(baseline: QualityRecord) -> None:
+    assert decode(QualityRecord, encode(baseline)) == baseline

@@ -1,0 +1,98 @@
+"""Perplexity from pairs, against closed forms and scipy's own bootstrap."""
+
+import numpy as np
+import pytest
+from scipy.stats import bootstrap
+
+from whet.quality.likelihood import BrokenProbabilities, bounded, nll_of
+from whet.quality.perplexity import perplexity, perplexity_ratio
+
+
+def test_long_documents_weigh_by_their_tokens() -> None:
+    # exp((10 · ln 2 + 30 · ln 4) ÷ 40) = 2^1.75
+    nll = [(10 * np.log(2), 10), (30 * np.log(4), 30)]
+    assert perplexity(nll).value == pytest.approx(2**1.75)
+
+
+def test_one_document_has_no_interval() -> None:
+    found = perplexity([(np.log(8), 3)])
+    assert (found.value, found.low, found.high) == (pytest.approx(2.0), None, None)
+
+
+def test_the_interval_is_scipys_percentile_bootstrap() -> None:
+    rng = np.random.default_rng(1)
+    tokens = rng.integers(20, 200, 60)
+    sums = tokens * rng.normal(2.0, 0.3, 60)
+    theirs = bootstrap(
+        (sums, tokens),
+        lambda s, t, axis: np.exp(s.sum(axis) / t.sum(axis)),
+        paired=True,
+        method="percentile",
+        n_resamples=9999,
+        rng=np.random.default_rng(2),
+    ).confidence_interval
+    ours = perplexity(list(zip(sums.tolist(), tokens.tolist(), strict=True)))
+    assert (ours.low, ours.high) == (
+        pytest.approx(theirs.low, rel=0.01),
+        pytest.approx(theirs.high, rel=0.01),
+    )
+
+
+def test_pairing_takes_out_the_spread_between_documents() -> None:
+    rng = np.random.default_rng(0)
+    base = [(float(50 * mean), 50) for mean in rng.normal(2.0, 0.5, 100)]
+    worse = [(total + 50 * 0.01, count) for total, count in base]
+    found = perplexity_ratio(worse, base)
+    assert found.value == pytest.approx(np.exp(0.01))
+    assert (found.low, found.high) == (
+        pytest.approx(np.exp(0.01), rel=1e-9),
+        pytest.approx(np.exp(0.01), rel=1e-9),
+    )
+
+
+def test_other_tokens_are_no_pair() -> None:
+    with pytest.raises(ValueError, match="different tokens"):
+        perplexity_ratio([(1.0, 5)], [(1.0, 6)])
+
+
+def _reply(entries: list[object]) -> dict[str, object]:
+    return {"choices": [{"prompt_logprobs": entries}]}
+
+
+def test_the_first_token_is_given_and_not_predicted() -> None:
+    reply = _reply([None, {"7": {"logprob": -1.0}}, {"9": {"logprob": -2.5}}])
+    assert nll_of(reply, (5, 7, 9)) == (3.5, 2)
+
+
+def test_the_prompts_own_token_is_read_where_the_likeliest_stands_beside_it() -> None:
+    reply = _reply([None, {"3": {"logprob": -0.1}, "7": {"logprob": -4.0}}])
+    assert nll_of(reply, (5, 7)) == (4.0, 1)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {},
+        {"choices": []},
+        {"choices": [{"text": "x"}]},
+        {"choices": [{"prompt_logprobs": None}]},
+        _reply([None]),
+        _reply([None, None]),
+        _reply([None, {"8": {"logprob": -1.0}}]),
+    ],
+)
+def test_a_reply_without_the_figures_is_none_and_not_chance(reply: dict[str, object]) -> None:
+    assert nll_of(reply, (5, 7)) is None
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), "NaN", "-inf", -9999.0, float("-inf")])
+def test_a_probability_that_is_no_number_is_a_finding(value: object) -> None:
+    with pytest.raises(BrokenProbabilities):
+        nll_of(_reply([None, {"7": {"logprob": value}}]), (5, 7))
+
+
+def test_large_vocabularies_are_scored_fewer_at_a_time() -> None:
+    # 4 GiB ÷ (8,192 · 151,936 · 8 B = 9.3 GiB) is less than one
+    assert bounded(16, 8192, 151_936) == 1
+    assert bounded(16, 1024, 151_936) == 3
+    assert bounded(16, 1024, 4096) == 16

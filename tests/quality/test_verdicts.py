@@ -1,0 +1,133 @@
+"""The gate: what passes, what fails, and what cannot be told."""
+
+from dataclasses import replace
+
+from whet.core.records import Estimate, QualityRecord, TaskAnswer, TaskScore
+from whet.quality.verdicts import Findings, verdicts
+
+TOLERANCES = (0.01, 0.02, 0.05)
+BASELINE = QualityRecord(
+    variant="fp16",
+    baseline="fp16",
+    perplexity=None,
+    perplexity_ratio=None,
+    nll=(),
+    tasks=(),
+    answers=(),
+    examples=(),
+    verdicts=(),
+    reason=None,
+    seconds=0.0,
+)
+
+
+def ratio(value: float, low: float, high: float, samples: int = 100) -> Estimate:
+    return Estimate(value=value, low=low, high=high, samples=samples)
+
+
+def findings(change: Estimate | None, **more: object) -> Findings:
+    made = Findings(ratio=change, tasks=(), answers=(), baseline=BASELINE)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def score(task: str, lost: int, gained: int, p_value: float) -> TaskScore:
+    return TaskScore(
+        task=task,
+        n=100,
+        right=90 - lost + gained,
+        score=Estimate(value=0.9, low=0.8, high=0.95, samples=100),
+        baseline_right=90,
+        lost=lost,
+        gained=gained,
+        p_value=p_value,
+        detectable_drop=0.08,
+    )
+
+
+def judged(found: Findings) -> list[str]:
+    return [word for _, word in verdicts(found, TOLERANCES)[0]]
+
+
+def test_the_upper_end_passes_and_the_point_fails() -> None:
+    # the point, 1.2 %, is beyond 1 %; the end, 1.8 %, is within 2 %
+    assert judged(findings(ratio(1.012, 1.006, 1.018))) == ["fail", "pass", "pass"]
+
+
+def test_an_interval_across_the_tolerance_is_unknown() -> None:
+    words, reason = verdicts(findings(ratio(1.008, 0.99, 1.03)), TOLERANCES)
+    assert [word for _, word in words] == ["unknown", "unknown", "pass"]
+    assert reason is not None
+    assert "more held-out text" in reason
+
+
+def test_exactly_the_tolerance_is_not_below_it() -> None:
+    assert judged(findings(ratio(1.01, 1.01, 1.01)))[0] == "fail"
+
+
+def test_too_few_documents_judge_nothing() -> None:
+    assert judged(findings(ratio(1.0, 1.0, 1.0, samples=7))) == ["unknown"] * 3
+
+
+def test_no_perplexity_is_unknown_and_says_so() -> None:
+    words, reason = verdicts(findings(None), TOLERANCES)
+    assert {word for _, word in words} == {"unknown"}
+    assert reason == "perplexity was not measured"
+
+
+def test_a_gap_never_passes_and_a_failure_stands() -> None:
+    found = findings(ratio(1.012, 1.006, 1.018), missing=("3 of 9 task requests failed",))
+    assert judged(found) == ["fail", "unknown", "unknown"]
+
+
+def test_nan_fails_every_tolerance() -> None:
+    assert judged(findings(None, broken=("NaN",))) == ["fail"] * 3
+
+
+def test_a_significant_task_loss_fails_whatever_perplexity_says() -> None:
+    words, reason = verdicts(
+        findings(ratio(1.0, 0.999, 1.001), tasks=(score("sums", 20, 2, 0.0001),)), TOLERANCES
+    )
+    assert [word for _, word in words] == ["fail"] * 3
+    assert reason is not None
+    assert "sums: 20 answers lost and 2 gained" in reason
+
+
+def test_a_significant_gain_is_no_loss() -> None:
+    tasks = (score("sums", 2, 20, 0.0001),)
+    assert judged(findings(ratio(1.0, 0.999, 1.001), tasks=tasks)) == ["pass"] * 3
+
+
+def test_one_small_p_among_several_tasks_is_corrected_for() -> None:
+    # Four questions asked (three tasks and degenerate text): 4 · 0.03 = 0.12
+    tasks = (score("a", 9, 2, 0.03), score("b", 1, 1, 1.0), score("c", 0, 0, 1.0))
+    assert judged(findings(ratio(1.0, 0.999, 1.001), tasks=tasks)) == ["pass"] * 3
+
+
+def answers(texts: list[str]) -> tuple[TaskAnswer, ...]:
+    return tuple(
+        TaskAnswer(id=str(index), task="sums", text=text, right=False)
+        for index, text in enumerate(texts)
+    )
+
+
+def test_degenerate_text_that_the_baseline_does_not_write_fails() -> None:
+    healthy = replace(BASELINE, answers=answers(["a wrong but readable answer"] * 40))
+    here = answers(["!" * 40] * 9 + ["a wrong but readable answer"] * 31)
+    found = findings(ratio(1.0, 0.999, 1.001), answers=here, baseline=healthy)
+    assert judged(found) == ["fail"] * 3
+
+
+def test_degenerate_text_on_both_sides_is_the_models_own() -> None:
+    looping = replace(BASELINE, answers=answers(["!" * 40] * 9 + ["fine"] * 31))
+    found = findings(ratio(1.0, 0.999, 1.001), answers=looping.answers, baseline=looping)
+    assert judged(found) == ["pass"] * 3
+
+
+def test_a_baseline_that_writes_mostly_garbage_fails_by_itself() -> None:
+    found = findings(ratio(1.0, 1.0, 1.0), answers=answers(["!" * 40] * 6 + ["x"] * 4))
+    assert judged(replace(found, baseline=None)) == ["fail"] * 3
+
+
+def test_a_baseline_passes_by_definition() -> None:
+    found = findings(ratio(1.0, 1.0, 1.0, samples=3))
+    assert judged(replace(found, baseline=None)) == ["pass"] * 3
