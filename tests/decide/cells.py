@@ -1,0 +1,147 @@
+"""Hand-made records with known answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from whet.core.records import (
+    CellSummary,
+    Claim,
+    Comparison,
+    Decision,
+    Estimate,
+    MatrixEntry,
+    QualityRecord,
+    Verdict,
+)
+from whet.core.spec import ObjectiveSpec
+from whet.decide import DecisionInputs, TierInputs, decide
+
+
+def estimate(value: float, width: float = 0.01, *, certified: bool = True) -> Estimate:
+    """A figure with limits ``width`` (as a share) to either side."""
+    return Estimate(
+        value=value,
+        low=value * (1 - width),
+        high=value * (1 + width),
+        samples=200 if certified else 40,
+        certified=certified,
+    )
+
+
+def cell(variant: str, batch: int, cost: float, ttft: float, **changes: Any) -> CellSummary:
+    """A finished cell; throughput follows from the cost at 1 USD an hour."""
+    fields: dict[str, Any] = {
+        "variant": variant,
+        "batch_size": batch,
+        "status": "complete",
+        "trials": 3,
+        "requests": 200,
+        "errors": 0,
+        "ttft_p50_ms": estimate(ttft / 2),
+        "ttft_p95_ms": estimate(ttft),
+        "tpot_p50_ms": None,
+        "tpot_p95_ms": None,
+        "e2e_p50_ms": None,
+        "e2e_p95_ms": None,
+        "itl_p50_ms": None,
+        "tps_mean": estimate(1e6 / 3600 / cost),
+        "rps_mean": None,
+        "goodput_rps": None,
+        "cost_per_1m_tokens": estimate(cost),
+        "memory_gb": 10.0,
+        "memory_kind": "device",
+        "acceptance_length": None,
+        "prefix_hit_rate": None,
+        "expected_hit_rate": None,
+        "window_s": 30.0,
+        "warmup_excluded": 20,
+    }
+    return CellSummary(**(fields | changes))
+
+
+def quality(
+    variant: str,
+    words: Sequence[str] = ("pass",) * 3,
+    ratio: float | None = 1.005,
+    reason: str | None = None,
+) -> QualityRecord:
+    """A record whose verdicts at 1, 2 and 5 % are ``words``."""
+    return QualityRecord(
+        variant=variant,
+        baseline="fp16",
+        perplexity=None,
+        perplexity_ratio=None if ratio is None else estimate(ratio, 0.001),
+        nll=(),
+        tasks=(),
+        answers=(),
+        examples=(),
+        verdicts=tuple(zip((0.01, 0.02, 0.05), words, strict=True)),
+        reason=reason,
+        seconds=1.0,
+    )
+
+
+def verdict(
+    variant: str, outcome: str = "proved", batch: int | None = None, kind: str = "weights"
+) -> Verdict:
+    claim = Claim(
+        kind=kind,
+        statement=f"{kind} as claimed",
+        expected=f"a line about {kind}, batch {batch}",
+        per_cell=batch is not None,
+    )
+    return Verdict(
+        variant=variant,
+        batch_size=batch,
+        claim=claim,
+        outcome=outcome,
+        observed=f"what was seen of {kind}",
+        sources=(),
+    )
+
+
+def comparison(reference: str, candidate: str, batch: int, ratio: float, word: str) -> Comparison:
+    return Comparison(
+        metric="tps_mean",
+        batch_size=batch,
+        reference=reference,
+        candidate=candidate,
+        ratio=estimate(ratio),
+        noise_floor=0.02,
+        verdict=word,
+    )
+
+
+def tier(cells: Sequence[CellSummary], **changes: Any) -> TierInputs:
+    """One tier in which every variant is proved and passes, unless ``changes`` say otherwise."""
+    variants = list(dict.fromkeys(item.variant for item in cells))
+    fields: dict[str, Any] = {
+        "tier": "L4",
+        "cells": cells,
+        "quality": {name: quality(name) for name in variants},
+        "verdicts": [verdict(name) for name in variants],
+        "noise_floor": 0.02,
+    }
+    return TierInputs(**(fields | changes))
+
+
+def decided(*tiers: TierInputs, twins: dict[str, str] | None = None, **objective: Any) -> Decision:
+    return decide(
+        DecisionInputs(
+            baseline="fp16",
+            tiers=tiers,
+            objective=ObjectiveSpec(**objective),
+            twins=twins or {},
+        )
+    )
+
+
+def entry(decision: Decision, ttft: float = 500.0, tolerance: float = 0.01) -> MatrixEntry:
+    [found] = [
+        item
+        for item in decision.matrix
+        if (item.ttft_target_ms, item.quality_tolerance) == (ttft, tolerance)
+    ]
+    return found

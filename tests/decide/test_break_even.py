@@ -1,0 +1,70 @@
+"""Where speculation stops paying, for every pattern of gains."""
+
+import pytest
+
+from tests.decide.cells import cell, comparison, decided, tier, verdict
+from whet.core.records import BreakEven
+
+SIZES = (1, 4, 8, 16, 32)
+TWINS = {"awq+spec": "awq"}
+
+
+def found(gains: dict[int, float], noise_floor: float = 0.02) -> BreakEven:
+    """The record for throughput ratios by batch size (limits ±1 % on each side)."""
+    plain = [cell("awq", size, 1.0, 100) for size in gains]
+    fast = [cell("awq+spec", size, 1.0 / gain, 100) for size, gain in gains.items()]
+    [record] = decided(tier([*plain, *fast], noise_floor=noise_floor), twins=TWINS).break_even
+    return record
+
+
+@pytest.mark.parametrize(
+    ("gains", "pays_up_to", "stops_at", "said"),
+    [
+        ((1.8, 1.6, 0.9, 0.8, 0.7), 4, 8, "stops paying at 8 (0.90×"),
+        ((0.95, 0.9, 0.9, 0.8, 0.7), None, 1, "does not pay at any measured batch size"),
+        ((1.8, 1.6, 1.4, 1.3, 1.2), 32, None, "where it stops paying lies above"),
+        ((1.8, 0.9, 1.3, 0.8, 0.7), 8, 16, "no significant gain at 4, below that"),
+        ((1.8, 0.9, 0.9, 0.8, 1.2), 32, None, "no significant gain at 4, 8, 16"),
+        ((1.8, 1.005, 0.9, 0.8, 0.7), 1, 4, "stops paying at 4 (1.00×"),
+    ],
+)
+def test_patterns(
+    gains: tuple[float, ...], pays_up_to: int | None, stops_at: int | None, said: str
+) -> None:
+    record = found(dict(zip(SIZES, gains, strict=True)))
+    assert (record.pays_up_to, record.stops_at) == (pays_up_to, stops_at)
+    assert said in record.sentence
+    assert record.tier == "L4"
+
+
+def test_a_gain_within_the_noise_is_no_gain() -> None:
+    assert found({1: 1.04}, noise_floor=0.05).pays_up_to is None
+    assert found({1: 1.04}, noise_floor=0.02).pays_up_to == 1
+
+
+def test_the_trials_own_comparison_decides() -> None:
+    cells = [cell("awq", 1, 1.0, 100), cell("awq+spec", 1, 0.5, 100)]
+    told = comparison("awq", "awq+spec", 1, 1.01, "no difference")
+    [record] = decided(tier(cells, comparisons=[told]), twins=TWINS).break_even
+    assert (record.pays_up_to, record.stops_at) == (None, 1)
+
+
+def test_a_size_without_evidence_is_not_measured() -> None:
+    cells = [
+        *(cell("awq", size, 1.0, 100) for size in (1, 8)),
+        *(cell("awq+spec", size, 0.5, 100) for size in (1, 8)),
+    ]
+    proofs = [
+        verdict("awq"),
+        verdict("awq+spec", "proved", 1, "speculation"),
+        verdict("awq+spec", "contradicted", 8, "speculation"),
+    ]
+    [record] = decided(tier(cells, verdicts=proofs), twins=TWINS).break_even
+    assert (record.pays_up_to, record.stops_at) == (1, None)
+
+
+def test_no_common_size_is_said() -> None:
+    cells = [cell("awq", 1, 1.0, 100), cell("awq+spec", 8, 0.5, 100)]
+    [record] = decided(tier(cells), twins=TWINS).break_even
+    assert (record.pays_up_to, record.stops_at) == (None, None)
+    assert "not known" in record.sentence

@@ -1,0 +1,182 @@
+"""The matrix: who is cheapest, who is told apart, and why there is nobody."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.decide.cells import (
+    cell,
+    comparison,
+    decided,
+    entry,
+    estimate,
+    quality,
+    tier,
+    verdict,
+)
+
+FP16, AWQ = cell("fp16", 8, 1.00, 150), cell("awq", 8, 0.60, 150)
+
+
+def test_the_cheapest_that_qualifies_wins_at_its_own_batch_size() -> None:
+    cells = [FP16, cell("awq", 4, 0.9, 100), cell("awq", 8, 0.6, 300), cell("awq", 16, 0.4, 900)]
+    decision = decided(tier(cells))
+    won = [entry(decision, ttft).batch_size for ttft in (200.0, 500.0, 1000.0)]
+    assert won == [4, 8, 16]
+    assert {item.outcome for item in decision.matrix} == {"winner"}
+    assert len(decision.matrix) == 9
+
+
+def test_a_tail_on_the_target_is_not_below_it() -> None:
+    decision = decided(tier([cell("fp16", 8, 1.0, 500.0)]))
+    assert entry(decision, 500.0).outcome == "none"
+    assert entry(decision, 1000.0).outcome == "winner"
+
+
+def test_other_latencies_count_where_they_are_asked_for() -> None:
+    slow = replace(AWQ, tpot_p95_ms=estimate(60), e2e_p95_ms=estimate(900))
+    quick = replace(FP16, tpot_p95_ms=estimate(40), e2e_p95_ms=estimate(900))
+    assert entry(decided(tier([slow, quick]))).variant == "awq"
+    assert entry(decided(tier([slow, quick]), tpot_ms=50.0)).variant == "fp16"
+    assert entry(decided(tier([slow, quick]), e2e_ms=800.0)).outcome == "none"
+
+
+def test_a_latency_that_is_asked_for_and_missing_does_not_qualify() -> None:
+    found = entry(decided(tier([FP16]), tpot_ms=50.0))
+    assert found.outcome == "none"
+    assert "TPOT p95 not measured" in found.reason
+
+
+def test_quality_counts_at_each_tolerance_by_itself() -> None:
+    record = quality("awq", ("fail", "unknown", "pass"))
+    decision = decided(tier([FP16, AWQ], quality={"fp16": quality("fp16"), "awq": record}))
+    won = [entry(decision, 500.0, tolerance).variant for tolerance in (0.01, 0.02, 0.05)]
+    assert won == ["fp16", "fp16", "awq"]
+
+
+def test_unmeasured_quality_is_no_pass() -> None:
+    decision = decided(tier([FP16, AWQ], quality={"fp16": quality("fp16")}))
+    assert entry(decision).variant == "fp16"
+    [found] = decision.excluded
+    assert (found.variant, found.batch_size) == ("awq", None)
+    assert "not measured" in found.reason
+
+
+def test_overlapping_costs_of_two_variants_have_no_winner() -> None:
+    rival = cell("awq+cache", 8, 0.61, 150)
+    wide = replace(rival, cost_per_1m_tokens=estimate(0.61, 0.05))
+    found = entry(decided(tier([FP16, AWQ, wide], noise_floor=0.0)))
+    assert (found.outcome, found.variant) == ("no significant winner", "awq")
+    assert found.rivals == ("awq+cache",)
+    assert "cannot be told" in found.reason
+
+
+def test_a_difference_within_the_noise_floor_is_none() -> None:
+    near = cell("awq+cache", 8, 0.618, 150)  # 3 % dearer; limits ±1 % do not overlap
+    told = entry(decided(tier([FP16, AWQ, near], noise_floor=0.02)))
+    lost = entry(decided(tier([FP16, AWQ, near], noise_floor=0.04)))
+    assert (told.outcome, lost.outcome) == ("winner", "no significant winner")
+
+
+def test_two_batch_sizes_of_one_variant_are_no_rivals() -> None:
+    found = entry(decided(tier([AWQ, cell("awq", 16, 0.601, 150)])))
+    assert (found.outcome, found.rivals) == ("winner", ())
+
+
+def test_the_trials_own_comparison_outweighs_overlapping_summaries() -> None:
+    rival = replace(cell("awq+cache", 8, 0.63, 150), cost_per_1m_tokens=estimate(0.63, 0.1))
+    told = comparison("awq", "awq+cache", 8, 0.95, "worse")
+    cells = [AWQ, rival]
+    assert entry(decided(tier(cells))).outcome == "no significant winner"
+    assert entry(decided(tier(cells, comparisons=[told]))).outcome == "winner"
+
+
+def test_costs_without_intervals_are_judged_by_the_noise_floor_alone() -> None:
+    bare = [
+        replace(item, cost_per_1m_tokens=replace(item.cost_per_1m_tokens, low=None, high=None))
+        for item in (AWQ, FP16)
+        if item.cost_per_1m_tokens is not None
+    ]
+    assert entry(decided(tier(bare))).outcome == "winner"
+    assert entry(decided(tier(bare, noise_floor=None))).outcome == "no significant winner"
+
+
+def test_nobody_is_explained_by_the_nearest_miss() -> None:
+    cells = [cell("fp16", 1, 3.0, 560), cell("fp16", 8, 1.0, 4000), cell("awq", 8, 0.6, 4000)]
+    record = quality("awq", ("fail",) * 3, ratio=1.08)
+    found = entry(decided(tier(cells, quality={"fp16": quality("fp16"), "awq": record})))
+    assert (found.outcome, found.variant, found.cost_per_1m_tokens) == ("none", None, None)
+    assert "of 3 cells 3 miss TTFT p95, 1 miss quality" in found.reason
+    assert "nearest is fp16 at batch size 1: TTFT p95 560 ms" in found.reason
+
+
+def test_an_uncertified_tail_may_win_and_says_so() -> None:
+    short = replace(AWQ, ttft_p95_ms=estimate(150, certified=False))
+    found = entry(decided(tier([FP16, short])))
+    assert found.variant == "awq"
+    assert "rests on 40 requests" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"status": "failed", "failure": "the engine died"}, "failed: the engine died"),
+        ({"status": "interrupted"}, "interrupted"),
+        ({"errors": 3}, "3 of 203 requests failed"),
+        ({"cost_per_1m_tokens": None}, "no cost"),
+        ({"ttft_p95_ms": None}, "no TTFT p95"),
+    ],
+)
+def test_an_unfinished_cell_is_excluded_everywhere(changes: dict[str, object], said: str) -> None:
+    decision = decided(tier([FP16, cell("awq", 8, 0.6, 150, **changes)]))
+    [found] = decision.excluded
+    assert (found.variant, found.batch_size, found.tier) == ("awq", 8, "L4")
+    assert said in found.reason
+    assert {item.variant for item in decision.matrix} == {"fp16"}
+    assert decision.pareto == (("fp16", 8),)
+
+
+@pytest.mark.parametrize("outcome", ["contradicted", "unproved"])
+def test_a_start_claim_without_evidence_excludes_every_cell(outcome: str) -> None:
+    cells = [FP16, AWQ, cell("awq", 16, 0.5, 150)]
+    proofs = [verdict("fp16"), verdict("awq"), verdict("awq", outcome, kind="prefix_cache")]
+    decision = decided(tier(cells, verdicts=proofs))
+    assert [(item.variant, item.batch_size) for item in decision.excluded] == [
+        ("awq", 8),
+        ("awq", 16),
+    ]
+    assert outcome in decision.excluded[0].reason
+    assert decision.pareto == (("fp16", 8),)
+
+
+def test_a_cell_claim_without_evidence_excludes_that_cell_only() -> None:
+    cells = [FP16, AWQ, cell("awq", 16, 0.5, 150)]
+    proofs = [
+        verdict("fp16"),
+        verdict("awq"),
+        verdict("awq", "proved", 8, "speculation"),
+        verdict("awq", "contradicted", 16, "speculation"),
+    ]
+    decision = decided(tier(cells, verdicts=proofs))
+    assert [(item.variant, item.batch_size) for item in decision.excluded] == [("awq", 16)]
+    assert entry(decision).batch_size == 8
+
+
+def test_a_cell_claim_proved_elsewhere_proves_nothing_here() -> None:
+    cells = [FP16, AWQ, cell("awq", 16, 0.5, 150)]
+    proofs = [verdict("fp16"), verdict("awq", "proved", 8, "speculation")]
+    decision = decided(tier(cells, verdicts=proofs))
+    [found] = decision.excluded
+    assert found.batch_size == 16
+    assert "not judged at this batch size" in found.reason
+
+
+def test_no_evidence_at_all_is_no_proof() -> None:
+    decision = decided(tier([FP16, AWQ], verdicts=[verdict("fp16")]))
+    assert "no evidence" in decision.excluded[0].reason
+
+
+def test_no_cells_is_none_in_words() -> None:
+    decision = decided(tier([]))
+    assert {item.outcome for item in decision.matrix} == {"none"}
+    assert decision.recommendation is None
