@@ -19,7 +19,7 @@ setup-dev:  ## the same, and what the tests and checks need
 	@$(PYTHON) scripts/setup_env.py dev
 
 demo: setup  ## the whole story on the bundled model pair, on this machine's CPU
-	$(BIN)/whet demo
+	$(BIN)/whet demo --resume
 
 test: setup-dev  ## every test, real vLLM included
 	$(BIN)/python -m pytest

@@ -9,7 +9,11 @@ from whet.cli.init import template
 from whet.core.errors import UsageError
 from whet.core.spec import Spec, load_spec, parse_spec
 
-MINIMAL = {"name": "m", "model": {"target": "./t", "draft": "./d"}, "hardware": {"price_usd_per_hour": 1.0}}
+MINIMAL = {
+    "name": "m",
+    "model": {"target": "./t", "draft": "./d"},
+    "hardware": {"price_usd_per_hour": 1.0},
+}
 
 
 def told(change: dict[str, object]) -> str:
@@ -33,7 +37,9 @@ def test_relative_paths_count_from_the_spec_file() -> None:
 
 
 def test_a_hub_id_stays_a_hub_id() -> None:
-    spec = parse_spec({**MINIMAL, "model": {"target": "org/name", "draft": "org/d"}}, base=Path("/base"))
+    spec = parse_spec(
+        {**MINIMAL, "model": {"target": "org/name", "draft": "org/d"}}, base=Path("/base")
+    )
     assert spec.model.target == "org/name"
 
 
@@ -90,7 +96,11 @@ def test_the_template_is_a_valid_spec_with_the_defaults(draft: str | None) -> No
     data = yaml.safe_load(template(model="./model", draft=draft))
     spec = parse_spec(data, base=Path("/base"))
     plain = parse_spec(
-        {"name": "x", "model": {"target": "t", "draft": "d"}, "hardware": {"price_usd_per_hour": 1}},
+        {
+            "name": "x",
+            "model": {"target": "t", "draft": "d"},
+            "hardware": {"price_usd_per_hour": 1},
+        },
         base=Path("/base"),
     )
     for section in ("workload", "load", "quality", "objective", "recipes", "baseline"):

@@ -43,11 +43,12 @@ def test_a_filled_run_is_not_overwritten_unless_resumed(tmp_path: Path) -> None:
 
 def test_a_run_in_use_is_refused(tmp_path: Path) -> None:
     with RunStore.open(tmp_path), pytest.raises(StorageError, match="in use"):
-        with RunStore.open(tmp_path, resume=True):
-            pass
+        RunStore.open(tmp_path, resume=True).__enter__()
 
 
-@pytest.mark.parametrize("torn", [b'{"kind": "cells", "key": "b", "sta', b"\x00\x00", b"[1]\n", b"{}\n"])
+@pytest.mark.parametrize(
+    "torn", [b'{"kind": "cells", "key": "b", "sta', b"\x00\x00", b"[1]\n", b"{}\n"]
+)
 def test_a_torn_last_line_loses_only_itself(tmp_path: Path, torn: bytes) -> None:
     with RunStore.open(tmp_path) as store:
         store.put("cells", "a", estimate(1))
@@ -102,7 +103,10 @@ def test_a_full_disk_is_one_sentence_and_the_old_file_stays(tmp_path: Path) -> N
 
 
 def test_a_key_cannot_leave_the_run_directory(tmp_path: Path) -> None:
-    with RunStore.open(tmp_path / "run") as store, pytest.raises(UsageError, match="leaves its folder"):
+    with (
+        RunStore.open(tmp_path / "run") as store,
+        pytest.raises(UsageError, match="leaves its folder"),
+    ):
         store.put("cells", "../../x", estimate(1))
 
 

@@ -10,7 +10,9 @@ from whet.core.redact import public_env, redact
 from whet.core.units import human_bytes, human_duration
 
 
-@pytest.mark.parametrize("name", ["", "..", "a/b", "../x", ".hidden", "a..b", "x" * 81, "a b", "a\n"])
+@pytest.mark.parametrize(
+    "name", ["", "..", "a/b", "../x", ".hidden", "a..b", "x" * 81, "a b", "a\n"]
+)
 def test_an_unsafe_name_is_refused(name: str) -> None:
     with pytest.raises(UsageError):
         require_name(name, "the run's name")
@@ -29,7 +31,10 @@ def test_a_link_that_leaves_the_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_nearest_word() -> None:
-    assert did_you_mean("max_modle_len", ["max_model_len", "seed"]) == "; did you mean 'max_model_len'?"
+    assert (
+        did_you_mean("max_modle_len", ["max_model_len", "seed"])
+        == "; did you mean 'max_model_len'?"
+    )
     assert did_you_mean("zzz", ["max_model_len"]) == ""
 
 
@@ -43,6 +48,8 @@ def test_people_read_units() -> None:
 
 def test_secrets_go_by_value_and_by_form() -> None:
     env = {"HF_TOKEN": "s3cret-value", "OPENAI_API_KEY": "abcdef123", "PATH": "/bin"}
-    text = redact("token s3cret-value, key abcdef123, hf_ABCDEFGH1234, Bearer abc.def-12345", env=env)
+    text = redact(
+        "token s3cret-value, key abcdef123, hf_ABCDEFGH1234, Bearer abc.def-12345", env=env
+    )
     assert text == "token [redacted], key [redacted], [redacted], [redacted]"
     assert public_env(env) == {"PATH": "/bin"}

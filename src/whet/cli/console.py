@@ -6,7 +6,14 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 _LINE_EVERY_S = 15.0
 
@@ -21,7 +28,7 @@ class ConsoleObserver:
         self.console = console or Console()
         self._began = time.monotonic()
         self._last_line = 0.0
-        self._task: tuple[str, int] | None = None
+        self._task: tuple[str, TaskID] | None = None
         self._bar = Progress(
             TextColumn("  {task.description}"),
             BarColumn(),

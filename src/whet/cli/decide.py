@@ -19,8 +19,8 @@ def register(app: typer.Typer) -> None:
 def decide(
     run_dirs: Annotated[list[Path], typer.Argument(help="Folders that whet run made.")],
 ) -> None:
-    """Decide again from what is on disk; runs of several machines give one matrix over their tiers."""
-    from whet.flow.conclude import decide_over  # noqa: PLC0415  keeps --help quick
-    from whet.report import print_decision  # noqa: PLC0415
+    """Decide again from what is on disk: runs of several machines give one matrix."""
+    from whet.flow.conclude import decide_over
+    from whet.report import print_decision
 
     print_decision(decide_over([RunStore.read(path) for path in run_dirs]), Console())

@@ -19,10 +19,12 @@ def register(app: typer.Typer) -> None:
 def demo(
     output_dir: Output = Path("runs"),
     name: Annotated[str, typer.Option(help="Name of the run.")] = "demo",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted run.")
+    ] = False,
 ) -> None:
     """Run the whole story on the bundled demo pair with real vLLM; about ten minutes on 2 cores."""
-    from whet.demo import write_spec  # noqa: PLC0415  keeps --help quick
+    from whet.demo import write_spec
 
     spec_file = write_spec(output_dir / f"{name}.yaml")
     execute(load_spec(spec_file), output_dir / name, resume=resume, spec_file=spec_file)

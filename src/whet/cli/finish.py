@@ -17,7 +17,7 @@ def finish(
     Raises ``EngineError`` where no cell could be measured and ``NothingQualifiesError`` where
     none earned a recommendation, after the report is written.
     """
-    from whet.report import load_run, print_report, write_reports  # noqa: PLC0415  matplotlib is heavy
+    from whet.report import load_run, print_report, write_reports
 
     view = load_run(store)
     if not view.cells and quiet:

@@ -18,8 +18,12 @@ def register(app: typer.Typer) -> None:
 
 def init(
     path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("whet.yaml"),
-    model: Annotated[str, typer.Option(help="The 16-bit checkpoint: a folder or a hub id.")] = "./model",
-    draft: Annotated[str | None, typer.Option(help="A draft model with the same tokenizer.")] = None,
+    model: Annotated[
+        str, typer.Option(help="The 16-bit checkpoint: a folder or a hub id.")
+    ] = "./model",
+    draft: Annotated[
+        str | None, typer.Option(help="A draft model with the same tokenizer.")
+    ] = None,
 ) -> None:
     """Write a commented whet.yaml."""
     if path.exists():
@@ -32,6 +36,8 @@ def init(
 def template(*, model: str, draft: str | None) -> str:
     """The commented spec for a model; without a draft the speculative variants use n-grams."""
     text = (resources.files("whet.cli") / "whet.yaml").read_text(encoding="utf-8")
-    draft_line = f"draft: {draft}" if draft else "# draft: ./draft        # same tokenizer, ids included"
+    draft_line = (
+        f"draft: {draft}" if draft else "# draft: ./draft        # same tokenizer, ids included"
+    )
     method = "draft_model" if draft else "ngram"
     return text.format(target=model, draft=draft_line, method=method)

@@ -55,5 +55,8 @@ def main() -> None:
         print(f"error: {redact(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        print("error: stopped by Ctrl-C; what was measured is kept, go on with --resume", file=sys.stderr)
+        print(
+            "error: stopped by Ctrl-C; what was measured is kept, go on with --resume",
+            file=sys.stderr,
+        )
         sys.exit(Interrupted.exit_code)

@@ -15,7 +15,9 @@ from whet.core.names import require_name
 from whet.core.spec import Spec, load_spec, parse_spec
 from whet.core.store import RunStore
 
-SpecFile = Annotated[Path, typer.Argument(help="The spec; write one with: whet init.", metavar="WHET.YAML")]
+SpecFile = Annotated[
+    Path, typer.Argument(help="The spec; write one with: whet init.", metavar="WHET.YAML")
+]
 Output = Annotated[Path, typer.Option("-o", "--output-dir", help="Where run directories lie.")]
 
 
@@ -27,8 +29,12 @@ def register(app: typer.Typer) -> None:
 def run(
     spec_file: SpecFile = Path("whet.yaml"),
     output_dir: Output = Path("runs"),
-    name: Annotated[str | None, typer.Option(help="Name of the run; the spec's own by default.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run; the spec's own by default.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted run.")
+    ] = False,
     skip_infeasible: Annotated[
         bool, typer.Option("--skip-infeasible", help="Leave out variants that preflight refuses.")
     ] = False,
@@ -46,7 +52,7 @@ def execute(
     spec: Spec, root: Path, *, resume: bool, skip_infeasible: bool = False, spec_file: Path
 ) -> None:
     """Run a checked spec in ``root`` and end with the report; shared by ``run`` and ``demo``."""
-    from whet.flow.story import run as run_story  # noqa: PLC0415  keeps --help quick
+    from whet.flow.story import run as run_story
 
     with RunStore.open(root, resume=resume) as store, ConsoleObserver() as observer:
         shutil.copyfile(spec_file, root / "spec.yaml")
@@ -65,7 +71,9 @@ def with_batch_sizes(spec: Spec, text: str | None) -> Spec:
     try:
         sizes = [int(part) for part in text.split(",")]
     except ValueError as error:
-        raise UsageError(f"--batch-sizes {text!r}: whole numbers are needed, such as 1,4,8") from error
+        raise UsageError(
+            f"--batch-sizes {text!r}: whole numbers are needed, such as 1,4,8"
+        ) from error
     data = spec.model_dump(mode="json")
     data["load"]["batch_sizes"] = sizes
     return parse_spec(data, base=Path())

@@ -1,4 +1,4 @@
-"""The environment that a run was made in: enough to make it again, nothing that identifies a person."""
+"""The environment that a run was made in: enough to make it again, and nobody's name."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def installed(name: str) -> str | None:
 
 
 def _cuda() -> Device | None:
-    import pynvml  # noqa: PLC0415  only where a device is asked for
+    import pynvml
 
     try:
         pynvml.nvmlInit()

@@ -6,8 +6,12 @@ import os
 import re
 from collections.abc import Mapping
 
-_SECRET_NAME = re.compile(r"TOKEN$|_TOKEN|API_?KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
-_SECRET_VALUE = re.compile(r"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._~+/=-]{8,})")
+_SECRET_NAME = re.compile(
+    r"TOKEN$|_TOKEN|API_?KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE
+)
+_SECRET_VALUE = re.compile(
+    r"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._~+/=-]{8,})"
+)
 _MIN_LENGTH = 6
 
 

@@ -18,7 +18,7 @@ SIXTEEN_BIT: Final = "16bit"
 
 def _strict_int(value: object) -> object:
     if isinstance(value, bool | float | str):
-        raise ValueError("a whole number is needed")  # noqa: TRY004  pydantic wants ValueError
+        raise ValueError("a whole number is needed")
     return value
 
 
@@ -186,7 +186,9 @@ class Spec(_Strict):
         for name, variant in self.variants.items():
             if variant.weights != SIXTEEN_BIT and variant.weights not in self.recipes:
                 near = did_you_mean(variant.weights, [SIXTEEN_BIT, *self.recipes])
-                raise ValueError(f"variant {name!r} wants weights {variant.weights!r}, no recipe{near}")
+                raise ValueError(
+                    f"variant {name!r} wants weights {variant.weights!r}, no recipe{near}"
+                )
             wants_draft = variant.speculation and variant.speculation.method == "draft_model"
             if wants_draft and self.model.draft is None:
                 raise ValueError(f"variant {name!r} speculates with a draft model; set model.draft")
@@ -209,7 +211,9 @@ def load_spec(path: Path) -> Spec:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
-        raise UsageError(f"{path} is not valid YAML{where}: {getattr(error, 'problem', error)}") from error
+        raise UsageError(
+            f"{path} is not valid YAML{where}: {getattr(error, 'problem', error)}"
+        ) from error
     if not isinstance(data, dict):
         raise UsageError(f"{path} must hold keys and values; write a fresh one with: whet init")
     return parse_spec(data, base=path.parent)

@@ -93,7 +93,9 @@ class RunStore:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise StorageError(f"{root} is in use by another whet; wait for it or end it") from error
+                raise StorageError(
+                    f"{root} is in use by another whet; wait for it or end it"
+                ) from error
             if (root / "journal.jsonl").exists() and not resume:
                 raise StorageError(
                     f"{root} already holds a run; go on with --resume, or choose another --name"
@@ -108,7 +110,9 @@ class RunStore:
         """A finished or interrupted run, to read only. ``StorageError`` where there is none."""
         store = cls(root)
         if not (root / "journal.jsonl").exists():
-            raise StorageError(f"{root} holds no run (no journal.jsonl); name a folder that whet run made")
+            raise StorageError(
+                f"{root} holds no run (no journal.jsonl); name a folder that whet run made"
+            )
         store._journal = store._read_journal()
         return store
 
@@ -140,7 +144,9 @@ class RunStore:
 
     def all(self, kind: str, cls: type[T]) -> list[T]:
         """Every stored record of a kind, in the order in which keys were first journalled."""
-        found = (self.get(kind, key, cls) for entry_kind, key in self._journal if entry_kind == kind)
+        found = (
+            self.get(kind, key, cls) for entry_kind, key in self._journal if entry_kind == kind
+        )
         return [record for record in found if record is not None]
 
     def status(self, kind: str, key: str) -> str | None:

@@ -34,10 +34,10 @@ def human_bytes(value: float) -> str:
 
 def human_duration(seconds: float) -> str:
     """``8.2 s``, ``3 min 05 s``, ``1 h 02 min``."""
-    if seconds < 60:  # noqa: PLR2004
+    if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:  # noqa: PLR2004
+    if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min"

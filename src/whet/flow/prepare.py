@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from whet.checkpoint import locate, read_facts
@@ -22,6 +22,49 @@ from whet.plan import Problem, preflight
 _FIXED_ON_RESUME = ("model", "recipes", "engine", "workload", "load", "quality", "baseline")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Survey:
+    """What a spec comes to on this machine, before anything is written or started."""
+
+    engine: Engine
+    device: Device
+    target: ModelFacts
+    draft: ModelFacts | None
+    resolved: tuple[ResolvedEngine, ...]
+    problems: tuple[Problem, ...]
+
+
+def survey(spec: Spec, root: Path) -> Survey:
+    """Read the checkpoints, resolve every variant and look for what cannot run here.
+
+    ``root`` is the run directory, where quantized checkpoints lie or will lie.
+    """
+    for key, path in _own_files(spec).items():
+        if path is not None and not path.is_file():
+            raise UsageError(f"{key}: no file at {path}; correct the path or leave the key out")
+    revision = spec.model.revision
+    target = read_facts(locate(spec.model.target, revision=revision))
+    draft = read_facts(locate(spec.model.draft, revision=revision)) if spec.model.draft else None
+    engine, device = get_engine(spec.engine.name), find_device()
+    resolved = resolve_variants(spec, root, target=target, draft=draft, engine=engine)
+    found = preflight(
+        [item.variant for item in resolved], target=target, draft=draft, device=device, spec=spec
+    )
+    said = [
+        Problem(variant=item.variant.name, kind="unsupported", message=reason)
+        for item in resolved
+        if (reason := engine.unsupported(item)) is not None
+    ]
+    return Survey(
+        engine=engine,
+        device=device,
+        target=target,
+        draft=draft,
+        resolved=resolved,
+        problems=(*found, *said),
+    )
+
+
 def prepare(spec: Spec, store: RunStore, observer: Observer, *, skip_infeasible: bool) -> Job:
     """Everything that can go wrong before a server starts goes wrong here.
 
@@ -29,28 +72,47 @@ def prepare(spec: Spec, store: RunStore, observer: Observer, *, skip_infeasible:
     ``skip_infeasible`` leaves those variants out (they are journalled as such).
     """
     _keep_spec(spec, store)
-    observer.stage("facts", spec.model.target)
-    target = _model("target", spec.model.target, spec, store)
-    draft = _model("draft", spec.model.draft, spec, store) if spec.model.draft else None
-    engine, device = get_engine(spec.engine.name), find_device()
+    observer.stage("preflight", spec.model.target)
+    seen = survey(spec, store.root)
+    kept = feasible(seen, spec, skip=skip_infeasible)
+    _keep_model("target", seen.target, store)
+    if seen.draft is not None:
+        _keep_model("draft", seen.draft, store)
     write_json(store.path("environment.json"), environment())
-    resolved = resolve_variants(spec, store.root, target=target, draft=draft, engine=engine)
-    observer.stage("preflight", f"{len(resolved)} variants")
-    problems = find_problems(spec, resolved, target=target, draft=draft, device=device)
-    kept = _without_infeasible(resolved, problems, spec, store, skip=skip_infeasible)
+    for problem in seen.problems:
+        store.note("infeasible", str(problem.variant), status="failed", reason=problem.message)
+        observer.warn(f"{problem.variant} is left out: {problem.message}")
     for item in kept:
         store.put("variants", item.variant.name, item)
+    observer.note(f"{len(kept)} variants on {seen.device.name}")
     return Job(
         spec=spec,
         store=store,
         observer=observer,
-        engine=engine,
-        device=device,
-        target=target,
-        draft=draft,
+        engine=seen.engine,
+        device=seen.device,
+        target=seen.target,
+        draft=seen.draft,
         inputs=find_inputs(spec, store.root),
         resolved=kept,
     )
+
+
+def feasible(seen: Survey, spec: Spec, *, skip: bool) -> tuple[ResolvedEngine, ...]:
+    """The variants that can run here, the baseline first.
+
+    Raises ``InfeasibleError`` with every problem where there is one, unless ``skip`` and the
+    problems spare the baseline.
+    """
+    bad = {problem.variant for problem in seen.problems}
+    if bad and (not skip or spec.baseline in bad or None in bad):
+        told = "\n".join(
+            f"  {problem.variant or spec.name}: {problem.message}" for problem in seen.problems
+        )
+        mend = "" if skip else "\n(--skip-infeasible measures the other variants without these)"
+        raise InfeasibleError(f"preflight found what cannot run here:\n{told}{mend}")
+    kept = [item for item in seen.resolved if item.variant.name not in bad]
+    return tuple(sorted(kept, key=lambda item: item.variant.name != spec.baseline))
 
 
 def resolve_variants(
@@ -100,58 +162,9 @@ def quantized_path(root: Path, recipe: str) -> Path:
     return (root / "checkpoints" / recipe).resolve()
 
 
-def find_problems(
-    spec: Spec,
-    resolved: Sequence[ResolvedEngine],
-    *,
-    target: ModelFacts,
-    draft: ModelFacts | None,
-    device: Device,
-) -> tuple[Problem, ...]:
-    """What preflight and the installed engine say against each variant."""
-    engine = get_engine(spec.engine.name)
-    found = preflight(
-        [item.variant for item in resolved], target=target, draft=draft, device=device, spec=spec
-    )
-    said = [
-        Problem(variant=item.variant.name, kind="unsupported", message=reason)
-        for item in resolved
-        if (reason := engine.unsupported(item)) is not None
-    ]
-    return (*found, *said)
-
-
-def _without_infeasible(
-    resolved: Sequence[ResolvedEngine],
-    problems: Sequence[Problem],
-    spec: Spec,
-    store: RunStore,
-    *,
-    skip: bool,
-) -> tuple[ResolvedEngine, ...]:
-    if not problems:
-        return tuple(resolved)
-    bad = {problem.variant for problem in problems}
-    if not skip or spec.baseline in bad or None in bad:
-        told = "\n".join(f"  {problem.variant or spec.name}: {problem.message}" for problem in problems)
-        mend = "" if skip else "\n(--skip-infeasible measures the others without them)"
-        raise InfeasibleError(f"preflight found what cannot run here:\n{told}{mend}")
-    for problem in problems:
-        store.note("infeasible", str(problem.variant), status="failed", reason=problem.message)
-    return tuple(item for item in resolved if item.variant.name not in bad)
-
-
 def find_inputs(spec: Spec, root: Path) -> Inputs:
-    """The spec's data files, each checked to exist, else the built-in ones, written once."""
+    """The spec's data files, else the built-in ones, written once beside the run."""
     builtin = root / "inputs"
-    own = {
-        "workload.pool": spec.workload.pool,
-        "quality.heldout": spec.quality.heldout,
-        "quality.tasks": spec.quality.tasks,
-    }
-    for key, path in own.items():
-        if path is not None and not path.is_file():
-            raise UsageError(f"{key}: no file at {path}; correct the path or leave the key out")
     if not (builtin / "workload.jsonl").exists():
         write_inputs(builtin)
     return Inputs(
@@ -162,15 +175,26 @@ def find_inputs(spec: Spec, root: Path) -> Inputs:
     )
 
 
-def _model(role: str, ref: str, spec: Spec, store: RunStore) -> ModelFacts:
-    facts = read_facts(locate(ref, revision=spec.model.revision))
+def _own_files(spec: Spec) -> dict[str, Path | None]:
+    recipes = {
+        f"recipes.{name}.calibration.source": recipe.calibration.source
+        for name, recipe in spec.recipes.items()
+    }
+    return {
+        "workload.pool": spec.workload.pool,
+        "quality.heldout": spec.quality.heldout,
+        "quality.tasks": spec.quality.tasks,
+        **recipes,
+    }
+
+
+def _keep_model(role: str, facts: ModelFacts, store: RunStore) -> None:
     before = store.get("models", role, ModelFacts)
     if before is not None and before.weights_sha256 != facts.weights_sha256:
         raise UsageError(
-            f"the {role}'s weights changed since this run began; start a new run under another --name"
+            f"the {role}'s weights changed since this run began; start a new run (--name)"
         )
     store.put("models", role, facts)
-    return facts
 
 
 def _keep_spec(spec: Spec, store: RunStore) -> None:
@@ -188,6 +212,6 @@ def _keep_spec(spec: Spec, store: RunStore) -> None:
         if changed:
             raise UsageError(
                 f"the spec differs from the run's own in {', '.join(changed)}; "
-                "put it back to resume, or start a new run under another --name"
+                "put it back to resume, or start a new run (--name)"
             )
     write_json(path, data)

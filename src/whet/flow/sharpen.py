@@ -20,7 +20,7 @@ def quantize_recipes(job: Job) -> None:
 
 
 def _quantize(job: Job, name: str) -> None:
-    from whet.quant import quantize  # noqa: PLC0415  torch is heavy, and only this chapter needs it
+    from whet.quant import quantize
 
     recipe = job.spec.recipes[name]
     job.observer.stage("quantize", f"{name}: {recipe.method} {recipe.scheme} g{recipe.group_size}")

@@ -1,8 +1,7 @@
-"""Records to JSON and back, strictly: an unknown or missing field is an error."""
+"""Records to JSON and back; a missing or unfit field is an error."""
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -12,9 +11,14 @@ from whet.core.errors import StorageError
 T = TypeVar("T")
 
 
-@cache
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
+
+
 def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
-    return TypeAdapter(cls)
+    """Built once a class: building one costs more than using it."""
+    if cls not in _ADAPTERS:
+        _ADAPTERS[cls] = TypeAdapter(cls)
+    return _ADAPTERS[cls]
 
 
 def encode(record: object) -> Any:

@@ -40,8 +40,8 @@ class Variant:
 class ResolvedEngine:
     """Everything that was set, and the exact command that sets it.
 
-    ``argv`` holds ``{port}`` where the port goes: it is chosen when the server starts. ``serve_line``
-    is the same for a person: ``vllm serve …`` with the port filled in with the default 8000.
+    ``argv`` holds ``{port}`` where the port goes: it is chosen when the server starts.
+    ``serve_line`` is the same for a person: ``vllm serve …`` with the default port 8000.
     Secrets are never part of ``env`` here; they are passed to the process only.
     """
 
