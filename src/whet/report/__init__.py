@@ -1,0 +1,26 @@
+"""A run told to people: console, CSV, Parquet, Markdown, HTML, one picture. Reads records only."""
+
+from whet.report.cells_csv import CSV_COLUMNS, write_csv
+from whet.report.console import print_decision, print_report
+from whet.report.files import write_reports
+from whet.report.html import render_html, write_html
+from whet.report.markdown import render_markdown, write_markdown
+from whet.report.plots import write_png
+from whet.report.raw import write_parquet
+from whet.report.view import RunView, load_run
+
+__all__ = [
+    "CSV_COLUMNS",
+    "RunView",
+    "load_run",
+    "print_decision",
+    "print_report",
+    "render_html",
+    "render_markdown",
+    "write_csv",
+    "write_html",
+    "write_markdown",
+    "write_parquet",
+    "write_png",
+    "write_reports",
+]

@@ -1,0 +1,143 @@
+"""The end of a run at a terminal: comparison table, decision matrix, recommendation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from whet.core.records import Decision, MatrixEntry, Recommendation
+from whet.report import rows
+from whet.report.text import one_line, shown
+from whet.report.view import RunView
+
+_STATE_STYLE = {
+    "failed": "red",
+    "interrupted": "yellow",
+    "missing": "dim",
+    "unproven": "strike dim",
+    "good": "",
+}
+_DROP_ORDER = ("TPOT p50", "Prefix hits", "Acceptance", "Memory")
+_FIXED_WIDTH = 20
+"""Room for the batch size, the evidence and the gaps."""
+
+
+def print_report(view: RunView, console: Console) -> None:
+    """Print what a person wants to know at once; the files hold the rest."""
+    if view.missing:
+        console.print(_plain("This run is incomplete:", "bold yellow"))
+        for item in view.missing:
+            console.print(_plain(f"  {item}"))
+    if view.cells:
+        console.print(_comparison(view, console.width))
+        _print_notes(view, console)
+    if view.decision is not None:
+        print_decision(view.decision, console)
+
+
+def print_decision(decision: Decision, console: Console) -> None:
+    """Print the matrix of each tier, where speculation stops paying, and the recommendation."""
+    for matrix in rows.matrix_tables(decision):
+        console.print(_matrix(matrix, decision.recommendation))
+    for item in decision.break_even:
+        console.print(_plain(f"· {item.sentence}"))
+    console.print()
+    title, sentence = rows.decision_headline(decision)
+    chosen = decision.recommendation
+    console.print(_plain(title, "bold green" if chosen else "bold yellow"))
+    console.print(_plain(sentence))
+    for reason in chosen.reasons if chosen else ():
+        console.print(_plain(f"  + {reason}"))
+    for caution in chosen.cautions if chosen else ():
+        console.print(_plain(f"  ! {caution}", "yellow"))
+
+
+def _comparison(view: RunView, width: int) -> Table:
+    """The comparison table with as many columns as the terminal holds."""
+    lines = [row for row in rows.comparison_rows(view) if row.state != "missing"]
+    kept = _fitting(lines, width)
+    table = Table(title=_plain(view.name, "bold"), title_justify="left", padding=(0, 1, 0, 0))
+    table.box = None
+    table.add_column("config", no_wrap=True)
+    table.add_column("batch", justify="right")
+    for at in kept:
+        heading = rows.headings()[at]
+        table.add_column(f"{heading.name}\n{heading.unit}", justify="right", no_wrap=True)
+    table.add_column("evidence", no_wrap=True)
+    last = None
+    for row in lines:
+        if last not in (None, row.variant):
+            table.add_row()
+        figures = [
+            Text(row.figures[at].marked, "" if row.figures[at].sure else "dim") for at in kept
+        ]
+        style = "bold green" if row.recommended else _STATE_STYLE.get(row.state, "")
+        mark = row.evidence if row.state in ("good", "unproven") else row.state
+        ending = "recommended" if row.recommended else mark or ""
+        name = "" if row.variant == last else row.variant
+        table.add_row(_plain(name), str(row.batch_size), *figures, _plain(ending), style=style)
+        last = row.variant
+    return table
+
+
+def _fitting(lines: Sequence[rows.Row], width: int) -> list[int]:
+    """The figure columns that fit into ``width``, the least needed ones dropped first."""
+    wide = {}
+    for at, heading in enumerate(rows.headings()):
+        texts = [heading.name, heading.unit, *(row.figures[at].marked for row in lines)]
+        wide[at] = max(map(len, texts)) + 1
+    room = width - max(len(row.variant) for row in lines) - _FIXED_WIDTH
+    order = [next(at for at in wide if rows.headings()[at].name == name) for name in _DROP_ORDER]
+    while order and sum(wide.values()) > room:
+        del wide[order.pop(0)]
+    return list(wide)
+
+
+def _print_notes(view: RunView, console: Console) -> None:
+    """Why rows carry no figures, or figures that do not count."""
+    told = [row for row in rows.comparison_rows(view) if row.note and row.state != "missing"]
+    console.print(_plain("? too few samples to certify this percentile", "dim"))
+    for row in told:
+        console.print(_plain(f"{row.variant} @ {row.batch_size}: {row.note}", "dim"))
+    for item in view.decision.excluded if view.decision else ():
+        if (item.variant, item.batch_size) not in {(r.variant, r.batch_size) for r in told}:
+            where = "" if item.batch_size is None else f" @ {item.batch_size}"
+            console.print(_plain(f"{item.variant}{where} excluded: {item.reason}", "dim"))
+
+
+def _matrix(matrix: rows.MatrixTable, chosen: Recommendation | None) -> Table:
+    table = Table(
+        title=_plain(f"Decision matrix, {matrix.tier}", "bold"),
+        title_justify="left",
+        show_lines=True,
+    )
+    table.add_column("")
+    for tolerance in matrix.tolerances:
+        table.add_column(rows.tolerance_words(tolerance))
+    for target, entries in matrix.rows:
+        table.add_row(rows.target_words(target), *(_entry(entry, chosen) for entry in entries))
+    return table
+
+
+def _entry(entry: MatrixEntry | None, chosen: Recommendation | None) -> Text:
+    title, second = rows.entry_words(entry)
+    if entry is None or entry.outcome == "none":
+        return _plain(title, "dim")
+    if entry.outcome != "winner":
+        return _plain(f"{title}\n{second}", "yellow", lines=True)
+    style = "bold green" if rows.is_corner(chosen, entry) else ""
+    latency = shown(entry.ttft_p95_ms).marked
+    return _plain(f"{title}\n{second}\nTTFT p95 {latency} ms", style, lines=True)
+
+
+def _plain(text: str, style: str = "", *, lines: bool = False) -> Text:
+    """Foreign text as itself: no mark-up, no escape codes."""
+    parts = text.split("\n") if lines else [text]
+    return Text("\n".join(_indent(part) + one_line(part) for part in parts), style)
+
+
+def _indent(text: str) -> str:
+    return text[: len(text) - len(text.lstrip(" "))]

@@ -1,0 +1,129 @@
+"""``report.html``: one file, no script, no request; every foreign string escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from whet import __version__
+from whet.core.store import write_atomic
+from whet.core.units import human_bytes, human_duration
+from whet.report import rows
+from whet.report.palette import Style
+from whet.report.pictures import (
+    load_charts,
+    pareto_chart,
+    speculation_chart,
+    unit_charts,
+    variant_styles,
+)
+from whet.report.sections import (
+    blank_reasons,
+    engine_rows,
+    evidence_groups,
+    sizes_of,
+    task_names,
+    tiles,
+    unit_summary,
+    workload_rows,
+)
+from whet.report.svg import draw, mark
+from whet.report.text import clean, moment, number, percent, plural, shown
+from whet.report.view import RunView
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def write_html(view: RunView, path: Path) -> None:
+    """Write the page atomically."""
+    write_atomic(path, render_html(view).encode())
+
+
+def render_html(view: RunView) -> str:
+    """The whole page as text."""
+    look = variant_styles(view)
+    title, sentence = rows.headline(view)
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            view=view,
+            version=__version__,
+            look=look,
+            colours=_colours(look),
+            headline=title,
+            sentence=sentence,
+            tiles=tiles(view),
+            table=rows.comparison_rows(view),
+            matrices=rows.matrix_tables(view.decision) if view.decision else (),
+            blanks=blank_reasons(view),
+            charts=load_charts(view),
+            pareto=pareto_chart(view),
+            speculation=speculation_chart(view),
+            units=_units(view, look),
+            evidence=evidence_groups(view),
+            tasks=task_names(view),
+            workloads=workload_rows(view),
+            engines=engine_rows(view),
+        )
+    )
+
+
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals.update(
+        draw=draw,
+        mark=mark,
+        headings=rows.headings(),
+        entry_words=rows.entry_words,
+        is_corner=rows.is_corner,
+        regression=rows.regression,
+        sizes_of=sizes_of,
+        unit_summary=unit_summary,
+    )
+    made.filters.update(
+        shown=shown,
+        number=number,
+        percent=percent,
+        plural=plural,
+        bytes=human_bytes,
+        duration=human_duration,
+        target=rows.target_words,
+        tolerance=rows.tolerance_words,
+        moment=moment,
+    )
+    return made
+
+
+def _finalize(value: Any) -> Any:
+    """Every string that enters the page is cleaned; escaping follows it."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return clean(value)
+    return value
+
+
+def _colours(look: Mapping[str, Style]) -> Markup:
+    light = "".join(f".{style.css}{{--c:{style.light}}}" for style in look.values())
+    dark = "".join(f".{style.css}{{--c:{style.dark}}}" for style in look.values())
+    return Markup(f"{light}@media (prefers-color-scheme:dark){{{dark}}}")
+
+
+def _units(view: RunView, look: Mapping[str, Style]) -> dict[str, tuple[Any, ...]]:
+    """The unit-error charts of each recipe, in the colour of a variant that uses it."""
+    made = {}
+    for recipe, done in view.quantized.items():
+        users = [name for name, item in view.engines.items() if item.variant.weights == recipe]
+        style = next((look[name] for name in view.variants if name in users), None)
+        made[recipe] = unit_charts(done, style or next(iter(look.values()))) if look else ()
+    return made

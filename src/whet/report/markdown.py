@@ -1,0 +1,223 @@
+"""``report.md``: the whole story as plain Markdown, readable in a terminal and on a forge."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from whet.core.records import QualityRecord
+from whet.core.store import write_atomic
+from whet.core.units import human_bytes, human_duration
+from whet.report import rows
+from whet.report.sections import (
+    WORKLOAD_HEADS,
+    engine_rows,
+    evidence_groups,
+    sizes_of,
+    task_names,
+    unit_summary,
+    workload_rows,
+)
+from whet.report.text import DASH, clean, one_line, percent, shown
+from whet.report.view import RunView
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~$])")
+
+
+def write_markdown(view: RunView, path: Path) -> None:
+    """Write the report atomically."""
+    write_atomic(path, render_markdown(view).encode())
+
+
+def render_markdown(view: RunView) -> str:
+    """The whole report as text. Foreign text is escaped, or stands in a fence it cannot close."""
+    parts = (
+        _opening(view),
+        _cells(view),
+        _decision(view),
+        _evidence(view),
+        _quality(view),
+        _quantization(view),
+        _serve_lines(view),
+        _setup(view),
+    )
+    return "\n".join(line for part in parts for line in part).rstrip() + "\n"
+
+
+def safe(text: str) -> str:
+    """``text`` on one line, with no Markdown or HTML meaning."""
+    return _SPECIAL.sub(r"\\\1", one_line(text))
+
+
+def fenced(text: str) -> str:
+    """``text`` in a code fence that is longer than any run of backticks in it."""
+    body = clean(text)
+    longest = max((len(run) for run in re.findall("`+", body)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{body}\n{fence}"
+
+
+def table(heads: Sequence[str], lines: Iterable[Sequence[str]], *, left: int = 1) -> Iterator[str]:
+    """A Markdown table; the first ``left`` columns read from the left, the others are figures."""
+    yield f"| {' | '.join(heads)} |"
+    yield "|" + "|".join("---" if at < left else "--:" for at in range(len(heads))) + "|"
+    for line in lines:
+        yield f"| {' | '.join(line)} |"
+    yield ""
+
+
+def _opening(view: RunView) -> Iterator[str]:
+    yield f"# {safe(view.name)}\n"
+    if view.missing:
+        yield "> **This run is incomplete.**"
+        yield from (f"> - {safe(item)}" for item in view.missing)
+        yield ""
+    title, sentence = rows.headline(view)
+    yield f"## {safe(title)}\n"
+    yield f"{safe(sentence)}\n"
+    chosen = view.decision.recommendation if view.decision else None
+    if chosen is None:
+        return
+    yield from (f"- {safe(reason)}" for reason in chosen.reasons)
+    yield from (f"- Caution: {safe(caution)}" for caution in chosen.cautions)
+    yield ""
+    if chosen.variant in view.engines:
+        yield f"{fenced(view.engines[chosen.variant].serve_line)}\n"
+
+
+def _cells(view: RunView) -> Iterator[str]:
+    yield "## Comparison\n"
+    heads = [f"{heading.name}, {heading.unit}" for heading in rows.headings()]
+    lines = []
+    for row in rows.comparison_rows(view):
+        figures = [item.full for item in row.figures]
+        state = row.evidence or DASH
+        if row.state in ("failed", "interrupted", "missing"):
+            state = row.state
+        elif row.recommended:
+            state += ", **recommended**"
+        lines.append([safe(row.variant), str(row.batch_size), *map(safe, figures), state])
+    yield from table(["config", "batch size", *heads, "evidence"], lines)
+    yield "In brackets the 95% interval; `?` marks a percentile with too few samples to certify.\n"
+    told = [row for row in rows.comparison_rows(view) if row.note and row.state != "missing"]
+    yield from (f"- {safe(row.variant)} @ {row.batch_size}: {safe(row.note or '')}" for row in told)
+    yield ""
+
+
+def _decision(view: RunView) -> Iterator[str]:
+    if view.decision is None:
+        return
+    for matrix in rows.matrix_tables(view.decision):
+        yield f"## Decision matrix, {safe(matrix.tier)}\n"
+        lines = [
+            [rows.target_words(target), *(_entry(rows.entry_words(entry)) for entry in entries)]
+            for target, entries in matrix.rows
+        ]
+        heads = ["", *(rows.tolerance_words(tolerance) for tolerance in matrix.tolerances)]
+        yield from table(heads, lines, left=len(heads))
+    if view.decision.break_even:
+        yield "## Where speculation stops paying\n"
+        yield from (f"- {safe(item.sentence)}" for item in view.decision.break_even)
+        yield ""
+    if view.decision.excluded:
+        yield "## Excluded, and why\n"
+        for item in view.decision.excluded:
+            where = "" if item.batch_size is None else f" @ {item.batch_size}"
+            yield f"- {safe(item.variant)}{where}: {safe(item.reason)}"
+        yield ""
+
+
+def _entry(words: tuple[str, str]) -> str:
+    title, second = words
+    return f"**{safe(title)}**<br>{safe(second)}" if second else safe(title)
+
+
+def _evidence(view: RunView) -> Iterator[str]:
+    yield "## Evidence\n"
+    lines = [
+        [
+            safe(group.variant),
+            safe(group.statement),
+            sizes_of(group.verdicts),
+            f"**{safe(group.outcome)}**",
+            safe(group.verdicts[0].observed),
+            "<br>".join(safe(source) for source in group.verdicts[0].sources),
+        ]
+        for group in evidence_groups(view)
+    ]
+    heads = ["config", "claim", "batch size", "verdict", "observed", "source"]
+    yield from table(heads, lines, left=len(heads))
+
+
+def _quality(view: RunView) -> Iterator[str]:
+    yield "## Quality\n"
+    tasks = task_names(view)
+    records = [view.quality[name] for name in view.variants if name in view.quality]
+    lines = [_quality_line(record, tasks) for record in records]
+    heads = ["config", "perplexity", "against baseline", "tolerances", *map(safe, tasks)]
+    yield from table(heads, lines)
+    for record in records:
+        for example in record.examples[:3]:
+            yield f"An answer that {safe(record.variant)} lost ({safe(example.task)}):\n"
+            yield f"{fenced(example.prompt)}\n"
+            yield f"{safe(record.baseline)} answered\n\n{fenced(example.baseline)}\n"
+            yield f"{safe(record.variant)} answered\n\n{fenced(example.answer)}\n"
+
+
+def _quality_line(record: QualityRecord, tasks: Sequence[str]) -> list[str]:
+    scores = {task.task: task for task in record.tasks}
+    return [
+        safe(record.variant),
+        safe(shown(record.perplexity).full),
+        safe(shown(record.perplexity_ratio, unit="+%").full),
+        ", ".join(f"{100 * limit:g}% {safe(verdict)}" for limit, verdict in record.verdicts),
+        *(
+            f"{percent(scores[task].score.value)} of {scores[task].n}" if task in scores else DASH
+            for task in tasks
+        ),
+    ]
+
+
+def _quantization(view: RunView) -> Iterator[str]:
+    if not view.quantized:
+        return
+    yield "## Quantization\n"
+    for recipe, done in view.quantized.items():
+        yield (
+            f"- **{safe(recipe)}**: {safe(done.method)} {safe(done.scheme)}, "
+            f"{human_bytes(done.weight_bytes)}, {done.bits_per_weight:.2f} bits a weight, "
+            f"in {human_duration(done.seconds)}. {safe(unit_summary(done))}"
+        )
+    yield ""
+
+
+def _serve_lines(view: RunView) -> Iterator[str]:
+    yield "## Serve lines\n"
+    for name in view.variants:
+        if name in view.engines:
+            yield f"{safe(name)}:\n\n{fenced(view.engines[name].serve_line)}\n"
+
+
+def _setup(view: RunView) -> Iterator[str]:
+    yield "## Set-up\n"
+    if view.environment is not None:
+        env = view.environment
+        packages = ", ".join(f"{name} {version}" for name, version in env.packages)
+        yield f"- device: {safe(env.device.name)}, {human_bytes(env.device.memory_bytes)}"
+        yield f"- host: {safe(env.cpu)}, {env.cpu_count} cores, {human_bytes(env.ram_bytes)}"
+        yield f"- system: {safe(env.os)}, Python {safe(env.python)}; {safe(packages)}"
+        yield f"- started: {safe(env.started_at)}"
+    for role, facts in view.models.items():
+        yield (
+            f"- {safe(role)}: {safe(facts.architecture)}, {facts.parameters:,} parameters, "
+            f"{safe(facts.stored.scheme)}, weights {facts.weights_sha256[:12]}"
+        )
+    for name, pairs in engine_rows(view):
+        if pairs:
+            yield f"- {safe(name)}: " + "; ".join(f"{key} {safe(value)}" for key, value in pairs)
+    if view.cells:
+        yield f"- warm-up requests left out before each cell: {view.cells[0].warmup_excluded}"
+    yield ""
+    lines = [[safe(key), *map(safe, values)] for key, values in workload_rows(view)]
+    yield from table(["workload", *WORKLOAD_HEADS], lines)

@@ -1,0 +1,260 @@
+"""The charts of a run, made from its records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+from whet.core.records import CellSummary, Comparison, Estimate, QuantizedCheckpoint
+from whet.report.chart import Axis, Chart, Guide, Point, Series, hover_text, step_axis, value_axis
+from whet.report.palette import NEUTRAL, Style, styles
+from whet.report.rows import UNPROVEN, regression
+from whet.report.text import number, percent
+from whet.report.view import RunView
+
+_Pick = Callable[[CellSummary], Estimate | None]
+_SPECULATION_METRICS: Final = ("tps_mean", "rps_mean", "cost_per_1m_tokens")
+RTN_STYLE: Final = Style(css="v0", light=NEUTRAL[0], dark=NEUTRAL[1], marker="circle", dash="3 3")
+
+
+def variant_styles(view: RunView) -> dict[str, Style]:
+    """Each variant's look in every plot of this run."""
+    return styles(view.variants, view.baseline)
+
+
+def load_charts(view: RunView) -> tuple[Chart, ...]:
+    """TTFT, throughput and cost against batch size; only those that hold a figure."""
+    targets = view.spec.objective.ttft_ms if view.spec else ()
+    made = (
+        _against_batch(view, "ttft-p50", "Time to first token, median", "ms", _ttft_p50),
+        _against_batch(view, "ttft-p95", "Time to first token, p95", "ms", _ttft_p95),
+        _against_batch(
+            view, "throughput", "Throughput", "output tokens per second", lambda c: c.tps_mean
+        ),
+        _against_batch(
+            view, "cost", "Cost", "USD per 1M output tokens", lambda c: c.cost_per_1m_tokens
+        ),
+    )
+    charts = [chart for chart in made if chart is not None]
+    latency = [one for chart in charts if chart.id.startswith("ttft") for one in chart.series]
+    if not latency:
+        return tuple(charts)
+    y = value_axis("ms", list(_extent(latency)))  # one scale, so that median and p95 compare
+    guides = tuple(
+        Guide(y=t, label=f"target {t:g} ms") for t in targets if y.low * 1.1 < t <= y.high
+    )
+    return tuple(
+        replace(chart, y=y, guides=guides) if chart.id.startswith("ttft") else chart
+        for chart in charts
+    )
+
+
+def _ttft_p50(cell: CellSummary) -> Estimate | None:
+    return cell.ttft_p50_ms
+
+
+def _ttft_p95(cell: CellSummary) -> Estimate | None:
+    return cell.ttft_p95_ms
+
+
+def _against_batch(view: RunView, id: str, title: str, unit: str, pick: _Pick) -> Chart | None:
+    place = {size: float(at) for at, size in enumerate(view.batch_sizes)}
+    look = variant_styles(view)
+    series = []
+    for name in view.variants:
+        points = tuple(
+            _point(view, cell, value, place[cell.batch_size])
+            for cell in view.cells
+            if cell.variant == name and cell.status == "complete" and (value := pick(cell))
+        )
+        if points:
+            series.append(Series(name=name, style=look[name], points=points))
+    if not series:
+        return None
+    return Chart(
+        id=id,
+        title=title,
+        note="",
+        x=step_axis("requests in flight (batch size)", view.batch_sizes),
+        y=value_axis(unit, list(_extent(series)), unit="$" if id == "cost" else ""),
+        series=tuple(series),
+    )
+
+
+def _point(view: RunView, cell: CellSummary, value: Estimate, x: float) -> Point:
+    evidence = view.evidence(cell.variant, cell.batch_size)
+    where = f"batch size {cell.batch_size}"
+    unproven = evidence in UNPROVEN
+    return Point(
+        x=x,
+        y=value.value,
+        low=value.low,
+        high=value.high,
+        sure=value.certified and not unproven,
+        hover=hover_text(cell.variant, where, (value.value, value.low, value.high))
+        + (f", a claim is {evidence}" if unproven else ""),
+        label="!" if unproven else "",
+    )
+
+
+def _extent(series: Iterable[Series]) -> Iterable[float]:
+    for one in series:
+        for point in one.points:
+            yield point.y
+            yield from (bound for bound in (point.low, point.high) if bound is not None)
+
+
+def pareto_chart(view: RunView) -> Chart | None:
+    """Perplexity regression against cost, every complete cell, the front joined."""
+    front = set(view.decision.pareto) if view.decision else set()
+    look = variant_styles(view)
+    series, joined = [], []
+    for name in view.variants:
+        loss = regression(view.quality.get(name))
+        if loss is None:
+            continue
+        points = []
+        for cell in view.cells:
+            cost = cell.cost_per_1m_tokens
+            if cell.variant != name or cell.status != "complete" or cost is None:
+                continue
+            if view.evidence(name, cell.batch_size) in UNPROVEN:
+                continue
+            on_front = (name, cell.batch_size) in front
+            if on_front:
+                joined.append((cost.value, loss.value))
+            words = f"{name}, batch size {cell.batch_size}: ${number(cost.value)} per 1M, "
+            points.append(
+                Point(
+                    x=cost.value,
+                    y=loss.value,
+                    low=loss.low if on_front else None,
+                    high=loss.high if on_front else None,
+                    sure=on_front,
+                    hover=words + f"{percent(loss.value, signed=True)} perplexity",
+                    label=str(cell.batch_size) if on_front else "",
+                )
+            )
+        if points:
+            series.append(
+                Series(
+                    name=name, style=look[name], points=tuple(points), joined=False, spread="bars"
+                )
+            )
+    if not series:
+        return None
+    return _pareto(view, series, joined)
+
+
+def _pareto(view: RunView, series: list[Series], joined: list[tuple[float, float]]) -> Chart:
+    extent = list(_extent(series))
+    tolerances = view.spec.objective.quality if view.spec else ()
+    ceiling = max(*extent, min(tolerances, default=0.0))
+    shown = [t for t in tolerances if t <= ceiling * 1.3]
+    y = value_axis("perplexity regression", [*extent, *shown], unit="%")
+    costs = [point.x for one in series for point in one.points]
+    return Chart(
+        id="pareto",
+        title="Quality against cost",
+        note="filled and joined: the Pareto front, with its batch sizes; bars: 95% interval",
+        x=value_axis("USD per 1M output tokens", costs, unit="$"),
+        y=y,
+        series=tuple(series),
+        guides=tuple(Guide(y=t, label=f"{100 * t:g}% tolerance") for t in shown),
+        front=tuple(sorted(joined)),
+    )
+
+
+def speculation_chart(view: RunView) -> Chart | None:
+    """Speculation over its twin without, batch size by batch size; above 1 it pays."""
+    if view.decision is None or view.comparisons is None:
+        return None
+    pairs = [(one.candidate, one.reference) for one in view.decision.break_even]
+    for metric in _SPECULATION_METRICS:
+        found = [
+            one
+            for one in view.comparisons.comparisons
+            if one.metric == metric and (one.candidate, one.reference) in pairs
+        ]
+        if found:
+            return _ratio_chart(view, metric, found)
+    return None
+
+
+def _ratio_chart(view: RunView, metric: str, found: list[Comparison]) -> Chart:
+    place = {size: float(at) for at, size in enumerate(view.batch_sizes)}
+    look = variant_styles(view)
+    series = []
+    for name in dict.fromkeys(one.candidate for one in found):
+        points = tuple(
+            Point(
+                x=place[one.batch_size],
+                y=one.ratio.value,
+                low=one.ratio.low,
+                high=one.ratio.high,
+                sure=one.verdict != "no difference",
+                hover=f"{name} over {one.reference}, batch size {one.batch_size}: "
+                f"{number(one.ratio.value)} ({one.verdict})",
+            )
+            for one in sorted(found, key=lambda item: item.batch_size)
+            if one.candidate == name and one.batch_size in place
+        )
+        series.append(Series(name=name, style=look[name], points=points))
+    floor = max(one.noise_floor for one in found)
+    better = "below" if metric.startswith("cost") else "above"
+    words = "cost" if metric.startswith("cost") else "throughput"
+    extent = [*_extent(series), 1 - floor, 1 + floor]
+    return Chart(
+        id="speculation",
+        title="What speculation brings",
+        note=f"{words} over the same variant without speculation; it pays {better} 1; "
+        "grey: the A/A noise of this run; hollow: no difference",
+        x=step_axis("requests in flight (batch size)", view.batch_sizes),
+        y=value_axis("ratio", extent, zero=False),
+        series=tuple(series),
+        guides=(Guide(y=1.0, label="break-even"),),
+        calm=floor or None,
+    )
+
+
+def unit_charts(done: QuantizedCheckpoint, style: Style) -> tuple[Chart, ...]:
+    """The quantizer's output error layer by layer, one chart a kind of unit."""
+    kinds: dict[str, list[tuple[int, float, float]]] = {}
+    for unit in done.units:
+        _, _, rest = unit.unit.partition("layers.")
+        layer, _, kind = rest.partition(".")
+        if layer.isdecimal():
+            kinds.setdefault(kind, []).append((int(layer), unit.error, unit.rtn_error))
+    charts = []
+    for kind, items in kinds.items():
+        items.sort()
+        series = (
+            _unit_series("round to nearest", RTN_STYLE, [(at, rtn) for at, _, rtn in items]),
+            _unit_series(done.method, style, [(at, error) for at, error, _ in items]),
+        )
+        charts.append(
+            Chart(
+                id=f"units-{kind}",
+                title=kind,
+                note="",
+                x=_layer_axis([at for at, _, _ in items]),
+                y=value_axis("relative error", list(_extent(series)), unit="%"),
+                series=series,
+            )
+        )
+    return tuple(charts)
+
+
+def _unit_series(name: str, style: Style, items: list[tuple[int, float]]) -> Series:
+    points = tuple(
+        Point(x=at, y=error, hover=f"{name}, layer {at}: {percent(error)}") for at, error in items
+    )
+    return Series(name=name, style=style, points=points)
+
+
+def _layer_axis(layers: list[int]) -> Axis:
+    last = max(layers)
+    step = max(1, -(-(last + 1) // 8))
+    ticks = tuple((float(at), str(at)) for at in range(0, last + 1, step))
+    return Axis(label="layer", low=-0.5, high=last + 0.5, ticks=ticks)

@@ -1,0 +1,160 @@
+"""The same charts drawn by matplotlib: one picture for a README, SVG or PNG by its ending."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from whet.core.errors import UsageError
+from whet.core.store import translate_disk_errors
+from whet.report.chart import Axis, Chart, Series
+from whet.report.pictures import load_charts, pareto_chart
+from whet.report.text import one_line
+from whet.report.view import RunView
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MARKERS: Final = {
+    "circle": "o",
+    "square": "s",
+    "triangle": "^",
+    "diamond": "D",
+    "down": "v",
+    "plus": "P",
+    "cross": "X",
+}
+_SETTINGS: Final[Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "whet",  # ids in the SVG do not change from one writing to the next
+    "text.parse_math": False,  # a dollar sign is a price
+    "font.family": "sans-serif",
+    "font.size": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.edgecolor": "#9aa3ad",
+    "axes.labelcolor": "#4c5560",
+    "xtick.color": "#4c5560",
+    "ytick.color": "#4c5560",
+    "ytick.left": False,
+}
+_INK: Final = "#16191d"
+
+
+def write_png(view: RunView, path: Path) -> None:
+    """TTFT p95, throughput, cost and the quality/cost front in one picture.
+
+    Raises ``UsageError`` where the run holds no figure yet.
+    """
+    charts = [chart for chart in load_charts(view) if chart.id != "ttft-p50"]
+    front = pareto_chart(view)
+    charts += [front] if front is not None else []
+    if not charts:
+        raise UsageError(f"{view.root} holds no figures to draw yet; go on with whet run --resume")
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)
+    with mpl.rc_context(_SETTINGS), translate_disk_errors(path):
+        lines = -(-len(charts) // 2)
+        figure = Figure(figsize=(10.4, 3.7 * lines + 0.5), dpi=160, layout=layout)
+        grid = figure.subplots(lines, 2, squeeze=False).flatten()
+        for axes, chart in zip(grid, charts, strict=False):
+            _draw(axes, chart)
+        for axes in grid[len(charts) :]:
+            axes.set_axis_off()
+        _legend(figure, charts)
+        figure.savefig(path, facecolor="white", metadata=_undated(path))
+
+
+def _undated(path: Path) -> dict[str, str | None]:
+    """No date inside the file: the same run gives the same bytes."""
+    return {"Date": None} if path.suffix == ".svg" else {"Software": "whet"}
+
+
+def _draw(axes: Axes, chart: Chart) -> None:
+    axes.set_title(one_line(chart.title), loc="left", fontweight="bold", color=_INK, fontsize=11)
+    _scale(axes, chart.x, "x")
+    _scale(axes, chart.y, "y")
+    axes.grid(axis="y", color="#e9ecef")
+    axes.set_axisbelow(True)
+    for guide in chart.guides:
+        axes.axhline(guide.y, color="#8a939d", linestyle=(0, (5, 4)), linewidth=0.9)
+        axes.annotate(
+            guide.label,
+            (1, guide.y),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 2),
+            textcoords="offset points",
+            ha="right",
+            fontsize=8,
+            color="#626b77",
+        )
+    if len(chart.front) > 1:
+        xs, ys = zip(*chart.front, strict=True)
+        axes.plot(xs, ys, color="#626b77", linewidth=1.2, zorder=1)
+    for series in chart.series:
+        _series(axes, series)
+
+
+def _scale(axes: Axes, axis: Axis, which: str) -> None:
+    places, texts = [at for at, _ in axis.ticks], [text for _, text in axis.ticks]
+    if which == "x":
+        axes.set_xscale("log" if axis.log else "linear")
+        axes.set_xticks(places, texts)
+        axes.set_xticks([], minor=True)
+        axes.set_xlim(axis.low, axis.high)
+        axes.set_xlabel(axis.label)
+    else:
+        axes.set_yscale("log" if axis.log else "linear")
+        axes.set_yticks(places, texts)
+        axes.set_yticks([], minor=True)
+        axes.set_ylim(axis.low, axis.high)
+        axes.set_ylabel(axis.label)
+
+
+def _series(axes: Axes, series: Series) -> None:
+    colour, marker = series.style.light, _MARKERS[series.style.marker]
+    xs, ys = [point.x for point in series.points], [point.y for point in series.points]
+    if series.joined:
+        axes.plot(xs, ys, color=colour, linewidth=1.7)
+    bounded = [
+        (p.x, p.low, p.high) for p in series.points if p.low is not None and p.high is not None
+    ]
+    if series.spread == "band" and len(bounded) > 1:
+        at, low, high = zip(*bounded, strict=True)
+        axes.fill_between(at, low, high, color=colour, alpha=0.16, linewidth=0)
+    elif bounded:
+        at, low, high = zip(*bounded, strict=True)
+        axes.vlines(at, low, high, color=colour, alpha=0.55, linewidth=1.1)
+    for point in series.points:
+        face = colour if point.sure else "white"
+        edge = "white" if point.sure else colour
+        axes.plot(
+            [point.x], [point.y], marker, markersize=6, markerfacecolor=face, markeredgecolor=edge
+        )
+        if point.label:
+            axes.annotate(
+                point.label,
+                (point.x, point.y),
+                xytext=(0, 6),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8,
+            )
+
+
+def _legend(figure: Figure, charts: list[Chart]) -> None:
+    from matplotlib.lines import Line2D
+
+    found = {series.name: series.style for chart in charts for series in chart.series}
+    handles = [
+        Line2D([], [], color=style.light, marker=_MARKERS[style.marker], label=one_line(name))
+        for name, style in found.items()
+    ]
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=min(6, len(handles)), frameon=False
+    )

@@ -1,0 +1,188 @@
+"""Parts of the report that more than one form of it tells: tiles, evidence, set-up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from whet.core.records import QuantizedCheckpoint, Verdict
+from whet.core.units import human_duration
+from whet.report.text import DASH, Shown, number, percent, shown
+from whet.report.view import RunView
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tile:
+    """A headline figure of the recommended cell."""
+
+    name: str
+    shown: Shown
+    note: str
+
+
+def tiles(view: RunView) -> tuple[Tile, ...]:
+    """The recommended cell's figures, each with its interval and what it stands against."""
+    chosen = view.decision.recommendation if view.decision else None
+    if chosen is None:
+        return ()
+    base = chosen.baseline_cost_per_1m_tokens
+    against = f"{view.baseline} at best {shown(base, unit='$').text}" if base else ""
+    made = [
+        Tile(
+            name="Cost per 1M tokens",
+            shown=shown(chosen.cost_per_1m_tokens, unit="$"),
+            note=against,
+        )
+    ]
+    if chosen.saving is not None:
+        made.append(
+            Tile(
+                name="Saving", shown=shown(chosen.saving, unit="%"), note=f"against {view.baseline}"
+            )
+        )
+    cell = view.cell(chosen.variant, chosen.batch_size)
+    if cell is not None:
+        made.append(
+            Tile(
+                name="TTFT p95, ms",
+                shown=shown(cell.ttft_p95_ms),
+                note=f"target {chosen.ttft_target_ms:g}",
+            )
+        )
+        made.append(
+            Tile(name="Tokens per second", shown=shown(cell.tps_mean), note="output tokens")
+        )
+    record = view.quality.get(chosen.variant)
+    if record is not None and record.perplexity_ratio is not None:
+        made.append(
+            Tile(
+                name="Perplexity",
+                shown=shown(record.perplexity_ratio, unit="+%"),
+                note=f"tolerance {100 * chosen.quality_tolerance:g}%",
+            )
+        )
+    return tuple(made)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvidenceGroup:
+    """Verdicts on one claim that agree: same variant, claim and outcome."""
+
+    variant: str
+    kind: str
+    statement: str
+    expected: str
+    outcome: str
+    verdicts: tuple[Verdict, ...]
+
+
+def evidence_groups(view: RunView) -> tuple[EvidenceGroup, ...]:
+    """Verdicts gathered by variant, claim and outcome, so that five batch sizes are one line."""
+    found: dict[tuple[str, str, str, str, str], list[Verdict]] = {}
+    for verdict in view.verdicts:
+        claim = verdict.claim
+        key = (verdict.variant, claim.kind, claim.statement, claim.expected, verdict.outcome)
+        found.setdefault(key, []).append(verdict)
+    return tuple(
+        EvidenceGroup(
+            variant=key[0],
+            kind=key[1],
+            statement=key[2],
+            expected=key[3],
+            outcome=key[4],
+            verdicts=tuple(verdicts),
+        )
+        for key, verdicts in found.items()
+    )
+
+
+def sizes_of(verdicts: Iterable[Verdict]) -> str:
+    """``start-up``, or the batch sizes that verdicts speak of."""
+    sizes = [verdict.batch_size for verdict in verdicts]
+    return ", ".join("start-up" if size is None else str(size) for size in sizes)
+
+
+def blank_reasons(view: RunView) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Why some corners of the matrix have no winner: each reason once, with where it holds."""
+    found: dict[str, list[str]] = {}
+    for entry in view.decision.matrix if view.decision else ():
+        if entry.outcome != "winner":
+            where = f"{entry.ttft_target_ms:g} ms / {100 * entry.quality_tolerance:g}%"
+            found.setdefault(entry.reason, []).append(where)
+    return tuple((reason, tuple(where)) for reason, where in found.items())
+
+
+def task_names(view: RunView) -> tuple[str, ...]:
+    """Every task that some variant was scored on."""
+    names = (task.task for record in view.quality.values() for task in record.tasks)
+    return tuple(dict.fromkeys(names))
+
+
+def unit_summary(done: QuantizedCheckpoint) -> str:
+    """How much output error the method saves over rounding, in one sentence."""
+    if not done.units:
+        return "No unit errors were recorded."
+    error = sum(unit.error for unit in done.units) / len(done.units)
+    rtn = sum(unit.rtn_error for unit in done.units) / len(done.units)
+    worst = max(done.units, key=lambda unit: unit.error)
+    less = f", {percent(1 - error / rtn)} less than rounding's {percent(rtn)}" if rtn > 0 else ""
+    return (
+        f"Mean relative output error {percent(error)}{less}; "
+        f"the worst unit is {worst.unit} at {percent(worst.error)}."
+    )
+
+
+def engine_rows(view: RunView) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
+    """What each engine said of itself at start: (variant, ((name, value), …))."""
+    made = []
+    for name in view.variants:
+        facts, start, engine = view.facts.get(name), view.starts.get(name), view.engines.get(name)
+        pairs: list[tuple[str, str]] = []
+        if engine is not None:
+            pairs.append(("engine", f"{engine.engine} {engine.engine_version} on {engine.device}"))
+            pairs.append(("weights", f"{engine.variant.scheme} ({engine.variant.weights})"))
+        if facts is not None:
+            pairs += [
+                ("weight kernels", ", ".join(facts.weight_kernels) or DASH),
+                ("attention", facts.attention_backend or DASH),
+                (
+                    "KV cache tokens",
+                    number(facts.kv_cache_tokens) if facts.kv_cache_tokens else DASH,
+                ),
+            ]
+        if start is not None:
+            pairs.append(("ready after", human_duration(start.ready_s)))
+        made.append((name, tuple(pairs)))
+    return tuple(made)
+
+
+def workload_rows(view: RunView) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Each distinct workload: its key and make-up, as texts."""
+    return tuple(
+        (
+            key,
+            (
+                f"{facts.requests:,}",
+                percent(facts.shared_prefix_share),
+                percent(facts.long_system_share),
+                str(facts.shared_prefixes),
+                f"{facts.input_tokens_mean:,.0f}",
+                f"{facts.output_tokens_mean:,.0f}",
+                percent(facts.expected_hit_rate),
+                facts.sha256[:12],
+            ),
+        )
+        for key, facts in view.workloads.items()
+    )
+
+
+WORKLOAD_HEADS = (
+    "requests",
+    "shared prefix",
+    "long system prompt",
+    "prefixes",
+    "input tokens",
+    "output tokens",
+    "expected hits",
+    "sha256",
+)

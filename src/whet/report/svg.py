@@ -1,0 +1,153 @@
+"""A chart as inline SVG without a script: crisp at any size, coloured by the page's style sheet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from markupsafe import Markup, escape
+
+from whet.report.chart import Axis, Chart, Point, Series
+
+_WIDTH: Final = 520.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 14.0, 12.0, 46.0
+_MARKS: Final = {
+    "square": "M-3.9-3.9h7.8v7.8h-7.8Z",
+    "triangle": "M0-5 4.8 3.7h-9.6Z",
+    "diamond": "M0-5.4 5.4 0 0 5.4-5.4 0Z",
+    "down": "M0 5 4.8-3.7h-9.6Z",
+    "plus": "M-1.7-5h3.4v3.3h3.3v3.4h-3.3v3.3h-3.4v-3.3h-3.3v-3.4h3.3Z",
+    "cross": "M-5-3-3-5 0-2 3-5 5-3 2 0 5 3 3 5 0 2-3 5-5 3-2 0Z",
+}
+
+
+def draw(chart: Chart, *, height: float = 300.0) -> Markup:
+    """The whole chart; its title is on the page, its points tell their figures when hovered."""
+    frame = _Frame(chart.x, chart.y, height)
+    parts = [
+        f'<svg class="chart" viewBox="0 0 {_WIDTH:g} {height:g}" role="img" '
+        f'aria-label="{escape(chart.title)}: {escape(chart.y.label)} by {escape(chart.x.label)}">',
+        *_calm(chart, frame),
+        *_axes(chart, frame),
+        *_guides(chart, frame),
+        *(band for series in chart.series for band in _spread(series, frame)),
+        *_front(chart, frame),
+        *(part for series in chart.series for part in _series(series, frame)),
+        "</svg>",
+    ]
+    return Markup("").join(Markup(part) for part in parts)
+
+
+def mark(kind: str, css: str) -> Markup:
+    """A series' marker on its line, for the legend."""
+    shape = _shape(kind)
+    return Markup(
+        f'<svg class="key {css}" viewBox="-14 -8 28 16" aria-hidden="true">'
+        f'<path class="line" d="M-13 0H13"/>{shape}</svg>'
+    )
+
+
+class _Frame:
+    """Places data in the drawing."""
+
+    def __init__(self, x: Axis, y: Axis, height: float) -> None:
+        self.x_axis, self.y_axis = x, y
+        self.left, self.right = _LEFT, _WIDTH - _RIGHT
+        self.top, self.bottom = _TOP, height - _BOTTOM
+
+    def x(self, value: float) -> float:
+        return round(self.left + self.x_axis.place(value) * (self.right - self.left), 1)
+
+    def y(self, value: float) -> float:
+        place = min(max(self.y_axis.place(value), -0.02), 1.02)
+        return round(self.bottom - place * (self.bottom - self.top), 1)
+
+
+def _axes(chart: Chart, frame: _Frame) -> Iterator[str]:
+    for value, text in chart.y.ticks:
+        y = frame.y(value)
+        yield f'<path class="grid" d="M{frame.left:g} {y}H{frame.right:g}"/>'
+        yield f'<text class="tick end" x="{frame.left - 8:g}" y="{y + 4}">{escape(text)}</text>'
+    for value, text in chart.x.ticks:
+        x = frame.x(value)
+        yield f'<path class="stub" d="M{x} {frame.bottom:g}v4"/>'
+        yield f'<text class="tick mid" x="{x}" y="{frame.bottom + 18:g}">{escape(text)}</text>'
+    yield f'<path class="axis" d="M{frame.left:g} {frame.bottom:g}H{frame.right:g}"/>'
+    middle, centre = (frame.left + frame.right) / 2, (frame.top + frame.bottom) / 2
+    yield (
+        f'<text class="name mid" x="{middle:g}" y="{frame.bottom + 38:g}">'
+        f"{escape(chart.x.label)}</text>"
+    )
+    yield (
+        f'<text class="name mid" transform="translate(12 {centre:g}) rotate(-90)">'
+        f"{escape(chart.y.label)}</text>"
+    )
+
+
+def _guides(chart: Chart, frame: _Frame) -> Iterator[str]:
+    for guide in chart.guides:
+        y = frame.y(guide.y)
+        yield f'<path class="guide" d="M{frame.left:g} {y}H{frame.right:g}"/>'
+        yield (
+            f'<text class="hint end" x="{frame.right:g}" y="{y - 4:g}">{escape(guide.label)}</text>'
+        )
+
+
+def _calm(chart: Chart, frame: _Frame) -> Iterator[str]:
+    if chart.calm is not None:
+        top, bottom = frame.y(1 + chart.calm), frame.y(1 - chart.calm)
+        yield (
+            f'<rect class="calm" x="{frame.left:g}" y="{top}" '
+            f'width="{frame.right - frame.left:g}" height="{max(bottom - top, 1):g}"/>'
+        )
+
+
+def _front(chart: Chart, frame: _Frame) -> Iterator[str]:
+    if len(chart.front) > 1:
+        yield f'<path class="front" d="{_path((frame.x(x), frame.y(y)) for x, y in chart.front)}"/>'
+
+
+def _spread(series: Series, frame: _Frame) -> Iterator[str]:
+    bounded = [
+        (frame.x(p.x), frame.y(p.low), frame.y(p.high))
+        for p in series.points
+        if p.low is not None and p.high is not None
+    ]
+    css = series.style.css
+    if series.spread == "band" and len(bounded) > 1:
+        upper = [(x, high) for x, _, high in bounded]
+        lower = [(x, low) for x, low, _ in reversed(bounded)]
+        yield f'<path class="band {css}" d="{_path([*upper, *lower])}Z"/>'
+    elif series.spread:
+        for x, low, high in bounded:
+            yield f'<path class="bar {css}" d="M{x} {low}V{high}"/>'
+
+
+def _series(series: Series, frame: _Frame) -> Iterator[str]:
+    placed = [(point, frame.x(point.x), frame.y(point.y)) for point in series.points]
+    dash = f' stroke-dasharray="{series.style.dash}"' if series.style.dash else ""
+    yield f'<g class="{series.style.css}">'
+    if series.joined and len(placed) > 1:
+        yield f'<path class="line"{dash} d="{_path((x, y) for _, x, y in placed)}"/>'
+    for point, x, y in placed:
+        yield _dot(point, series.style.marker, x, y)
+    yield "</g>"
+
+
+def _dot(point: Point, marker: str, x: float, y: float) -> str:
+    title = f"<title>{escape(point.hover)}</title>" if point.hover else ""
+    hollow = "" if point.sure else " hollow"
+    label = f'<text class="hint mid" y="-9">{escape(point.label)}</text>' if point.label else ""
+    return (
+        f'<g class="dot{hollow}" transform="translate({x} {y})">{_shape(marker)}{label}{title}</g>'
+    )
+
+
+def _shape(marker: str) -> str:
+    if marker == "circle":
+        return '<circle class="mark" r="4.4"/>'
+    return f'<path class="mark" d="{_MARKS[marker]}"/>'
+
+
+def _path(points: Iterator[tuple[float, float]] | list[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:g} {y:g}" for x, y in points)

@@ -1,0 +1,111 @@
+"""Figures as people read them, and foreign text made harmless before it is shown."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from whet.core.records import Estimate
+from whet.core.redact import redact
+
+DASH: Final = "–"
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """A figure ready to print. ``sure`` is False where too few samples certify it."""
+
+    text: str
+    interval: str = ""
+    sure: bool = True
+
+    @property
+    def marked(self) -> str:
+        """The text, with ``?`` behind a figure that is not certain."""
+        return self.text if self.sure else f"{self.text} ?"
+
+    @property
+    def full(self) -> str:
+        """The marked text and its interval."""
+        return f"{self.marked} [{self.interval}]" if self.interval else self.marked
+
+
+EMPTY: Final = Shown(text=DASH)
+
+
+def clean(text: str) -> str:
+    """``text`` without control and direction-changing characters, secrets redacted.
+
+    A terminal obeys escape codes and a browser obeys bidirectional overrides: output of a model
+    may hold both, so each such character becomes U+FFFD.
+    """
+    return redact(_UNPRINTABLE.sub("\ufffd", text))
+
+
+def one_line(text: str) -> str:
+    """``text`` cleaned, every run of white space one blank."""
+    return " ".join(clean(text).split())
+
+
+def number(value: float) -> str:
+    """Three significant figures below 1000, whole numbers with separators above."""
+    size = abs(value)
+    if size >= 100:
+        return f"{value:,.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    if size >= 1:
+        return f"{value:.2f}"
+    return f"{value:.3g}"
+
+
+def percent(share: float, *, signed: bool = False) -> str:
+    """A share as per cent with enough figures to tell small ones apart."""
+    value = 100 * share
+    places = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 1 or value == 0 else 2
+    return f"{value:+.{places}f}%" if signed else f"{value:.{places}f}%"
+
+
+def shown(value: Estimate | float | None, *, unit: str = "") -> Shown:
+    """An estimate, or a plain figure, as text; ``unit`` is ``$``, ``%`` or nothing.
+
+    ``%`` takes a share, ``+%`` a ratio whose distance from 1 is meant.
+    """
+    if value is None:
+        return EMPTY
+    if not isinstance(value, Estimate):
+        return Shown(text=_with_unit(value, unit))
+    interval = ""
+    if value.low is not None and value.high is not None:
+        interval = f"{_with_unit(value.low, unit)} … {_with_unit(value.high, unit)}"
+    return Shown(text=_with_unit(value.value, unit), interval=interval, sure=value.certified)
+
+
+def _with_unit(value: float, unit: str) -> str:
+    if unit == "$":
+        return f"${number(value)}"
+    if unit == "%":
+        return percent(value)
+    if unit == "+%":
+        return percent(value - 1, signed=True)
+    return number(value)
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 trial``, ``3 trials``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def moment(iso: str) -> str:
+    """``2026-11-20 09:30 UTC`` from an ISO 8601 time; anything else as it is."""
+    try:
+        when = datetime.fromisoformat(iso)
+    except ValueError:
+        return iso
+    zone = " UTC" if when.utcoffset() == timedelta(0) else f"{when:%z}"
+    return f"{when:%Y-%m-%d %H:%M}{zone}"

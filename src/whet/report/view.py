@@ -1,0 +1,187 @@
+"""A run directory gathered into one frozen view; what is not there yet is None or empty."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TypeVar
+
+from whet.core.errors import StorageError
+from whet.core.provenance import Environment
+from whet.core.records import (
+    CellSummary,
+    ComparisonSet,
+    Decision,
+    EngineFacts,
+    ModelFacts,
+    QualityRecord,
+    QuantizedCheckpoint,
+    ResolvedEngine,
+    StartFacts,
+    TrialRecord,
+    Verdict,
+    VerdictSet,
+    WorkloadFacts,
+    decode,
+)
+from whet.core.spec import Spec
+from whet.core.store import RunStore
+
+T = TypeVar("T")
+
+REPEAT_SUFFIX: Final = ".again"
+"""The baseline's A/A repeat is stored as a variant of this ending; it is no row of its own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunView:
+    """Everything that a report reads. Mappings are keyed as the run directory is.
+
+    ``missing`` says in sentences what an interrupted run has not done yet; it is empty for a
+    whole run. A failed cell is a finding and not missing.
+    """
+
+    root: Path
+    name: str
+    spec: Spec | None
+    environment: Environment | None
+    models: Mapping[str, ModelFacts]
+    quantized: Mapping[str, QuantizedCheckpoint]
+    workloads: Mapping[str, WorkloadFacts]
+    engines: Mapping[str, ResolvedEngine]
+    starts: Mapping[str, StartFacts]
+    facts: Mapping[str, EngineFacts]
+    trials: tuple[TrialRecord, ...]
+    cells: tuple[CellSummary, ...]
+    verdicts: tuple[Verdict, ...]
+    quality: Mapping[str, QualityRecord]
+    comparisons: ComparisonSet | None
+    decision: Decision | None
+    variants: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Every batch size asked for or measured, smallest first."""
+        asked = self.spec.load.batch_sizes if self.spec else ()
+        return tuple(sorted({*asked, *(cell.batch_size for cell in self.cells)}))
+
+    @property
+    def baseline(self) -> str | None:
+        """The variant that the others are compared with."""
+        if self.decision is not None:
+            return self.decision.baseline
+        return self.spec.baseline if self.spec else None
+
+    @property
+    def tier(self) -> str | None:
+        """The hardware tier that the prices speak of."""
+        if self.spec is not None and self.spec.hardware.tier:
+            return self.spec.hardware.tier
+        return self.environment.device.name if self.environment else None
+
+    def cell(self, variant: str, batch_size: int) -> CellSummary | None:
+        """The summary of one cell, or None where there is none yet."""
+        for cell in self.cells:
+            if cell.variant == variant and cell.batch_size == batch_size:
+                return cell
+        return None
+
+    def evidence(self, variant: str, batch_size: int) -> str | None:
+        """The worst outcome among the verdicts that bear on a cell; None where none was given."""
+        outcomes = {
+            verdict.outcome
+            for verdict in self.verdicts
+            if verdict.variant == variant and verdict.batch_size in (None, batch_size)
+        }
+        for outcome in ("contradicted", "unproved", "proved"):
+            if outcome in outcomes:
+                return outcome
+        return None
+
+
+def load_run(store: RunStore) -> RunView:
+    """Gather a run, finished or interrupted.
+
+    Raises ``StorageError`` where a stored record is of another version of whet.
+    """
+    spec = _file(store, "resolved_spec.json", Spec)
+    cells = store.all("cells", CellSummary)
+    engines = _keyed(store, "variants", ResolvedEngine)
+    variants = _order(spec, [*engines, *(cell.variant for cell in cells)])
+    rank = {name: at for at, name in enumerate(variants)}
+    view = RunView(
+        root=store.root,
+        name=spec.name if spec else store.root.name,
+        spec=spec,
+        environment=_file(store, "environment.json", Environment),
+        models=_keyed(store, "models", ModelFacts),
+        quantized=_keyed(store, "quantized", QuantizedCheckpoint),
+        workloads=_keyed(store, "workloads", WorkloadFacts),
+        engines=engines,
+        starts=_keyed(store, "starts", StartFacts),
+        facts=_keyed(store, "facts", EngineFacts),
+        trials=tuple(store.all("trials", TrialRecord)),
+        cells=tuple(
+            sorted(
+                (cell for cell in cells if cell.variant in rank),
+                key=lambda cell: (rank[cell.variant], cell.batch_size),
+            )
+        ),
+        verdicts=tuple(
+            verdict
+            for item in sorted(
+                store.all("verdicts", VerdictSet), key=lambda one: rank.get(one.variant, len(rank))
+            )
+            for verdict in item.verdicts
+        ),
+        quality=_keyed(store, "quality", QualityRecord),
+        comparisons=store.get("comparisons", "all", ComparisonSet),
+        decision=store.get("decision", "decision", Decision),
+        variants=variants,
+        missing=(),
+    )
+    return _with_missing(view, store)
+
+
+def _file(store: RunStore, name: str, cls: type[T]) -> T | None:
+    path = store.path(name)
+    if not path.exists():
+        return None
+    try:
+        return decode(cls, json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise StorageError(
+            f"{path} is not whole JSON; put it back from a copy, or start a new run"
+        ) from error
+
+
+def _keyed(store: RunStore, kind: str, cls: type[T]) -> dict[str, T]:
+    """Every journalled record of a kind by its key."""
+    keys = sorted(path.stem for path in store.path(kind).glob("*.json"))
+    found = ((key, store.get(kind, key, cls)) for key in keys)
+    return {key: record for key, record in found if record is not None}
+
+
+def _order(spec: Spec | None, found: Iterable[str]) -> tuple[str, ...]:
+    """Variants in the spec's order, then others that were measured; A/A repeats left out."""
+    names = [*(spec.variants if spec else ()), *found]
+    return tuple(dict.fromkeys(name for name in names if not name.endswith(REPEAT_SUFFIX)))
+
+
+def _with_missing(view: RunView, store: RunStore) -> RunView:
+    missing = []
+    for variant in view.variants:
+        if store.status("infeasible", variant) is not None:
+            continue  # preflight left it out on purpose: a finding, told among the excluded
+        lacking = [size for size in view.batch_sizes if view.cell(variant, size) is None]
+        if lacking:
+            sizes = ", ".join(str(size) for size in lacking)
+            missing.append(f"{variant} has no figures at batch size {sizes}.")
+        if view.cells and variant not in view.quality:
+            missing.append(f"{variant} has no quality record.")
+    if view.decision is None:
+        missing.append("No decision was made; go on with whet run --resume.")
+    return replace(view, missing=tuple(missing))
