@@ -12,7 +12,7 @@ from whet.checkpoint.headers import TensorHeader
 from whet.core.errors import CheckpointError
 from whet.core.units import GIB, KIB, MIB
 
-WHOLE_UP_TO_BYTES: Final = 4 * GIB
+WHOLE_UP_TO_BYTES: Final = 1 * GIB
 SAMPLE_BYTES: Final = 16 * KIB
 SAMPLES: Final = 16
 _CHUNK_BYTES: Final = 4 * MIB

@@ -35,7 +35,10 @@ _MATRIX: Final = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Linear:
-    """One matrix as stored; ``inputs`` is K, ``parameters`` the logical O·K, scales not counted."""
+    """One matrix as stored; ``inputs`` is K, ``parameters`` the logical O·K, scales not counted.
+
+    ``group_size`` is None where a row has one scale.
+    """
 
     name: str
     scheme: str
@@ -72,7 +75,8 @@ def take_inventory(headers: Mapping[str, TensorHeader], *, tied: bool | None) ->
     floats: Counter[str] = Counter()
     for module, parts in modules.items():
         linear, rest = _split(module, parts)
-        for header in rest + [parts["weight"]] * (linear is not None and "weight" in parts):
+        whole = [] if linear is None else [parts[key] for key in ("weight",) if key in parts]
+        for header in (*rest, *whole):
             floats[_FLOATS.get(header.dtype, "")] += header.elements
         if linear is not None and _in_decoder(module):
             linears.append(linear)
@@ -94,17 +98,29 @@ def summarize(inventory: Inventory) -> StoredWeights:
     """The decoder's linear layers in one record; the quantized ones name the scheme."""
     quantized = [linear for linear in inventory.linears if linear.quantized]
     schemes = {linear.scheme for linear in quantized or inventory.linears}
-    groups = {linear.group_size for linear in quantized}
     weights = sum(linear.parameters for linear in inventory.linears)
     stored = sum(linear.stored_bytes for linear in inventory.linears)
     return StoredWeights(
         scheme=schemes.pop() if len(schemes) == 1 else "mixed",
         dtype=inventory.dtype,
-        group_size=groups.pop() if len(groups) == 1 else None,
+        group_size=_group_size(quantized),
         bits_per_weight=8 * stored / weights,
         quantized_modules=len(quantized),
         unquantized_modules=len(inventory.linears) - len(quantized),
     )
+
+
+def _group_size(quantized: list[Linear]) -> int | None:
+    """The group size that all of them share, if they do.
+
+    A layer with one group a row looks the same channel-wise and grouped by any size from K up.
+    """
+    sizes = {linear.group_size for linear in quantized if linear.group_size is not None}
+    rows = [linear.inputs for linear in quantized if linear.group_size is None]
+    if len(sizes) != 1:
+        return None
+    size = sizes.pop()
+    return size if all(inputs <= size for inputs in rows) else None
 
 
 def _layer(name: str) -> re.Match[str] | None:

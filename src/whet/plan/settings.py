@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +13,10 @@ from whet.core.units import GIB
 
 DEFAULT_UTILIZATION: Final = 0.92
 CPU_KV_ENV: Final = "VLLM_CPU_KVCACHE_SPACE"
+_ALIASES: Final = {
+    "device_memory_utilization": "gpu_memory_utilization",
+    "tp": "tensor_parallel_size",
+}
 _BLOCK_TOKENS: Final = {"cuda": 16, "cpu": 128}
 
 
@@ -32,7 +37,8 @@ class Settings:
 
 def read_settings(variant: Variant, *, target: ModelFacts, device: Device) -> Settings:
     """The settings of a variant; ``UsageError`` for a value that is no number."""
-    args = {key.lstrip("-").replace("-", "_"): value for key, value in variant.engine_args}
+    names = ((key.lstrip("-").replace("-", "_"), value) for key, value in variant.engine_args)
+    args = {_ALIASES.get(name, name): value for name, value in names}
     batched, seqs = _scheduler_defaults(device)
     length = _number(args, "max_model_len", -1)
     float32 = str(args.get("dtype", "auto")) in ("float32", "float")
@@ -66,8 +72,11 @@ def _kv_factor(kv_dtype: str, *, float32: bool) -> float:
 
 
 def _kv_pool(variant: Variant, args: dict[str, Scalar], device: Device) -> int | None:
-    """The KV pool where it is set by hand: on a CPU the environment goes before the flag."""
-    space = dict(variant.env).get(CPU_KV_ENV, "")
+    """The KV pool where it is set by hand: on a CPU the environment goes before the flag.
+
+    The server inherits this process' environment, so a value there counts too.
+    """
+    space = dict(variant.env).get(CPU_KV_ENV) or os.environ.get(CPU_KV_ENV, "")
     if device.kind == "cpu" and space:
         try:
             return int(space) * GIB

@@ -1,0 +1,158 @@
+"""Two tokenizers are one only if every token has one id; a difference is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.checkpoint_factory import write_json, write_tokenizer
+from whet.checkpoint import tokenizer_difference, tokenizer_identity
+from whet.core.errors import CheckpointError
+
+Edit = Callable[[dict[str, Any]], None]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    write_tokenizer(tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    return tmp_path / "a", tmp_path / "b"
+
+
+def edit(path: Path, change: Edit, name: str = "tokenizer.json") -> None:
+    data = json.loads((path / name).read_text())
+    change(data)
+    write_json(path / name, data)
+
+
+def compare(a: Path, b: Path) -> str | None:
+    """The difference, once it agrees with the hashes."""
+    difference = tokenizer_difference(a, b)
+    same = tokenizer_identity(a).sha256 == tokenizer_identity(b).sha256
+    assert same == (difference is None)
+    return difference
+
+
+def test_a_copy_is_the_same(pair: tuple[Path, Path]) -> None:
+    assert compare(*pair) is None
+
+
+def test_identity_of_the_tiny_tokenizer(pair: tuple[Path, Path]) -> None:
+    identity = tokenizer_identity(pair[0])
+    assert identity.vocab_size == 300
+    assert identity.bos_token_id == 0
+    assert identity.eos_token_ids == (1,)
+    assert identity.chat_template_sha256 is not None
+
+
+def test_one_pair_of_tokens_swapped(pair: tuple[Path, Path]) -> None:
+    vocab = json.loads((pair[0] / "tokenizer.json").read_text())["model"]["vocab"]
+    token = {index: token for token, index in vocab.items()}
+
+    def swap(data: dict[str, Any]) -> None:
+        data["model"]["vocab"] |= {token[17]: 18, token[18]: 17}
+
+    edit(pair[1], swap)
+    assert compare(*pair) == (
+        f"token {token[17]!r} has id 17 in the target and 18 in the draft (2 tokens differ)"
+    )
+
+
+def test_one_token_less(pair: tuple[Path, Path]) -> None:
+    def drop(data: dict[str, Any]) -> None:
+        vocab = data["model"]["vocab"]
+        del vocab[max(vocab, key=vocab.__getitem__)]
+
+    edit(pair[1], drop)
+    assert "(id 299 in the target) is missing from the draft (1 token differs)" in str(
+        compare(*pair)
+    )
+    assert "(id 299 in the copy) is missing from the original" in str(
+        tokenizer_difference(pair[1], pair[0], names=("original", "copy"))
+    )
+
+
+def test_merges_as_strings_and_as_pairs_are_the_same(pair: tuple[Path, Path]) -> None:
+    def to_strings(data: dict[str, Any]) -> None:
+        merges = data["model"]["merges"]
+        assert isinstance(merges[0], list)
+        data["model"]["merges"] = [" ".join(merge) for merge in merges]
+
+    edit(pair[1], to_strings)
+    assert compare(*pair) is None
+
+
+def test_another_order_of_merges(pair: tuple[Path, Path]) -> None:
+    def reverse(data: dict[str, Any]) -> None:
+        data["model"]["merges"].reverse()
+
+    edit(pair[1], reverse)
+    assert str(compare(*pair)).startswith("merge 0 is ")
+
+
+def test_an_added_token_with_another_flag(pair: tuple[Path, Path]) -> None:
+    def plain(data: dict[str, Any]) -> None:
+        data["added_tokens"][1]["special"] = False
+
+    edit(pair[1], plain)
+    assert compare(*pair) == (
+        "added token '<|end|>' is marked 'special' in the target and 'plain' in the draft"
+    )
+
+
+def test_another_end_of_text(pair: tuple[Path, Path]) -> None:
+    edit(pair[1], lambda data: data.update(eos_token="<|start|>"), "tokenizer_config.json")
+    assert compare(*pair) == "eos_token is '<|end|>' in the target and '<|start|>' in the draft"
+
+
+def test_template_and_padding_do_not_count(pair: tuple[Path, Path]) -> None:
+    edit(
+        pair[1],
+        lambda data: data.update(chat_template="other", pad_token="<|end|>"),
+        "tokenizer_config.json",
+    )
+    assert compare(*pair) is None
+    one, two = (tokenizer_identity(path) for path in pair)
+    assert one.chat_template_sha256 != two.chat_template_sha256
+
+
+def test_the_template_file_goes_before_the_config(pair: tuple[Path, Path]) -> None:
+    (pair[0] / "chat_template.jinja").write_text("{{ messages }}")
+    edit(pair[1], lambda data: data.update(chat_template="{{ messages }}"), "tokenizer_config.json")
+    one, two = (tokenizer_identity(path) for path in pair)
+    assert one.chat_template_sha256 == two.chat_template_sha256
+
+
+def test_all_ends_of_an_answer(pair: tuple[Path, Path]) -> None:
+    write_json(pair[0] / "generation_config.json", {"eos_token_id": [7, 1]})
+    (pair[1] / "generation_config.json").unlink()
+    assert tokenizer_identity(pair[0]).eos_token_ids == (1, 7)
+    assert tokenizer_identity(pair[1]).eos_token_ids == (1,)
+
+
+def test_unigram_ids_are_places(tmp_path: Path) -> None:
+    data = {"model": {"type": "Unigram", "vocab": [["<unk>", 0.0], ["a", -1.5], ["b", -2.0]]}}
+    write_json(tmp_path / "tokenizer.json", data)
+    assert tokenizer_identity(tmp_path).vocab_size == 3
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, r"has no tokenizer\.json"),
+        ({"tokenizer.model": ""}, "older form only"),
+        ({"tokenizer.json": "version https://git-lfs.github.com/spec/v1\n"}, "git-LFS"),
+        ({"tokenizer.json": "{}"}, "not a tokenizer"),
+        ({"tokenizer.json": '{"model": {"vocab": 3}}'}, "not a tokenizer"),
+    ],
+)
+def test_broken_tokenizers(tmp_path: Path, files: dict[str, str], said: str) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(CheckpointError, match=said):
+        tokenizer_identity(tmp_path)
