@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from whet.core.records import Estimate, QualityRecord, TaskAnswer, TaskScore
+from whet.quality import mcnemar
 from whet.quality.verdicts import Findings, verdicts
 
 TOLERANCES = (0.01, 0.02, 0.05)
@@ -131,3 +134,18 @@ def test_a_baseline_that_writes_mostly_garbage_fails_by_itself() -> None:
 def test_a_baseline_passes_by_definition() -> None:
     found = findings(ratio(1.0, 1.0, 1.0, samples=3))
     assert judged(replace(found, baseline=None)) == ["pass"] * 3
+
+
+def test_the_same_variant_again_fails_no_more_often_than_the_level_says() -> None:
+    rng = np.random.default_rng(3)
+    fails = 0
+    for _ in range(200):
+        flips = rng.random((5, 60)) < 0.05  # answers that rounding alone turns, either way alike
+        lost = (flips & (rng.random((5, 60)) < 0.5)).sum(axis=1)
+        gained = flips.sum(axis=1) - lost
+        tasks = tuple(
+            score(str(i), int(a), int(b), mcnemar(int(a), int(b)))
+            for i, (a, b) in enumerate(zip(lost, gained, strict=True))
+        )
+        fails += "fail" in judged(findings(ratio(1.0, 0.999, 1.001), tasks=tasks))
+    assert fails <= 10
