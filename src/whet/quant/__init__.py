@@ -1,0 +1,7 @@
+"""From a 16-bit checkpoint to one with fewer bits, written the way vLLM reads it."""
+
+from whet.quant.calibration import Calibration, load_calibration
+from whet.quant.finished import find_finished
+from whet.quant.run import quantize
+
+__all__ = ["Calibration", "find_finished", "load_calibration", "quantize"]
