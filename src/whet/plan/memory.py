@@ -1,7 +1,7 @@
 """Does a variant fit? Weights, activations and KV cache against the memory that there is.
 
 GPU: ``KV = memory × utilization − weights − activations − CUDA graphs``, as vLLM sizes its pool.
-CPU: ``VLLM_CPU_KVCACHE_SPACE`` is the pool, and everything together must fit the RAM that is free.
+CPU: ``VLLM_CPU_KVCACHE_SPACE`` is the pool, and everything together must fit the free RAM.
 Tokens of KV: ``2 · layers · kv_heads · head_dim · bytes`` each, heads replicated where tensor
 parallelism splits finer than there are heads.
 """
@@ -148,8 +148,9 @@ def _sizes(
     free = demand.free_bytes
     if free is None and device.kind == "cpu":
         free = psutil.virtual_memory().available
-    # A pool of a stated size is taken as it is: the utilization then bounds nothing.
-    stated = settings.kv_pool_bytes is not None
+    # A pool of a stated size is taken as it is, and the utilization then bounds nothing. On a CPU
+    # the pool is always stated in the end: where it is not known here, free memory is the bound.
+    unbound = settings.kv_pool_bytes is not None or device.kind == "cpu"
     whole = free if free is not None else device.memory_bytes
     runtime = _CPU_RUNTIME_BYTES if device.kind == "cpu" else _GPU_RUNTIME_BYTES
     return _Sizes(
@@ -157,7 +158,7 @@ def _sizes(
         draft=None if draft is None else loaded_bytes(draft, settings),
         activation=activation_bytes(target, settings) + runtime,
         per_token=sum(kv_bytes_per_token(m, settings) for m in (target, draft) if m is not None),
-        limit=whole if stated else int(device.memory_bytes * settings.utilization),
+        limit=whole if unbound else int(device.memory_bytes * settings.utilization),
         free=free,
     )
 
@@ -174,8 +175,9 @@ def _reason(
             f"{human_bytes(sizes.fixed + needed)}: use a larger device, or weights of fewer bits"
         )
     if sizes.free is not None and sizes.limit > sizes.free:
+        most = math.floor(100 * sizes.free / device.memory_bytes) / 100
         fit = _fit_utilization(settings, sizes, needed, device)
-        mend = f"set gpu_memory_utilization to {fit}" if fit else "free some memory"
+        mend = f"set gpu_memory_utilization to {most}" if fit else "end what else uses the memory"
         return (
             f"gpu_memory_utilization {settings.utilization:g} asks for {human_bytes(sizes.limit)}, "
             f"but only {human_bytes(sizes.free)} are free; {mend}"
@@ -213,7 +215,7 @@ def _fit_utilization(
     settings: Settings, sizes: _Sizes, needed: int, device: Device
 ) -> float | None:
     """The smallest utilization with enough room, in hundredths; None where none is enough."""
-    if settings.kv_pool_bytes is not None:
+    if settings.kv_pool_bytes is not None or device.kind == "cpu":
         return None
     least = math.ceil(100 * (sizes.fixed + needed) / device.memory_bytes) / 100
     free = device.memory_bytes if sizes.free is None else sizes.free
