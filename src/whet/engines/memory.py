@@ -1,0 +1,85 @@
+"""Memory of a process tree: on the device where there is one, resident elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import psutil
+
+
+def resident_bytes(processes: Iterable[psutil.Process]) -> int | None:
+    """Σ proportional set size (shared pages counted once), resident size where PSS is refused.
+
+    None where no process of the tree is left.
+    """
+    sizes = [size for process in processes if (size := _proportional(process)) is not None]
+    return sum(sizes) if sizes else None
+
+
+def _proportional(process: psutil.Process) -> int | None:
+    try:
+        with open(f"/proc/{process.pid}/smaps_rollup", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("Pss:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass  # an old kernel or another system: the resident size serves
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        return None
+
+
+def device_bytes(processes: Iterable[psutil.Process], *, before: int | None) -> int | None:
+    """Device memory of the tree by NVML, all GPUs summed.
+
+    Where the driver names processes by ids of another namespace (containers), the growth of the
+    devices' used memory since ``before`` stands in. None without NVML.
+    """
+    pids = {process.pid for process in processes}
+    usage = _by_process()
+    if usage is None:
+        return None
+    own = [size for pid, size in usage if pid in pids and size is not None]
+    if own:
+        return sum(own)
+    used = used_device_bytes()
+    return None if used is None or before is None else max(0, used - before)
+
+
+def used_device_bytes() -> int | None:
+    """Used memory of every visible GPU, summed; None without NVML."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        return sum(
+            int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(index)).used)
+            for index in range(pynvml.nvmlDeviceGetCount())
+        )
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _by_process() -> list[tuple[int, int | None]] | None:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        return [
+            (int(item.pid), item.usedGpuMemory)
+            for index in range(pynvml.nvmlDeviceGetCount())
+            for item in pynvml.nvmlDeviceGetComputeRunningProcesses(
+                pynvml.nvmlDeviceGetHandleByIndex(index)
+            )
+        ]
+    except pynvml.NVMLError:
+        return []
+    finally:
+        pynvml.nvmlShutdown()

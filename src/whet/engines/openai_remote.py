@@ -1,0 +1,133 @@
+"""Attach to a server that somebody else runs: any URL that speaks the OpenAI API.
+
+Nothing is spawned and nothing is reaped; there is no log and no memory to read. What such a server
+does can be proved by its counters alone, where it exports any.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from whet.core.errors import EngineLostError, EngineStartError, UsageError
+from whet.core.records.engine import ResolvedEngine, StartFacts, Variant
+from whet.core.spec import EngineSpec
+from whet.engines.probe import NoAnswer, ask_json, generate_canary
+
+UNKNOWN = "unknown"
+_CANARY_S = 120.0
+
+
+class RemoteServer:
+    """Somebody else's server; implements ``core.protocols.Server``."""
+
+    def __init__(self, resolved: ResolvedEngine, base_url: str, start: StartFacts) -> None:
+        """Made by ``RemoteEngine.serve`` only."""
+        self.base_url = base_url
+        self.model_name = resolved.served_model_name
+        self.start = start
+
+    def memory_bytes(self) -> int | None:
+        """Unknown from outside."""
+        return None
+
+    def log_text(self) -> str:
+        """Unknown from outside."""
+        return ""
+
+    def ensure_alive(self) -> None:
+        """``EngineLostError`` where nothing answers at the address any more."""
+        try:
+            ask_json(self.base_url, "/v1/models")
+        except NoAnswer as error:
+            raise EngineLostError(f"{self.base_url} stopped answering; start it again") from error
+
+
+class RemoteEngine:
+    """The attach-only adapter."""
+
+    name = "openai"
+
+    def version(self, spec: EngineSpec) -> str:
+        """What ``/version`` says, else ``unknown``."""
+        try:
+            answer = ask_json(_base_url(spec), "/version")
+        except NoAnswer as error:
+            raise EngineStartError(
+                f"nothing answers at {spec.url}; start the server or correct engine.url"
+            ) from error
+        return str(answer["version"]) if answer and "version" in answer else UNKNOWN
+
+    def resolve(self, variant: Variant, spec: EngineSpec) -> ResolvedEngine:
+        """The address and the model's name there: ``args.model``, else the first one listed."""
+        base_url = _base_url(spec)
+        version = self.version(spec)
+        named = dict(variant.engine_args).get("model")
+        return ResolvedEngine(
+            variant=variant,
+            engine=self.name,
+            engine_version=version,
+            device="remote",
+            served_model_name=str(named) if named else _first_model(base_url),
+            argv=(),
+            env=(),
+            serve_line=f"# attached to {base_url}; started by somebody else",
+            ready_timeout_s=spec.ready_timeout_s,
+            url=base_url,
+        )
+
+    def unsupported(self, resolved: ResolvedEngine) -> str | None:
+        """Nothing is known against a server that cannot be asked."""
+        return None
+
+    @contextmanager
+    def serve(self, resolved: ResolvedEngine, *, log: Path) -> Iterator[RemoteServer]:
+        """Attach once the canary has answered. ``log`` is not written."""
+        assert resolved.url is not None
+        began = time.monotonic()
+        timeout_s = min(_CANARY_S, resolved.ready_timeout_s)
+        try:
+            text = generate_canary(resolved.url, resolved.served_model_name, timeout_s=timeout_s)
+        except NoAnswer as error:
+            raise EngineStartError(
+                f"the server at {resolved.url} cannot generate ({error}); "
+                "mend it, or correct the model's name"
+            ) from error
+        start = StartFacts(
+            variant=resolved.variant.name,
+            ready_s=time.monotonic() - began,
+            canary_text=text,
+            port=_port(resolved.url),
+            pid=None,
+            attempts=1,
+        )
+        yield RemoteServer(resolved, resolved.url, start)
+
+
+def _base_url(spec: EngineSpec) -> str:
+    if spec.url is None:
+        raise UsageError("the engine 'openai' needs an address; set engine.url (http://host:port)")
+    parts = urlsplit(spec.url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise UsageError(f"engine.url {spec.url!r} is no address; write it as http://host:port")
+    if parts.username or parts.password:
+        raise UsageError("engine.url holds a password; put the key into OPENAI_API_KEY instead")
+    return spec.url.rstrip("/").removesuffix("/v1")
+
+
+def _port(url: str) -> int:
+    parts = urlsplit(url)
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _first_model(base_url: str) -> str:
+    try:
+        answer = ask_json(base_url, "/v1/models") or {}
+        return str(answer["data"][0]["id"])
+    except (NoAnswer, KeyError, IndexError, TypeError) as error:
+        raise EngineStartError(
+            f"{base_url}/v1/models lists no model; name it with engine.args.model"
+        ) from error

@@ -1,0 +1,83 @@
+"""Asking a server whether it works: health for patience, a generation for proof."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+from whet.core.errors import EngineError
+from whet.core.redact import redact
+
+_BODY_SHOWN = 300
+CANARY_PROMPT = "Hello, my name is"
+CANARY_TOKENS = 8
+
+
+class NoAnswer(EngineError):
+    """The server refused, hung up or answered something that is not what was asked for."""
+
+
+def request(base_url: str, path: str, *, body: object = None, timeout_s: float) -> tuple[int, str]:
+    """GET, or POST with a JSON ``body``; (status, text). ``NoAnswer`` where no answer comes.
+
+    No proxy is ever used: the loopback is not the internet.
+    """
+    url = urlsplit(base_url)
+    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+    connection = kind(url.hostname or "127.0.0.1", url.port, timeout=timeout_s)
+    headers = {"Content-Type": "application/json"}
+    if key := os.environ.get("OPENAI_API_KEY"):
+        headers["Authorization"] = f"Bearer {key}"
+    try:
+        data = None if body is None else json.dumps(body)
+        method = "GET" if body is None else "POST"
+        connection.request(method, f"{url.path.rstrip('/')}{path}", body=data, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException) as error:
+        what = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+        raise NoAnswer(f"{path}: {what or type(error).__name__}") from error
+    finally:
+        connection.close()
+
+
+def is_healthy(base_url: str, *, timeout_s: float = 5.0) -> bool:
+    """Whether ``/health`` answers 200. It says nothing about decoding."""
+    try:
+        return request(base_url, "/health", timeout_s=timeout_s)[0] == http.client.OK
+    except NoAnswer:
+        return False
+
+
+def generate_canary(base_url: str, model: str, *, timeout_s: float) -> str:
+    """The text of a short greedy generation; it may be empty, its token count may not be 0.
+
+    Several tokens are asked for, because a broken speculation survives the first one. Raises
+    ``NoAnswer`` with what the server said.
+    """
+    body = {"model": model, "prompt": CANARY_PROMPT, "max_tokens": CANARY_TOKENS, "temperature": 0}
+    status, text = request(base_url, "/v1/completions", body=body, timeout_s=timeout_s)
+    if status != http.client.OK:
+        raise NoAnswer(f"/v1/completions answered {status}: {redact(text[:_BODY_SHOWN])}")
+    try:
+        answer: dict[str, Any] = json.loads(text)
+        tokens = int(answer["usage"]["completion_tokens"])
+        generated = str(answer["choices"][0]["text"])
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise NoAnswer(f"/v1/completions answered {redact(text[:_BODY_SHOWN])!r}") from error
+    if tokens < 1:
+        raise NoAnswer("/v1/completions answered without a single token")
+    return generated
+
+
+def ask_json(base_url: str, path: str, *, timeout_s: float = 10.0) -> dict[str, Any] | None:
+    """A JSON object, or None where the server has no such page."""
+    status, text = request(base_url, path, timeout_s=timeout_s)
+    try:
+        data = json.loads(text) if status == http.client.OK else None
+    except ValueError:
+        return None
+    return data if isinstance(data, dict) else None

@@ -1,0 +1,146 @@
+"""One engine process: spawned under its guardian, watched, read, reaped whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from whet.core.store import translate_disk_errors
+
+_SUPERVISE = Path(__file__).with_name("supervise.py")
+_TAIL_BYTES = 1 << 16
+_SLACK_S = 15.0
+
+
+def free_port() -> int:
+    """A port of the loopback that was free a moment ago; a race is answered by another try."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class EngineProcess:
+    """A server and all that it forks, in a session of their own.
+
+    The log is opened for appending; ``log_text`` returns only what this process wrote.
+    """
+
+    def __init__(
+        self, argv: Sequence[str], *, env: Mapping[str, str], log: Path, grace_s: float = 10.0
+    ) -> None:
+        """Spawn at once. ``StorageError`` where the log cannot be opened."""
+        self.log = log
+        self._grace_s = grace_s
+        with translate_disk_errors(log):
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.touch()
+            self._log_start = log.stat().st_size
+        read_end, self._lifeline = os.pipe()
+        try:
+            self._guardian = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    str(_SUPERVISE),
+                    str(read_end),
+                    str(grace_s),
+                    str(log),
+                    "--",
+                    *argv,
+                ],
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(read_end,),
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(self._lifeline)
+            raise
+        finally:
+            os.close(read_end)
+
+    @property
+    def pid(self) -> int | None:
+        """The engine's own process id while it lives."""
+        found = self.descendants(recursive=False)
+        return found[0].pid if found else None
+
+    def exit_code(self) -> int | None:
+        """None while the engine runs; else its exit code, 128 + n for a death by signal n."""
+        return self._guardian.poll()
+
+    def descendants(self, *, recursive: bool = True) -> list[psutil.Process]:
+        """The engine and what it forked, the guardian itself left out."""
+        try:
+            return psutil.Process(self._guardian.pid).children(recursive=recursive)
+        except psutil.NoSuchProcess:
+            return []
+
+    def listens_on(self, port: int) -> bool:
+        """Whether the port is ours: a stranger that took it first answers requests just as well."""
+        for process in self.descendants():
+            try:
+                found = process.net_connections(kind="tcp")
+            except psutil.Error:
+                continue
+            if any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in found):
+                return True
+        return False
+
+    def log_text(self) -> str:
+        """All that this process has printed, secrets already redacted."""
+        return self._read(self._log_start)
+
+    def log_tail(self) -> str:
+        """The last 64 KiB of it, cheap enough to look at between requests."""
+        try:
+            size = self.log.stat().st_size
+        except OSError:
+            return ""
+        return self._read(max(self._log_start, size - _TAIL_BYTES))
+
+    def _read(self, start: int) -> str:
+        try:
+            with self.log.open("rb") as file:
+                file.seek(start)
+                return file.read().decode(errors="replace")
+        except OSError:
+            return ""
+
+    def stop(self) -> None:
+        """End the whole tree: SIGTERM, a grace period, SIGKILL. Safe to call again.
+
+        Closing the lifeline comes first: from then on the guardian ends the tree even if this call
+        is itself interrupted.
+        """
+        known = self.descendants()
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+        if self._guardian.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._guardian.send_signal(signal.SIGTERM)
+            try:
+                self._guardian.wait(self._grace_s + _SLACK_S)
+            except subprocess.TimeoutExpired:
+                self._guardian.kill()
+                self._guardian.wait()
+        _end(known)
+
+
+def _end(processes: list[psutil.Process]) -> None:
+    """Kill what outlived a guardian that was itself killed; psutil guards against reused ids."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(processes, timeout=5.0)

@@ -1,0 +1,191 @@
+"""The engine's guardian: a small process that stands between whet and the server.
+
+It runs the engine, writes the engine's output to the log with secrets redacted, and ends every
+process that the engine left anywhere below it, whichever way whet goes. It does not trust its
+parent to say goodbye: the far end of a pipe closes when whet dies, also by kill -9, and the
+parent's id changes. Orphans come to it rather than to init (PR_SET_CHILD_SUBREAPER), so that a
+worker that left the process group is found as well. Run by path:
+``python -P supervise.py FD GRACE_S LOG -- ARGV…``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import BinaryIO
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from whet.core.redact import redact
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_TICK_S = 0.2
+_READ_BYTES = 1 << 16
+_LONGEST_LINE = 1 << 20
+NOT_STARTED = 127
+
+
+class Guardian:
+    """One engine, its output and its end."""
+
+    def __init__(self, *, lifeline: int, grace_s: float, log: BinaryIO) -> None:
+        """``lifeline`` is the read end of the pipe that whet holds open while it lives."""
+        self._lifeline = lifeline
+        self._grace_s = grace_s
+        self._log = log
+        self._parent = os.getppid()
+        self._stop = False
+        self._rest = b""
+
+    def run(self, argv: list[str]) -> int:
+        """Run the engine to its end or until told to stop; 128 + n for a death by signal n."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._ask_to_stop)
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        try:
+            engine = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509  this process has one thread
+                process_group=0,
+            )
+        except OSError as error:
+            self._write(f"cannot start {argv[0]}: {error.strerror}\n".encode())
+            return NOT_STARTED
+        try:
+            self._pump(engine, until=lambda: engine.poll() is not None or self._stop)
+            if engine.poll() is None:
+                _signal_all(signal.SIGTERM)
+                deadline = time.monotonic() + self._grace_s
+                self._pump(engine, until=lambda: not _children() or time.monotonic() > deadline)
+        finally:
+            _end_all()
+        self._drain(engine)
+        code = engine.wait()
+        return code if code >= 0 else 128 - code
+
+    def _ask_to_stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._stop = True
+
+    def _pump(self, engine: subprocess.Popen[bytes], *, until: Callable[[], bool]) -> None:
+        assert engine.stdout is not None
+        watched = [engine.stdout.fileno(), self._lifeline]
+        while not until():
+            ready, _, _ = select.select(watched, [], [], _TICK_S)
+            if self._lifeline in ready or os.getppid() != self._parent:
+                self._stop = True
+                watched = [fd for fd in watched if fd != self._lifeline]
+            if engine.stdout.fileno() in ready and not self._copy(engine.stdout.fileno()):
+                watched = [fd for fd in watched if fd != engine.stdout.fileno()]
+            _collect_orphans(engine.pid)
+            engine.poll()
+
+    def _drain(self, engine: subprocess.Popen[bytes]) -> None:
+        assert engine.stdout is not None
+        fd = engine.stdout.fileno()
+        while select.select([fd], [], [], 0)[0] and self._copy(fd):
+            pass
+        self._write(self._rest)
+
+    def _copy(self, fd: int) -> bool:
+        """Copy what is there, by whole lines so that no secret is cut in two; False at the end."""
+        data = os.read(fd, _READ_BYTES)
+        if not data:
+            return False
+        whole, newline, rest = (self._rest + data).rpartition(b"\n")
+        if len(rest) > _LONGEST_LINE:
+            whole, newline, rest = whole + newline + rest, b"", b""
+        self._rest = rest
+        self._write(whole + newline)
+        return True
+
+    def _write(self, data: bytes) -> None:
+        # A full disk must not stop the engine: the run itself reports it when it writes a record.
+        with contextlib.suppress(OSError):
+            self._log.write(redact(data.decode(errors="replace")).encode())
+            self._log.flush()
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def _die_with_parent() -> None:
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _signal_all(number: int) -> None:
+    """Every process below, also one that made itself a session of its own."""
+    for pid in _descendants():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _children() -> list[int]:
+    """Direct children; with the subreaper flag every orphan below becomes one."""
+    path = Path(f"/proc/self/task/{os.getpid()}/children")
+    with contextlib.suppress(OSError):
+        return [int(word) for word in path.read_text(encoding="ascii").split()]
+    return []
+
+
+def _descendants() -> list[int]:
+    found: list[int] = []
+    waiting = _children()
+    while waiting:
+        pid = waiting.pop()
+        found.append(pid)
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                waiting += [int(word) for word in (task / "children").read_text().split()]
+    return found
+
+
+def _collect_orphans(engine: int) -> None:
+    """Reap finished orphans; the engine itself is left to its ``Popen``."""
+    for pid in _children():
+        if pid != engine:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def _end_all() -> None:
+    """SIGKILL whatever lives below until nothing does; bounded, for a D state cannot be killed."""
+    deadline = time.monotonic() + 10.0
+    while time.monotonic() < deadline:
+        if not any(_running(pid) for pid in _descendants()):
+            return
+        _signal_all(signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _running(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def main(words: list[str]) -> int:
+    """``FD GRACE_S LOG -- ARGV…``."""
+    lifeline, grace_s, log, _, *argv = words
+    with open(log, "ab") as file:
+        return Guardian(lifeline=int(lifeline), grace_s=float(grace_s), log=file).run(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

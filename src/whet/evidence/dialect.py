@@ -1,0 +1,103 @@
+"""The words of an engine's log and the names of its counters, by engine; verified in its source.
+
+Kernel names: vLLM 0.32 ``model_executor/kernels/linear`` (``_POSSIBLE_KERNELS``, CPU and CUDA) and
+the lines ``Using %s for <scheme>`` and ``Selected %s for <scheme>`` of 0.26 to 0.33.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+COUNTERS_ALIVE: Final = "vllm:generation_tokens_total"
+DRAFTS: Final = "vllm:spec_decode_num_drafts_total"
+DRAFT_TOKENS: Final = "vllm:spec_decode_num_draft_tokens_total"
+ACCEPTED: Final = "vllm:spec_decode_num_accepted_tokens_total"
+QUERIES: Final = "vllm:prefix_cache_queries_total"
+HITS: Final = "vllm:prefix_cache_hits_total"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchemeKernels:
+    """Kernels that run a scheme as it is meant, and those that only make it run."""
+
+    native: frozenset[str]
+    fallback: frozenset[str]
+
+
+_WNA16_FALLBACK: Final = frozenset(
+    {"ConchLinearKernel", "ExllamaLinearKernel", "TritonW4A16LinearKernel", "HummingLinearKernel"}
+)
+
+KERNELS: Final = {
+    "W4A16": SchemeKernels(
+        native=frozenset(
+            {
+                "CPUWNA16LinearKernel",
+                "TorchInt4LinearKernel",  # ours, for CPUs without AVX-512
+                "ZentorchWNA16LinearKernel",
+                "MacheteLinearKernel",
+                "MarlinLinearKernel",
+            }
+        ),
+        fallback=_WNA16_FALLBACK,
+    ),
+    "W8A16": SchemeKernels(
+        native=frozenset({"MacheteLinearKernel", "MarlinLinearKernel", "AllSparkLinearKernel"}),
+        fallback=_WNA16_FALLBACK,
+    ),
+    "W8A8-INT8": SchemeKernels(
+        native=frozenset(
+            {
+                "CPUInt8ScaledMMLinearKernel",
+                "ZentorchInt8ScaledMMLinearKernel",
+                "CutlassInt8ScaledMMLinearKernel",
+            }
+        ),
+        fallback=frozenset({"TritonInt8ScaledMMLinearKernel", "HummingInt8ScaledMMLinearKernel"}),
+    ),
+    "FP8": SchemeKernels(
+        native=frozenset(
+            {
+                "CutlassFP8ScaledMMLinearKernel",
+                "FlashInferFP8ScaledMMLinearKernel",
+                "B12xTensorFP8ScaledMMLinearKernel",
+                "PerTensorTorchFP8ScaledMMLinearKernel",
+            }
+        ),
+        fallback=frozenset(
+            {
+                "ChannelWiseTorchFP8ScaledMMLinearKernel",
+                "RowWiseTorchFP8ScaledMMLinearKernel",
+                "MarlinFP8ScaledMMLinearKernel",
+                "TritonFP8ScaledMMLinearKernel",
+                "HummingFP8ScaledMMLinearKernel",
+            }
+        ),
+    ),
+}
+
+NOTICES: Final = (
+    r"Cannot use .* backend on CPU",
+    r"Async scheduling (?:not supported|is disabled|will be disabled|is not compatible).*",
+    r"Model Runner V2 (?:does not yet support|requires) .*",
+    r"Overriding cudagraph_mode .*",
+    r"Enforce eager set.*",
+    r"Kernel JIT compilation during inference.*",
+    r"MLA is enabled on a non-GPU platform.*",
+    r"Your GPU does not have native support for .*",
+    r"--block-size .* precluded higher-priority backend.*",
+    r"Failed to create oneDNN linear, fallback .*",
+    r"Failed to find a kernel .*",
+    r"Speculative decoding on CPU without Intel OpenMP .*",
+    r"max_num_scheduled_tokens is set to .* based on the speculative decoding settings.*",
+    r"lib(?:tcmalloc|iomp) is not found in LD_PRELOAD.*",
+    r"Reducing Torch threads from .*",
+)
+"""Lines that say that something runs otherwise than asked, or slower than it could."""
+
+WEIGHT_FALLBACKS: Final = (
+    "Your GPU does not have native support for",
+    "Failed to find a kernel",
+)
+"""Notices that contradict a claim about weights."""

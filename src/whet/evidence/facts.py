@@ -1,0 +1,109 @@
+"""A start-up log to ``EngineFacts``: only what the engine itself said, None where it was silent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from whet.core.records import EngineFacts
+from whet.evidence.dialect import NOTICES
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_PREFIX = re.compile(
+    r"^(?P<who>\([^)]*pid=\d+\))?\s*"
+    r"(?:(?:INFO|WARNING|ERROR|CRITICAL|DEBUG) \d\d-\d\d [\d:]+ \[[^\]]+\] ?)?"
+)
+_VERSION = re.compile(r"Initializing a V1 LLM engine \(v([^)]+)\)")
+_KERNEL = re.compile(r"(?:Using|Selected) (\w+Kernel) for ([\w-]+)")
+_KV_TOKENS = re.compile(r"KV cache size: ([\d,]+)")
+_ATTENTION = re.compile(r"Using (\w+) attention backend")
+_ATTENTION_CLASS = re.compile(r"\(attn\): \w+\(.*backend=(\w+)")
+_PREFIX_CACHING = re.compile(r"Initializing .* engine .*enable_prefix_caching=(True|False)")
+_ASYNC = re.compile(r"[Aa]sync(?:hronous)? scheduling is (enabled|disabled)")
+_ASYNC_OFF = re.compile(r"Async scheduling (?:not supported|will be disabled)")
+_STRUCTURE = "vLLM model structure:"
+_GROUP = re.compile(r"^(?P<indent>\s*)\([\d\-, ]+\): (?P<count>\d+) x ")
+_LAYER = re.compile(r"^(?P<indent>\s*)\([^)]+\): (?P<cls>\w+)\((?P<inside>.*)$")
+_NOTICE = re.compile("|".join(NOTICES))
+
+
+def read_engine_facts(engine: str, log: str) -> EngineFacts:
+    """Facts of one start. ``engine`` selects the dialect; only vLLM's is known so far.
+
+    The layers counted are the target's: it is the first structure printed, a draft's comes after.
+    """
+    lines = list(_lines(log)) if engine == "vllm" else []
+    texts = [text for _, text in lines]
+    quantized, unquantized = _count_layers(lines)
+    tokens = _first(_KV_TOKENS, texts)
+    caching = _first(_PREFIX_CACHING, texts)
+    return EngineFacts(
+        version=_first(_VERSION, texts),
+        weight_kernels=_kernels(texts),
+        quantized_layers=quantized,
+        unquantized_layers=unquantized,
+        attention_backend=_first(_ATTENTION, texts) or _first(_ATTENTION_CLASS, texts),
+        kv_cache_tokens=None if tokens is None else int(tokens.replace(",", "")),
+        prefix_cache_enabled=None if caching is None else caching == "True",
+        async_scheduling=_async(texts),
+        notices=tuple(dict.fromkeys(text for text in texts if _NOTICE.search(text))),
+    )
+
+
+def _lines(log: str) -> Iterator[tuple[str, str]]:
+    """(which process, what it said), prefixes cut and the indentation of the message kept."""
+    for line in _ANSI.sub("", log).splitlines():
+        match = _PREFIX.match(line)
+        assert match is not None
+        yield match["who"] or "", line[match.end() :]
+
+
+def _first(pattern: re.Pattern[str], texts: Iterable[str]) -> str | None:
+    return next((match[1] for text in texts if (match := pattern.search(text))), None)
+
+
+def _kernels(texts: Iterable[str]) -> tuple[str, ...]:
+    found = (match for text in texts if (match := _KERNEL.search(text)))
+    return tuple(dict.fromkeys(f"{match[1]} for {match[2]}" for match in found))
+
+
+def _async(texts: list[str]) -> bool | None:
+    if any(_ASYNC_OFF.search(text) for text in texts):
+        return False
+    word = _first(_ASYNC, texts)
+    return None if word is None else word == "enabled"
+
+
+def _count_layers(lines: list[tuple[str, str]]) -> tuple[int | None, int | None]:
+    """(with ``quant=``, linear without); ``N x`` counts N times; (None, None) if unprinted.
+
+    The output head and the embeddings are not linear layers here: no recipe touches them.
+    """
+    start = next((i for i, (_, text) in enumerate(lines) if text.startswith(_STRUCTURE)), None)
+    if start is None:
+        return None, None
+    who, quantized, unquantized = lines[start][0], 0, 0
+    groups: list[tuple[int, int]] = []
+    for speaker, text in lines[start + 1 :]:
+        if speaker != who:
+            continue  # another rank speaks in between
+        if text.startswith(")") or not re.match(r"\s*[()\w]", text):
+            break
+        indent = len(text) - len(text.lstrip())
+        groups = [group for group in groups if group[0] < indent]
+        if group := _GROUP.match(text):
+            groups.append((indent, int(group["count"])))
+        weight = _product(groups)
+        layer = _LAYER.match(text)
+        if "quant=" in text:
+            quantized += weight
+        elif layer is not None and layer["cls"].endswith("Linear"):
+            unquantized += weight
+    return quantized, unquantized
+
+
+def _product(groups: list[tuple[int, int]]) -> int:
+    whole = 1
+    for _, count in groups:
+        whole *= count
+    return whole

@@ -1,0 +1,248 @@
+"""Every way in which a server process can disappoint."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.engines.conftest import MARK, Resolve
+from whet.core.errors import EngineLostError, EngineStartError
+from whet.engines.launch import Patience, serve_process
+
+QUICK = Patience(canary_s=1.0, grace_s=0.5, retry_pause_s=0.0)
+
+
+def wait_until(holds: Callable[[], bool], *, timeout_s: float = 15.0) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if holds():
+            return True
+        time.sleep(0.05)
+    return holds()
+
+
+def fakes() -> list[psutil.Process]:
+    """Scripted engines and their children that still run, wherever they hang in the tree."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        words = process.info["cmdline"] or []
+        if (
+            words[-1:] == [MARK]
+            and "supervise.py" not in " ".join(words)
+            and process.info["status"] != psutil.STATUS_ZOMBIE
+        ):
+            found.append(process)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> object:
+    yield
+    assert wait_until(lambda: not fakes()), [p.cmdline() for p in fakes()]
+
+
+def test_a_served_engine_has_generated(resolve: Resolve, tmp_path: Path) -> None:
+    with serve_process(resolve("serve"), log=tmp_path / "engine.log", patience=QUICK) as server:
+        assert server.start.canary_text == " fine"
+        assert server.start.attempts == 1
+        assert server.start.pid in {process.pid for process in fakes()}
+        assert server.base_url.endswith(str(server.start.port))
+        assert (server.memory_bytes() or 0) > 1_000_000
+        assert "serving with" in server.log_text()
+        server.ensure_alive()
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("oom", "ran out of memory; lower max_model_len"),
+        ("kv", "max_model_len to 2048 or less"),
+        ("arch", "FooForCausalLM"),
+        ("no_gpu", "nvidia-smi"),
+        ("killed", r"killed \(signal 9\)"),
+        ("silent", "last words were 'starting'"),
+    ],
+)
+def test_a_death_at_start_is_told_with_its_mend(
+    resolve: Resolve, tmp_path: Path, mode: str, said: str
+) -> None:
+    started = serve_process(resolve(mode), log=tmp_path / "engine.log", patience=QUICK)
+    with pytest.raises(EngineStartError, match=said), started:
+        pass
+
+
+def test_a_port_taken_every_time_is_given_up_after_one_retry(
+    resolve: Resolve, tmp_path: Path
+) -> None:
+    log = tmp_path / "engine.log"
+    with (
+        pytest.raises(EngineStartError, match="port was taken"),
+        serve_process(resolve("port"), log=log, patience=QUICK),
+    ):
+        pass
+    assert log.read_text().count("Address already in use") == 2
+
+
+@pytest.mark.parametrize("kind", ["port", "cache"])
+def test_a_fault_of_the_surroundings_is_tried_again(
+    resolve: Resolve, tmp_path: Path, kind: str
+) -> None:
+    with serve_process(
+        resolve(f"flaky:{kind}:{tmp_path}"), log=tmp_path / "engine.log", patience=QUICK
+    ) as server:
+        assert server.start.attempts == 2
+        assert "in use" not in server.log_text()  # the first attempt's words are not this one's
+        fresh = (tmp_path / "cache-root").read_text()
+        assert bool(fresh) == (kind == "cache")
+    assert not fresh or not Path(fresh).exists()
+
+
+def test_a_stranger_that_answers_on_the_port_is_not_taken_for_the_engine(
+    resolve: Resolve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve_process(resolve("serve"), log=tmp_path / "first.log", patience=QUICK) as first:
+        monkeypatch.setattr("whet.engines.launch.free_port", lambda: first.start.port)
+        monkeypatch.setattr("whet.engines.launch._POLL_S", 0.01)
+        with (
+            pytest.raises(EngineStartError, match="port was taken"),
+            serve_process(resolve("serve"), log=tmp_path / "second.log", patience=QUICK),
+        ):
+            pass
+
+
+def test_a_hang_is_cut_off_and_its_last_words_quoted(resolve: Resolve, tmp_path: Path) -> None:
+    hung = resolve("hang", ready_timeout_s=1.0)
+    with (
+        pytest.raises(EngineStartError, match=r"loading the weights.*ready_timeout_s"),
+        serve_process(hung, log=tmp_path / "engine.log", patience=QUICK),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("sick", "cannot generate: it said: RuntimeError: synthetic sampler exploded"),
+        ("empty", "without a single token"),
+        ("mute", "no answer in time"),
+    ],
+)
+def test_health_is_not_enough(resolve: Resolve, tmp_path: Path, mode: str, said: str) -> None:
+    with (
+        pytest.raises(EngineStartError, match=said),
+        serve_process(resolve(mode), log=tmp_path / "engine.log", patience=QUICK),
+    ):
+        pass
+
+
+def test_a_death_in_the_middle_is_noticed(resolve: Resolve, tmp_path: Path) -> None:
+    with serve_process(resolve("serve"), log=tmp_path / "engine.log", patience=QUICK) as server:
+        assert server.start.pid is not None
+        psutil.Process(server.start.pid).kill()
+
+        def lost() -> bool:
+            try:
+                server.ensure_alive()
+            except EngineLostError as error:
+                return "stopped while serving" in str(error)
+            return False
+
+        assert wait_until(lost)
+
+
+@pytest.mark.parametrize("mode", ["family", "stubborn"])
+def test_children_that_left_the_group_or_ignore_sigterm_go_too(
+    resolve: Resolve, tmp_path: Path, mode: str
+) -> None:
+    with serve_process(resolve(mode), log=tmp_path / "engine.log", patience=QUICK):
+        assert len(fakes()) == 3
+    assert fakes() == []
+
+
+def test_an_error_of_the_caller_reaps_as_well(resolve: Resolve, tmp_path: Path) -> None:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        serve_process(resolve("family"), log=tmp_path / "engine.log", patience=QUICK),
+    ):
+        raise KeyboardInterrupt
+    assert fakes() == []
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from whet.core.records import ResolvedEngine, decode
+from whet.engines.launch import serve_process
+import json
+resolved = decode(ResolvedEngine, json.loads(sys.argv[1]))
+with serve_process(resolved, log=Path(sys.argv[2])):
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_server_outlives_a_killed_owner(
+    resolve: Resolve, tmp_path: Path, number: signal.Signals
+) -> None:
+    import json
+
+    from whet.core.records import encode
+
+    words = [sys.executable, "-c", OWNER, json.dumps(encode(resolve("family")))]
+    owner = subprocess.Popen([*words, str(tmp_path / "engine.log")], stdout=subprocess.PIPE)
+    try:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"ready\n"
+        assert len(fakes()) == 3
+        owner.send_signal(number)
+        assert wait_until(lambda: not fakes())
+    finally:
+        owner.kill()
+        owner.wait()
+        assert owner.stdout is not None
+        owner.stdout.close()
+
+
+def test_a_killed_guardian_leaves_no_engine(resolve: Resolve, tmp_path: Path) -> None:
+    with serve_process(resolve("family"), log=tmp_path / "engine.log", patience=QUICK) as server:
+        assert server.start.pid is not None
+        guardian = psutil.Process(server.start.pid).parent()
+        assert guardian is not None
+        children = psutil.Process(server.start.pid).children()
+        guardian.kill()
+        assert wait_until(lambda: server.start.pid not in {p.pid for p in fakes()})
+        for (
+            child
+        ) in children:  # without a guardian they are orphans; a later test must not see them
+            child.kill()
+
+
+def test_secrets_reach_neither_the_log_file_nor_the_error(
+    resolve: Resolve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_TOKEN", "correct-horse-battery")
+    log = tmp_path / "engine.log"
+    with (
+        pytest.raises(EngineStartError) as caught,
+        serve_process(resolve("secret"), log=log, patience=QUICK),
+    ):
+        pass
+    assert "[redacted]" in log.read_text()
+    assert "correct-horse" not in log.read_text() + str(caught.value)
+
+
+def test_the_port_is_freed_for_the_next(resolve: Resolve, tmp_path: Path) -> None:
+    with serve_process(resolve("serve"), log=tmp_path / "engine.log", patience=QUICK) as server:
+        port = server.start.port
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", port))
