@@ -1,0 +1,17 @@
+"""Traffic of known make-up, sent in a closed loop, with the client's own health on the record."""
+
+from whet.load.aborted import TrialInterrupted, TrialLost
+from whet.load.plan import Draw, TrialPlan, Workload
+from whet.load.trial import run_trial
+from whet.load.workload import build_warmup, build_workload
+
+__all__ = [
+    "Draw",
+    "TrialInterrupted",
+    "TrialLost",
+    "TrialPlan",
+    "Workload",
+    "build_warmup",
+    "build_workload",
+    "run_trial",
+]

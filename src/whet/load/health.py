@@ -1,0 +1,132 @@
+"""Whether the client kept up: probes that run beside the load, and the bounds for a valid trial."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+import numpy as np
+
+from whet.core.errors import EngineError, MeasurementError
+from whet.core.records import ClientHealth, RequestEvent
+from whet.core.units import NS_PER_MS, ns_to_ms
+
+LATENESS_FLOOR_NS: Final = 10 * NS_PER_MS
+"""Lateness below this never invalidates: it is a twentieth of the tightest usual target, 200 ms."""
+
+LATENESS_SHARE: Final = 0.1
+"""Above the floor, the client may be late by a tenth of the median TTFT: more, and the figure that
+variants are ranked on is the client's own."""
+
+MAX_CPU_SHARE: Final = 0.9
+"""A loop that is busy nine tenths of the time queues what arrives, by M/D/1 about 4.5 services."""
+
+_LAG_EVERY_S: Final = 0.02
+_MEMORY_EVERY_S: Final = 0.25
+
+
+class LagProbe:
+    """How late the event loop runs what is due: a sleeper that notes when it really woke."""
+
+    def __init__(self) -> None:
+        """Starts with ``start``."""
+        self.lags_ns: list[int] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Probe until ``stop``."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the probe."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        period_ns = round(_LAG_EVERY_S * 1e9)
+        while True:
+            due_ns = time.monotonic_ns() + period_ns
+            await asyncio.sleep(_LAG_EVERY_S)
+            self.lags_ns.append(max(0, time.monotonic_ns() - due_ns))
+
+
+class MemorySampler:
+    """The highest reading of the server's memory while it is open, from a thread of its own."""
+
+    def __init__(self, read: Callable[[], int | None]) -> None:
+        """``read`` returns bytes, or None where the engine cannot tell."""
+        self._read = read
+        self._stop = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="whet-memory", daemon=True)
+        self.highest: int | None = None
+
+    def start(self) -> None:
+        """Sample until ``stop``."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; ``MeasurementError`` where the reading itself broke."""
+        self._stop.set()
+        self._thread.join()
+        if self._error is not None:
+            raise MeasurementError(
+                f"the server's memory could not be read: {self._error}"
+            ) from self._error
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._sample()
+                if self._stop.wait(_MEMORY_EVERY_S):
+                    return
+        except EngineError:
+            return  # the engine is gone: the requests in flight say so, with more to tell
+        except Exception as error:  # carried to the caller's thread, where ``stop`` raises it
+            self._error = error
+
+    def _sample(self) -> None:
+        value = self._read()
+        if value is not None:
+            self.highest = value if self.highest is None else max(self.highest, value)
+
+
+def judge_client(
+    events: Sequence[RequestEvent], *, lags_ns: Sequence[int], cpu_share: float
+) -> ClientHealth:
+    """The client's health over a trial; ``reason`` is set where it is not valid."""
+    delay = _p99([event.sent_ns - event.scheduled_ns for event in events])
+    lag = _p99(lags_ns)
+    bound = max(LATENESS_FLOOR_NS, round(LATENESS_SHARE * _median_ttft_ns(events)))
+    reasons = []
+    if delay > bound:
+        reasons.append(f"requests left {ns_to_ms(delay):.1f} ms late at p99")
+    if lag > bound:
+        reasons.append(f"the event loop ran {ns_to_ms(lag):.1f} ms late at p99")
+    if cpu_share > MAX_CPU_SHARE:
+        reasons.append(f"the client used {cpu_share:.0%} of a core")
+    told = (
+        f"{' and '.join(reasons)} (bound {ns_to_ms(bound):.1f} ms); free the machine of other work"
+    )
+    return ClientHealth(
+        dispatch_delay_p99_ns=delay,
+        loop_lag_p99_ns=lag,
+        cpu_share=cpu_share,
+        valid=not reasons,
+        reason=told if reasons else None,
+    )
+
+
+def _p99(values: Sequence[int]) -> int:
+    return round(float(np.quantile(values, 0.99))) if values else 0
+
+
+def _median_ttft_ns(events: Sequence[RequestEvent]) -> float:
+    ttfts = [event.chunk_ns[0] - event.scheduled_ns for event in events if event.chunk_ns]
+    return float(np.median(ttfts)) if ttfts else 0.0

@@ -1,0 +1,74 @@
+"""What a trial will send, as values."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from whet.client import CompletionCall
+from whet.core.records import PlannedRequest, WorkloadFacts
+
+TEMPERATURE = 0.0
+"""Greedy, so that every variant is asked for the same continuation of the same prompt."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draw:
+    """Which repetition is drawn, and how much of it.
+
+    The unique parts are fresh for every (``batch_size``, ``trial``) pair: one server measures many
+    cells, and a prompt that comes twice would be answered from the last cell's cache.
+    ``block_size`` is the engine's tokens a KV block, for the expected hit rate.
+    """
+
+    requests: int
+    batch_size: int
+    trial: int
+    block_size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """Requests and their make-up, locked by ``facts.sha256`` across variants."""
+
+    requests: tuple[PlannedRequest, ...]
+    facts: WorkloadFacts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialPlan:
+    """One timed repetition of a cell. ``warmup`` is sent first, at the same batch size."""
+
+    variant: str
+    batch_size: int
+    trial: int
+    workload: Workload
+    warmup: tuple[PlannedRequest, ...] = ()
+    request_timeout_s: float = 120.0
+    api_key: str | None = None
+
+
+def to_call(request: PlannedRequest) -> CompletionCall:
+    """The call that a planned request stands for.
+
+    Special tokens are kept in the text: a model that runs past its end token under ``ignore_eos``
+    would otherwise stream pieces without output.
+    """
+    return CompletionCall(
+        prompt_token_ids=request.prompt_token_ids,
+        max_tokens=request.max_tokens,
+        temperature=TEMPERATURE,
+        ignore_eos=True,
+        extra={"skip_special_tokens": False},
+    )
+
+
+def hash_requests(requests: Iterable[PlannedRequest]) -> str:
+    """sha256 over everything that is sent, in order; the model's name alone is left out."""
+    digest = hashlib.sha256()
+    for request in requests:
+        body = to_call(request).body(model=None, stream=True)
+        digest.update(json.dumps(body, sort_keys=True).encode() + b"\n")
+    return digest.hexdigest()

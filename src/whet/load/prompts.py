@@ -1,0 +1,84 @@
+"""From a system prompt and a user turn to the exact token ids that are sent."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from whet.core.errors import CheckpointError, UsageError
+
+
+class Renderer:
+    """One tokenizer with its chat template, or a plain join where it has none."""
+
+    def __init__(self, tokenizer: Any, *, max_tokens: int | None = None) -> None:
+        """``max_tokens`` bounds a whole prompt; a longer user turn is cut at a word."""
+        self._tokenizer = tokenizer
+        self._max_tokens = max_tokens
+
+    def render(self, system: str, user: str) -> tuple[int, ...]:
+        """Token ids of the conversation up to where the answer begins."""
+        ids = self._encode(system, user)
+        if self._max_tokens is None or len(ids) <= self._max_tokens:
+            return ids
+        return self._shortened(system, user.split(" "), self._max_tokens)
+
+    def _shortened(self, system: str, words: list[str], limit: int) -> tuple[int, ...]:
+        """The longest beginning of the user turn that fits, by bisection over words."""
+        kept: tuple[int, ...] = ()
+        fits, too_many = 0, len(words)
+        while too_many - fits > 1:
+            middle = (fits + too_many) // 2
+            ids = self._encode(system, " ".join(words[:middle]))
+            if len(ids) <= limit:
+                kept, fits = ids, middle
+            else:
+                too_many = middle
+        if not kept:
+            raise UsageError(
+                f"workload.max_input_tokens is {limit}, but a system prompt of the pool leaves no "
+                "room for a user turn; raise it or shorten the system prompts"
+            )
+        return kept
+
+    def _encode(self, system: str, user: str) -> tuple[int, ...]:
+        if self._tokenizer.chat_template is None:
+            return tuple(self._tokenizer.encode(f"{system}\n\n{user}"))
+        text = self._templated(system, user)
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _templated(self, system: str, user: str) -> str:
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        try:
+            return self._apply(messages)
+        except _template_error():  # Gemma's, for one, knows no system role
+            return self._apply([{"role": "user", "content": f"{system}\n\n{user}"}])
+
+    def _apply(self, messages: list[dict[str, str]]) -> str:
+        return str(
+            self._tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
+        )
+
+
+@lru_cache(maxsize=4)
+def load_renderer(folder: Path, max_tokens: int | None) -> Renderer:
+    """The tokenizer in ``folder``; ``CheckpointError`` where there is none that can be read."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"the tokenizer in {folder} cannot be read ({str(error).splitlines()[0]}); "
+            "check that tokenizer.json is there and whole"
+        ) from error
+    return Renderer(tokenizer, max_tokens=max_tokens)
+
+
+def _template_error() -> type[Exception]:
+    from jinja2 import TemplateError
+
+    return TemplateError

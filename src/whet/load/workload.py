@@ -1,0 +1,191 @@
+"""Build a workload: shared and unique prefixes in stated shares, every user turn its own."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from whet.core.records import PlannedRequest, WorkloadFacts
+from whet.core.spec import WorkloadSpec
+from whet.load.plan import Draw, Workload, hash_requests
+from whet.load.pool import PromptPool, read_pool
+from whet.load.prompts import Renderer, load_renderer
+from whet.load.sharing import shared_tokens
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Kind:
+    """What one request is made of: which length, and which shared prefix if any."""
+
+    long: bool
+    shared: int | None
+
+    @property
+    def prefix_id(self) -> str | None:
+        if self.shared is None:
+            return None
+        return f"{'long' if self.long else 'short'}-{self.shared}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Source:
+    """Where prompts come from. ``label`` sets one draw's unique parts apart from all others'."""
+
+    pool: PromptPool
+    renderer: Renderer
+    spec: WorkloadSpec
+    label: str
+
+    def prompt(self, kind: _Kind, index: int) -> tuple[int, ...]:
+        """The prompt of request ``index``: its ticket number makes the user turn unique."""
+        users = self.pool.user
+        user = users[_number(f"{self.label}/user/{index}") % len(users)]
+        ticket = f"{_number(f'{self.label}/ticket/{index}') % 10**10:010d}"
+        return self.renderer.render(self._system(kind, index), f"Ticket {ticket}\n{user}")
+
+    def _system(self, kind: _Kind, index: int) -> str:
+        texts = self.pool.systems(long=kind.long)
+        if kind.shared is None:
+            number = _number(f"{self.label}/system/{index}")
+            return f"Reference {number % 10**10:010d}\n{texts[number % len(texts)]}"
+        text = texts[kind.shared % len(texts)]
+        again = kind.shared // len(texts)  # more prefixes than texts: told apart by a first line
+        return text if again == 0 else f"Desk {again + 1}\n{text}"
+
+
+def build_workload(pool: Path, tokenizer: Path, spec: WorkloadSpec, *, draw: Draw) -> Workload:
+    """The timed requests of one trial at one batch size.
+
+    The same arguments give the same requests and the same hash. Raises ``UsageError`` for a pool
+    that lacks what the shares ask for, ``CheckpointError`` for a tokenizer that cannot be read.
+    """
+    source = _source(pool, tokenizer, spec, label=_label(spec, draw, "timed"))
+    kinds = _kinds(spec, draw.requests, seed=source.label)
+    prompts = [source.prompt(kind, index) for index, kind in enumerate(kinds)]
+    warm = _warm_prompts(source, spec)
+    shared = shared_tokens(prompts, warm=warm, block_size=draw.block_size)
+    requests = _plan(spec, kinds, prompts, shared)
+    return Workload(requests=requests, facts=_facts(spec, draw, requests, kinds))
+
+
+def build_warmup(
+    pool: Path, tokenizer: Path, spec: WorkloadSpec, *, draw: Draw
+) -> tuple[PlannedRequest, ...]:
+    """``draw.requests`` requests to send first and exclude: each shared prefix once, then a mix.
+
+    With 0 there is no warm-up. Where there are more shared prefixes than requests asked for, there
+    are as many requests as prefixes: the expected hit rate holds only once every one is warm.
+    """
+    if draw.requests == 0:
+        return ()
+    source = _source(pool, tokenizer, spec, label=_label(spec, draw, "warmup"))
+    every = _shared_kinds(spec)
+    rest = _kinds(spec, max(0, draw.requests - len(every)), seed=source.label)
+    kinds = [*every, *rest]
+    prompts = [source.prompt(kind, index) for index, kind in enumerate(kinds)]
+    shared = shared_tokens(prompts, warm=(), block_size=draw.block_size)
+    return _plan(spec, kinds, prompts, shared)
+
+
+def _source(pool: Path, tokenizer: Path, spec: WorkloadSpec, *, label: str) -> _Source:
+    return _Source(
+        pool=read_pool(pool),
+        renderer=load_renderer(tokenizer, spec.max_input_tokens),
+        spec=spec,
+        label=label,
+    )
+
+
+def _label(spec: WorkloadSpec, draw: Draw, role: str) -> str:
+    return f"{role}/{spec.seed}/{draw.batch_size}/{draw.trial}"
+
+
+def _number(text: str) -> int:
+    """A number that looks random and is the same on every machine."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def _kinds(spec: WorkloadSpec, count: int, *, seed: str) -> list[_Kind]:
+    """Exact shares rather than coin tosses: a trial of 16 requests has the make-up it states."""
+    shared = round(count * spec.shared_prefix_share)
+    kinds = []
+    for group, size in (("shared", shared), ("unique", count - shared)):
+        longs = round(size * spec.long_system_share)
+        for position in range(size):
+            long = position < longs
+            nth = position if long else position - longs
+            kinds.append(
+                _Kind(long=long, shared=nth % spec.shared_prefixes if group == "shared" else None)
+            )
+    random.Random(_number(seed)).shuffle(kinds)
+    return kinds
+
+
+def _shared_kinds(spec: WorkloadSpec) -> list[_Kind]:
+    """Every shared prefix that the shares let occur, once."""
+    if spec.shared_prefix_share == 0:
+        return []
+    lengths = [long for long, share in _length_shares(spec) if share > 0]
+    return [_Kind(long=long, shared=i) for long in lengths for i in range(spec.shared_prefixes)]
+
+
+def _length_shares(spec: WorkloadSpec) -> tuple[tuple[bool, float], ...]:
+    return ((False, 1 - spec.long_system_share), (True, spec.long_system_share))
+
+
+def _warm_prompts(source: _Source, spec: WorkloadSpec) -> list[tuple[int, ...]]:
+    """One stand-in for each shared prefix, as the warm-up leaves it in the cache."""
+    stand_in = _Source(
+        pool=source.pool, renderer=source.renderer, spec=spec, label=f"warm/{source.label}"
+    )
+    return [stand_in.prompt(kind, i) for i, kind in enumerate(_shared_kinds(spec))]
+
+
+def _plan(
+    spec: WorkloadSpec,
+    kinds: Sequence[_Kind],
+    prompts: Sequence[tuple[int, ...]],
+    shared: Sequence[int],
+) -> tuple[PlannedRequest, ...]:
+    return tuple(
+        PlannedRequest(
+            index=index,
+            prompt_token_ids=prompt,
+            max_tokens=_output_tokens(spec, len(prompt)),
+            prefix_id=kind.prefix_id,
+            shared_tokens=tokens,
+        )
+        for index, (kind, prompt, tokens) in enumerate(zip(kinds, prompts, shared, strict=True))
+    )
+
+
+def _output_tokens(spec: WorkloadSpec, input_tokens: int) -> int:
+    wanted = round(input_tokens / spec.input_output_ratio)
+    return min(max(wanted, spec.min_output_tokens), spec.max_output_tokens)
+
+
+def _facts(
+    spec: WorkloadSpec, draw: Draw, requests: Sequence[PlannedRequest], kinds: Sequence[_Kind]
+) -> WorkloadFacts:
+    """What was really drawn, not what was asked for."""
+    count = len(requests)
+    inputs = sum(len(request.prompt_token_ids) for request in requests)
+    outputs = sum(request.max_tokens for request in requests)
+    shared = [request.prefix_id for request in requests if request.prefix_id is not None]
+    reused = sum(request.shared_tokens for request in requests)
+    return WorkloadFacts(
+        sha256=hash_requests(requests),
+        requests=count,
+        shared_prefix_share=len(shared) / count,
+        long_system_share=sum(kind.long for kind in kinds) / count,
+        shared_prefixes=len(set(shared)),
+        input_tokens_mean=inputs / count,
+        output_tokens_mean=outputs / count,
+        input_output_ratio=inputs / outputs,
+        block_size=draw.block_size,
+        expected_hit_rate=reused / inputs,
+        seed=spec.seed,
+    )
