@@ -95,7 +95,7 @@ def value_axis(label: str, values: Sequence[float], *, zero: bool = True, unit: 
     """
     low, high = min(values), max(values)
     if low > 0 and high / low > _LOG_FROM:
-        return _log_axis(f"{label}, log scale", low, high, unit)
+        return _log_axis(f"{label} (log)", low, high, unit)
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
     if high - low <= 1e-12 * max(abs(high), 1.0):
@@ -115,9 +115,10 @@ def _log_axis(label: str, low: float, high: float, unit: str) -> Axis:
     bottom = max(step for step in steps if step <= low * (1 + 1e-9))
     top = min((step for step in steps if step >= high * (1 - 1e-9)), default=high)
     kept = [step for step in steps if bottom <= step <= top]
-    few = len(kept) > 8
-    decades = [step for step in kept if math.isclose(math.log10(step) % 1, 0, abs_tol=1e-6)]
-    ticks = tuple((step, _tick(step, step, unit)) for step in (decades if few else kept))
+    if len(kept) > 8:
+        decades = [step for step in kept if f"{step:e}".startswith("1.0")]
+        kept = decades[:: -(-len(decades) // 8)]
+    ticks = tuple((step, _tick(step, step, unit)) for step in kept)
     return Axis(label=label, low=bottom, high=top, ticks=ticks, log=True)
 
 

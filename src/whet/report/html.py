@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from whet.report.pictures import (
 from whet.report.sections import (
     blank_reasons,
     engine_rows,
+    env_words,
     evidence_groups,
     sizes_of,
     task_names,
@@ -73,6 +75,7 @@ def render_html(view: RunView) -> str:
     )
 
 
+@cache
 def _environment() -> Environment:
     made = Environment(
         loader=FileSystemLoader(_TEMPLATES),
@@ -89,6 +92,7 @@ def _environment() -> Environment:
         entry_words=rows.entry_words,
         is_corner=rows.is_corner,
         regression=rows.regression,
+        env_words=env_words,
         sizes_of=sizes_of,
         unit_summary=unit_summary,
     )

@@ -13,6 +13,7 @@ from whet.report import rows
 from whet.report.sections import (
     WORKLOAD_HEADS,
     engine_rows,
+    env_words,
     evidence_groups,
     sizes_of,
     task_names,
@@ -99,7 +100,7 @@ def _cells(view: RunView) -> Iterator[str]:
             state += ", **recommended**"
         lines.append([safe(row.variant), str(row.batch_size), *map(safe, figures), state])
     yield from table(["config", "batch size", *heads, "evidence"], lines)
-    yield "In brackets the 95% interval; `?` marks a percentile with too few samples to certify.\n"
+    yield "In brackets: the 95% interval; `?` marks a percentile with too few samples to certify.\n"
     told = [row for row in rows.comparison_rows(view) if row.note and row.state != "missing"]
     yield from (f"- {safe(row.variant)} @ {row.batch_size}: {safe(row.note or '')}" for row in told)
     yield ""
@@ -111,10 +112,13 @@ def _decision(view: RunView) -> Iterator[str]:
     for matrix in rows.matrix_tables(view.decision):
         yield f"## Decision matrix, {safe(matrix.tier)}\n"
         lines = [
-            [rows.target_words(target), *(_entry(rows.entry_words(entry)) for entry in entries)]
+            [
+                safe(rows.target_words(target)),
+                *(_entry(rows.entry_words(entry)) for entry in entries),
+            ]
             for target, entries in matrix.rows
         ]
-        heads = ["", *(rows.tolerance_words(tolerance) for tolerance in matrix.tolerances)]
+        heads = ["", *(safe(rows.tolerance_words(limit)) for limit in matrix.tolerances)]
         yield from table(heads, lines, left=len(heads))
     if view.decision.break_even:
         yield "## Where speculation stops paying\n"
@@ -196,7 +200,10 @@ def _serve_lines(view: RunView) -> Iterator[str]:
     yield "## Serve lines\n"
     for name in view.variants:
         if name in view.engines:
-            yield f"{safe(name)}:\n\n{fenced(view.engines[name].serve_line)}\n"
+            engine = view.engines[name]
+            yield f"{safe(name)}:\n\n{fenced(engine.serve_line)}\n"
+            if engine.env:
+                yield f"with {safe(env_words(engine))}\n"
 
 
 def _setup(view: RunView) -> Iterator[str]:

@@ -29,12 +29,8 @@ def load_charts(view: RunView) -> tuple[Chart, ...]:
     made = (
         _against_batch(view, "ttft-p50", "Time to first token, median", "ms", _ttft_p50),
         _against_batch(view, "ttft-p95", "Time to first token, p95", "ms", _ttft_p95),
-        _against_batch(
-            view, "throughput", "Throughput", "output tokens per second", lambda c: c.tps_mean
-        ),
-        _against_batch(
-            view, "cost", "Cost", "USD per 1M output tokens", lambda c: c.cost_per_1m_tokens
-        ),
+        _against_batch(view, "throughput", "Throughput", "output tokens / s", lambda c: c.tps_mean),
+        _against_batch(view, "cost", "Cost", "USD / 1M tokens", lambda c: c.cost_per_1m_tokens),
     )
     charts = [chart for chart in made if chart is not None]
     latency = [one for chart in charts if chart.id.startswith("ttft") for one in chart.series]
@@ -158,7 +154,7 @@ def _pareto(view: RunView, series: list[Series], joined: list[tuple[float, float
         id="pareto",
         title="Quality against cost",
         note="filled and joined: the Pareto front, with its batch sizes; bars: 95% interval",
-        x=value_axis("USD per 1M output tokens", costs, unit="$"),
+        x=value_axis("USD / 1M output tokens", costs, unit="$"),
         y=y,
         series=tuple(series),
         guides=tuple(Guide(y=t, label=f"{100 * t:g}% tolerance") for t in shown),

@@ -85,11 +85,11 @@ def _draw(axes: Axes, chart: Chart) -> None:
         axes.axhline(guide.y, color="#8a939d", linestyle=(0, (5, 4)), linewidth=0.9)
         axes.annotate(
             guide.label,
-            (1, guide.y),
+            (0, guide.y),
             xycoords=("axes fraction", "data"),
-            xytext=(0, 2),
+            xytext=(3, 2),
             textcoords="offset points",
-            ha="right",
+            ha="left",
             fontsize=8,
             color="#626b77",
         )
@@ -134,7 +134,14 @@ def _series(axes: Axes, series: Series) -> None:
         face = colour if point.sure else "white"
         edge = "white" if point.sure else colour
         axes.plot(
-            [point.x], [point.y], marker, markersize=6, markerfacecolor=face, markeredgecolor=edge
+            [point.x],
+            [point.y],
+            marker,
+            markersize=6,
+            markerfacecolor=face,
+            markeredgecolor=edge,
+            clip_on=False,
+            zorder=3,
         )
         if point.label:
             axes.annotate(
@@ -143,7 +150,10 @@ def _series(axes: Axes, series: Series) -> None:
                 xytext=(0, 6),
                 textcoords="offset points",
                 ha="center",
-                fontsize=8,
+                fontsize=8.5,
+                fontweight="bold",
+                color=_INK,
+                zorder=4,
             )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from whet.core.records import QuantizedCheckpoint, Verdict
+from whet.core.records import QuantizedCheckpoint, ResolvedEngine, Verdict
 from whet.core.units import human_duration
 from whet.report.text import DASH, Shown, number, percent, shown
 from whet.report.view import RunView
@@ -154,6 +155,11 @@ def engine_rows(view: RunView) -> tuple[tuple[str, tuple[tuple[str, str], ...]],
             pairs.append(("ready after", human_duration(start.ready_s)))
         made.append((name, tuple(pairs)))
     return tuple(made)
+
+
+def env_words(engine: ResolvedEngine) -> str:
+    """The environment that was set beside the command, quoted for a shell."""
+    return " ".join(f"{key}={shlex.quote(value)}" for key, value in engine.env)
 
 
 def workload_rows(view: RunView) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -33,6 +33,7 @@ def draw(chart: Chart, *, height: float = 300.0) -> Markup:
         *(band for series in chart.series for band in _spread(series, frame)),
         *_front(chart, frame),
         *(part for series in chart.series for part in _series(series, frame)),
+        *(label for series in chart.series for label in _labels(series, frame)),
         "</svg>",
     ]
     return Markup("").join(Markup(part) for part in parts)
@@ -79,7 +80,7 @@ def _axes(chart: Chart, frame: _Frame) -> Iterator[str]:
         f"{escape(chart.x.label)}</text>"
     )
     yield (
-        f'<text class="name mid" transform="translate(12 {centre:g}) rotate(-90)">'
+        f'<text class="name mid up" transform="translate(12 {centre:g}) rotate(-90)">'
         f"{escape(chart.y.label)}</text>"
     )
 
@@ -89,7 +90,7 @@ def _guides(chart: Chart, frame: _Frame) -> Iterator[str]:
         y = frame.y(guide.y)
         yield f'<path class="guide" d="M{frame.left:g} {y}H{frame.right:g}"/>'
         yield (
-            f'<text class="hint end" x="{frame.right:g}" y="{y - 4:g}">{escape(guide.label)}</text>'
+            f'<text class="hint" x="{frame.left + 4:g}" y="{y - 4:g}">{escape(guide.label)}</text>'
         )
 
 
@@ -134,13 +135,18 @@ def _series(series: Series, frame: _Frame) -> Iterator[str]:
     yield "</g>"
 
 
+def _labels(series: Series, frame: _Frame) -> Iterator[str]:
+    """Drawn last: a label is read over whatever lies beneath."""
+    for point in series.points:
+        if point.label:
+            x, y = frame.x(point.x), frame.y(point.y) - 9
+            yield f'<text class="tag mid" x="{x}" y="{y:g}">{escape(point.label)}</text>'
+
+
 def _dot(point: Point, marker: str, x: float, y: float) -> str:
     title = f"<title>{escape(point.hover)}</title>" if point.hover else ""
     hollow = "" if point.sure else " hollow"
-    label = f'<text class="hint mid" y="-9">{escape(point.label)}</text>' if point.label else ""
-    return (
-        f'<g class="dot{hollow}" transform="translate({x} {y})">{_shape(marker)}{label}{title}</g>'
-    )
+    return f'<g class="dot{hollow}" transform="translate({x} {y})">{_shape(marker)}{title}</g>'
 
 
 def _shape(marker: str) -> str:

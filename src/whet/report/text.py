@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 from whet.core.records import Estimate
@@ -32,12 +33,13 @@ class Shown:
     @property
     def full(self) -> str:
         """The marked text and its interval."""
-        return f"{self.marked} [{self.interval}]" if self.interval else self.marked
+        return f"{self.marked} ({self.interval})" if self.interval else self.marked
 
 
 EMPTY: Final = Shown(text=DASH)
 
 
+@lru_cache(maxsize=8192)  # a report repeats its names and labels thousands of times
 def clean(text: str) -> str:
     """``text`` without control and direction-changing characters, secrets redacted.
 

@@ -1,0 +1,126 @@
+"""Scales hold what they must show, and drawings say what the records say."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from whet.core.errors import UsageError
+from whet.report import RunView, write_png
+from whet.report.chart import step_axis, value_axis
+from whet.report.palette import styles
+from whet.report.pictures import load_charts, pareto_chart, speculation_chart, unit_charts
+from whet.report.svg import draw
+
+
+def test_linear_axis_ends_at_round_ticks() -> None:
+    axis = value_axis("ms", [13.0, 97.0])
+    assert (axis.low, axis.high, axis.log) == (0.0, 100.0, False)
+    assert [text for _, text in axis.ticks] == ["0", "20", "40", "60", "80", "100"]
+    assert axis.place(25.0) == pytest.approx(0.25)
+
+
+def test_wide_range_is_logarithmic() -> None:
+    axis = value_axis("ms", [3.0, 420.0])
+    assert axis.log
+    assert [value for value, _ in axis.ticks] == [2, 5, 10, 20, 50, 100, 200, 500]
+    assert axis.place(31.6227766) == pytest.approx(0.5)  # √(2 × 500)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(-1e6, 1e9), min_size=1, max_size=20), st.booleans())
+def test_axis_holds_every_value(values: list[float], zero: bool) -> None:
+    axis = value_axis("x", values, zero=zero)
+    slack = 1e-6 * (axis.high - axis.low)
+    assert axis.low < axis.high
+    assert axis.low - slack <= min(values)
+    assert max(values) <= axis.high + slack
+    places = [value for value, _ in axis.ticks]
+    assert places == sorted(set(places))
+    assert 1 <= len(places) <= 12
+
+
+def test_batch_sizes_stand_at_equal_steps() -> None:
+    axis = step_axis("batch", (1, 4, 32))
+    assert axis.ticks == ((0.0, "1"), (1.0, "4"), (2.0, "32"))
+
+
+def test_styles_are_distinct_and_the_baseline_neutral() -> None:
+    made = styles(["a", "base", *"bcdefghij"], "base")
+    assert len({(s.light, s.marker, s.dash) for s in made.values()}) == 11
+    assert made["base"].css == "v0"
+    assert list(made) == ["a", "base", *"bcdefghij"]
+
+
+def test_failed_cell_has_no_point_and_contradicted_one_is_flagged(whole: RunView) -> None:
+    chart = next(chart for chart in load_charts(whole) if chart.id == "throughput")
+    points = {series.name: series.points for series in chart.series}
+    assert [len(found) for found in points.values()] == [5, 5, 4, 5, 5]
+    flagged = [point for found in points.values() for point in found if point.label == "!"]
+    assert len(flagged) == 1
+    assert flagged[0].hover.endswith("a claim is contradicted")
+
+
+def test_latency_charts_share_one_scale_and_show_targets(whole: RunView) -> None:
+    median, p95 = load_charts(whole)[:2]
+    assert median.y == p95.y
+    assert [guide.y for guide in p95.guides] == [200.0, 500.0, 1000.0]
+
+
+def test_pareto_chart_leaves_out_what_cannot_count(whole: RunView) -> None:
+    chart = pareto_chart(whole)
+    assert chart is not None
+    # 25 cells less the failed and the contradicted one
+    assert sum(len(series.points) for series in chart.series) == 23
+    assert len(chart.front) == 2
+    assert sum(point.sure for series in chart.series for point in series.points) == 2
+
+
+def test_speculation_chart_compares_twins(whole: RunView) -> None:
+    chart = speculation_chart(whole)
+    assert chart is not None
+    assert [series.name for series in chart.series] == ["awq+spec", "awq+spec+cache"]
+    assert chart.calm == pytest.approx(0.021)
+
+
+def test_unit_charts_keep_the_layers_in_order(whole: RunView) -> None:
+    style = styles(["awq"], None)["awq"]
+    charts = unit_charts(whole.quantized["awq"], style)
+    assert [chart.title for chart in charts] == ["qkv", "o", "gate_up", "down"]
+    assert [point.x for point in charts[0].series[1].points] == list(range(32))
+
+
+def test_empty_run_has_no_charts(begun: RunView, tmp_path: Path) -> None:
+    assert load_charts(begun) == ()
+    assert pareto_chart(begun) is None
+    assert speculation_chart(begun) is None
+    with pytest.raises(UsageError, match="no figures to draw yet"):
+        write_png(begun, tmp_path / "picture.png")
+
+
+def test_svg_is_well_formed_and_inside_its_box(whole: RunView) -> None:
+    for chart in load_charts(whole):
+        root = ET.fromstring(str(draw(chart)))
+        _, _, width, height = map(float, root.attrib["viewBox"].split())
+        dots = [g.attrib["transform"] for g in root.iter("g") if "dot" in g.get("class", "")]
+        assert len(dots) == 24
+        for transform in dots:
+            x, y = map(float, re.findall(r"[-\d.]+", transform))
+            assert 0 <= x <= width
+            assert 0 <= y <= height
+
+
+def test_higher_is_drawn_higher(whole: RunView) -> None:
+    chart = next(chart for chart in load_charts(whole) if chart.id == "throughput")
+    root = ET.fromstring(str(draw(chart)))
+    first = next(g for g in root.iter("g") if g.get("class") == "v0")
+    tops = [float(d.attrib["transform"].split()[1].rstrip(")")) for d in first.findall("g")]
+    assert tops == sorted(tops, reverse=True)  # fp16's throughput rises with the batch size
+
+
+def test_picture_is_a_png(whole: RunView, tmp_path: Path) -> None:
+    write_png(whole, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")

@@ -1,0 +1,184 @@
+"""The page, the Markdown and the console: every cell told, nothing foreign taken as code."""
+
+import io
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from tests.report.run_factory import BATCH_SIZES, SCRIPT, VARIANTS
+from whet.core.store import RunStore
+from whet.report import (
+    RunView,
+    load_run,
+    print_decision,
+    print_report,
+    render_html,
+    render_markdown,
+    write_reports,
+)
+from whet.report.markdown import fenced, safe
+
+ALLOWED_TAGS = {
+    *("html", "head", "meta", "title", "link", "style", "body", "header", "main", "footer"),
+    *("section", "article", "nav", "div", "p", "span", "a", "b", "i", "em", "small", "ul", "li"),
+    *("h1", "h2", "h3", "h4", "dl", "dt", "dd", "pre", "table", "thead", "tbody", "tr", "th", "td"),
+    *("details", "summary", "figure", "figcaption", "svg", "g", "path", "circle", "rect", "text"),
+}
+
+
+class Page(HTMLParser):
+    """What a browser would make of the page: its elements and their visible text."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def printed(view: RunView, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    print_report(view, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_page_shows_every_cell(whole: RunView) -> None:
+    source = render_html(whole)
+    rows = re.findall(r'<span class="variant">.*?</span></td><td class="num">\d+</td>', source)
+    assert len(rows) >= len(VARIANTS) * len(BATCH_SIZES)
+    words = "".join(Page(source).words)
+    assert "Serve awq+cache with 8 requests in flight" in words
+    assert "failed: the engine ran out of device memory" in words
+    for cell in whole.cells:
+        if cell.tps_mean is not None:
+            assert f"{cell.tps_mean.value:,.0f}" in words or f"{cell.tps_mean.value:.1f}" in words
+
+
+def test_outcomes_of_the_matrix_look_different(whole: RunView) -> None:
+    cells = [a.get("class", "") for tag, a in Page(render_html(whole)).tags if tag == "td"]
+    named = [name for name in cells if name]
+    assert named.count("winner") == 3
+    assert named.count("none") == 3
+    assert named.count("no-significant-winner") + named.count("no-significant-winner chosen") == 3
+
+
+def test_uncertified_figure_is_dimmed(whole: RunView) -> None:
+    assert re.search(r'<span class="unsure"[^>]*>125 \?</span>', render_html(whole))
+
+
+@pytest.mark.parametrize("run", ["whole", "hostile", "interrupted", "begun"])
+def test_page_holds_no_code_and_loads_nothing(run: str, request: pytest.FixtureRequest) -> None:
+    source = render_html(request.getfixturevalue(run))
+    assert len(source.encode()) < 2_000_000
+    for tag, attributes in Page(source).tags:
+        assert tag in ALLOWED_TAGS
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            assert name not in ("src", "srcset", "action", "formaction", "data", "xlink:href")
+            if name == "href":
+                assert value == "data:," or (value or "").startswith("#")
+    style = source[source.index("<style>") : source.index("</style>")]
+    assert "url(" not in style
+    assert "@import" not in style
+
+
+def test_hostile_text_is_shown_as_text(hostile: RunView) -> None:
+    source = render_html(hostile)
+    assert "<script" not in source
+    words = "".join(Page(source).words)
+    assert words.count(SCRIPT) > 20
+    assert "{{ 7*7 }}" in words
+    assert "\x1b" not in source
+    assert "\u202e" not in source
+
+
+def test_markdown_has_every_cell_as_one_line(hostile: RunView) -> None:
+    text = render_markdown(hostile)
+    section = text[text.index("## Comparison") : text.index("## Decision matrix")]
+    for name in VARIANTS:
+        for size in BATCH_SIZES:
+            lines = [x for x in section.splitlines() if x.startswith(f"| {name} | {size} |")]
+            assert len(lines) == 1
+            assert len(re.findall(r"(?<!\\)\|", lines[0])) == 12
+
+
+def test_markdown_escapes_outside_its_fences(hostile: RunView) -> None:
+    outside = re.sub(r"^(`{3,})text\n.*?\n\1$", "", render_markdown(hostile), flags=re.S | re.M)
+    assert "<script" not in outside.replace(r"\<script", "")
+    assert "](javascript" not in outside.replace(r"\](javascript", "")
+
+
+def test_fence_outlasts_the_backticks_within() -> None:
+    assert fenced("a ```` b").splitlines() == ["`````text", "a ```` b", "`````"]
+    assert safe("a|b\n`c`") == r"a\|b \`c\`"
+
+
+def test_console_has_every_measured_cell(whole: RunView) -> None:
+    lines = printed(whole, width=140).splitlines()
+    assert sum(bool(re.search(r"\bproved$|recommended$", line.rstrip())) for line in lines) == 23
+    assert any("failed" in line and " 32 " in line for line in lines)
+    assert any("contradicted" in line for line in lines)
+    assert "no significant winner" in "\n".join(lines)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_console_fits_its_terminal(whole: RunView, width: int) -> None:
+    text = printed(whole, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text[: text.index("Decision matrix")]
+
+
+def test_console_obeys_no_foreign_codes(hostile: RunView) -> None:
+    text = printed(hostile)
+    assert "\x1b" not in text
+    assert "[link](javascript:alert(1))" in " ".join(text.split())  # not taken for mark-up
+
+
+def test_interrupted_run_is_told_as_such_everywhere(interrupted: RunView) -> None:
+    for text in (render_html(interrupted), render_markdown(interrupted), printed(interrupted)):
+        assert "This run is incomplete" in text
+        assert "awq has no figures at batch size 8, 16, 32." in text
+
+
+def test_decision_alone_can_be_printed(whole: RunView) -> None:
+    console = Console(file=io.StringIO(), width=100)
+    assert whole.decision is not None
+    print_decision(whole.decision, console)
+    assert isinstance(console.file, io.StringIO)
+    assert "Serve awq+cache" in console.file.getvalue()
+
+
+@pytest.mark.parametrize("run", ["whole", "hostile", "interrupted", "begun"])
+def test_every_file_is_written(run: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    view: RunView = request.getfixturevalue(run)
+    write_reports(view, tmp_path)
+    found = {path.name for path in tmp_path.iterdir()}
+    always = {"results.csv", "requests.parquet", "report.md", "report.html"}
+    assert found == always | ({"decision.json"} if view.decision else set())
+
+
+def test_parquet_keeps_every_request(whole: RunView, tmp_path: Path) -> None:
+    write_reports(whole, tmp_path)
+    table = pq.read_table(tmp_path / "requests.parquet")
+    assert table.num_rows == 75  # 25 trials of 3 requests
+    third = table.slice(2, 1).to_pylist()[0]
+    assert third["error"] == "timeout"
+    assert third["output_tokens"] is None
+    assert third["first_token_ns"] is None
+    assert table.slice(0, 1).to_pylist()[0]["chunk_ns"] == [5_000_000, 9_000_000]
+
+
+def test_a_report_can_be_written_again_from_disk(whole: RunView, tmp_path: Path) -> None:
+    again = load_run(RunStore.read(whole.root))
+    assert render_html(again) == render_html(whole)

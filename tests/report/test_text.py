@@ -1,0 +1,72 @@
+"""Figures as people read them; foreign text without teeth."""
+
+import pytest
+
+from whet.core.records import Estimate
+from whet.report.text import clean, moment, number, one_line, percent, plural, shown
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.00123456, "0.00123"),
+        (0.9876, "0.988"),
+        (1.234, "1.23"),
+        (-12.345, "-12.3"),
+        (123.456, "123"),
+        (1234.5, "1,234"),
+        (7_240_000_000, "7,240,000,000"),
+    ],
+)
+def test_three_significant_figures(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0, "0.0%"), (0.0061, "0.61%"), (0.582, "58.2%"), (1, "100%")]
+)
+def test_small_shares_keep_their_figures(share: float, text: str) -> None:
+    assert percent(share) == text
+
+
+def test_uncertified_figure_carries_a_question_mark() -> None:
+    sure = Estimate(value=101.2, low=90.0, high=112.0, samples=192)
+    assert shown(sure).full == "101 (90.0 … 112)"
+    unsure = Estimate(value=101.2, low=90.0, high=112.0, samples=12, certified=False)
+    assert shown(unsure).full == "101 ? (90.0 … 112)"
+
+
+def test_missing_is_a_dash_and_an_open_interval_is_none() -> None:
+    assert shown(None).full == "–"
+    assert shown(Estimate(value=3.0, low=None, high=4.0, samples=1)).full == "3.00"
+
+
+def test_ratio_is_shown_as_a_change() -> None:
+    assert shown(1.006, unit="+%").text == "+0.60%"
+    assert shown(0.88, unit="+%").text == "-12.0%"
+
+
+def test_escape_codes_and_direction_overrides_are_replaced() -> None:
+    assert clean("a\x1b[31mb\x07\u202ec\x9bd") == "a\ufffd[31mb\ufffd\ufffdc\ufffdd"
+    assert clean("lines\n\tstay") == "lines\n\tstay"
+    assert clean("lone \ud83d").encode() == "lone \ufffd".encode()
+
+
+def test_secrets_are_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "correct-horse-battery")
+    assert clean("token=correct-horse-battery") == "token=[redacted]"
+
+
+def test_one_line() -> None:
+    assert one_line(" two\n  lines\t") == "two lines"
+
+
+def test_plural() -> None:
+    assert plural(1, "request") == "1 request"
+    assert plural(1500, "request") == "1,500 requests"
+
+
+def test_moment() -> None:
+    assert moment("2026-11-20T09:30:00+00:00") == "2026-11-20 09:30 UTC"
+    assert moment("some day") == "some day"

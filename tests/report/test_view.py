@@ -1,0 +1,84 @@
+"""A run directory, whole or not, becomes one view."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.report.run_factory import VARIANTS, Texts, cell, make_run
+from whet.core.errors import StorageError
+from whet.core.store import RunStore
+from whet.report import RunView, load_run
+
+
+def test_whole_run_is_gathered(whole: RunView) -> None:
+    assert whole.variants == VARIANTS
+    assert whole.batch_sizes == (1, 4, 8, 16, 32)
+    assert len(whole.cells) == 25
+    assert len(whole.trials) == 25
+    assert len(whole.verdicts) == 25  # 5 weights, 2 × 5 speculation, 2 × 5 cache
+    assert set(whole.models) == {"target", "draft"}
+    assert set(whole.facts) == set(whole.engines) == set(whole.quality) == set(VARIANTS)
+    assert whole.baseline == "fp16"
+    assert whole.missing == ()
+
+
+def test_failed_cell_is_a_finding_not_missing(whole: RunView) -> None:
+    failed = whole.cell("awq+spec", 32)
+    assert failed is not None
+    assert failed.status == "failed"
+    assert whole.missing == ()
+
+
+def test_evidence_of_a_cell_is_its_worst_verdict(whole: RunView) -> None:
+    assert whole.evidence("awq+cache", 8) == "proved"
+    assert whole.evidence("awq+cache", 16) == "contradicted"
+    assert whole.evidence("awq+spec", 32) == "unproved"
+    assert whole.evidence("nothing", 1) is None
+
+
+def test_interrupted_run_says_what_it_lacks(interrupted: RunView) -> None:
+    assert "awq has no figures at batch size 8, 16, 32." in interrupted.missing
+    assert "fp16 has no quality record." in interrupted.missing
+    assert interrupted.missing[-1] == "No decision was made; go on with whet run --resume."
+    assert interrupted.decision is None
+
+
+def test_run_that_has_just_begun_is_empty(begun: RunView) -> None:
+    assert begun.spec is None
+    assert begun.environment is None
+    assert begun.cells == ()
+    assert begun.missing == ("No decision was made; go on with whet run --resume.",)
+
+
+def test_record_without_a_journal_line_is_not_read(tmp_path: Path) -> None:
+    store = make_run(tmp_path / "run", stop_after=1)
+    source = store.path("cells", "fp16--b001.json")
+    store.path("cells", "fp16--b004.json").write_bytes(source.read_bytes())
+    assert len(load_run(RunStore.read(store.root)).cells) == 1
+
+
+def test_repeat_of_the_baseline_is_no_row(tmp_path: Path) -> None:
+    root = make_run(tmp_path / "run", stop_after=1).root
+    again = replace(cell("fp16", 1, Texts()), variant="fp16.again")
+    with RunStore.open(root, resume=True) as store:
+        store.put("cells", "fp16.again--b001", again)
+    view = load_run(RunStore.read(root))
+    assert view.variants == VARIANTS
+    assert [item.variant for item in view.cells] == ["fp16"]
+
+
+def test_variant_that_preflight_left_out_is_not_missing(tmp_path: Path) -> None:
+    root = make_run(tmp_path / "run", stop_after=5).root
+    with RunStore.open(root, resume=True) as store:
+        store.note("infeasible", "awq+spec", status="failed", reason="too big")
+    missing = load_run(RunStore.read(root)).missing
+    assert not any(item.startswith("awq+spec has") for item in missing)
+    assert any(item.startswith("awq+cache has") for item in missing)
+
+
+def test_torn_spec_is_one_sentence(tmp_path: Path) -> None:
+    store = make_run(tmp_path / "run", stop_after=1)
+    (store.root / "resolved_spec.json").write_text('{"name": ', encoding="utf-8")
+    with pytest.raises(StorageError, match="not whole JSON; put it back"):
+        load_run(store)
