@@ -7,11 +7,14 @@ layer again, and row by row: δ·H·δᵀ is the error that one output channel a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from whet.core.errors import QuantizationError
+
+_MIN_BLOCK: Final = 512  # narrower products waste more than the symmetry saves
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,11 +34,15 @@ class InputMeter:
         self._gram = torch.zeros(channels, channels, device=device)
         self._abs = torch.zeros(channels, device=device)
         self._tokens = 0
+        # H is symmetric: eight column blocks from the diagonal down cost 9/16 of the whole product.
+        self._block = max(_MIN_BLOCK, channels // 8)
 
     def add(self, x: Tensor) -> None:
         """Add the rows of ``x`` [tokens, K]; padding must have been left out."""
         x = x.float()
-        self._gram.addmm_(x.T, x)
+        for start in range(0, x.shape[1], self._block):
+            stop = start + self._block
+            self._gram[start:, start:stop].addmm_(x[:, start:].T, x[:, start:stop])
         self._abs += x.abs().sum(dim=0)
         self._tokens += x.shape[0]
 
@@ -47,9 +54,9 @@ class InputMeter:
                 f"the activations that enter {name} are not finite; check that the source "
                 "checkpoint answers sensibly in 16 bit before quantizing it"
             )
-        return InputStats(
-            gram=self._gram / self._tokens, mean_abs=self._abs / self._tokens, tokens=self._tokens
-        )
+        gram = self._gram.div_(self._tokens).tril_()
+        gram += gram.tril(-1).T
+        return InputStats(gram=gram, mean_abs=self._abs / self._tokens, tokens=self._tokens)
 
 
 def row_errors(delta: Tensor, gram: Tensor) -> Tensor:

@@ -1,0 +1,129 @@
+"""Scales and ranges lower the true output error, also on degenerate weights."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from whet.core.errors import QuantizationError
+from whet.core.spec import RecipeSpec
+from whet.quant.awq import METHOD, candidates, search_clip, search_scale
+from whet.quant.gram import InputMeter, InputStats
+from whet.quant.methods import Fitted, UnitProblem, get_method
+from whet.quant.rounding import make_grid
+
+GRID = make_grid(RecipeSpec(group_size=32), torch.bfloat16)
+
+
+def stats_of(x: Tensor) -> InputStats:
+    meter = InputMeter(x.shape[1], torch.device("cpu"))
+    meter.add(x)
+    return meter.finish("x")
+
+
+def problem(weight: Tensor, x: Tensor, *, folds: bool = True, unclipped: int = 0) -> UnitProblem:
+    return UnitProblem(
+        name="layers.0.down",
+        weight=weight,
+        stats=stats_of(x),
+        snap=torch.Tensor.contiguous if folds else None,
+        unclipped_rows=unclipped,
+        grid=GRID,
+    )
+
+
+def replayed(weight: Tensor, x: Tensor, fit: Fitted) -> float:
+    """‖X(W−Ŵ)ᵀ‖² by running the layer in float64."""
+    stored = GRID.round(fit.weight, fit.scale) / fit.column_scale
+    return float((x.double() @ (stored - weight).double().T).square().sum())
+
+
+def with_outliers(seed: int) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(seed)
+    x = torch.randn(400, 96)
+    x[:, [5, 33, 70]] *= 40
+    return torch.randn(24, 96), x
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_outlier_channels_lose_less_than_with_rounding_to_nearest(seed: int) -> None:
+    weight, x = with_outliers(seed)
+    unit = problem(weight, x)
+    nearest = get_method("rtn").fit(unit)
+    fit = METHOD.fit(unit)
+    assert fit.ratio is not None
+    assert fit.ratio > 0
+    assert replayed(weight, x, fit) < 0.5 * replayed(weight, x, nearest)
+
+
+def test_the_chosen_candidate_is_the_best_when_every_one_is_run() -> None:
+    weight, x = with_outliers(7)
+    unit = problem(weight, x)
+    assert unit.stats is not None
+    losses = {}
+    for ratio, scale in candidates(weight, unit.stats, 32):
+        stored = GRID.round(weight * scale, GRID.scales(weight * scale)) / scale
+        losses[ratio] = float((x.double() @ (stored - weight).double().T).square().sum())
+    _, chosen = search_scale(unit, unit.stats)
+    assert chosen == min(losses, key=losses.__getitem__)
+
+
+def test_nothing_to_absorb_a_scale_means_no_scale() -> None:
+    weight, x = with_outliers(1)
+    fit = METHOD.fit(problem(weight, x, folds=False))
+    assert fit.ratio is None
+    assert torch.equal(fit.column_scale, torch.ones(96))
+
+
+def test_clipping_never_adds_error_to_any_row() -> None:
+    torch.manual_seed(3)
+    weight = torch.randn(64, 96) ** 3  # heavy tails make clipping worth while
+    x = torch.randn(300, 12) @ torch.randn(12, 96)  # correlated: the diagonal blocks mislead
+    stats = stats_of(x)
+    full = GRID.scales(weight)
+    clipped = search_clip(weight, full, stats.gram, GRID)
+
+    def rows(scale: Tensor) -> Tensor:
+        return (x.double() @ (GRID.round(weight, scale) - weight).double().T).square().sum(dim=0)
+
+    assert bool((rows(clipped) <= rows(full) * (1 + 1e-4)).all())
+    assert rows(clipped).sum() < 0.95 * rows(full).sum()
+
+
+def test_rows_that_must_not_be_clipped_keep_their_range() -> None:
+    torch.manual_seed(4)
+    weight, x = torch.randn(20, 96) ** 3, torch.randn(200, 96)
+    fit = METHOD.fit(problem(weight, x, unclipped=8))
+    full = GRID.scales(fit.weight)
+    assert torch.equal(fit.scale[:8], full[:8])
+    assert not torch.equal(fit.scale[8:], full[8:])
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 999),
+    dead=st.integers(0, 96),
+    zero_rows=st.integers(0, 6),
+    peak=st.sampled_from([1.0, 1e4, 1e-4]),
+)
+def test_degenerate_inputs_and_weights_give_finite_answers(
+    seed: int, dead: int, zero_rows: int, peak: float
+) -> None:
+    torch.manual_seed(seed)
+    weight, x = torch.randn(6, 96), torch.randn(50, 96)
+    weight[:zero_rows] = 0
+    weight[:, 32:64] = 0
+    x[:, :dead] = 0
+    x[:, -1] *= peak
+    unit = problem(weight, x)
+    fit = METHOD.fit(unit)
+    for tensor in (fit.weight, fit.scale, fit.column_scale):
+        assert bool(torch.isfinite(tensor).all())
+    nearest = get_method("rtn").fit(unit)
+    assert replayed(weight, x, fit) <= replayed(weight, x, nearest) * (1 + 1e-3) + 1e-9
+
+
+def test_an_unknown_method_names_the_near_one() -> None:
+    with pytest.raises(QuantizationError, match="did you mean 'awq'"):
+        get_method("awqq")
