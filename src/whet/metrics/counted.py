@@ -1,0 +1,45 @@
+"""Figures from the server's own counters, read before and after the timed requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from whet.core.records import TrialRecord
+
+ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
+DRAFTS = "vllm:spec_decode_num_drafts_total"
+HITS = "vllm:prefix_cache_hits_total"
+QUERIES = "vllm:prefix_cache_queries_total"
+
+
+def acceptance_length(trials: Sequence[TrialRecord]) -> float | None:
+    """1 + Δaccepted ÷ Δdrafts over all trials; None where nothing was drafted or counted.
+
+    Tokens that a verification step yields, its own bonus token included (Leviathan et al. 2023).
+    """
+    ratio = _ratio(trials, ACCEPTED, DRAFTS)
+    return None if ratio is None else 1 + ratio
+
+
+def prefix_hit_rate(trials: Sequence[TrialRecord]) -> float | None:
+    """Δhits ÷ Δqueries in tokens over all trials; None where the cache was not asked at all."""
+    return _ratio(trials, HITS, QUERIES)
+
+
+def rise(trial: TrialRecord, name: str) -> float | None:
+    """By how much a counter rose; None where it is missing or fell (the server was restarted)."""
+    if trial.counters_before is None or trial.counters_after is None:
+        return None
+    before, after = trial.counters_before.get(name), trial.counters_after.get(name)
+    if after is None or (before is not None and after < before):
+        return None
+    return after - (before or 0.0)  # a labelled counter appears with its first count
+
+
+def _ratio(trials: Sequence[TrialRecord], above: str, below: str) -> float | None:
+    rises = [(rise(trial, above), rise(trial, below)) for trial in trials]
+    whole = [(a, b) for a, b in rises if a is not None and b is not None]
+    total = sum(b for _, b in whole)
+    if len(whole) < len(rises) or total == 0:
+        return None
+    return sum(a for a, _ in whole) / total

@@ -1,0 +1,142 @@
+"""A cell's figures from its trials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from whet.core.records import CellSummary, Estimate, RequestEvent, TrialRecord
+from whet.core.units import GB, NS_PER_MS
+from whet.metrics.counted import acceptance_length, prefix_hit_rate
+from whet.metrics.estimates import mean_rate, quantile_estimate
+from whet.metrics.requests import RequestFigures, request_figures
+from whet.metrics.usable import trial_problem, usable_trials
+from whet.metrics.window import one_request, output_tokens, rate_blocks, window_s
+
+_SECONDS_PER_HOUR = 3600
+_TOKENS = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellContext:
+    """What the events do not say. ``memory_kind`` is ``device`` or ``resident``.
+
+    Objectives in ms bound TTFT, TPOT and E2E for goodput; None leaves one out.
+    """
+
+    price_usd_per_hour: float
+    memory_kind: str
+    expected_hit_rate: float | None = None
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    e2e_ms: float | None = None
+
+
+def summarise(trials: Sequence[TrialRecord], *, cell: CellContext) -> CellSummary:
+    """One variant at one batch size; ``trials`` must hold at least one, all of the same cell.
+
+    Figures come from the usable trials alone; any other makes the cell failed (or interrupted) and
+    says why, with the figures beside it. Failed requests are counted in ``errors``.
+    """
+    good = usable_trials(trials)
+    problems = [said for trial in trials if (said := trial_problem(trial)) is not None]
+    figures = [f for trial in good for e in trial.requests if (f := request_figures(e)) is not None]
+    tps = _rate(good, output_tokens)
+    events = [event for trial in trials for event in trial.requests]
+    return CellSummary(
+        variant=trials[0].variant,
+        batch_size=trials[0].batch_size,
+        status=_status(trials, problems),
+        trials=len(good),
+        requests=len(events),
+        errors=sum(event.error is not None for event in events),
+        ttft_p50_ms=_latency(figures, lambda f: f.ttft_ns, 0.50),
+        ttft_p95_ms=_latency(figures, lambda f: f.ttft_ns, 0.95),
+        tpot_p50_ms=_latency(figures, lambda f: f.tpot_ns, 0.50),
+        tpot_p95_ms=_latency(figures, lambda f: f.tpot_ns, 0.95),
+        e2e_p50_ms=_latency(figures, lambda f: f.e2e_ns, 0.50),
+        e2e_p95_ms=_latency(figures, lambda f: f.e2e_ns, 0.95),
+        itl_p50_ms=_gaps(figures),
+        tps_mean=tps,
+        rps_mean=_rate(good, one_request),
+        goodput_rps=_goodput(good, cell),
+        cost_per_1m_tokens=cost_per_1m_tokens(tps, cell.price_usd_per_hour),
+        memory_gb=_memory_gb(good),
+        memory_kind=cell.memory_kind,
+        acceptance_length=acceptance_length(good),
+        prefix_hit_rate=prefix_hit_rate(good),
+        expected_hit_rate=cell.expected_hit_rate,
+        window_s=sum(window_s(trial) for trial in good) if good else None,
+        warmup_excluded=sum(trial.excluded_warmup for trial in trials),
+        failure="; ".join(problems) or None,
+    )
+
+
+def cost_per_1m_tokens(tps: Estimate | None, price_usd_per_hour: float) -> Estimate | None:
+    """Hourly price ÷ output tokens an hour × 10⁶, in USD; the rate's interval, turned over."""
+    if tps is None or tps.value <= 0:
+        return None
+
+    def cost(rate: float | None) -> float | None:
+        return price_usd_per_hour / (rate * _SECONDS_PER_HOUR) * _TOKENS if rate else None
+
+    return Estimate(
+        value=price_usd_per_hour / (tps.value * _SECONDS_PER_HOUR) * _TOKENS,
+        low=cost(tps.high),
+        high=cost(tps.low),
+        samples=tps.samples,
+        certified=tps.certified,
+    )
+
+
+def meets(event: RequestEvent, cell: CellContext) -> bool:
+    """Whether a request met every objective; an error is a miss, and so is a figure not known."""
+    figures = request_figures(event)
+    if figures is None:
+        return False
+    bounds = (
+        (figures.ttft_ns, cell.ttft_ms),
+        (figures.tpot_ns if (figures.output_tokens or 2) > 1 else 0, cell.tpot_ms),
+        (figures.e2e_ns, cell.e2e_ms),
+    )
+    return all(
+        value is not None and value <= limit_ms * NS_PER_MS
+        for value, limit_ms in bounds
+        if limit_ms is not None
+    )
+
+
+def _status(trials: Sequence[TrialRecord], problems: Sequence[str]) -> str:
+    if any(trial.status == "interrupted" for trial in trials):
+        return "interrupted"
+    return "failed" if problems else "complete"
+
+
+def _latency(
+    figures: Sequence[RequestFigures], of: Callable[[RequestFigures], float | None], p: float
+) -> Estimate | None:
+    return quantile_estimate([v / NS_PER_MS for f in figures if (v := of(f)) is not None], p)
+
+
+def _gaps(figures: Sequence[RequestFigures]) -> Estimate | None:
+    return quantile_estimate([gap / NS_PER_MS for f in figures for gap in f.itl_ns], 0.50)
+
+
+def _rate(
+    trials: Sequence[TrialRecord], weight: Callable[[RequestEvent], float]
+) -> Estimate | None:
+    if not trials:
+        return None
+    completed = sum(event.error is None for trial in trials for event in trial.requests)
+    return mean_rate([rate_blocks(trial, weight) for trial in trials], samples=completed)
+
+
+def _goodput(trials: Sequence[TrialRecord], cell: CellContext) -> Estimate | None:
+    if cell.ttft_ms is None and cell.tpot_ms is None and cell.e2e_ms is None:
+        return None
+    return _rate(trials, lambda event: float(meets(event, cell)))
+
+
+def _memory_gb(trials: Sequence[TrialRecord]) -> float | None:
+    read = [trial.memory_bytes for trial in trials if trial.memory_bytes is not None]
+    return max(read) / GB if read else None
