@@ -189,7 +189,7 @@ async def _stream(
     sent += script.fault in ("split_utf8", "invalid_utf8")  # these add a token of their own
     _finish(script, data, out, sent)
     server.count(script, prompt=_prompt_tokens(data), output=sent)
-    return True
+    return script.fault != "close_after"  # a kept connection that is closed without a word
 
 
 def _finish(script: Script, data: dict[str, Any], out: asyncio.StreamWriter, sent: int) -> None:

@@ -1,0 +1,135 @@
+"""Requests without streaming, counters, and the forms of a call."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.scripted_server import scripted_server
+from whet.client import (
+    CompletionCall,
+    Endpoint,
+    Failure,
+    HttpError,
+    complete_many,
+    get_text,
+    parse_counters,
+    post_json,
+    post_many,
+    scrape,
+)
+from whet.core.errors import EngineLostError, MeasurementError, UsageError
+
+COUNTERS = """
+# HELP vllm:prefix_cache_hits_total Hits.
+# TYPE vllm:prefix_cache_hits_total counter
+vllm:prefix_cache_hits_total{engine="0",model_name="a"} 10.0
+vllm:prefix_cache_hits_total{engine="1",model_name="a{\\"}"} 5.0 1700000000000
+vllm:prefix_cache_hits_created{engine="0"} 1.7e9
+vllm:accepted_per_pos_total{engine="0",position="0"} 7
+vllm:accepted_per_pos_total{engine="0",position="1"} 3
+vllm:ttft_seconds_bucket{le="0.1"} 4
+vllm:ttft_seconds_sum 0.25
+vllm:broken NaN
+up 1
+not a sample
+"""
+
+
+def test_counters_are_summed_over_labels_and_split_by_position() -> None:
+    assert dict(parse_counters(COUNTERS)) == {
+        "vllm:prefix_cache_hits_total": 15.0,
+        "vllm:accepted_per_pos_total": 10.0,
+        'vllm:accepted_per_pos_total{position="0"}': 7.0,
+        'vllm:accepted_per_pos_total{position="1"}': 3.0,
+        "vllm:ttft_seconds_sum": 0.25,
+        "up": 1.0,
+    }
+
+
+def test_a_counter_that_is_not_exported_is_none_and_not_zero() -> None:
+    with scripted_server(hit_share=0.5) as server:
+        post_many(server.url, "/v1/completions", [{"prompt": [1]}], concurrency=1, timeout_s=5)
+        server.counters["vllm:there_total"] = 0.0
+        counters = scrape(server.url)
+    assert counters.get("vllm:there_total") == 0.0
+    assert counters.get("vllm:spec_decode_num_drafts_total") is None
+
+
+def test_answers_keep_the_order_of_the_questions_and_failures_their_place() -> None:
+    slow_first = [{"prompt": "a", "max_tokens": n, "script": {"ttft_s": 0.05 / n}} for n in (1, 2)]
+    bodies = [*slow_first, {"prompt": "a", "script": {"status": 503}}]
+    bodies += [{"prompt": "a", "script": {"fault": "not_json"}}]
+    with scripted_server() as server:
+        got = post_many(server.url, "/v1/completions", bodies, concurrency=4, timeout_s=5)
+    first, second, refused, foreign = got
+    assert isinstance(first, dict)
+    assert isinstance(second, dict)
+    assert [a["usage"]["completion_tokens"] for a in (first, second)] == [1, 2]
+    assert isinstance(refused, Failure)
+    assert isinstance(foreign, Failure)
+    assert (refused.error, foreign.error) == ("http_503", "bad_json")
+
+
+def test_prompts_and_chats_can_be_asked_together() -> None:
+    chat = CompletionCall(messages=({"role": "user", "content": "hi"},), max_tokens=2)
+    with scripted_server() as server:
+        got = complete_many(
+            server.url,
+            "scripted",
+            [chat, CompletionCall(prompt="a b", max_tokens=3)],
+            concurrency=2,
+            timeout_s=5,
+        )
+        assert {"messages", "prompt"} == {k for r in server.requests for k in r} & {
+            "messages",
+            "prompt",
+        }
+    assert [a.text for a in got] == ["t t ", "t t t "]
+
+
+def test_nobody_there_and_an_http_error_are_told_apart() -> None:
+    with pytest.raises(EngineLostError, match="cannot be reached"):
+        get_text("http://127.0.0.1:9", "/metrics")
+    with scripted_server(metrics=False) as server:
+        with pytest.raises(HttpError) as caught:
+            scrape(server.url)
+        assert caught.value.status == 404
+        with pytest.raises(EngineLostError, match="no answer within"):
+            post_json(server.url, "/v1/completions", {"script": {"ttft_s": 9}}, timeout_s=0.1)
+        with pytest.raises(MeasurementError, match="other than JSON"):
+            post_json(server.url, "/v1/completions", {"script": {"fault": "not_json"}})
+
+
+def test_a_call_has_exactly_one_form_of_prompt() -> None:
+    for call in (CompletionCall(), CompletionCall(prompt="a", prompt_token_ids=(1,))):
+        with pytest.raises(UsageError, match="needs one prompt"):
+            call.body(model="m", stream=False)
+
+
+def test_fields_of_one_engine_are_sent_only_when_asked_for() -> None:
+    body = CompletionCall(prompt="a").body(model="m", stream=True)
+    assert body["stream_options"] == {"include_usage": True}
+    assert "ignore_eos" not in body
+    assert CompletionCall(prompt="a", ignore_eos=True).body(model="m", stream=True)["ignore_eos"]
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://h:8000/v1/", ("h", 8000, False, "")),
+        ("https://api.example.org/openai/v1", ("api.example.org", 443, True, "/openai")),
+        ("http://[::1]:7", ("::1", 7, False, "")),
+    ],
+)
+def test_a_base_url_is_understood_with_and_without_v1(
+    url: str, said: tuple[str, int, bool, str]
+) -> None:
+    endpoint = Endpoint.parse(url, api_key="sk-secret-secret")
+    assert (endpoint.host, endpoint.port, endpoint.tls, endpoint.prefix) == said
+    assert "secret" not in repr(endpoint)
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://h", "http://", "http://h:99999"])
+def test_what_is_no_url_is_refused_with_the_form_to_write(url: str) -> None:
+    with pytest.raises(UsageError, match="http://host:port"):
+        Endpoint.parse(url)
