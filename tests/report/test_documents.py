@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from tests.report.run_factory import BATCH_SIZES, SCRIPT, VARIANTS
+from tests.report.run_texts import BATCH_SIZES, SCRIPT, VARIANTS
 from whet.core.store import RunStore
 from whet.report import (
     RunView,
@@ -175,10 +176,34 @@ def test_parquet_keeps_every_request(whole: RunView, tmp_path: Path) -> None:
     third = table.slice(2, 1).to_pylist()[0]
     assert third["error"] == "timeout"
     assert third["output_tokens"] is None
-    assert third["first_token_ns"] is None
-    assert table.slice(0, 1).to_pylist()[0]["chunk_ns"] == [5_000_000, 9_000_000]
+    assert third["chunk_ns"] == []
+    first = table.slice(0, 1).to_pylist()[0]
+    assert (first["variant"], first["batch_size"], first["trial"]) == ("fp16", 1, 0)
+    assert first["chunk_ns"] == [5_000_000, 9_000_000]
+    assert "string" in str(table.schema.field("detail").type)  # though every value is missing
+
+
+def test_nothing_qualifies_is_an_answer(whole: RunView) -> None:
+    assert whole.decision is not None
+    view = replace(whole, decision=replace(whole.decision, recommendation=None, pareto=()))
+    for text in (render_html(view), render_markdown(view), printed(view)):
+        assert "Nothing qualifies" in text
+        assert "Serve awq" not in text
+
+
+def test_run_of_one_cell_can_be_drawn(whole: RunView) -> None:
+    view = replace(whole, cells=whole.cells[:1], variants=("fp16",))
+    assert render_html(view).count('class="dot') >= 4
 
 
 def test_a_report_can_be_written_again_from_disk(whole: RunView, tmp_path: Path) -> None:
     again = load_run(RunStore.read(whole.root))
     assert render_html(again) == render_html(whole)
+
+
+def test_reader_is_told_what_memory_and_cost_mean(whole: RunView) -> None:
+    resident = tuple(replace(cell, memory_kind="resident") for cell in whole.cells)
+    view = replace(whole, cells=resident)
+    for text in (render_html(view), render_markdown(view), printed(view)):
+        assert "Memory is resident memory on the CPU, not device memory." in text
+        assert "2.49 an hour (list price, on demand)." in text

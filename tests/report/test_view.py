@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.run_factory import VARIANTS, Texts, cell, make_run
+from tests.report.run_factory import make_run
+from tests.report.run_setting import cell
+from tests.report.run_texts import VARIANTS, Texts
 from whet.core.errors import StorageError
 from whet.core.store import RunStore
 from whet.report import RunView, load_run

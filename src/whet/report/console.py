@@ -10,6 +10,7 @@ from rich.text import Text
 
 from whet.core.records import Decision, MatrixEntry, Recommendation
 from whet.report import rows
+from whet.report.sections import reading_notes
 from whet.report.text import one_line, shown
 from whet.report.view import RunView
 
@@ -100,6 +101,8 @@ def _print_notes(view: RunView, console: Console) -> None:
     """Why rows carry no figures, or figures that do not count."""
     told = [row for row in rows.comparison_rows(view) if row.note and row.state != "missing"]
     console.print(_plain("? too few samples to certify this percentile", "dim"))
+    for note in reading_notes(view):
+        console.print(_plain(note, "dim"))
     for row in told:
         console.print(_plain(f"{row.variant} @ {row.batch_size}: {row.note}", "dim"))
     for item in view.decision.excluded if view.decision else ():

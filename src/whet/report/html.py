@@ -27,6 +27,7 @@ from whet.report.sections import (
     engine_rows,
     env_words,
     evidence_groups,
+    reading_notes,
     sizes_of,
     task_names,
     tiles,
@@ -71,6 +72,7 @@ def render_html(view: RunView) -> str:
             tasks=task_names(view),
             workloads=workload_rows(view),
             engines=engine_rows(view),
+            notes=reading_notes(view),
         )
     )
 

@@ -15,6 +15,7 @@ from whet.report.sections import (
     engine_rows,
     env_words,
     evidence_groups,
+    reading_notes,
     sizes_of,
     task_names,
     unit_summary,
@@ -101,6 +102,7 @@ def _cells(view: RunView) -> Iterator[str]:
         lines.append([safe(row.variant), str(row.batch_size), *map(safe, figures), state])
     yield from table(["config", "batch size", *heads, "evidence"], lines)
     yield "In brackets: the 95% interval; `?` marks a percentile with too few samples to certify.\n"
+    yield from (f"- {safe(note)}" for note in reading_notes(view))
     told = [row for row in rows.comparison_rows(view) if row.note and row.state != "missing"]
     yield from (f"- {safe(row.variant)} @ {row.batch_size}: {safe(row.note or '')}" for row in told)
     yield ""

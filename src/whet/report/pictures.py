@@ -14,7 +14,6 @@ from whet.report.text import number, percent
 from whet.report.view import RunView
 
 _Pick = Callable[[CellSummary], Estimate | None]
-_SPECULATION_METRICS: Final = ("tps_mean", "rps_mean", "cost_per_1m_tokens")
 RTN_STYLE: Final = Style(css="v0", light=NEUTRAL[0], dark=NEUTRAL[1], marker="circle", dash="3 3")
 
 
@@ -102,45 +101,41 @@ def _extent(series: Iterable[Series]) -> Iterable[float]:
 
 
 def pareto_chart(view: RunView) -> Chart | None:
-    """Perplexity regression against cost, every complete cell, the front joined."""
+    """Perplexity regression against cost, every cell that counts, the front joined."""
     front = set(view.decision.pareto) if view.decision else set()
     look = variant_styles(view)
     series, joined = [], []
     for name in view.variants:
         loss = regression(view.quality.get(name))
-        if loss is None:
-            continue
         points = []
         for cell in view.cells:
-            cost = cell.cost_per_1m_tokens
-            if cell.variant != name or cell.status != "complete" or cost is None:
-                continue
-            if view.evidence(name, cell.batch_size) in UNPROVEN:
+            cost, counts = cell.cost_per_1m_tokens, cell.status == "complete"
+            unproven = view.evidence(name, cell.batch_size) in UNPROVEN
+            if cell.variant != name or not counts or unproven or cost is None or loss is None:
                 continue
             on_front = (name, cell.batch_size) in front
-            if on_front:
-                joined.append((cost.value, loss.value))
-            words = f"{name}, batch size {cell.batch_size}: ${number(cost.value)} per 1M, "
-            points.append(
-                Point(
-                    x=cost.value,
-                    y=loss.value,
-                    low=loss.low if on_front else None,
-                    high=loss.high if on_front else None,
-                    sure=on_front,
-                    hover=words + f"{percent(loss.value, signed=True)} perplexity",
-                    label=str(cell.batch_size) if on_front else "",
-                )
-            )
+            points.append(_front_point(cell, cost, loss, on_front=on_front))
+            joined += [(cost.value, loss.value)] if on_front else []
         if points:
+            found = tuple(points)
             series.append(
-                Series(
-                    name=name, style=look[name], points=tuple(points), joined=False, spread="bars"
-                )
+                Series(name=name, style=look[name], points=found, joined=False, spread="bars")
             )
-    if not series:
-        return None
-    return _pareto(view, series, joined)
+    return _pareto(view, series, joined) if series else None
+
+
+def _front_point(cell: CellSummary, cost: Estimate, loss: Estimate, *, on_front: bool) -> Point:
+    """Only the front carries intervals and labels: the rest is there to be seen as dearer."""
+    return Point(
+        x=cost.value,
+        y=loss.value,
+        low=loss.low if on_front else None,
+        high=loss.high if on_front else None,
+        sure=on_front,
+        hover=f"{cell.variant}, batch size {cell.batch_size}: ${number(cost.value)} per 1M, "
+        f"{percent(loss.value, signed=True)} perplexity",
+        label=str(cell.batch_size) if on_front else "",
+    )
 
 
 def _pareto(view: RunView, series: list[Series], joined: list[tuple[float, float]]) -> Chart:
@@ -166,51 +161,59 @@ def speculation_chart(view: RunView) -> Chart | None:
     """Speculation over its twin without, batch size by batch size; above 1 it pays."""
     if view.decision is None or view.comparisons is None:
         return None
-    pairs = [(one.candidate, one.reference) for one in view.decision.break_even]
-    for metric in _SPECULATION_METRICS:
-        found = [
-            one
-            for one in view.comparisons.comparisons
-            if one.metric == metric and (one.candidate, one.reference) in pairs
-        ]
-        if found:
-            return _ratio_chart(view, metric, found)
-    return None
+    pairs = [
+        (one.candidate, one.reference)
+        for one in view.decision.break_even
+        if one.candidate in view.variants
+    ]
+    found = [
+        one
+        for one in view.comparisons.comparisons
+        if one.metric == "tps_mean"
+        and (one.candidate, one.reference) in pairs
+        and one.batch_size in view.batch_sizes
+    ]
+    return _ratio_chart(view, found) if found else None
 
 
-def _ratio_chart(view: RunView, metric: str, found: list[Comparison]) -> Chart:
+def _ratio_chart(view: RunView, found: list[Comparison]) -> Chart:
     place = {size: float(at) for at, size in enumerate(view.batch_sizes)}
     look = variant_styles(view)
-    series = []
-    for name in dict.fromkeys(one.candidate for one in found):
-        points = tuple(
-            Point(
-                x=place[one.batch_size],
-                y=one.ratio.value,
-                low=one.ratio.low,
-                high=one.ratio.high,
-                sure=one.verdict != "no difference",
-                hover=f"{name} over {one.reference}, batch size {one.batch_size}: "
-                f"{number(one.ratio.value)} ({one.verdict})",
-            )
-            for one in sorted(found, key=lambda item: item.batch_size)
-            if one.candidate == name and one.batch_size in place
+    series = tuple(
+        Series(
+            name=name,
+            style=look[name],
+            points=tuple(
+                _ratio_point(one, place[one.batch_size])
+                for one in sorted(found, key=lambda item: item.batch_size)
+                if one.candidate == name
+            ),
         )
-        series.append(Series(name=name, style=look[name], points=points))
+        for name in dict.fromkeys(one.candidate for one in found)
+    )
     floor = max(one.noise_floor for one in found)
-    better = "below" if metric.startswith("cost") else "above"
-    words = "cost" if metric.startswith("cost") else "throughput"
-    extent = [*_extent(series), 1 - floor, 1 + floor]
     return Chart(
         id="speculation",
         title="What speculation brings",
-        note=f"{words} over the same variant without speculation; it pays {better} 1; "
+        note="throughput over the same variant without speculation; it pays above 1; "
         "grey: the A/A noise of this run; hollow: no difference",
         x=step_axis("requests in flight (batch size)", view.batch_sizes),
-        y=value_axis("ratio", extent, zero=False),
-        series=tuple(series),
+        y=value_axis("ratio", [*_extent(series), 1 - floor, 1 + floor], zero=False),
+        series=series,
         guides=(Guide(y=1.0, label="break-even"),),
         calm=floor or None,
+    )
+
+
+def _ratio_point(one: Comparison, x: float) -> Point:
+    return Point(
+        x=x,
+        y=one.ratio.value,
+        low=one.ratio.low,
+        high=one.ratio.high,
+        sure=one.verdict != "no difference",
+        hover=f"{one.candidate} over {one.reference}, batch size {one.batch_size}: "
+        f"{number(one.ratio.value)} ({one.verdict})",
     )
 
 

@@ -157,6 +157,24 @@ def engine_rows(view: RunView) -> tuple[tuple[str, tuple[tuple[str, str], ...]],
     return tuple(made)
 
 
+def reading_notes(view: RunView) -> tuple[str, ...]:
+    """What a reader must know before comparing these figures with others."""
+    notes = []
+    kinds = {cell.memory_kind for cell in view.cells}
+    if "resident" in kinds:
+        notes.append("Memory is resident memory on the CPU, not device memory.")
+    elif kinds:
+        notes.append("Memory is device memory of the server's process tree under load.")
+    if view.spec is not None:
+        hardware = view.spec.hardware
+        source = f" ({hardware.price_source})" if hardware.price_source else ""
+        notes.append(f"Cost at ${number(hardware.price_usd_per_hour)} an hour{source}.")
+    if view.comparisons is not None and view.comparisons.noise_floor is not None:
+        noise = percent(view.comparisons.noise_floor)
+        notes.append(f"The baseline against itself differed by {noise}; less means nothing.")
+    return tuple(notes)
+
+
 def env_words(engine: ResolvedEngine) -> str:
     """The environment that was set beside the command, quoted for a shell."""
     return " ".join(f"{key}={shlex.quote(value)}" for key, value in engine.env)

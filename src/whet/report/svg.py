@@ -8,6 +8,7 @@ from typing import Final
 from markupsafe import Markup, escape
 
 from whet.report.chart import Axis, Chart, Point, Series
+from whet.report.text import clean
 
 _WIDTH: Final = 520.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 14.0, 12.0, 46.0
@@ -26,7 +27,7 @@ def draw(chart: Chart, *, height: float = 300.0) -> Markup:
     frame = _Frame(chart.x, chart.y, height)
     parts = [
         f'<svg class="chart" viewBox="0 0 {_WIDTH:g} {height:g}" role="img" '
-        f'aria-label="{escape(chart.title)}: {escape(chart.y.label)} by {escape(chart.x.label)}">',
+        f'aria-label="{_text(chart.title)}: {_text(chart.y.label)} by {_text(chart.x.label)}">',
         *_calm(chart, frame),
         *_axes(chart, frame),
         *_guides(chart, frame),
@@ -68,20 +69,20 @@ def _axes(chart: Chart, frame: _Frame) -> Iterator[str]:
     for value, text in chart.y.ticks:
         y = frame.y(value)
         yield f'<path class="grid" d="M{frame.left:g} {y}H{frame.right:g}"/>'
-        yield f'<text class="tick end" x="{frame.left - 8:g}" y="{y + 4}">{escape(text)}</text>'
+        yield f'<text class="tick end" x="{frame.left - 8:g}" y="{y + 4}">{_text(text)}</text>'
     for value, text in chart.x.ticks:
         x = frame.x(value)
         yield f'<path class="stub" d="M{x} {frame.bottom:g}v4"/>'
-        yield f'<text class="tick mid" x="{x}" y="{frame.bottom + 18:g}">{escape(text)}</text>'
+        yield f'<text class="tick mid" x="{x}" y="{frame.bottom + 18:g}">{_text(text)}</text>'
     yield f'<path class="axis" d="M{frame.left:g} {frame.bottom:g}H{frame.right:g}"/>'
     middle, centre = (frame.left + frame.right) / 2, (frame.top + frame.bottom) / 2
     yield (
         f'<text class="name mid" x="{middle:g}" y="{frame.bottom + 38:g}">'
-        f"{escape(chart.x.label)}</text>"
+        f"{_text(chart.x.label)}</text>"
     )
     yield (
         f'<text class="name mid up" transform="translate(12 {centre:g}) rotate(-90)">'
-        f"{escape(chart.y.label)}</text>"
+        f"{_text(chart.y.label)}</text>"
     )
 
 
@@ -90,7 +91,7 @@ def _guides(chart: Chart, frame: _Frame) -> Iterator[str]:
         y = frame.y(guide.y)
         yield f'<path class="guide" d="M{frame.left:g} {y}H{frame.right:g}"/>'
         yield (
-            f'<text class="hint" x="{frame.left + 4:g}" y="{y - 4:g}">{escape(guide.label)}</text>'
+            f'<text class="hint" x="{frame.left + 4:g}" y="{y - 4:g}">{_text(guide.label)}</text>'
         )
 
 
@@ -140,11 +141,11 @@ def _labels(series: Series, frame: _Frame) -> Iterator[str]:
     for point in series.points:
         if point.label:
             x, y = frame.x(point.x), frame.y(point.y) - 9
-            yield f'<text class="tag mid" x="{x}" y="{y:g}">{escape(point.label)}</text>'
+            yield f'<text class="tag mid" x="{x}" y="{y:g}">{_text(point.label)}</text>'
 
 
 def _dot(point: Point, marker: str, x: float, y: float) -> str:
-    title = f"<title>{escape(point.hover)}</title>" if point.hover else ""
+    title = f"<title>{_text(point.hover)}</title>" if point.hover else ""
     hollow = "" if point.sure else " hollow"
     return f'<g class="dot{hollow}" transform="translate({x} {y})">{_shape(marker)}{title}</g>'
 
@@ -153,6 +154,10 @@ def _shape(marker: str) -> str:
     if marker == "circle":
         return '<circle class="mark" r="4.4"/>'
     return f'<path class="mark" d="{_MARKS[marker]}"/>'
+
+
+def _text(text: str) -> Markup:
+    return escape(clean(text))
 
 
 def _path(points: Iterator[tuple[float, float]] | list[tuple[float, float]]) -> str:

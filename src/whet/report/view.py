@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from whet.core.errors import StorageError
+from whet.core.names import REPEAT_SUFFIX
 from whet.core.provenance import Environment
 from whet.core.records import (
     CellSummary,
@@ -30,9 +31,6 @@ from whet.core.spec import Spec
 from whet.core.store import RunStore
 
 T = TypeVar("T")
-
-REPEAT_SUFFIX: Final = ".again"
-"""The baseline's A/A repeat is stored as a variant of this ending; it is no row of its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

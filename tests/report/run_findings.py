@@ -1,0 +1,216 @@
+"""What was found: verdicts, quality, comparisons, the decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.report.run_texts import (
+    BATCH_SIZES,
+    CONTRADICTED,
+    FAILED,
+    PRICE,
+    VARIANTS,
+    Texts,
+    around,
+    speed,
+)
+from whet.core.records import (
+    BreakEven,
+    Claim,
+    Comparison,
+    ComparisonSet,
+    Decision,
+    Estimate,
+    Excluded,
+    MatrixEntry,
+    QualityRecord,
+    Recommendation,
+    TaskAnswer,
+    TaskExample,
+    TaskScore,
+    Verdict,
+)
+
+
+def verdicts(name: str, texts: Texts) -> Iterator[Verdict]:
+    """Evidence for what the variant claims; the cache's claim fails at one batch size."""
+    weights = "4-bit Marlin kernel" if name.startswith("awq") else "16-bit weights"
+    yield Verdict(
+        variant=name,
+        batch_size=None,
+        claim=Claim(kind="weights", statement=weights, expected="the log names it", per_cell=False),
+        outcome="proved",
+        observed="MarlinLinearKernel for 128 layers" if "awq" in name else "no quantized layer",
+        sources=(texts.log_line,),
+    )
+    for size in BATCH_SIZES:
+        if "spec" in name:
+            failed = (name, size) == FAILED
+            yield Verdict(
+                variant=name,
+                batch_size=size,
+                claim=Claim(
+                    kind="speculation",
+                    statement="speculation accepts tokens",
+                    expected="drafted and accepted tokens rise in the timed window",
+                    per_cell=True,
+                ),
+                outcome="unproved" if failed else "proved",
+                observed="no counters: the engine died" if failed else "2.1 of 4 drafts accepted",
+                sources=("vllm:spec_decode_num_accepted_tokens_total 1200 → 9310",),
+            )
+        if "cache" in name:
+            wrong = (name, size) == CONTRADICTED
+            yield Verdict(
+                variant=name,
+                batch_size=size,
+                claim=Claim(
+                    kind="prefix_cache",
+                    statement="prefix cache hits",
+                    expected="the hit rate is within 10 points of 60.0 %",
+                    per_cell=True,
+                ),
+                outcome="contradicted" if wrong else "proved",
+                observed="hit rate 31.0 %" if wrong else "hit rate 58.2 %",
+                sources=("vllm:prefix_cache_hits_total 0 → 88120",),
+            )
+
+
+def quality(name: str, texts: Texts) -> QualityRecord:
+    """Perplexity and two tasks; the quantized variants lose 0.6 %."""
+    awq = name.startswith("awq")
+    ratio = 1.006 if awq else 1.0
+    return QualityRecord(
+        variant=name,
+        baseline="fp16",
+        perplexity=around(6.41 * ratio, 0.02, 200),
+        perplexity_ratio=Estimate(
+            value=ratio, low=1.0032 if awq else 1.0, high=1.0088 if awq else 1.0, samples=200
+        ),
+        nll=((412.5, 220),),
+        tasks=tuple(
+            TaskScore(
+                task=task,
+                n=150,
+                right=right - (2 if awq else 0),
+                score=around((right - (2 if awq else 0)) / 150, 0.04, 150),
+                baseline_right=right if awq else None,
+                lost=3 if awq else None,
+                gained=1 if awq else None,
+                p_value=0.625 if awq else None,
+                detectable_drop=0.031 if awq else None,
+            )
+            for task, right in ((texts.task, 143), ("arithmetic", 127))
+        ),
+        answers=(TaskAnswer(id="j-1", task=texts.task, text=texts.answer, right=not awq),),
+        examples=(
+            TaskExample(
+                task=texts.task,
+                id="j-1",
+                prompt="Extract the order and its status from the ticket.\nTicket: A-1041 …",
+                expected='{"order": "A-1041", "status": "shipped"}',
+                baseline='{"order": "A-1041", "status": "shipped"}',
+                answer=texts.answer,
+            ),
+        )
+        if awq
+        else (),
+        verdicts=((0.01, "pass"), (0.02, "pass"), (0.05, "pass")),
+        reason=None,
+        seconds=88.0,
+    )
+
+
+def comparisons() -> ComparisonSet:
+    """Each variant over the baseline, and speculation over its twin."""
+    pairs = [(name, "fp16") for name in VARIANTS[1:]]
+    pairs += [("awq+spec", "awq"), ("awq+spec+cache", "awq+cache")]
+    found = []
+    for candidate, reference in pairs:
+        for size in BATCH_SIZES:
+            if (candidate, size) == FAILED:
+                continue
+            ratio = speed(candidate, size) / speed(reference, size)
+            level = abs(ratio - 1) < 0.04
+            verdict = "no difference" if level else "better" if ratio > 1 else "worse"
+            found.append(
+                Comparison(
+                    metric="tps_mean",
+                    batch_size=size,
+                    reference=reference,
+                    candidate=candidate,
+                    ratio=around(ratio, 0.035, 3),
+                    noise_floor=0.021,
+                    verdict=verdict,
+                )
+            )
+    return ComparisonSet(comparisons=tuple(found), noise_floor=0.021)
+
+
+def decision(texts: Texts) -> Decision:
+    """A matrix with a winner, a tie and nothing, as its rows."""
+    cost = around(PRICE / 3600 / speed("awq+cache", 8) * 1e6, 0.03, 3)
+    base = around(PRICE / 3600 / speed("fp16", 32) * 1e6, 0.03, 3)
+    matrix = []
+    for target, outcome in ((200.0, "winner"), (500.0, "no significant winner"), (1000.0, "none")):
+        for tolerance in (0.01, 0.02, 0.05):
+            none = outcome == "none"
+            matrix.append(
+                MatrixEntry(
+                    tier=texts.tier,
+                    ttft_target_ms=target,
+                    quality_tolerance=tolerance,
+                    outcome=outcome,
+                    variant=None if none else "awq+cache",
+                    batch_size=None if none else 8,
+                    cost_per_1m_tokens=None if none else cost,
+                    ttft_p95_ms=None if none else around(101.0, 0.1, 192),
+                    tps_mean=None if none else around(820.0, 0.03, 3),
+                    rivals=("awq+spec+cache",) if outcome.startswith("no ") else (),
+                    reason="no cell has its p95 below the target" if none else "cheapest of 14",
+                )
+            )
+    return Decision(
+        baseline="fp16",
+        matrix=tuple(matrix),
+        pareto=(("fp16", 32), ("awq+cache", 32)),
+        break_even=(
+            BreakEven(
+                candidate="awq+spec",
+                reference="awq",
+                pays_up_to=8,
+                stops_at=16,
+                sentence="awq+spec beats awq up to batch size 8 and gains nothing from 16 on.",
+            ),
+            BreakEven(
+                candidate="awq+spec+cache",
+                reference="awq+cache",
+                pays_up_to=8,
+                stops_at=16,
+                sentence="awq+spec+cache beats awq+cache up to batch size 8.",
+            ),
+        ),
+        excluded=(
+            Excluded(variant=FAILED[0], batch_size=FAILED[1], reason=texts.failure),
+            Excluded(
+                variant=CONTRADICTED[0],
+                batch_size=CONTRADICTED[1],
+                reason="prefix cache hits: hit rate 31.0 %, 60.0 % expected",
+            ),
+        ),
+        recommendation=Recommendation(
+            variant="awq+cache",
+            batch_size=8,
+            tier=texts.tier,
+            ttft_target_ms=500.0,
+            quality_tolerance=0.01,
+            cost_per_1m_tokens=cost,
+            baseline_cost_per_1m_tokens=base,
+            saving=Estimate(value=0.362, low=0.331, high=0.39, samples=3),
+            reasons=(
+                "It is the cheapest of 14 cells that meet TTFT p95 < 500 ms and lose under 1 %.",
+                "Its prefix hit rate of 58.2 % was counted by the engine; 60.0 % was built in.",
+            ),
+            cautions=("awq+spec+cache at batch size 4 is level with it on cost.",),
+        ),
+    )
