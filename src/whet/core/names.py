@@ -6,8 +6,12 @@ import difflib
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from whet.core.errors import UsageError
+
+REPEAT_SUFFIX: Final = ".again"
+"""The baseline's A/A repeat is stored as a variant of this ending; it is no row of its own."""
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
 

@@ -154,6 +154,12 @@ class RunStore:
         entry = self._journal.get((kind, key))
         return None if entry is None else str(entry["status"])
 
+    def reason(self, kind: str, key: str) -> str | None:
+        """Why a key failed, where its last word is that it did."""
+        entry = self._journal.get((kind, key))
+        failed = entry is not None and entry["status"] == "failed"
+        return str(entry.get("reason")) if entry is not None and failed else None
+
     def done(self, kind: str, key: str) -> bool:
         """Whether a key need not be done again."""
         return self.status(kind, key) == "complete"

@@ -52,7 +52,7 @@ def _kernel_class() -> type[Any]:
     )
     from vllm.scalar_type import scalar_types
 
-    class TorchInt4LinearKernel(MPLinearKernel):  # type: ignore[misc]  # vLLM ships no types
+    class TorchInt4LinearKernel(MPLinearKernel):
         """Symmetric int4 (stored as value + 8), one scale a group: ``y = x · (q − 8)ᵀ · s``."""
 
         @classmethod

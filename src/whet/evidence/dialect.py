@@ -1,7 +1,8 @@
 """The words of an engine's log and the names of its counters, by engine; verified in its source.
 
 Kernel names: vLLM 0.32 ``model_executor/kernels/linear`` (``_POSSIBLE_KERNELS``, CPU and CUDA) and
-the lines ``Using %s for <scheme>`` and ``Selected %s for <scheme>`` of 0.26 to 0.33.
+the lines ``Using %s for <scheme>`` and ``Selected %s for <scheme>`` of 0.26 to 0.33; whet's own
+``TorchInt4LinearKernel`` serves CPUs without AVX-512.
 """
 
 from __future__ import annotations

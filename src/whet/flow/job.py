@@ -12,8 +12,6 @@ from whet.core.records import ModelFacts, ResolvedEngine, Variant
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 
-REPEAT_SUFFIX = ".again"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:

@@ -1,0 +1,71 @@
+"""The traffic of each cell, the same for every variant."""
+
+from __future__ import annotations
+
+from whet.core.errors import UsageError
+from whet.core.records import ResolvedEngine, WorkloadFacts
+from whet.flow.job import Job
+from whet.load import Draw, TrialPlan, Workload, build_warmup, build_workload
+
+
+def workload_key(batch_size: int, trial: int) -> str:
+    """The store's key of one trial's traffic."""
+    return f"b{batch_size:03d}-t{trial}"
+
+
+def trial_plan(
+    job: Job, resolved: ResolvedEngine, batch_size: int, trial: int, *, warm: bool, first: bool
+) -> TrialPlan:
+    """What one trial sends.
+
+    The ``first`` trial on a server gets the whole warm-up; a batch size met later on it (``warm``)
+    only as many requests as it keeps in flight, so that its shapes have been seen.
+    """
+    load = job.spec.load
+    warmup = load.warmup_requests if first else min(load.warmup_requests, batch_size)
+    return TrialPlan(
+        variant=resolved.variant.name,
+        batch_size=batch_size,
+        trial=trial,
+        workload=_workload(job, resolved, batch_size, trial),
+        warmup=build_warmup(
+            job.inputs.pool,
+            job.tokenizer,
+            job.spec.workload,
+            draw=_draw(job, resolved, batch_size, trial, requests=warmup if warm else 0),
+        ),
+        request_timeout_s=load.request_timeout_s,
+    )
+
+
+def _workload(job: Job, resolved: ResolvedEngine, batch_size: int, trial: int) -> Workload:
+    """The timed requests; the first variant's facts are kept, and every other must equal them."""
+    load = job.spec.load
+    requests = max(load.min_requests, load.requests_per_slot * batch_size)
+    workload = build_workload(
+        job.inputs.pool,
+        job.tokenizer,
+        job.spec.workload,
+        draw=_draw(job, resolved, batch_size, trial, requests=requests),
+    )
+    key = workload_key(batch_size, trial)
+    kept = job.store.get("workloads", key, WorkloadFacts)
+    if kept is None:
+        job.store.put("workloads", key, workload.facts)
+    elif kept.sha256 != workload.facts.sha256:
+        raise UsageError(
+            f"the traffic of {key} is not what this run began with; put {job.inputs.pool} and the "
+            "tokenizer back to resume, or start a new run with --name"
+        )
+    return workload
+
+
+def _draw(
+    job: Job, resolved: ResolvedEngine, batch_size: int, trial: int, *, requests: int
+) -> Draw:
+    return Draw(
+        requests=requests,
+        batch_size=batch_size,
+        trial=trial,
+        block_size=job.block_size(resolved.variant),
+    )
