@@ -130,6 +130,19 @@ def test_headers_that_do_not_parse(tmp_path: Path, entry: object) -> None:
         read_headers(tmp_path)
 
 
+@pytest.mark.parametrize("second", [[0, 4], [8, 12]])
+def test_tensors_that_overlap_or_leave_gaps(tmp_path: Path, second: list[int]) -> None:
+    entries = {
+        "a": {"dtype": "F16", "shape": [2], "data_offsets": [0, 4]},
+        "b": {"dtype": "F16", "shape": [2], "data_offsets": second},
+    }
+    raw = json.dumps(entries).encode()
+    data = b"\0" * max(4, second[1])
+    (tmp_path / "model.safetensors").write_bytes(len(raw).to_bytes(8, "little") + raw + data)
+    with pytest.raises(CheckpointError, match="overlap or leave gaps"):
+        read_headers(tmp_path)
+
+
 def test_the_mistral_duplicate_is_left_aside(tmp_path: Path) -> None:
     write_hollow_file(tmp_path / "model-00001-of-00001.safetensors", {"a": ("F16", (4,))})
     write_hollow_file(tmp_path / "consolidated.safetensors", {"a": ("F16", (4,))})

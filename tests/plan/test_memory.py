@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.checkpoint_factory import write_tiny_llama
 from tests.plan.builders import cpu, gpu, model, variant
+from whet.checkpoint import read_facts
 from whet.core.errors import QuantizationError, UsageError
 from whet.core.provenance import Device
 from whet.core.records import MemoryPlan, ModelFacts, Variant
@@ -54,6 +56,13 @@ def test_qwen3_32b_in_4_bits_weighs_what_is_published() -> None:
     served = predict_served(facts, group_size=128, path=Path("/awq"))
     assert served.weight_bytes / GB == pytest.approx(19.2, abs=0.05)
     assert (served.stored.scheme, served.stored.group_size) == ("W4A16", 128)
+
+
+def test_a_tiny_model_is_foreseen_to_the_byte(tmp_path: Path) -> None:
+    """294,912 weights at 4.25 bits, 14 shapes of 16 bytes, 77,440 others at 2 bytes."""
+    facts = read_facts(write_tiny_llama(tmp_path))
+    served = predict_served(facts, group_size=64, path=tmp_path / "awq")
+    assert served.weight_bytes == 156_672 + 224 + 154_880
 
 
 def test_only_foreseeable_schemes_are_foreseen() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -44,13 +45,13 @@ def read_shape(path: Path) -> ModelShape:
     text = outer.get("text_config")
     config = {**outer, **text} if isinstance(text, dict) else outer
     _check(path, config)
-    heads = int(config["num_attention_heads"])
-    hidden = int(config["hidden_size"])
-    kv_heads = int(config.get("num_key_value_heads") or heads)
+    heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+    tied = config.get("tie_word_embeddings")
+    kv_heads = _whole(path, config, "num_key_value_heads", heads)
     # The quotient is only a fallback: for Qwen3-32B it gives 80 where the truth is 128.
-    head_dim = int(config.get("head_dim") or hidden // heads)
+    head_dim = _whole(path, config, "head_dim", max(hidden // heads, 1))
     return ModelShape(
-        architecture=str((outer.get("architectures") or [config.get("model_type", "?")])[0]),
+        architecture=_architecture(outer, config),
         hidden_size=hidden,
         layers=int(config["num_hidden_layers"]),
         heads=heads,
@@ -62,7 +63,7 @@ def read_shape(path: Path) -> ModelShape:
         kv_bytes_per_token=_kv_bytes(config, kv_heads=kv_heads, head_dim=head_dim),
         mla=_mla_width(config) is not None,
         experts=_experts(config),
-        tied_embeddings=config.get("tie_word_embeddings"),
+        tied_embeddings=tied if isinstance(tied, bool) else None,
         claim=_claim(outer, config),
     )
 
@@ -81,13 +82,24 @@ def refuse_remote_code(path: Path, config: dict[str, Any]) -> None:
 
 def _check(path: Path, config: dict[str, Any]) -> None:
     for key in _INT_KEYS:
-        value = config.get(key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise CheckpointError(
-                f"{path / 'config.json'}: {key} must be a positive whole number, not {value!r}; "
-                "give a decoder-only model in the Hugging Face layout (Llama, Mistral, Qwen, Gemma "
-                "…)"
-            )
+        _whole(path, config, key, None)
+
+
+def _whole(path: Path, config: dict[str, Any], key: str, default: int | None) -> int:
+    """A positive whole number; ``default`` where the key is missing or null."""
+    value = config.get(key)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise CheckpointError(
+            f"{path / 'config.json'}: {key} must be a positive whole number, not {value!r}; give a "
+            "decoder-only model in the Hugging Face layout (Llama, Mistral, Qwen, Gemma …)"
+        )
+    return value
+
+
+def _architecture(outer: dict[str, Any], config: dict[str, Any]) -> str:
+    names = outer.get("architectures")
+    return str(names[0] if isinstance(names, list) and names else config.get("model_type", "?"))
 
 
 def _intermediate(path: Path, config: dict[str, Any]) -> int:
@@ -112,7 +124,9 @@ def _experts(config: dict[str, Any]) -> int | None:
 def _mla_width(config: dict[str, Any]) -> int | None:
     """Elements that multi-head latent attention keeps a token and layer: latent + rotary part."""
     rank, rope = config.get("kv_lora_rank"), config.get("qk_rope_head_dim")
-    return int(rank) + int(rope) if isinstance(rank, int) and isinstance(rope, int) else None
+    if not isinstance(rank, int) or not isinstance(rope, int) or min(rank, rope) < 1:
+        return None
+    return rank + rope
 
 
 def _kv_bytes(config: dict[str, Any], *, kv_heads: int, head_dim: int) -> int:
@@ -124,7 +138,7 @@ def _kv_bytes(config: dict[str, Any], *, kv_heads: int, head_dim: int) -> int:
     kinds = config.get("layer_types")
     layers = int(config["num_hidden_layers"])
     if isinstance(kinds, list) and len(kinds) == layers:
-        layers = sum(kind not in _NO_KV for kind in kinds)
+        layers = sum(str(kind) not in _NO_KV for kind in kinds)
     width = _mla_width(config)
     return layers * KV_BYTES * (2 * kv_heads * head_dim if width is None else width)
 
@@ -140,13 +154,14 @@ def _max_position(path: Path, config: dict[str, Any]) -> int:
             f"{path / 'config.json'} has no max_position_embeddings; add the model's longest "
             "sequence"
         )
-    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    found = config.get("rope_scaling") or config.get("rope_parameters")
+    scaling = found if isinstance(found, dict) else {}
     kind = scaling.get("rope_type", scaling.get("type"))
     factor = scaling.get("factor")
-    gemma3 = "gemma3" in str(config.get("model_type"))
-    if kind is None or kind in _ALREADY_SCALED or gemma3 or not isinstance(factor, int | float):
+    stated = str(kind) in _ALREADY_SCALED or "gemma3" in str(config.get("model_type"))
+    if kind is None or stated or not isinstance(factor, int | float) or not math.isfinite(factor):
         return length
-    return int(length * factor)
+    return max(int(length * factor), length)
 
 
 def _claim(outer: dict[str, Any], config: dict[str, Any]) -> dict[str, Any] | None:

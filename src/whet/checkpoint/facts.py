@@ -80,7 +80,7 @@ def require_honest_claim(path: Path, claim: dict[str, Any] | None, stored: Store
 
 def _compare(claim: dict[str, Any], stored: StoredWeights) -> list[tuple[str, str, str]]:
     """(what, claimed, found) for the bits and group sizes on which the two disagree."""
-    schemes = [claim, *(group.get("weights") or {} for group in _groups(claim))]
+    schemes = [claim, *_group_weights(claim)]
     bits = {value for scheme in schemes for key in ("num_bits", "bits", "w_bit")
             if isinstance(value := scheme.get(key), int)}  # fmt: skip
     sizes = {value for scheme in schemes for key in ("group_size", "q_group_size")
@@ -94,10 +94,12 @@ def _compare(claim: dict[str, Any], stored: StoredWeights) -> list[tuple[str, st
     return wrong
 
 
-def _groups(claim: dict[str, Any]) -> list[dict[str, Any]]:
+def _group_weights(claim: dict[str, Any]) -> list[dict[str, Any]]:
+    """How the weights of each group of compressed-tensors are said to be stored."""
     groups = claim.get("config_groups")
     values = groups.values() if isinstance(groups, dict) else ()
-    return [group for group in values if isinstance(group, dict)]
+    weights = [group.get("weights") for group in values if isinstance(group, dict)]
+    return [each for each in weights if isinstance(each, dict)]
 
 
 def _join(values: set[int]) -> str:
@@ -105,10 +107,10 @@ def _join(values: set[int]) -> str:
 
 
 def _require_layers(path: Path, shape: ModelShape, inventory: Inventory) -> None:
-    missing = sorted(set(range(shape.layers)) - inventory.layers)
-    if missing:
+    missing = next((layer for layer in range(shape.layers) if layer not in inventory.layers), None)
+    if missing is not None:
         raise CheckpointError(
-            f"{path / 'config.json'} says {shape.layers} layers, but layer {missing[0]} has no "
+            f"{path / 'config.json'} says {shape.layers} layers, but layer {missing} has no "
             f"tensors; {_AGAIN}"
         )
     if not inventory.linears:

@@ -27,7 +27,7 @@ def read_json(file: Path) -> dict[str, Any]:
         raise lfs_error(file)
     try:
         data = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} is not valid JSON; download the checkpoint again") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{file} does not hold a JSON object; download the checkpoint again")

@@ -129,7 +129,13 @@ def _read_indexed(path: Path, index: dict[str, Any]) -> dict[str, TensorHeader]:
 
 def _weight_files(path: Path) -> list[Path]:
     """The safetensors files to read where there is no index; engines prefer the same ones."""
-    found = sorted(path.glob("*.safetensors"))
+    try:
+        files = sorted(path.iterdir())
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read {path}: {error.strerror or error}; check its owner and permissions"
+        ) from error
+    found = [file for file in files if file.suffix == ".safetensors"]
     single = path / "model.safetensors"
     if single in found:
         return [single]
@@ -141,13 +147,13 @@ def _weight_files(path: Path) -> list[Path]:
         raise CheckpointError(
             f"{path} holds an adapter, not a model; merge it into its base model first"
         )
-    if any(file.suffix in _PICKLES for file in path.iterdir()):
+    if any(file.suffix in _PICKLES for file in files):
         raise CheckpointError(
             f"{path} holds pickled weights only, which run code when they are loaded; convert them "
             "with save_pretrained(…, safe_serialization=True) on a machine you can lose, or choose "
             "a safetensors checkpoint"
         )
-    if any(file.suffix == ".gguf" for file in path.iterdir()):
+    if any(file.suffix == ".gguf" for file in files):
         raise CheckpointError(
             f"{path} holds GGUF weights; give the safetensors checkpoint they were made of"
         )
@@ -160,7 +166,7 @@ def _parse(file: Path, raw: bytes) -> dict[str, TensorHeader]:
         entries = json.loads(raw)
         entries.pop("__metadata__", None)
         return {name: _tensor(name, entry, file, start) for name, entry in entries.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _foreign(file, "its header cannot be parsed") from error
 
 
@@ -190,6 +196,8 @@ def _check_size(
         raise CheckpointError(
             f"{file} is truncated: {size} of {expected} bytes are there; {_AGAIN}"
         )
+    if sum(tensor.size_bytes for tensor in tensors.values()) != expected - data_start:
+        raise _foreign(file, "its tensors overlap or leave gaps")
     if size > expected:
         raise _foreign(file, f"{size - expected} bytes follow the last tensor")
 

@@ -115,7 +115,7 @@ def _content(role: Any) -> str | None:
 def _chat_template(path: Path) -> str | None:
     file = path / "chat_template.jinja"
     if file.exists():
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8", errors="replace")
     for name in ("tokenizer_config.json", "chat_template.json"):
         template = read_json_if_any(path / name).get("chat_template")
         if template:
@@ -136,7 +136,8 @@ def _eos(path: Path, vocabulary: Vocabulary) -> tuple[int, ...]:
     for name in ("generation_config.json", "config.json"):
         value = read_json_if_any(path / name).get("eos_token_id")
         if value is not None:
-            return tuple(sorted(value)) if isinstance(value, list) else (int(value),)
+            ids = value if isinstance(value, list) else [value]
+            return tuple(sorted(each for each in ids if isinstance(each, int)))
     token = vocabulary.roles["eos_token"]
     return (vocabulary.ids[token],) if token in vocabulary.ids else ()
 

@@ -72,12 +72,9 @@ def plan_memory(
     settings = read_settings(variant, target=target, device=device)
     helper = draft if variant.speculation and variant.speculation.method == "draft_model" else None
     sizes = _sizes(settings, (target, served, helper), device, demand)
-    block = settings.block_tokens
-    lookahead = variant.speculation.num_tokens if variant.speculation else 0
-    request = _round_up(demand.tokens_per_request + lookahead, block)
-    needed = max(demand.max_batch * request, _round_up(settings.max_model_len, block))
+    request, needed = _needed_tokens(variant, settings, demand)
     needed_bytes = needed * sizes.per_token
-    explicit = settings.kv_pool_bytes
+    explicit, block = settings.kv_pool_bytes, settings.block_tokens
     pool = max(sizes.limit - sizes.fixed, 0) if explicit is None else explicit
     tokens = pool // (sizes.per_token * block) * block
     reason = _reason(settings, sizes, pool=pool, needed=needed_bytes, device=device)
@@ -136,6 +133,18 @@ def loaded_bytes(facts: ModelFacts, settings: Settings) -> int:
     elif stored == "16bit" and settings.float32:
         factor = 2.0
     return math.ceil(facts.weight_bytes * factor / settings.tensor_parallel)
+
+
+def _needed_tokens(variant: Variant, settings: Settings, demand: Demand) -> tuple[int, int]:
+    """KV tokens of one request and of everything: the largest batch, or one of full length.
+
+    Proposed tokens are written before they are judged, so each request has K more.
+    """
+    block = settings.block_tokens
+    lookahead = variant.speculation.num_tokens if variant.speculation else 0
+    request = _round_up(demand.tokens_per_request + lookahead, block)
+    longest = _round_up(settings.max_model_len, block)
+    return request, max(demand.max_batch * request, longest)
 
 
 def _sizes(
