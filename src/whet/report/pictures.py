@@ -134,7 +134,7 @@ def _front_point(cell: CellSummary, cost: Estimate, loss: Estimate, *, on_front:
         sure=on_front,
         hover=f"{cell.variant}, batch size {cell.batch_size}: ${number(cost.value)} per 1M, "
         f"{percent(loss.value, signed=True)} perplexity",
-        label=str(cell.batch_size) if on_front else "",
+        label=f"@ {cell.batch_size}" if on_front else "",
     )
 
 
@@ -148,7 +148,7 @@ def _pareto(view: RunView, series: list[Series], joined: list[tuple[float, float
     return Chart(
         id="pareto",
         title="Quality against cost",
-        note="filled and joined: the Pareto front, with its batch sizes; bars: 95% interval",
+        note="filled and joined: the Pareto front, @ its batch sizes; bars: 95% interval",
         x=value_axis("USD / 1M output tokens", costs, unit="$"),
         y=y,
         series=tuple(series),

@@ -76,7 +76,9 @@ def _undated(path: Path) -> dict[str, str | None]:
 
 
 def _draw(axes: Axes, chart: Chart) -> None:
-    axes.set_title(one_line(chart.title), loc="left", fontweight="bold", color=_INK, fontsize=11)
+    axes.set_title(
+        one_line(chart.title), loc="left", fontweight="bold", color=_INK, fontsize=11, pad=15
+    )
     _scale(axes, chart.x, "x")
     _scale(axes, chart.y, "y")
     axes.grid(axis="y", color="#e9ecef")

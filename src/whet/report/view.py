@@ -170,16 +170,20 @@ def _order(spec: Spec | None, found: Iterable[str]) -> tuple[str, ...]:
 
 
 def _with_missing(view: RunView, store: RunStore) -> RunView:
-    missing = []
-    for variant in view.variants:
-        if store.status("infeasible", variant) is not None:
-            continue  # preflight left it out on purpose: a finding, told among the excluded
-        lacking = [size for size in view.batch_sizes if view.cell(variant, size) is None]
-        if lacking:
-            sizes = ", ".join(str(size) for size in lacking)
-            missing.append(f"{variant} has no figures at batch size {sizes}.")
-        if view.cells and variant not in view.quality:
-            missing.append(f"{variant} has no quality record.")
+    # A variant that preflight left out lacks nothing: it is a finding, told among the excluded.
+    wanted = [name for name in view.variants if store.status("infeasible", name) is None]
+    lacking = {
+        name: [size for size in view.batch_sizes if view.cell(name, size) is None]
+        for name in wanted
+    }
+    unseen = [name for name in wanted if len(lacking[name]) == len(view.batch_sizes)]
+    missing = [f"Not measured yet: {', '.join(unseen)}."] if unseen else []
+    for name in (name for name in wanted if name not in unseen):
+        if lacking[name]:
+            sizes = ", ".join(str(size) for size in lacking[name])
+            missing.append(f"{name} has no figures at batch size {sizes}.")
+        if name not in view.quality:
+            missing.append(f"{name} has no quality record.")
     if view.decision is None:
         missing.append("No decision was made; go on with whet run --resume.")
     return replace(view, missing=tuple(missing))
