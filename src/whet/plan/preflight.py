@@ -54,19 +54,19 @@ def preflight(
     What an engine's version does not support is the engine's to say.
     """
     problems: list[Problem] = []
-    to_write: dict[str, ModelFacts] = {}
+    known: dict[str, ModelFacts] = {}
     for variant in variants:
         try:
-            served = served_facts(variant, target=target, spec=spec)
+            served = known.get(variant.weights) or served_facts(variant, target=target, spec=spec)
         except CheckpointError as error:
             problems.append(Problem(variant=variant.name, kind="weights", message=str(error)))
             continue
-        if not Path(served.path).exists():
-            to_write[served.path] = served
+        known[variant.weights] = served
         case = _Case(
             variant=variant, target=target, served=served, draft=draft, device=device, spec=spec
         )
         problems += _problems(case, demand_of(spec, target, free_bytes=free_bytes))
+    to_write = [facts for facts in known.values() if not Path(facts.path).exists()]
     return (*problems, *_disk_problems(to_write))
 
 
@@ -116,8 +116,10 @@ def _problems(case: _Case, demand: Demand) -> Iterator[Problem]:
     yield from _weights(case)
     yield from _shapes(case)
     yield from _draft(case)
-    yield from _lengths(case)
-    if case.spec.engine.url is None:  # a server elsewhere has a device of its own
+    lengths = tuple(_lengths(case))
+    yield from lengths
+    # A server elsewhere has a device of its own; a wrong length would be told a second time.
+    if case.spec.engine.url is None and not lengths:
         yield from _room(case, demand)
 
 
@@ -244,13 +246,13 @@ def _lengths(case: _Case) -> Iterator[Problem]:
         )
 
 
-def _disk_problems(to_write: dict[str, ModelFacts]) -> tuple[Problem, ...]:
+def _disk_problems(to_write: Sequence[ModelFacts]) -> tuple[Problem, ...]:
     """The quantized checkpoints of a run lie side by side: their sum must fit."""
     if not to_write:
         return ()
-    needed = sum(facts.weight_bytes + _SIDE_FILES_BYTES for facts in to_write.values())
+    needed = sum(facts.weight_bytes + _SIDE_FILES_BYTES for facts in to_write)
     try:
-        check_disk(Path(next(iter(to_write))), needed)
+        check_disk(Path(to_write[0].path), needed)
     except StorageError as error:
         return (Problem(variant=None, kind="disk", message=str(error)),)
     return ()
