@@ -27,7 +27,7 @@ _HOUSEKEEPING_ENV: Final = frozenset(
 """Set for the measurement or for this machine; they say nothing about the configuration."""
 
 _CPU_ENV_PREFIX: Final = "VLLM_CPU_"
-_CPU_ENV: Final = frozenset({"OMP_NUM_THREADS"})
+_CPU_ENV: Final = frozenset({"OMP_NUM_THREADS", "VLLM_DISABLED_KERNELS"})
 _CPU_FLAGS: Final = frozenset({"block-size", "kv-cache-memory-bytes", "enforce-eager"})
 """Chosen for a CPU's kernels or memory (a block is 128 tokens there, 16 on a GPU)."""
 

@@ -27,19 +27,23 @@ class Change:
 
 
 def judge_cell(
-    resolved: ResolvedEngine, trials: Sequence[TrialRecord], workload: WorkloadFacts
+    resolved: ResolvedEngine,
+    trials: Sequence[TrialRecord],
+    workload: WorkloadFacts | Sequence[WorkloadFacts],
 ) -> tuple[Verdict, ...]:
     """A verdict per ``per_cell`` claim over the complete trials of one batch size.
 
-    ``trials`` are of one variant and one batch size. A counter that is missing or went backwards
-    leaves the claim unproved: missing is never 0.
+    ``trials`` are of one variant and one batch size; ``workload`` is what they were made of, one
+    for all or one a trial (told apart by hash). A counter that is missing or went backwards leaves
+    the claim unproved: missing is never 0.
     """
+    workloads = [workload] if isinstance(workload, WorkloadFacts) else list(workload)
     complete = [trial for trial in trials if trial.status == "complete"]
     batch_size = trials[0].batch_size if trials else None
     verdicts = []
     for claim in claims(resolved.variant):
         if claim.per_cell:
-            word, observed, sources = _judge(claim, resolved, complete, workload)
+            word, observed, sources = _judge(claim, resolved, complete, workloads)
             verdicts.append(
                 Verdict(
                     variant=resolved.variant.name,
@@ -57,7 +61,7 @@ def _judge(
     claim: Claim,
     resolved: ResolvedEngine,
     trials: Sequence[TrialRecord],
-    workload: WorkloadFacts,
+    workloads: Sequence[WorkloadFacts],
 ) -> _Outcome:
     if not trials:
         return "unproved", "no trial was completed", ()
@@ -65,7 +69,7 @@ def _judge(
         off = resolved.variant.speculation is None
         return _speculation_off(trials) if off else _speculation_on(trials)
     if resolved.variant.prefix_cache:
-        return _cache_on(trials, workload)
+        return _cache_on(trials, workloads)
     return _cache_off(trials)
 
 
@@ -147,7 +151,7 @@ def _cache_off(trials: Sequence[TrialRecord]) -> _Outcome:
     return "proved", "no token was looked up in a prefix cache", (queries.source,)
 
 
-def _cache_on(trials: Sequence[TrialRecord], workload: WorkloadFacts) -> _Outcome:
+def _cache_on(trials: Sequence[TrialRecord], workloads: Sequence[WorkloadFacts]) -> _Outcome:
     hits, queries = change_of(HITS, trials), change_of(QUERIES, trials)
     if hits.delta is None or queries.delta is None:
         return _unread(hits, queries)
@@ -155,28 +159,47 @@ def _cache_on(trials: Sequence[TrialRecord], workload: WorkloadFacts) -> _Outcom
     if queries.delta <= 0:
         return "contradicted", "no token was looked up in a prefix cache", sources
     rate = hits.delta / queries.delta
-    low, high = hit_rate_bounds(trials, workload)
-    observed = f"hit rate {rate:.1%}, built for {workload.expected_hit_rate:.1%}"
-    if rate < low:
-        return "contradicted", f"{observed}: under the bound of {low:.1%}", sources
-    if rate > high:
+    bounds = hit_rate_bounds(trials, workloads)
+    observed = f"hit rate {rate:.1%}, built for {bounds.expected:.1%}"
+    if rate < bounds.low:
+        return "contradicted", f"{observed}: under the bound of {bounds.low:.1%}", sources
+    if rate > bounds.high:
         why = "an earlier trial's entries were hit"
-        return "contradicted", f"{observed}: over the bound of {high:.1%}, so {why}", sources
-    return "proved", f"{observed} (bounds {low:.1%} to {high:.1%})", sources
+        return "contradicted", f"{observed}: over the bound of {bounds.high:.1%}, so {why}", sources
+    return "proved", f"{observed} (bounds {bounds.low:.1%} to {bounds.high:.1%})", sources
 
 
-def hit_rate_bounds(trials: Sequence[TrialRecord], workload: WorkloadFacts) -> tuple[float, float]:
-    """The lowest and the highest hit rate that agree with the workload.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HitRateBounds:
+    """The hit rate that the workload was built to have, and the range that agrees with it."""
 
-    Two points either way. Below, concurrency may cost more: requests that are in flight together
-    cannot hit what none of them has finished to fill in, so of each trial's n requests up to
+    expected: float
+    low: float
+    high: float
+
+
+def hit_rate_bounds(
+    trials: Sequence[TrialRecord], workloads: Sequence[WorkloadFacts]
+) -> HitRateBounds:
+    """Two points either way of the trials' expected rates, weighted by the tokens looked up.
+
+    A trial whose warm-up could not touch every shared prefix may lose more: requests in flight
+    together cannot hit what none of them has finished to fill in, so of its n requests up to
     max(batch size, shared prefixes) may lose their hits: expected × that ÷ n.
     """
-    expected = workload.expected_hit_rate
-    requests = sum(len(trial.requests) for trial in trials)
-    cold = sum(
-        min(len(trial.requests), max(trial.batch_size, workload.shared_prefixes))
-        for trial in trials
+    by_hash = {workload.sha256: workload for workload in workloads}
+    whole = wanted = lost = 0.0
+    for trial in trials:
+        workload = by_hash.get(trial.workload_sha256, workloads[0])
+        tokens = change_of(QUERIES, [trial]).delta or 0.0
+        whole += tokens
+        wanted += tokens * workload.expected_hit_rate
+        if trial.excluded_warmup < workload.shared_prefixes and trial.requests:
+            cold = max(trial.batch_size, workload.shared_prefixes) / len(trial.requests)
+            lost += tokens * workload.expected_hit_rate * min(1.0, cold)
+    expected = wanted / whole
+    return HitRateBounds(
+        expected=expected,
+        low=max(0.0, expected - HIT_RATE_MARGIN - lost / whole),
+        high=min(1.0, expected + HIT_RATE_MARGIN),
     )
-    loss = expected * cold / requests if requests else 0.0
-    return max(0.0, expected - HIT_RATE_MARGIN - loss), min(1.0, expected + HIT_RATE_MARGIN)

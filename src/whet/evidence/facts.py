@@ -24,6 +24,7 @@ _ASYNC_OFF = re.compile(r"Async scheduling (?:not supported|will be disabled)")
 _STRUCTURE = "vLLM model structure:"
 _GROUP = re.compile(r"^(?P<indent>\s*)\([\d\-, ]+\): (?P<count>\d+) x ")
 _LAYER = re.compile(r"^(?P<indent>\s*)\([^)]+\): (?P<cls>\w+)\((?P<inside>.*)$")
+_QUANTIZED = re.compile(r"\bquant=(?!\w*KVCache)")  # a quantized KV cache is not a quantized layer
 _NOTICE = re.compile("|".join(NOTICES))
 
 
@@ -95,7 +96,7 @@ def _count_layers(lines: list[tuple[str, str]]) -> tuple[int | None, int | None]
             groups.append((indent, int(group["count"])))
         weight = _product(groups)
         layer = _LAYER.match(text)
-        if "quant=" in text:
+        if _QUANTIZED.search(text):
             quantized += weight
         elif layer is not None and layer["cls"].endswith("Linear"):
             unquantized += weight
