@@ -81,13 +81,15 @@ def bootstrap_rates(trials: Sequence[Floats], rng: np.random.Generator) -> Float
 
 
 def bootstrap_quantiles(trials: Sequence[Floats], p: float, rng: np.random.Generator) -> Floats:
-    """``RESAMPLES`` pooled ``p`` quantiles: trials drawn first, then requests inside each."""
-    values = np.empty(RESAMPLES)
-    for i in range(RESAMPLES):
-        drawn = [trials[t] for t in rng.integers(len(trials), size=len(trials))]
-        pooled = np.concatenate([t[rng.integers(len(t), size=len(t))] for t in drawn])
-        values[i] = np.quantile(pooled, p)
-    return values
+    """``RESAMPLES`` pooled ``p`` quantiles: trials drawn first, then as many requests from each."""
+    size = round(sum(len(values) for values in trials) / len(trials))
+    drawn = rng.integers(len(trials), size=(RESAMPLES, len(trials)))
+    pooled = np.empty((RESAMPLES, len(trials), size))
+    for which, values in enumerate(trials):
+        rows, positions = np.nonzero(drawn == which)
+        pooled[rows, positions] = values[rng.integers(len(values), size=(len(rows), size))]
+    quantiles: Floats = np.quantile(pooled.reshape(RESAMPLES, -1), p, axis=1)
+    return quantiles
 
 
 def percentile_interval(values: Floats) -> tuple[float, float]:

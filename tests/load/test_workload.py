@@ -1,0 +1,169 @@
+"""A workload has the make-up that it states, and the hash says when two are the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.load.prompts_factory import NO_SYSTEM, write_pool, write_tokenizer
+from whet.core.errors import CheckpointError, UsageError
+from whet.core.records import PlannedRequest
+from whet.core.spec import WorkloadSpec
+from whet.load import Draw, Workload, build_warmup, build_workload
+
+DRAW = Draw(requests=40, batch_size=4, trial=0, block_size=16)
+SPEC = WorkloadSpec(min_output_tokens=1, max_output_tokens=10_000)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("prompts")
+    return write_pool(folder / "pool.jsonl"), write_tokenizer(folder / "tokenizer")
+
+
+def build(files: tuple[Path, Path], spec: WorkloadSpec = SPEC, draw: Draw = DRAW) -> Workload:
+    return build_workload(*files, spec, draw=draw)
+
+
+def test_the_same_arguments_give_the_same_traffic(files: tuple[Path, Path]) -> None:
+    assert build(files) == build(files)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [replace(DRAW, trial=1), replace(DRAW, batch_size=8), replace(DRAW, requests=41)],
+    ids=["trial", "batch_size", "requests"],
+)
+def test_another_draw_has_another_hash(files: tuple[Path, Path], draw: Draw) -> None:
+    assert build(files, draw=draw).facts.sha256 != build(files).facts.sha256
+
+
+def test_no_prompt_comes_twice_on_one_server(files: tuple[Path, Path]) -> None:
+    cells = [replace(DRAW, trial=t, batch_size=b) for t in range(3) for b in (1, 4)]
+    prompts = [r.prompt_token_ids for draw in cells for r in build(files, draw=draw).requests]
+    prompts += [r.prompt_token_ids for d in cells for r in build_warmup(*files, SPEC, draw=d)]
+    assert len(set(prompts)) == len(prompts) == 6 * 80
+
+
+def test_shares_are_exact(files: tuple[Path, Path]) -> None:
+    facts = build(files, WorkloadSpec(shared_prefix_share=0.25, long_system_share=0.8)).facts
+    assert (facts.shared_prefix_share, facts.long_system_share) == (0.25, 0.8)
+    everyone = build(files, WorkloadSpec(shared_prefix_share=1.0)).facts
+    assert (everyone.shared_prefix_share, everyone.shared_prefixes) == (1.0, 8)
+
+
+def test_lengths_are_token_exact(files: tuple[Path, Path]) -> None:
+    """Counted by hand: 4 special tokens and the user's end, a ticket line of 18, a turn of 40."""
+    sizes = {
+        request.prefix_id.split("-")[0]: len(request.prompt_token_ids)
+        for request in build(files).requests
+        if request.prefix_id is not None
+    }
+    assert sizes == {"short": 64 + 5 + 18 + 40, "long": 256 + 5 + 18 + 40}
+
+
+def test_shared_tokens_are_whole_blocks_of_the_common_beginning(files: tuple[Path, Path]) -> None:
+    """<|system|>, the prompt, <|end|>, <|user|> and 'Ticket ' are common: 64 or 256 and 10 more."""
+    for request in build(files).requests:
+        expected = {"short": 64, "long": 256}
+        if request.prefix_id is None:
+            assert request.shared_tokens == 0
+        else:
+            assert request.shared_tokens == expected[request.prefix_id.split("-")[0]]
+
+
+def test_the_expected_hit_rate_is_what_a_cache_finds(files: tuple[Path, Path]) -> None:
+    """A cache of whole blocks, simulated request by request after the warm-up, agrees."""
+    workload = build(files)
+    cache: set[tuple[int, ...]] = set()
+    for request in build_warmup(*files, SPEC, draw=replace(DRAW, requests=20)):
+        cache.update(prefixes(request))
+    hits = total = 0
+    for request in workload.requests:
+        hits += max((len(p) for p in prefixes(request) if p in cache), default=0)
+        total += len(request.prompt_token_ids)
+        cache.update(prefixes(request))
+    assert workload.facts.expected_hit_rate == pytest.approx(hits / total)
+    assert 0.4 < hits / total < 0.7
+
+
+def prefixes(request: PlannedRequest) -> Iterator[tuple[int, ...]]:
+    ids = request.prompt_token_ids
+    for end in range(16, len(ids), 16):
+        yield ids[:end]
+
+
+def test_nothing_is_shared_where_nothing_should_be(files: tuple[Path, Path]) -> None:
+    facts = build(files, WorkloadSpec(shared_prefix_share=0.0)).facts
+    assert (facts.expected_hit_rate, facts.shared_prefixes) == (0.0, 0)
+
+
+def test_output_follows_the_ratio_within_its_bounds(files: tuple[Path, Path]) -> None:
+    spec = WorkloadSpec(input_output_ratio=4, min_output_tokens=35, max_output_tokens=70)
+    got = {len(r.prompt_token_ids): r.max_tokens for r in build(files, spec).requests}
+    assert got[127] == 35  # 31.75 would be too few
+    assert got[319] == 70  # 79.75 too many
+    assert got[148] == 37  # a unique one, longer by its reference line of 21
+
+
+def test_the_warm_up_holds_every_shared_prefix(files: tuple[Path, Path]) -> None:
+    for asked, sent in ((20, 20), (3, 8), (0, 0)):
+        warmup = build_warmup(*files, SPEC, draw=replace(DRAW, requests=asked))
+        assert len(warmup) == sent
+        assert len({r.prefix_id for r in warmup} - {None}) == (8 if sent else 0)
+
+
+def test_more_prefixes_than_texts_are_still_different(tmp_path: Path) -> None:
+    files = (write_pool(tmp_path / "p", shorts=1, longs=1), write_tokenizer(tmp_path / "t"))
+    spec = WorkloadSpec(shared_prefix_share=1.0, shared_prefixes=3)
+    starts = {r.prefix_id: r.prompt_token_ids[:40] for r in build(files, spec).requests}
+    assert len(starts) == len(set(starts.values())) == 6
+
+
+def test_a_long_prompt_is_cut_in_the_user_turn(files: tuple[Path, Path]) -> None:
+    spec = WorkloadSpec(max_input_tokens=300, shared_prefix_share=1.0)
+    lengths = {len(r.prompt_token_ids) for r in build(files, spec).requests}
+    assert max(lengths) <= 300
+    assert 127 in lengths  # short ones are as they were
+    with pytest.raises(UsageError, match="max_input_tokens is 200"):
+        build(files, WorkloadSpec(max_input_tokens=200))
+
+
+def test_a_tokenizer_without_a_template_or_a_system_role_still_serves(tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool")
+    plain = build((pool, write_tokenizer(tmp_path / "plain", template=None)))
+    assert {len(r.prompt_token_ids) for r in plain.requests if r.prefix_id} == {124, 316}
+    template = NO_SYSTEM + "<|user|>{{ messages[0].content }}"
+    merged = build((pool, write_tokenizer(tmp_path / "merged", template=template)))
+    assert {len(r.prompt_token_ids) for r in merged.requests if r.prefix_id} == {125, 317}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{not json", "line 2: not JSON"),
+        ('{"kind": "system", "text": "x"}', 'line 2: needs "kind"'),
+        ('{"kind": "user", "text": "  "}', 'line 2: needs "kind"'),
+        ("", 'no line of kind "system_short"'),
+    ],
+)
+def test_a_bad_pool_is_refused_with_the_line(
+    tmp_path: Path, files: tuple[Path, Path], line: str, said: str
+) -> None:
+    pool = tmp_path / "pool.jsonl"
+    pool.write_text(json.dumps({"kind": "user", "text": "hello"}) + "\n" + line + "\n")
+    with pytest.raises(UsageError, match=said):
+        build((pool, files[1]))
+
+
+def test_a_missing_pool_or_tokenizer_is_one_sentence(
+    tmp_path: Path, files: tuple[Path, Path]
+) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        build((tmp_path / "none", files[1]))
+    with pytest.raises(CheckpointError, match="tokenizer"):
+        build((files[0], tmp_path / "none"))
