@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from whet.client import Exchange, HttpError, StreamClient, read_event, run_async, scrape
-from whet.core.errors import EngineLostError
+from whet.core.errors import EngineLostError, MeasurementError
 from whet.core.provenance import now
 from whet.core.records import ClientHealth, Counters, RequestEvent, TrialRecord
 from whet.load.aborted import TrialInterrupted, TrialLost
@@ -48,11 +48,14 @@ def run_trial(
 
     ``memory`` reads the server's memory in bytes and is called from a thread; ``alive`` raises
     ``EngineLostError`` if the engine is gone. Raises ``TrialLost`` and ``TrialInterrupted``, which
-    carry what was measured before.
+    carry what was measured before; a trial whose counters or memory could not be read comes back
+    with status failed.
     """
     seen = _Seen(started_at=now())
     try:
         run_async(_trial(server_url, model, plan=plan, memory=memory, alive=alive, seen=seen))
+    except MeasurementError as error:  # the counters or the memory could not be read
+        return _record(plan, seen, status="failed", failure=str(error))
     except EngineLostError as error:
         record = _record(plan, seen, status="failed", failure=str(error))
         raise TrialLost(str(error), record=record) from error
