@@ -1,6 +1,7 @@
 """Scales hold what they must show, and drawings say what the records say."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whet.core.errors import UsageError
+from whet.core.records import Estimate
 from whet.report import RunView, write_png
 from whet.report.chart import step_axis, value_axis
 from whet.report.palette import styles
@@ -84,6 +86,29 @@ def test_speculation_chart_compares_twins(whole: RunView) -> None:
     assert chart is not None
     assert [series.name for series in chart.series] == ["awq+spec", "awq+spec+cache"]
     assert chart.calm == pytest.approx(0.021)
+
+
+def test_speculation_chart_turns_a_reversed_pair(whole: RunView) -> None:
+    assert whole.comparisons is not None
+    pair = next(
+        one
+        for one in whole.comparisons.comparisons
+        if (one.candidate, one.reference, one.batch_size) == ("awq+spec", "awq", 1)
+    )
+    turned = replace(
+        pair,
+        candidate="awq",
+        reference="awq+spec",
+        ratio=Estimate(value=0.5, low=0.4, high=0.8, samples=3),
+        verdict="worse",
+    )
+    chart = speculation_chart(
+        replace(whole, comparisons=replace(whole.comparisons, comparisons=(turned,)))
+    )
+    assert chart is not None
+    point = chart.series[0].points[0]
+    assert (point.y, point.low, point.high) == (2.0, 1.25, 2.5)
+    assert point.hover.endswith("(better)")
 
 
 def test_unit_charts_keep_the_layers_in_order(whole: RunView) -> None:

@@ -149,7 +149,7 @@ def test_console_obeys_no_foreign_codes(hostile: RunView) -> None:
 def test_interrupted_run_is_told_as_such_everywhere(interrupted: RunView) -> None:
     for text in (render_html(interrupted), render_markdown(interrupted), printed(interrupted)):
         assert "This run is incomplete" in text
-        assert "awq has no figures at batch size 8, 16, 32." in text
+        assert "awq has no figures at batch size 8, 16, 32" in text
 
 
 def test_decision_alone_can_be_printed(whole: RunView) -> None:
@@ -207,3 +207,14 @@ def test_reader_is_told_what_memory_and_cost_mean(whole: RunView) -> None:
     for text in (render_html(view), render_markdown(view), printed(view)):
         assert "Memory is resident memory on the CPU, not device memory." in text
         assert "2.49 an hour (list price, on demand)." in text
+
+
+def test_interrupted_cell_shows_its_figures_but_as_not_counting(whole: RunView) -> None:
+    first = replace(whole.cells[0], status="interrupted", failure="1 of 3 trials was measured")
+    view = replace(whole, cells=(first, *whole.cells[1:]))
+    source = render_html(view)
+    row = source[source.index('<tr class="interrupted') :]
+    row = row[: row.index("</tr>")]
+    assert "59.4" in row
+    assert 'title="1 of 3 trials was measured">interrupted' in row
+    assert "1 of 3 trials was measured" in printed(view)

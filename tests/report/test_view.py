@@ -41,7 +41,7 @@ def test_evidence_of_a_cell_is_its_worst_verdict(whole: RunView) -> None:
 
 def test_interrupted_run_says_what_it_lacks(interrupted: RunView) -> None:
     assert interrupted.missing[0] == "Not measured yet: awq+spec, awq+cache, awq+spec+cache."
-    assert "awq has no figures at batch size 8, 16, 32." in interrupted.missing
+    assert "awq has no figures at batch size 8, 16, 32 (2 trials kept)." in interrupted.missing
     assert "fp16 has no quality record." in interrupted.missing
     assert interrupted.missing[-1] == "No decision was made; go on with whet run --resume."
     assert interrupted.decision is None
@@ -84,3 +84,19 @@ def test_torn_spec_is_one_sentence(tmp_path: Path) -> None:
     (store.root / "resolved_spec.json").write_text('{"name": ', encoding="utf-8")
     with pytest.raises(StorageError, match="not whole JSON; put it back"):
         load_run(store)
+
+
+def test_trials_without_a_decision_are_counted(tmp_path: Path) -> None:
+    root = make_run(tmp_path / "run", stop_after=5).root
+    for path in (root / "cells").iterdir():
+        path.unlink()
+    missing = load_run(RunStore.read(root)).missing
+    assert "fp16 has no figures at batch size 1, 4, 8, 16, 32 (5 trials kept)." in missing
+
+
+def test_quality_that_failed_says_why(tmp_path: Path) -> None:
+    root = make_run(tmp_path / "run", stop_after=5).root
+    with RunStore.open(root, resume=True) as store:
+        store.note("quality", "fp16", status="failed", reason="the server was lost")
+    missing = load_run(RunStore.read(root)).missing
+    assert "fp16 has no quality record: the server was lost." in missing

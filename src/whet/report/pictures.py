@@ -166,14 +166,32 @@ def speculation_chart(view: RunView) -> Chart | None:
         for one in view.decision.break_even
         if one.candidate in view.variants
     ]
-    found = [
-        one
+    measured = (
+        _oriented(one, pairs)
         for one in view.comparisons.comparisons
-        if one.metric == "tps_mean"
-        and (one.candidate, one.reference) in pairs
-        and one.batch_size in view.batch_sizes
-    ]
+        if one.metric == "tps_mean" and one.batch_size in view.batch_sizes
+    )
+    found = [one for one in measured if one is not None]
     return _ratio_chart(view, found) if found else None
+
+
+def _oriented(one: Comparison, pairs: Iterable[tuple[str, str]]) -> Comparison | None:
+    """The comparison with speculation above the line, or None where it is of another pair."""
+    if (one.candidate, one.reference) in pairs:
+        return one
+    if (one.reference, one.candidate) not in pairs or one.ratio.value <= 0:
+        return None
+    old = one.ratio
+    ratio = replace(
+        old,
+        value=1 / old.value,
+        low=1 / old.high if old.high else None,
+        high=1 / old.low if old.low else None,
+    )
+    turned = {"better": "worse", "worse": "better"}.get(one.verdict, one.verdict)
+    return replace(
+        one, reference=one.candidate, candidate=one.reference, ratio=ratio, verdict=turned
+    )
 
 
 def _ratio_chart(view: RunView, found: list[Comparison]) -> Chart:

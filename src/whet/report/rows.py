@@ -35,6 +35,11 @@ class Row:
     recommended: bool
     front: bool
 
+    @property
+    def empty(self) -> bool:
+        """Whether the cell has no figure at all, so that its note may take their place."""
+        return all(item == EMPTY for item in self.figures)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heading:

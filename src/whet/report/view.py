@@ -29,6 +29,7 @@ from whet.core.records import (
 )
 from whet.core.spec import Spec
 from whet.core.store import RunStore
+from whet.report.text import plural
 
 T = TypeVar("T")
 
@@ -176,14 +177,17 @@ def _with_missing(view: RunView, store: RunStore) -> RunView:
         name: [size for size in view.batch_sizes if view.cell(name, size) is None]
         for name in wanted
     }
-    unseen = [name for name in wanted if len(lacking[name]) == len(view.batch_sizes)]
+    kept = {name: sum(trial.variant == name for trial in view.trials) for name in wanted}
+    unseen = [n for n in wanted if len(lacking[n]) == len(view.batch_sizes) and not kept[n]]
     missing = [f"Not measured yet: {', '.join(unseen)}."] if unseen else []
     for name in (name for name in wanted if name not in unseen):
         if lacking[name]:
             sizes = ", ".join(str(size) for size in lacking[name])
-            missing.append(f"{name} has no figures at batch size {sizes}.")
+            trials = f" ({plural(kept[name], 'trial')} kept)" if view.decision is None else ""
+            missing.append(f"{name} has no figures at batch size {sizes}{trials}.")
         if name not in view.quality:
-            missing.append(f"{name} has no quality record.")
+            why = store.reason("quality", name)
+            missing.append(f"{name} has no quality record{f': {why}' if why else ''}.")
     if view.decision is None:
         missing.append("No decision was made; go on with whet run --resume.")
     return replace(view, missing=tuple(missing))
