@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from tests.checkpoint_factory import write_tiny_llama
 from whet.core.spec import CalibrationSpec, RecipeSpec
 
-WORDS = "the order was shipped on monday and a customer asks for refund of broken lamp".split()
+TEXT = "the order was shipped on monday and a customer asks for refund of broken lamp"
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,8 @@ def recipe() -> RecipeSpec:
 @pytest.fixture(scope="session")
 def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("calibration") / "text.jsonl"
-    texts = [" ".join(WORDS[i % 7 :: 1 + i % 3] * 3) for i in range(40)]
+    words = TEXT.split()
+    texts = [" ".join(words[i % 7 :: 1 + i % 3] * 3) for i in range(40)]
     path.write_text("\n".join(json.dumps({"text": text}) for text in texts), encoding="utf-8")
     return path
 

@@ -94,5 +94,9 @@ def test_the_config_is_what_the_library_reads_back() -> None:
     plain = quantization_config(make_grid(RecipeSpec(group_size=32), torch.bfloat16))
     read = QuantizationConfig.model_validate(plain)
     (group,) = read.config_groups.values()
-    assert (group.weights.num_bits, group.weights.group_size, group.weights.symmetric) == (4, 32, True)
+    assert (group.weights.num_bits, group.weights.group_size, group.weights.symmetric) == (
+        4,
+        32,
+        True,
+    )
     assert (read.format, read.ignore) == ("pack-quantized", ["lm_head"])

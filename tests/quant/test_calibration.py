@@ -1,0 +1,118 @@
+"""Calibration text: every accepted form, and one clear sentence for every other."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoint_factory import write_tokenizer
+from whet.core.errors import UsageError
+from whet.quant import Calibration, load_calibration
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(path)
+    return path
+
+
+def load(path: Path, tokenizer: Path, **changes: int) -> Calibration:
+    wanted = {"samples": 8, "max_tokens": 16, "seed": 0, **changes}
+    return load_calibration(path, tokenizer, **wanted)
+
+
+def jsonl(folder: Path, *rows: object) -> Path:
+    path = folder / "calibration.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows) + "\n", encoding="utf-8")
+    return path
+
+
+def test_messages_go_through_the_chat_template(tokenizer: Path, tmp_path: Path) -> None:
+    """The factory's template writes <|start|> (id 0) before each message and nothing else."""
+    chat = [{"role": "user", "content": "the order"}, {"role": "assistant", "content": "arrived"}]
+    found = load(jsonl(tmp_path, {"messages": chat}), tokenizer)
+    assert found.ids[0][0] == 0
+    assert found.ids[0].count(0) == 2
+
+
+def test_content_in_parts_reads_like_plain_content(tokenizer: Path, tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "the "}, {"type": "text", "text": "order"}]
+    (tmp_path / "a").mkdir()
+    whole = load(
+        jsonl(tmp_path, {"messages": [{"role": "user", "content": "the order"}]}), tokenizer
+    )
+    split = load(
+        jsonl(tmp_path / "a", {"messages": [{"role": "user", "content": parts}]}), tokenizer
+    )
+    assert whole.ids == split.ids
+
+
+def test_facts_say_what_was_used(tokenizer: Path, tmp_path: Path) -> None:
+    path = jsonl(tmp_path, {"text": "the order was shipped"}, {"prompt": "a refund"}, {"text": " "})
+    found = load(path, tokenizer, seed=3)
+    assert found.facts.samples == len(found.ids) == 2
+    assert found.facts.tokens == sum(map(len, found.ids))
+    assert found.facts.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (found.facts.max_tokens, found.facts.seed) == (16, 3)
+
+
+def test_the_seed_decides_the_draw_and_nothing_else_does(tokenizer: Path, tmp_path: Path) -> None:
+    path = jsonl(tmp_path, *({"text": f"the order number {i} was shipped"} for i in range(60)))
+    again = load(path, tokenizer)
+    assert load(path, tokenizer) == again
+    assert len(again.ids) == 8
+    assert load(path, tokenizer, seed=1).ids != again.ids
+
+
+def test_long_documents_become_windows_that_keep_the_first_token(
+    tokenizer: Path, tmp_path: Path
+) -> None:
+    words = " ".join(f"monday {i}" for i in range(80))
+    chats = ({"messages": [{"role": "user", "content": words}]} for _ in range(6))
+    found = load(jsonl(tmp_path, *chats), tokenizer)
+    assert {len(sample) for sample in found.ids} == {16}
+    assert {sample[0] for sample in found.ids} == {0}
+    assert len(set(found.ids)) > 1
+
+
+def test_plain_text_is_cut_into_pieces(tokenizer: Path, tmp_path: Path) -> None:
+    path = tmp_path / "book.txt"
+    path.write_text("the parcel arrived on friday. " * 100, encoding="utf-8")
+    found = load(path, tokenizer, samples=5)
+    assert [len(sample) for sample in found.ids] == [16] * 5
+
+
+@pytest.mark.parametrize(
+    "rows", [[], [{"text": "  "}], [{"question": "x"}], [{"messages": []}], ["text"], [{"text": 3}]]
+)
+def test_a_file_with_no_text_is_refused(
+    rows: list[object], tokenizer: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="no usable text; give JSONL rows with messages"):
+        load(jsonl(tmp_path, *rows), tokenizer)
+
+
+def test_other_faults_name_the_file_and_the_line(tokenizer: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        load(tmp_path / "absent.jsonl", tokenizer)
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"text": "the order"}\n{"text": \n', encoding="utf-8")
+    with pytest.raises(UsageError, match=r"line 2 of .*broken"):
+        load(broken, tokenizer)
+    binary = tmp_path / "binary.txt"
+    binary.write_bytes(b"\xff\xfe\x00\x81")
+    with pytest.raises(UsageError, match="not UTF-8"):
+        load(binary, tokenizer)
+
+
+def test_chats_without_a_template_ask_for_text(tokenizer: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    write_tokenizer(bare)
+    config = json.loads((bare / "tokenizer_config.json").read_text())
+    del config["chat_template"]
+    (bare / "tokenizer_config.json").write_text(json.dumps(config))
+    path = jsonl(tmp_path, {"messages": [{"role": "user", "content": "the order"}]})
+    with pytest.raises(UsageError, match="no chat template; give rows with text"):
+        load(path, bare)

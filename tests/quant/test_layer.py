@@ -1,0 +1,132 @@
+"""Layers of every known architecture: measured like the whole model, folded without a change."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from whet.core.errors import QuantizationError
+from whet.quant.architecture import UNITS, require_known
+from whet.quant.fold import row_scale, snap_for, snap_to_heads, snap_to_norm
+from whet.quant.layer import Basis, fold_scales
+from whet.quant.stream import LayerStream, batch_by_length
+
+CPU = torch.device("cpu")
+SHAPE = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 96,
+    "vocab_size": 50,
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "llama": {"mlp_bias": True, "attention_bias": True},
+    "mistral": {"sliding_window": 5},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+    "qwen3": {"num_key_value_heads": 4},
+}
+
+
+@pytest.fixture(params=sorted(KINDS))
+def model(request: pytest.FixtureRequest) -> nn.Module:
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(request.param, **{**SHAPE, **KINDS[request.param]})
+    built: nn.Module = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for name, parameter in built.named_parameters():
+            parameter.normal_(std=0.3)
+            if "norm" in name:
+                parameter.add_(1.0)
+    return built
+
+
+def layer_of(model: Any, index: int) -> dict[str, Tensor]:
+    return dict(model.model.layers[index].state_dict())
+
+
+@torch.no_grad()
+def test_inputs_are_those_of_the_whole_model_without_padding(model: Any, tmp_path: Path) -> None:
+    """The reference runs transformers' own model on one sample at a time."""
+    model.config.save_pretrained(tmp_path)
+    ids = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11, 12], [13, 14], [15, 16, 17, 18, 19]]
+    seen: list[Tensor] = []
+    down = model.model.layers[1].mlp.down_proj
+    handle = down.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0][0]))
+    for sample in ids:
+        model(torch.tensor([sample]))
+    handle.remove()
+    x = torch.cat(seen).double()
+
+    stream = LayerStream(tmp_path, ids, CPU)
+    stream.embed(model.model.embed_tokens.weight)
+    stream.measure(0, layer_of(model, 0))
+    stats = stream.measure(1, layer_of(model, 1))["down"]
+    assert stats.tokens == 19
+    torch.testing.assert_close(stats.gram.double(), x.T @ x / 19, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(stats.mean_abs.double(), x.abs().mean(dim=0), rtol=1e-3, atol=1e-4)
+
+
+@torch.no_grad()
+def test_folding_leaves_the_layers_answer_as_it_was(model: Any) -> None:
+    """Random scales, no rounding: norms, biases, rows and columns must cancel exactly."""
+    tensors, head_dim = layer_of(model, 0), 16
+    bases = {linear: None for unit in UNITS for linear in unit.linears}
+    columns: dict[str, Tensor] = {}
+    for unit in UNITS:
+        snap = snap_for(unit, tensors, head_dim)
+        assert snap is not None
+        inputs = tensors[f"{unit.linears[0]}.weight"].shape[1]
+        columns |= dict.fromkeys(unit.linears, snap(torch.rand(inputs) * 3 + 0.1))
+    fed = {unit.fold: columns[unit.linears[0]] for unit in UNITS if unit.fold_is_linear}
+    whole = {}
+    for linear in bases:
+        outputs = tensors[f"{linear}.weight"].shape[0]
+        rows = row_scale(fed[linear], outputs, head_dim) if linear in fed else torch.ones(outputs)
+        whole[linear] = Basis(columns=columns[linear], rows=rows.unsqueeze(1))
+    folded = {**tensors, **fold_scales(tensors, whole)}
+    for linear, basis in whole.items():
+        folded[f"{linear}.weight"] = basis.scaled(tensors[f"{linear}.weight"])
+    ids = torch.tensor([[1, 2, 3, 4, 5, 6, 7]])
+    before = model(ids).logits
+    model.model.layers[0].load_state_dict(folded)
+    torch.testing.assert_close(model(ids).logits, before, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_norm_absorbs_its_scale_without_rounding(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    norm = torch.randn(256).to(dtype)
+    norm[7] = 0
+    scale = snap_to_norm(torch.rand(256) * 4 + 0.01, norm=norm)
+    folded = norm.float() / scale
+    torch.testing.assert_close(folded.to(dtype).float(), folded, rtol=1e-6, atol=0)
+    assert scale[7] == 1
+    assert bool((scale > 0).all())
+
+
+def test_heads_that_share_a_value_head_share_a_scale() -> None:
+    """Two value heads of one channel, two query heads each: √(1·4) and √(9·1)."""
+    scale = snap_to_heads(torch.tensor([1.0, 4.0, 9.0, 1.0]), repeats=2, head_dim=1)
+    torch.testing.assert_close(scale, torch.tensor([2.0, 2.0, 3.0, 3.0]))
+    torch.testing.assert_close(row_scale(scale, 2, 1), torch.tensor([2.0, 3.0]))
+
+
+def test_batches_hold_every_sample_within_the_budget() -> None:
+    samples = [[1] * length for length in (5, 300, 7, 2, 300, 90)]
+    batches = batch_by_length(samples, 320)
+    assert sorted(len(sample) for batch in batches for sample in batch) == [2, 5, 7, 90, 300, 300]
+    assert all(len(batch) * max(map(len, batch)) <= 320 for batch in batches)
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [("gemma3", r"1 \+ w"), ("mixtral", "experts"), ("qwen3_moe", "experts"), ("mamba", "no map")],
+)
+def test_an_unknown_architecture_says_what_is_missing(kind: str, word: str) -> None:
+    with pytest.raises(QuantizationError, match=word):
+        require_known(kind)

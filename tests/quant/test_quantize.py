@@ -1,0 +1,250 @@
+"""The whole way: what is written, what is refused, and what a killed run leaves."""
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.checkpoint_factory import write_tiny_llama
+from whet.checkpoint import read_facts
+from whet.core.errors import QuantizationError, StorageError, UsageError, WhetError
+from whet.core.records import QuantizedCheckpoint
+from whet.core.spec import RecipeSpec
+from whet.quant import load_calibration, quantize
+from whet.quant.staging import remove_stale, require_space
+from whet.quant.writer import ShardWriter
+
+LINEARS = 2 * 7
+
+
+@pytest.fixture(scope="module")
+def written(
+    source: Path, calibration: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, QuantizedCheckpoint]:
+    out = tmp_path_factory.mktemp("out") / "awq"
+    recipe = RecipeSpec.model_validate(
+        {"group_size": 64, "calibration": {"samples": 24, "max_tokens": 48}}
+    )
+    return out, quantize(source, out, recipe, calibration=calibration)
+
+
+def test_awq_beats_rounding_on_every_unit_and_says_so(
+    written: tuple[Path, QuantizedCheckpoint],
+) -> None:
+    _, done = written
+    assert [unit.unit for unit in done.units] == [
+        f"layers.{index}.{name}" for index in (0, 1) for name in ("qkv", "o", "gate_up", "down")
+    ]
+    assert all(0 < unit.error < unit.rtn_error for unit in done.units)
+
+
+def test_the_checkpoint_is_what_the_facts_say(
+    source: Path, written: tuple[Path, QuantizedCheckpoint]
+) -> None:
+    out, done = written
+    facts = read_facts(out)
+    assert (facts.stored.scheme, facts.stored.group_size) == ("W4A16", 64)
+    assert facts.stored.quantized_modules == LINEARS
+    assert facts.weights_sha256 == done.weights_sha256
+    assert facts.parameters == read_facts(source).parameters
+    # 4 bits, a float16 scale for 64 weights, and 16 bytes of shape a layer.
+    weights = 2 * (128 * (128 + 64 + 64 + 128) + 3 * 128 * 256)
+    assert done.bits_per_weight == pytest.approx(4.25 + LINEARS * 128 / weights)
+    assert [path for path in out.parent.iterdir() if path != out] == []
+
+
+def test_files_beside_the_weights_are_byte_identical(
+    source: Path, written: tuple[Path, QuantizedCheckpoint]
+) -> None:
+    out, _ = written
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        assert (out / name).read_bytes() == (source / name).read_bytes()
+    config = json.loads((out / "config.json").read_text())
+    assert config.pop("quantization_config")["format"] == "pack-quantized"
+    assert config == json.loads((source / "config.json").read_text())
+
+
+@torch.no_grad()
+def test_transformers_loads_it_and_it_answers_closer_than_rounding_does(
+    source: Path, calibration: Path, written: tuple[Path, QuantizedCheckpoint], tmp_path: Path
+) -> None:
+    """The library's own loader decompresses both; a fold gone wrong would not be closer."""
+    from transformers import AutoModelForCausalLM
+
+    nearest = tmp_path / "rtn"
+    recipe = RecipeSpec(method="rtn", group_size=64)
+    quantize(source, nearest, recipe, calibration=calibration)
+    sample = load_calibration(calibration, source, samples=40, max_tokens=200, seed=0).ids[1]
+    whole, awq, rtn = (
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(
+            torch.tensor([sample])
+        ).logits
+        for folder in (source, written[0], nearest)
+    )
+    assert (awq - whole).square().mean() < 0.8 * (rtn - whole).square().mean()
+
+
+def test_an_identical_finished_checkpoint_is_used_again(
+    source: Path, calibration: Path, recipe: RecipeSpec, written: tuple[Path, QuantizedCheckpoint]
+) -> None:
+    out, done = written
+    before = (out / "model.safetensors").stat().st_mtime_ns
+    assert quantize(source, out, recipe, calibration=calibration) == done
+    assert (out / "model.safetensors").stat().st_mtime_ns == before
+    other = recipe.model_copy(update={"group_size": 32})
+    with pytest.raises(QuantizationError, match="another recipe"):
+        quantize(source, out, other, calibration=calibration)
+
+
+def test_a_foreign_folder_is_never_overwritten(
+    source: Path, calibration: Path, recipe: RecipeSpec, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(QuantizationError, match="not a finished whet checkpoint"):
+        quantize(source, tmp_path, recipe, calibration=calibration)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_rtn_needs_no_calibration_pass(source: Path, calibration: Path, tmp_path: Path) -> None:
+    done = quantize(
+        source,
+        tmp_path / "rtn",
+        RecipeSpec(method="rtn", group_size=32),
+        calibration=calibration,
+    )
+    assert (done.method, done.units, done.calibration) == ("rtn", (), None)
+    tensors = load_file(tmp_path / "rtn" / "model.safetensors")
+    plain = load_file(source / "model.safetensors")
+    name = "model.layers.1.input_layernorm.weight"
+    assert torch.equal(tensors[name], plain[name])
+
+
+def test_zero_rows_zero_groups_and_a_dead_norm_channel_survive(
+    calibration: Path, recipe: RecipeSpec, tmp_path: Path
+) -> None:
+    folder = write_tiny_llama(tmp_path / "degenerate")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.0.mlp.up_proj.weight"][:40] = 0
+    tensors["model.layers.0.self_attn.q_proj.weight"][:, :64] = 0
+    tensors["model.layers.1.input_layernorm.weight"][5] = 0
+    tensors["model.layers.1.mlp.down_proj.weight"].zero_()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    done = quantize(folder, tmp_path / "out", recipe, calibration=calibration)
+    assert all(unit.error <= unit.rtn_error * 1.01 for unit in done.units)
+    assert done.units[-1].error == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "words"),
+    [
+        ("nan", QuantizationError, "layers.1.down is not finite"),
+        ("gemma", QuantizationError, r"1 \+ w"),
+        ("shape", QuantizationError, "not a multiple of the group size 128"),
+        ("quantized", QuantizationError, "already quantized"),
+        ("device", UsageError, "not available here|no device"),
+        ("text", UsageError, "no usable text"),
+    ],
+)
+def test_a_fault_is_one_sentence_and_leaves_nothing(
+    fault: str,
+    *,
+    error: type[WhetError],
+    words: str,
+    written: tuple[Path, QuantizedCheckpoint],
+    calibration: Path,
+    recipe: RecipeSpec,
+    tmp_path: Path,
+) -> None:
+    changes = {"shape": {"intermediate_size": 192}, "gemma": {"model_type": "gemma2"}}
+    folder = write_tiny_llama(tmp_path / "in" / "source", **changes.get(fault, {}))
+    if fault == "nan":
+        tensors = load_file(folder / "model.safetensors")
+        tensors["model.layers.1.mlp.down_proj.weight"][3, 3] = float("nan")
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    if fault == "shape":
+        recipe = recipe.model_copy(update={"group_size": 128})
+    if fault == "text":
+        calibration = tmp_path / "in" / "empty.jsonl"
+        calibration.write_text("\n")
+    device = "tpu" if fault == "device" else None
+    folder = written[0] if fault == "quantized" else folder
+    with pytest.raises(error, match=words):
+        quantize(folder, tmp_path / "runs" / "out", recipe, calibration=calibration, device=device)
+    assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").iterdir())
+
+
+def test_shards_and_index_hold_every_tensor(tmp_path: Path) -> None:
+    writer = ShardWriter(tmp_path, shard_bytes=1000)
+    tensors = {f"t{number}": torch.full((100,), float(number)) for number in range(6)}
+    for name, tensor in tensors.items():
+        writer.add(name, tensor)
+    writer.finish()
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    assert sorted(set(index["weight_map"].values())) == [
+        f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)
+    ]
+    assert index["metadata"]["total_size"] == 2400
+    for name, file in index["weight_map"].items():
+        assert torch.equal(load_file(tmp_path / file)[name], tensors[name])
+
+
+CHILD = """
+import sys, time
+from pathlib import Path
+from whet.core.spec import RecipeSpec
+from whet.quant import quantize
+def pause(done, total):
+    if done == 1:
+        print("paused", flush=True)
+        time.sleep(60)
+source, out, calibration = map(Path, sys.argv[1:])
+recipe = RecipeSpec(method="rtn", group_size=64)
+quantize(source, out, recipe, calibration=calibration, progress=pause)
+"""
+
+
+def test_a_killed_run_leaves_nothing_under_its_name_and_the_next_one_cleans_up(
+    source: Path, calibration: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", CHILD, str(source), str(out), str(calibration)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "paused\n"
+    assert [path.name for path in tmp_path.iterdir()] == [f".out.{process.pid}.part"]
+    remove_stale(out)
+    assert len(list(tmp_path.iterdir())) == 1, "a running process keeps its staging folder"
+    process.kill()
+    process.communicate()
+    assert not out.exists()
+    quantize(source, out, RecipeSpec(method="rtn", group_size=64), calibration=calibration)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_full_disk_is_a_storage_error_and_leaves_nothing(
+    source: Path, calibration: Path, tmp_path: Path
+) -> None:
+    """A file-size limit stands in for the disk: the library's own writer meets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(StorageError, match="free some space"):
+            quantize(
+                source,
+                tmp_path / "out",
+                RecipeSpec(method="rtn", group_size=64),
+                calibration=calibration,
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_little_room_is_told_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="free some space"):
+        require_space(tmp_path / "out", 10**18)
