@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from tests.report.run_texts import BATCH_SIZES, SCRIPT, VARIANTS
+from whet.core.records import Excluded
 from whet.core.store import RunStore
 from whet.report import (
     RunView,
@@ -217,4 +218,21 @@ def test_interrupted_cell_shows_its_figures_but_as_not_counting(whole: RunView) 
     row = row[: row.index("</tr>")]
     assert "59.4" in row
     assert 'title="1 of 3 trials was measured">interrupted' in row
-    assert "1 of 3 trials was measured" in printed(view)
+    assert "1 of 3 trials was measured" in printed(replace(view, decision=None))
+
+
+def test_exclusions_with_one_reason_are_one_line(whole: RunView) -> None:
+    assert whole.decision is not None
+    many = tuple(
+        Excluded(variant="awq", batch_size=size, reason="the cell is failed") for size in (1, 4, 8)
+    )
+    view = replace(whole, decision=replace(whole.decision, excluded=many))
+    assert "awq @ 1, 4, 8 excluded: the cell is failed" in printed(view)
+    assert "awq @ 1, 4, 8: the cell is failed" in render_markdown(view)
+    assert "<td>1, 4, 8</td>" in render_html(view)
+
+
+def test_a_reason_without_a_winner_is_told_once(whole: RunView) -> None:
+    text = printed(whole)
+    assert "TTFT < 1 s: no cell has its p95 below the target" in text
+    assert text.count("no cell has its p95 below the target") == 1

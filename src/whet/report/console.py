@@ -10,7 +10,7 @@ from rich.text import Text
 
 from whet.core.records import Decision, MatrixEntry, Recommendation
 from whet.report import rows
-from whet.report.sections import reading_notes
+from whet.report.sections import blank_reasons, exclusions, reading_notes
 from whet.report.text import one_line, shown
 from whet.report.view import RunView
 
@@ -43,8 +43,12 @@ def print_decision(decision: Decision, console: Console) -> None:
     """Print the matrix of each tier, where speculation stops paying, and the recommendation."""
     for matrix in rows.matrix_tables(decision):
         console.print(_matrix(matrix, decision.recommendation))
-    for item in decision.break_even:
-        console.print(_plain(f"· {item.sentence}"))
+    for reason, where in blank_reasons(decision):
+        console.print(_plain(f"{', '.join(where)}: {reason}", "dim"))
+    for item in exclusions(decision):
+        console.print(_plain(f"{item.where} excluded: {item.reason}", "dim"))
+    for pair in decision.break_even:
+        console.print(_plain(f"· {pair.sentence}"))
     console.print()
     title, sentence = rows.decision_headline(decision)
     chosen = decision.recommendation
@@ -103,12 +107,8 @@ def _print_notes(view: RunView, console: Console) -> None:
     console.print(_plain("? too few samples to certify this percentile", "dim"))
     for note in reading_notes(view):
         console.print(_plain(note, "dim"))
-    for row in told:
+    for row in () if view.decision else told:
         console.print(_plain(f"{row.variant} @ {row.batch_size}: {row.note}", "dim"))
-    for item in view.decision.excluded if view.decision else ():
-        if (item.variant, item.batch_size) not in {(r.variant, r.batch_size) for r in told}:
-            where = "" if item.batch_size is None else f" @ {item.batch_size}"
-            console.print(_plain(f"{item.variant}{where} excluded: {item.reason}", "dim"))
 
 
 def _matrix(matrix: rows.MatrixTable, chosen: Recommendation | None) -> Table:

@@ -12,9 +12,11 @@ from whet.core.units import human_bytes, human_duration
 from whet.report import rows
 from whet.report.sections import (
     WORKLOAD_HEADS,
+    blank_reasons,
     engine_rows,
     env_words,
     evidence_groups,
+    exclusions,
     reading_notes,
     sizes_of,
     task_names,
@@ -122,15 +124,17 @@ def _decision(view: RunView) -> Iterator[str]:
         ]
         heads = ["", *(safe(rows.tolerance_words(limit)) for limit in matrix.tolerances)]
         yield from table(heads, lines, left=len(heads))
+    for reason, where in blank_reasons(view.decision):
+        yield f"- {safe(', '.join(where))}: {safe(reason)}"
+    yield ""
     if view.decision.break_even:
         yield "## Where speculation stops paying\n"
         yield from (f"- {safe(item.sentence)}" for item in view.decision.break_even)
         yield ""
     if view.decision.excluded:
         yield "## Excluded, and why\n"
-        for item in view.decision.excluded:
-            where = "" if item.batch_size is None else f" @ {item.batch_size}"
-            yield f"- {safe(item.variant)}{where}: {safe(item.reason)}"
+        for item in exclusions(view.decision):
+            yield f"- {safe(item.where)}: {safe(item.reason)}"
         yield ""
 
 

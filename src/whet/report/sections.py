@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from whet.core.records import QuantizedCheckpoint, ResolvedEngine, Verdict
+from whet.core.records import Decision, QuantizedCheckpoint, ResolvedEngine, Verdict
 from whet.core.units import human_duration
+from whet.report.rows import target_words
 from whet.report.text import DASH, Shown, number, percent, shown
 from whet.report.view import RunView
 
@@ -103,14 +104,52 @@ def sizes_of(verdicts: Iterable[Verdict]) -> str:
     return ", ".join("start-up" if size is None else str(size) for size in sizes)
 
 
-def blank_reasons(view: RunView) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def blank_reasons(decision: Decision) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Why some corners of the matrix have no winner: each reason once, with where it holds."""
-    found: dict[str, list[str]] = {}
-    for entry in view.decision.matrix if view.decision else ():
+    tolerances = {entry.quality_tolerance for entry in decision.matrix}
+    tiers = {entry.tier for entry in decision.matrix}
+    found: dict[str, dict[tuple[str, float], list[float]]] = {}
+    for entry in decision.matrix:
         if entry.outcome != "winner":
-            where = f"{entry.ttft_target_ms:g} ms / {100 * entry.quality_tolerance:g}%"
-            found.setdefault(entry.reason, []).append(where)
-    return tuple((reason, tuple(where)) for reason, where in found.items())
+            own = found.setdefault(entry.reason, {})
+            own.setdefault((entry.tier, entry.ttft_target_ms), []).append(entry.quality_tolerance)
+    made = []
+    for reason, corners in found.items():
+        words = []
+        for (tier, target), limits in corners.items():
+            all_of_them = len(limits) == len(tolerances)
+            kept = "" if all_of_them else f" at {', '.join(f'{100 * x:g}%' for x in limits)}"
+            words.append(f"{f'{tier}, ' if len(tiers) > 1 else ''}{target_words(target)}{kept}")
+        made.append((reason, tuple(words)))
+    return tuple(made)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exclusion:
+    """Cells of one variant that may not be recommended for one reason."""
+
+    variant: str
+    sizes: str
+    reason: str
+
+    @property
+    def where(self) -> str:
+        """``awq @ 8, 16``, or the variant alone."""
+        return f"{self.variant} @ {self.sizes}" if self.sizes else self.variant
+
+
+def exclusions(decision: Decision) -> tuple[Exclusion, ...]:
+    """What may not be recommended; batch sizes with one reason are one entry."""
+    several = len({entry.tier for entry in decision.matrix}) > 1
+    found: dict[tuple[str, str], list[str]] = {}
+    for item in decision.excluded:
+        reason = f"{item.reason} ({item.tier})" if several and item.tier else item.reason
+        sizes = found.setdefault((item.variant, reason), [])
+        sizes += [] if item.batch_size is None else [str(item.batch_size)]
+    return tuple(
+        Exclusion(variant=variant, sizes=", ".join(sizes), reason=reason)
+        for (variant, reason), sizes in found.items()
+    )
 
 
 def task_names(view: RunView) -> tuple[str, ...]:
