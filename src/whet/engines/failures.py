@@ -43,7 +43,14 @@ _SIGNS: Final = (
     ),
     _sign(
         "kv_too_small",
-        r"No available memory for the cache blocks|max seq len\s+\(\d+\).*?KV cache is needed",
+        r"max seq len\s+\((?P<asked>\d+)\), \((?P<need>[\d.]+) GiB KV\s+cache is needed[^\n]*?"
+        r"memory \((?P<have>[\d.]+) GiB\)",
+        "max_model_len {asked} needs {need} GiB of KV cache where {have} GiB are free; lower it, or "
+        "raise gpu_memory_utilization (on a CPU: VLLM_CPU_KVCACHE_SPACE)",
+    ),
+    _sign(
+        "kv_too_small",
+        r"No available memory for the cache blocks",
         "no memory is left for the KV cache after the weights; lower max_model_len, raise "
         "gpu_memory_utilization (on a CPU: VLLM_CPU_KVCACHE_SPACE) or use a larger device",
     ),
