@@ -15,7 +15,7 @@ TELLING = {
     "kv_too_small": "ValueError: No available memory for the cache blocks. Try increasing "
     "`gpu_memory_utilization` when initializing the engine",
     "model_len": "  Value error, User-specified max_model_len (100000) is greater than the "
-    "derived max_model_len (max_position_embeddings=512.0 or model_max_length=None in config).",
+    "derived max_model_len (max_position_embeddings=512.0 or model_max_length=None).",
     "busy_memory": "ValueError: Free memory on device cuda:0 (3.1/79.1 GiB) on startup is less than "
     "desired GPU memory utilization (0.92, 72.8 GiB). Decrease GPU memory",
     "out_of_memory": "RuntimeError: [enforce fail at alloc_cpu.cpp:121] err == 0. "
@@ -47,8 +47,8 @@ def test_numbers_that_would_fit_are_passed_on() -> None:
 def test_a_cache_that_holds_no_request_is_told_in_gib() -> None:
     found = diagnose(
         f"{CORE}ValueError: To serve at least one request with the model's max seq len (8192), "
-        "(4.0 GiB KV cache is needed, which is larger than the available KV cache memory (1.5 GiB). "
-        "Try increasing `gpu_memory_utilization`"
+        "(4.0 GiB KV cache is needed, which is larger than the available KV cache memory (1.5 "
+        "GiB). Try increasing `gpu_memory_utilization`"
     )
     assert found is not None
     assert "max_model_len 8192 needs 4.0 GiB of KV cache where 1.5 GiB are free" in found.sentence

@@ -45,8 +45,8 @@ _SIGNS: Final = (
         "kv_too_small",
         r"max seq len\s+\((?P<asked>\d+)\), \((?P<need>[\d.]+) GiB KV\s+cache is needed[^\n]*?"
         r"memory \((?P<have>[\d.]+) GiB\)",
-        "max_model_len {asked} needs {need} GiB of KV cache where {have} GiB are free; lower it, or "
-        "raise gpu_memory_utilization (on a CPU: VLLM_CPU_KVCACHE_SPACE)",
+        "max_model_len {asked} needs {need} GiB of KV cache where {have} GiB are free; lower it "
+        "or raise gpu_memory_utilization (on a CPU: VLLM_CPU_KVCACHE_SPACE)",
     ),
     _sign(
         "kv_too_small",
