@@ -15,7 +15,7 @@ TELLING = {
     "kv_too_small": "ValueError: No available memory for the cache blocks. Try increasing "
     "`gpu_memory_utilization` when initializing the engine",
     "model_len": "  Value error, User-specified max_model_len (100000) is greater than the "
-    "derived max_model_len (max_position_embeddings=512.0 or model_max_length=None).",
+    "derived max_model_len (max_position_embeddings=512.0).",
     "busy_memory": "ValueError: Free memory on device cuda:0 (3.1/79.1 GiB) on startup is less than "
     "desired GPU memory utilization (0.92, 72.8 GiB). Decrease GPU memory",
     "out_of_memory": "RuntimeError: [enforce fail at alloc_cpu.cpp:121] err == 0. "
