@@ -16,8 +16,8 @@ TELLING = {
     "`gpu_memory_utilization` when initializing the engine",
     "model_len": "  Value error, User-specified max_model_len (100000) is greater than the "
     "derived max_model_len (max_position_embeddings=512.0).",
-    "busy_memory": "ValueError: Free memory on device cuda:0 (3.1/79.1 GiB) on startup is less than "
-    "desired GPU memory utilization (0.92, 72.8 GiB). Decrease GPU memory",
+    "busy_memory": "ValueError: Free memory on device cuda:0 (3.1/79.1 GiB) on startup is less "
+    "than desired GPU memory utilization (0.92, 72.8 GiB). Decrease GPU memory",
     "out_of_memory": "RuntimeError: [enforce fail at alloc_cpu.cpp:121] err == 0. "
     "DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes.",
     "no_gpu": "RuntimeError: Failed to infer device type, please set the environment variable",
