@@ -70,6 +70,8 @@ def test_a_log_without_an_error_has_last_words_only() -> None:
     log = "INFO 11-21 02:08:17 [a.py:1] \x1b[32mloading\x1b[0m\n\n   \n"
     assert diagnose(log) is None
     assert last_words(log) == "loading"
+    assert last_words(log + "x.py:1: FutureWarning: odd\n  wrapper = odd()\n") == "loading"
+    assert last_words("plain\n") == "plain"
     assert last_words("") == "nothing"
 
 

@@ -12,6 +12,8 @@ _PREFIX = re.compile(
     r"(?:(?:INFO|WARNING|ERROR|CRITICAL|DEBUG) \d\d-\d\d [\d:]+ \[[^\]]+\]\s?)?"
 )
 _TELLING = re.compile(r"^\s*(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt)\w*): \S")
+_LEVEL = re.compile(r"\b(?:INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d ")
+_SECOND_HAND = ("EngineDeadError", "Engine core init", "WorkerProc initialization failed")
 _SHOWN = 400
 
 
@@ -144,13 +146,15 @@ def diagnose(log: str) -> Failure | None:
 def _last_exception(lines: list[str]) -> str | None:
     """The innermost exception: those that only report another process' death come last."""
     found = [line.strip()[:_SHOWN] for line in lines if _TELLING.match(line)]
-    own = [
-        line for line in found if "EngineDeadError" not in line and "Engine core init" not in line
-    ]
+    own = [line for line in found if not any(word in line for word in _SECOND_HAND)]
     return (own or found)[-1] if found else None
 
 
 def last_words(log: str) -> str:
-    """The last line with a word in it, for a log that names no error."""
-    lines = [line.strip() for line in plain_lines(log) if re.search(r"\w", line)]
-    return lines[-1][:_SHOWN] if lines else "nothing"
+    """The last thing that the engine logged, else its last line with a word in it."""
+    logged = [line for line in log.splitlines() if _LEVEL.search(line)]
+    for candidates in (plain_lines("\n".join(logged)), plain_lines(log)):
+        lines = [line.strip() for line in candidates if re.search(r"\w", line)]
+        if lines:
+            return lines[-1][:_SHOWN]
+    return "nothing"
