@@ -80,16 +80,16 @@ def _kernel_class() -> type[Any]:
             if scales.output_dim == 0:
                 scales.data = scales.data.t()
             packed.data = torch.ops.aten._convert_weight_to_int4pack_for_cpu(values.contiguous(), 1)
-            scales.data = torch.stack(
-                [scales.data, torch.zeros_like(scales.data)], dim=-1
-            ).contiguous()
+            # Only the bfloat16 path is vectorised; the others are 30 times slower.
+            pairs = torch.stack([scales.data, torch.zeros_like(scales.data)], dim=-1)
+            scales.data = pairs.to(torch.bfloat16).contiguous()
 
         def apply_weights(self, layer: Any, x: Any, bias: Any = None) -> Any:
             weight, scales, _ = self._get_weight_params(layer)
-            flat = x.reshape(-1, x.shape[-1])
+            flat = x.reshape(-1, x.shape[-1]).to(torch.bfloat16)
             y = torch.ops.aten._weight_int4pack_mm_for_cpu(
                 flat, weight, self.config.group_size, scales
-            )
+            ).to(x.dtype)
             if bias is not None:
                 y = y + bias
             return y.reshape(*x.shape[:-1], y.shape[-1])

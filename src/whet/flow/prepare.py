@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from whet.checkpoint import locate, read_facts
@@ -47,9 +47,9 @@ def survey(spec: Spec, root: Path) -> Survey:
     draft = read_facts(locate(spec.model.draft, revision=revision)) if spec.model.draft else None
     engine, device = get_engine(spec.engine.name), find_device()
     resolved = resolve_variants(spec, root, target=target, draft=draft, engine=engine)
-    found = preflight(
-        [item.variant for item in resolved], target=target, draft=draft, device=device, spec=spec
-    )
+    # With the environment as resolved: the engine's own default for the KV pool counts too.
+    as_set = [replace(item.variant, env=item.env) for item in resolved]
+    found = preflight(as_set, target=target, draft=draft, device=device, spec=spec)
     said = [
         Problem(variant=item.variant.name, kind="unsupported", message=reason)
         for item in resolved
