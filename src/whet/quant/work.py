@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -51,36 +52,17 @@ def quantize_into(out: Path, task: Task, *, device: str | None) -> QuantizedChec
     source = Source(task.source)
     grid = make_grid(task.recipe, _stored_dtype(source, task.facts, task.recipe.group_size))
     calibration = _calibrate(task)
-    if where.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(where)
-    try:
-        with staged(out) as folder:
-            bases, errors = _write(task, source, folder, calibration, grid=grid, device=where)
-            names = copy_beside(task.source, folder)
-            write_config(task.source, folder, quantization_config(grid))
-            verify_copies(folder, task.source, names)
-            verify_weights(folder, source, bases, grid, where)
-            written = read_facts(folder)
-            done = QuantizedCheckpoint(
-                path=str(out.resolve()),
-                method=task.recipe.method,
-                scheme=task.recipe.scheme,
-                group_size=task.recipe.group_size,
-                source_weights_sha256=task.facts.weights_sha256,
-                weights_sha256=written.weights_sha256,
-                weight_bytes=written.weight_bytes,
-                bits_per_weight=written.stored.bits_per_weight,
-                calibration=None if calibration is None else calibration.facts,
-                units=errors,
-                seconds=(time.monotonic_ns() - started_ns) / NS_PER_S,
-                peak_memory_bytes=_peak_memory(where),
-                device=_device_name(where),
-            )
-            write_finished(folder, task.origin, done)
-    except torch.OutOfMemoryError as error:
-        raise QuantizationError(
-            f"the memory of {where} ran out; free it, or quantize on the CPU with --device cpu"
-        ) from error
+    with _within_memory(where), staged(out) as folder:
+        quantizer = _quantizer(task, grid, where)
+        bases, errors = _write_weights(task, source, ShardWriter(folder), calibration, quantizer)
+        names = copy_beside(task.source, folder)
+        write_config(task.source, folder, quantization_config(grid))
+        verify_copies(folder, task.source, names)
+        verify_weights(folder, source, bases, grid, where)
+        done = _describe(task, folder, out, calibration, device=where)
+        seconds = (time.monotonic_ns() - started_ns) / NS_PER_S
+        done = replace(done, units=errors, seconds=seconds)
+        write_finished(folder, task.origin, done)
     task.progress(task.facts.layers + 1, task.facts.layers + 1)
     return done
 
@@ -125,25 +107,30 @@ def _stored_dtype(source: Source, facts: ModelFacts, group_size: int) -> torch.d
     return _DTYPES[dtypes.pop()]
 
 
-def _write(
+def _quantizer(task: Task, grid: Grid, device: torch.device) -> LayerQuantizer:
+    method = get_method(task.recipe.method)
+    return LayerQuantizer(method=method, grid=grid, head_dim=task.facts.head_dim, device=device)
+
+
+def _stream(
+    source: Source, calibration: Calibration | None, device: torch.device
+) -> LayerStream | None:
+    if calibration is None:
+        return None
+    stream = LayerStream(source.folder, calibration.ids, device)
+    stream.embed(source.read("model.embed_tokens.weight"))
+    return stream
+
+
+def _write_weights(
     task: Task,
     source: Source,
-    folder: Path,
+    writer: ShardWriter,
     calibration: Calibration | None,
-    *,
-    grid: Grid,
-    device: torch.device,
+    quantizer: LayerQuantizer,
 ) -> tuple[Mapping[str, Basis], tuple[UnitError, ...]]:
     """Every tensor of the source, its decoder's linears packed; their bases and unit errors."""
-    method = get_method(task.recipe.method)
-    quantizer = LayerQuantizer(
-        method=method, grid=grid, head_dim=task.facts.head_dim, device=device
-    )
-    stream = None
-    if calibration is not None:
-        stream = LayerStream(task.source, calibration.ids, device)
-        stream.embed(source.read("model.embed_tokens.weight"))
-    writer = ShardWriter(folder)
+    stream = _stream(source, calibration, quantizer.device)
     bases: dict[str, Basis] = {}
     errors: list[UnitError] = []
     prefixes = tuple(layer_prefix(index) for index in range(task.facts.layers))
@@ -151,7 +138,7 @@ def _write(
         if not name.startswith(prefixes):
             writer.add(name, source.read(name))
     for index, prefix in enumerate(prefixes):
-        task.progress(index, task.facts.layers + 1)
+        task.progress(index, len(prefixes) + 1)
         tensors = source.read_below(prefix)
         stats = {} if stream is None else stream.measure(index, tensors)
         layer = quantizer.quantize(index, tensors, stats)
@@ -159,9 +146,47 @@ def _write(
             writer.add(prefix + name, tensor)
         bases |= {prefix + linear: basis for linear, basis in layer.bases.items()}
         errors += layer.errors
-    task.progress(task.facts.layers, task.facts.layers + 1)
+    task.progress(len(prefixes), len(prefixes) + 1)
     writer.finish()
     return bases, tuple(errors)
+
+
+def _describe(
+    task: Task, folder: Path, out: Path, calibration: Calibration | None, *, device: torch.device
+) -> QuantizedCheckpoint:
+    """The record of what lies in ``folder``, read from its files, under the name it will have.
+
+    Units and seconds are filled in by the caller, who knows them last.
+    """
+    written = read_facts(folder)
+    return QuantizedCheckpoint(
+        path=str(out.resolve()),
+        method=task.recipe.method,
+        scheme=task.recipe.scheme,
+        group_size=task.recipe.group_size,
+        source_weights_sha256=task.facts.weights_sha256,
+        weights_sha256=written.weights_sha256,
+        weight_bytes=written.weight_bytes,
+        bits_per_weight=written.stored.bits_per_weight,
+        calibration=None if calibration is None else calibration.facts,
+        units=(),
+        seconds=0.0,
+        peak_memory_bytes=_peak_memory(device),
+        device=_device_name(device),
+    )
+
+
+@contextmanager
+def _within_memory(device: torch.device) -> Iterator[None]:
+    """Count the peak from here, and say what to do where the device's memory runs out."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise QuantizationError(
+            f"the memory of {device} ran out; free it, or quantize on the CPU with --device cpu"
+        ) from error
 
 
 def _peak_memory(device: torch.device) -> int | None:
