@@ -17,7 +17,7 @@ from tests.engines.conftest import MARK, Resolve
 from whet.core.errors import EngineLostError, EngineStartError
 from whet.engines.launch import Patience, serve_process
 
-QUICK = Patience(canary_s=1.0, grace_s=0.5, retry_pause_s=0.0)
+QUICK = Patience(canary_s=3.0, grace_s=0.5, retry_pause_s=0.0)
 
 
 def wait_until(holds: Callable[[], bool], *, timeout_s: float = 15.0) -> bool:

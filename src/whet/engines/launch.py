@@ -19,6 +19,7 @@ from whet.engines.probe import NoAnswer, generate_canary, is_healthy
 from whet.engines.process import EngineProcess, free_port
 
 _POLL_S = 0.2
+_LOG_LAG_S = 1.0
 _ATTEMPTS = 2
 _DEAD_CORE = (
     "EngineDeadError",
@@ -179,7 +180,10 @@ def _too_slow(process: EngineProcess, resolved: ResolvedEngine) -> _Failed:
 
 def _sick(process: EngineProcess, resolved: ResolvedEngine, error: NoAnswer) -> _Failed:
     """Healthy by its own word, yet unable to generate."""
-    found = diagnose(process.log_text())
+    # The answer may come before the log that explains it: the guardian writes a moment later.
+    deadline = time.monotonic() + _LOG_LAG_S
+    while (found := diagnose(process.log_text())) is None and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
     reason = found.sentence if found else f"{error}; see {process.log.name}"
     sentence = f"{_who(resolved)} reports itself healthy but cannot generate: {reason}"
     return _Failed(
