@@ -14,7 +14,8 @@ from whet.core.protocols import Silent
 from whet.core.records import CellSummary, Decision, TrialRecord, WorkloadFacts
 from whet.core.spec import Spec, parse_spec
 from whet.core.store import RunStore
-from whet.flow.conclude import decide_over, read_kept, twins
+from whet.flow.conclude import decide_over, twins
+from whet.flow.findings import read_kept
 from whet.flow.story import run
 
 

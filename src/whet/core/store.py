@@ -58,7 +58,9 @@ def write_atomic(path: Path, data: bytes) -> None:
 def write_json(path: Path, record: object) -> None:
     """Write a record (or plain JSON values) atomically, readable and with sorted keys off."""
     plain = record if isinstance(record, dict | list) else encode(record)
-    write_atomic(path, (json.dumps(plain, indent=1, ensure_ascii=False) + "\n").encode())
+    text = json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
+    # A model may write half of a surrogate pair, which UTF-8 has no form for.
+    write_atomic(path, text.encode("utf-8", "replace"))
 
 
 def _sync_folder(folder: Path) -> None:

@@ -10,6 +10,7 @@ from whet.core.protocols import Server
 from whet.core.records import QualityRecord, ResolvedEngine, TrialRecord
 from whet.core.units import human_duration
 from whet.evidence import read_engine_facts
+from whet.flow.findings import keep_cells, read_kept
 from whet.flow.job import Job, cells_of, trial_key
 from whet.flow.traffic import trial_plan
 from whet.load import TrialInterrupted, TrialLost, run_trial
@@ -38,6 +39,7 @@ def measure_all(job: Job) -> None:
     """
     for resolved in job.resolved:
         _measure(job, resolved, quality=True)
+        keep_cells(read_kept(job.store), resolved.variant.name)
     if job.spec.load.repeat_baseline and len(job.resolved) > 1:
         baseline = job.baseline()
         name = baseline.variant.name + REPEAT_SUFFIX

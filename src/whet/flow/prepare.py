@@ -165,7 +165,7 @@ def quantized_path(root: Path, recipe: str) -> Path:
 def find_inputs(spec: Spec, root: Path) -> Inputs:
     """The spec's data files, else the built-in ones, written once beside the run."""
     builtin = root / "inputs"
-    if not (builtin / "workload.jsonl").exists():
+    if None in _own_files(spec).values() and not (builtin / "workload.jsonl").exists():
         write_inputs(builtin)
     return Inputs(
         pool=spec.workload.pool or builtin / "workload.jsonl",
