@@ -1,0 +1,117 @@
+"""The input files of a demo run: calibration chats, held-out chats, tasks and a workload.
+
+Every file is a pure function of the seed. Calibration text is of the training split;
+everything else is held out: its names, products and order numbers occur in no training chat.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from whet.demo.text import Dice, Exchange, Split, document, draw_system
+from whet.demo.text.corpus import Maker
+from whet.demo.text.extraction import extraction
+from whet.demo.text.letters import letter
+from whet.demo.text.orders import correction
+from whet.demo.text.questions import catalogue_question
+from whet.demo.text.sums import arithmetic
+from whet.demo.text.system import SystemPrompt
+
+CALIBRATION_LINES = 512
+HELDOUT_LINES = 256
+SHORT_SYSTEMS = 12
+LONG_SYSTEMS = 12
+USER_TURNS = 2400
+MAX_CHARS = 5600
+"""Longest chat of the calibration and held-out files, at most about 1760 tokens."""
+
+TASKS: tuple[tuple[str, int, int, Maker], ...] = (
+    ("json_extraction", 96, 160, extraction),
+    ("arithmetic", 128, 256, arithmetic),
+    ("recall", 96, 24, catalogue_question),
+    ("correction", 48, 112, correction),
+)
+"""Task name, how many, the most tokens of a reply, and what draws one."""
+
+WORKLOAD_MIX: tuple[tuple[Maker, float], ...] = (
+    (extraction, 0.4),
+    (letter, 0.35),
+    (arithmetic, 0.25),
+)
+USER_CHARS = (95, 480)
+"""Shortest and longest user turn of the workload, about 30 to 150 tokens."""
+
+PAIR = Path(__file__).parent / "pair"
+
+
+def pair_paths() -> tuple[Path, Path]:
+    """The checkpoint folders of the target and the draft."""
+    return PAIR / "target", PAIR / "draft"
+
+
+def write_inputs(out_dir: Path, *, seed: int = 0) -> None:
+    """Write ``calibration``, ``heldout``, ``tasks`` and ``workload`` as JSON lines."""
+    out_dir.mkdir(parents=True, exist_ok=True)
+    _write(out_dir / "calibration.jsonl", _chats("train", seed, CALIBRATION_LINES))
+    _write(out_dir / "heldout.jsonl", _chats("heldout", seed, HELDOUT_LINES))
+    _write(out_dir / "tasks.jsonl", _tasks(seed))
+    _write(out_dir / "workload.jsonl", _workload(seed))
+
+
+def _chats(split: Split, seed: int, count: int) -> Iterator[dict[str, object]]:
+    index = 0
+    while count:
+        chat = document(Dice("inputs", split, seed, index), split)
+        index += 1
+        messages = [message.as_dict() for message in chat.messages()]
+        if sum(len(message["content"]) for message in messages) <= MAX_CHARS:
+            count -= 1
+            yield {"messages": messages}
+
+
+def _tasks(seed: int) -> Iterator[dict[str, object]]:
+    """Each task alternates between a short and a long system prompt, as far as it can."""
+    for name, count, limit, make in TASKS:
+        for index in range(count):
+            dice = Dice("tasks", name, seed, index)
+            long = index % 2 == 1 or make is catalogue_question
+            system = draw_system(dice, "heldout", "long" if long else "short")
+            item = make(dice, "heldout", system)
+            head = [{"role": "system", "content": system.text}]
+            yield {
+                "id": f"{name}-{index:03d}",
+                "task": name,
+                "messages": head + [message.as_dict() for message in item.prompt()],
+                "expected": item.expected,
+                "scorer": item.scorer,
+                "max_tokens": limit,
+            }
+
+
+def _workload(seed: int) -> Iterator[dict[str, object]]:
+    for size, count in (("short", SHORT_SYSTEMS), ("long", LONG_SYSTEMS)):
+        for index in range(count):
+            system = draw_system(Dice("workload", size, seed, index), "heldout", size)
+            yield {"kind": f"system_{size}", "text": system.text}
+    seen: set[str] = set()
+    index = 0
+    while len(seen) < USER_TURNS:
+        text = _user_turn(Dice("workload", "user", seed, index)).user
+        index += 1
+        if text not in seen and USER_CHARS[0] <= len(text) <= USER_CHARS[1]:
+            seen.add(text)
+            yield {"kind": "user", "text": text}
+
+
+def _user_turn(dice: Dice) -> Exchange:
+    """A turn that makes sense under any system prompt: it names no catalogue."""
+    bare: SystemPrompt = draw_system(dice, "heldout", "short")
+    return dice.weighted(WORKLOAD_MIX)(dice, "heldout", bare)
+
+
+def _write(path: Path, lines: Iterable[dict[str, object]]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for line in lines:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
