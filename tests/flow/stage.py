@@ -121,6 +121,6 @@ def tiny_spec(folder: Path, **change: Any) -> Spec:
             "warmup_requests": 2,
         },
         "quality": {"heldout": str(heldout), "tasks": str(tasks)},
-        "variants": {"fp16": {}, "rtn": {"weights": "rtn"}},
+        "variants": {"fp16": {}, "other": {"prefix_cache": True}},
     }
     return parse_spec({**data, **change}, base=folder)

@@ -39,7 +39,8 @@ def cells(root: Path) -> dict[tuple[str, int], CellSummary]:
 
 def test_every_arrow_is_a_record_on_disk(engine: FakeEngine, tmp_path: Path) -> None:
     root = tmp_path / "run"
-    decision = story(tiny_spec(tmp_path), root)
+    variants = {"fp16": {}, "rtn": {"weights": "rtn"}}
+    decision = story(tiny_spec(tmp_path, variants=variants), root)
     assert engine.started == ["fp16", "rtn", "fp16.again"]
     assert {key: cell.status for key, cell in cells(root).items()} == {
         ("fp16", 1): "complete",
@@ -81,42 +82,42 @@ def test_a_resume_of_a_finished_run_starts_nothing(engine: FakeEngine, tmp_path:
 def test_a_server_that_does_not_start_fails_its_cells_in_words(
     engine: FakeEngine, tmp_path: Path
 ) -> None:
-    engine.refuses.add("rtn")
+    engine.refuses.add("other")
     spec, root = tiny_spec(tmp_path), tmp_path / "run"
     story(spec, root)
-    failed = cells(root)["rtn", 1]
+    failed = cells(root)["other", 1]
     assert failed.status == "failed"
     assert "CUDA out of memory" in str(failed.failure)
     assert cells(root)["fp16", 1].status == "complete", "the others are measured all the same"
     engine.refuses.clear()
     engine.started.clear()
     story(spec, root, resume=True)
-    assert engine.started == ["rtn"], "what failed is tried again, and nothing else"
-    assert cells(root)["rtn", 1].status == "complete"
+    assert engine.started == ["other"], "what failed is tried again, and nothing else"
+    assert cells(root)["other", 1].status == "complete"
 
 
 def test_a_server_that_dies_in_the_middle_is_started_again(
     engine: FakeEngine, tmp_path: Path
 ) -> None:
-    engine.deaths["rtn"] = 1
+    engine.deaths["other"] = 1
     spec, root = tiny_spec(tmp_path), tmp_path / "run"
     story(spec, root)
-    assert engine.started.count("rtn") == 2
-    assert cells(root)["rtn", 1].status == "failed", "the trial in flight was lost"
-    assert cells(root)["rtn", 2].status == "complete"
+    assert engine.started.count("other") == 2
+    assert cells(root)["other", 1].status == "failed", "the trial in flight was lost"
+    assert cells(root)["other", 2].status == "complete"
     engine.started.clear()
     engine.deaths.clear()
     story(spec, root, resume=True)
-    assert engine.started == ["rtn"]
-    assert cells(root)["rtn", 1].status == "complete"
+    assert engine.started == ["other"]
+    assert cells(root)["other", 1].status == "complete"
 
 
 def test_a_server_that_keeps_dying_is_given_up(engine: FakeEngine, tmp_path: Path) -> None:
-    engine.deaths["rtn"] = 9
+    engine.deaths["other"] = 9
     root = tmp_path / "run"
     story(tiny_spec(tmp_path), root)
-    assert engine.started.count("rtn") == 3
-    assert cells(root)["rtn", 1].status == "failed"
+    assert engine.started.count("other") == 3
+    assert cells(root)["other", 1].status == "failed"
     assert cells(root)["fp16", 2].status == "complete"
 
 
@@ -132,10 +133,14 @@ def test_a_variant_may_be_added_on_resume(engine: FakeEngine, tmp_path: Path) ->
     engine.started.clear()
     more = tiny_spec(
         tmp_path,
-        variants={"fp16": {}, "rtn": {"weights": "rtn"}, "cache": {"prefix_cache": True}},
+        variants={
+            "fp16": {},
+            "other": {"prefix_cache": True},
+            "blocks": {"args": {"block_size": 32}},
+        },
     )
     story(more, tmp_path / "run", resume=True)
-    assert engine.started == ["cache"]
+    assert engine.started == ["blocks"]
 
 
 def test_preflight_refuses_before_anything_starts(engine: FakeEngine, tmp_path: Path) -> None:
