@@ -19,10 +19,10 @@ def trial_plan(
     """What one trial sends.
 
     The ``first`` trial on a server gets the whole warm-up; a batch size met later on it (``warm``)
-    only as many requests as it keeps in flight, so that its shapes have been seen.
+    only as many requests as it keeps in flight, at most eight, so that its shapes have been seen.
     """
     load = job.spec.load
-    warmup = load.warmup_requests if first else min(load.warmup_requests, batch_size)
+    warmup = load.warmup_requests if first else min(load.warmup_requests, batch_size, 8)
     return TrialPlan(
         variant=resolved.variant.name,
         batch_size=batch_size,
