@@ -68,7 +68,11 @@ def cell_key(variant: str, batch_size: int) -> str:
 
 
 def cells_of(job: Job) -> Iterator[tuple[int, int]]:
-    """Every (batch size, trial) of a variant, smallest batch first."""
-    for batch_size in job.spec.load.batch_sizes:
-        for trial in range(job.spec.load.trials):
+    """Every (batch size, trial) of a variant, one round over the batch sizes after the other.
+
+    The largest batch comes first: a lack of memory shows at once, and the warm-up is done in
+    parallel. Rounds set the trials of a cell apart in time, so that drift shows as spread.
+    """
+    for trial in range(job.spec.load.trials):
+        for batch_size in sorted(job.spec.load.batch_sizes, reverse=True):
             yield batch_size, trial
