@@ -6,7 +6,7 @@ export TORCH_INDEX
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test check format lock clean
+.PHONY: help setup setup-dev demo test lint check format lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,10 +24,12 @@ demo: setup  ## the whole story on the bundled model pair, on this machine's CPU
 test: setup-dev  ## every test, real vLLM included
 	$(BIN)/python -m pytest
 
-check: setup-dev  ## format, lint, types, layering and the fast tests
+lint: setup-dev  ## format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+check: lint  ## the same, layering and the fast tests
 	$(BIN)/python -m pytest -q -m "not e2e"
 
 format: setup-dev  ## rewrite the code as the formatter and linter want it

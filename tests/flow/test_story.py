@@ -103,13 +103,13 @@ def test_a_server_that_dies_in_the_middle_is_started_again(
     spec, root = tiny_spec(tmp_path), tmp_path / "run"
     story(spec, root)
     assert engine.started.count("other") == 2
-    assert cells(root)["other", 1].status == "failed", "the trial in flight was lost"
-    assert cells(root)["other", 2].status == "complete"
+    assert cells(root)["other", 2].status == "failed", "the trial in flight was lost"
+    assert cells(root)["other", 1].status == "complete"
     engine.started.clear()
     engine.deaths.clear()
     story(spec, root, resume=True)
     assert engine.started == ["other"]
-    assert cells(root)["other", 1].status == "complete"
+    assert cells(root)["other", 2].status == "complete"
 
 
 def test_a_server_that_keeps_dying_is_given_up(engine: FakeEngine, tmp_path: Path) -> None:
