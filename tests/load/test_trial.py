@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.scripted_server import scripted_server
+from tests.scripted_server import Script, ScriptedServer, scripted_server
 from whet.core.errors import EngineLostError
 from whet.core.records import PlannedRequest, TrialRecord, WorkloadFacts, decode, encode
 from whet.load import TrialInterrupted, TrialLost, TrialPlan, Workload, run_trial
@@ -100,15 +100,29 @@ def test_a_server_without_metrics_gives_no_counters() -> None:
     assert trial.counters_before is trial.counters_after is None
 
 
+def stop_after_the_first(server: ScriptedServer, number: int) -> None:
+    """A signal to ourselves once requests are on their way, so that somebody listens."""
+    while not server.requests:
+        time.sleep(0.001)
+    time.sleep(0.2)
+    os.kill(os.getpid(), number)
+
+
+def die_after_the_first(server: ScriptedServer, dead: Script) -> None:
+    """Requests that have arrived are answered in full; those after them are reset."""
+    while not server.requests:
+        time.sleep(0.001)
+    server.script = dead
+
+
 def test_a_dead_engine_ends_the_trial_and_keeps_what_was_measured() -> None:
     def alive() -> None:
         raise EngineLostError("the engine ended with signal 9")
 
     with scripted_server(gap_s=0.01) as server:
         todo = plan(6, batch_size=2, tokens=40)
-        done = threading.Timer(0.2, lambda: setattr(server, "script", dead))
         dead = replace(server.script, fault="reset_before")
-        done.start()
+        threading.Thread(target=die_after_the_first, args=(server, dead), daemon=True).start()
         with pytest.raises(TrialLost, match="signal 9") as caught:
             run(server.url, todo, alive=alive)
     record = caught.value.record
@@ -122,7 +136,7 @@ def test_a_dead_engine_ends_the_trial_and_keeps_what_was_measured() -> None:
 def test_a_request_to_stop_keeps_what_was_measured(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with scripted_server(fault="hang") as server:
-        threading.Timer(0.3, lambda: os.kill(os.getpid(), number)).start()
+        threading.Thread(target=stop_after_the_first, args=(server, number), daemon=True).start()
         with pytest.raises(TrialInterrupted) as caught:
             run(server.url, plan(4, batch_size=2, timeout_s=30))
     record = caught.value.record
