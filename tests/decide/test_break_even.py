@@ -10,7 +10,7 @@ TWINS = {"awq+spec": "awq"}
 
 
 def found(gains: dict[int, float], noise_floor: float = 0.02) -> BreakEven:
-    """The record for throughput ratios by batch size (limits ±1 % on each side)."""
+    """The record for throughput ratios by batch size (limits ±1% on each side)."""
     plain = [cell("awq", size, 1.0, 100) for size in gains]
     fast = [cell("awq+spec", size, 1.0 / gain, 100) for size, gain in gains.items()]
     [record] = decided(tier([*plain, *fast], noise_floor=noise_floor), twins=TWINS).break_even

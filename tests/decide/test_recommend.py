@@ -7,6 +7,7 @@ import pytest
 from tests.decide.cells import cell, decided, estimate, quality, tier
 from whet.core.records import Decision, Estimate, Recommendation, decode, encode
 from whet.decide.ratios import ratio
+from whet.decide.words import significant
 
 FP16, AWQ = cell("fp16", 8, 1.00, 150), cell("awq", 8, 0.60, 150)
 
@@ -28,7 +29,7 @@ def test_the_saving_is_against_the_baselines_own_best_cost() -> None:
     assert found.saving.low is not None
     assert found.saving.high is not None
     assert found.saving.low < 0.4 < found.saving.high
-    assert any("saves 40.0 %" in reason for reason in found.reasons)
+    assert any("saves 40.0%" in reason for reason in found.reasons)
 
 
 def test_the_ratio_of_two_figures_has_the_delta_methods_interval() -> None:
@@ -117,3 +118,18 @@ def test_the_cheapest_tier_is_recommended_against_the_baselines_cheapest() -> No
 def test_the_decision_survives_its_json_form() -> None:
     decision = decided(tier([FP16, AWQ, cell("awq+spec", 8, 0.5, 150)]), twins={"awq+spec": "awq"})
     assert decode(Decision, encode(decision)) == decision
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(11_398.9, "11,400"), (134.86, "134.9"), (0.13, "0.1300"), (0, "0"), (999.96, "1,000.0")],
+)
+def test_four_figures_without_a_power_of_ten(value: float, text: str) -> None:
+    assert significant(value, 4) == text
+
+
+def test_the_tie_is_told_by_the_matrix_and_not_again_by_the_reasons() -> None:
+    decision = decided(tier([FP16, AWQ, cell("awq+cache", 8, 0.601, 150)]))
+    found = recommended(decision)
+    assert any("cannot be told" in entry.reason for entry in decision.matrix)
+    assert not any("cannot be told" in reason for reason in found.reasons)

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from whet.core.errors import UsageError
 from whet.core.records import Estimate
 from whet.report import RunView, write_png
-from whet.report.chart import step_axis, value_axis
+from whet.report.chart import (
+    Axis,
+    Chart,
+    Guide,
+    Point,
+    Series,
+    guide_spot,
+    step_axis,
+    value_axis,
+)
 from whet.report.palette import styles
 from whet.report.pictures import load_charts, pareto_chart, speculation_chart, unit_charts
 from whet.report.svg import draw
@@ -79,6 +88,42 @@ def test_pareto_chart_leaves_out_what_cannot_count(whole: RunView) -> None:
     assert sum(len(series.points) for series in chart.series) == 23
     assert len(chart.front) == 2
     assert sum(point.sure for series in chart.series for point in series.points) == 2
+
+
+def test_pareto_line_never_turns_back(whole: RunView) -> None:
+    # The decision's front weighs TTFT too: all of it joined in two dimensions would zigzag.
+    assert whole.decision is not None
+    pareto = tuple((name, size) for name in ("fp16", "awq") for size in (1, 4, 8, 16, 32))
+    chart = pareto_chart(replace(whole, decision=replace(whole.decision, pareto=pareto)))
+    assert chart is not None
+    assert [chart.front] == [tuple(sorted(chart.front))]
+    losses = [loss for _, loss in chart.front]
+    assert len(losses) == 2
+    assert losses[0] > losses[1]
+
+
+@pytest.mark.parametrize(
+    ("heights", "spot"),
+    [
+        ((0.2, 0.2, 0.2), (False, False)),
+        ((0.55, 0.55, 0.9), (True, False)),
+        ((0.55, 0.55, 0.55), (False, True)),
+        ((0.46, 0.55, 0.55), (True, True)),
+    ],
+)
+def test_a_guides_name_stands_where_no_line_runs(
+    heights: tuple[float, ...], spot: tuple[bool, bool]
+) -> None:
+    points = tuple(Point(x=float(at), y=y) for at, y in enumerate(heights))
+    chart = Chart(
+        id="one",
+        title="",
+        note="",
+        x=Axis(label="", low=0.0, high=2.0, ticks=()),
+        y=Axis(label="", low=0.0, high=1.0, ticks=()),
+        series=(Series(name="a", style=styles(["a"], None)["a"], points=points),),
+    )
+    assert guide_spot(chart, Guide(y=0.5, label="target")) == spot
 
 
 def test_speculation_chart_compares_twins(whole: RunView) -> None:

@@ -23,6 +23,8 @@ from whet.report import (
     write_reports,
 )
 from whet.report.markdown import fenced, safe
+from whet.report.rows import decision_headline, is_corner
+from whet.report.sections import tiles
 
 ALLOWED_TAGS = {
     *("html", "head", "meta", "title", "link", "style", "body", "header", "main", "footer"),
@@ -138,7 +140,54 @@ def test_console_has_every_measured_cell(whole: RunView) -> None:
 def test_console_fits_its_terminal(whole: RunView, width: int) -> None:
     text = printed(whole, width)
     assert max(map(len, text.splitlines())) <= width
-    assert "…" not in text[: text.index("Decision matrix")]
+    table = text[: text.index("Decision matrix")]
+    assert "…" not in table
+    assert "Memory" in table
+
+
+def test_an_answer_lost_by_several_variants_alike_is_told_once(whole: RunView) -> None:
+    name = next(name for name, record in whole.quality.items() if record.examples)
+    examples = whole.quality[name].examples
+    quality = {
+        other: replace(record, examples=examples if other != record.baseline else ())
+        for other, record in whole.quality.items()
+    }
+    text = render_markdown(replace(whole, quality=quality))
+    assert "Answers that awq, awq+spec, awq+cache, awq+spec+cache lost:" in text
+    assert text.count(fenced(examples[0].prompt)) == 1
+
+
+def test_a_saving_within_the_noise_is_said_in_the_headline(whole: RunView) -> None:
+    assert whole.decision is not None
+    chosen = whole.decision.recommendation
+    level = tuple(
+        replace(entry, outcome="no significant winner", rivals=("fp16",))
+        if is_corner(chosen, entry)
+        else entry
+        for entry in whole.decision.matrix
+    )
+    sure = decision_headline(whole.decision)[1]
+    assert "below fp16, at" in sure
+    unsure = decision_headline(replace(whole.decision, matrix=level))[1]
+    assert "below fp16, within the noise of this run)" in unsure
+
+
+def test_warm_ups_that_differ_by_cell_are_given_as_a_range(whole: RunView) -> None:
+    first, *rest = whole.cells
+    cells = (replace(first, warmup_excluded=20), *(replace(c, warmup_excluded=8) for c in rest))
+    for text in (
+        render_html(replace(whole, cells=cells)),
+        render_markdown(replace(whole, cells=cells)),
+    ):
+        assert "8 to 20 warm-up requests before each cell" in text
+
+
+def test_the_baseline_saves_nothing_over_itself(whole: RunView) -> None:
+    assert whole.decision is not None
+    assert whole.decision.recommendation is not None
+    own = replace(whole.decision.recommendation, variant="fp16")
+    view = replace(whole, decision=replace(whole.decision, recommendation=own))
+    assert "Saving" not in [tile.name for tile in tiles(view)]
 
 
 def test_console_obeys_no_foreign_codes(hostile: RunView) -> None:
@@ -207,7 +256,7 @@ def test_reader_is_told_what_memory_and_cost_mean(whole: RunView) -> None:
     view = replace(whole, cells=resident)
     for text in (render_html(view), render_markdown(view), printed(view)):
         assert "Memory is resident memory on the CPU, not device memory." in text
-        assert "2.49 an hour (list price, on demand)." in text
+        assert "2.49 an hour: list price, on demand." in text
 
 
 def test_interrupted_cell_shows_its_figures_but_as_not_counting(whole: RunView) -> None:

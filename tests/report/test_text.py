@@ -1,9 +1,11 @@
 """Figures as people read them; foreign text without teeth."""
 
+from pathlib import Path
+
 import pytest
 
 from whet.core.records import Estimate
-from whet.report.text import clean, moment, number, one_line, percent, plural, shown
+from whet.report.text import clean, moment, number, one_line, percent, plural, short_path, shown
 
 
 @pytest.mark.parametrize(
@@ -17,6 +19,9 @@ from whet.report.text import clean, moment, number, one_line, percent, plural, s
         (123.456, "123"),
         (1234.5, "1,234"),
         (7_240_000_000, "7,240,000,000"),
+        (174_752, "174,752"),
+        (11_398.9, "11,400"),
+        (0.13, "0.130"),
     ],
 )
 def test_three_significant_figures(value: float, text: str) -> None:
@@ -60,6 +65,13 @@ def test_secrets_are_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_line() -> None:
     assert one_line(" two\n  lines\t") == "two lines"
+
+
+def test_a_path_is_told_from_the_run_or_by_its_end() -> None:
+    root = Path("/tmp/runs/demo")
+    assert short_path("/tmp/runs/demo/inputs/calibration.jsonl", root) == "inputs/calibration.jsonl"
+    assert short_path("/work/src/whet/demo/pair/target", root) == "…/demo/pair/target"
+    assert short_path("/models/target", root) == "/models/target"
 
 
 def test_plural() -> None:

@@ -72,30 +72,30 @@ def _pair(candidate: str, reference: str, gains: Sequence[Gain], tier: str) -> B
 
 
 def _sentence(candidate: str, reference: str, gains: Sequence[Gain]) -> str:
+    pair = f"{candidate} over {reference}"
     if not gains:
         return (
-            f"No batch size was measured, with evidence, for both {candidate} and {reference}: "
+            f"{pair}: no batch size was measured, with evidence, for both; "
             "where speculation stops paying is not known."
         )
     paying = [item for item in gains if item.gains]
-    sizes = ", ".join(str(item.batch_size) for item in gains)
     if not paying:
+        sizes = ", ".join(str(item.batch_size) for item in gains)
         best = max(gains, key=lambda item: item.change.value)
         return (
-            f"Speculation does not pay at any measured batch size ({sizes}): {candidate} has at "
-            f"best {times(best.change)} the throughput of {reference}, at {best.batch_size}."
+            f"{pair}: speculation does not pay at any measured batch size ({sizes}); "
+            f"at best {times(best.change)} the throughput, at {best.batch_size}."
         )
     last = paying[-1]
-    lasting = f"{times(last.change)} the throughput of {reference} at batch size {last.batch_size}"
     after = [item for item in gains if item.batch_size > last.batch_size]
     blips = [str(item.batch_size) for item in gains if not item.gains and item not in after]
     but = f"; no significant gain at {', '.join(blips)}, below that" if blips else ""
     if not after:
         return (
-            f"Speculation pays at the largest measured batch size: {candidate} has {lasting}{but}; "
-            "where it stops paying lies above."
+            f"{pair}: speculation pays at the largest measured batch size, {last.batch_size} "
+            f"({times(last.change)} the throughput){but}; where it stops paying lies above."
         )
     return (
-        f"Speculation pays up to batch size {last.batch_size} ({candidate} has {lasting}) and "
-        f"stops paying at {after[0].batch_size} ({times(after[0].change)}){but}."
+        f"{pair}: speculation pays up to batch size {last.batch_size} ({times(last.change)} the "
+        f"throughput) and stops paying at {after[0].batch_size} ({times(after[0].change)}){but}."
     )

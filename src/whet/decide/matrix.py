@@ -77,7 +77,7 @@ def fill(contenders: Sequence[Contender], corner: Corner, ruler: Ruler) -> Matri
     if not found:
         return _none(corner, _why_none(contenders, corner))
     first = found[0]
-    others = _best_of_others(found)
+    others = best_of_others(found)
     rivals = [item for item in others if ruler.same_cost(first.cell, item.cell)]
     return MatrixEntry(
         tier=corner.tier,
@@ -110,7 +110,7 @@ def _none(corner: Corner, reason: str) -> MatrixEntry:
     )
 
 
-def _best_of_others(found: Sequence[Contender]) -> list[Contender]:
+def best_of_others(found: Sequence[Contender]) -> list[Contender]:
     """Each other variant's cheapest qualifying contender, cheapest first."""
     best: dict[str, Contender] = {}
     for item in found:
@@ -122,10 +122,10 @@ def _why_first(first: Contender, others: Sequence[Contender], rivals: Sequence[C
     tail = f"TTFT p95 {words.milliseconds(first.ttft)}"
     said = f"{words.place(first.cell)}: {words.money(first.cost)}, {tail}"
     if rivals:
-        told = "; ".join(f"{words.place(item.cell)} {words.money(item.cost)}" for item in rivals)
-        said += f"; its cost cannot be told from {told}"
+        told = " or ".join(f"{words.place(item.cell)}, {words.price(item.cost)}" for item in rivals)
+        said += f"; its cost cannot be told from that of {told}"
     elif others:
-        said += f"; next is {words.place(others[0].cell)}, {words.money(others[0].cost)}"
+        said += f"; next is {words.place(others[0].cell)}, {words.price(others[0].cost)}"
     else:
         said += "; no other variant qualifies"
     return said if first.ttft.certified else f"{said}; {uncertified(first)}"
@@ -142,9 +142,13 @@ def _why_none(contenders: Sequence[Contender], corner: Corner) -> str:
         return "no cell finished with evidence of what it claims"
     missed = {id(item): misses(item, corner) for item in contenders}
     counts = Counter(name for names in missed.values() for name in names)
-    often = ", ".join(f"{count} miss {name}" for name, count in counts.most_common())
+    everyone = len(contenders)
+    often = ", ".join(
+        f"{'all' if count == everyone else count} miss {name}"
+        for name, count in counts.most_common()
+    )
     nearest = min(contenders, key=lambda item: _distance(item, missed[id(item)], corner))
-    return f"of {len(contenders)} cells {often}; nearest is {_shortfall(nearest, corner)}"
+    return f"of {words.plural(everyone, 'cell')} {often}; nearest is {_shortfall(nearest, corner)}"
 
 
 def _distance(item: Contender, missed: Sequence[str], corner: Corner) -> tuple[int, float, float]:
@@ -171,7 +175,7 @@ def _shortfall(item: Contender, corner: Corner) -> str:
     if "quality" in missed:
         parts.append(
             f"quality {quality_verdict(item.quality, corner.tolerance)} at "
-            f"{100 * corner.tolerance:g} % ({_measured(item)})"
+            f"{100 * corner.tolerance:g}% ({_measured(item)})"
         )
     return f"{words.place(item.cell)}: {'; '.join(parts)}"
 

@@ -8,7 +8,7 @@ from whet.core.records import Estimate, MatrixEntry, Recommendation
 from whet.core.spec import ObjectiveSpec
 from whet.decide import words
 from whet.decide.admit import Contender
-from whet.decide.matrix import Corner, corners, qualifying, uncertified
+from whet.decide.matrix import Corner, best_of_others, corners, qualifying, uncertified
 from whet.decide.ratios import Ruler, saving
 
 _FEW_TRIALS = 3
@@ -49,7 +49,10 @@ def recommend(
         cost_per_1m_tokens=chosen.cost,
         baseline_cost_per_1m_tokens=None if reference is None else reference.cost,
         saving=saved,
-        reasons=_reasons(chosen, entry, reference, saved),
+        reasons=(
+            _cheapest(chosen, entry, contenders, _corner(entry.tier, objective)),
+            *_reasons(chosen, entry, reference, saved),
+        ),
         cautions=_cautions(chosen, entry, reference, saved, rulers[chosen.tier]),
     )
 
@@ -83,11 +86,26 @@ def _saved(chosen: Contender, reference: Contender) -> Estimate:
     return saving(chosen.cost, reference.cost)
 
 
+def _cheapest(
+    chosen: Contender, entry: MatrixEntry, contenders: Sequence[Contender], corner: Corner
+) -> str:
+    """What it costs and what comes next; rivals are a caution, and the matrix has their costs."""
+    said = f"cheapest that qualifies on {chosen.tier}: {words.money(chosen.cost)}"
+    if entry.rivals:
+        return said
+    others = best_of_others(
+        qualifying([item for item in contenders if item.tier == chosen.tier], corner)
+    )
+    if not others:
+        return f"{said}; no other variant qualifies"
+    return f"{said}; next is {words.place(others[0].cell)}, {words.price(others[0].cost)}"
+
+
 def _reasons(
     chosen: Contender, entry: MatrixEntry, reference: Contender | None, saved: Estimate | None
 ) -> tuple[str, ...]:
     cell, record = chosen.cell, chosen.quality
-    reasons = [f"cheapest that qualifies on {chosen.tier}: {entry.reason}"]
+    reasons = []
     if cell.tps_mean is not None:
         reasons.append(
             f"throughput {words.throughput(cell.tps_mean)} at batch size {cell.batch_size}"
@@ -97,16 +115,17 @@ def _reasons(
         f"{entry.ttft_target_ms:g} ms"
     )
     if record is not None and record.perplexity_ratio is not None and chosen is not reference:
-        scores = ", ".join(f"{s.task} {words.percent(s.score)}" for s in record.tasks)
+        scores = ", ".join(f"{s.task} {s.right} of {s.n}" for s in record.tasks)
         reasons.append(
             f"perplexity {words.regression(record.perplexity_ratio)} against {record.baseline}, "
-            f"within {100 * entry.quality_tolerance:g} %"
+            f"within {100 * entry.quality_tolerance:g}%"
             + (f"; right answers: {scores}" if scores else "")
         )
     if saved is not None and reference is not None and chosen is not reference:
+        elsewhere = "" if reference.tier == chosen.tier else f" on {reference.tier}"
         reasons.append(
             f"saves {words.percent(saved)} of the baseline's best cost, "
-            f"{words.money(reference.cost)} ({words.place(reference.cell)} on {reference.tier})"
+            f"{words.price(reference.cost)} ({words.place(reference.cell)}{elsewhere})"
         )
     reasons.append("every feature that it claims was proved to be running")
     return tuple(reasons)
@@ -122,7 +141,7 @@ def _cautions(
     cell = chosen.cell
     cautions = []
     if entry.rivals:
-        cautions.append(f"its cost cannot be told from that of {', '.join(entry.rivals)}")
+        cautions.append(f"its cost cannot be told from that of {' or '.join(entry.rivals)}")
     if chosen is reference:
         cautions.append("it is the baseline itself: nothing cheaper qualifies, so nothing is saved")
     elif reference is None:
@@ -137,7 +156,8 @@ def _cautions(
             "otherwise"
         )
     if cell.trials < _FEW_TRIALS:
-        cautions.append(f"{cell.trials} trial(s) a cell; give load.trials at least {_FEW_TRIALS}")
+        trials = words.plural(cell.trials, "trial")
+        cautions.append(f"{trials} a cell; give load.trials at least {_FEW_TRIALS}")
     if ruler.noise_floor is None:
         cautions.append("the baseline was not repeated, so the noise of this run is not known")
     if chosen.quality is not None and chosen.quality.reason is not None:

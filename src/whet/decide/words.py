@@ -2,38 +2,46 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 from whet.core.records import CellSummary, Estimate
 
 
 def money(figure: Estimate) -> str:
-    """``$0.412 [0.400, 0.425] per 1M output tokens``."""
-    return f"${figure.value:.3g}{_interval(figure, 1, '.3g')} per 1M output tokens"
+    """``$0.412 [0.400 … 0.425] per 1M output tokens``."""
+    return f"{price(figure)} per 1M output tokens"
+
+
+def price(figure: Estimate) -> str:
+    """``$0.412 [0.400 … 0.425]``, where the sentence has said for what."""
+    return f"${significant(figure.value, 3)}{_interval(figure, _three)}"
 
 
 def milliseconds(figure: Estimate) -> str:
-    """``312 ms [300, 331]``, with ``?`` where the percentile has too few samples."""
+    """``312 ms [300 … 331]``, with ``?`` where the percentile has too few samples."""
     mark = "" if figure.certified else "?"
-    return f"{figure.value:.0f}{mark} ms{_interval(figure, 1, '.0f')}"
+    return f"{figure.value:,.0f}{mark} ms{_interval(figure, lambda value: f'{value:,.0f}')}"
 
 
 def throughput(figure: Estimate) -> str:
-    """``1204 tok/s [1190, 1221]``."""
-    return f"{figure.value:.4g} tok/s{_interval(figure, 1, '.4g')}"
+    """``1,204 tok/s [1,190 … 1,221]``."""
+    return f"{_four(figure.value)} tok/s{_interval(figure, _four)}"
 
 
 def regression(ratio: Estimate) -> str:
-    """``+0.61 % [+0.40 %, +0.83 %]`` from a perplexity ratio."""
-    return f"{_signed(ratio.value)}{_signed_interval(ratio)}"
+    """``+0.61% [+0.40% … +0.83%]`` from a perplexity ratio."""
+    return f"{_signed(ratio.value)}{_interval(ratio, _signed)}"
 
 
 def percent(share: Estimate) -> str:
-    """``38.2 % [36.0, 40.1]`` from a share."""
-    return f"{100 * share.value:.1f} %{_interval(share, 100, '.1f')}"
+    """``38.2% [36.0% … 40.1%]`` from a share."""
+    return f"{_per_cent(share.value)}{_interval(share, _per_cent)}"
 
 
 def times(change: Estimate) -> str:
-    """``1.42× [1.38, 1.46]`` from a ratio."""
-    return f"{change.value:.2f}×{_interval(change, 1, '.2f')}"
+    """``1.42× [1.38 … 1.46]`` from a ratio."""
+    return f"{change.value:.2f}×{_interval(change, lambda value: f'{value:.2f}')}"
 
 
 def place(cell: CellSummary) -> str:
@@ -41,17 +49,36 @@ def place(cell: CellSummary) -> str:
     return f"{cell.variant} at batch size {cell.batch_size}"
 
 
+def plural(count: int, noun: str) -> str:
+    """``1 trial``, ``3 trials``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def significant(value: float, figures: int) -> str:
+    """``value`` to that many figures, its zeros kept and never as a power of ten: ``11,400``."""
+    if value == 0:
+        return "0"
+    places = figures - 1 - math.floor(math.log10(abs(value)))
+    return f"{round(value, places):,.{max(places, 0)}f}"
+
+
+def _three(value: float) -> str:
+    return significant(value, 3)
+
+
+def _four(value: float) -> str:
+    return significant(value, 4)
+
+
+def _per_cent(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
 def _signed(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.2f} %"
+    return f"{100 * (ratio - 1):+.2f}%"
 
 
-def _signed_interval(ratio: Estimate) -> str:
-    if ratio.low is None or ratio.high is None:
-        return ""
-    return f" [{_signed(ratio.low)}, {_signed(ratio.high)}]"
-
-
-def _interval(figure: Estimate, scale: float, form: str) -> str:
+def _interval(figure: Estimate, say: Callable[[float], str]) -> str:
     if figure.low is None or figure.high is None:
         return ""
-    return f" [{format(scale * figure.low, form)}, {format(scale * figure.high, form)}]"
+    return f" [{say(figure.low)} … {say(figure.high)}]"

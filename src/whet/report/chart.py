@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from whet.report.palette import Style
 from whet.report.text import number
@@ -39,7 +40,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guide:
-    """A level line across the plot, with its name at the right."""
+    """A level line across the plot; its name stands on it where the least data are."""
 
     y: float
     label: str
@@ -65,7 +66,7 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
-    """A plot with its words. ``front`` is a line drawn beneath the points in the neutral ink.
+    """A plot with its words. ``front`` is drawn as steps beneath the points in the neutral ink.
 
     ``calm`` is the half-width of a grey zone around ``y`` = 1 in which differences mean nothing.
     """
@@ -79,6 +80,38 @@ class Chart:
     guides: tuple[Guide, ...] = ()
     front: tuple[tuple[float, float], ...] = ()
     calm: float | None = None
+
+
+_NAME_WIDTH, _NAME_HEIGHT = 0.27, 0.08
+"""Room that a guide's name takes, as shares of the plot."""
+
+
+def guide_spot(chart: Chart, guide: Guide) -> tuple[bool, bool]:
+    """Where a guide's name hides the least: (at the right end, below the line)."""
+    at = chart.y.place(guide.y)
+    found = [spot for series in chart.series for spot in _along(chart, series)]
+
+    def hidden(spot: tuple[bool, bool]) -> int:
+        right, below = spot
+        left_edge = 1 - _NAME_WIDTH if right else 0.0
+        floor = at - _NAME_HEIGHT if below else at - 0.02
+        ceiling = at + 0.02 if below else at + _NAME_HEIGHT
+        if floor < -0.02 or ceiling > 1.02:
+            return len(found) + 1  # it would leave the plot
+        return sum(
+            left_edge <= x <= left_edge + _NAME_WIDTH and floor <= y <= ceiling for x, y in found
+        )
+
+    return min(((False, False), (True, False), (False, True), (True, True)), key=hidden)
+
+
+def _along(chart: Chart, series: Series) -> list[tuple[float, float]]:
+    """Places on a series' points, counted as they are bigger, and on the lines between them."""
+    placed = [(chart.x.place(point.x), chart.y.place(point.y)) for point in series.points]
+    found = [spot for spot in placed for _ in range(4)]
+    for (x0, y0), (x1, y1) in pairwise(placed) if series.joined else ():
+        found += [(x0 + (x1 - x0) * k / 12, y0 + (y1 - y0) * k / 12) for k in range(1, 12)]
+    return found
 
 
 def step_axis(label: str, values: Sequence[int]) -> Axis:

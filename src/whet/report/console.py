@@ -11,7 +11,7 @@ from rich.text import Text
 from whet.core.records import Decision, MatrixEntry, Recommendation
 from whet.report import rows
 from whet.report.sections import blank_reasons, exclusions, reading_notes
-from whet.report.text import one_line, shown
+from whet.report.text import Shown, one_line, shown
 from whet.report.view import RunView
 
 _STATE_STYLE = {
@@ -22,8 +22,8 @@ _STATE_STYLE = {
     "good": "",
 }
 _DROP_ORDER = ("TPOT p50", "Prefix hits", "Acceptance", "Memory")
-_FIXED_WIDTH = 20
-"""Room for the batch size, the evidence and the gaps."""
+_FIXED_WIDTH = 19
+"""Room for the batch size, the evidence and the gaps: ``batch``, ``recommended``, one each."""
 
 
 def print_report(view: RunView, console: Console) -> None:
@@ -65,20 +65,19 @@ def _comparison(view: RunView, width: int) -> Table:
     lines = [row for row in rows.comparison_rows(view) if row.state != "missing"]
     kept = _fitting(lines, width)
     table = Table(title=_plain(view.name, "bold"), title_justify="left", padding=(0, 1, 0, 0))
-    table.box = None
+    table.box, table.pad_edge = None, False
     table.add_column("config", no_wrap=True)
     table.add_column("batch", justify="right")
     for at in kept:
         heading = rows.headings()[at]
         table.add_column(f"{heading.name}\n{heading.unit}", justify="right", no_wrap=True)
     table.add_column("evidence", no_wrap=True)
+    doubts = {at for at in kept if not all(row.figures[at].sure for row in lines)}
     last = None
     for row in lines:
         if last not in (None, row.variant):
             table.add_row()
-        figures = [
-            Text(row.figures[at].marked, "" if row.figures[at].sure else "dim") for at in kept
-        ]
+        figures = [_figure(row.figures[at], doubtful=at in doubts) for at in kept]
         style = "bold green" if row.recommended else _STATE_STYLE.get(row.state, "")
         mark = row.evidence if row.state in ("good", "unproven") else row.state
         ending = "recommended" if row.recommended else mark or ""
@@ -88,11 +87,20 @@ def _comparison(view: RunView, width: int) -> Table:
     return table
 
 
+def _figure(item: Shown, *, doubtful: bool) -> Text:
+    """A figure; where its column holds doubtful ones, digits stay under digits."""
+    room = "  " if doubtful and item.sure else ""
+    return Text(f"{item.marked}{room}", "" if item.sure else "dim")
+
+
 def _fitting(lines: Sequence[rows.Row], width: int) -> list[int]:
     """The figure columns that fit into ``width``, the least needed ones dropped first."""
     wide = {}
     for at, heading in enumerate(rows.headings()):
-        texts = [heading.name, heading.unit, *(row.figures[at].marked for row in lines)]
+        figures = [row.figures[at] for row in lines]
+        doubtful = not all(item.sure for item in figures)
+        shows = [_figure(item, doubtful=doubtful).plain for item in figures]
+        texts = [heading.name, heading.unit, *shows]
         wide[at] = max(map(len, texts)) + 1
     room = width - max(len(row.variant) for row in lines) - _FIXED_WIDTH
     order = [next(at for at in wide if rows.headings()[at].name == name) for name in _DROP_ORDER]
@@ -132,8 +140,9 @@ def _entry(entry: MatrixEntry | None, chosen: Recommendation | None) -> Text:
     if entry.outcome != "winner":
         return _plain(f"{title}\n{second}", "yellow", lines=True)
     style = "bold green" if rows.is_corner(chosen, entry) else ""
-    latency = shown(entry.ttft_p95_ms).marked
-    return _plain(f"{title}\n{second}\nTTFT p95 {latency} ms", style, lines=True)
+    latency = shown(entry.ttft_p95_ms)
+    doubt = "" if latency.sure else "?"
+    return _plain(f"{title}\n{second}\nTTFT p95 {latency.text}{doubt} ms", style, lines=True)
 
 
 def _plain(text: str, style: str = "", *, lines: bool = False) -> Text:

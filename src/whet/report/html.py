@@ -24,19 +24,22 @@ from whet.report.pictures import (
 )
 from whet.report.sections import (
     blank_reasons,
+    common_env,
     engine_rows,
     env_words,
     evidence_groups,
     exclusions,
+    lost_answers,
     reading_notes,
     sizes_of,
     task_names,
     tiles,
     unit_summary,
+    warmup_words,
     workload_rows,
 )
 from whet.report.svg import draw, mark
-from whet.report.text import clean, moment, number, percent, plural, shown
+from whet.report.text import clean, moment, number, percent, plural, short_path, shown
 from whet.report.view import RunView
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -75,6 +78,9 @@ def render_html(view: RunView) -> str:
             workloads=workload_rows(view),
             engines=engine_rows(view),
             notes=reading_notes(view),
+            common=common_env(view),
+            lost=lost_answers(view),
+            warmup=warmup_words(view),
         )
     )
 
@@ -110,6 +116,7 @@ def _environment() -> Environment:
         target=rows.target_words,
         tolerance=rows.tolerance_words,
         moment=moment,
+        short_path=short_path,
     )
     return made
 

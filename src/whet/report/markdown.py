@@ -13,17 +13,20 @@ from whet.report import rows
 from whet.report.sections import (
     WORKLOAD_HEADS,
     blank_reasons,
+    common_env,
     engine_rows,
     env_words,
     evidence_groups,
     exclusions,
+    lost_answers,
     reading_notes,
     sizes_of,
     task_names,
     unit_summary,
+    warmup_words,
     workload_rows,
 )
-from whet.report.text import DASH, clean, one_line, percent, shown
+from whet.report.text import DASH, clean, moment, one_line, percent, shown
 from whet.report.view import RunView
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~$])")
@@ -167,12 +170,12 @@ def _quality(view: RunView) -> Iterator[str]:
     lines = [_quality_line(record, tasks) for record in records]
     heads = ["config", "perplexity", "against baseline", "tolerances", *map(safe, tasks)]
     yield from table(heads, lines)
-    for record in records:
-        for example in record.examples[:3]:
-            yield f"An answer that {safe(record.variant)} lost ({safe(example.task)}):\n"
-            yield f"{fenced(example.prompt)}\n"
-            yield f"{safe(record.baseline)} answered\n\n{fenced(example.baseline)}\n"
-            yield f"{safe(record.variant)} answered\n\n{fenced(example.answer)}\n"
+    for lost in lost_answers(view):
+        yield f"Answers that {safe(lost.variants)} lost:\n"
+        for example in lost.examples[:3]:
+            yield f"**{safe(example.task)}**\n\n{fenced(example.prompt)}\n"
+            yield f"{safe(lost.baseline)} answered\n\n{fenced(example.baseline)}\n"
+            yield f"{safe(lost.variants)} answered\n\n{fenced(example.answer)}\n"
 
 
 def _quality_line(record: QualityRecord, tasks: Sequence[str]) -> list[str]:
@@ -180,7 +183,9 @@ def _quality_line(record: QualityRecord, tasks: Sequence[str]) -> list[str]:
     return [
         safe(record.variant),
         safe(shown(record.perplexity).full),
-        safe(shown(record.perplexity_ratio, unit="+%").full),
+        "baseline"
+        if record.variant == record.baseline
+        else safe(shown(record.perplexity_ratio, unit="+%").full),
         ", ".join(f"{100 * limit:g}% {safe(verdict)}" for limit, verdict in record.verdicts),
         *(
             f"{percent(scores[task].score.value)} of {scores[task].n}" if task in scores else DASH
@@ -194,8 +199,9 @@ def _quantization(view: RunView) -> Iterator[str]:
         return
     yield "## Quantization\n"
     for recipe, done in view.quantized.items():
+        method = "" if done.method == recipe else f"{safe(done.method)} "
         yield (
-            f"- **{safe(recipe)}**: {safe(done.method)} {safe(done.scheme)}, "
+            f"- **{safe(recipe)}**: {method}{safe(done.scheme)}, "
             f"{human_bytes(done.weight_bytes)}, {done.bits_per_weight:.2f} bits a weight, "
             f"in {human_duration(done.seconds)}. {safe(unit_summary(done))}"
         )
@@ -204,12 +210,14 @@ def _quantization(view: RunView) -> Iterator[str]:
 
 def _serve_lines(view: RunView) -> Iterator[str]:
     yield "## Serve lines\n"
+    common = common_env(view)
+    if common:
+        yield f"Set for every server:\n\n{fenced(env_words(common))}\n"
     for name in view.variants:
         if name in view.engines:
             engine = view.engines[name]
-            yield f"{safe(name)}:\n\n{fenced(engine.serve_line)}\n"
-            if engine.env:
-                yield f"with {safe(env_words(engine))}\n"
+            own = env_words(engine.env, without=common)
+            yield f"{safe(name)}:\n\n{fenced(f'{own} {engine.serve_line}'.lstrip())}\n"
 
 
 def _setup(view: RunView) -> Iterator[str]:
@@ -220,7 +228,7 @@ def _setup(view: RunView) -> Iterator[str]:
         yield f"- device: {safe(env.device.name)}, {human_bytes(env.device.memory_bytes)}"
         yield f"- host: {safe(env.cpu)}, {env.cpu_count} cores, {human_bytes(env.ram_bytes)}"
         yield f"- system: {safe(env.os)}, Python {safe(env.python)}; {safe(packages)}"
-        yield f"- started: {safe(env.started_at)}"
+        yield f"- started: {safe(moment(env.started_at))}"
     for role, facts in view.models.items():
         yield (
             f"- {safe(role)}: {safe(facts.architecture)}, {facts.parameters:,} parameters, "
@@ -230,7 +238,7 @@ def _setup(view: RunView) -> Iterator[str]:
         if pairs:
             yield f"- {safe(name)}: " + "; ".join(f"{key} {safe(value)}" for key, value in pairs)
     if view.cells:
-        yield f"- warm-up requests left out before each cell: {view.cells[0].warmup_excluded}"
+        yield f"- {warmup_words(view)}"
     yield ""
     lines = [[safe(key), *map(safe, values)] for key, values in workload_rows(view)]
     yield from table(["workload", *WORKLOAD_HEADS], lines)

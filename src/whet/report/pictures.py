@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from whet.core.records import CellSummary, Comparison, Estimate, QuantizedCheckpoint
 from whet.report.chart import Axis, Chart, Guide, Point, Series, hover_text, step_axis, value_axis
 from whet.report.palette import NEUTRAL, Style, styles
-from whet.report.rows import UNPROVEN, regression
+from whet.report.rows import UNPROVEN, regression, target_words
 from whet.report.text import number, percent
 from whet.report.view import RunView
 
@@ -37,7 +37,9 @@ def load_charts(view: RunView) -> tuple[Chart, ...]:
         return tuple(charts)
     y = value_axis("ms", list(_extent(latency)))  # one scale, so that median and p95 compare
     guides = tuple(
-        Guide(y=t, label=f"target {t:g} ms") for t in targets if y.low * 1.1 < t <= y.high
+        Guide(y=t, label=f"target {target_words(t).removeprefix('TTFT < ')}")
+        for t in targets
+        if y.low * 1.1 < t <= y.high
     )
     return tuple(
         replace(chart, y=y, guides=guides) if chart.id.startswith("ttft") else chart
@@ -101,27 +103,49 @@ def _extent(series: Iterable[Series]) -> Iterable[float]:
 
 
 def pareto_chart(view: RunView) -> Chart | None:
-    """Perplexity regression against cost, every cell that counts, the front joined."""
-    front = set(view.decision.pareto) if view.decision else set()
+    """Perplexity regression against cost, every cell that counts, the cheapest joined."""
     look = variant_styles(view)
-    series, joined = [], []
+    found = {
+        (cell.variant, cell.batch_size): (cell, cell.cost_per_1m_tokens, loss)
+        for cell in view.cells
+        if cell.status == "complete"
+        and view.evidence(cell.variant, cell.batch_size) not in UNPROVEN
+        and cell.cost_per_1m_tokens is not None
+        and (loss := regression(view.quality.get(cell.variant))) is not None
+    }
+    front = _cheapest(
+        {
+            key: (found[key][1].value, found[key][2].value)
+            for key in (view.decision.pareto if view.decision else ())
+            if key in found
+        }
+    )
+    series = []
     for name in view.variants:
-        loss = regression(view.quality.get(name))
-        points = []
-        for cell in view.cells:
-            cost, counts = cell.cost_per_1m_tokens, cell.status == "complete"
-            unproven = view.evidence(name, cell.batch_size) in UNPROVEN
-            if cell.variant != name or not counts or unproven or cost is None or loss is None:
-                continue
-            on_front = (name, cell.batch_size) in front
-            points.append(_front_point(cell, cost, loss, on_front=on_front))
-            joined += [(cost.value, loss.value)] if on_front else []
+        points = tuple(
+            _front_point(*found[key], on_front=key in front) for key in found if key[0] == name
+        )
         if points:
-            found = tuple(points)
             series.append(
-                Series(name=name, style=look[name], points=found, joined=False, spread="bars")
+                Series(name=name, style=look[name], points=points, joined=False, spread="bars")
             )
-    return _pareto(view, series, joined) if series else None
+    return _pareto(view, series, list(front.values())) if series else None
+
+
+_Key = tuple[str, int]
+
+
+def _cheapest(places: Mapping[_Key, tuple[float, float]]) -> dict[_Key, tuple[float, float]]:
+    """Of (cost, regression), those that no other beats in both, cheapest first.
+
+    The decision's front weighs TTFT as well; drawn in these two dimensions it would zigzag.
+    """
+    kept: dict[_Key, tuple[float, float]] = {}
+    best = float("inf")
+    for key, (cost, loss) in sorted(places.items(), key=lambda item: item[1]):
+        if loss < best:
+            kept[key], best = (cost, loss), loss
+    return kept
 
 
 def _front_point(cell: CellSummary, cost: Estimate, loss: Estimate, *, on_front: bool) -> Point:
@@ -148,12 +172,12 @@ def _pareto(view: RunView, series: list[Series], joined: list[tuple[float, float
     return Chart(
         id="pareto",
         title="Quality against cost",
-        note="filled and joined: the Pareto front, @ its batch sizes; bars: 95% interval",
+        note="filled, @ its batch size: no cell is cheaper and as good; bars: 95% interval",
         x=value_axis("USD / 1M output tokens", costs, unit="$"),
         y=y,
         series=tuple(series),
         guides=tuple(Guide(y=t, label=f"{100 * t:g}% tolerance") for t in shown),
-        front=tuple(sorted(joined)),
+        front=tuple(joined),
     )
 
 

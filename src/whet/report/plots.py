@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from whet.core.errors import UsageError
 from whet.core.store import translate_disk_errors
-from whet.report.chart import Axis, Chart, Series
+from whet.report.chart import Axis, Chart, Series, guide_spot
 from whet.report.pictures import load_charts, pareto_chart
 from whet.report.text import one_line
 from whet.report.view import RunView
@@ -60,14 +60,23 @@ def write_png(view: RunView, path: Path) -> None:
     layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)
     with mpl.rc_context(_SETTINGS), translate_disk_errors(path):
         lines = -(-len(charts) // 2)
-        figure = Figure(figsize=(10.4, 3.7 * lines + 0.5), dpi=160, layout=layout)
+        figure = Figure(figsize=(10.4, 3.7 * lines + 0.5), dpi=115, layout=layout)
         grid = figure.subplots(lines, 2, squeeze=False).flatten()
         for axes, chart in zip(grid, charts, strict=False):
             _draw(axes, chart)
         for axes in grid[len(charts) :]:
             axes.set_axis_off()
         _legend(figure, charts)
+        figure.supxlabel(_caption(view), fontsize=8.5, color="#626b77")
         figure.savefig(path, facecolor="white", metadata=_undated(path))
+
+
+def _caption(view: RunView) -> str:
+    device = f"{view.environment.device.name}. " if view.environment else ""
+    return one_line(
+        f"{device}Shaded: 95% interval. Hollow: too few samples to certify the p95; in quality "
+        "against cost, a cell that another beats."
+    )
 
 
 def _undated(path: Path) -> dict[str, str | None]:
@@ -84,20 +93,22 @@ def _draw(axes: Axes, chart: Chart) -> None:
     axes.grid(axis="y", color="#e9ecef")
     axes.set_axisbelow(True)
     for guide in chart.guides:
+        right, below = guide_spot(chart, guide)
         axes.axhline(guide.y, color="#8a939d", linestyle=(0, (5, 4)), linewidth=0.9)
         axes.annotate(
             guide.label,
-            (0, guide.y),
+            (1 if right else 0, guide.y),
             xycoords=("axes fraction", "data"),
-            xytext=(3, 2),
+            xytext=(-3 if right else 3, -3 if below else 2),
             textcoords="offset points",
-            ha="left",
+            ha="right" if right else "left",
+            va="top" if below else "bottom",
             fontsize=8,
             color="#626b77",
         )
     if len(chart.front) > 1:
         xs, ys = zip(*chart.front, strict=True)
-        axes.plot(xs, ys, color="#626b77", linewidth=1.2, zorder=1)
+        axes.plot(xs, ys, color="#626b77", linewidth=1.2, zorder=1, drawstyle="steps-post")
     for series in chart.series:
         _series(axes, series)
 
@@ -155,6 +166,7 @@ def _series(axes: Axes, series: Series) -> None:
                 fontsize=8.5,
                 fontweight="bold",
                 color=_INK,
+                bbox={"boxstyle": "square,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.85},
                 zorder=4,
             )
 

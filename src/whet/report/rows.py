@@ -143,7 +143,7 @@ def _state(cell: CellSummary | None, evidence: str | None) -> tuple[str, str | N
 
 
 def regression(record: QualityRecord | None) -> Estimate | None:
-    """Perplexity over the baseline's minus one: 0.01 is a 1 % regression."""
+    """Perplexity over the baseline's minus one: 0.01 is a 1% regression."""
     ratio = record.perplexity_ratio if record else None
     if ratio is None:
         return None
@@ -234,14 +234,21 @@ def decision_headline(decision: Decision) -> tuple[str, str]:
         )
     sentence = (
         f"{shown(chosen.cost_per_1m_tokens, unit='$').text} for a million output tokens"
-        f"{_saving_words(chosen, decision.baseline)}, at {target_words(chosen.ttft_target_ms)} "
+        f"{_saving_words(chosen, decision)}, at {target_words(chosen.ttft_target_ms)} "
         f"and {tolerance_words(chosen.quality_tolerance)} regression on {chosen.tier}."
     )
     return f"Serve {chosen.variant} with {plural(chosen.batch_size, 'request')} in flight", sentence
 
 
-def _saving_words(chosen: Recommendation, baseline: str) -> str:
-    if chosen.saving is None or chosen.variant == baseline:
+def _saving_words(chosen: Recommendation, decision: Decision) -> str:
+    if chosen.saving is None or chosen.variant == decision.baseline:
         return ""
     way = "below" if chosen.saving.value >= 0 else "above"
-    return f", {number(abs(100 * chosen.saving.value))}% {way} {baseline}"
+    told = f"{number(abs(100 * chosen.saving.value))}% {way} {decision.baseline}"
+    return f" ({told}, within the noise of this run)" if level(chosen, decision) else f", {told}"
+
+
+def level(chosen: Recommendation, decision: Decision) -> bool:
+    """Whether the chosen cell's cost cannot be told from the baseline's."""
+    corner = next((entry for entry in decision.matrix if is_corner(chosen, entry)), None)
+    return corner is not None and decision.baseline in corner.rivals

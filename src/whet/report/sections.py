@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from whet.core.records import Decision, QuantizedCheckpoint, ResolvedEngine, Verdict
+from whet.core.records import Decision, QuantizedCheckpoint, TaskExample, Verdict
 from whet.core.units import human_duration
-from whet.report.rows import target_words
-from whet.report.text import DASH, Shown, number, percent, shown
+from whet.report.rows import level, target_words
+from whet.report.text import DASH, Shown, number, percent, plural, shown
 from whet.report.view import RunView
 
 
@@ -25,10 +25,11 @@ class Tile:
 def tiles(view: RunView) -> tuple[Tile, ...]:
     """The recommended cell's figures, each with its interval and what it stands against."""
     chosen = view.decision.recommendation if view.decision else None
-    if chosen is None:
+    if chosen is None or view.decision is None:
         return ()
     base = chosen.baseline_cost_per_1m_tokens
-    against = f"{view.baseline} at best {shown(base, unit='$').text}" if base else ""
+    own = chosen.variant == view.decision.baseline
+    against = f"{view.baseline} at best {shown(base, unit='$').text}" if base and not own else ""
     made = [
         Tile(
             name="Cost per 1M tokens",
@@ -36,10 +37,13 @@ def tiles(view: RunView) -> tuple[Tile, ...]:
             note=against,
         )
     ]
-    if chosen.saving is not None:
+    if chosen.saving is not None and not own:
+        noise = ", within the noise" if level(chosen, view.decision) else ""
         made.append(
             Tile(
-                name="Saving", shown=shown(chosen.saving, unit="%"), note=f"against {view.baseline}"
+                name="Saving",
+                shown=shown(chosen.saving, unit="%"),
+                note=f"against {view.baseline}{noise}",
             )
         )
     cell = view.cell(chosen.variant, chosen.batch_size)
@@ -52,10 +56,18 @@ def tiles(view: RunView) -> tuple[Tile, ...]:
             )
         )
         made.append(
-            Tile(name="Tokens per second", shown=shown(cell.tps_mean), note="output tokens")
+            Tile(
+                name="Tokens per second",
+                shown=shown(cell.tps_mean),
+                note="output tokens, all requests",
+            )
         )
     record = view.quality.get(chosen.variant)
-    if record is not None and record.perplexity_ratio is not None:
+    if record is not None and own:
+        made.append(
+            Tile(name="Perplexity", shown=shown(record.perplexity), note="the baseline's own")
+        )
+    elif record is not None and record.perplexity_ratio is not None:
         made.append(
             Tile(
                 name="Perplexity",
@@ -180,7 +192,8 @@ def engine_rows(view: RunView) -> tuple[tuple[str, tuple[tuple[str, str], ...]],
         pairs: list[tuple[str, str]] = []
         if engine is not None:
             pairs.append(("engine", f"{engine.engine} {engine.engine_version} on {engine.device}"))
-            pairs.append(("weights", f"{engine.variant.scheme} ({engine.variant.weights})"))
+            scheme, weights = engine.variant.scheme, engine.variant.weights
+            pairs.append(("weights", scheme if scheme == weights else f"{scheme} ({weights})"))
         if facts is not None:
             pairs += [
                 ("weight kernels", ", ".join(facts.weight_kernels) or DASH),
@@ -206,17 +219,62 @@ def reading_notes(view: RunView) -> tuple[str, ...]:
         notes.append("Memory is device memory of the server's process tree under load.")
     if view.spec is not None:
         hardware = view.spec.hardware
-        source = f" ({hardware.price_source})" if hardware.price_source else ""
-        notes.append(f"Cost at ${number(hardware.price_usd_per_hour)} an hour{source}.")
+        source = f": {hardware.price_source}" if hardware.price_source else ""
+        notes.append(f"Cost at ${hardware.price_usd_per_hour:,g} an hour{source}.")
     if view.comparisons is not None and view.comparisons.noise_floor is not None:
         noise = percent(view.comparisons.noise_floor)
-        notes.append(f"The baseline against itself differed by {noise}; less means nothing.")
+        notes.append(
+            f"The baseline against itself differed by {noise}; less than that means nothing."
+        )
     return tuple(notes)
 
 
-def env_words(engine: ResolvedEngine) -> str:
-    """The environment that was set beside the command, quoted for a shell."""
-    return " ".join(f"{key}={shlex.quote(value)}" for key, value in engine.env)
+def warmup_words(view: RunView) -> str:
+    """How many requests before a cell are in no figure; their number may differ by cell."""
+    counts = sorted({cell.warmup_excluded for cell in view.cells})
+    if not counts:
+        return ""
+    said = plural(counts[0], "warm-up request")
+    if len(counts) > 1:
+        said = f"{counts[0]} to {plural(counts[-1], 'warm-up request')}"
+    return f"{said} before each cell, left out of every figure."
+
+
+def common_env(view: RunView) -> tuple[tuple[str, str], ...]:
+    """What was set for every server alike, so that it is said once."""
+    engines = list(view.engines.values())
+    first = engines[0].env if engines else ()
+    return tuple(pair for pair in first if all(pair in engine.env for engine in engines))
+
+
+def env_words(env: Iterable[tuple[str, str]], without: Iterable[tuple[str, str]] = ()) -> str:
+    """An environment that was set beside a command, quoted for a shell."""
+    left_out = set(without)
+    return " ".join(
+        f"{key}={shlex.quote(value)}" for key, value in env if (key, value) not in left_out
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lost:
+    """Answers that were right on the baseline and that these variants all got wrong alike."""
+
+    variants: str
+    baseline: str
+    examples: tuple[TaskExample, ...]
+
+
+def lost_answers(view: RunView) -> tuple[Lost, ...]:
+    """Lost answers, once for all variants that share them: the same weights answer the same."""
+    found: dict[tuple[str, tuple[TaskExample, ...]], list[str]] = {}
+    for name in view.variants:
+        record = view.quality.get(name)
+        if record is not None and record.examples:
+            found.setdefault((record.baseline, record.examples), []).append(name)
+    return tuple(
+        Lost(variants=", ".join(names), baseline=baseline, examples=examples)
+        for (baseline, examples), names in found.items()
+    )
 
 
 def workload_rows(view: RunView) -> tuple[tuple[str, tuple[str, ...]], ...]:

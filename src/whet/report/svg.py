@@ -7,7 +7,7 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
-from whet.report.chart import Axis, Chart, Point, Series
+from whet.report.chart import Axis, Chart, Point, Series, guide_spot
 from whet.report.text import clean
 
 _WIDTH: Final = 520.0
@@ -34,6 +34,7 @@ def draw(chart: Chart, *, height: float = 300.0) -> Markup:
         *(band for series in chart.series for band in _spread(series, frame)),
         *_front(chart, frame),
         *(part for series in chart.series for part in _series(series, frame)),
+        *_guide_names(chart, frame),
         *(label for series in chart.series for label in _labels(series, frame)),
         "</svg>",
     ]
@@ -90,9 +91,15 @@ def _guides(chart: Chart, frame: _Frame) -> Iterator[str]:
     for guide in chart.guides:
         y = frame.y(guide.y)
         yield f'<path class="guide" d="M{frame.left:g} {y}H{frame.right:g}"/>'
-        yield (
-            f'<text class="hint" x="{frame.left + 4:g}" y="{y - 4:g}">{_text(guide.label)}</text>'
-        )
+
+
+def _guide_names(chart: Chart, frame: _Frame) -> Iterator[str]:
+    for guide in chart.guides:
+        right, below = guide_spot(chart, guide)
+        x = frame.right - 4 if right else frame.left + 4
+        y = frame.y(guide.y) + (13 if below else -4)
+        css = "hint end" if right else "hint"
+        yield f'<text class="{css}" x="{x:g}" y="{y:g}">{_text(guide.label)}</text>'
 
 
 def _calm(chart: Chart, frame: _Frame) -> Iterator[str]:
@@ -105,8 +112,11 @@ def _calm(chart: Chart, frame: _Frame) -> Iterator[str]:
 
 
 def _front(chart: Chart, frame: _Frame) -> Iterator[str]:
+    """Steps, not slopes: between two cells of a front there is no cell."""
     if len(chart.front) > 1:
-        yield f'<path class="front" d="{_path((frame.x(x), frame.y(y)) for x, y in chart.front)}"/>'
+        first, *rest = [(frame.x(x), frame.y(y)) for x, y in chart.front]
+        steps = "".join(f"H{x:g}V{y:g}" for x, y in rest)
+        yield f'<path class="front" d="M{first[0]:g} {first[1]:g}{steps}"/>'
 
 
 def _spread(series: Series, frame: _Frame) -> Iterator[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
+from pathlib import Path, PurePath
 from typing import Final
 
 from whet.core.records import Estimate
@@ -55,15 +57,20 @@ def one_line(text: str) -> str:
 
 
 def number(value: float) -> str:
-    """Three significant figures below 1000, whole numbers with separators above."""
+    """Three significant figures below 1000, separators above; no measured figure beyond four.
+
+    Counts are whole (``int``) and keep every digit.
+    """
     size = abs(value)
+    if size >= 10_000 and isinstance(value, float):
+        return f"{round(value, 3 - math.floor(math.log10(size))):,.0f}"
     if size >= 100:
         return f"{value:,.0f}"
     if size >= 10:
         return f"{value:.1f}"
     if size >= 1:
         return f"{value:.2f}"
-    return f"{value:.3g}"
+    return f"{value:#.3g}" if value else "0"
 
 
 def percent(share: float, *, signed: bool = False) -> str:
@@ -96,6 +103,14 @@ def _with_unit(value: float, unit: str) -> str:
     if unit == "+%":
         return percent(value - 1, signed=True)
     return number(value)
+
+
+def short_path(path: str, root: Path) -> str:
+    """``path`` from the run directory where it lies in it, else its last three parts."""
+    given = PurePath(path)
+    if given.is_relative_to(root.absolute()):
+        return str(given.relative_to(root.absolute()))
+    return path if len(given.parts) <= 4 else f"…/{'/'.join(given.parts[-3:])}"
 
 
 def plural(count: int, noun: str) -> str:
