@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from whet.cli.run import Output, execute
+from whet.core.names import require_name
 from whet.core.spec import load_spec
 
 
@@ -26,5 +27,6 @@ def demo(
     """Run the whole story on the bundled demo pair with real vLLM; about ten minutes on 2 cores."""
     from whet.demo import write_spec
 
+    require_name(name, "the run's name")
     spec_file = write_spec(output_dir / f"{name}.yaml")
     execute(load_spec(spec_file), output_dir / name, resume=resume, spec_file=spec_file)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from whet.core.errors import UsageError
+from whet.core.store import write_atomic
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +30,7 @@ def init(
     if path.exists():
         raise UsageError(f"{path} exists; name another file or move it away")
     text = template(model=model, draft=draft)
-    path.write_text(text, encoding="utf-8")
+    write_atomic(path, text.encode())
     typer.echo(f"wrote {path}; then: whet check {path} && whet run {path}")
 
 

@@ -5,17 +5,33 @@ from __future__ import annotations
 import signal
 import sys
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from whet import __version__
 from whet.cli import check, decide, demo, init, quantize, report, run
 from whet.core.errors import Interrupted, WhetError
 from whet.core.redact import redact
 
+
+class _Commands(TyperGroup):
+    """Ctrl-C as one of our errors: typer would end the process without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise Interrupted(
+                "stopped by Ctrl-C; what was measured is kept, go on with --resume"
+            ) from error
+
+
 app = typer.Typer(
     name="whet",
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -50,13 +66,7 @@ def main() -> None:
     """Entry point: every ``WhetError`` becomes one sentence on stderr and its exit code."""
     signal.signal(signal.SIGTERM, _stop)
     try:
-        app()
+        app(prog_name="whet")
     except WhetError as error:
         print(f"error: {redact(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print(
-            "error: stopped by Ctrl-C; what was measured is kept, go on with --resume",
-            file=sys.stderr,
-        )
-        sys.exit(Interrupted.exit_code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from whet.cli.finish import finish
 from whet.core.errors import UsageError
 from whet.core.names import require_name
 from whet.core.spec import Spec, load_spec, parse_spec
-from whet.core.store import RunStore
+from whet.core.store import RunStore, write_atomic
 
 SpecFile = Annotated[
     Path, typer.Argument(help="The spec; write one with: whet init.", metavar="WHET.YAML")
@@ -55,7 +54,7 @@ def execute(
     from whet.flow.story import run as run_story
 
     with RunStore.open(root, resume=resume) as store, ConsoleObserver() as observer:
-        shutil.copyfile(spec_file, root / "spec.yaml")
+        write_atomic(root / "spec.yaml", spec_file.read_bytes())
         try:
             decision = run_story(spec, store, observer, skip_infeasible=skip_infeasible)
         except BaseException:

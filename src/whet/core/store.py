@@ -142,7 +142,13 @@ class RunStore:
         path = self.path(kind, f"{key}.json")
         if self.status(kind, key) is None or not path.exists():
             return None
-        return decode(cls, json.loads(path.read_text(encoding="utf-8")))
+        try:
+            return decode(cls, json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageError(
+                f"{path} is damaged or of another version; put it back from a copy, or start a "
+                "new run with --name"
+            ) from error
 
     def all(self, kind: str, cls: type[T]) -> list[T]:
         """Every stored record of a kind, in the order in which keys were first journalled."""

@@ -27,7 +27,7 @@ def human_bytes(value: float) -> str:
     size = float(value)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < KIB:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 999.5 else f"{size:.3g} {unit}"
         size /= KIB
     return f"{size:.3g} TiB"
 

@@ -71,10 +71,11 @@ def prepare(spec: Spec, store: RunStore, observer: Observer, *, skip_infeasible:
     Raises ``InfeasibleError`` with every problem that preflight found, unless
     ``skip_infeasible`` leaves those variants out (they are journalled as such).
     """
-    _keep_spec(spec, store)
+    _refuse_changes(spec, store)
     observer.stage("preflight", spec.model.target)
     seen = survey(spec, store.root)
     kept = feasible(seen, spec, skip=skip_infeasible)
+    write_json(store.path("resolved_spec.json"), spec.model_dump(mode="json"))
     _keep_model("target", seen.target, store)
     if seen.draft is not None:
         _keep_model("draft", seen.draft, store)
@@ -197,11 +198,14 @@ def _keep_model(role: str, facts: ModelFacts, store: RunStore) -> None:
     store.put("models", role, facts)
 
 
-def _keep_spec(spec: Spec, store: RunStore) -> None:
-    """Store the resolved spec; on resume refuse a change that would mix unlike measurements."""
+def _refuse_changes(spec: Spec, store: RunStore) -> None:
+    """On resume refuse a change of the spec that would mix unlike measurements.
+
+    A folder without a journal holds no measurement, whatever else a stopped start left in it.
+    """
     path = store.path("resolved_spec.json")
     data = spec.model_dump(mode="json")
-    if path.exists():
+    if path.exists() and store.path("journal.jsonl").exists():
         before = json.loads(path.read_text(encoding="utf-8"))
         changed = [key for key in _FIXED_ON_RESUME if before.get(key) != data[key]]
         changed += [
@@ -214,4 +218,3 @@ def _keep_spec(spec: Spec, store: RunStore) -> None:
                 f"the spec differs from the run's own in {', '.join(changed)}; "
                 "put it back to resume, or start a new run (--name)"
             )
-    write_json(path, data)

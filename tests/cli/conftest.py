@@ -1,0 +1,86 @@
+"""The command line in this process, and in one of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.checkpoint_factory import write_tiny_llama
+from tests.cli.stage import Said, Stub, Whet
+from tests.flow.stage import FakeEngine
+from whet.cli.main import main
+
+_REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def whet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Whet]:
+    """The command line in an empty folder."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}.items():
+        monkeypatch.setenv(name, value)
+
+    def call(*words: str | Path) -> Said:
+        capsys.readouterr()
+        monkeypatch.setattr("sys.argv", ["whet", *map(str, words)])
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        out, err = capsys.readouterr()
+        return Said(code=code, out=out, err=err)
+
+    yield call
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    """A scripted engine in vLLM's place."""
+    engine = FakeEngine()
+    monkeypatch.setattr("whet.flow.prepare.get_engine", lambda _name: engine)
+    return engine
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    """A folder with a target and a draft of one tokenizer."""
+    write_tiny_llama(tmp_path / "target")
+    write_tiny_llama(tmp_path / "draft", seed=1)
+    return tmp_path
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    """Starts ``whet`` on the scripted engine in a process of its own, and ends what is left."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*words: str | Path, **options: Any) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.cli.stub", *map(str, words)],
+            cwd=_REPOSITORY,
+            env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()

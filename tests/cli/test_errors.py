@@ -1,0 +1,299 @@
+"""What bad input gets: one sentence with the mend, the right exit code, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoint_factory import tiny_config, write_hollow, write_tokenizer
+from tests.cli.stage import Whet, write_spec, write_whole_spec
+from tests.flow.stage import FakeEngine
+from whet.core.errors import (
+    CheckpointError,
+    InfeasibleError,
+    NothingQualifiesError,
+    StorageError,
+    UsageError,
+)
+from whet.core.store import RunStore
+
+USAGE, CHECKPOINT = UsageError.exit_code, CheckpointError.exit_code
+INFEASIBLE, STORAGE = InfeasibleError.exit_code, StorageError.exit_code
+
+
+# The spec file
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_missing_spec_file(whet: Whet, tmp_path: Path, command: str) -> None:
+    said = whet(command, "gone.yaml").sentence(USAGE)
+    assert said == "no spec file at gone.yaml; write one with: whet init gone.yaml"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("name: [", "not valid YAML at line"),
+        ("only words", "write a fresh one with: whet init"),
+        ("name: a\nmodle: {target: x}\n", "did you mean 'model'?"),
+    ],
+)
+def test_a_spec_file_that_is_none(whet: Whet, tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "whet.yaml").write_text(text)
+    assert told in whet("run").sentence(USAGE)
+    assert [path.name for path in tmp_path.iterdir()] == ["whet.yaml"]
+
+
+def test_an_unknown_key(whet: Whet, tmp_path: Path) -> None:
+    write_spec(tmp_path, load={"batch_sises": [1]})
+    said = whet("run").sentence(USAGE)
+    assert said == "unknown key 'batch_sises' in load; did you mean 'batch_sizes'?"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_negative_batch_size_in_the_spec(whet: Whet, tmp_path: Path) -> None:
+    write_spec(tmp_path, load={"batch_sizes": [4, -1]})
+    said = whet("run").sentence(USAGE)
+    assert said.startswith("load.batch_sizes.1: ")
+    assert said.endswith("greater than or equal to 1 (got -1)")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ("1,-2", "load.batch_sizes.1: Input should be greater than or equal to 1 (got -2)"),
+        ("1,x", "--batch-sizes '1,x': whole numbers are needed, such as 1,4,8"),
+        ("", "--batch-sizes '': whole numbers are needed, such as 1,4,8"),
+    ],
+)
+def test_a_wrong_batch_size_in_the_flag(whet: Whet, tmp_path: Path, sizes: str, told: str) -> None:
+    write_spec(tmp_path)
+    assert whet("run", "--batch-sizes", sizes).sentence(USAGE) == told
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_unknown_engine(whet: Whet, pair: Path) -> None:
+    write_spec(pair, engine={"name": "vlm"})
+    said = whet("check").sentence(USAGE)
+    assert said == "unknown engine 'vlm'; did you mean 'vllm'? (known: vllm, openai)"
+
+
+# Words of the command line
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["sharpen"], "No such command 'sharpen'"),
+        (["run", "--batch-size", "1"], "--batch-sizes"),
+        (["quantize", "a", "b", "--samples", "many"], "Invalid value for '--samples'"),
+        (["report"], "Missing argument"),
+    ],
+)
+def test_words_that_no_command_has(whet: Whet, tmp_path: Path, words: list[str], told: str) -> None:
+    said = whet(*words)
+    assert said.code == USAGE
+    assert told in said.err
+    assert "Traceback" not in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "told"),
+    [
+        ("--group-size", "7", "--group-size: Input should be 32, 64 or 128 (got 7)"),
+        ("--method", "gptk", "--method: Input should be 'awq' or 'rtn' (got 'gptk')"),
+        ("--samples", "-3", "--samples: Input should be greater than or equal to 1 (got -3)"),
+    ],
+)
+def test_a_wrong_recipe_flag(whet: Whet, tmp_path: Path, flag: str, value: str, told: str) -> None:
+    assert whet("quantize", "target", "out", flag, value).sentence(USAGE) == told
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [["run"], ["demo"]])
+def test_a_name_that_would_leave_the_folder(whet: Whet, tmp_path: Path, command: list[str]) -> None:
+    write_spec(tmp_path)
+    said = whet(*command, "--name", "../x", "-o", "deep/runs").sentence(USAGE)
+    assert "'../x' cannot be used as a folder name; use letters" in said
+    assert not (tmp_path / "deep").exists()
+
+
+# Checkpoints
+
+
+def truncate(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    os.truncate(file, file.stat().st_size - 100)
+
+
+def make_pointer(folder: Path) -> None:
+    text = "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n"
+    (folder / "model.safetensors").write_text(text)
+
+
+def remove(folder: Path) -> None:
+    folder.rename(folder.with_name("elsewhere"))
+
+
+BROKEN = [
+    (remove, "no checkpoint folder at {}; correct the path, or give a hub id (owner/name)"),
+    (truncate, "bytes are there; download the checkpoint again"),
+    (make_pointer, "a git-LFS pointer, not the file itself; fetch it with: git -C {} lfs pull"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "told"), BROKEN)
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_a_checkpoint_that_cannot_be_read(
+    whet: Whet, pair: Path, spoil: Callable[[Path], None], told: str, role: str
+) -> None:
+    write_spec(pair)
+    spoil(pair / role)
+    said = whet("check").sentence(CHECKPOINT)
+    assert told.format(pair / role) in said
+    assert not (pair / "runs").exists()
+
+
+@pytest.mark.parametrize(("spoil", "told"), BROKEN)
+def test_nothing_is_quantized_from_a_broken_checkpoint(
+    whet: Whet, pair: Path, spoil: Callable[[Path], None], told: str
+) -> None:
+    spoil(pair / "target")
+    before = set(pair.iterdir())
+    said = whet("quantize", "./target", "out").sentence(CHECKPOINT)
+    assert told.format("./target" if spoil is remove else pair / "target") in said
+    assert set(pair.iterdir()) == before
+
+
+def test_a_corrected_path_is_not_held_against_the_refused_run(
+    whet: Whet, scripted: FakeEngine, tmp_path: Path
+) -> None:
+    write_whole_spec(tmp_path, model={"target": "./nowhere"})
+    whet("run").sentence(CHECKPOINT)
+    left = {path.name for path in (tmp_path / "runs" / "tiny").iterdir()}
+    assert left <= {".lock", "spec.yaml"}
+    write_whole_spec(tmp_path, load={"batch_sizes": [1], "trials": 1, "min_requests": 1})
+    assert whet("run").code == NothingQualifiesError.exit_code
+    assert scripted.started
+
+
+# Preflight
+
+
+def test_a_draft_with_two_tokens_swapped(whet: Whet, pair: Path) -> None:
+    file = pair / "draft" / "tokenizer.json"
+    data = json.loads(file.read_text())
+    ids = data["model"]["vocab"]
+    one, two = (next(token for token, i in ids.items() if i == wanted) for wanted in (290, 291))
+    ids[one], ids[two] = 291, 290
+    file.write_text(json.dumps(data))
+    write_spec(pair)
+    said = whet("check")
+    assert said.code == INFEASIBLE
+    assert said.err.startswith("error: preflight found what cannot run here:\n")
+    assert f"token {one!r} has id 290 in the target and 291 in the draft" in said.err
+    assert "choose a draft made for this target" in said.err
+    lines = said.err.splitlines()
+    assert [line.split(":")[0].strip() for line in lines[1:-1]] == ["awq+spec", "awq+spec+cache"]
+    assert "--skip-infeasible" in lines[-1]
+    assert "Traceback" not in said.err
+
+
+def test_a_draft_with_one_token_renamed(whet: Whet, pair: Path) -> None:
+    file = pair / "draft" / "tokenizer.json"
+    data = json.loads(file.read_text())
+    added = data["added_tokens"][1]
+    data["model"]["vocab"]["<|stop|>"] = data["model"]["vocab"].pop(added["content"])
+    added["content"] = "<|stop|>"
+    file.write_text(json.dumps(data))
+    write_spec(pair)
+    said = whet("run")
+    assert said.code == INFEASIBLE
+    assert "'<|end|>' (id 1 in the target) is missing from the draft" in said.err
+    assert {path.name for path in (pair / "runs" / "run").iterdir()} <= {".lock", "spec.yaml"}
+
+
+def test_a_variant_that_cannot_fit(whet: Whet, pair: Path) -> None:
+    shape = {"hidden_size": 8192, "intermediate_size": 2**20, "num_hidden_layers": 32}
+    heads = {"num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128}
+    config = tiny_config(write_tokenizer(pair / "huge")) | shape | heads
+    write_hollow(pair / "huge", config)
+    write_spec(pair, model={"target": "./huge"}, variants={"fp16": {}})
+    said = whet("check")
+    assert said.code == INFEASIBLE
+    # By hand: a layer has 2·8192² + 2·8192·1024 + 3·8192·2²⁰ weights of 2 bytes; 32 layers.
+    assert "fp16: weights (1.51 TiB)" in said.err
+    assert "it needs 1.53 TiB" in said.err
+    assert "use a larger device, or weights of fewer bits" in said.err
+    assert "Traceback" not in said.err
+
+
+# Data files
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("none.txt", " \n\n"), ("none.jsonl", '{"text": " "}\n{"other": 1}\n')]
+)
+def test_calibration_without_text(whet: Whet, pair: Path, name: str, text: str) -> None:
+    (pair / name).write_text(text)
+    before = set(pair.iterdir())
+    said = whet("quantize", "target", "out", "--calibration", name).sentence(USAGE)
+    assert said.startswith(f"the calibration file {name} holds no usable text; give JSONL")
+    assert set(pair.iterdir()) == before
+
+
+def test_a_data_file_that_is_missing(whet: Whet, pair: Path) -> None:
+    write_spec(pair, quality={"tasks": "gone.jsonl"})
+    said = whet("check").sentence(USAGE)
+    assert said == (
+        f"quality.tasks: no file at {pair / 'gone.jsonl'}; correct the path or leave the key out"
+    )
+
+
+# The run directory
+
+
+def test_a_run_directory_that_is_filled(whet: Whet, pair: Path) -> None:
+    write_spec(pair)
+    with RunStore.open(pair / "runs" / "run") as store:
+        store.note("trials", "one", status="complete")
+    journal = (pair / "runs" / "run" / "journal.jsonl").read_bytes()
+    said = whet("run").sentence(STORAGE)
+    assert said == "runs/run already holds a run; go on with --resume, or choose another --name"
+    assert (pair / "runs" / "run" / "journal.jsonl").read_bytes() == journal
+
+
+def test_a_run_directory_in_use(whet: Whet, pair: Path) -> None:
+    write_spec(pair)
+    with RunStore.open(pair / "runs" / "run"):
+        said = whet("run", "--resume").sentence(STORAGE)
+    assert said == "runs/run is in use by another whet; wait for it or end it"
+
+
+def test_an_output_folder_that_is_a_file(whet: Whet, pair: Path) -> None:
+    write_spec(pair)
+    (pair / "file").write_text("")
+    assert "cannot write file/run" in whet("run", "-o", "file").sentence(STORAGE)
+
+
+@pytest.mark.parametrize("command", ["report", "decide"])
+def test_a_folder_without_a_run(whet: Whet, tmp_path: Path, command: str) -> None:
+    said = whet(command, tmp_path).sentence(STORAGE)
+    assert said.endswith("holds no run (no journal.jsonl); name a folder that whet run made")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_record(whet: Whet, tmp_path: Path) -> None:
+    (tmp_path / "trials").mkdir()
+    (tmp_path / "trials" / "one.json").write_text('{"variant": "fp1')
+    entry = {"kind": "trials", "key": "one", "status": "complete"}
+    (tmp_path / "journal.jsonl").write_text(json.dumps(entry) + "\n")
+    said = whet("report", tmp_path).sentence(STORAGE)
+    assert said.startswith(f"{tmp_path / 'trials' / 'one.json'} is damaged")

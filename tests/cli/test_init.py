@@ -1,0 +1,30 @@
+"""``whet init``: a file that ``whet check`` takes as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.stage import Whet
+from whet.core.errors import UsageError
+from whet.core.spec import load_spec
+
+
+@pytest.mark.parametrize("draft", [None, "./draft"])
+def test_it_writes_a_spec_that_loads(whet: Whet, tmp_path: Path, draft: str | None) -> None:
+    words = ["--draft", draft] if draft else []
+    said = whet("init", "new/whet.yaml", "--model", "./model", *words)
+    assert said.code == 0
+    assert "whet check new/whet.yaml && whet run new/whet.yaml" in said.out
+    spec = load_spec(tmp_path / "new" / "whet.yaml")
+    assert spec.model.target == str(tmp_path / "new" / "model")
+    methods = {item.speculation.method for item in spec.variants.values() if item.speculation}
+    assert methods == {"draft_model" if draft else "ngram"}
+
+
+def test_it_never_writes_over_a_file(whet: Whet, tmp_path: Path) -> None:
+    (tmp_path / "whet.yaml").write_text("mine")
+    said = whet("init").sentence(UsageError.exit_code)
+    assert said == "whet.yaml exists; name another file or move it away"
+    assert (tmp_path / "whet.yaml").read_text() == "mine"

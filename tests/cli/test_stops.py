@@ -1,0 +1,129 @@
+"""A full disk and a request to stop: what was measured is kept, and a resume goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cli.stage import Stub, Whet, stopped, write_whole_spec
+from tests.flow.stage import FakeEngine
+from whet.client import run_async
+from whet.core.errors import Interrupted, NothingQualifiesError, StorageError
+from whet.core.records import TrialRecord
+from whet.core.store import RunStore
+
+STORAGE = StorageError.exit_code
+ONE_CELL = {"batch_sizes": [1], "trials": 1, "min_requests": 4, "warmup_requests": 0}
+
+
+def measured(root: Path) -> dict[str, bytes]:
+    """Every finished trial as its file has it."""
+    return {path.name: path.read_bytes() for path in (root / "trials").iterdir()}
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """No file may grow beyond ``size`` bytes, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_is_full_from_the_start(
+    whet: Whet, scripted: FakeEngine, tmp_path: Path
+) -> None:
+    write_whole_spec(tmp_path)
+    with files_up_to(300):
+        said = whet("run").sentence(STORAGE)
+    assert "is full; free some space and go on with --resume" in said
+    assert scripted.started == []
+
+
+def test_a_disk_that_fills_up_in_the_middle(
+    whet: Whet, scripted: FakeEngine, tmp_path: Path
+) -> None:
+    write_whole_spec(tmp_path)
+    root = tmp_path / "runs" / "tiny"
+    with files_up_to(3500):
+        said = whet("run").sentence(STORAGE)
+    assert "is full; free some space and go on with --resume" in said
+    kept = measured(root)
+    assert kept, "the trials before the disk was full are there"
+    assert not list(root.rglob("*.tmp"))
+    assert whet("run", "--resume").code == NothingQualifiesError.exit_code
+    after = measured(root)
+    assert {name: after[name] for name in kept} == kept, "and are not measured again"
+    assert len(after) == 12
+
+
+def test_a_disk_too_full_for_a_checkpoint(whet: Whet, pair: Path) -> None:
+    (pair / "text.txt").write_text("the parcel arrived on friday " * 40)
+    before = set(pair.iterdir())
+    words = ["--method", "rtn", "--samples", "2", "--calibration", "text.txt"]
+    with files_up_to(20_000):
+        assert "free some space" in whet("quantize", "target", "out", *words).sentence(STORAGE)
+    assert set(pair.iterdir()) == before
+
+
+def test_sigterm_between_two_variants_keeps_the_first(
+    whet: Whet, scripted: FakeEngine, tmp_path: Path, stub: Stub
+) -> None:
+    spec, root = write_whole_spec(tmp_path, load=ONE_CELL), tmp_path / "runs" / "tiny"
+    process = stub("--hang-at", "other", "run", spec, "-o", tmp_path / "runs")
+    said = stopped(process, signal.SIGTERM, at="serving other").sentence(Interrupted.exit_code)
+    assert said == "stopped by SIGTERM; what was measured is kept, go on with --resume"
+    assert {trial.variant for trial in RunStore.read(root).all("trials", TrialRecord)} == {"fp16"}
+    assert "fp16,1," in (root / "results.csv").read_text()
+    assert (root / "report.html").exists()
+    whet("run", "--resume")
+    assert scripted.started == ["other", "fp16.again"]
+
+
+def test_a_stop_in_the_middle_of_a_trial(tmp_path: Path, stub: Stub) -> None:
+    spec, numbers = write_whole_spec(tmp_path, load=ONE_CELL), (signal.SIGINT, signal.SIGTERM)
+    # Both at once: most of the time is imports.
+    processes = {
+        number: stub("--slow", "run", spec, "-o", tmp_path / number.name) for number in numbers
+    }
+    for number, process in processes.items():
+        said = stopped(process, number, at="answering").sentence(Interrupted.exit_code)
+        assert said == "stopped on request; what was measured is kept, go on with --resume"
+        store = RunStore.read(tmp_path / number.name / "tiny")
+        assert [trial.status for trial in store.all("trials", TrialRecord)] == ["interrupted"]
+        assert not store.done("trials", "fp16--b001-t0"), "so a resume measures it again"
+
+
+def test_ctrl_c_outside_a_trial(tmp_path: Path, stub: Stub) -> None:
+    spec = write_whole_spec(tmp_path, load=ONE_CELL)
+    process = stub("--hang-at", "fp16", "run", spec, "-o", tmp_path)
+    said = stopped(process, signal.SIGINT, at="serving fp16").sentence(Interrupted.exit_code)
+    assert said == "stopped by Ctrl-C; what was measured is kept, go on with --resume"
+
+
+def test_a_stop_outside_the_trials_is_heard_in_the_event_loop() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def stop(_number: int, _frame: object) -> None:
+        raise Interrupted("stopped")
+
+    signal.signal(signal.SIGTERM, stop)
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+    try:
+        timer.start()
+        with pytest.raises(Interrupted, match="stopped"):
+            run_async(asyncio.sleep(60))
+        assert signal.getsignal(signal.SIGTERM) is stop
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGTERM, before)
