@@ -26,6 +26,7 @@ pytestmark = [
 ]
 
 WHET = [sys.executable, "-m", "whet"]
+VARIANTS = ("fp16", "awq+spec+cache")
 FIRST_COLUMNS = "config,batch_size,ttft_p50_ms,ttft_p95_ms,tps_mean,vram_gb,cost_per_1m_tokens"
 
 
@@ -104,23 +105,32 @@ def test_killed_in_the_middle_then_resumed_to_a_proved_recommendation(tmp_path: 
     assert not {p.pid for p in engines()} - before, "no engine outlives whet"
 
     trial = (root / "trials" / "fp16--b004-t0.json").read_bytes()
-    done = subprocess.run(
-        [*command, "--resume"], capture_output=True, text=True, timeout=600, check=False
-    )
+    done = resume([*command, "--resume"], root)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert (root / "trials" / "fp16--b004-t0.json").read_bytes() == trial, "measured once"
     check_results(root)
     for name in ("report.md", "report.html", "requests.parquet", "decision.json"):
         assert (root / name).stat().st_size > 0
-    for variant in ("fp16", "awq+spec+cache"):
+    for variant in VARIANTS:
         assert (root / "deploy" / variant / "compose.yaml").exists()
+
+
+def resume(command: list[str], root: Path) -> subprocess.CompletedProcess[str]:
+    """Go on until every trial counts: one whose client was late is invalid, and tried again."""
+    keys = [f"{variant}--b{size:03d}-t0" for variant in VARIANTS for size in (1, 4)]
+    for _ in range(3):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        store = RunStore.read(root)
+        if all(store.done("trials", key) for key in keys):
+            break
+    return done
 
 
 def check_results(root: Path) -> None:
     text = (root / "results.csv").read_text()
     assert text.startswith(FIRST_COLUMNS + ",")
     rows = {(row["config"], row["batch_size"]): row for row in csv.DictReader(text.splitlines())}
-    assert set(rows) == {(v, b) for v in ("fp16", "awq+spec+cache") for b in ("1", "4")}
+    assert set(rows) == {(v, b) for v in VARIANTS for b in ("1", "4")}
     assert all(float(row["tps_mean"]) > 0 and float(row["vram_gb"]) > 0 for row in rows.values())
     store = RunStore.read(root)
     outcomes = {
