@@ -39,7 +39,8 @@ def resolved(
         argv=(
             *("/venv/bin/python", "-m", "vllm.entrypoints.openai.api_server", "--model", path),
             *("--served-model-name", "awq", "--host", "127.0.0.1", "--port", "{port}", *words),
-            *("--block-size", "32", "--no-enforce-eager", "--tensor-parallel-size", "2"),
+            *("--block-size", "32", "--no-enforce-eager", "--dtype", "float32"),
+            *("--tensor-parallel-size", "2"),
         ),
         env=(
             ("HF_TOKEN", "hf_abcdefghijklmnop"),
@@ -102,7 +103,7 @@ def test_a_hub_snapshot_is_named_by_id_and_revision(tmp_path: Path) -> None:
 def test_cpu_settings_are_left_out_and_told(tmp_path: Path) -> None:
     service = compose(tmp_path, resolved())["services"]["vllm"]
     text = (tmp_path / "compose.yaml").read_text()
-    for word in ("--block-size", "--no-enforce-eager"):
+    for word in ("--block-size", "--no-enforce-eager", "--dtype"):
         assert word not in service["command"]
         assert f"#   {word}" in text
     assert not {"VLLM_CPU_KVCACHE_SPACE", "OMP_NUM_THREADS"} & set(service["environment"])

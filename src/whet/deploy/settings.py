@@ -28,8 +28,11 @@ _HOUSEKEEPING_ENV: Final = frozenset(
 
 _CPU_ENV_PREFIX: Final = "VLLM_CPU_"
 _CPU_ENV: Final = frozenset({"OMP_NUM_THREADS", "VLLM_DISABLED_KERNELS"})
-_CPU_FLAGS: Final = frozenset({"block-size", "kv-cache-memory-bytes", "enforce-eager"})
-"""Chosen for a CPU's kernels or memory (a block is 128 tokens there, 16 on a GPU)."""
+_CPU_FLAGS: Final = frozenset({"block-size", "dtype", "kv-cache-memory-bytes", "enforce-eager"})
+"""Chosen for a CPU's kernels or memory (a block is 128 tokens there, 16 on a GPU).
+
+float32 is the fastest on a CPU without bfloat16 arithmetic, and a GPU's 4-bit kernels refuse it.
+"""
 
 _OURS: Final = frozenset({"host", "port", "model"})
 
