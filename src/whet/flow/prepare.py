@@ -149,7 +149,7 @@ def _variant(
     return Variant(
         name=name,
         weights=item.weights,
-        scheme=target.stored.scheme if sixteen else spec.recipes[item.weights].scheme,
+        scheme=target.stored.scheme if sixteen else spec.recipes[item.weights].stored_scheme,
         model_path=target.path if sixteen else str(quantized_path(root, item.weights)),
         speculation=speculation,
         prefix_cache=item.prefix_cache,

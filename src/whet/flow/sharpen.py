@@ -27,7 +27,7 @@ def _quantize(job: Job, name: str) -> None:
     from whet.quant import quantize
 
     recipe = job.spec.recipes[name]
-    job.observer.stage("quantize", f"{name}: {recipe.method} {recipe.scheme} g{recipe.group_size}")
+    job.observer.stage("quantize", f"{name}: {recipe.title}")
     done: QuantizedCheckpoint = quantize(
         Path(job.target.path),
         quantized_path(job.store.root, name),

@@ -21,7 +21,7 @@ from whet.core.records.load import (
 from whet.core.records.model import ModelFacts, StoredWeights, TokenizerIdentity
 from whet.core.records.plan import MemoryPlan, Problem
 from whet.core.records.quality import QualityRecord, TaskAnswer, TaskExample, TaskScore
-from whet.core.records.quant import CalibrationFacts, QuantizedCheckpoint, UnitError
+from whet.core.records.quant import CalibrationFacts, Phase, QuantizedCheckpoint, UnitError
 from whet.core.records.summary import CellSummary, Comparison, ComparisonSet, Estimate
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "MatrixEntry",
     "MemoryPlan",
     "ModelFacts",
+    "Phase",
     "PlannedRequest",
     "Problem",
     "QualityRecord",

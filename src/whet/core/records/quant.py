@@ -21,18 +21,36 @@ class CalibrationFacts:
 class UnitError:
     """Relative output error ‖X(W−Ŵ)ᵀ‖² / ‖XWᵀ‖² of one fused unit, beside round-to-nearest's.
 
-    ``unit`` is ``layers.<i>.{qkv,o,gate_up,down}``; ``ratio`` is the chosen exponent of AWQ's grid.
+    ``unit`` is ``layers.<i>.{qkv,o,gate_up,down}``; ``ratio`` is the chosen exponent of the scale
+    grid. ``kept`` says that a mixed recipe stores the unit in its wider form; ``wide_error`` is the
+    error of that form, None where the recipe is not mixed.
     """
 
     unit: str
     error: float
     rtn_error: float
     ratio: float | None
+    weights: int = 0
+    wide_error: float | None = None
+    kept: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phase:
+    """Seconds spent in one part of the work: ``read``, ``forward``, ``fit``, ``write``, …"""
+
+    name: str
+    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantizedCheckpoint:
-    """One written checkpoint. ``path`` is whole: it was staged, verified, then renamed."""
+    """One written checkpoint. ``path`` is whole: it was staged, verified, then renamed.
+
+    ``kept_scheme`` is what a mixed recipe stores its sensitive units in, None where it is not
+    mixed; ``kv_cache`` is ``fp8`` where scales of keys and values were stored. ``warnings`` are
+    sentences for a person.
+    """
 
     path: str
     method: str
@@ -47,3 +65,7 @@ class QuantizedCheckpoint:
     seconds: float
     peak_memory_bytes: int | None
     device: str
+    phases: tuple[Phase, ...] = ()
+    kept_scheme: str | None = None
+    kv_cache: str | None = None
+    warnings: tuple[str, ...] = ()
