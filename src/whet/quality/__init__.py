@@ -1,15 +1,19 @@
 """Whether the answers are still right: perplexity, tasks, paired tests and the gate."""
 
 from whet.quality.degenerate import degenerate
+from whet.quality.heldout import heldout_ids
 from whet.quality.measure import measure_quality
 from whet.quality.paired import detectable_drop, holm, mcnemar, wilson
 from whet.quality.plan import QualityPlan
+from whet.quality.prompts import Encoder
 from whet.quality.verdicts import verdicts
 
 __all__ = [
+    "Encoder",
     "QualityPlan",
     "degenerate",
     "detectable_drop",
+    "heldout_ids",
     "holm",
     "mcnemar",
     "measure_quality",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from whet.core.errors import UsageError
 from whet.core.protocols import Progress
 from whet.core.records import Estimate, QualityRecord
 from whet.quality.answers import Answers, answer_tasks, find_examples, score_tasks
 from whet.quality.asking import Peer
-from whet.quality.data import Task, load_documents, load_tasks
+from whet.quality.data import Task, load_tasks
+from whet.quality.heldout import heldout_ids
 from whet.quality.likelihood import Likelihood, measure_likelihood
 from whet.quality.perplexity import perplexity, perplexity_ratio
 from whet.quality.plan import QualityPlan
@@ -31,7 +31,7 @@ def measure_quality(
     encoder = Encoder(plan.tokenizer)
     tasks = load_tasks(plan.tasks, plan.spec.max_tasks)
     prompts = [encoder.task(task) for task in tasks]
-    documents = _documents(encoder, plan)
+    documents = heldout_ids(plan.heldout, encoder, plan.spec)
     data_sha256 = identity(documents, prompts, tasks)
     peer = Peer(url=server_url, model=model, concurrency=plan.spec.concurrency)
     total = len(documents) + len(tasks)
@@ -44,22 +44,6 @@ def measure_quality(
     )
     answered = answer_tasks(peer, tasks, prompts, progress=_part(progress, len(documents), total))
     return _record(plan, tasks, likelihood, answered, data_sha256, started)
-
-
-def _documents(encoder: Encoder, plan: QualityPlan) -> list[Ids]:
-    """Token ids of each document, cut so that it and the one token asked for fit ``max_tokens``."""
-    longest = plan.spec.max_tokens - 1
-    encoded = [
-        encoder.document(document)[:longest]
-        for document in load_documents(plan.heldout, plan.spec.max_documents)
-    ]
-    scorable = [ids for ids in encoded if len(ids) > 1]
-    if not scorable:
-        raise UsageError(
-            f"{plan.heldout} holds no document of two tokens or more within quality.max_tokens = "
-            f"{plan.spec.max_tokens}; give longer text or raise it"
-        )
-    return scorable
 
 
 def _as_baseline(documents: Sequence[Ids], baseline: QualityRecord | None) -> list[Ids]:

@@ -1,8 +1,8 @@
-"""Perplexity and its ratio to the baseline's, from stored (Σ −log p, tokens) pairs."""
+"""Perplexity, its ratio to the baseline's, and other means by token, from sums a document."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +21,7 @@ def perplexity(nll: Sequence[Nll]) -> Estimate:
     independent, documents are.
     """
     sums, tokens = _columns(nll)
-    return _bootstrap(sums, tokens)
+    return _bootstrap(sums, tokens, np.exp)
 
 
 def perplexity_ratio(nll: Sequence[Nll], baseline: Sequence[Nll]) -> Estimate:
@@ -34,7 +34,13 @@ def perplexity_ratio(nll: Sequence[Nll], baseline: Sequence[Nll]) -> Estimate:
     there, tokens_there = _columns(baseline)
     if not np.array_equal(tokens, tokens_there):
         raise ValueError("the two were measured on different tokens")
-    return _bootstrap(here - there, tokens)
+    return _bootstrap(here - there, tokens, np.exp)
+
+
+def document_mean(sums: Sequence[tuple[float, int]]) -> Estimate:
+    """Σ value ÷ Σ tokens of (Σ value, tokens) a document, resampled like ``perplexity``."""
+    values, tokens = _columns(sums)
+    return _bootstrap(values, tokens, np.asarray)
 
 
 def _columns(nll: Sequence[Nll]) -> tuple[Any, Any]:
@@ -42,17 +48,17 @@ def _columns(nll: Sequence[Nll]) -> tuple[Any, Any]:
     return table[:, 0], table[:, 1]
 
 
-def _bootstrap(sums: Any, tokens: Any) -> Estimate:
-    """exp(Σ sums ÷ Σ tokens) with its interval; None for the interval of a single document.
+def _bootstrap(sums: Any, tokens: Any, shape: Callable[[Any], Any]) -> Estimate:
+    """shape(Σ sums ÷ Σ tokens) with its interval; None for the interval of a single document.
 
     Resampling n documents with replacement is drawing how often each occurs (multinomial).
     """
     count = len(sums)
-    value = float(np.exp(sums.sum() / tokens.sum()))
+    value = float(shape(sums.sum() / tokens.sum()))
     if count == 1:
         return Estimate(value=value, low=None, high=None, samples=1)
     times = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=_RESAMPLES)
-    drawn = np.exp((times @ sums) / (times @ tokens))
+    drawn = shape((times @ sums) / (times @ tokens))
     tail = (1 - _CONFIDENCE) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail])
     return Estimate(value=value, low=float(low), high=float(high), samples=count)

@@ -20,7 +20,14 @@ from whet.core.records.load import (
 )
 from whet.core.records.model import ModelFacts, StoredWeights, TokenizerIdentity
 from whet.core.records.plan import MemoryPlan, Problem
-from whet.core.records.quality import QualityRecord, TaskAnswer, TaskExample, TaskScore
+from whet.core.records.quality import (
+    Distances,
+    DocumentDistance,
+    QualityRecord,
+    TaskAnswer,
+    TaskExample,
+    TaskScore,
+)
 from whet.core.records.quant import CalibrationFacts, Phase, QuantizedCheckpoint, UnitError
 from whet.core.records.summary import CellSummary, Comparison, ComparisonSet, Estimate
 
@@ -34,6 +41,8 @@ __all__ = [
     "ComparisonSet",
     "Counters",
     "Decision",
+    "Distances",
+    "DocumentDistance",
     "EngineFacts",
     "Estimate",
     "Excluded",
