@@ -1,0 +1,206 @@
+"""Calibration from a request log: each shape that logs have, read as the model saw it."""
+
+import json
+import random
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from tests.checkpoint_factory import write_tokenizer
+from whet.core.errors import UsageError
+from whet.quant import Calibration, load_calibration
+
+ASK = [{"role": "user", "content": "the order"}]
+ANSWER = {"role": "assistant", "content": "arrived on monday"}
+CHOICES = {"choices": [{"index": 0, "message": ANSWER}]}
+TEMPLATE = (
+    "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}"
+    "{% for m in messages %}<|start|>{{ m.role }}:{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}({{ c.function.arguments.id }}){% endfor %}"
+    "{{ mood }}{% endfor %}"
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(path)
+    file = path / "tokenizer_config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps({**config, "chat_template": TEMPLATE}))
+    return path
+
+
+def write(folder: Path, *rows: object, end: str = "\n") -> Path:
+    path = folder / "requests.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows) + end, encoding="utf-8")
+    return path
+
+
+def load(path: Path, tokenizer: Path, **changes: int) -> Calibration:
+    return load_calibration(
+        path, tokenizer, **{"samples": 16, "max_tokens": 256, "seed": 0, **changes}
+    )
+
+
+def read(folder: Path, tokenizer: Path, row: object) -> str:
+    """What the model would be shown of one row."""
+    found = load(write(folder, row), tokenizer)
+    text = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    return str(text.decode(list(found.ids[0]), skip_special_tokens=False))
+
+
+SEEN = "<|start|>user:the order"
+SEEN_BOTH = f"{SEEN}<|start|>assistant:arrived on monday"
+BATCH = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions"}
+
+
+@pytest.mark.parametrize(
+    ("row", "seen"),
+    [
+        ({"model": "m", "messages": ASK}, SEEN),
+        ({"request": {"model": "m", "messages": ASK}}, SEEN),
+        ({**BATCH, "body": {"messages": ASK}}, SEEN),
+        ({"request": {"body": {"messages": ASK}}}, SEEN),
+        ({"body": json.dumps({"messages": ASK})}, SEEN),
+        ({"messages": ASK, "response": CHOICES}, SEEN_BOTH),
+        ({"request": {"messages": ASK}, "response": CHOICES}, SEEN_BOTH),
+        ({**BATCH, "body": {"messages": ASK}, "response": {"body": CHOICES}}, SEEN_BOTH),
+        ({"request": {"messages": ASK}, "response": json.dumps(CHOICES)}, SEEN_BOTH),
+        ({"request": {"messages": ASK}, "response": "arrived on monday"}, SEEN_BOTH),
+        ({"body": {"messages": ASK}, "response": {"body": {"error": "overloaded"}}}, SEEN),
+        ({"prompt": "the ", "response": {"choices": [{"text": "order"}]}}, "the order"),
+        ({"body": {"prompt": ["the order", "a refund"]}}, "the order"),
+    ],
+)  # fmt: skip
+def test_a_row_is_read_as_the_model_saw_it(
+    row: object, seen: str, tokenizer: Path, tmp_path: Path
+) -> None:
+    assert read(tmp_path, tokenizer, row) == seen
+
+
+def test_tools_and_template_variables_reach_the_template(tokenizer: Path, tmp_path: Path) -> None:
+    call = {"type": "function", "function": {"name": "find", "arguments": '{"id": 7}'}}
+    row = {
+        "messages": [*ASK, {"role": "assistant", "content": None, "tool_calls": [call]}],
+        "tools": [{"type": "function", "function": {"name": "find", "parameters": {}}}],
+        "chat_template_kwargs": {"mood": "!", "tokenize": True},
+    }
+    assert read(tmp_path, tokenizer, row) == f"[find]{SEEN}!<|start|>assistant:(7)!"
+
+
+def test_logged_ids_are_taken_as_they_are(tokenizer: Path, tmp_path: Path) -> None:
+    row = {"prompt": [5, 6, 7], "response": {"choices": [{"text": "the"}]}}
+    found = load(write(tmp_path, row, {"prompt": [[8, 9]]}), tokenizer)
+    assert found.ids[0][:3] == (5, 6, 7)
+    assert len(found.ids[0]) > 3
+    assert found.ids[1] == (8, 9)
+    assert found.facts.form == "ids, ids+reply"
+    with pytest.raises(UsageError, match=r"line 2 .* token id 9999, .* give a log of this model"):
+        load(write(tmp_path, {"prompt": "the"}, {"prompt": [5, 9999]}), tokenizer)
+
+
+def test_images_are_left_out_and_counted(tokenizer: Path, tmp_path: Path) -> None:
+    parts = [
+        {"type": "text", "text": "the "},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+        {"type": "text", "text": "order"},
+    ]
+    found = load(write(tmp_path, {"messages": [{"role": "user", "content": parts}]}), tokenizer)
+    plain = load(write(tmp_path, {"messages": ASK}), tokenizer)
+    assert found.ids == plain.ids
+    assert found.facts.left_out == 1
+    assert found.facts.warnings == (
+        "1 of the calibration chats' content parts hold no text (images, sound, files); scales are "
+        "fitted on the text around them",
+    )
+
+
+def test_the_facts_tell_forms_rows_and_skipped(tokenizer: Path, tmp_path: Path) -> None:
+    rows = [
+        {"messages": ASK, "response": CHOICES},
+        {"text": "the order"},
+        {"url": "/v1/embeddings", "body": {"input": "the order"}},
+        {"messages": []},
+    ]
+    facts = load(write(tmp_path, *rows), tokenizer).facts
+    assert (facts.form, facts.rows, facts.skipped, facts.samples) == ("chat+reply, text", 2, 2, 2)
+
+
+def test_documents_keep_the_order_of_the_file(tokenizer: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": [11, 12]}, {"text": "a"}, {"messages": ASK}, {"text": "a refund"}]
+    found = load(write(tmp_path, *rows, {"prompt": [13, 14]}), tokenizer).ids
+    assert found[0] == (11, 12)
+    assert found[1][0] == 0, "the chat begins with the start token"
+    assert found[-1] == (13, 14)
+
+
+@pytest.mark.parametrize("torn", ['{"messages": [{"role": "us', '{"text": "caf\u00e9'])
+def test_a_torn_last_line_is_left_out_with_a_warning(
+    torn: str, tokenizer: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "requests.jsonl"
+    whole = json.dumps({"messages": ASK}).encode() + b"\n"
+    path.write_bytes(whole + torn.encode()[:-1])
+    found = load(path, tokenizer)
+    assert found.facts.samples == 1
+    assert found.facts.warnings == (
+        f"the last line of {path} is torn and was left out; nothing else of it is lost",
+    )
+    path.write_bytes(whole + torn.encode()[:-1] + b"\n" + whole)
+    with pytest.raises(UsageError, match=r"line 2 of .*requests\.jsonl is not"):
+        load(path, tokenizer)
+
+
+def test_a_torn_line_alone_is_no_log(tokenizer: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"line 1 of .* is not JSON"):
+        load(write(tmp_path, end='{"messages": ['), tokenizer)
+
+
+def test_a_template_without_a_system_role_gets_it_in_the_first_turn(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    strict = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}"
+        "{% endif %}<|start|>{{ m.content }}{% endfor %}"
+    )
+    file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": strict}))
+    row = {"messages": [{"role": "system", "content": "be brief"}, *ASK]}
+    assert read(tmp_path, tmp_path, row) == "<|start|>be brief\n\nthe order"
+    with pytest.raises(UsageError, match=r"line 1 of .* does not fit the chat template"):
+        read(tmp_path, tmp_path, {"messages": [*ASK, {"role": "system", "content": "late"}]})
+
+
+def test_a_log_with_another_name_is_known_by_its_first_line(
+    tokenizer: Path, tmp_path: Path
+) -> None:
+    path = write(tmp_path, {"request": {"messages": ASK}}).rename(tmp_path / "requests.log")
+    assert load(path, tokenizer).facts.form == "chat"
+    path.rename(tmp_path / "requests.txt")
+    assert load(tmp_path / "requests.txt", tokenizer).facts.form == "text"
+
+
+def test_the_draw_is_that_of_every_row_in_memory(tokenizer: Path, tmp_path: Path) -> None:
+    """Rows without text and blank lines take no part in it."""
+    rows: list[Any] = [{"prompt": [i % 200 + 2, i // 200 + 2]} for i in range(1000)]
+    mixed = [item for row in rows for item in ({"input": "x"}, row)]
+    path = write(tmp_path, *mixed, end="\n\n\n")
+    wanted = sorted(random.Random(5).sample(range(1000), 16))
+    found = load(path, tokenizer, seed=5)
+    assert [list(ids) for ids in found.ids] == [rows[i]["prompt"] for i in wanted]
+
+
+def test_a_long_log_is_not_held(tokenizer: Path, tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    line = json.dumps({"prompt": "the order " * 400, "id": "x" * 4000}) + "\n"
+    path.write_text(line * 4000)
+    load(path, tokenizer, samples=2)  # imports and caches
+    tracemalloc.start()
+    load(path, tokenizer, samples=2)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert path.stat().st_size > 30e6
+    assert peak < 8e6
