@@ -23,8 +23,9 @@ from whet.report.chart import (
     value_axis,
 )
 from whet.report.palette import styles
-from whet.report.pictures import load_charts, pareto_chart, speculation_chart, unit_charts
+from whet.report.pictures import load_charts, pareto_chart, speculation_chart
 from whet.report.svg import draw
+from whet.report.unit_charts import unit_charts
 
 
 def test_linear_axis_ends_at_round_ticks() -> None:

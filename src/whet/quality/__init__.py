@@ -2,7 +2,7 @@
 
 from whet.quality.degenerate import degenerate
 from whet.quality.heldout import heldout_ids
-from whet.quality.measure import measure_quality
+from whet.quality.measure import measure_quality, tokens_needed
 from whet.quality.paired import detectable_drop, holm, mcnemar, wilson
 from whet.quality.plan import QualityPlan
 from whet.quality.prompts import Encoder
@@ -17,6 +17,7 @@ __all__ = [
     "holm",
     "mcnemar",
     "measure_quality",
+    "tokens_needed",
     "verdicts",
     "wilson",
 ]

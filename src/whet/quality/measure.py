@@ -46,6 +46,17 @@ def measure_quality(
     return _record(plan, tasks, likelihood, answered, data_sha256, started)
 
 
+def tokens_needed(plan: QualityPlan) -> int:
+    """The longest sequence, prompt and reply together, that ``measure_quality`` asks for."""
+    encoder = Encoder(plan.tokenizer)
+    tasks = load_tasks(plan.tasks, plan.spec.max_tasks)
+    documents = heldout_ids(plan.heldout, encoder, plan.spec)
+    return max(
+        *(len(ids) + 1 for ids in documents),
+        *(len(encoder.task(task)) + task.max_tokens for task in tasks),
+    )
+
+
 def _as_baseline(documents: Sequence[Ids], baseline: QualityRecord | None) -> list[Ids]:
     """The documents at the lengths at which the baseline was measured."""
     if baseline is None or len(baseline.nll) != len(documents):

@@ -78,7 +78,7 @@ def write_csv(view: RunView, path: Path) -> None:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
     for record in csv_records(view):
-        writer.writerow([_field(record[name]) for name in CSV_COLUMNS])
+        writer.writerow([field(record[name]) for name in CSV_COLUMNS])
     write_atomic(path, buffer.getvalue().encode())
 
 
@@ -138,7 +138,8 @@ def _quality_values(record: QualityRecord | None) -> dict[str, Value]:
     }
 
 
-def _field(value: Value) -> str:
+def field(value: Value) -> str:
+    """A value as a CSV field: empty where it is missing, six significant figures."""
     if value is None:
         return ""
     if isinstance(value, float):

@@ -19,7 +19,6 @@ from whet.report.pictures import (
     load_charts,
     pareto_chart,
     speculation_chart,
-    unit_charts,
     variant_styles,
 )
 from whet.report.sections import (
@@ -40,6 +39,7 @@ from whet.report.sections import (
 )
 from whet.report.svg import draw, mark
 from whet.report.text import clean, moment, number, percent, plural, short_path, shown
+from whet.report.unit_charts import unit_charts
 from whet.report.view import RunView
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -55,13 +55,13 @@ def render_html(view: RunView) -> str:
     look = variant_styles(view)
     title, sentence = rows.headline(view)
     return (
-        _environment()
+        page_environment()
         .get_template("report.html.j2")
         .render(
             view=view,
             version=__version__,
             look=look,
-            colours=_colours(look),
+            colours=colours(look),
             headline=title,
             sentence=sentence,
             tiles=tiles(view),
@@ -86,7 +86,8 @@ def render_html(view: RunView) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def page_environment() -> Environment:
+    """What templates are rendered in: every value escaped, every string cleaned."""
     made = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -128,7 +129,8 @@ def _finalize(value: Any) -> Any:
     return value
 
 
-def _colours(look: Mapping[str, Style]) -> Markup:
+def colours(look: Mapping[str, Style]) -> Markup:
+    """The style sheet's colours of these looks, light and dark."""
     light = "".join(f".{style.css}{{--c:{style.light}}}" for style in look.values())
     dark = "".join(f".{style.css}{{--c:{style.dark}}}" for style in look.values())
     return Markup(f"{light}@media (prefers-color-scheme:dark){{{dark}}}")

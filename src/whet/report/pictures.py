@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Final
 
-from whet.core.records import CellSummary, Comparison, Estimate, QuantizedCheckpoint
-from whet.report.chart import Axis, Chart, Guide, Point, Series, hover_text, step_axis, value_axis
-from whet.report.palette import NEUTRAL, Style, styles
+from whet.core.records import CellSummary, Comparison, Estimate
+from whet.report.chart import Chart, Guide, Point, Series, hover_text, step_axis, value_axis
+from whet.report.palette import Style, styles
 from whet.report.rows import UNPROVEN, regression, target_words
 from whet.report.text import number, percent
 from whet.report.view import RunView
 
 _Pick = Callable[[CellSummary], Estimate | None]
-RTN_STYLE: Final = Style(css="v0", light=NEUTRAL[0], dark=NEUTRAL[1], marker="circle", dash="3 3")
 
 
 def variant_styles(view: RunView) -> dict[str, Style]:
@@ -257,45 +255,3 @@ def _ratio_point(one: Comparison, x: float) -> Point:
         hover=f"{one.candidate} over {one.reference}, batch size {one.batch_size}: "
         f"{number(one.ratio.value)} ({one.verdict})",
     )
-
-
-def unit_charts(done: QuantizedCheckpoint, style: Style) -> tuple[Chart, ...]:
-    """The quantizer's output error layer by layer, one chart a kind of unit."""
-    kinds: dict[str, list[tuple[int, float, float]]] = {}
-    for unit in done.units:
-        _, _, rest = unit.unit.partition("layers.")
-        layer, _, kind = rest.partition(".")
-        if layer.isdecimal():
-            kinds.setdefault(kind, []).append((int(layer), unit.error, unit.rtn_error))
-    charts = []
-    for kind, items in kinds.items():
-        items.sort()
-        series = (
-            _unit_series("round to nearest", RTN_STYLE, [(at, rtn) for at, _, rtn in items]),
-            _unit_series(done.method, style, [(at, error) for at, error, _ in items]),
-        )
-        charts.append(
-            Chart(
-                id=f"units-{kind}",
-                title=kind,
-                note="",
-                x=_layer_axis([at for at, _, _ in items]),
-                y=value_axis("relative error", list(_extent(series)), unit="%"),
-                series=series,
-            )
-        )
-    return tuple(charts)
-
-
-def _unit_series(name: str, style: Style, items: list[tuple[int, float]]) -> Series:
-    points = tuple(
-        Point(x=at, y=error, hover=f"{name}, layer {at}: {percent(error)}") for at, error in items
-    )
-    return Series(name=name, style=style, points=points)
-
-
-def _layer_axis(layers: list[int]) -> Axis:
-    last = max(layers)
-    step = max(1, -(-(last + 1) // 8))
-    ticks = tuple((float(at), str(at)) for at in range(0, last + 1, step))
-    return Axis(label="layer", low=-0.5, high=last + 0.5, ticks=ticks)

@@ -29,6 +29,7 @@ from whet.core.records.quality import (
     TaskScore,
 )
 from whet.core.records.quant import CalibrationFacts, Phase, QuantizedCheckpoint, UnitError
+from whet.core.records.schemes import SchemeRow, SchemeTable, ServedScheme
 from whet.core.records.summary import CellSummary, Comparison, ComparisonSet, Estimate
 
 __all__ = [
@@ -58,6 +59,9 @@ __all__ = [
     "RequestEvent",
     "ResolvedEngine",
     "Scalar",
+    "SchemeRow",
+    "SchemeTable",
+    "ServedScheme",
     "Speculation",
     "StartFacts",
     "StoredWeights",

@@ -1,0 +1,58 @@
+"""Every scheme of one model side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from whet.core.provenance import Environment
+from whet.core.records.model import ModelFacts
+from whet.core.records.quality import Distances, TaskScore
+from whet.core.records.quant import QuantizedCheckpoint
+from whet.core.records.summary import Estimate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServedScheme:
+    """What a real server of one checkpoint said. ``tasks`` are paired with the 16-bit answers.
+
+    ``kernels`` are those that the engine's log names for its weights, none where it names none.
+    ``perplexity`` is the server's own, in its own arithmetic.
+    """
+
+    engine: str
+    kernels: tuple[str, ...]
+    tasks: tuple[TaskScore, ...]
+    perplexity: Estimate | None
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchemeRow:
+    """One scheme; the row of the 16-bit source has no ``checkpoint``.
+
+    A figure that is missing has its reason: ``not_made``, ``not_measured`` (the distances) and
+    ``not_served`` (kernels and tasks) say why in a sentence.
+    """
+
+    name: str
+    title: str
+    weight_bytes: int | None
+    bits_per_weight: float | None
+    checkpoint: QuantizedCheckpoint | None
+    perplexity: Estimate | None
+    distances: Distances | None
+    served: ServedScheme | None
+    not_made: str | None = None
+    not_measured: str | None = None
+    not_served: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchemeTable:
+    """One model's schemes on the same held-out text and tasks, the 16-bit row first."""
+
+    model: str
+    source: ModelFacts
+    environment: Environment
+    heldout: str
+    rows: tuple[SchemeRow, ...]

@@ -1,0 +1,48 @@
+"""The schemes that a comparison tries unless a person names some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from whet.core.errors import UsageError
+from whet.core.names import did_you_mean
+from whet.core.spec import CalibrationSpec, RecipeSpec
+
+_MIXED_BITS: Final = 5.0
+"""Bits a weight that the mixed recipe may take: W4A16 itself has 4.16."""
+
+SCHEMES: Final[dict[str, dict[str, Any]]] = {
+    "w4a16-rtn": {"method": "rtn"},
+    "w4a16-awq": {"method": "awq"},
+    "w4a16-gptq": {"method": "gptq"},
+    "w4a16-awq+gptq": {"method": "awq+gptq"},
+    "w4a16-awq-g32": {"method": "awq", "group_size": 32},
+    "w4a16-asym-awq": {"method": "awq", "scheme": "W4A16_ASYM"},
+    "w4a16-awq-mixed": {"method": "awq", "mixed": {"bits_per_weight": _MIXED_BITS}},
+    "w8a16": {"scheme": "W8A16"},
+    "w8a8": {"scheme": "W8A8"},
+    "fp8-dynamic": {"scheme": "FP8_DYNAMIC"},
+    "fp8-kv8": {"scheme": "FP8", "kv_cache": "fp8"},
+}
+"""Each one's recipe, its folder's name first; what is left out is the scheme's usual choice."""
+
+
+def choose_schemes(
+    names: Sequence[str] | None, calibration: CalibrationSpec
+) -> dict[str, RecipeSpec]:
+    """The recipes of these names, in the table's order; all of them for None.
+
+    ``UsageError`` for a name that is none of them.
+    """
+    for name in names or ():
+        if name not in SCHEMES:
+            raise UsageError(
+                f"--schemes: there is no {name!r}{did_you_mean(name, SCHEMES)} "
+                f"(known: {', '.join(SCHEMES)})"
+            )
+    return {
+        name: RecipeSpec.model_validate({**SCHEMES[name], "calibration": calibration.model_dump()})
+        for name in SCHEMES
+        if names is None or name in names
+    }

@@ -1,0 +1,116 @@
+"""One checkpoint on a real server: that it loads and answers, and what its answers are worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from whet.checkpoint import read_facts
+from whet.core.errors import EngineStartError
+from whet.core.protocols import Engine, Server
+from whet.core.provenance import find_device
+from whet.core.records import QuantizedCheckpoint, ResolvedEngine, Scalar, Variant
+from whet.core.redact import public_env
+from whet.core.spec import SIXTEEN_BIT, EngineSpec, RecipeSpec
+from whet.demo.spec import cpu_dtype
+from whet.engines import get_engine
+from whet.evidence import read_engine_facts
+
+_CHECK_TOKENS = 2048
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Serving:
+    """A checkpoint folder, and what an engine must be told of it."""
+
+    name: str
+    path: Path
+    scheme: str
+    kv_cache: str | None = None
+    max_model_len: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """A server of the checkpoint came up and answered ``answer``."""
+
+    engine: str
+    answer: str
+    kernels: tuple[str, ...]
+    ready_s: float
+
+
+class NotTried(Exception):
+    """There is no engine here that could serve it; the message says why."""
+
+
+def check_served(
+    done: QuantizedCheckpoint, recipe: RecipeSpec, *, log: Path, spec: EngineSpec | None = None
+) -> Checked:
+    """Serve a finished checkpoint once, with the engine that is installed.
+
+    Raises ``NotTried`` where no engine is installed or it says that it cannot, and
+    ``EngineStartError`` with the engine's own words where it fails to load or to answer.
+    """
+    folder = Path(done.path)
+    serving = Serving(
+        name=folder.name,
+        path=folder,
+        scheme=recipe.stored_scheme,
+        kv_cache=recipe.kv_cache,
+        max_model_len=min(_CHECK_TOKENS, read_facts(folder).max_position),
+    )
+    spec = spec or EngineSpec()
+    engine, resolved = resolve_serving(serving, spec)
+    with engine.serve(resolved, log=log) as server:
+        return Checked(
+            engine=engine_words(resolved),
+            answer=server.start.canary_text,
+            kernels=kernels_of(resolved, server),
+            ready_s=server.start.ready_s,
+        )
+
+
+def resolve_serving(serving: Serving, spec: EngineSpec) -> tuple[Engine, ResolvedEngine]:
+    """The engine and every flag; ``NotTried`` where it is not there or says that it cannot."""
+    engine = get_engine(spec.name)
+    try:
+        resolved = engine.resolve(_variant(serving, spec), spec)
+    except EngineStartError as error:
+        raise NotTried(str(error)) from error
+    if (reason := engine.unsupported(resolved)) is not None:
+        raise NotTried(reason)
+    return engine, resolved
+
+
+def kernels_of(resolved: ResolvedEngine, server: Server) -> tuple[str, ...]:
+    """The kernels for weights that the engine's log names."""
+    return read_engine_facts(resolved.engine, server.log_text()).weight_kernels
+
+
+def engine_words(resolved: ResolvedEngine) -> str:
+    """``vllm 0.32.0 on cpu``."""
+    return f"{resolved.engine} {resolved.engine_version} on {resolved.device}"
+
+
+def _variant(serving: Serving, spec: EngineSpec) -> Variant:
+    return Variant(
+        name=serving.name,
+        weights=SIXTEEN_BIT if serving.scheme == SIXTEEN_BIT else serving.name,
+        scheme=serving.scheme,
+        model_path=str(serving.path),
+        speculation=None,
+        prefix_cache=False,
+        engine_args=tuple({**_defaults(serving), **spec.args}.items()),
+        env=tuple(public_env(spec.env).items()),
+    )
+
+
+def _defaults(serving: Serving) -> dict[str, Scalar]:
+    """Eager, because answers are wanted and not speed; a CPU in what it computes fastest."""
+    args: dict[str, Scalar] = {"max_model_len": serving.max_model_len, "enforce_eager": True}
+    if find_device().kind == "cpu" and (dtype := cpu_dtype()) != "auto":
+        args["dtype"] = dtype
+    if serving.kv_cache is not None:
+        args["kv_cache_dtype"] = serving.kv_cache
+    return args
