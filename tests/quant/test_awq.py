@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from whet.core.errors import QuantizationError
-from whet.core.spec import RecipeSpec
-from whet.quant.awq import METHOD, candidates, search_clip, search_scale
+from whet.quant.awq import AWQ, candidates, search_scale
+from whet.quant.clip import search_clip
 from whet.quant.gram import InputMeter, InputStats
 from whet.quant.methods import Fitted, UnitProblem, get_method
-from whet.quant.rounding import make_grid
+from whet.quant.rounding import Grid, Span, make_grid
 
-GRID = make_grid(RecipeSpec(group_size=32), torch.bfloat16)
+GRID = make_grid("W4A16", 32, torch.bfloat16)
 
 
 def stats_of(x: Tensor) -> InputStats:
@@ -22,20 +22,23 @@ def stats_of(x: Tensor) -> InputStats:
     return meter.finish("x")
 
 
-def problem(weight: Tensor, x: Tensor, *, folds: bool = True, unclipped: int = 0) -> UnitProblem:
+def problem(
+    weight: Tensor, x: Tensor, *, folds: bool = True, unclipped: int = 0, grid: Grid = GRID
+) -> UnitProblem:
     return UnitProblem(
         name="layers.0.down",
         weight=weight,
         stats=stats_of(x),
         snap=torch.Tensor.contiguous if folds else None,
         unclipped_rows=unclipped,
-        grid=GRID,
+        grid=grid,
+        clip=True,
     )
 
 
-def replayed(weight: Tensor, x: Tensor, fit: Fitted) -> float:
+def replayed(weight: Tensor, x: Tensor, fit: Fitted, grid: Grid = GRID) -> float:
     """‖X(W−Ŵ)ᵀ‖² by running the layer in float64."""
-    stored = GRID.round(fit.weight, fit.scale) / fit.column_scale
+    stored = grid.round(fit.weight, fit.span) / fit.column_scale
     return float((x.double() @ (stored - weight).double().T).square().sum())
 
 
@@ -51,7 +54,7 @@ def test_outlier_channels_lose_less_than_with_rounding_to_nearest(seed: int) -> 
     weight, x = with_outliers(seed)
     unit = problem(weight, x)
     nearest = get_method("rtn").fit(unit)
-    fit = METHOD.fit(unit)
+    fit = AWQ.fit(unit)
     assert fit.ratio is not None
     assert fit.ratio > 0
     assert replayed(weight, x, fit) < 0.5 * replayed(weight, x, nearest)
@@ -63,7 +66,7 @@ def test_the_chosen_candidate_is_the_best_when_every_one_is_run() -> None:
     assert unit.stats is not None
     losses = {}
     for ratio, scale in candidates(weight, unit.stats, 32):
-        stored = GRID.round(weight * scale, GRID.scales(weight * scale)) / scale
+        stored = GRID.round(weight * scale, GRID.span(weight * scale)) / scale
         losses[ratio] = float((x.double() @ (stored - weight).double().T).square().sum())
     _, chosen = search_scale(unit, unit.stats)
     assert chosen == min(losses, key=losses.__getitem__)
@@ -71,7 +74,7 @@ def test_the_chosen_candidate_is_the_best_when_every_one_is_run() -> None:
 
 def test_nothing_to_absorb_a_scale_means_no_scale() -> None:
     weight, x = with_outliers(1)
-    fit = METHOD.fit(problem(weight, x, folds=False))
+    fit = AWQ.fit(problem(weight, x, folds=False))
     assert fit.ratio is None
     assert torch.equal(fit.column_scale, torch.ones(96))
 
@@ -80,12 +83,11 @@ def test_clipping_never_adds_error_to_any_row() -> None:
     torch.manual_seed(3)
     weight = torch.randn(64, 96) ** 3  # heavy tails make clipping worth while
     x = torch.randn(300, 12) @ torch.randn(12, 96)  # correlated: the diagonal blocks mislead
-    stats = stats_of(x)
-    full = GRID.scales(weight)
-    clipped = search_clip(weight, full, stats.gram, GRID)
+    full = GRID.span(weight)
+    clipped = search_clip(problem(weight, x), weight, stats_of(x).gram)
 
-    def rows(scale: Tensor) -> Tensor:
-        return (x.double() @ (GRID.round(weight, scale) - weight).double().T).square().sum(dim=0)
+    def rows(span: Span) -> Tensor:
+        return (x.double() @ (GRID.round(weight, span) - weight).double().T).square().sum(dim=0)
 
     assert bool((rows(clipped) <= rows(full) * (1 + 1e-4)).all())
     assert rows(clipped).sum() < 0.95 * rows(full).sum()
@@ -94,10 +96,10 @@ def test_clipping_never_adds_error_to_any_row() -> None:
 def test_rows_that_must_not_be_clipped_keep_their_range() -> None:
     torch.manual_seed(4)
     weight, x = torch.randn(20, 96) ** 3, torch.randn(200, 96)
-    fit = METHOD.fit(problem(weight, x, unclipped=8))
-    full = GRID.scales(fit.weight)
-    assert torch.equal(fit.scale[:8], full[:8])
-    assert not torch.equal(fit.scale[8:], full[8:])
+    fit = AWQ.fit(problem(weight, x, unclipped=8))
+    full = GRID.span(fit.weight).scale
+    assert torch.equal(fit.span.scale[:8], full[:8])
+    assert not torch.equal(fit.span.scale[8:], full[8:])
 
 
 @settings(max_examples=30, deadline=None)
@@ -117,8 +119,8 @@ def test_degenerate_inputs_and_weights_give_finite_answers(
     x[:, :dead] = 0
     x[:, -1] *= peak
     unit = problem(weight, x)
-    fit = METHOD.fit(unit)
-    for tensor in (fit.weight, fit.scale, fit.column_scale):
+    fit = AWQ.fit(unit)
+    for tensor in (fit.weight, fit.span.scale, fit.column_scale):
         assert bool(torch.isfinite(tensor).all())
     nearest = get_method("rtn").fit(unit)
     assert replayed(weight, x, fit) <= replayed(weight, x, nearest) * (1 + 1e-3) + 1e-9

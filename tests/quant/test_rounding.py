@@ -2,17 +2,33 @@
 
 import pytest
 import torch
-from compressed_tensors.compressors import PackedQuantizationCompressor, pack_to_int32
+from compressed_tensors.compressors import BaseCompressor, pack_to_int32
+from compressed_tensors.quantization import QuantizationConfig
 from compressed_tensors.quantization.lifecycle.forward import fake_quantize, quantize
 
-from whet.core.spec import RecipeSpec
-from whet.quant.packing import pack, quantization_config, unpack, within_rounding
-from whet.quant.rounding import Grid, make_grid
+from whet.quant.packing import (
+    format_of,
+    no_further_than_nearest,
+    pack,
+    quantization_config,
+    stored_parts,
+    unpack,
+)
+from whet.quant.rounding import Grid, Span, make_grid
+
+SCHEMES = ("W4A16", "W4A16_ASYM", "W8A16", "W8A8", "FP8_DYNAMIC", "FP8")
 
 
-@pytest.fixture(params=[32, 64, 128])
+@pytest.fixture(
+    params=[(name, size) for name in SCHEMES for size in (32, 64, 128)][:9]
+    + [(name, 128) for name in SCHEMES[3:]]
+)
 def grid(request: pytest.FixtureRequest) -> Grid:
-    return make_grid(RecipeSpec(group_size=request.param), torch.bfloat16)
+    return make_grid(*request.param, torch.bfloat16)
+
+
+def stored(span: Span, grid: Grid) -> Span:
+    return Span(scale=grid.stored_scale(span.scale), zero=span.zero)
 
 
 def weight_of(seed: int = 0) -> torch.Tensor:
@@ -20,57 +36,89 @@ def weight_of(seed: int = 0) -> torch.Tensor:
     return torch.randn(48, 256) * torch.rand(48, 1)
 
 
-def test_a_scale_is_the_largest_weight_over_seven_and_a_half() -> None:
+def zeros_of(span: Span) -> torch.Tensor | None:
+    return None if span.zero is None else span.zero.to(torch.int8)
+
+
+def test_a_scale_is_the_largest_weight_over_the_reach_of_the_grid() -> None:
     weight = torch.zeros(1, 32)
     weight[0, 4], weight[0, 9] = -15.0, 3.0
-    grid = make_grid(RecipeSpec(group_size=32), torch.bfloat16)
-    assert grid.scales(weight).tolist() == [[2.0]]
+    scales = {
+        name: make_grid(name, 32, torch.float32).span(weight).scale.item() for name in SCHEMES
+    }
+    assert scales == pytest.approx(
+        {
+            "W4A16": 15 / 7.5,
+            "W4A16_ASYM": 18 / 15,
+            "W8A16": 15 / 127.5,
+            "W8A8": 15 / 127.5,
+            "FP8_DYNAMIC": 15 / 448,
+            "FP8": 15 / 448,
+        }
+    )
 
 
 def test_rounding_equals_the_library(grid: Grid) -> None:
     weight = weight_of()
-    scale = grid.scales(weight)
-    expected = fake_quantize(weight, scale, None, grid.scheme.weights)
-    torch.testing.assert_close(grid.round(weight, scale), expected, rtol=0, atol=0)
+    span = grid.span(weight)
+    scale = span.scale[:1, 0] if grid.per_tensor else span.scale
+    expected = fake_quantize(weight, scale, zeros_of(span), grid.scheme.weights)
+    torch.testing.assert_close(grid.round(weight, span), expected, rtol=1e-6, atol=1e-7)
 
 
-def test_packed_words_equal_the_library_bit_for_bit(grid: Grid) -> None:
+def test_stored_tensors_equal_the_library_bit_for_bit(grid: Grid) -> None:
     weight = weight_of(1)
-    scale = grid.stored_scale(grid.scales(weight))
-    packed = pack(weight, scale, grid)
-    levels = quantize(weight, scale, None, grid.scheme.weights, dtype=torch.int8)
-    assert torch.equal(packed["weight_packed"], pack_to_int32(levels, 4))
-    assert packed["weight_packed"].shape == (48, 32)
-    assert packed["weight_shape"].tolist() == [48, 256]
-    assert packed["weight_scale"].dtype == torch.bfloat16
+    span = stored(grid.span(weight), grid)
+    packed = pack(weight, span, grid)
+    scale = span.scale[:1, 0] if grid.per_tensor else span.scale
+    args = grid.scheme.weights
+    levels = quantize(weight, scale, zeros_of(span), args, dtype=args.pytorch_dtype())
+    if grid.packed:
+        assert torch.equal(packed["weight_packed"], pack_to_int32(levels, grid.bits))
+    else:
+        assert torch.equal(packed["weight"].float(), levels.float())
+    if span.zero is not None:
+        zeros = pack_to_int32(span.zero.to(torch.int8), grid.bits, packed_dim=0)
+        assert torch.equal(packed["weight_zero_point"], zeros)
+    found = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in packed.items()}
+    expected = stored_parts(grid, 48, 256)
+    assert found == {name: part for name, part in expected.items() if name != "input_scale"}
+    assert sum(8 * part.numel() * part.element_size() for part in packed.values()) == (
+        grid.stored_bits(48, 256)
+    )
 
 
 def test_the_library_decompresses_to_what_was_intended(grid: Grid) -> None:
     weight = weight_of(2)
-    scale = grid.scales(weight)
-    packed = pack(weight, grid.stored_scale(scale), grid)
-    back = PackedQuantizationCompressor.decompress(dict(packed), grid.scheme)["weight"]
-    intended = grid.round(weight, scale)
-    torch.testing.assert_close(back.float(), intended, rtol=2**-8, atol=0)
+    span = grid.span(weight)
+    packed = pack(weight, stored(span, grid), grid)
+    back = BaseCompressor.get_value_from_registry(format_of(grid)).decompress(
+        dict(packed), grid.scheme
+    )["weight"]
+    intended = grid.round(weight, span)
+    torch.testing.assert_close(back.float(), intended, rtol=2**-7, atol=0)
     assert torch.equal(unpack(packed, grid), back.float())
 
 
 def test_nibbles_are_sequential_and_offset_by_eight() -> None:
     """By hand: levels −8 … −1 are nibbles 0 … 7, least significant first."""
-    grid = make_grid(RecipeSpec(group_size=32), torch.float32)
+    grid = make_grid("W4A16", 32, torch.float32)
     weight = torch.arange(-8.0, 0).repeat(1, 4)
-    packed = pack(weight, torch.ones(1, 1), grid)["weight_packed"]
+    packed = pack(weight, Span(scale=torch.ones(1, 1)), grid)["weight_packed"]
     assert packed.tolist() == [[0x76543210] * 4]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_zero_rows_zero_groups_and_tiny_weights_stay_finite(dtype: torch.dtype) -> None:
-    grid = make_grid(RecipeSpec(group_size=32), dtype)
-    weight = torch.randn(4, 64)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_zero_rows_zero_groups_and_tiny_weights_stay_finite(
+    scheme: str, dtype: torch.dtype
+) -> None:
+    grid = make_grid(scheme, 32, dtype)
+    weight = torch.randn(8, 64)
     weight[0] = 0
     weight[1, :32] = 0
     weight[2, :32] = 6e-8  # the least number of float16; over 7.5 it would be a scale of zero
-    packed = pack(weight, grid.stored_scale(grid.scales(weight)), grid)
+    packed = pack(weight, stored(grid.span(weight), grid), grid)
     assert bool((packed["weight_scale"] > 0).all())
     back = unpack(packed, grid)
     assert bool(torch.isfinite(back).all())
@@ -78,25 +126,35 @@ def test_zero_rows_zero_groups_and_tiny_weights_stay_finite(dtype: torch.dtype) 
     assert back[1, :32].abs().max() == 0
 
 
-def test_a_wrong_nibble_is_found_on_reading_back() -> None:
-    grid = make_grid(RecipeSpec(group_size=64), torch.bfloat16)
+def test_a_wrong_code_is_found_on_reading_back(grid: Grid) -> None:
     weight = weight_of(3)
-    packed = pack(weight, grid.stored_scale(grid.scales(weight)), grid)
-    scale = packed["weight_scale"]
-    assert within_rounding(unpack(packed, grid), weight, scale, grid)
-    packed["weight_packed"][5, 7] ^= 1 << 12
-    assert not within_rounding(unpack(packed, grid), weight, scale, grid)
+    span = grid.span(weight)
+    packed = pack(weight, stored(span, grid), grid)
+    assert no_further_than_nearest(unpack(packed, grid), weight, span, grid)
+    if grid.packed:
+        packed["weight_packed"][5, 7] ^= 1 << 2
+    else:
+        packed["weight"].view(torch.uint8)[5, 7] ^= 1 << 6
+    assert not no_further_than_nearest(unpack(packed, grid), weight, span, grid)
 
 
 def test_the_config_is_what_the_library_reads_back() -> None:
-    from compressed_tensors.quantization import QuantizationConfig
-
-    plain = quantization_config(make_grid(RecipeSpec(group_size=32), torch.bfloat16))
-    read = QuantizationConfig.model_validate(plain)
+    four, eight = make_grid("W4A16", 32, torch.bfloat16), make_grid("W8A8", 32, torch.bfloat16)
+    whole = quantization_config([(four, ["a.b"])], ignore=["lm_head"], kv_cache="fp8")
+    read = QuantizationConfig.model_validate(whole)
     (group,) = read.config_groups.values()
-    assert (group.weights.num_bits, group.weights.group_size, group.weights.symmetric) == (
-        4,
-        32,
-        True,
-    )
+    weights = group.weights
+    assert (weights.num_bits, weights.group_size, weights.symmetric) == (4, 32, True)
     assert (read.format, read.ignore) == ("pack-quantized", ["lm_head"])
+    assert read.kv_cache_scheme is not None
+    assert read.kv_cache_scheme.num_bits == 8
+    mixed = quantization_config(
+        [(four, ["x.q_proj"]), (eight, ["x.o_proj"])], ignore=[], kv_cache=None
+    )
+    parts = QuantizationConfig.model_validate(mixed).config_groups
+    assert mixed["format"] == "mixed-precision"
+    assert [part.targets for part in parts.values()] == [
+        [r"re:.*x\.q_proj$"],
+        [r"re:.*x\.o_proj$"],
+    ]
+    assert [part.format for part in parts.values()] == ["pack-quantized", "int-quantized"]

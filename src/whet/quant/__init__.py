@@ -2,6 +2,6 @@
 
 from whet.quant.calibration import Calibration, load_calibration
 from whet.quant.finished import find_finished
-from whet.quant.run import quantize
+from whet.quant.run import quantize, quantize_many
 
-__all__ = ["Calibration", "find_finished", "load_calibration", "quantize"]
+__all__ = ["Calibration", "find_finished", "load_calibration", "quantize", "quantize_many"]

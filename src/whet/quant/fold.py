@@ -12,14 +12,16 @@ from whet.quant.architecture import UnitMap
 
 
 def snap_for(
-    unit: UnitMap, tensors: Mapping[str, Tensor], head_dim: int
+    unit: UnitMap, tensors: Mapping[str, Tensor], *, head_dim: int, norm_offset: float
 ) -> Callable[[Tensor], Tensor] | None:
     """What turns a wished column scale of ``unit`` into one that its ``fold`` absorbs exactly.
 
     None where the shapes leave no way to absorb one.
     """
+    if unit.fold is None:
+        return None
     if not unit.fold_is_linear:
-        return partial(snap_to_norm, norm=tensors[f"{unit.fold}.weight"])
+        return partial(snap_to_norm, norm=tensors[f"{unit.fold}.weight"], offset=norm_offset)
     columns = tensors[f"{unit.linears[0]}.weight"].shape[1]
     rows = tensors[f"{unit.fold}.weight"].shape[0]
     if rows == columns:
@@ -29,15 +31,24 @@ def snap_for(
     return partial(snap_to_heads, repeats=columns // rows, head_dim=head_dim)
 
 
-def snap_to_norm(scale: Tensor, *, norm: Tensor) -> Tensor:
-    """The scale nearest to ``scale`` for which norm / scale is a number of the norm's own dtype.
+def snap_to_norm(scale: Tensor, *, norm: Tensor, offset: float = 0.0) -> Tensor:
+    """The scale nearest to ``scale`` for which the folded norm is a number of the norm's own dtype.
 
-    Without it the rounding of a 16-bit norm would add an error that no search sees. A channel whose
-    norm weight is zero carries nothing and keeps its weights.
+    Without it the rounding of a 16-bit norm would add an error that no search sees. A norm
+    multiplies by ``offset`` + w (Gemma's by 1 + w). A channel that the norm shuts off, or would
+    after rounding, keeps its weights.
     """
+    gain = norm.to(scale.device, torch.float32) + offset
+    folded = fold_norm(norm, scale, offset).float() + offset
+    return torch.where(folded * gain > 0, gain / folded, 1.0)
+
+
+def fold_norm(norm: Tensor, scale: Tensor, offset: float) -> Tensor:
+    """The norm's stored weight w′ with ``offset`` + w′ = (``offset`` + w) / ``scale``."""
     weight = norm.to(scale.device, torch.float32)
-    folded = (weight / scale).to(norm.dtype).float()
-    return torch.where(folded != 0, weight / folded, 1.0)
+    folded = ((weight + offset) / scale - offset).to(norm.dtype)
+    # 1 + w − 1 is not w in float32, and an unscaled channel must stay what it was.
+    return torch.where(scale == 1, norm.to(scale.device), folded)
 
 
 def snap_to_heads(scale: Tensor, *, repeats: int, head_dim: int) -> Tensor:

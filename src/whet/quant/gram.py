@@ -15,14 +15,20 @@ from torch import Tensor
 from whet.core.errors import QuantizationError
 
 _MIN_BLOCK: Final = 512  # narrower products waste more than the symmetry saves
+_SAMPLE_ROWS: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputStats:
-    """Means over ``tokens`` of x·xᵀ, [K, K], and of |x|, [K]; both float32."""
+    """Means over ``tokens`` of x·xᵀ, [K, K], and of |x|, [K]; the largest |x|, [K].
+
+    ``sample`` [S, K] holds a few of the inputs themselves, spread over all batches. All float32.
+    """
 
     gram: Tensor
     mean_abs: Tensor
+    max_abs: Tensor
+    sample: Tensor
     tokens: int
 
 
@@ -33,17 +39,28 @@ class InputMeter:
         """Zeroed sums in float32, whatever the activations' dtype is."""
         self._gram = torch.zeros(channels, channels, device=device)
         self._abs = torch.zeros(channels, device=device)
+        self._peak = torch.zeros(channels, device=device)
+        self._sample: list[Tensor] = []
         self._tokens = 0
         # H is symmetric: eight column blocks from the diagonal down cost 9/16 of the whole product.
         self._block = max(_MIN_BLOCK, channels // 8)
 
     def add(self, x: Tensor) -> None:
         """Add the rows of ``x`` [tokens, K]; padding must have been left out."""
-        x = x.float()
+        # A tensor core multiplies 16-bit numbers exactly and adds them up in float32.
+        native = x.is_cuda and x.dtype != torch.float32
+        x = x if native else x.float()
         for start in range(0, x.shape[1], self._block):
-            stop = start + self._block
-            self._gram[start:, start:stop].addmm_(x[:, start:].T, x[:, start:stop])
-        self._abs += x.abs().sum(dim=0)
+            left, right = x[:, start:].T, x[:, start : start + self._block]
+            target = self._gram[start:, start : start + self._block]
+            if native:
+                target += torch.mm(left, right, out_dtype=torch.float32)
+            else:
+                target.addmm_(left, right)
+        size = x.abs()
+        self._abs += size.sum(dim=0, dtype=torch.float32)
+        self._peak = torch.maximum(self._peak, size.amax(dim=0).float())
+        self._sample.append(x[:: max(1, x.shape[0] // _SAMPLE_ROWS)][:_SAMPLE_ROWS].float())
         self._tokens += x.shape[0]
 
     def finish(self, name: str) -> InputStats:
@@ -54,9 +71,25 @@ class InputMeter:
                 f"the activations that enter {name} are not finite; check that the source "
                 "checkpoint answers sensibly in 16 bit before quantizing it"
             )
-        gram = self._gram.div_(self._tokens).tril_()
-        gram += gram.tril(-1).T
-        return InputStats(gram=gram, mean_abs=self._abs / self._tokens, tokens=self._tokens)
+        gram = mirrored(self._gram.div_(self._tokens), self._block)
+        return InputStats(
+            gram=gram,
+            mean_abs=self._abs / self._tokens,
+            max_abs=self._peak,
+            sample=torch.cat(self._sample),
+            tokens=self._tokens,
+        )
+
+
+def mirrored(gram: Tensor, block: int) -> Tensor:
+    """The lower triangle copied onto the upper one, in place and block by block."""
+    size = gram.shape[0]
+    for start in range(0, size, block):
+        stop = min(start + block, size)
+        corner = gram[start:stop, start:stop]
+        corner.copy_(corner.tril() + corner.tril(-1).T)
+        gram[start:stop, stop:] = gram[stop:, start:stop].T
+    return gram
 
 
 def row_errors(delta: Tensor, gram: Tensor) -> Tensor:
@@ -74,3 +107,9 @@ def diagonal_blocks(gram: Tensor, group_size: int) -> Tensor:
     groups = gram.shape[0] // group_size
     blocks = gram.view(groups, group_size, groups, group_size)
     return blocks.diagonal(dim1=0, dim2=2).permute(2, 0, 1).contiguous()
+
+
+def scaled_gram(gram: Tensor, column_scale: Tensor) -> Tensor:
+    """H of the input x / s: S⁻¹HS⁻¹."""
+    inverse = column_scale.reciprocal()
+    return (gram * inverse).mul_(inverse.unsqueeze(1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,12 +10,15 @@ from torch import Tensor
 
 from whet.core.errors import QuantizationError
 from whet.core.records import UnitError
-from whet.quant.architecture import UNITS, UnitMap, layer_prefix
-from whet.quant.fold import row_scale, snap_for
+from whet.quant.architecture import UnitMap
+from whet.quant.fold import fold_norm, row_scale, snap_for
 from whet.quant.gram import InputStats, output_error
 from whet.quant.methods import Fitted, Method, UnitProblem
-from whet.quant.packing import pack, unpack
-from whet.quant.rounding import Grid
+from whet.quant.packing import no_further_than_nearest, pack, unpack
+from whet.quant.rounding import Grid, Span
+from whet.quant.stream import LayerStats
+
+_FLOAT8_MAX = torch.finfo(torch.float8_e4m3fn).max
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +36,23 @@ class Basis:
         """Back again."""
         return weight * self.rows / self.columns
 
+    def to(self, device: torch.device) -> Basis:
+        """The same on another device."""
+        return Basis(columns=self.columns.to(device), rows=self.rows.to(device))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerTask:
+    """A layer of the source: ``prefix`` is ``model.layers.3.``, ``tensors`` by name within it.
+
+    ``stats`` is None where inputs were not measured.
+    """
+
+    prefix: str
+    units: tuple[UnitMap, ...]
+    tensors: Mapping[str, Tensor]
+    stats: LayerStats | None
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantizedLayer:
@@ -44,44 +64,63 @@ class QuantizedLayer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Wider:
+    """The form in which a mixed recipe keeps sensitive units; ``grid`` None is 16 bit."""
+
+    grid: Grid | None
+    dtype: torch.dtype
+
+    def store(self, weight: Tensor) -> dict[str, Tensor]:
+        """The tensors of one linear whose scaled weight is ``weight`` [O, K]."""
+        if self.grid is None:
+            return {"weight": weight.to(self.dtype)}
+        span = self.grid.span(weight)
+        stored = Span(scale=self.grid.stored_scale(span.scale), zero=span.zero)
+        return pack(weight, stored, self.grid)
+
+    def seen(self, weight: Tensor) -> Tensor:
+        """What an engine will multiply by: float32 [O, K]."""
+        if self.grid is None:
+            return weight.to(self.dtype).float()
+        return unpack(self.store(weight), self.grid)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LayerQuantizer:
-    """What every layer of a run shares."""
+    """What every layer of a recipe shares."""
 
     method: Method
     grid: Grid
+    wider: Wider | None
     head_dim: int
+    norm_offset: float
+    clip: bool
+    kv_cache: bool
     device: torch.device
 
     @torch.no_grad()
-    def quantize(
-        self, index: int, tensors: Mapping[str, Tensor], stats: Mapping[str, InputStats]
-    ) -> QuantizedLayer:
-        """The layer as it is stored. ``stats`` is empty for a method that looks at no input.
-
-        Raises ``QuantizationError`` where a weight is not finite.
-        """
-        problems = [self._problem(index, unit, tensors, stats.get(unit.name)) for unit in UNITS]
-        fitted = [self.method.fit(problem) for problem in problems]
-        bases = self._bases(tensors, fitted)
-        stored = {**tensors, **fold_scales(tensors, bases)}
+    def quantize(self, task: LayerTask) -> QuantizedLayer:
+        """The layer as it is stored; ``QuantizationError`` for a weight that is not finite."""
+        fitted = [self.method.fit(self._problem(task, unit)) for unit in task.units]
+        bases = self._bases(task, fitted)
+        stored = {**task.tensors, **self._folded(task, bases)}
         errors = []
-        for unit, problem, fit in zip(UNITS, problems, fitted, strict=True):
-            restored = self._store(unit, fit, bases, stored)
-            if problem.stats is not None:
-                errors.append(unit_error(problem, fit.ratio, restored))
+        for unit, fit in zip(task.units, fitted, strict=True):
+            seen = self._store(unit, fit, bases, stored)
+            stats = None if task.stats is None else task.stats.units[unit.name]
+            if stats is not None:
+                self._store_input_scale(unit, stats, bases, stored)
+                errors.append(self._error(task, unit, fit.ratio, seen, bases))
+        if self.kv_cache and task.stats is not None:
+            stored |= _cache_scales(task.stats, bases, self.grid)
         host = {name: tensor.to("cpu").contiguous() for name, tensor in stored.items()}
-        kept = {
-            name: Basis(columns=basis.columns.to("cpu"), rows=basis.rows.to("cpu"))
-            for name, basis in bases.items()
-        }
+        kept = {name: basis.to(torch.device("cpu")) for name, basis in bases.items()}
         return QuantizedLayer(tensors=host, bases=kept, errors=tuple(errors))
 
-    def _problem(
-        self, index: int, unit: UnitMap, tensors: Mapping[str, Tensor], stats: InputStats | None
-    ) -> UnitProblem:
-        parts = [tensors[f"{linear}.weight"] for linear in unit.linears]
-        weight = torch.cat([part.to(self.device, torch.float32) for part in parts])
-        name = f"{layer_prefix(index).removeprefix('model.')}{unit.name}"
+    def _problem(self, task: LayerTask, unit: UnitMap) -> UnitProblem:
+        parts = [task.tensors[f"{linear}.weight"] for linear in unit.linears]
+        weight = stacked(task, unit, self.device)
+        name = unit_name(task, unit)
         if not bool(torch.isfinite(weight).all()):
             raise QuantizationError(
                 f"a weight of {name} is not finite; download the checkpoint again, or repair it"
@@ -89,70 +128,155 @@ class LayerQuantizer:
         return UnitProblem(
             name=name,
             weight=weight,
-            stats=stats,
-            snap=snap_for(unit, tensors, self.head_dim),
+            stats=None if task.stats is None else task.stats.units[unit.name],
+            snap=snap_for(unit, task.tensors, head_dim=self.head_dim, norm_offset=self.norm_offset),
             unclipped_rows=sum(part.shape[0] for part in parts[: unit.unclipped]),
             grid=self.grid,
+            clip=self.clip,
         )
 
-    def _bases(self, tensors: Mapping[str, Tensor], fitted: Sequence[Fitted]) -> dict[str, Basis]:
+    def _bases(self, task: LayerTask, fitted: Sequence[Fitted]) -> dict[str, Basis]:
         """Each linear's columns are scaled by its own unit, its rows by the unit that it feeds."""
         divided = {
             unit.fold: fit.column_scale
-            for unit, fit in zip(UNITS, fitted, strict=True)
+            for unit, fit in zip(task.units, fitted, strict=True)
             if unit.fold_is_linear and fit.ratio is not None
         }
         bases = {}
-        for unit, fit in zip(UNITS, fitted, strict=True):
+        for unit, fit in zip(task.units, fitted, strict=True):
             for linear in unit.linears:
-                outputs = tensors[f"{linear}.weight"].shape[0]
+                outputs = task.tensors[f"{linear}.weight"].shape[0]
                 rows = torch.ones(outputs, device=self.device)
                 if linear in divided:
                     rows = row_scale(divided[linear], outputs, self.head_dim)
                 bases[linear] = Basis(columns=fit.column_scale, rows=rows.unsqueeze(1))
         return bases
 
+    def _folded(self, task: LayerTask, bases: Mapping[str, Basis]) -> dict[str, Tensor]:
+        return fold_scales(task.units, task.tensors, bases, self.norm_offset)
+
     def _store(
         self, unit: UnitMap, fit: Fitted, bases: Mapping[str, Basis], stored: dict[str, Tensor]
-    ) -> Tensor:
-        """Replace the unit's weights in ``stored``; returns what an engine will see, [O, K]."""
-        restored, start = [], 0
+    ) -> list[Tensor]:
+        """Replace the unit's weights in ``stored``; returns what an engine will see of each."""
+        seen, start = [], 0
         for linear in unit.linears:
             rows = bases[linear].rows
-            stop = start + rows.shape[0]
-            scale = self.grid.stored_scale(fit.scale[start:stop] / rows)
-            packed = pack(fit.weight[start:stop] / rows, scale, self.grid)
-            restored.append(bases[linear].restored(unpack(packed, self.grid)))
+            picked = slice(start, start + rows.shape[0])
+            start = picked.stop
+            span = fit.span.rows(picked)
+            span = Span(scale=self.grid.stored_scale(span.scale / rows), zero=span.zero)
+            weight = fit.weight[picked] / rows
+            packed = pack(weight, span, self.grid)
+            seen.append(unpack(packed, self.grid))
+            if not no_further_than_nearest(seen[-1], weight, _wide(span), self.grid):
+                raise AssertionError(f"{linear} was packed further from its value than rounding")
             del stored[f"{linear}.weight"]
             stored |= {f"{linear}.{name}": tensor for name, tensor in packed.items()}
-            start = stop
-        return torch.cat(restored)
+        return seen
+
+    def _store_input_scale(
+        self,
+        unit: UnitMap,
+        stats: InputStats,
+        bases: Mapping[str, Basis],
+        stored: dict[str, Tensor],
+    ) -> None:
+        if not self.grid.static_inputs:
+            return
+        peak = (stats.max_abs / bases[unit.linears[0]].columns).max()
+        scale = self.grid.stored_scale((peak / _FLOAT8_MAX).reshape(1))
+        stored |= {f"{linear}.input_scale": scale.clone() for linear in unit.linears}
+
+    def _error(
+        self,
+        task: LayerTask,
+        unit: UnitMap,
+        ratio: float | None,
+        seen: Sequence[Tensor],
+        bases: Mapping[str, Basis],
+    ) -> UnitError:
+        """‖X(W−Ŵ)ᵀ‖² / ‖XWᵀ‖² of what was stored, beside round-to-nearest's. 0 where XWᵀ is 0."""
+        assert task.stats is not None
+        gram = task.stats.units[unit.name].gram
+        weight = stacked(task, unit, self.device)
+        whole = output_error(weight, gram)
+
+        def relative(there: Tensor) -> float:
+            return output_error(there.sub_(weight), gram) / whole if whole else 0.0
+
+        restored = torch.cat(list(_restored(unit, seen, bases)))
+        wide_error = None
+        if self.wider is not None:
+            parts = _own(task, unit, self.device)
+            kept = [self.wider.seen(bases[name].scaled(part)) for name, part in parts]
+            wide_error = relative(torch.cat(list(_restored(unit, kept, bases))))
+        return UnitError(
+            unit=unit_name(task, unit),
+            error=relative(restored),
+            rtn_error=relative(self._nearest(weight)),
+            ratio=ratio,
+            weights=weight.numel(),
+            wide_error=wide_error,
+        )
+
+    def _nearest(self, weight: Tensor) -> Tensor:
+        """What an engine would see of ``weight`` rounded to nearest."""
+        rounded = self.grid.round(weight, self.grid.span(weight))
+        return rounded.to(self.grid.dtype).float()
 
 
-def fold_scales(tensors: Mapping[str, Tensor], bases: Mapping[str, Basis]) -> dict[str, Tensor]:
+def unit_name(task: LayerTask, unit: UnitMap) -> str:
+    """``layers.3.qkv``."""
+    return task.prefix[task.prefix.rindex("layers.") :] + unit.name
+
+
+def stacked(task: LayerTask, unit: UnitMap, device: torch.device) -> Tensor:
+    """The unit's linears under one another: float32 [O, K] on ``device``."""
+    return torch.cat([part for _, part in _own(task, unit, device)])
+
+
+def _own(task: LayerTask, unit: UnitMap, device: torch.device) -> Iterator[tuple[str, Tensor]]:
+    for linear in unit.linears:
+        yield linear, task.tensors[f"{linear}.weight"].to(device, torch.float32)
+
+
+def _restored(
+    unit: UnitMap, seen: Sequence[Tensor], bases: Mapping[str, Basis]
+) -> Iterator[Tensor]:
+    for linear, tensor in zip(unit.linears, seen, strict=True):
+        yield bases[linear].restored(tensor)
+
+
+def _wide(span: Span) -> Span:
+    return Span(scale=span.scale.float(), zero=span.zero)
+
+
+def _cache_scales(stats: LayerStats, bases: Mapping[str, Basis], grid: Grid) -> dict[str, Tensor]:
+    """The 8-bit scales of keys and values, [1] each; values are as the folded v_proj makes them."""
+    rows = bases["self_attn.v_proj"].rows.squeeze(1)
+    peaks = {"k": stats.keys.max(), "v": (stats.values / rows).max()}
+    return {
+        f"self_attn.{name}_scale": grid.stored_scale((peak / _FLOAT8_MAX).reshape(1))
+        for name, peak in peaks.items()
+    }
+
+
+def fold_scales(
+    units: Sequence[UnitMap],
+    tensors: Mapping[str, Tensor],
+    bases: Mapping[str, Basis],
+    norm_offset: float,
+) -> dict[str, Tensor]:
     """The norms and biases that change, so that the layer answers what it answered before."""
     changed = {}
-    for unit in UNITS:
-        if not unit.fold_is_linear:
+    for unit in units:
+        if unit.fold is not None and not unit.fold_is_linear:
             norm = tensors[f"{unit.fold}.weight"]
             columns = bases[unit.linears[0]].columns
-            changed[f"{unit.fold}.weight"] = (norm.to(columns) / columns).to(norm.dtype)
+            changed[f"{unit.fold}.weight"] = fold_norm(norm, columns, norm_offset)
     for linear, basis in bases.items():
         bias = tensors.get(f"{linear}.bias")
         if bias is not None:
             changed[f"{linear}.bias"] = (bias.to(basis.rows) / basis.rows.squeeze(1)).to(bias.dtype)
     return changed
-
-
-def unit_error(problem: UnitProblem, ratio: float | None, restored: Tensor) -> UnitError:
-    """‖X(W−Ŵ)ᵀ‖² / ‖XWᵀ‖² of what was stored, beside round-to-nearest's. 0 where XWᵀ is 0."""
-    assert problem.stats is not None
-    weight, gram, grid = problem.weight, problem.stats.gram, problem.grid
-    nearest = grid.round(weight, grid.scales(weight)).to(grid.dtype).float()
-    whole = output_error(weight, gram)
-    return UnitError(
-        unit=problem.name,
-        error=output_error(restored - weight, gram) / whole if whole else 0.0,
-        rtn_error=output_error(nearest - weight, gram) / whole if whole else 0.0,
-        ratio=ratio,
-    )

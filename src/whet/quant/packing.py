@@ -1,59 +1,121 @@
-"""Packing by the compressed-tensors library itself, never by hand."""
+"""The stored form of a linear, made and read by the compressed-tensors library itself."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import torch
-from compressed_tensors.compressors import PackedQuantizationCompressor
+from compressed_tensors.compressors import (
+    FloatQuantizationCompressor,
+    IntQuantizationCompressor,
+    PackedQuantizationCompressor,
+)
 from compressed_tensors.config import CompressionFormat
-from compressed_tensors.quantization import QuantizationConfig, QuantizationStatus
+from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig, QuantizationStatus
 from torch import Tensor
 
-from whet.quant.rounding import Grid
+from whet.quant.rounding import Grid, Span
 
-FORMAT = CompressionFormat.pack_quantized.value
+_KV_CACHE: Final = {
+    "num_bits": 8,
+    "type": "float",
+    "strategy": "tensor",
+    "dynamic": False,
+    "symmetric": True,
+}
 
 
-def pack(weight: Tensor, scale: Tensor, grid: Grid) -> dict[str, Tensor]:
-    """``weight_packed``, ``weight_scale`` and ``weight_shape`` of one linear.
+def format_of(grid: Grid) -> str:
+    """``pack-quantized``, ``int-quantized`` or ``float-quantized``."""
+    if grid.packed:
+        return str(CompressionFormat.pack_quantized.value)
+    if grid.is_float:
+        return str(CompressionFormat.float_quantized.value)
+    return str(CompressionFormat.int_quantized.value)
 
-    ``weight`` is float32 [O, K] in the stored basis, ``scale`` [O, K/g] in the stored dtype.
+
+def pack(weight: Tensor, span: Span, grid: Grid) -> dict[str, Tensor]:
+    """The tensors of one linear, by their names within it.
+
+    ``weight`` is float32 [O, K] in the stored basis, ``span.scale`` in the stored dtype.
     """
-    state = {"weight": weight, "weight_scale": scale}
-    packed: dict[str, Tensor] = PackedQuantizationCompressor.compress(state, grid.scheme)
+    scale = span.scale[:1, 0] if grid.per_tensor else span.scale
+    state = {"weight": weight, "weight_scale": scale.contiguous()}
+    if span.zero is not None:
+        state["weight_zero_point"] = span.zero.to(torch.int8)
+    packed: dict[str, Tensor] = _compressor(grid).compress(state, grid.scheme)
     return packed
 
 
 def unpack(state: Mapping[str, Tensor], grid: Grid) -> Tensor:
     """What an engine will multiply by: float32 [O, K] in the stored basis."""
-    weight: Tensor = PackedQuantizationCompressor.decompress(dict(state), grid.scheme)["weight"]
+    taken = {name: tensor for name, tensor in state.items() if name != "input_scale"}
+    weight: Tensor = _compressor(grid).decompress(taken, grid.scheme)["weight"]
     return weight.float()
 
 
-def quantization_config(grid: Grid) -> dict[str, Any]:
-    """``quantization_config`` of config.json: every linear but the output head."""
-    scheme = grid.scheme.model_copy(update={"format": FORMAT})
+def stored_parts(
+    grid: Grid, outputs: int, inputs: int
+) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """Name, dtype and shape of every tensor of a linear [O, K] (facts of the format)."""
+    groups = inputs // grid.group(inputs)
+    scale = (1,) if grid.per_tensor else (outputs, groups)
+    parts: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {"weight_scale": (grid.dtype, scale)}
+    if grid.packed:
+        per_word = 32 // grid.bits
+        parts["weight_packed"] = (torch.int32, (outputs, inputs // per_word))
+        parts["weight_shape"] = (torch.int64, (2,))
+        if not grid.symmetric:
+            parts["weight_zero_point"] = (torch.int32, (-(-outputs // per_word), groups))
+    else:
+        parts["weight"] = (torch.float8_e4m3fn if grid.is_float else torch.int8, (outputs, inputs))
+    if grid.static_inputs:
+        parts["input_scale"] = (grid.dtype, (1,))
+    return parts
+
+
+def quantization_config(
+    groups: Sequence[tuple[Grid, Sequence[str]]], *, ignore: Sequence[str], kv_cache: str | None
+) -> dict[str, Any]:
+    """``quantization_config`` of config.json.
+
+    ``groups`` are grids with the names of their linears; a single grid is meant for every linear
+    that is not ignored. Several name theirs by ``re:`` targets, which engines match before fusing.
+    """
+    formats = {format_of(grid) for grid, _ in groups}
+    whole = formats.pop() if len(formats) == 1 else str(CompressionFormat.mixed_precision.value)
+    schemes = {}
+    for number, (grid, names) in enumerate(groups):
+        targets = ["Linear"] if len(groups) == 1 else [_target(name) for name in names]
+        update = {"format": format_of(grid), "targets": targets}
+        schemes[f"group_{number}"] = grid.scheme.model_copy(update=update)
     config = QuantizationConfig(
-        config_groups={"group_0": scheme},
-        format=FORMAT,
+        config_groups=schemes,
+        format=whole,
         quantization_status=QuantizationStatus.COMPRESSED,
-        ignore=["lm_head"],
+        ignore=list(ignore),
+        kv_cache_scheme=None if kv_cache is None else QuantizationArgs(**_KV_CACHE),
     )
     plain: dict[str, Any] = config.model_dump(mode="json")
     return plain
 
 
-def within_rounding(dequantized: Tensor, weight: Tensor, scale: Tensor, grid: Grid) -> bool:
-    """Whether every stored value is the grid point nearest to ``weight``, both [O, K].
+def _target(name: str) -> str:
+    return "re:.*" + name.replace(".", r"\.") + "$"
 
-    Half a step, or the end of the grid for a weight beyond it; a dequantized value is itself
-    rounded to the model's dtype, which at the grid's end is worth up to 0.04 of a step in bf16.
+
+def _compressor(grid: Grid) -> Any:
+    if grid.packed:
+        return PackedQuantizationCompressor
+    return FloatQuantizationCompressor if grid.is_float else IntQuantizationCompressor
+
+
+def no_further_than_nearest(stored: Tensor, weight: Tensor, span: Span, grid: Grid) -> bool:
+    """Whether every ``stored`` value lies as near to ``weight`` as the grid allows, all [O, K].
+
+    A dequantized value is itself rounded to the model's dtype, up to 2⁻⁸ of it in bf16.
     """
-    step = scale.float().unsqueeze(-1)
-    half = 1 << (grid.bits - 1)
-    wanted = weight.view(weight.shape[0], -1, grid.group_size)
-    nearest = torch.minimum(torch.maximum(wanted, -half * step), (half - 1) * step)
-    off = (dequantized.view_as(wanted) - nearest).abs_()
-    return bool((off <= 0.55 * step).all())
+    nearest = grid.round(weight, span)
+    slack = nearest.abs().mul_(2**-7).add_(span.scale.float().mean() * 2**-7)
+    return bool(((stored - weight).abs() <= (nearest - weight).abs_().add_(slack)).all())

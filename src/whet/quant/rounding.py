@@ -2,66 +2,162 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from compressed_tensors.quantization import QuantizationScheme, preset_name_to_scheme
+from compressed_tensors.quantization import (
+    QuantizationScheme,
+    QuantizationStrategy,
+    QuantizationType,
+    preset_name_to_scheme,
+)
 from compressed_tensors.quantization.utils import calculate_qparams
 from torch import Tensor
 
-from whet.core.errors import QuantizationError
-from whet.core.spec import RecipeSpec
+from whet.core.spec import GROUPED
+
+_FLOAT8 = torch.float8_e4m3fn
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """Where a grid lies: ``scale`` [O, K/g] float32 and, where it is asymmetric, ``zero``.
+
+    ``zero`` holds whole numbers: the level that stands for 0.
+    """
+
+    scale: Tensor
+    zero: Tensor | None = None
+
+    def rows(self, picked: slice) -> Span:
+        """The span of some rows."""
+        zero = None if self.zero is None else self.zero[picked]
+        return Span(scale=self.scale[picked], zero=zero)
+
+    def chosen(self, mask: Tensor, other: Span) -> Span:
+        """``other`` where ``mask`` ([O, K/g] or [O, 1]) holds, this one elsewhere."""
+        zero = None
+        if self.zero is not None and other.zero is not None:
+            zero = torch.where(mask, other.zero, self.zero)
+        return Span(scale=torch.where(mask, other.scale, self.scale), zero=zero)
+
+    def wide(self, group: int) -> tuple[Tensor, Tensor | None]:
+        """Scale and zero for every column: [O, K]."""
+        zero = None if self.zero is None else self.zero.repeat_interleave(group, dim=1)
+        return self.scale.repeat_interleave(group, dim=1), zero
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grid:
-    """Symmetric integers of ``bits`` bits, one scale a row and ``group_size`` columns.
+    """What one scheme can store: integers of ``bits`` bits, or 8-bit floats.
 
-    ``scheme`` is the library's own description and goes into config.json; ``dtype`` is what scales
-    are stored in, so that the search already sees them rounded.
+    One scale for ``group_size`` columns of a row, for the whole row where it is None, or for the
+    whole unit with ``per_tensor``. ``scheme`` is the library's own description and goes into
+    config.json; ``dtype`` is what scales are stored in, so that the search sees them rounded.
     """
 
+    name: str
     scheme: QuantizationScheme
     bits: int
-    group_size: int
+    group_size: int | None
+    is_float: bool
+    symmetric: bool
+    per_tensor: bool
     dtype: torch.dtype
 
-    def scales(self, weight: Tensor, shrink: Tensor | float = 1.0) -> Tensor:
-        """float32 [O, K/g], representable in ``dtype``, never zero: absmax·shrink / 7.5 at 4 bits.
+    def group(self, inputs: int) -> int:
+        """Columns that share a scale."""
+        return self.group_size or inputs
 
-        ``shrink`` is a number or [O, K/g]: the part of each group's absmax that the grid spans.
-        """
-        low, high = self._grouped(weight).aminmax(dim=-1)
-        scale, _ = calculate_qparams(low * shrink, high * shrink, self.scheme.weights)
-        return self.stored_scale(scale).float()
+    def span(self, weight: Tensor, shrink: float = 1.0) -> Span:
+        """The span of ``weight`` [O, K]: absmax·``shrink`` / 7.5 at 4 bits, never zero."""
+        low, high = self.grouped(weight).aminmax(dim=-1)
+        if self.per_tensor:
+            low, high = low.min().expand_as(low), high.max().expand_as(high)
+        scale, zero = calculate_qparams(low * shrink, high * shrink, self.scheme.weights)
+        scale = self.stored_scale(scale).float()
+        return Span(scale=scale, zero=None if self.symmetric else zero.float())
 
     def stored_scale(self, scale: Tensor) -> Tensor:
         """``scale`` in the stored dtype, at least its smallest normal number: never 0."""
         return scale.to(self.dtype).clamp_(min=torch.finfo(self.dtype).tiny)
 
-    def round(self, weight: Tensor, scale: Tensor) -> Tensor:
+    def round(self, weight: Tensor, span: Span) -> Tensor:
         """``weight`` [O, K] moved to its nearest grid points, dequantized, float32."""
-        half = 1 << (self.bits - 1)
-        wide = scale.unsqueeze(-1)
-        levels = (self._grouped(weight) / wide).round_().clamp_(-half, half - 1)
+        wide = span.scale.unsqueeze(-1)
+        levels = self.grouped(weight) / wide
+        if self.is_float:
+            largest = torch.finfo(_FLOAT8).max
+            return levels.clamp_(-largest, largest).to(_FLOAT8).float().mul_(wide).flatten(1)
+        zero = None if span.zero is None else span.zero.unsqueeze(-1)
+        if zero is not None:
+            levels += zero
+        low, high = self.levels
+        levels = levels.round_().clamp_(low, high)
+        if zero is not None:
+            levels -= zero
         return levels.mul_(wide).flatten(1)
 
-    def _grouped(self, weight: Tensor) -> Tensor:
-        return weight.view(weight.shape[0], -1, self.group_size)
+    @property
+    def levels(self) -> tuple[int, int]:
+        """The lowest and highest integer: −8 and 7 at 4 bits."""
+        half = 1 << (self.bits - 1)
+        return -half, half - 1
+
+    def grouped(self, weight: Tensor) -> Tensor:
+        """[O, K] as [O, K/g, g]."""
+        return weight.view(weight.shape[0], -1, self.group(weight.shape[1]))
+
+    def stored_bits(self, outputs: int, inputs: int) -> int:
+        """Bits on the disk of one linear: codes, scales, zero points, its shape."""
+        groups = inputs // self.group(inputs)
+        scale_bits = torch.finfo(self.dtype).bits
+        scales = scale_bits if self.per_tensor else outputs * groups * scale_bits
+        zeros = 0 if self.symmetric else outputs * groups * self.bits
+        shape = 128 if self.packed else 0
+        return outputs * inputs * self.bits + scales + zeros + shape
+
+    @property
+    def packed(self) -> bool:
+        """Whether several codes share one int32 (weight-only integers)."""
+        return not self.is_float and self.scheme.input_activations is None
+
+    @property
+    def static_inputs(self) -> bool:
+        """Whether activations are rounded on a scale that calibration found."""
+        inputs = self.scheme.input_activations
+        return inputs is not None and not inputs.dynamic
 
 
-def make_grid(recipe: RecipeSpec, dtype: torch.dtype) -> Grid:
-    """The grid of a recipe, from the library's preset of that name."""
-    scheme = preset_name_to_scheme(recipe.scheme, ["Linear"])
-    weights = scheme.weights
-    if weights is None or not weights.symmetric or weights.num_bits is None:
-        raise QuantizationError(
-            f"the scheme {recipe.scheme} is not a symmetric weight grid; choose W4A16"
-        )
-    weights = weights.model_copy(update={"group_size": recipe.group_size})
+def make_grid(scheme: str, group_size: int, dtype: torch.dtype) -> Grid:
+    """The grid of a scheme, from the library's preset of that name.
+
+    ``group_size`` counts for the schemes that have groups; ``dtype`` is the model's own.
+    """
+    preset = preset_name_to_scheme(scheme, ["Linear"])
+    weights = preset.weights
+    assert weights is not None
+    assert weights.num_bits is not None
+    if scheme in GROUPED:
+        weights = weights.model_copy(update={"group_size": group_size})
     return Grid(
-        scheme=scheme.model_copy(update={"weights": weights}),
+        name=scheme,
+        scheme=preset.model_copy(update={"weights": weights}),
         bits=int(weights.num_bits),
-        group_size=recipe.group_size,
+        group_size=group_size if scheme in GROUPED else None,
+        is_float=weights.type == QuantizationType.FLOAT,
+        symmetric=bool(weights.symmetric),
+        per_tensor=weights.strategy == QuantizationStrategy.TENSOR,
         dtype=dtype,
     )
+
+
+def with_static_order(grid: Grid) -> Grid:
+    """The grid, its config saying that GPTQ took the columns in the order of their weight.
+
+    Groups stay where they were (``actorder: static``), so engines read it like any other.
+    """
+    weights = grid.scheme.weights
+    assert weights is not None
+    ordered = weights.model_copy(update={"actorder": "static"})
+    return replace(grid, scheme=grid.scheme.model_copy(update={"weights": ordered}))

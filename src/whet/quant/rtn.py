@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import torch
-
-from whet.quant.methods import Fitted, UnitProblem
+from whet.quant.methods import Fitted, UnitProblem, unscaled
 
 
 class RoundToNearest:
     """Each group's grid spans its largest weight."""
 
     needs_inputs = False
+    nearest = True
 
     def fit(self, unit: UnitProblem) -> Fitted:
         """The weights as they are, on the full range."""
-        ones = torch.ones(unit.weight.shape[1], device=unit.weight.device)
-        scale = unit.grid.scales(unit.weight)
-        return Fitted(weight=unit.weight, scale=scale, column_scale=ones, ratio=None)
+        return Fitted(
+            weight=unit.weight,
+            span=unit.grid.span(unit.weight),
+            column_scale=unscaled(unit.weight),
+            ratio=None,
+        )
 
 
-METHOD = RoundToNearest()
+RTN = RoundToNearest()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from whet.checkpoint import read_facts
-from whet.core.errors import CheckpointError, QuantizationError
+from whet.core.errors import QuantizationError, WhetError
 from whet.core.protocols import Progress
 from whet.core.records import ModelFacts, QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
-from whet.quant.architecture import require_known
-from whet.quant.finished import find_finished, origin_of
+from whet.quant.finished import Origin, find_finished, origin_of
 
 _UNQUANTIZED = ("16bit", "32bit")
+Wanted = Mapping[str, tuple[Path, RecipeSpec]]
 
 
 def quantize(
@@ -34,24 +34,63 @@ def quantize(
     Raises ``CheckpointError`` (source), ``UsageError`` (calibration, device), ``StorageError``
     (disk) and ``QuantizationError`` (architecture, shapes, numbers, an ``out`` that is taken).
     """
+    wanted = {"": (out, recipe)}
+    done = quantize_many(source, wanted, calibration=calibration, progress=progress, device=device)
+    outcome = done[""]
+    if isinstance(outcome, WhetError):
+        raise outcome
+    return outcome
+
+
+def quantize_many(
+    source: Path,
+    wanted: Wanted,
+    *,
+    calibration: Path,
+    progress: Progress | None = None,
+    device: str | None = None,
+) -> dict[str, QuantizedCheckpoint | WhetError]:
+    """Several recipes of one checkpoint from one pass over its calibration text.
+
+    A recipe that cannot be made has its error as the outcome and stops no other. All must draw the
+    same calibration samples. Raises what concerns them all, as ``quantize`` does.
+    """
     facts = read_facts(source)
     _require_sixteen_bit(facts)
-    require_known(_model_type(source))
-    origin = origin_of(facts.weights_sha256, recipe, calibration)
-    done = find_finished(out, origin)
-    if done is not None:
-        return done
-    from whet.quant.work import Task, quantize_into  # torch is heavy, and a finished one needs none
+    outcomes: dict[str, QuantizedCheckpoint | WhetError] = {}
+    orders: dict[str, tuple[Path, RecipeSpec, Origin]] = {}
+    for name, (out, recipe) in wanted.items():
+        origin = origin_of(facts.weights_sha256, recipe, calibration)
+        try:
+            done = find_finished(out, origin)
+        except QuantizationError as error:
+            outcomes[name] = error
+            continue
+        if done is None:
+            orders[name] = (out, recipe, origin)
+        else:
+            outcomes[name] = done
+    if orders:  # torch is heavy, and finished ones need none
+        from whet.quant.making import Order
+        from whet.quant.work import Task, make_all
 
-    task = Task(
-        source=source,
-        facts=facts,
-        recipe=recipe,
-        calibration_path=calibration,
-        origin=origin,
-        progress=progress or (lambda _done, _total: None),
-    )
-    return quantize_into(out, task, device=device)
+        drawn = {
+            recipe.calibration.model_copy(update={"source": None}) for _, recipe in wanted.values()
+        }
+        assert len(drawn) == 1, "recipes that share a pass share their calibration samples"
+        task = Task(
+            source=source,
+            facts=facts,
+            calibration_path=calibration,
+            calibration=drawn.pop(),
+            progress=progress or (lambda _done, _total: None),
+        )
+        made = {
+            name: Order(out=out, recipe=recipe, origin=origin)
+            for name, (out, recipe, origin) in orders.items()
+        }
+        outcomes |= make_all(made, task, device=device)
+    return {name: outcomes[name] for name in wanted}
 
 
 def _require_sixteen_bit(facts: ModelFacts) -> None:
@@ -60,14 +99,3 @@ def _require_sixteen_bit(facts: ModelFacts) -> None:
             f"{facts.path} is already quantized ({facts.stored.scheme}); give the 16-bit "
             "checkpoint that it was made of"
         )
-
-
-def _model_type(source: Path) -> str:
-    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    model_type = config.get("model_type")
-    if not isinstance(model_type, str):
-        raise CheckpointError(
-            f"{source / 'config.json'} names no model_type; restore the config.json of "
-            "these weights"
-        )
-    return model_type

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from whet.checkpoint import read_headers
 from whet.core.errors import CheckpointError
+
+_HOST = torch.device("cpu")
 
 
 class Source:
@@ -19,11 +22,11 @@ class Source:
         self.folder = folder
         self.headers = read_headers(folder)
 
-    def read(self, name: str) -> Tensor:
-        """One tensor on the host."""
+    def read(self, name: str, device: torch.device = _HOST) -> Tensor:
+        """One tensor on ``device``."""
         file = self.headers[name].file
         try:
-            with safe_open(file, framework="pt") as shard:
+            with safe_open(file, framework="pt", device=str(device)) as shard:
                 tensor: Tensor = shard.get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(
@@ -32,7 +35,7 @@ class Source:
             ) from error
         return tensor
 
-    def read_below(self, prefix: str) -> dict[str, Tensor]:
+    def read_below(self, prefix: str, device: torch.device = _HOST) -> dict[str, Tensor]:
         """Every tensor whose name starts with ``prefix``, by the rest of its name."""
         names = [name for name in self.headers if name.startswith(prefix)]
-        return {name.removeprefix(prefix): self.read(name) for name in names}
+        return {name.removeprefix(prefix): self.read(name, device) for name in names}

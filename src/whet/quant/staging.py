@@ -15,24 +15,33 @@ from whet.core.store import translate_disk_errors
 from whet.core.units import human_bytes
 
 
-@contextmanager
-def staged(out: Path) -> Iterator[Path]:
-    """A hidden sibling of ``out`` to write into; flushed and renamed to ``out`` at the end.
+class Stage:
+    """A hidden sibling ``folder`` of ``out`` to write into."""
 
-    Leftovers of killed runs are removed first. Whatever goes wrong inside, nothing stays behind.
-    """
-    remove_stale(out)
-    staging = out.parent / f".{out.name}.{os.getpid()}.part"
-    with translate_disk_errors(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        staging.mkdir()
-    try:
-        yield staging
+    def __init__(self, out: Path) -> None:
+        """Make the folder; leftovers of killed runs are removed first."""
+        self._out = out
+        remove_stale(out)
+        self.folder = out.parent / f".{out.name}.{os.getpid()}.part"
         with translate_disk_errors(out):
-            _sync_tree(staging)
-        _rename(staging, out)
+            out.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir()
+
+    def keep(self) -> None:
+        """Flush everything and give the folder its name."""
+        with translate_disk_errors(self._out):
+            _sync_tree(self.folder)
+        _rename(self.folder, self._out)
+
+
+@contextmanager
+def staged(out: Path) -> Iterator[Stage]:
+    """A stage that leaves nothing behind unless it was kept."""
+    stage = Stage(out)
+    try:
+        yield stage
     finally:
-        shutil.rmtree(staging, ignore_errors=True)  # already renamed when all went well
+        shutil.rmtree(stage.folder, ignore_errors=True)  # already renamed when it was kept
 
 
 def remove_stale(out: Path) -> None:

@@ -1,8 +1,9 @@
-"""One decoder layer at a time on the device, the calibration set's hidden states on the host."""
+"""One decoder layer at a time on the device, driven by the model's own code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,17 +13,32 @@ import torch
 from torch import Tensor, nn
 
 from whet.core.errors import QuantizationError
-from whet.quant.architecture import UNITS, layer_prefix
+from whet.core.units import GB
+from whet.quant.architecture import Architecture, UnitMap
 from whet.quant.gram import InputMeter, InputStats
 
 _BATCH_TOKENS: Final = {"cpu": 4096, "cuda": 16384}
+_RESIDENT_BYTES: Final = 3 * GB  # hidden states up to this stay on the device, if it has room
+_RESIDENT_SHARE: Final = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerStats:
+    """One layer's inputs by unit, and the largest |key| and |value|, each channel's: [C].
+
+    Keys are as a cache stores them, after the rotary embedding.
+    """
+
+    units: Mapping[str, InputStats]
+    keys: Tensor
+    values: Tensor
 
 
 @dataclass(kw_only=True, slots=True)
 class _Batch:
     """Samples of about one length, padded on the right: causal attention never sees the padding.
 
-    ``hidden`` is [B, T, D] on the host; ``rows`` picks the real tokens of the flattened batch.
+    ``hidden`` is [B, T, D]; ``rows`` picks the real tokens of the flattened batch.
     """
 
     hidden: Tensor
@@ -32,85 +48,190 @@ class _Batch:
 class LayerStream:
     """Runs the calibration set through the decoder, layer after layer."""
 
-    def __init__(self, source: Path, ids: Sequence[Sequence[int]], device: torch.device) -> None:
+    def __init__(
+        self,
+        source: Path,
+        ids: Sequence[Sequence[int]],
+        architecture: Architecture,
+        device: torch.device,
+    ) -> None:
         """Build the model's skeleton without weights; ``embed`` must follow."""
         from transformers import AutoConfig, AutoModelForCausalLM
 
         config = AutoConfig.from_pretrained(source, local_files_only=True)
+        # Soft-capped scores (Gemma 2) are only computed by the plain attention.
+        attention = "eager" if getattr(config, "attn_logit_softcapping", None) else "sdpa"
         with torch.device("meta"):
             model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-                config, attn_implementation="sdpa"
+                config, attn_implementation=attention
             )
-        self._layers: nn.ModuleList = model.model.layers
-        self._rotary: nn.Module = type(model.model.rotary_emb)(config=config).to(device)
-        self._window = _sliding_windows(config)
+        self._decoder = model.model
+        self._layers: list[nn.Module] = list(model.model.layers)
+        self._decoder.rotary_emb = type(model.model.rotary_emb)(config=config).to(device)
+        self._architecture = architecture
         self._ids = ids
         self._device = device
         # Without bf16 instructions a CPU multiplies bf16 about a hundred times slower than fp32.
         self._dtype = torch.float32 if device.type == "cpu" else (config.dtype or torch.bfloat16)
         self._batches: list[_Batch] = []
 
+    @torch.no_grad()
     def embed(self, table: Tensor) -> None:
         """Look up every sample in ``table`` [V, D]."""
-        budget = _BATCH_TOKENS.get(self._device.type, 4096)
-        for group in batch_by_length(self._ids, budget):
+        embedding = self._decoder.embed_tokens
+        embedding.weight = nn.Parameter(table.to(self._device, self._dtype), requires_grad=False)
+        if hasattr(embedding, "scalar_embed_scale"):  # Gemma; its buffer was built without data
+            embedding.embed_scale = torch.tensor(embedding.scalar_embed_scale, device=self._device)
+        tokens = sum(map(len, self._ids))
+        home = self._home(tokens * table.shape[1] * self._dtype.itemsize)
+        for group in batch_by_length(self._ids, _BATCH_TOKENS.get(self._device.type, 4096)):
             length = len(group[-1])
             padded = torch.tensor([[*ids, *[0] * (length - len(ids))] for ids in group])
             real = torch.tensor(
                 [[True] * len(ids) + [False] * (length - len(ids)) for ids in group]
             )
             rows = None if bool(real.all()) else real.flatten().nonzero().squeeze(1)
-            self._batches.append(_Batch(hidden=table[padded].to(self._dtype), rows=rows))
+            hidden = embedding(padded.to(self._device)).to(home)
+            rows = None if rows is None else rows.to(self._device)
+            self._batches.append(_Batch(hidden=hidden, rows=rows))
+        embedding.to("meta")
+
+    def _home(self, needed_bytes: int) -> torch.device:
+        """Where hidden states rest between layers: the device if they are small beside it."""
+        if self._device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self._device)
+            if needed_bytes <= min(_RESIDENT_BYTES, free // _RESIDENT_SHARE):
+                return self._device
+        return torch.device("cpu")
 
     @torch.no_grad()
-    def measure(self, index: int, tensors: Mapping[str, Tensor]) -> dict[str, InputStats]:
-        """Run layer ``index`` with these weights, and what each unit's input looked like.
+    def measure(self, index: int, tensors: Mapping[str, Tensor]) -> LayerStats:
+        """Run layer ``index`` with these weights: what its units' inputs and its cache looked like.
 
         The hidden states move on to the next layer.
         """
-        layer = self._load(index, tensors)
-        meters: dict[str, InputMeter] = {}
-        hooks = []
-        rows: list[Tensor | None] = [None]
-        for unit in UNITS:
-            linear = cast(nn.Linear, layer.get_submodule(unit.linears[0]))
-            meters[unit.name] = InputMeter(linear.in_features, self._device)
-            hook = partial(_observe, meters[unit.name], rows)
-            hooks.append(linear.register_forward_pre_hook(hook))
-        try:
-            self._advance(index, layer, before=lambda batch: rows.__setitem__(0, batch.rows))
-        finally:
-            for handle in hooks:
-                handle.remove()
-            layer.to("meta")
-        prefix = layer_prefix(index)
-        return {name: meter.finish(f"{prefix}{name}") for name, meter in meters.items()}
+        prefix = self._architecture.prefixes[index]
+        layer = self._load(prefix, index, tensors)
+        cache = _CacheMeter()
+        with _metered(layer, self._architecture.units[index], self._device) as meters:
+            self._advance(index, layer, cache, meters)
+        layer.to("meta")
+        return LayerStats(
+            units={name: meter.finish(f"{prefix}{name}") for name, meter in meters.units.items()},
+            keys=cache.keys,
+            values=cache.values,
+        )
 
-    def _load(self, index: int, tensors: Mapping[str, Tensor]) -> nn.Module:
+    def _load(self, prefix: str, index: int, tensors: Mapping[str, Tensor]) -> nn.Module:
         layer = self._layers[index]
         wanted = layer.state_dict().keys()
         if missing := sorted(wanted - tensors.keys()):
             raise QuantizationError(
-                f"layer {index} of the checkpoint has no {missing[0]}, which its architecture "
-                "needs; download the checkpoint again"
+                f"the checkpoint has no {prefix}{missing[0]}, which its architecture needs; "
+                "download the checkpoint again"
             )
         weights = {name: tensors[name].to(self._device, self._dtype) for name in wanted}
         layer.load_state_dict(weights, assign=True)
         return layer.eval()
 
-    def _advance(self, index: int, layer: nn.Module, before: Callable[[_Batch], None]) -> None:
+    def _advance(self, index: int, layer: nn.Module, cache: _CacheMeter, meters: _Meters) -> None:
+        turn = _Turn(layer, cache, first=index == 0)
+        self._decoder.layers = nn.ModuleList([*(_Stand() for _ in range(index)), turn])
         for batch in self._batches:
-            before(batch)
-            hidden = batch.hidden.to(self._device, non_blocking=True)
-            length = hidden.shape[1]
-            positions = torch.arange(length, device=self._device).unsqueeze(0)
-            out = layer(
-                hidden,
-                attention_mask=_window_mask(self._window[index], length, self._device),
-                position_ids=positions,
-                position_embeddings=self._rotary(hidden, positions),
-            )
-            batch.hidden = (out[0] if isinstance(out, tuple) else out).to("cpu")
+            meters.rows = cache.rows = batch.rows
+            turn.hidden = batch.hidden.to(self._device, non_blocking=True)
+            try:
+                self._decoder(inputs_embeds=turn.hidden, use_cache=False)
+            except _Done as done:
+                batch.hidden = done.hidden.to(batch.hidden.device)
+
+
+class _Done(Exception):
+    """Raised out of the model's forward once the layer of interest has answered."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        super().__init__()
+        self.hidden = hidden
+
+
+class _Stand(nn.Module):
+    """In the place of a layer that has been passed."""
+
+    def forward(self, hidden: Tensor, *_args: Any, **_kwargs: Any) -> Tensor:
+        return hidden
+
+
+class _Turn(nn.Module):
+    """Runs one layer on the hidden states kept for it, with whatever the model passes besides.
+
+    Masks and rotary embeddings are so the model's own. The first layer takes what the model made
+    of the embeddings, because some scale them on the way.
+    """
+
+    def __init__(self, layer: nn.Module, cache: _CacheMeter, *, first: bool) -> None:
+        super().__init__()
+        self.layer = layer
+        self.cache = cache
+        self.first = first
+        self.hidden = torch.empty(0)
+
+    def forward(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        out = self.layer(
+            hidden if self.first else self.hidden,
+            *args,
+            **{**kwargs, "past_key_values": self.cache},
+        )
+        raise _Done(out[0] if isinstance(out, tuple) else out)
+
+
+class _CacheMeter:
+    """Stands where a key-value cache would, and keeps the largest |key| and |value| a channel."""
+
+    def __init__(self) -> None:
+        self.rows: Tensor | None = None
+        self.keys = torch.zeros(())
+        self.values = torch.zeros(())
+
+    def update(
+        self, keys: Tensor, values: Tensor, *_args: Any, **_kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Called by attention with [B, heads, T, head_dim]; there is nothing to add to them."""
+        self.keys = torch.maximum(self.keys.to(keys.device), self._peak(keys))
+        self.values = torch.maximum(self.values.to(values.device), self._peak(values))
+        return keys, values
+
+    def _peak(self, states: Tensor) -> Tensor:
+        flat = states.transpose(1, 2).flatten(0, 1).flatten(1)
+        return (flat if self.rows is None else flat[self.rows]).abs().amax(dim=0).float()
+
+
+@dataclass(kw_only=True, slots=True)
+class _Meters:
+    """One meter a unit; ``rows`` are the real tokens of the batch that passes."""
+
+    units: dict[str, InputMeter]
+    rows: Tensor | None = None
+
+
+@contextmanager
+def _metered(layer: nn.Module, units: Sequence[UnitMap], device: torch.device) -> Iterator[_Meters]:
+    """Meters on the input of each unit, for as long as the block lasts."""
+    meters = _Meters(units={})
+    hooks = []
+    for unit in units:
+        linear = cast(nn.Linear, layer.get_submodule(unit.linears[0]))
+        meters.units[unit.name] = InputMeter(linear.in_features, device)
+        hooks.append(linear.register_forward_pre_hook(partial(_observe, meters, unit.name)))
+    try:
+        yield meters
+    finally:
+        for handle in hooks:
+            handle.remove()
+
+
+def _observe(meters: _Meters, unit: str, _module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    flat = inputs[0].flatten(0, -2)
+    meters.units[unit].add(flat if meters.rows is None else flat[meters.rows])
 
 
 def batch_by_length(ids: Sequence[Sequence[int]], budget: int) -> list[list[Sequence[int]]]:
@@ -122,27 +243,3 @@ def batch_by_length(ids: Sequence[Sequence[int]], budget: int) -> list[list[Sequ
         else:
             batches.append([sample])
     return batches
-
-
-def _observe(
-    meter: InputMeter, rows: list[Tensor | None], _module: nn.Module, inputs: tuple[Tensor, ...]
-) -> None:
-    flat = inputs[0].flatten(0, -2)
-    meter.add(flat if rows[0] is None else flat[rows[0].to(flat.device)])
-
-
-def _sliding_windows(config: Any) -> list[int | None]:
-    """The attention window of each layer, None where it attends to everything before it."""
-    window = getattr(config, "sliding_window", None)
-    kinds = getattr(config, "layer_types", None)
-    if kinds is None:
-        kinds = ["sliding_attention" if window else "full_attention"] * config.num_hidden_layers
-    return [window if kind == "sliding_attention" else None for kind in kinds]
-
-
-def _window_mask(window: int | None, length: int, device: torch.device) -> Tensor | None:
-    """[1, 1, T, T], True where attended; None is plain causal, which attention does itself."""
-    if window is None or length <= window:
-        return None
-    causal = torch.ones(length, length, dtype=torch.bool, device=device).tril()
-    return causal.triu(1 - window)[None, None]

@@ -3,41 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from whet.core.errors import QuantizationError
 from whet.quant.layer import Basis
-from whet.quant.packing import unpack, within_rounding
-from whet.quant.rounding import Grid
+from whet.quant.packing import no_further_than_nearest, stored_parts, unpack
+from whet.quant.rounding import Grid, Span
 from whet.quant.source import Source
 
-_PARTS = ("weight_packed", "weight_scale", "weight_shape")
 _AGAIN = "quantize again, and report it if it happens again"
+_CACHE_SCALES: Final = ("k_scale", "v_scale")
+_FEEDBACK_BOUND: Final = 8.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expected:
+    """How one linear should have been stored: ``grid`` None is 16 bit.
+
+    ``nearest`` says that the values are the source's rounded to nearest; with error feedback they
+    are further, and only their distance as a whole is bounded.
+    """
+
+    grid: Grid | None
+    basis: Basis
+    nearest: bool
 
 
 @torch.no_grad()
 def verify_weights(
-    folder: Path, source: Source, bases: Mapping[str, Basis], grid: Grid, device: torch.device
+    folder: Path,
+    source: Source,
+    expected: Mapping[str, Expected],
+    *,
+    cache_scales: bool,
+    device: torch.device,
 ) -> None:
-    """Every tensor is there with its shape; every packed weight is the source's, rounded.
+    """Every tensor is there with its shape; every stored weight is the source's, rounded.
 
     Raises ``QuantizationError`` naming the first tensor that is not.
     """
     written = Source(folder)
-    packed = {f"{linear}.{part}" for linear in bases for part in _PARTS}
-    plain = source.headers.keys() - {f"{linear}.weight" for linear in bases}
-    if wrong := sorted(written.headers.keys() ^ (packed | plain)):
+    _check_names(written, source, expected, cache_scales=cache_scales)
+    for name in sorted(written.headers.keys() & source.headers.keys()):
+        linear, _, part = name.rpartition(".")
+        if part != "weight" or linear not in expected:
+            _check_plain(name, written, source)
+    for linear, wanted in expected.items():
+        weight = source.read(f"{linear}.weight", device)
+        _check_linear(linear, written, weight, wanted, device)
+
+
+def _check_names(
+    written: Source, source: Source, expected: Mapping[str, Expected], *, cache_scales: bool
+) -> None:
+    parts = {
+        f"{linear}.{part}"
+        for linear, wanted in expected.items()
+        for part in _parts(wanted, source.headers[f"{linear}.weight"].shape)
+    }
+    if cache_scales:
+        attentions = {name.rpartition(".")[0] for name in expected if name.endswith(".v_proj")}
+        parts |= {f"{attention}.{scale}" for attention in attentions for scale in _CACHE_SCALES}
+    plain = source.headers.keys() - {f"{linear}.weight" for linear in expected}
+    if wrong := sorted(written.headers.keys() ^ (parts | plain)):
         raise QuantizationError(
             f"{wrong[0]} is missing from, or foreign to, what was written; {_AGAIN}"
-        )
-    for name in sorted(plain):
-        _check_plain(name, written, source)
-    for linear, basis in bases.items():
-        _check_packed(
-            linear, written, source.read(f"{linear}.weight"), basis, grid=grid, device=device
         )
 
 
@@ -46,6 +81,14 @@ def verify_copies(folder: Path, source: Path, names: list[str]) -> None:
     for name in names:
         if (folder / name).read_bytes() != (source / name).read_bytes():
             raise QuantizationError(f"{name} differs from the source's after copying; {_AGAIN}")
+
+
+def _parts(
+    wanted: Expected, shape: tuple[int, ...]
+) -> dict[str, tuple[torch.dtype, tuple[int, ...]] | None]:
+    if wanted.grid is None:
+        return {"weight": None}
+    return dict(stored_parts(wanted.grid, *shape))
 
 
 def _check_plain(name: str, written: Source, source: Source) -> None:
@@ -59,25 +102,51 @@ def _check_plain(name: str, written: Source, source: Source) -> None:
         )
 
 
-def _check_packed(
-    linear: str, written: Source, weight: Tensor, basis: Basis, *, grid: Grid, device: torch.device
+def _check_linear(
+    linear: str, written: Source, weight: Tensor, wanted: Expected, device: torch.device
 ) -> None:
-    state = {part: written.read(f"{linear}.{part}").to(device) for part in _PARTS}
-    outputs, inputs = weight.shape
-    expected = {
-        "weight_packed": (torch.int32, (outputs, inputs * grid.bits // 32)),
-        "weight_scale": (grid.dtype, (outputs, inputs // grid.group_size)),
-        "weight_shape": (torch.int64, (2,)),
-    }
+    parts = _parts(wanted, tuple(weight.shape))
+    state = {part: written.read(f"{linear}.{part}", device) for part in parts}
+    scaled = wanted.basis.to(device).scaled(weight.float())
+    if wanted.grid is None:
+        if not torch.equal(state["weight"], scaled.to(weight.dtype)):
+            raise QuantizationError(f"{linear} reads back other than it was written; {_AGAIN}")
+        return
     found = {part: (tensor.dtype, tuple(tensor.shape)) for part, tensor in state.items()}
-    if found != expected or state["weight_shape"].tolist() != [outputs, inputs]:
+    shape = state.get("weight_shape")
+    if found != parts or (shape is not None and shape.tolist() != list(weight.shape)):
         raise QuantizationError(f"{linear} was stored with another dtype or shape; {_AGAIN}")
-    scale = state["weight_scale"]
-    if not bool((torch.isfinite(scale) & (scale > 0)).all()):
-        raise QuantizationError(f"a scale of {linear} is not a positive number; {_AGAIN}")
-    on_device = Basis(columns=basis.columns.to(device), rows=basis.rows.to(device))
-    scaled = on_device.scaled(weight.to(device, torch.float32))
-    if not within_rounding(unpack(state, grid), scaled, scale, grid):
+    for name in ("weight_scale", "input_scale"):
+        scale = state.get(name)
+        if scale is not None and not bool((torch.isfinite(scale) & (scale > 0)).all()):
+            raise QuantizationError(f"a scale of {linear} is not a positive number; {_AGAIN}")
+    if not _near(state, scaled, wanted, wanted.grid):
         raise QuantizationError(
             f"{linear} reads back further from its source than rounding; {_AGAIN}"
         )
+
+
+def _near(state: Mapping[str, Tensor], scaled: Tensor, wanted: Expected, grid: Grid) -> bool:
+    stored = unpack(state, grid)
+    if not bool(torch.isfinite(stored).all()):
+        return False
+    if wanted.nearest:
+        return no_further_than_nearest(stored, scaled, _span(state, scaled, grid), grid)
+    nearest = grid.round(scaled, grid.span(scaled))
+    off, least = torch.dist(stored, scaled), torch.dist(nearest, scaled)
+    return bool(off <= _FEEDBACK_BOUND * least + 1e-6 * scaled.norm())
+
+
+def _span(state: Mapping[str, Tensor], scaled: Tensor, grid: Grid) -> Span:
+    """The stored scales and zero points as the grid takes them: [O, K/g]."""
+    scale = state["weight_scale"].float()
+    if grid.per_tensor:
+        scale = scale.reshape(1, 1).expand(scaled.shape[0], 1)
+    zero = None
+    if not grid.symmetric:
+        from compressed_tensors.compressors import unpack_from_int32
+
+        packed = state["weight_zero_point"]
+        shape = torch.Size((scaled.shape[0], scale.shape[1]))
+        zero = unpack_from_int32(packed, grid.bits, shape, packed_dim=0).float()
+    return Span(scale=scale, zero=zero)

@@ -1,70 +1,110 @@
-"""The work of ``quantize``, layer by layer: measure, fit, write, then read everything back."""
+"""The work of ``quantize``, layer by layer: measure once, then fit and write every recipe."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from whet.checkpoint import read_facts
-from whet.core.errors import QuantizationError, UsageError
+from whet.core.errors import QuantizationError, UsageError, WhetError
 from whet.core.protocols import Progress
-from whet.core.records import ModelFacts, QuantizedCheckpoint, UnitError
-from whet.core.spec import RecipeSpec
-from whet.core.units import NS_PER_S
-from whet.quant.architecture import layer_prefix, linear_names, require_shapes
+from whet.core.records import ModelFacts, QuantizedCheckpoint
+from whet.core.spec import CalibrationSpec
+from whet.quant.architecture import Architecture, read_architecture
 from whet.quant.calibration import Calibration, load_calibration
-from whet.quant.finished import Origin, write_finished
-from whet.quant.layer import Basis, LayerQuantizer
-from whet.quant.methods import get_method
-from whet.quant.packing import quantization_config
-from whet.quant.rounding import Grid, make_grid
+from whet.quant.clock import Clock
+from whet.quant.layer import LayerTask
+from whet.quant.making import Making, Model, Order, measures
 from whet.quant.source import Source
-from whet.quant.staging import require_space, staged
 from whet.quant.stream import LayerStream
-from whet.quant.verify import verify_copies, verify_weights
-from whet.quant.writer import ShardWriter, copy_beside, write_config
 
 _DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+
+Outcome = QuantizedCheckpoint | WhetError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """What is to be done."""
+    """What is to be done. ``calibration`` says how the file at ``calibration_path`` is drawn."""
 
     source: Path
     facts: ModelFacts
-    recipe: RecipeSpec
     calibration_path: Path
-    origin: Origin
+    calibration: CalibrationSpec
     progress: Progress
 
 
-def quantize_into(out: Path, task: Task, *, device: str | None) -> QuantizedCheckpoint:
-    """Write the checkpoint ``out``; see ``quantize`` for what it raises."""
-    started_ns = time.monotonic_ns()
+def make_all(orders: Mapping[str, Order], task: Task, *, device: str | None) -> dict[str, Outcome]:
+    """Make every order; one that cannot be made has its error instead, and stops no other.
+
+    Raises what concerns them all: the source, the calibration text, the device.
+    """
     where = pick_device(device)
-    require_space(out, task.facts.weight_bytes // 2)
-    source = Source(task.source)
-    grid = make_grid(task.recipe, _stored_dtype(source, task.facts, task.recipe.group_size))
-    calibration = _calibrate(task)
-    with _within_memory(where), staged(out) as folder:
-        quantizer = _quantizer(task, grid, where)
-        bases, errors = _write_weights(task, source, ShardWriter(folder), calibration, quantizer)
-        names = copy_beside(task.source, folder)
-        write_config(task.source, folder, quantization_config(grid))
-        verify_copies(folder, task.source, names)
-        verify_weights(folder, source, bases, grid, where)
-        done = _describe(task, folder, out, calibration, device=where)
-        seconds = (time.monotonic_ns() - started_ns) / NS_PER_S
-        done = replace(done, units=errors, seconds=seconds)
-        write_finished(folder, task.origin, done)
+    model = _read_model(task, where)
+    clock = Clock(where)
+    with _Makings() as makings, _fast_float32():
+        for name, order in orders.items():
+            makings.start(name, order, model)
+        with clock.phase("calibrate"):
+            calibration = _calibrate(task, makings)
+        _run_layers(task, model, makings, calibration, clock)
+
+        def finish(making: Making) -> QuantizedCheckpoint:
+            measured = measures(making.order.recipe) is not None
+            return making.finish(calibration, clock) if measured else making.finish(None, None)
+
+        makings.each(finish)
     task.progress(task.facts.layers + 1, task.facts.layers + 1)
-    return done
+    return {name: makings.outcomes[name] for name in orders}
+
+
+class _Makings:
+    """The recipes that are under way; whichever way this ends, none leaves a half-made folder."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[str, Outcome] = {}
+        self._alive: dict[str, Making] = {}
+
+    def __enter__(self) -> _Makings:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for making in self._alive.values():
+            making.drop()
+
+    def start(self, name: str, order: Order, model: Model) -> None:
+        """Check the order and open its folder."""
+        try:
+            making = Making(order, model)
+            making.open()
+        except WhetError as error:
+            self.outcomes[name] = error
+        else:
+            self._alive[name] = making
+
+    def each(self, action: Callable[[Making], QuantizedCheckpoint | None]) -> None:
+        """Do it for each; one that fails is dropped, its error kept; a checkpoint ends it."""
+        for name, making in list(self._alive.items()):
+            try:
+                done = action(making)
+            except WhetError as error:
+                making.drop()
+                self.outcomes[name] = error
+                del self._alive[name]
+            else:
+                if done is not None:
+                    self.outcomes[name] = done
+                    del self._alive[name]
+
+    @property
+    def recipes_measure(self) -> bool:
+        """Whether any of them needs the inputs of the layers."""
+        return any(measures(making.order.recipe) for making in self._alive.values())
 
 
 def pick_device(wanted: str | None) -> torch.device:
@@ -79,10 +119,35 @@ def pick_device(wanted: str | None) -> torch.device:
     return device
 
 
-def _calibrate(task: Task) -> Calibration | None:
-    if not get_method(task.recipe.method).needs_inputs:
+def _read_model(task: Task, device: torch.device) -> Model:
+    source = Source(task.source)
+    config = json.loads((task.source / "config.json").read_text(encoding="utf-8"))
+    shapes = {name: header.shape for name, header in source.headers.items()}
+    architecture = read_architecture(config, shapes)
+    return Model(
+        source=source,
+        facts=task.facts,
+        architecture=architecture,
+        dtype=_linear_dtype(source, architecture),
+        device=device,
+    )
+
+
+def _linear_dtype(source: Source, architecture: Architecture) -> torch.dtype:
+    """The dtype of the linears, which scales take too."""
+    dtypes = {source.headers[f"{linear}.weight"].dtype for linear in architecture.linears}
+    if len(dtypes) != 1 or not dtypes <= _DTYPES.keys():
+        raise QuantizationError(
+            f"the linear layers are stored as {', '.join(sorted(dtypes))}; one of "
+            f"{', '.join(_DTYPES)} for all of them is needed: convert the checkpoint first"
+        )
+    return _DTYPES[dtypes.pop()]
+
+
+def _calibrate(task: Task, makings: _Makings) -> Calibration | None:
+    if not makings.recipes_measure:
         return None
-    wanted = task.recipe.calibration
+    wanted = task.calibration
     return load_calibration(
         task.calibration_path,
         task.source,
@@ -92,107 +157,65 @@ def _calibrate(task: Task) -> Calibration | None:
     )
 
 
-def _stored_dtype(source: Source, facts: ModelFacts, group_size: int) -> torch.dtype:
-    """The dtype of the linears, which scales take too, once every linear is found sound."""
-    linears = linear_names(facts.layers)
-    require_shapes(
-        {name: header.shape for name, header in source.headers.items()}, linears, group_size
-    )
-    dtypes = {source.headers[f"{linear}.weight"].dtype for linear in linears}
-    if len(dtypes) != 1 or not dtypes <= _DTYPES.keys():
-        raise QuantizationError(
-            f"the linear layers are stored as {', '.join(sorted(dtypes))}; one of "
-            f"{', '.join(_DTYPES)} for all of them is needed: convert the checkpoint first"
-        )
-    return _DTYPES[dtypes.pop()]
-
-
-def _quantizer(task: Task, grid: Grid, device: torch.device) -> LayerQuantizer:
-    method = get_method(task.recipe.method)
-    return LayerQuantizer(method=method, grid=grid, head_dim=task.facts.head_dim, device=device)
-
-
-def _stream(
-    source: Source, calibration: Calibration | None, device: torch.device
-) -> LayerStream | None:
-    if calibration is None:
-        return None
-    stream = LayerStream(source.folder, calibration.ids, device)
-    stream.embed(source.read("model.embed_tokens.weight"))
-    return stream
-
-
-def _write_weights(
+def _run_layers(
     task: Task,
-    source: Source,
-    writer: ShardWriter,
+    model: Model,
+    makings: _Makings,
     calibration: Calibration | None,
-    quantizer: LayerQuantizer,
-) -> tuple[Mapping[str, Basis], tuple[UnitError, ...]]:
-    """Every tensor of the source, its decoder's linears packed; their bases and unit errors."""
-    stream = _stream(source, calibration, quantizer.device)
-    bases: dict[str, Basis] = {}
-    errors: list[UnitError] = []
-    prefixes = tuple(layer_prefix(index) for index in range(task.facts.layers))
-    for name in source.headers:
+    clock: Clock,
+) -> None:
+    """Every tensor of the source goes to every recipe, the decoder's layers in turn."""
+    prefixes = model.architecture.prefixes
+    stream = None
+    if calibration is not None:
+        with clock.phase("read"):
+            stream = LayerStream(
+                model.source.folder, calibration.ids, model.architecture, model.device
+            )
+        _embed(stream, model, clock)
+    for name in model.source.headers:
         if not name.startswith(prefixes):
-            writer.add(name, source.read(name))
+            tensor = model.source.read(name)
+            makings.each(partial(Making.add_plain, name=name, tensor=tensor))
     for index, prefix in enumerate(prefixes):
         task.progress(index, len(prefixes) + 1)
-        tensors = source.read_below(prefix)
-        stats = {} if stream is None else stream.measure(index, tensors)
-        layer = quantizer.quantize(index, tensors, stats)
-        for name, tensor in layer.tensors.items():
-            writer.add(prefix + name, tensor)
-        bases |= {prefix + linear: basis for linear, basis in layer.bases.items()}
-        errors += layer.errors
+        layer = _measured_layer(index, prefix, model, stream, clock)
+        makings.each(partial(Making.add_layer, task=layer))
     task.progress(len(prefixes), len(prefixes) + 1)
-    writer.finish()
-    return bases, tuple(errors)
 
 
-def _describe(
-    task: Task, folder: Path, out: Path, calibration: Calibration | None, *, device: torch.device
-) -> QuantizedCheckpoint:
-    """The record of what lies in ``folder``, read from its files, under the name it will have.
+def _embed(stream: LayerStream, model: Model, clock: Clock) -> None:
+    names = [name for name in model.source.headers if name.endswith("embed_tokens.weight")]
+    if not names:
+        raise QuantizationError(
+            "the checkpoint has no embed_tokens.weight, which its architecture needs; download the "
+            "checkpoint again"
+        )
+    with clock.phase("read"):
+        table = model.source.read(names[0], model.device)
+    with clock.phase("forward"):
+        stream.embed(table)
 
-    Units and seconds are filled in by the caller, who knows them last.
-    """
-    written = read_facts(folder)
-    return QuantizedCheckpoint(
-        path=str(out.resolve()),
-        method=task.recipe.method,
-        scheme=task.recipe.scheme,
-        group_size=task.recipe.group_size,
-        source_weights_sha256=task.facts.weights_sha256,
-        weights_sha256=written.weights_sha256,
-        weight_bytes=written.weight_bytes,
-        bits_per_weight=written.stored.bits_per_weight,
-        calibration=None if calibration is None else calibration.facts,
-        units=(),
-        seconds=0.0,
-        peak_memory_bytes=_peak_memory(device),
-        device=_device_name(device),
-    )
+
+def _measured_layer(
+    index: int, prefix: str, model: Model, stream: LayerStream | None, clock: Clock
+) -> LayerTask:
+    with clock.phase("read"):
+        tensors = model.source.read_below(prefix, model.device)
+    stats = None
+    if stream is not None:
+        with clock.phase("forward"):
+            stats = stream.measure(index, tensors)
+    units = model.architecture.units[index]
+    return LayerTask(prefix=prefix, units=units, tensors=tensors, stats=stats)
 
 
 @contextmanager
-def _within_memory(device: torch.device) -> Iterator[None]:
-    """Count the peak from here, and say what to do where the device's memory runs out."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+def _fast_float32() -> Iterator[None]:
+    """Let a GPU multiply float32 with 10-bit mantissas: errors are compared, not stored."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        raise QuantizationError(
-            f"the memory of {device} ran out; free it, or quantize on the CPU with --device cpu"
-        ) from error
-
-
-def _peak_memory(device: torch.device) -> int | None:
-    """Device memory at its highest; None on a CPU, whose process holds more than this work."""
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    finally:
+        torch.set_float32_matmul_precision(before)

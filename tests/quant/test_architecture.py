@@ -1,0 +1,122 @@
+"""What is known of an architecture, and what is done where nothing is."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tests.checkpoint_factory import write_tokenizer
+from whet.checkpoint import read_facts
+from whet.core.errors import QuantizationError
+from whet.core.spec import RecipeSpec
+from whet.quant import quantize
+from whet.quant.architecture import read_architecture
+
+SHAPE = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 128,
+    "max_position_embeddings": 128,
+}
+
+
+def write_model(folder: Path, kind: str, **changes: object) -> Path:
+    vocab_size = write_tokenizer(folder)
+    config = AutoConfig.for_model(kind, **{**SHAPE, "vocab_size": vocab_size, **changes})
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "qwen3_moe"])
+@pytest.mark.parametrize(
+    "recipe", [{"method": "rtn", "group_size": 32}, {"scheme": "FP8_DYNAMIC"}], ids=["rtn", "fp8"]
+)
+def test_experts_are_rounded_and_routers_left(
+    kind: str, recipe: dict[str, object], calibration: Path, tmp_path: Path
+) -> None:
+    experts = {"num_local_experts": 4, "num_experts": 4, "moe_intermediate_size": 64}
+    source = write_model(tmp_path / "source", kind, **experts)
+    made = quantize(
+        source, tmp_path / "out", RecipeSpec.model_validate(recipe), calibration=calibration
+    )
+    facts = read_facts(Path(made.path))
+    inner = 2 * 4 * 3
+    assert facts.stored.quantized_modules == 2 * 4 + inner
+    tensors = load_file(Path(made.path) / "model.safetensors")
+    routers = [name for name in tensors if name.endswith("gate.weight")]
+    assert len(routers) == 2
+    assert all(tensors[name].dtype == torch.bfloat16 for name in routers)
+    config = json.loads((Path(made.path) / "config.json").read_text())
+    ignored = config["quantization_config"]["ignore"]
+    assert {name.removesuffix(".weight") for name in routers} < set(ignored)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("mixtral", "routes tokens to experts"), ("phi", "no map of which")],
+)
+def test_what_needs_inputs_is_refused_with_what_is_missing(
+    kind: str, words: str, calibration: Path, tmp_path: Path
+) -> None:
+    source = write_model(tmp_path / "source", kind)
+    with pytest.raises(QuantizationError, match=words) as caught:
+        quantize(source, tmp_path / "out", RecipeSpec(group_size=32), calibration=calibration)
+    assert "--method rtn" in str(caught.value)
+
+
+def test_an_unknown_decoder_is_rounded_on_request(calibration: Path, tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source", "phi")
+    recipe = RecipeSpec(method="rtn", group_size=32)
+    made = quantize(source, tmp_path / "out", recipe, calibration=calibration)
+    model = AutoModelForCausalLM.from_pretrained(made.path, dtype=torch.float32)
+    whole = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    ids = torch.tensor([[3, 9, 27, 81, 100]])
+    with torch.no_grad():
+        off = model(ids).logits - whole(ids).logits
+    assert 0 < off.square().mean() < 0.1 * whole(ids).logits.square().mean()
+
+
+def test_engines_fuse_what_is_one_unit() -> None:
+    names = ("q_proj", "k_proj", "v_proj", "dense")
+    shapes = {f"model.layers.0.self_attn.{name}.weight": (8, 8) for name in names}
+    shapes |= {
+        f"model.layers.0.mlp.experts.{expert}.w{part}.weight": (8, 8)
+        for expert in (0, 1)
+        for part in (1, 2, 3)
+    }
+    shapes["model.layers.0.mlp.gate.weight"] = (2, 8)
+    (units,) = read_architecture({"model_type": "new_moe"}, shapes).units
+    assert {unit.name: unit.linears for unit in units} == {
+        "self_attn.qkv": tuple(f"self_attn.{name}" for name in names[:3]),
+        "self_attn.dense": ("self_attn.dense",),
+        "mlp.experts.0.w13": ("mlp.experts.0.w1", "mlp.experts.0.w3"),
+        "mlp.experts.0.w2": ("mlp.experts.0.w2",),
+        "mlp.experts.1.w13": ("mlp.experts.1.w1", "mlp.experts.1.w3"),
+        "mlp.experts.1.w2": ("mlp.experts.1.w2",),
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["transformer.h.0.attn.c_attn.weight"], "no decoder layers"),
+        (["model.layers.0.a.weight", "vision.layers.0.a.weight"], "several parts"),
+    ],
+)
+def test_what_is_no_decoder_is_refused(names: list[str], words: str) -> None:
+    with pytest.raises(QuantizationError, match=words):
+        read_architecture({"model_type": "other"}, dict.fromkeys(names, (4, 4)))
+
+
+def test_a_missing_projection_is_named() -> None:
+    shapes = {"model.layers.0.self_attn.q_proj.weight": (4, 4)}
+    with pytest.raises(QuantizationError, match=r"no model\.layers\.0\.self_attn\.k_proj\.weight"):
+        read_architecture({"model_type": "llama"}, shapes)
