@@ -1,0 +1,1 @@
+"""What README's performance tables are made by, one script a table."""

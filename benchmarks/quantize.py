@@ -1,0 +1,262 @@
+"""README's quantizer table: this project's methods beside llm-compressor's.
+
+    python -m benchmarks.quantize --peer-python PATH --out results/quantize-cpu
+
+Both tools read the same checkpoint and the same calibration token ids, each run in a fresh process
+of its own, in turn, on one machine. Writes runs.csv (one line a run), pairs.csv (this project's
+run beside the peer's of the same seed) and table.md. Names no path of the machine it ran on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.jobs import Job, JobError, Tool, peer_tool, run_job, whet_tool
+from benchmarks.table import (
+    PairRow,
+    Row,
+    distance_values,
+    pair,
+    spent_values,
+    summary,
+    write_rows,
+)
+from whet.checkpoint import read_facts
+from whet.core.errors import WhetError
+from whet.core.provenance import environment, find_device
+from whet.core.records import Distances
+from whet.core.spec import QualitySpec
+from whet.demo import pair_paths, write_inputs
+from whet.quality import Encoder, heldout_ids
+from whet.quality.distance import DistanceMeter
+from whet.quant import load_calibration
+
+METHODS: Final = ("rtn", "awq", "gptq", "awq+gptq")
+_HELDOUT_TOKENS: Final = 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Text:
+    """Calibration of one seed: the file, and the same samples as token ids."""
+
+    file: Path
+    ids: Path
+    tokens: int
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run everything; what is finished is on the disk whatever happens later."""
+    options = _options(arguments)
+    try:
+        tools = _tools(options)
+        with tempfile.TemporaryDirectory(prefix="quantize-", dir=options.work) as work:
+            rows = Benchmark(options, Path(work)).run(tools)
+    except (WhetError, JobError) as error:
+        print(f"quantize: {error}", file=sys.stderr)
+        return 1
+    return 0 if all(row.failure is None for row in rows) else 1
+
+
+class Benchmark:
+    """One comparison: its inputs, and the rows so far."""
+
+    def __init__(self, options: argparse.Namespace, work: Path) -> None:
+        """``work`` holds checkpoints, which are deleted once they are measured."""
+        self._options = options
+        self._work = work
+        self._source: Path = options.model or pair_paths()[0]
+        self._here = environment()
+        self._rows: list[Row] = []
+        self._made: dict[int, Path] = {}
+        if options.heldout is None or options.calibration is None:
+            write_inputs(work / "inputs")
+
+    def run(self, tools: Sequence[Tool]) -> list[Row]:
+        """Every tool, method and seed in turn, then the held-out text of all that were made."""
+        for tool in tools:
+            tool.warm_up(self._options.device)
+        for seed in self._options.seeds:
+            text = self._calibration(seed)
+            for method in self._options.methods:
+                for tool in tools:
+                    self._one(tool, method, seed, text)
+        if self._options.documents:
+            self._measure()
+        print(summary(self._rows))
+        return self._rows
+
+    def _one(self, tool: Tool, method: str, seed: int, text: Text) -> None:
+        out = self._work / f"{tool.name}-{method}-{seed}"
+        job = self._job(method, seed, text, out)
+        row = self._row(tool, job)
+        try:
+            spent = run_job(tool, job, self._work / "scratch")
+            facts = read_facts(out)
+            stored = {
+                "bits_per_weight": facts.stored.bits_per_weight,
+                "weight_bytes": facts.weight_bytes,
+            }
+            values: dict[str, Any] = spent_values(spent, job.device) | stored
+            row = replace(row, **values)
+            if spent.tokens not in (0, text.tokens):
+                raise JobError(f"it calibrated on {spent.tokens} tokens instead of {text.tokens}")
+        except (JobError, WhetError) as error:
+            row = replace(row, failure=str(error))
+        if self._options.documents and row.failure is None:
+            self._made[len(self._rows)] = out
+        else:
+            shutil.rmtree(out, ignore_errors=True)
+        self._rows.append(row)
+        self._save(())
+        print(_line(row), flush=True)
+
+    def _job(self, method: str, seed: int, text: Text, out: Path) -> Job:
+        options = self._options
+        return Job(
+            source=str(self._source.resolve()),
+            out=str(out),
+            method=method,
+            scheme="W4A16",
+            group_size=128,
+            device=options.device,
+            calibration=str(text.file.resolve()),
+            ids=str(text.ids),
+            samples=options.samples,
+            max_tokens=options.max_tokens,
+            seed=seed,
+            # A CPU without bf16 instructions takes 3 to 40 times as long in the stored dtype.
+            dtype=options.peer_dtype or ("float32" if options.device == "cpu" else "auto"),
+            batch_size=options.peer_batch,
+        )
+
+    def _row(self, tool: Tool, job: Job) -> Row:
+        peer = tool.name != "whet"
+        return Row(
+            tool=tool.name,
+            method=job.method,
+            scheme=job.scheme,
+            group_size=job.group_size,
+            seed=job.seed,
+            model=self._options.model_name or self._source.name,
+            device=self._here.device.name if job.device != "cpu" else self._here.cpu,
+            threads=int(os.environ.get("OMP_NUM_THREADS", self._here.cpu_count)),
+            compute_dtype=job.dtype if peer else None,
+            peer_batch=job.batch_size if peer else None,
+            started_at=environment().started_at,
+            git_commit=self._here.git_commit,
+        )
+
+    def _calibration(self, seed: int) -> Text:
+        """The person's file, or demo chats drawn by the seed; ids as every tool will see them."""
+        file = self._options.calibration
+        if file is None:
+            folder = self._work / f"inputs-{seed}"
+            write_inputs(folder, seed=seed)
+            file = folder / "calibration.jsonl"
+        drawn = load_calibration(
+            file,
+            self._source,
+            samples=self._options.samples,
+            max_tokens=self._options.max_tokens,
+            seed=seed,
+        )
+        ids = self._work / f"ids-{seed}.json"
+        ids.write_text(json.dumps(drawn.ids), encoding="utf-8")
+        return Text(file=file, ids=ids, tokens=drawn.facts.tokens)
+
+    def _measure(self) -> None:
+        """Fill in the quality columns, deleting each checkpoint after it."""
+        heldout = self._options.heldout or self._work / "inputs" / "heldout.jsonl"
+        spec = QualitySpec(max_documents=self._options.documents, max_tokens=_HELDOUT_TOKENS)
+        documents = heldout_ids(heldout, Encoder(self._source), spec)
+        meter = DistanceMeter(self._source, documents, device=self._options.device)
+        found: dict[int, Distances] = {}
+        for index, out in self._made.items():
+            try:
+                found[index] = meter.measure(out)
+            except WhetError as error:
+                self._rows[index] = replace(self._rows[index], failure=str(error))
+            else:
+                values: dict[str, Any] = distance_values(found[index])
+                self._rows[index] = replace(self._rows[index], **values)
+            shutil.rmtree(out, ignore_errors=True)
+            self._save(tuple(self._pairs(found)))
+
+    def _pairs(self, found: dict[int, Distances]) -> Iterator[PairRow]:
+        """Each of this project's runs beside the peer's of the same seed.
+
+        ``awq+gptq`` stands beside every calibrated method of the peer, others beside their own.
+        """
+        for (mine, here), (other, there) in itertools.product(found.items(), repeat=2):
+            ours, peer = self._rows[mine], self._rows[other]
+            if ours.tool != "whet" or peer.tool == "whet" or ours.seed != peer.seed:
+                continue
+            every = ours.method == "awq+gptq" and peer.method != "rtn"
+            if every or ours.method == peer.method:
+                yield pair(ours, peer, (here, there))
+
+    def _save(self, pairs: Sequence[PairRow]) -> None:
+        out: Path = self._options.out
+        write_rows(self._rows, out / "runs.csv")
+        if pairs:
+            write_rows(pairs, out / "pairs.csv")
+        (out / "table.md").write_text(summary(self._rows), encoding="utf-8")
+
+
+def _line(row: Row) -> str:
+    """One run, for whoever waits."""
+    name = f"{row.tool} {row.method} seed {row.seed}"
+    if row.failure is not None:
+        return f"{name}: {row.failure}"
+    return (
+        f"{name}: {row.total_s:.1f} s in all, {row.without_loading_s:.1f} s without loading, "
+        f"{row.peak_memory_gib:.2f} GiB ({row.memory_kind}), {row.bits_per_weight:.3f} bits"
+    )
+
+
+def _tools(options: argparse.Namespace) -> list[Tool]:
+    tools = [whet_tool()] if "whet" in options.tools else []
+    if "llm-compressor" in options.tools:
+        if options.peer_python is None:
+            raise JobError(
+                "give --peer-python, an interpreter that has llmcompressor 0.14, or --tools whet"
+            )
+        tools.append(peer_tool(options.peer_python, options.peer_path))
+    return tools
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks.quantize", description=__doc__.split("\n")[0])
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="folder for runs.csv, pairs.csv and table.md")
+    add("--peer-python", help="interpreter of llm-compressor's environment")
+    add("--peer-path", help="PYTHONPATH for it, where its packages lie in a folder")
+    add("--peer-batch", type=int, default=1, help="its calibration batch (its own default: 1)")
+    add("--peer-dtype", help="what it computes in (default: float32 on a CPU, else as stored)")
+    add("--tools", nargs="+", default=["whet", "llm-compressor"])
+    add("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    add("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    add("--model", type=Path, help="checkpoint folder (default: the demo target)")
+    add("--model-name", help="what the table calls it (default: the folder's name)")
+    add("--calibration", type=Path, help="JSONL or text (default: demo chats drawn by the seed)")
+    add("--samples", type=int, default=512)
+    add("--max-tokens", type=int, default=512)
+    add("--heldout", type=Path, help="JSONL (default: the demo's)")
+    add("--documents", type=int, default=128, help="held-out documents; 0 measures no quality")
+    add("--device", default=find_device().kind, choices=["cpu", "cuda"])
+    add("--work", type=Path, help="where checkpoints are made (default: the temporary folder)")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
