@@ -10,9 +10,10 @@ import pytest
 from tests.checkpoint_factory import write_tiny_llama
 from tests.plan.builders import cpu, gpu, model, variant
 from whet.checkpoint import read_facts
-from whet.core.errors import QuantizationError, UsageError
+from whet.core.errors import UsageError
 from whet.core.provenance import Device
 from whet.core.records import MemoryPlan, ModelFacts, Variant
+from whet.core.spec import RecipeSpec
 from whet.core.units import GB, GIB
 from whet.plan import Demand, plan_memory, predict_served
 from whet.plan.memory import activation_bytes, kv_bytes_per_token
@@ -53,7 +54,7 @@ def test_qwen3_32b_in_4_bits_weighs_what_is_published() -> None:
     rest = 2 * (facts.parameters - (facts.linear_parameters or 0))
     with_zeros = rest + 0.5195 * (facts.linear_parameters or 0)
     assert with_zeros / GB == pytest.approx(19.3, abs=0.05)
-    served = predict_served(facts, group_size=128, path=Path("/awq"))
+    served = predict_served(facts, RecipeSpec(), Path("/awq"))
     assert served.weight_bytes / GB == pytest.approx(19.2, abs=0.05)
     assert (served.stored.scheme, served.stored.group_size) == ("W4A16", 128)
 
@@ -61,13 +62,29 @@ def test_qwen3_32b_in_4_bits_weighs_what_is_published() -> None:
 def test_a_tiny_model_is_foreseen_to_the_byte(tmp_path: Path) -> None:
     """294,912 weights at 4.25 bits, 14 shapes of 16 bytes, 77,440 others at 2 bytes."""
     facts = read_facts(write_tiny_llama(tmp_path))
-    served = predict_served(facts, group_size=64, path=tmp_path / "awq")
+    served = predict_served(facts, RecipeSpec(group_size=64), tmp_path / "awq")
     assert served.weight_bytes == 156_672 + 224 + 154_880
 
 
-def test_only_foreseeable_schemes_are_foreseen() -> None:
-    with pytest.raises(QuantizationError, match="'FP8'"):
-        predict_served(model(), group_size=128, path=Path("/x"), scheme="FP8")
+@pytest.mark.parametrize(
+    ("recipe", "stored", "bits"),
+    [
+        ({"scheme": "W4A16_ASYM"}, "W4A16", 4 + 20 / 128),
+        ({"scheme": "W8A16"}, "W8A16", 8 + 16 / 128),
+        ({"scheme": "W8A8"}, "W8A8-INT8", 8 + 16 / 5120),
+        ({"scheme": "FP8"}, "FP8", 8.0),
+        ({"mixed": {"bits_per_weight": 5.5}}, "W4A16", 5.5),
+        ({"mixed": {"max_error": 0.01, "keep": "W8A8"}}, "mixed", 8 + 16 / 5120),
+    ],
+)
+def test_every_scheme_is_foreseen(recipe: dict[str, Any], stored: str, bits: float) -> None:
+    facts = qwen3_32b()
+    served = predict_served(facts, RecipeSpec.model_validate(recipe), Path("/x"))
+    assert served.stored.scheme == stored
+    assert served.stored.bits_per_weight == pytest.approx(bits)
+    rest = 2 * (facts.parameters - (facts.linear_parameters or 0))
+    expected = rest + bits / 8 * (facts.linear_parameters or 0)
+    assert served.weight_bytes == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from whet.core.errors import QuantizationError
 from whet.core.records import ModelFacts
+from whet.core.spec import GROUPED, SIXTEEN_BIT, RecipeSpec
 
 _SHAPE_BYTES = 16  # the int64 [2] weight_shape of each module
 
@@ -20,23 +21,40 @@ def bits_per_weight(bits: int, group_size: int, *, zero_points: bool = False) ->
     return bits + (16 + (bits if zero_points else 0)) / group_size
 
 
-def predict_served(
-    target: ModelFacts, *, group_size: int, path: Path, scheme: str = "W4A16"
-) -> ModelFacts:
-    """The facts of ``target`` once its linear layers are stored as ``scheme``; the rest stays.
+def predict_bits(recipe: RecipeSpec, widths: Sequence[int]) -> float:
+    """Bits a weight that a recipe will come to; ``widths`` are the input widths K of the linears.
 
-    Only symmetric integer weights (``W4A16``, ``W8A16``) can be predicted.
+    A mixed recipe is counted at its budget, and at its wider form where the budget is an error.
     """
-    if scheme not in ("W4A16", "W8A16"):
-        raise QuantizationError(f"whet cannot foresee the size of {scheme!r}; use W4A16 or W8A16")
+    narrow = _scheme_bits(recipe.scheme, recipe.group_size, widths)
+    if recipe.mixed is None:
+        return narrow
+    if recipe.mixed.bits_per_weight is not None:
+        return max(narrow, recipe.mixed.bits_per_weight)
+    return _scheme_bits(recipe.mixed.keep, recipe.group_size, widths)
+
+
+def _scheme_bits(scheme: str, group_size: int, widths: Sequence[int]) -> float:
+    if scheme == SIXTEEN_BIT:
+        return 16.0
+    if scheme == "FP8":
+        return 8.0  # one scale a matrix
+    if scheme not in GROUPED:
+        return bits_per_weight(8, min(widths, default=group_size))  # one scale a row
+    asymmetric = scheme.endswith("_ASYM")
+    return bits_per_weight(int(scheme[1]), group_size, zero_points=asymmetric)
+
+
+def predict_served(target: ModelFacts, recipe: RecipeSpec, path: Path) -> ModelFacts:
+    """The facts of ``target`` once its linear layers are stored by ``recipe``; the rest stays."""
     linear = target.linear_parameters or 0
     modules = target.stored.unquantized_modules
-    bits = bits_per_weight(int(scheme[1]), group_size)
+    bits = predict_bits(recipe, target.linear_inputs)
     saved = linear * (target.stored.bits_per_weight - bits) / 8
     stored = replace(
         target.stored,
-        scheme=scheme,
-        group_size=group_size,
+        scheme=recipe.stored_scheme,
+        group_size=recipe.group_size if recipe.scheme in GROUPED else None,
         bits_per_weight=bits,
         quantized_modules=modules,
         unquantized_modules=0,

@@ -86,7 +86,7 @@ def served_facts(variant: Variant, *, target: ModelFacts, spec: Spec) -> ModelFa
         raise CheckpointError(
             f"no recipe makes the weights {variant.weights!r}{near}; add it to recipes"
         )
-    return predict_served(target, group_size=recipe.group_size, path=path, scheme=recipe.scheme)
+    return predict_served(target, recipe, path)
 
 
 def demand_of(spec: Spec, target: ModelFacts, *, free_bytes: int | None = None) -> Demand:
