@@ -108,7 +108,12 @@ def test_words_that_no_command_has(whet: Whet, tmp_path: Path, words: list[str],
     ("flag", "value", "told"),
     [
         ("--group-size", "7", "--group-size: Input should be 32, 64 or 128 (got 7)"),
-        ("--method", "gptk", "--method: Input should be 'awq' or 'rtn' (got 'gptk')"),
+        (
+            "--method",
+            "gptk",
+            "--method: Input should be 'awq', 'gptq', 'awq+gptq', 'smoothquant' or 'rtn' "
+            "(got 'gptk')",
+        ),
         ("--samples", "-3", "--samples: Input should be greater than or equal to 1 (got -3)"),
     ],
 )

@@ -6,7 +6,6 @@ where a stopped one left off.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -33,7 +32,14 @@ from whet.core.store import RunStore, write_json
 from whet.core.units import human_bytes, human_duration
 from whet.flow.compare_job import CompareJob, CompareRequest, prepare_comparison
 from whet.flow.scheme_table import scheme_table
-from whet.flow.served import NotTried, Serving, engine_words, kernels_of, resolve_serving
+from whet.flow.served import (
+    NotTried,
+    Serving,
+    engine_words,
+    kernels_of,
+    release_models,
+    resolve_serving,
+)
 from whet.plan import check_disk
 from whet.quality import Encoder, QualityPlan, heldout_ids, measure_quality, tokens_needed
 
@@ -151,7 +157,7 @@ def serve_schemes(job: CompareJob) -> None:
                 max_model_len=longest,
             )
         )
-    _release_models()
+    release_models()
     for serving in todo:
         if not job.store.done("served", serving.name):
             _serve(job, serving, plan)
@@ -195,14 +201,6 @@ def _score(job: CompareJob, serving: Serving, plan: QualityPlan) -> ServedScheme
         perplexity=quality.perplexity,
         reason=quality.reason,
     )
-
-
-def _release_models() -> None:
-    """Give back what this process' own models hold, before a server asks for the memory."""
-    if "torch" in sys.modules:
-        from whet.quality.loading import release
-
-        release()
 
 
 def _bytes_of(source: ModelFacts, recipe: RecipeSpec) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from whet.checkpoint import locate, read_facts
-from whet.core.errors import UsageError
+from whet.core.errors import StorageError, UsageError
 from whet.core.names import require_name
 from whet.core.protocols import Observer
 from whet.core.provenance import environment
@@ -20,6 +21,8 @@ from whet.demo import write_inputs
 from whet.flow.job import Inputs
 
 ASKED: Final = "asked"
+_BEFORE_ANYTHING: Final = {".lock", "inputs"}
+"""What a start that was refused leaves behind."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +80,18 @@ class CompareJob:
         return {name: done for name, done in found.items() if done is not None}
 
 
+@contextmanager
+def open_comparison(out: Path) -> Iterator[RunStore]:
+    """The folder of a comparison, new or begun before; ``StorageError`` for anything else."""
+    found = {path.name for path in out.iterdir()} if out.is_dir() else set()
+    if not found <= _BEFORE_ANYTHING and not (out / ASKED).is_dir():
+        raise StorageError(
+            f"{out} exists and holds no comparison; remove it or choose another folder"
+        )
+    with RunStore.open(out, resume=True) as store:
+        yield store
+
+
 def prepare_comparison(request: CompareRequest, store: RunStore, observer: Observer) -> CompareJob:
     """The source read, data files at hand, and what was asked before found to be the same."""
     observer.stage("compare", f"{len(request.recipes)} schemes of {request.model}")
@@ -85,9 +100,10 @@ def prepare_comparison(request: CompareRequest, store: RunStore, observer: Obser
     source = read_facts(locate(request.model))
     inputs = _inputs(request, store)
     job = CompareJob(request=request, store=store, observer=observer, source=source, inputs=inputs)
-    _refuse_other(job)
+    asked = _refuse_other(job)
     store.put("models", "source", source)
     write_json(store.path("environment.json"), environment())
+    store.put(ASKED, ASKED, asked)
     return job
 
 
@@ -112,8 +128,11 @@ def _inputs(request: CompareRequest, store: RunStore) -> Inputs:
     )
 
 
-def _refuse_other(job: CompareJob) -> None:
-    """Go on only with the weights, the text and the recipes that the folder was begun with."""
+def _refuse_other(job: CompareJob) -> Asked:
+    """Go on only with the weights, the text and the recipes that the folder was begun with.
+
+    Returns what is asked now and what was asked before in one.
+    """
     now, before = _asked(job), job.store.get(ASKED, ASKED, Asked)
     if before is not None:
         plain, old = encode(now), encode(before)
@@ -138,7 +157,7 @@ def _refuse_other(job: CompareJob) -> None:
             titles={**before.titles, **now.titles},
             tasks=before.tasks or now.tasks,
         )
-    job.store.put(ASKED, ASKED, now)
+    return now
 
 
 _FIXED: Final = {

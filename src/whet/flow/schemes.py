@@ -35,6 +35,8 @@ def choose_schemes(
 
     ``UsageError`` for a name that is none of them.
     """
+    if names is not None and not names:
+        raise UsageError(f"--schemes names none; choose among {', '.join(SCHEMES)}")
     for name in names or ():
         if name not in SCHEMES:
             raise UsageError(

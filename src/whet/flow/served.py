@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,6 +82,14 @@ def resolve_serving(serving: Serving, spec: EngineSpec) -> tuple[Engine, Resolve
     if (reason := engine.unsupported(resolved)) is not None:
         raise NotTried(reason)
     return engine, resolved
+
+
+def release_models() -> None:
+    """Give back what this process' own models hold, before a server asks for the memory."""
+    if "torch" in sys.modules:
+        from whet.quality.loading import release
+
+        release()
 
 
 def kernels_of(resolved: ResolvedEngine, server: Server) -> tuple[str, ...]:

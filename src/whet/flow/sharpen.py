@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
-from whet.checkpoint import locate
-from whet.core.protocols import Observer
 from whet.core.records import QuantizedCheckpoint
-from whet.core.spec import SIXTEEN_BIT, RecipeSpec
+from whet.core.spec import SIXTEEN_BIT
 from whet.core.units import human_bytes, human_duration
-from whet.demo import write_inputs
 from whet.flow.job import Job
 from whet.flow.prepare import quantized_path
 
@@ -40,23 +36,3 @@ def _quantize(job: Job, name: str) -> None:
         f"{name}: {human_bytes(job.target.weight_bytes)} → {human_bytes(done.weight_bytes)}, "
         f"{done.bits_per_weight:.2f} bits a weight, in {human_duration(done.seconds)}"
     )
-
-
-def quantize_alone(
-    model: str, out: Path, recipe: RecipeSpec, observer: Observer
-) -> QuantizedCheckpoint:
-    """One checkpoint outside any run; without a calibration file the built-in text serves."""
-    from whet.quant import quantize
-
-    with tempfile.TemporaryDirectory(prefix="whet-") as scratch:
-        calibration = recipe.calibration.source
-        if calibration is None:
-            write_inputs(Path(scratch))
-            calibration = Path(scratch) / "calibration.jsonl"
-        return quantize(
-            locate(model),
-            out,
-            recipe,
-            calibration=calibration,
-            progress=lambda step, total: observer.progress("layers", step, total),
-        )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from whet.core.records import QuantizedCheckpoint, SchemeRow, SchemeTable, TaskScore
+from whet.core.records import Estimate, QuantizedCheckpoint, SchemeRow, SchemeTable, TaskScore
 from whet.core.units import human_bytes, human_duration
 from whet.report.text import DASH, EMPTY, Shown, number, percent, plural, shown
 
@@ -28,8 +29,10 @@ HEADINGS: Final = (
     SchemeHeading(
         name="vs 16 bit", unit="", meaning="change of perplexity, paired by document; 95% interval"
     ),
-    SchemeHeading(name="KL", unit="nats", meaning="mean of KL(16 bit ‖ this) over all positions"),
-    SchemeHeading(name="KL p99", unit="nats", meaning="99th percentile over all positions"),
+    SchemeHeading(
+        name="KL", unit="millinats", meaning="mean of KL(16 bit ‖ this) over all positions"
+    ),
+    SchemeHeading(name="KL p99", unit="millinats", meaning="99th percentile over all positions"),
     SchemeHeading(name="Flips", unit="", meaning="positions whose likeliest token differs"),
     SchemeHeading(name="Tasks", unit="right", meaning="answers that are right, on a real server"),
     SchemeHeading(name="Made in", unit="", meaning="seconds to quantize, shared work included"),
@@ -39,13 +42,12 @@ HEADINGS: Final = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SchemeLine:
-    """One row ready to print: ``figures`` as ``HEADINGS``, ``why`` what is missing and why."""
+    """One row ready to print, ``figures`` in the order of ``HEADINGS``."""
 
     name: str
     title: str
     figures: tuple[Shown, ...]
     kernel: str
-    why: tuple[str, ...]
 
 
 def scheme_lines(table: SchemeTable) -> tuple[SchemeLine, ...]:
@@ -56,7 +58,6 @@ def scheme_lines(table: SchemeTable) -> tuple[SchemeLine, ...]:
             title=row.title,
             figures=_figures(row),
             kernel=_kernel(row),
-            why=reasons(row),
         )
         for row in table.rows
     )
@@ -69,12 +70,22 @@ def _figures(row: SchemeRow) -> tuple[Shown, ...]:
         EMPTY if row.bits_per_weight is None else Shown(text=f"{row.bits_per_weight:.2f}"),
         shown(row.perplexity),
         shown(found.perplexity_ratio, unit="+%") if found else EMPTY,
-        shown(found.kl) if found else EMPTY,
-        shown(found.kl_p99) if found else EMPTY,
+        shown(_milli(found.kl)) if found else EMPTY,
+        shown(_milli(found.kl_p99)) if found else EMPTY,
         shown(found.flips, unit="%") if found else EMPTY,
         _tasks(row.served.tasks if row.served else ()),
         Shown(text=human_duration(done.seconds)) if done else EMPTY,
         _peak(done),
+    )
+
+
+def _milli(estimate: Estimate) -> Estimate:
+    low, high = estimate.low, estimate.high
+    return replace(
+        estimate,
+        value=1000 * estimate.value,
+        low=None if low is None else 1000 * low,
+        high=None if high is None else 1000 * high,
     )
 
 
@@ -99,7 +110,7 @@ def _peak(done: QuantizedCheckpoint | None) -> Shown:
 def _kernel(row: SchemeRow) -> str:
     if row.served is None:
         return DASH
-    return ", ".join(row.served.kernels) or "none named"
+    return ", ".join(dict.fromkeys(k.split(" ")[0] for k in row.served.kernels)) or "none named"
 
 
 def reasons(row: SchemeRow) -> tuple[str, ...]:
@@ -115,6 +126,25 @@ def reasons(row: SchemeRow) -> tuple[str, ...]:
     ]
     warned = row.checkpoint.warnings if row.checkpoint else ()
     return (*(sentence for sentence, holds in told if holds), *warned)
+
+
+def told_reasons(table: SchemeTable) -> tuple[tuple[str, str], ...]:
+    """(which rows, what is missing and why): what several rows share is told once."""
+    found: dict[str, list[str]] = {}
+    for row in table.rows:
+        for sentence in reasons(row):
+            found.setdefault(sentence, []).append(row.name)
+    return tuple(
+        ("every row" if len(names) == len(table.rows) else ", ".join(names), sentence)
+        for sentence, names in found.items()
+    )
+
+
+def filled_columns(lines: Sequence[SchemeLine]) -> tuple[int, ...]:
+    """The columns in which some row has a figure."""
+    return tuple(
+        at for at in range(len(HEADINGS)) if any(line.figures[at] is not EMPTY for line in lines)
+    )
 
 
 def measured_on(table: SchemeTable) -> str:

@@ -9,7 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from whet.core.records import SchemeTable
-from whet.report.schemes import HEADINGS, SchemeLine, measured_on, scheme_lines
+from whet.report.schemes import (
+    HEADINGS,
+    SchemeLine,
+    filled_columns,
+    measured_on,
+    scheme_lines,
+    told_reasons,
+)
 from whet.report.text import one_line
 
 _DROP_ORDER = ("KL p99", "Peak", "Made in", "Size", "Perplexity")
@@ -20,9 +27,8 @@ def print_schemes(table: SchemeTable, console: Console) -> None:
     """The table in as many columns as fit, then what is missing and why."""
     lines = scheme_lines(table)
     console.print(_table(table.model, lines, console.width))
-    for line in lines:
-        for sentence in line.why:
-            console.print(Text(one_line(f"{line.name}: {sentence}"), "dim"))
+    for names, sentence in told_reasons(table):
+        console.print(Text(one_line(f"{names}: {sentence}"), "dim"))
     if words := measured_on(table):
         console.print(Text(one_line(words), "dim"))
 
@@ -38,25 +44,23 @@ def _table(model: str, lines: Sequence[SchemeLine], width: int) -> Table:
     made.add_column("kernel", no_wrap=True)
     for line in lines:
         figures = [Text(line.figures[at].marked) for at in kept]
-        made.add_row(Text(one_line(line.name)), *figures, Text(_short(line.kernel)))
+        made.add_row(Text(one_line(line.name)), *figures, Text(one_line(line.kernel)))
     return made
-
-
-def _short(kernel: str) -> str:
-    """``MacheteLinearKernel`` of each ``MacheteLinearKernel for CompressedTensorsWNA16``."""
-    return ", ".join(dict.fromkeys(one_line(part).split(" ")[0] for part in kernel.split(", ")))
 
 
 def _fitting(lines: Sequence[SchemeLine], width: int) -> list[int]:
     """The figure columns that fit into ``width``, the least needed ones dropped first."""
+    filled = filled_columns(lines)
     wide = {
         at: max(len(heading.name), len(heading.unit), *(len(x.figures[at].marked) for x in lines))
         + _GAP
         for at, heading in enumerate(HEADINGS)
+        if at in filled
     }
     names = max(len(line.name) for line in lines) + _GAP
-    kernels = max(len(_short(line.kernel)) for line in lines) + _GAP
-    order = [next(at for at in wide if HEADINGS[at].name == name) for name in _DROP_ORDER]
+    kernels = max(len(line.kernel) for line in lines) + _GAP
+    places = {heading.name: at for at, heading in enumerate(HEADINGS)}
+    order = [places[name] for name in _DROP_ORDER if places[name] in wide]
     while order and sum(wide.values()) + names + kernels > width:
         del wide[order.pop(0)]
     return list(wide)

@@ -11,7 +11,14 @@ from whet.core.spec import SIXTEEN_BIT
 from whet.core.store import write_atomic
 from whet.report.html import colours, page_environment
 from whet.report.palette import Style, styles
-from whet.report.schemes import HEADINGS, measured_on, scheme_lines, task_names
+from whet.report.schemes import (
+    HEADINGS,
+    filled_columns,
+    measured_on,
+    scheme_lines,
+    task_names,
+    told_reasons,
+)
 from whet.report.schemes_csv import write_schemes_csv
 from whet.report.unit_charts import scheme_charts
 
@@ -24,7 +31,7 @@ def write_scheme_reports(table: SchemeTable, folder: Path) -> None:
 
 def render_schemes(table: SchemeTable) -> str:
     """The whole page as text."""
-    look = scheme_styles(table)
+    look, lines = scheme_styles(table), scheme_lines(table)
     return (
         page_environment()
         .get_template("schemes.html.j2")
@@ -33,8 +40,9 @@ def render_schemes(table: SchemeTable) -> str:
             version=__version__,
             look=look,
             colours=colours(look),
-            columns=HEADINGS,
-            lines=scheme_lines(table),
+            columns=[(at, HEADINGS[at]) for at in filled_columns(lines)],
+            lines=lines,
+            reasons=told_reasons(table),
             measured_on=measured_on(table),
             tasks=task_names(table),
             charts=scheme_charts(table, look),

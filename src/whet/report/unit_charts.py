@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from whet.core.records import QuantizedCheckpoint, SchemeTable, UnitError
+from whet.core.spec import SIXTEEN_BIT
 from whet.report.chart import Axis, Chart, Point, Series, value_axis
 from whet.report.palette import NEUTRAL, Style
 from whet.report.text import percent
@@ -48,7 +49,9 @@ def scheme_charts(table: SchemeTable, look: Mapping[str, Style]) -> tuple[Chart,
 def _errors(table: SchemeTable, done: QuantizedCheckpoint) -> dict[str, list[tuple[int, float]]]:
     """(layer, error) by kind of unit."""
     if done.units or done.method != "rtn":
-        kinds = _by_kind(done.units).items()
+        # A unit that stays in 16 bit has no error worth a scale.
+        sixteen = done.kept_scheme == SIXTEEN_BIT
+        kinds = _by_kind(unit for unit in done.units if not (sixteen and unit.kept)).items()
         return {kind: [(at, unit.error) for at, unit in items] for kind, items in kinds}
     for row in table.rows:
         other = row.checkpoint

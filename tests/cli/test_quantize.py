@@ -1,0 +1,139 @@
+"""``whet quantize``: flags that go together, and those that do not."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoint_factory import write_tiny_llama
+from tests.cli.stage import Whet
+from tests.flow.stage import FakeEngine
+from whet.core.errors import EngineStartError, QuantizationError, StorageError, UsageError
+
+USAGE = UsageError.exit_code
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    fake = FakeEngine()
+    monkeypatch.setattr("whet.flow.served.get_engine", lambda _name: fake)
+    return fake
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    lines = [json.dumps({"text": f"the order {i} was shipped on monday"}) for i in range(8)]
+    (tmp_path / "text.jsonl").write_text("\n".join(lines))
+    return write_tiny_llama(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("--scheme W8A8 --method awq", "W8A8 is made by smoothquant, gptq, rtn, not by awq"),
+        ("--scheme W2A16", "--scheme: Input should be 'W4A16', 'W4A16_ASYM', 'W8A16', 'W8A8', "),
+        ("--method hqq", "--method: Input should be 'awq', 'gptq', 'awq+gptq', 'smoothquant' or "),
+        (
+            "--scheme FP8 --group-size 64",
+            "--group-size means nothing for FP8, which has one scale a row or matrix; leave it "
+            "out, or choose --scheme W4A16, W4A16_ASYM, W8A16",
+        ),
+        ("--method gptq --no-clip", "--no-clip means nothing for gptq, which does not clip"),
+        ("--kv-cache int8", "--kv-cache: Input should be 'fp8' (got 'int8')"),
+        ("--mixed-keep W8A16", "give one budget: --bits-per-weight or --max-error"),
+        (
+            "--bits-per-weight 5 --max-error 0.01",
+            "give one budget: --bits-per-weight or --max-error",
+        ),
+        (
+            "--scheme W8A8 --bits-per-weight 9",
+            "mixed keeps units above 4 bits, and W8A8 is 8 already",
+        ),
+        ("--bits-per-weight 17", "--bits-per-weight: Input should be less than or equal to 16"),
+        ("--seed x", "Invalid value for '--seed'"),
+        ("--private", "--private says how to upload; add --push-to-hub REPO"),
+        ("--no-tasks", "--no-tasks belongs to --compare; add that, or leave this out"),
+        ("--schemes w8a8", "--schemes belongs to --compare; add that, or leave this out"),
+        (
+            "--compare --method awq",
+            "--method has no meaning with --compare, which makes every scheme",
+        ),
+        (
+            "--compare --no-serve-check",
+            "--serve-check has no meaning with --compare, which makes every scheme",
+        ),
+        (
+            "--compare --push-to-hub me/it",
+            "--push-to-hub has no meaning with --compare, which makes every scheme",
+        ),
+        ("--compare --schemes w9", "--schemes: there is no 'w9' (known: w4a16-rtn, w4a16-awq, "),
+        ("--compare --schemes ,", "--schemes names none; choose among w4a16-rtn, w4a16-awq, "),
+        ("--compare --max-documents 0", "--max-documents: Input should be greater than or equal"),
+        ("--compare --heldout gone.jsonl", "--heldout: no file at gone.jsonl; correct the path"),
+    ],
+)
+def test_flags_that_cannot_be(whet: Whet, model: Path, flags: str, told: str) -> None:
+    said = whet("quantize", model, "out", *flags.split())
+    assert said.code == USAGE, said.err
+    assert told in said.err
+    assert "Traceback" not in said.err
+    left = {path.name for path in Path("out").iterdir()} if Path("out").exists() else set()
+    assert left <= {".lock"}
+
+
+def test_one_checkpoint_and_the_kernel_that_ran(
+    whet: Whet, model: Path, engine: FakeEngine
+) -> None:
+    words = ["--scheme", "W8A8", "--method", "rtn", "--device", "cpu"]
+    said = whet("quantize", model, "out", *words)
+    assert said.code == 0, said.err
+    assert "rtn W8A8" in said.out
+    assert "bits a weight" in said.out
+    assert "its log names no kernel for the weights" in said.out
+    assert engine.started == ["out"]
+    config = json.loads(Path("out/config.json").read_text())
+    assert config["quantization_config"]["format"] == "int-quantized"
+
+
+def test_an_engine_that_fails_ends_with_its_words(
+    whet: Whet, model: Path, engine: FakeEngine
+) -> None:
+    engine.refuses = {"out"}
+    said = whet("quantize", model, "out", "--method", "rtn").sentence(EngineStartError.exit_code)
+    assert "lower gpu_memory_utilization. The checkpoint stays" in said
+    assert Path("out/model.safetensors").exists()
+
+
+def test_a_comparison_from_the_command_line(
+    whet: Whet, model: Path, engine: FakeEngine, tmp_path: Path
+) -> None:
+    words = ["--compare", "--no-tasks", "--schemes", "w4a16-rtn, fp8-dynamic", "--device", "cpu"]
+    text = ["--calibration", "text.jsonl", "--heldout", "text.jsonl"]
+    said = whet("quantize", model, "out", *words, *text)
+    assert said.code == 0, said.err
+    assert "w4a16-rtn" in said.out
+    assert "Report: out/schemes.html" in said.out
+    rows = list(csv.DictReader((tmp_path / "out" / "schemes.csv").read_text().splitlines()))
+    assert [row["scheme"] for row in rows] == ["16bit", "w4a16-rtn", "fp8-dynamic"]
+    assert float(rows[1]["kl"]) > float(rows[2]["kl"]) > 0
+    assert (tmp_path / "out" / "schemes.html").stat().st_size > 1000
+    assert engine.started == []
+    again = whet("quantize", model, "out", *words, *text, "--max-documents", "3")
+    assert "was begun with other values of --max-documents" in again.sentence(USAGE)
+
+
+def test_a_comparison_without_a_single_scheme(whet: Whet, tmp_path: Path, model: Path) -> None:
+    odd = write_tiny_llama(tmp_path / "odd", intermediate_size=192)
+    words = ["--compare", "--no-tasks", "--schemes", "w4a16-rtn", "--calibration", "text.jsonl"]
+    said = whet("quantize", odd, "out", *words)
+    assert said.code == QuantizationError.exit_code
+    assert "no scheme could be made; the table says why" in said.err
+    assert "192 inputs, not a multiple of the group size 128" in said.out
+
+
+def test_a_folder_that_is_no_comparison(whet: Whet, model: Path) -> None:
+    said = whet("quantize", model, model, "--compare").sentence(StorageError.exit_code)
+    assert said.endswith("exists and holds no comparison; remove it or choose another folder")
