@@ -134,7 +134,7 @@ class Benchmark:
             samples=options.samples,
             max_tokens=options.max_tokens,
             seed=seed,
-            # A CPU without bf16 instructions takes 3 to 40 times as long in the stored dtype.
+            # A CPU without bf16 instructions takes two to six times as long in the stored dtype.
             dtype=options.peer_dtype or ("float32" if options.device == "cpu" else "auto"),
             batch_size=options.peer_batch,
         )
