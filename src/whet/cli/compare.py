@@ -45,6 +45,7 @@ def run_comparison(
         recipes=choose_schemes(names, calibration),
         quality=_quality(flags),
         calibration=calibration.source,
+        workload=flags["--workload"],
         tasks=not flags["--no-tasks"],
         device=device,
     )
@@ -55,6 +56,20 @@ def run_comparison(
             _report_rest(store)
             raise
         _report(table, store.root, observer.console)
+
+
+def is_comparison(folder: Path) -> bool:
+    """Whether a folder was made by ``quantize --compare``."""
+    from whet.flow.compare_job import ASKED
+
+    return (folder / ASKED).is_dir()
+
+
+def report_comparison(folder: Path, console: Console) -> None:
+    """The table and its files again, from what is on disk."""
+    from whet.flow.scheme_table import scheme_table
+
+    _report(scheme_table(RunStore.read(folder)), folder, console)
 
 
 def _report(table: SchemeTable, folder: Path, console: Console) -> None:

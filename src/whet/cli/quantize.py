@@ -69,6 +69,13 @@ Calibration = Annotated[
         rich_help_panel=_TEXT,
     ),
 ]
+Workload = Annotated[
+    Path | None,
+    typer.Option(
+        help="A request log or pool; warns where the calibration text is far from it.",
+        rich_help_panel=_TEXT,
+    ),
+]
 Samples = Annotated[int, typer.Option(help="Calibration samples.", rich_help_panel=_TEXT)]
 MaxTokens = Annotated[
     int, typer.Option(help="Tokens of each sample, at most.", rich_help_panel=_TEXT)
@@ -146,6 +153,7 @@ def quantize(
     max_error: MaxError = None,
     device: Device = None,
     calibration: Calibration = None,
+    workload: Workload = None,
     samples: Samples = 512,
     max_tokens: MaxTokens = 512,
     seed: Seed = 0,
@@ -168,6 +176,8 @@ def quantize(
     bitsandbytes}, and GGUF likewise) where the installed engine has them: in vLLM they are plug-ins
     since 0.28 and 0.24.
     """
+    from whet.flow.hub import require_login
+    from whet.flow.publish import push
     from whet.flow.single import SingleRequest, quantize_single
 
     recipe_flags = {
@@ -197,7 +207,7 @@ def quantize(
     text = calibration_of(calibration, samples=samples, max_tokens=max_tokens, seed=seed)
     if compare:
         refuse(recipe_flags | after, "has no meaning with --compare, which makes every scheme")
-        run_comparison(model, out, compare_flags, text, device=device)
+        run_comparison(model, out, {**compare_flags, "--workload": workload}, text, device=device)
         return
     refuse(compare_flags, "belongs to --compare; add that, or leave this out")
     if private and push_to_hub is None:
@@ -206,12 +216,14 @@ def quantize(
         model=model,
         out=out,
         recipe=recipe_of(recipe_flags, text),
+        workload=workload,
         device=device,
         serve_check=serve_check is not False,
     )
+    if push_to_hub is not None:
+        require_login(push_to_hub)
     with ConsoleObserver() as observer:
         quantize_single(request, observer)
         if push_to_hub is not None:
-            from whet.flow.publish import push
-
-            observer.note(push(out, push_to_hub, private=private, observer=observer))
+            url = push(out, push_to_hub, private=private, observer=observer, base=model)
+            observer.note(url)

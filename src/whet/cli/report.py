@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from whet.cli.compare import is_comparison, report_comparison
 from whet.cli.finish import finish
 from whet.core.store import RunStore
 
@@ -18,7 +19,12 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    run_dir: Annotated[Path, typer.Argument(help="A folder that whet run made.")],
+    run_dir: Annotated[
+        Path, typer.Argument(help="A folder that whet run, or quantize --compare, made.")
+    ],
 ) -> None:
     """Print a run's tables and write its CSV, Parquet, Markdown and HTML again. Starts nothing."""
+    if is_comparison(run_dir):
+        report_comparison(run_dir, Console())
+        return
     finish(RunStore.read(run_dir), Console())

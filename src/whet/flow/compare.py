@@ -40,10 +40,9 @@ from whet.flow.served import (
     release_models,
     resolve_serving,
 )
+from whet.flow.single import warn_of_drift
 from whet.plan import check_disk
 from whet.quality import Encoder, QualityPlan, heldout_ids, measure_quality, tokens_needed
-
-_TOLERANCES = (0.01, 0.02, 0.05)
 
 
 def compare(request: CompareRequest, store: RunStore, observer: Observer) -> SchemeTable:
@@ -75,6 +74,7 @@ def quantize_schemes(job: CompareJob) -> None:
     if not todo:
         return
     job.observer.stage("quantize", ", ".join(todo))
+    _warn_of_drift(job)
     check_disk(store.root, sum(_bytes_of(job.source, recipe) for _, recipe in todo.values()))
     outcomes = quantize_many(
         job.folder,
@@ -93,6 +93,13 @@ def quantize_schemes(job: CompareJob) -> None:
                 f"{name}: {human_bytes(outcome.weight_bytes)}, {outcome.bits_per_weight:.2f} bits "
                 f"a weight, in {human_duration(outcome.seconds)}"
             )
+
+
+def _warn_of_drift(job: CompareJob) -> None:
+    workload = job.request.workload
+    if workload is not None:
+        spec = next(iter(job.request.recipes.values())).calibration  # the same for all of them
+        warn_of_drift(job.inputs.calibration, spec, workload, job.folder, job.observer)
 
 
 def measure_schemes(job: CompareJob) -> None:
@@ -142,7 +149,7 @@ def serve_schemes(job: CompareJob) -> None:
         heldout=job.inputs.heldout,
         tasks=job.inputs.tasks,
         baseline=None,
-        tolerances=_TOLERANCES,
+        tolerances=(),  # a table shows figures; a run's gate judges them
     )
     longest = min(tokens_needed(plan), job.source.max_position)
     todo = [Serving(name=SIXTEEN_BIT, path=job.folder, scheme=SIXTEEN_BIT, max_model_len=longest)]

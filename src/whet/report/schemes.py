@@ -8,7 +8,7 @@ from typing import Final
 
 from whet.core.records import Estimate, QuantizedCheckpoint, SchemeRow, SchemeTable, TaskScore
 from whet.core.units import human_bytes, human_duration
-from whet.report.text import DASH, EMPTY, Shown, number, percent, plural, shown
+from whet.report.text import DASH, EMPTY, Shown, number, one_line, percent, plural, shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +97,7 @@ def _tasks(tasks: tuple[TaskScore, ...]) -> Shown:
     change = ""
     if paired and any(task.p_value is not None for task in tasks):
         lost, gained = sum(lost or 0 for lost, _ in paired), sum(won or 0 for _, won in paired)
-        change = f"−{lost} +{gained} against 16 bit"
+        change = f"−{lost} +{gained}"
     return Shown(text=percent(right / asked), interval=change)
 
 
@@ -111,6 +111,11 @@ def _kernel(row: SchemeRow) -> str:
     if row.served is None:
         return DASH
     return ", ".join(dict.fromkeys(k.split(" ")[0] for k in row.served.kernels)) or "none named"
+
+
+def short_kernel(kernel: str) -> str:
+    """``Machete`` for ``MacheteLinearKernel``."""
+    return one_line(kernel).replace("LinearKernel", "")
 
 
 def reasons(row: SchemeRow) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from whet.report.schemes import (
     filled_columns,
     measured_on,
     scheme_lines,
+    short_kernel,
     told_reasons,
 )
 from whet.report.text import one_line
@@ -41,10 +42,10 @@ def _table(model: str, lines: Sequence[SchemeLine], width: int) -> Table:
     for at in kept:
         heading = HEADINGS[at]
         made.add_column(f"{heading.name}\n{heading.unit}", justify="right", no_wrap=True)
-    made.add_column("kernel", no_wrap=True)
+    made.add_column("kernel", overflow="fold")
     for line in lines:
         figures = [Text(line.figures[at].marked) for at in kept]
-        made.add_row(Text(one_line(line.name)), *figures, Text(one_line(line.kernel)))
+        made.add_row(Text(one_line(line.name)), *figures, Text(short_kernel(line.kernel)))
     return made
 
 
@@ -58,7 +59,7 @@ def _fitting(lines: Sequence[SchemeLine], width: int) -> list[int]:
         if at in filled
     }
     names = max(len(line.name) for line in lines) + _GAP
-    kernels = max(len(line.kernel) for line in lines) + _GAP
+    kernels = max(len(short_kernel(line.kernel)) for line in lines) + _GAP
     places = {heading.name: at for at, heading in enumerate(HEADINGS)}
     order = [places[name] for name in _DROP_ORDER if places[name] in wide]
     while order and sum(wide.values()) + names + kernels > width:

@@ -16,6 +16,7 @@ from whet.report.schemes import (
     filled_columns,
     measured_on,
     scheme_lines,
+    short_kernel,
     task_names,
     told_reasons,
 )
@@ -43,6 +44,7 @@ def render_schemes(table: SchemeTable) -> str:
             columns=[(at, HEADINGS[at]) for at in filled_columns(lines)],
             lines=lines,
             reasons=told_reasons(table),
+            short_kernel=short_kernel,
             measured_on=measured_on(table),
             tasks=task_names(table),
             charts=scheme_charts(table, look),
