@@ -1,0 +1,137 @@
+"""The model card of a published checkpoint: what it is, how it was made, how to serve it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from whet import __version__
+from whet.core.records import CalibrationFacts, QuantizedCheckpoint, UnitError
+from whet.core.units import human_bytes, human_duration
+
+CARD: Final = "README.md"
+MARK: Final = "<!-- Written by whet. Without this line, whet leaves the card as it is. -->"
+
+_LICENSE_KEYS: Final = ("license", "license_name", "license_link")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lineage:
+    """What the checkpoint was made of: a hub id where there is one, and the licence it names."""
+
+    base_model: str | None = None
+    license: tuple[tuple[str, str], ...] = ()
+
+
+def licence_of(metadata: object) -> tuple[tuple[str, str], ...]:
+    """The licence keys of a card's metadata that are text."""
+    found = metadata if isinstance(metadata, dict) else {}
+    return tuple((key, found[key]) for key in _LICENSE_KEYS if isinstance(found.get(key), str))
+
+
+def read_front_matter(text: str) -> dict[str, Any]:
+    """The YAML at the head of a card; empty where there is none that can be read."""
+    head, *rest = text.removeprefix("\ufeff").lstrip().split("---\n", 2)
+    if head or len(rest) < 2:
+        return {}
+    try:
+        found = yaml.safe_load(rest[0])
+    except yaml.YAMLError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def model_card(done: QuantizedCheckpoint, repo: str, lineage: Lineage) -> str:
+    """The card as it is uploaded; every figure is the record's."""
+    parts = [
+        f"---\n{yaml.safe_dump(_metadata(done, lineage), sort_keys=False)}---",
+        MARK,
+        f"# {repo.rpartition('/')[2]}",
+        _opening(done, lineage),
+        "## Serve it",
+        f"```\nvllm serve {repo}{' --kv-cache-dtype fp8' if done.kv_cache == 'fp8' else ''}\n```",
+        "## How it was made",
+        _table(("", ""), list(_recipe(done))),
+        *_errors(done.units),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _metadata(done: QuantizedCheckpoint, lineage: Lineage) -> dict[str, Any]:
+    base = {"base_model": lineage.base_model, "base_model_relation": "quantized"}
+    tags = ["whet", "vllm", "compressed-tensors", done.scheme.lower(), done.method]
+    return {
+        **dict(lineage.license),
+        **(base if lineage.base_model else {}),
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": list(dict.fromkeys(tags)),
+    }
+
+
+def _opening(done: QuantizedCheckpoint, lineage: Lineage) -> str:
+    source = f"[{lineage.base_model}](https://huggingface.co/{lineage.base_model})"
+    of = source if lineage.base_model else "a 16-bit checkpoint"
+    return (
+        f"{of}, quantized to {done.scheme} with {done.method}: {human_bytes(done.weight_bytes)}, "
+        f"{done.bits_per_weight:.2f} bits a weight of the decoder's linear layers, in the "
+        "compressed-tensors format."
+    )
+
+
+def _recipe(done: QuantizedCheckpoint) -> Iterator[tuple[str, str]]:
+    group = "" if done.group_size is None else f", groups of {done.group_size}"
+    yield "recipe", f"{done.method} {done.scheme}{group}"
+    if done.kept_scheme is not None:
+        kept = sum(unit.kept for unit in done.units)
+        yield "kept wider", f"{kept} of {len(done.units)} units in {done.kept_scheme}"
+    if done.kv_cache is not None:
+        yield "KV cache", f"{done.kv_cache}, calibrated scales"
+    if done.calibration is not None:
+        yield "calibration", _calibration(done.calibration)
+    yield "made by", f"whet {__version__} in {human_duration(done.seconds)} on {done.device}"
+    yield "source weights", f"sha256 `{done.source_weights_sha256}`"
+    yield "these weights", f"sha256 `{done.weights_sha256}`"
+
+
+def _calibration(facts: CalibrationFacts) -> str:
+    form = f" ({facts.form})" if facts.form else ""
+    return (
+        f"{facts.samples} samples{form}, {facts.tokens} tokens, at most {facts.max_tokens} each, "
+        f"seed {facts.seed}, from `{Path(facts.source).name}`, sha256 `{facts.sha256}`"
+    )
+
+
+def _errors(units: Sequence[UnitError]) -> Iterator[str]:
+    """The errors by kind of unit; nothing where none was measured."""
+    if not units:
+        return
+    kinds: dict[str, list[UnitError]] = {}
+    for unit in units:
+        kinds.setdefault(unit.unit.rpartition(".")[2], []).append(unit)
+    rows = [
+        (
+            kind,
+            str(len(found)),
+            f"{statistics.median(unit.error for unit in found):.2e}",
+            f"{statistics.median(unit.rtn_error for unit in found):.2e}",
+            f"{max(unit.error for unit in found):.2e}",
+        )
+        for kind, found in kinds.items()
+    ]
+    yield "## Output error"
+    yield _table(("unit", "layers", "median", "round to nearest", "largest"), rows)
+    yield (
+        "‖X(W−Ŵ)ᵀ‖² / ‖XWᵀ‖² on the calibration text, of linear layers that an engine runs as "
+        "one. It compares recipes; it says nothing about answers, which have to be measured."
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
