@@ -241,6 +241,11 @@ def break_record(folder: Path) -> None:
     (folder / RECORD).write_text('{"files": {}}')
 
 
+def flatten_record(folder: Path) -> None:
+    record = json.loads((folder / RECORD).read_text())
+    (folder / RECORD).write_text(json.dumps({**record, "files": list(record["files"])}))
+
+
 def remove_record(folder: Path) -> None:
     (folder / RECORD).unlink()
 
@@ -249,7 +254,7 @@ def lose_file(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
 
 
-@pytest.mark.parametrize("harm", [break_record, remove_record, lose_file])
+@pytest.mark.parametrize("harm", [break_record, flatten_record, remove_record, lose_file])
 def test_only_a_finished_checkpoint_is_pushed(
     harm: Callable[[Path], None], hub: Hub, checkpoint: Path
 ) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from whet.core.errors import CheckpointError, UsageError, WhetError
+from whet.core.errors import CheckpointError, StorageError, UsageError
 from whet.core.protocols import Observer
 from whet.core.records import QuantizedCheckpoint, decode, encode
 from whet.core.units import human_bytes
@@ -71,18 +71,19 @@ def _read_finished(folder: Path) -> _Finished:
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         done = decode(QuantizedCheckpoint, record["quantized"])
-        sizes = {name: (folder / name).stat().st_size for name in record["files"]}
-    except (OSError, ValueError, KeyError, TypeError, WhetError) as error:
+        listed = {str(name): int(size) for name, size in record["files"].items()}
+        held = {name: (folder / Path(name).name).stat().st_size for name in listed}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StorageError) as error:
         raise CheckpointError(
             f"{folder} is not a finished whet checkpoint; give the folder that whet quantize wrote"
         ) from error
-    changed = [name for name, size in record["files"].items() if sizes[name] != size]
-    if changed or any(Path(name).name != name for name in sizes):
+    changed = [name for name, size in listed.items() if held[name] != size]
+    if changed:
         raise CheckpointError(
-            f"{folder} changed since it was quantized ({', '.join(changed) or 'its file names'}); "
-            "quantize again and push that"
+            f"{folder} changed since it was quantized ({', '.join(changed)}); quantize again and "
+            "push that"
         )
-    names = tuple(name for name in sizes if name != CARD)
+    names = tuple(Path(name).name for name in listed if Path(name).name != CARD)
     return _Finished(folder=folder, record=record, done=done, names=names)
 
 

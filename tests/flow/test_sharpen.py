@@ -1,0 +1,76 @@
+"""The quantized checkpoints of a run, and what is said of the text they were fitted on."""
+
+from __future__ import annotations
+
+import json
+import pydoc_data.topics
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flow.stage import FakeEngine, tiny_spec
+from whet.core.protocols import Silent
+from whet.core.records import QuantizedCheckpoint
+from whet.core.store import RunStore
+from whet.demo import pair_paths, write_inputs
+from whet.flow.prepare import prepare
+from whet.flow.sharpen import quantize_recipes
+
+
+@dataclass
+class Heard(Silent):
+    """An observer that remembers what it was warned of."""
+
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+
+@pytest.fixture(autouse=True)
+def _engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whet.flow.prepare.get_engine", lambda _name: FakeEngine())
+
+
+def sharpen(folder: Path, source: Path, **change: Any) -> tuple[QuantizedCheckpoint, list[str]]:
+    """Quantize in a run whose calibration text is ``source``; the record and the warnings."""
+    calibration = {"source": str(source), "samples": 64, "max_tokens": 256}
+    spec = tiny_spec(
+        folder,
+        recipes={"small": {"method": "awq", "clip": False, "calibration": calibration}},
+        variants={"fp16": {}, "small": {"weights": "small"}},
+        **change,
+    )
+    heard = Heard()
+    with RunStore.open(folder / "run") as store:
+        quantize_recipes(prepare(spec, store, heard, skip_infeasible=False))
+        done = store.get("quantized", "small", QuantizedCheckpoint)
+    assert done is not None
+    return done, heard.warnings
+
+
+def test_far_calibration_is_said_and_kept(tmp_path: Path) -> None:
+    """Real text of two kinds, to the demo's tokenizer and model."""
+    write_inputs(tmp_path / "inputs")
+    other = tmp_path / "topics.txt"
+    other.write_text("\n".join(pydoc_data.topics.topics.values()), encoding="utf-8")
+    target = {"target": str(pair_paths()[0])}
+    workload = {"pool": str(tmp_path / "inputs" / "workload.jsonl")}
+    done, warnings = sharpen(tmp_path, other, model=target, workload=workload)
+    (kept,) = done.warnings
+    assert kept.startswith("the calibration text topics.txt is far from the workload's workload.js")
+    assert "the model's own perplexity is" in kept
+    assert warnings == [f"small: {kept}"]
+
+
+def test_what_the_reader_noticed_is_said_too(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    rows = [{"messages": [{"role": "user", "content": f"the order {i}"}]} for i in range(8)]
+    log.write_text("\n".join(map(json.dumps, rows)) + '\n{"messages": [', encoding="utf-8")
+    done, warnings = sharpen(tmp_path, log)
+    assert done.warnings == (
+        f"the last line of {log} is torn and was left out; nothing else of it is lost",
+    )
+    assert warnings == [f"small: {done.warnings[0]}"]
