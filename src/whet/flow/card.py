@@ -76,7 +76,7 @@ def _metadata(done: QuantizedCheckpoint, lineage: Lineage) -> dict[str, Any]:
 
 def _opening(done: QuantizedCheckpoint, lineage: Lineage) -> str:
     source = f"[{lineage.base_model}](https://huggingface.co/{lineage.base_model})"
-    of = source if lineage.base_model else "a 16-bit checkpoint"
+    of = source if lineage.base_model else "A 16-bit checkpoint"
     return (
         f"{of}, quantized to {done.scheme} with {done.method}: {human_bytes(done.weight_bytes)}, "
         f"{done.bits_per_weight:.2f} bits a weight of the decoder's linear layers, in the "
