@@ -20,7 +20,7 @@ from tests.scripted_server import ScriptedServer, scripted_server
 from whet.cli.main import main
 from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine
-from whet.flow import prepare
+from whet.flow import prepare, served
 
 
 @dataclass
@@ -64,7 +64,7 @@ def _stub() -> None:
     if _take(words, "--hang-at"):
         engine.hang_at = words.pop(0)
     sys.argv[1:] = words
-    prepare.get_engine = lambda _name: engine
+    prepare.get_engine = served.get_engine = lambda _name: engine
     main()
 
 

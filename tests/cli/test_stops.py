@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import os
 import resource
 import signal
@@ -109,6 +110,20 @@ def test_ctrl_c_outside_a_trial(tmp_path: Path, stub: Stub) -> None:
     process = stub("--hang-at", "fp16", "run", spec, "-o", tmp_path)
     said = stopped(process, signal.SIGINT, at="serving fp16").sentence(Interrupted.exit_code)
     assert said == "stopped by Ctrl-C; what was measured is kept, go on with --resume"
+
+
+def test_a_stopped_comparison_tells_what_it_has(tmp_path: Path, pair: Path, stub: Stub) -> None:
+    (tmp_path / "text.txt").write_text("the parcel arrived on friday " * 40)
+    words = ["--compare", "--schemes", "w4a16-rtn", "--device", "cpu"]
+    text = ["--calibration", tmp_path / "text.txt"]
+    process = stub(
+        "--hang-at", "16bit", "quantize", pair / "target", tmp_path / "out", *words, *text
+    )
+    said = stopped(process, signal.SIGINT, at="serving 16bit").sentence(Interrupted.exit_code)
+    assert said == "stopped on request; what was finished is kept, and the same command goes on"
+    rows = list(csv.DictReader((tmp_path / "out" / "schemes.csv").read_text().splitlines()))
+    assert float(rows[1]["kl"]) > 0
+    assert rows[1]["not_served"] == "not done yet; the same command goes on"
 
 
 def test_a_stop_outside_the_trials_is_heard_in_the_event_loop() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.stage import FakeEngine
+from whet import quant
 from whet.core.errors import EngineStartError, StorageError, UsageError
 from whet.core.protocols import Silent
 from whet.core.records import Distances, ResolvedEngine, SchemeTable, Variant, decode
@@ -151,6 +152,29 @@ def test_a_stopped_comparison_goes_on_and_measures_nothing_twice(
     assert engine.started == ["16bit", "w4a16-rtn", "w8a8"]
     monkeypatch.setattr(story, "measure_quality", None)
     assert run(asked, out).rows == table.rows, "a finished one is only read"
+
+
+def test_a_host_that_is_short_of_memory_takes_more_passes(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = request(files, "w4a16-awq", "w8a8", "fp8-dynamic", tasks=False)
+    whole = run(asked, tmp_path / "whole")
+    passes: list[list[str]] = []
+    quantize_many = quant.quantize_many
+
+    def counted(source: Path, wanted: Any, **more: Any) -> Any:
+        passes.append(list(wanted))
+        return quantize_many(source, wanted, **more)
+
+    monkeypatch.setattr("whet.quant.quantize_many", counted)
+    monkeypatch.setattr(story, "_HOST_SHARE", 0.0)
+    parts = run(asked, tmp_path / "parts")
+    assert passes == [["w4a16-awq"], ["w8a8"], ["fp8-dynamic"]]
+    hashes = [
+        [r.checkpoint.weights_sha256 for r in t.rows[1:] if r.checkpoint] for t in (whole, parts)
+    ]
+    assert len(hashes[0]) == 3
+    assert hashes[0] == hashes[1]
 
 
 def test_schemes_that_the_shapes_cannot_take_say_why(files: Path, tmp_path: Path) -> None:

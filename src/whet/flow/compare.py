@@ -6,10 +6,12 @@ where a stopped one left off.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from typing import Final
+
+import psutil
 
 from whet.core.errors import (
     CheckpointError,
@@ -29,7 +31,7 @@ from whet.core.records import (
 )
 from whet.core.spec import SIXTEEN_BIT, RecipeSpec
 from whet.core.store import RunStore, write_json
-from whet.core.units import human_bytes, human_duration
+from whet.core.units import GB, human_bytes, human_duration
 from whet.flow.compare_job import CompareJob, CompareRequest, prepare_comparison
 from whet.flow.scheme_table import scheme_table
 from whet.flow.served import (
@@ -43,6 +45,9 @@ from whet.flow.served import (
 from whet.flow.single import warn_of_drift
 from whet.plan import check_disk
 from whet.quality import Encoder, QualityPlan, heldout_ids, measure_quality, tokens_needed
+
+_HOST_SHARE: Final = 0.5
+_SHARD_BYTES: Final = 4 * GB
 
 
 def compare(request: CompareRequest, store: RunStore, observer: Observer) -> SchemeTable:
@@ -62,12 +67,10 @@ def compare(request: CompareRequest, store: RunStore, observer: Observer) -> Sch
 
 
 def quantize_schemes(job: CompareJob) -> None:
-    """Write every scheme that is not there yet, from one pass over the calibration text."""
-    from whet.quant import quantize_many
-
+    """Write every scheme that is not there yet, from as few passes over the calibration text."""
     store = job.store
     todo = {
-        name: (store.path(name).resolve(), recipe)
+        name: recipe
         for name, recipe in job.request.recipes.items()
         if not (store.done("quantized", name) and store.path(name).is_dir())
     }
@@ -75,24 +78,46 @@ def quantize_schemes(job: CompareJob) -> None:
         return
     job.observer.stage("quantize", ", ".join(todo))
     _warn_of_drift(job)
-    check_disk(store.root, sum(_bytes_of(job.source, recipe) for _, recipe in todo.values()))
+    check_disk(store.root, sum(_bytes_of(job.source, recipe) for recipe in todo.values()))
+    for names in _passes(job.source, todo):
+        _quantize(job, names)
+
+
+def _passes(source: ModelFacts, todo: Mapping[str, RecipeSpec]) -> list[list[str]]:
+    """Schemes that are made together: each holds a shard on the host until it is full."""
+    room = psutil.virtual_memory().available * _HOST_SHARE
+    passes: list[list[str]] = []
+    held = 0
+    for name, recipe in todo.items():
+        shard = min(_SHARD_BYTES, _bytes_of(source, recipe))
+        if not passes or held + shard > room:
+            passes.append([])
+            held = 0
+        passes[-1].append(name)
+        held += shard
+    return passes
+
+
+def _quantize(job: CompareJob, names: Sequence[str]) -> None:
+    from whet.quant import quantize_many
+
     outcomes = quantize_many(
         job.folder,
-        todo,
+        {name: (job.store.path(name).resolve(), job.request.recipes[name]) for name in names},
         calibration=job.inputs.calibration,
         progress=lambda step, total: job.observer.progress("layers", step, total),
         device=job.request.device,
     )
     for name, outcome in outcomes.items():
         if isinstance(outcome, WhetError):
-            store.note("quantized", name, status="failed", reason=str(outcome))
+            job.store.note("quantized", name, status="failed", reason=str(outcome))
             job.observer.warn(f"{name}: {outcome}")
-        else:
-            store.put("quantized", name, outcome)
-            job.observer.note(
-                f"{name}: {human_bytes(outcome.weight_bytes)}, {outcome.bits_per_weight:.2f} bits "
-                f"a weight, in {human_duration(outcome.seconds)}"
-            )
+            continue
+        job.store.put("quantized", name, outcome)
+        job.observer.note(
+            f"{name}: {human_bytes(outcome.weight_bytes)}, {outcome.bits_per_weight:.2f} bits "
+            f"a weight, in {human_duration(outcome.seconds)}"
+        )
 
 
 def _warn_of_drift(job: CompareJob) -> None:
@@ -105,7 +130,7 @@ def _warn_of_drift(job: CompareJob) -> None:
 def measure_schemes(job: CompareJob) -> None:
     """The distances of every written scheme from the source, on the same held-out text."""
     store = job.store
-    todo = {name: done for name, done in job.made.items() if not store.done("distances", name)}
+    todo = [name for name in job.made if not store.done("distances", name)]
     if not todo:
         return
     from whet.quality.distance import DistanceMeter
@@ -119,8 +144,8 @@ def measure_schemes(job: CompareJob) -> None:
             store.note("distances", name, status="failed", reason=str(error))
         job.observer.warn(str(error))
         return
-    for name, done in todo.items():
-        _measure(job, name, partial(meter.measure, Path(done.path)))
+    for name in todo:
+        _measure(job, name, partial(meter.measure, store.path(name)))
 
 
 def _measure(job: CompareJob, name: str, measure: Callable[..., Distances]) -> None:
@@ -153,12 +178,12 @@ def serve_schemes(job: CompareJob) -> None:
     )
     longest = min(tokens_needed(plan), job.source.max_position)
     todo = [Serving(name=SIXTEEN_BIT, path=job.folder, scheme=SIXTEEN_BIT, max_model_len=longest)]
-    for name, done in job.made.items():
+    for name in job.made:
         recipe = job.request.recipes[name]
         todo.append(
             Serving(
                 name=name,
-                path=Path(done.path),
+                path=job.store.path(name).resolve(),
                 scheme=recipe.stored_scheme,
                 kv_cache=recipe.kv_cache,
                 max_model_len=longest,
