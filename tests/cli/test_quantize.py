@@ -8,10 +8,12 @@ import random
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from tests.checkpoint_factory import write_tiny_llama
 from tests.cli.stage import Whet
 from tests.flow.stage import FakeEngine
+from tests.hub_standin import TOKEN, hub_standin
 from whet.core.errors import EngineStartError, QuantizationError, StorageError, UsageError
 
 USAGE = UsageError.exit_code
@@ -156,6 +158,22 @@ def test_a_push_that_cannot_be_is_refused_before_any_work(
     said = whet("quantize", model, "out", "--push-to-hub", "me/../it").sentence(USAGE)
     assert "'me/../it' cannot be the name of a repository" in said
     assert not Path("out").exists()
+
+
+def test_a_checkpoint_is_made_and_pushed(
+    whet: Whet, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with hub_standin() as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        words = ["--method", "rtn", "--no-serve-check", "--push-to-hub", "alice/tiny", "--private"]
+        said = whet("quantize", model, "out", *words)
+    assert said.code == 0, said.err
+    assert "alice/tiny" in said.out
+    sent = hub.repos["alice/tiny"]
+    assert sent.private
+    assert sent.files["model.safetensors"] == (tmp_path / "out/model.safetensors").read_bytes()
 
 
 def test_a_comparison_without_a_single_scheme(whet: Whet, tmp_path: Path, model: Path) -> None:
