@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.engines.conftest import make_variant
 from whet.core.errors import EngineStartError, UsageError
 from whet.core.records import ResolvedEngine, Speculation, Variant
 from whet.core.spec import EngineSpec
-from whet.engines import get_engine, vllm_flags
+from whet.engines import get_engine, vllm_flags, vllm_limits
 from whet.engines.vllm import VllmEngine, find_installed, model_name
 from whet.engines.vllm_limits import Installed, limitation, version_tuple
 
@@ -184,3 +185,19 @@ def test_versions_with_suffixes() -> None:
 def test_an_unknown_engine_is_named_with_its_neighbour() -> None:
     with pytest.raises(UsageError, match="did you mean 'vllm'"):
         get_engine("vlm")
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"scheme": "FP8", "recipe_schemes": ("FP8",)}, "FP8_DYNAMIC"),
+        ({"args": (("kv_cache_dtype", "fp8"),)}, "FP8 KV cache"),
+        ({"scheme": "mixed", "recipe_schemes": ("W4A16", "W8A16")}, "W8A16"),
+    ],
+)
+def test_what_this_kind_of_cpu_cannot_serve_is_said_before_a_start(
+    change: dict[str, Any], word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_limits, "without_avx512", lambda: True)
+    assert word in (refused(**change) or "")
+    assert refused(CUDA, gpu=True, **change) is None

@@ -124,6 +124,11 @@ class RecipeSpec(_Strict):
         return f"{self.method} {self.scheme}{group}{mixed}{cache}"
 
     @property
+    def schemes(self) -> tuple[str, ...]:
+        """The scheme, and a mixed recipe's wider form after it."""
+        return (self.scheme,) if self.mixed is None else (self.scheme, self.mixed.keep)
+
+    @property
     def stored_scheme(self) -> str:
         """The scheme as it is told from the stored tensors (``StoredWeights.scheme``)."""
         if self.mixed is not None and self.mixed.keep != SIXTEEN_BIT:

@@ -180,7 +180,7 @@ def _environment(variant: Variant, device: str) -> dict[str, str]:
         env["HF_HUB_OFFLINE"] = "1"
     if device == "cpu" and "kv_cache_memory_bytes" not in dict(variant.engine_args):
         env["VLLM_CPU_KVCACHE_SPACE"] = str(_cpu_cache_gib())
-    if device == "cpu" and variant.scheme == "W4A16" and vllm_int4_cpu.needed():
+    if device == "cpu" and variant.scheme in ("W4A16", "mixed") and vllm_int4_cpu.without_avx512():
         env["VLLM_DISABLED_KERNELS"] = vllm_int4_cpu.REPLACED
     return {**env, **_ambient(os.environ), **dict(variant.env)}
 

@@ -20,7 +20,7 @@ _OUTPUT_MULTIPLE: Final = 16
 
 
 @cache
-def needed() -> bool:
+def without_avx512() -> bool:
     """Whether this is an x86 CPU without AVX-512, on which vLLM's own W4A16 kernel is missing."""
     try:
         words = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
@@ -53,7 +53,7 @@ def _kernel_class() -> type[Any]:
     from vllm.scalar_type import scalar_types
 
     class TorchInt4LinearKernel(MPLinearKernel):
-        """Symmetric int4 (stored as value + 8), one scale a group: ``y = x · (q − 8)ᵀ · s``."""
+        """int4 in groups: ``y = x · ((q − 8) · s + z)ᵀ``, z = (8 − zero) · s and 0 if symmetric."""
 
         @classmethod
         def get_min_capability(cls) -> int:
@@ -61,8 +61,8 @@ def _kernel_class() -> type[Any]:
 
         @classmethod
         def can_implement(cls, c: Any) -> tuple[bool, str | None]:
-            if c.weight_type != scalar_types.uint4b8 or c.zero_points:
-                return False, "only symmetric 4-bit weights"
+            if c.weight_type not in (scalar_types.uint4b8, scalar_types.uint4):
+                return False, "only 4-bit weights"
             if c.group_size not in _GROUP_SIZES:
                 return False, f"group size {c.group_size} is none of {_GROUP_SIZES}"
             inputs, outputs = c.partition_weight_shape
@@ -80,8 +80,16 @@ def _kernel_class() -> type[Any]:
             if scales.output_dim == 0:
                 scales.data = scales.data.t()
             packed.data = torch.ops.aten._convert_weight_to_int4pack_for_cpu(values.contiguous(), 1)
+            shift = torch.zeros_like(scales.data)
+            if self.config.zero_points:
+                zeros = getattr(layer, str(self.w_zp_name))
+                levels = unpack_quantized_values_into_int32(
+                    zeros.data, self.config.weight_type, zeros.packed_dim
+                )
+                levels = levels.t() if zeros.output_dim == 0 else levels
+                shift = (8 - levels).to(scales.dtype) * scales.data
             # Only the bfloat16 path is vectorised; the others are 30 times slower.
-            pairs = torch.stack([scales.data, torch.zeros_like(scales.data)], dim=-1)
+            pairs = torch.stack([scales.data, shift], dim=-1)
             scales.data = pairs.to(torch.bfloat16).contiguous()
 
         def apply_weights(self, layer: Any, x: Any, bias: Any = None) -> Any:

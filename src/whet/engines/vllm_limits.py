@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from whet.core.records.engine import ResolvedEngine, Scalar, Variant
+from whet.engines.vllm_int4_cpu import without_avx512
 
 OLDEST: Final = (0, 26)
 _MEDUSA_UNTIL: Final = (0, 33)
@@ -60,16 +61,35 @@ def _weights(variant: Variant, device: str) -> str | None:
     quantization = str(args.get("quantization", ""))
     if quantization in _NO_EFFECT:
         return _NO_EFFECT[quantization]
-    if device != "cpu":
-        return None
-    if quantization in _CPU_QUANTIZATION:
-        return _CPU_QUANTIZATION[quantization]
-    if variant.scheme == "W8A16":
-        return "vLLM has no W8A16 kernel for a CPU; use W4A16 or W8A8-INT8"
+    return _cpu_weights(variant) if device == "cpu" else None
+
+
+def _cpu_weights(variant: Variant) -> str | None:
+    args = dict(variant.engine_args)
+    quantization = str(args.get("quantization", ""))
     backend = str(args.get("attention_backend", "CPU_ATTN"))
-    if backend.upper() != "CPU_ATTN":
-        return f"vLLM ignores --attention-backend {backend} on a CPU; leave it out"
-    return None
+    eight_bit_cache = str(args.get("kv_cache_dtype", "")).startswith("fp8")
+    rules = (
+        (quantization in _CPU_QUANTIZATION, _CPU_QUANTIZATION.get(quantization, "")),
+        (
+            variant.scheme == "W8A16" or "W8A16" in variant.recipe_schemes,
+            "vLLM has no W8A16 kernel for a CPU; use W4A16 or W8A8",
+        ),
+        # These two were seen on 0.32: such a CPU's build leaves the operations out.
+        (
+            "FP8" in variant.recipe_schemes and without_avx512(),
+            "vLLM's FP8 with fixed input scales needs AVX-512 on a CPU; use FP8_DYNAMIC or W8A8",
+        ),
+        (
+            eight_bit_cache and without_avx512(),
+            "vLLM's FP8 KV cache needs AVX-512 on a CPU; leave kv_cache_dtype out",
+        ),
+        (
+            backend.upper() != "CPU_ATTN",
+            f"vLLM ignores --attention-backend {backend} on a CPU; leave it out",
+        ),
+    )
+    return next((sentence for holds, sentence in rules if holds), None)
 
 
 def _speculation(variant: Variant, device: str, installed: Installed) -> str | None:

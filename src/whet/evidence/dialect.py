@@ -30,7 +30,7 @@ _WNA16_FALLBACK: Final = frozenset(
     {"ConchLinearKernel", "ExllamaLinearKernel", "TritonW4A16LinearKernel", "HummingLinearKernel"}
 )
 
-KERNELS: Final = {
+_BY_SCHEME: Final = {
     "W4A16": SchemeKernels(
         native=frozenset(
             {
@@ -75,6 +75,15 @@ KERNELS: Final = {
                 "HummingFP8ScaledMMLinearKernel",
             }
         ),
+    ),
+}
+
+# A mixed checkpoint names a kernel for each of its schemes, and none of them may be a fallback.
+KERNELS: Final = {
+    **_BY_SCHEME,
+    "mixed": SchemeKernels(
+        native=frozenset().union(*(kernels.native for kernels in _BY_SCHEME.values())),
+        fallback=frozenset().union(*(kernels.fallback for kernels in _BY_SCHEME.values())),
     ),
 }
 

@@ -177,15 +177,13 @@ def serve_schemes(job: CompareJob) -> None:
         tolerances=(),  # a table shows figures; a run's gate judges them
     )
     longest = min(tokens_needed(plan), job.source.max_position)
-    todo = [Serving(name=SIXTEEN_BIT, path=job.folder, scheme=SIXTEEN_BIT, max_model_len=longest)]
+    todo = [Serving(name=SIXTEEN_BIT, path=job.folder, recipe=None, max_model_len=longest)]
     for name in job.made:
-        recipe = job.request.recipes[name]
         todo.append(
             Serving(
                 name=name,
                 path=job.store.path(name).resolve(),
-                scheme=recipe.stored_scheme,
-                kv_cache=recipe.kv_cache,
+                recipe=job.request.recipes[name],
                 max_model_len=longest,
             )
         )

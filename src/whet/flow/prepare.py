@@ -145,16 +145,19 @@ def _variant(
             draft_path=draft.path if uses_draft and draft else None,
             options=tuple(item.speculation.options.items()),
         )
-    sixteen = item.weights == SIXTEEN_BIT
+    recipe = None if item.weights == SIXTEEN_BIT else spec.recipes[item.weights]
+    # Scales of keys and values are in the checkpoint to be used.
+    cache = {"kv_cache_dtype": recipe.kv_cache} if recipe and recipe.kv_cache else {}
     return Variant(
         name=name,
         weights=item.weights,
-        scheme=target.stored.scheme if sixteen else spec.recipes[item.weights].stored_scheme,
-        model_path=target.path if sixteen else str(quantized_path(root, item.weights)),
+        scheme=target.stored.scheme if recipe is None else recipe.stored_scheme,
+        model_path=target.path if recipe is None else str(quantized_path(root, item.weights)),
         speculation=speculation,
         prefix_cache=item.prefix_cache,
-        engine_args=tuple({**spec.engine.args, **item.args}.items()),
+        engine_args=tuple({**cache, **spec.engine.args, **item.args}.items()),
         env=tuple(public_env({**spec.engine.env, **item.env}).items()),
+        recipe_schemes=() if recipe is None else recipe.schemes,
     )
 
 

@@ -22,12 +22,11 @@ _CHECK_TOKENS = 2048
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Serving:
-    """A checkpoint folder, and what an engine must be told of it."""
+    """A checkpoint folder and what an engine must be told of it; no ``recipe`` is 16 bit."""
 
     name: str
     path: Path
-    scheme: str
-    kv_cache: str | None = None
+    recipe: RecipeSpec | None
     max_model_len: int
 
 
@@ -57,8 +56,7 @@ def check_served(
     serving = Serving(
         name=folder.name,
         path=folder,
-        scheme=recipe.stored_scheme,
-        kv_cache=recipe.kv_cache,
+        recipe=recipe,
         max_model_len=min(_CHECK_TOKENS, read_facts(folder).max_position),
     )
     spec = spec or EngineSpec()
@@ -103,15 +101,17 @@ def engine_words(resolved: ResolvedEngine) -> str:
 
 
 def _variant(serving: Serving, spec: EngineSpec) -> Variant:
+    recipe = serving.recipe
     return Variant(
         name=serving.name,
-        weights=SIXTEEN_BIT if serving.scheme == SIXTEEN_BIT else serving.name,
-        scheme=serving.scheme,
+        weights=SIXTEEN_BIT if recipe is None else serving.name,
+        scheme=SIXTEEN_BIT if recipe is None else recipe.stored_scheme,
         model_path=str(serving.path),
         speculation=None,
         prefix_cache=False,
         engine_args=tuple({**_defaults(serving), **spec.args}.items()),
         env=tuple(public_env(spec.env).items()),
+        recipe_schemes=() if recipe is None else recipe.schemes,
     )
 
 
@@ -120,6 +120,6 @@ def _defaults(serving: Serving) -> dict[str, Scalar]:
     args: dict[str, Scalar] = {"max_model_len": serving.max_model_len, "enforce_eager": True}
     if find_device().kind == "cpu" and (dtype := cpu_dtype()) != "auto":
         args["dtype"] = dtype
-    if serving.kv_cache is not None:
-        args["kv_cache_dtype"] = serving.kv_cache
+    if serving.recipe is not None and serving.recipe.kv_cache is not None:
+        args["kv_cache_dtype"] = serving.recipe.kv_cache
     return args

@@ -224,6 +224,7 @@ class Making:
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             kept_scheme=None if recipe.mixed is None else recipe.mixed.keep,
             kv_cache=recipe.kv_cache,
+            warnings=() if calibration is None else calibration.facts.warnings,
         )
 
     def _timed(self, done: QuantizedCheckpoint, shared: Clock | None) -> QuantizedCheckpoint:

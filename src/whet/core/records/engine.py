@@ -21,7 +21,8 @@ class Speculation:
 class Variant:
     """One serving configuration, resolved: every lever has a value, nothing is left to a default.
 
-    ``weights`` is ``16bit`` or the name of a quantization recipe; ``scheme`` what is stored there.
+    ``weights`` is ``16bit`` or the name of a quantization recipe; ``scheme`` what is stored there,
+    and ``recipe_schemes`` the recipe's own words for it, a mixed recipe's wider form after it.
     ``engine_args`` are the engine's own flags without dashes (``max_model_len``), spec-wide ones
     first, the variant's own after.
     """
@@ -34,6 +35,7 @@ class Variant:
     prefix_cache: bool
     engine_args: tuple[tuple[str, Scalar], ...] = ()
     env: tuple[tuple[str, str], ...] = ()
+    recipe_schemes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
