@@ -22,7 +22,6 @@ from whet.core.units import NS_PER_S
 ROOT: Final = Path(__file__).resolve().parent.parent
 _PEER_SCRIPT: Final = Path(__file__).with_name("peer_llmcompressor.py")
 _SAMPLE_S: Final = 0.02
-_LIMIT_S: Final = 4 * 3600
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,8 +137,8 @@ def peer_tool(python: str, python_path: str | None) -> Tool:
     )
 
 
-def run_job(tool: Tool, job: Job, scratch: Path) -> Spent:
-    """Run ``job`` to its end. Raises ``JobError`` with the process' last words."""
+def run_job(tool: Tool, job: Job, scratch: Path, *, limit_s: float) -> Spent:
+    """Run ``job`` to its end, or for ``limit_s``. Raises ``JobError`` with its last words."""
     scratch.mkdir(parents=True, exist_ok=True)
     told, answer, log = (scratch / name for name in ("job.json", "result.json", "log.txt"))
     answer.unlink(missing_ok=True)
@@ -153,10 +152,13 @@ def run_job(tool: Tool, job: Job, scratch: Path) -> Spent:
                 cwd=ROOT if tool.at_root else scratch,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
-                timeout=_LIMIT_S,
+                timeout=limit_s,
                 check=False,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except subprocess.TimeoutExpired as error:
+            words = last_words(log.read_text(encoding="utf-8", errors="replace"))
+            raise JobError(f"stopped after {limit_s:g} s; it said last: {words}") from error
+        except OSError as error:
             raise JobError(str(error)) from error
         total_s = (time.monotonic_ns() - started_ns) / NS_PER_S
     if done.returncode or not answer.is_file():

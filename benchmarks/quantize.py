@@ -4,7 +4,8 @@
 
 Both tools read the same checkpoint and the same calibration token ids, each run in a fresh process
 of its own, in turn, on one machine. Writes runs.csv (one line a run), pairs.csv (this project's
-run beside the peer's of the same seed) and table.md. Names no path of the machine it ran on.
+run beside the peer's of the same seed), table.md and environment.json. Names no path of the
+machine it ran on.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ from whet.core.errors import WhetError
 from whet.core.provenance import environment, find_device
 from whet.core.records import Distances
 from whet.core.spec import QualitySpec
+from whet.core.store import write_atomic
 from whet.demo import pair_paths, write_inputs
 from whet.quality import Encoder, heldout_ids
 from whet.quality.distance import DistanceMeter
@@ -83,6 +85,8 @@ class Benchmark:
 
     def run(self, tools: Sequence[Tool]) -> list[Row]:
         """Every tool, method and seed in turn, then the held-out text of all that were made."""
+        card = json.dumps(asdict(self._here), indent=1) + "\n"
+        write_atomic(self._options.out / "environment.json", card.encode())
         for tool in tools:
             tool.warm_up(self._options.device)
         for seed in self._options.seeds:
@@ -100,7 +104,7 @@ class Benchmark:
         job = self._job(method, seed, text, out)
         row = self._row(tool, job)
         try:
-            spent = run_job(tool, job, self._work / "scratch")
+            spent = run_job(tool, job, self._work / "scratch", limit_s=self._options.limit_s)
             facts = read_facts(out)
             stored = {
                 "bits_per_weight": facts.stored.bits_per_weight,
@@ -254,6 +258,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--heldout", type=Path, help="JSONL (default: the demo's)")
     add("--documents", type=int, default=128, help="held-out documents; 0 measures no quality")
     add("--device", default=find_device().kind, choices=["cpu", "cuda"])
+    add("--limit-s", type=float, default=4 * 3600, help="a run that takes longer is a failure")
     add("--work", type=Path, help="where checkpoints are made (default: the temporary folder)")
     return parser.parse_args(arguments)
 
