@@ -14,7 +14,7 @@ from torch import Tensor
 
 from whet.core.errors import QuantizationError
 
-_MIN_BLOCK: Final = 512  # narrower products waste more than the symmetry saves
+_WHOLE: Final = 512  # below this the narrow products waste more than the symmetry saves
 _SAMPLE_ROWS: Final = 8
 
 
@@ -43,7 +43,7 @@ class InputMeter:
         self._sample: list[Tensor] = []
         self._tokens = 0
         # H is symmetric: eight column blocks from the diagonal down cost 9/16 of the whole product.
-        self._block = max(_MIN_BLOCK, channels // 8)
+        self._block = channels if channels <= _WHOLE else -(-channels // 8)
 
     def add(self, x: Tensor) -> None:
         """Add the rows of ``x`` [tokens, K]; padding must have been left out."""
