@@ -189,13 +189,11 @@ def summary(rows: Sequence[Row]) -> str:
         "(×16 bit) | KL ×10³ | flips % |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for tool, method in dict.fromkeys((row.tool, row.method) for row in rows):
-        group = [row for row in rows if (row.tool, row.method) == (tool, method)]
+    for name in dict.fromkeys(map(_name, rows)):
+        group = [row for row in rows if _name(row) == name]
         made = [row for row in group if row.failure is None]
         if not made:
-            lines.append(
-                f"| {tool} {method} | 0 | {scrub(group[0].failure or '')} |  |  |  |  |  |  |"
-            )
+            lines.append(f"| {name} | 0 | {scrub(group[0].failure or '')} |  |  |  |  |  |  |")
             continue
         cells = [
             _spread([row.without_loading_s for row in made], 1),
@@ -206,8 +204,14 @@ def summary(rows: Sequence[Row]) -> str:
             _spread([row.kl and row.kl * 1e3 for row in made], 2),
             _spread([row.flips and row.flips * 100 for row in made], 2),
         ]
-        lines.append(f"| {tool} {method} | {len(made)} | " + " | ".join(cells) + " |")
+        lines.append(f"| {name} | {len(made)} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _name(row: Row) -> str:
+    """What a line of the summary is of; a batch is named where it is not the peer's default."""
+    batch = f", batch {row.peer_batch}" if row.peer_batch not in (None, 1) else ""
+    return f"{row.tool} {row.method}{batch}"
 
 
 def _spread(values: Sequence[float | None], digits: int) -> str:

@@ -59,6 +59,14 @@ def test_the_summary_is_the_mean_over_seeds_with_its_range_and_tells_failures() 
     assert second.startswith("| whet gptq | 0 | cannot read c |")
 
 
+def test_the_summary_keeps_another_batch_of_the_peer_apart() -> None:
+    peer = replace(ROW, tool="peer", total_s=9.0)
+    rows = [replace(peer, peer_batch=1), replace(peer, peer_batch=16, total_s=3.0)]
+    first, second = summary(rows).splitlines()[2:]
+    assert first.startswith("| peer awq | 1 | – | 9.0 |")
+    assert second.startswith("| peer awq, batch 16 | 1 | – | 3.0 |")
+
+
 def _distances(nll: list[float], kl: list[float]) -> Distances:
     documents = tuple(
         DocumentDistance(tokens=10, nll=a, reference_nll=1.0, kl=b, flips=0)
