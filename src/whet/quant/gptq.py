@@ -20,7 +20,7 @@ from whet.quant.gram import InputStats, row_errors, scaled_gram
 from whet.quant.methods import Fitted, UnitProblem, unscaled
 from whet.quant.rounding import Grid, Span
 
-_DAMPING: Final = (0.01, 0.1, 1.0)
+_DAMPING: Final = (0.002, 0.01, 0.1, 1.0)
 _BLOCK: Final = {"cuda": 128, "cpu": 32}  # columns between two updates of all the later ones
 _WORTH: Final = 0.97  # smaller gains on the calibration text do not hold on other text
 
@@ -101,12 +101,13 @@ def turned_factor(gram: Tensor, order: Tensor) -> Tensor:
     turned = order.flip(0)
     mean = float(gram.diagonal().mean()) or 1.0
     for damping in _DAMPING:
-        damped = gram[turned.unsqueeze(1), turned]
-        damped.diagonal().add_(damping * mean)
-        lower, failed = torch.linalg.cholesky_ex(damped)
-        del damped
+        lower = gram[turned.unsqueeze(1), turned]
+        lower.diagonal().add_(damping * mean)
+        failed = torch.empty((), dtype=torch.int32, device=gram.device)
+        # In place, and in the column order that the solver wants: H is the largest thing there is.
+        torch.linalg.cholesky_ex(lower, out=(lower, failed))
         if not int(failed):
-            inverse = torch.eye(lower.shape[0], device=lower.device)
+            inverse = torch.eye(lower.shape[0], device=lower.device).T
             torch.linalg.solve_triangular(lower, inverse, upper=False, out=inverse)
             return inverse
     raise QuantizationError(
