@@ -101,13 +101,13 @@ def turned_factor(gram: Tensor, order: Tensor) -> Tensor:
     turned = order.flip(0)
     mean = float(gram.diagonal().mean()) or 1.0
     for damping in _DAMPING:
-        lower = gram[turned.unsqueeze(1), turned]
-        lower.diagonal().add_(damping * mean)
-        failed = torch.empty((), dtype=torch.int32, device=gram.device)
-        # In place, and in the column order that the solver wants: H is the largest thing there is.
-        torch.linalg.cholesky_ex(lower, out=(lower, failed))
+        damped = gram[turned.unsqueeze(1), turned]
+        damped.diagonal().add_(damping * mean)
+        # Not in place: on CUDA the factor of a matrix written over itself is wrong (torch 2.11).
+        lower, failed = torch.linalg.cholesky_ex(damped)
+        del damped
         if not int(failed):
-            inverse = torch.eye(lower.shape[0], device=lower.device).T
+            inverse = torch.eye(lower.shape[0], device=lower.device)
             torch.linalg.solve_triangular(lower, inverse, upper=False, out=inverse)
             return inverse
     raise QuantizationError(

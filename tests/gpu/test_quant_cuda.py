@@ -1,0 +1,40 @@
+"""The quantizer's CUDA paths give what its CPU paths give. Skipped where there is no GPU."""
+
+import pytest
+import torch
+
+from whet.quant.gptq import round_with_feedback
+from whet.quant.gram import InputMeter, row_errors
+from whet.quant.rounding import Span, make_grid
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("scheme", ["W4A16", "W4A16_ASYM", "W8A8"])
+def test_feedback_rounds_as_on_a_cpu(scheme: str) -> None:
+    """Rows that do not fill a program, columns that do not fill a block; a hair may tip a code."""
+    torch.manual_seed(0)
+    grid = make_grid(scheme, 32, torch.bfloat16)
+    weight, x = torch.randn(1003, 352), torch.randn(3000, 352) @ torch.randn(352, 352)
+    gram = x.T @ x / 3000
+    span = grid.span(weight)
+    zero = None if span.zero is None else span.zero.cuda()
+    there = Span(scale=span.scale.cuda(), zero=zero)
+    expected = round_with_feedback(weight, span, gram, grid)
+    found = round_with_feedback(weight.cuda(), there, gram.cuda(), grid).cpu()
+    errors = [float(row_errors(item - weight, gram).sum()) for item in (found, expected)]
+    assert errors[0] == pytest.approx(errors[1], rel=0.01)
+    nearest = float(row_errors(grid.round(weight, span) - weight, gram).sum())
+    assert errors[0] < 0.7 * nearest
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bit_products_are_added_up_in_float32(dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    x = torch.randn(5000, 1100).to(dtype)
+    meter = InputMeter(1100, torch.device("cuda"))
+    for part in x.cuda().split(777):
+        meter.add(part)
+    whole = x.double().T @ x.double() / 5000
+    found = meter.finish("x").gram.cpu().double()
+    assert float((found - whole).norm() / whole.norm()) < 1e-4
