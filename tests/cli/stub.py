@@ -7,6 +7,7 @@ prints a line on stdout that a test can wait for.
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 import time
@@ -69,4 +70,6 @@ def _stub() -> None:
 
 
 if __name__ == "__main__":
+    # Tests started in the background hand Ctrl-C down as ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     _stub()
