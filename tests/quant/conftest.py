@@ -14,7 +14,7 @@ from whet.core.spec import CalibrationSpec, RecipeSpec
 TEXT = "the order was shipped on monday and a customer asks for refund of broken lamp"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
