@@ -16,7 +16,7 @@ from whet.checkpoint import read_facts
 from whet.core.errors import QuantizationError, StorageError, UsageError, WhetError
 from whet.core.records import QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
-from whet.quant import load_calibration, quantize, quantize_many
+from whet.quant import gptq, load_calibration, quantize, quantize_many
 from whet.quant.staging import remove_stale, require_space
 from whet.quant.writer import ShardWriter
 
@@ -383,3 +383,19 @@ def test_a_budget_below_the_scheme_is_refused_and_stops_no_other(
     assert "raise the budget" in str(outcomes["low"])
     assert isinstance(outcomes["rtn"], QuantizedCheckpoint)
     assert [path.name for path in tmp_path.iterdir()] == ["rtn"]
+
+
+def test_feedback_that_helps_no_layer_is_said(
+    source: Path, calibration: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broken factor is caught by the guard of each row, which leaves a rounded checkpoint."""
+    recipe = RecipeSpec.model_validate(
+        {"method": "gptq", "group_size": 64, "calibration": {"samples": 24, "max_tokens": 48}}
+    )
+    sound = quantize(source, tmp_path / "sound", recipe, calibration=calibration)
+    assert sound.warnings == ()
+    monkeypatch.setattr(gptq, "turned_factor", lambda gram, _order: torch.randn_like(gram).tril())
+    broken = quantize(source, tmp_path / "broken", recipe, calibration=calibration)
+    (sentence,) = broken.warnings
+    assert "gptq brought no layer nearer" in sentence
+    assert "--device cpu" in sentence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from whet.quant.verify import Expected, verify_copies, verify_weights
 from whet.quant.writer import ShardWriter, copy_beside, write_config
 
 _NARROW = "narrow"
+_WORTH = 0.99
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,7 +226,10 @@ class Making:
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             kept_scheme=None if recipe.mixed is None else recipe.mixed.keep,
             kv_cache=recipe.kv_cache,
-            warnings=() if calibration is None else calibration.facts.warnings,
+            warnings=(
+                *(() if calibration is None else calibration.facts.warnings),
+                *useless(recipe.method, self._errors),
+            ),
         )
 
     def _timed(self, done: QuantizedCheckpoint, shared: Clock | None) -> QuantizedCheckpoint:
@@ -237,6 +242,22 @@ class Making:
             peak_memory_bytes=max(peaks, default=None),
             phases=phases,
         )
+
+
+def useless(method: str, errors: Sequence[UnitError]) -> tuple[str, ...]:
+    """A warning where a search bought nothing anywhere: each of its guards falls back in silence.
+
+    SmoothQuant is left out: it trades weight error, which these errors are, for the inputs'.
+    """
+    searched = [unit for unit in errors if not unit.kept]
+    if "smooth" in method or method == "rtn" or not searched:
+        return ()
+    if any(unit.error < _WORTH * unit.rtn_error for unit in searched):
+        return ()
+    return (
+        f"{method} brought no layer nearer to 16 bit than rounding to nearest; give more "
+        "calibration text, or compare with --device cpu",
+    )
 
 
 def _wider(recipe: RecipeSpec, dtype: torch.dtype) -> Wider | None:
