@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from whet.quant.gptq import round_with_feedback
+from whet.quant.gptq import Feedback, inverse_factor_
 from whet.quant.gram import InputMeter, row_errors
 from whet.quant.rounding import Span, make_grid
 
@@ -20,8 +20,8 @@ def test_feedback_rounds_as_on_a_cpu(scheme: str) -> None:
     span = grid.span(weight)
     zero = None if span.zero is None else span.zero.cuda()
     there = Span(scale=span.scale.cuda(), zero=zero)
-    expected = round_with_feedback(weight, span, gram, grid)
-    found = round_with_feedback(weight.cuda(), there, gram.cuda(), grid).cpu()
+    expected = Feedback(gram).round(weight, span, grid)
+    found = Feedback(gram.cuda()).round(weight.cuda(), there, grid).cpu()
     errors = [float(row_errors(item - weight, gram).sum()) for item in (found, expected)]
     assert errors[0] == pytest.approx(errors[1], rel=0.01)
     nearest = float(row_errors(grid.round(weight, span) - weight, gram).sum())
@@ -38,3 +38,13 @@ def test_16_bit_products_are_added_up_in_float32(dtype: torch.dtype) -> None:
     whole = x.double().T @ x.double() / 5000
     found = meter.finish("x").gram.cpu().double()
     assert float((found - whole).norm() / whole.norm()) < 1e-4
+
+
+def test_the_factor_is_inverted_in_its_own_memory() -> None:
+    torch.manual_seed(2)
+    x = torch.randn(9000, 2600)
+    gram = x.T @ x / 9000
+    found = gram.cuda()
+    assert inverse_factor_(found)
+    expected = torch.linalg.inv(torch.linalg.cholesky(gram.double()))
+    torch.testing.assert_close(found.cpu().tril().double(), expected, rtol=1e-3, atol=1e-4)

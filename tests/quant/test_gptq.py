@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.quant.test_awq import problem, replayed, with_outliers
-from whet.quant.gptq import AWQ_GPTQ, GPTQ, round_with_feedback, turned_factor
+from whet.quant import gptq
+from whet.quant.gptq import AWQ_GPTQ, GPTQ, Feedback, inverse_factor_, turned_factor
 from whet.quant.methods import Method, get_method
 from whet.quant.rounding import Grid, make_grid
 
@@ -16,7 +17,7 @@ def textbook(weight: Tensor, scale: Tensor, gram: Tensor) -> Tensor:
     """The paper's algorithm 1 in float64, one column at a time, from an explicit inverse."""
     order = gram.diagonal().argsort(descending=True)
     damped = gram.double()[order][:, order]
-    damped += 0.002 * damped.diagonal().mean() * torch.eye(len(order), dtype=torch.float64)
+    damped += 0.01 * damped.diagonal().mean() * torch.eye(len(order), dtype=torch.float64)
     upper = torch.linalg.cholesky(damped.inverse(), upper=True)
     work, out = weight.double()[:, order], torch.zeros_like(weight, dtype=torch.float64)
     steps = scale.double().repeat_interleave(32, dim=1)[:, order]
@@ -38,7 +39,7 @@ def test_it_rounds_as_the_textbook_does() -> None:
     x = torch.randn(500, 80) @ torch.randn(80, 160) + 0.3 * torch.randn(500, 160)
     gram = x.T @ x / 500
     span = grid.span(weight)
-    ours = round_with_feedback(weight, span, gram, grid)
+    ours = Feedback(gram).round(weight, span, grid)
     expected = textbook(weight, span.scale, gram)
     assert ((ours - expected).abs() > 1e-4).float().mean() < 0.01
 
@@ -49,10 +50,24 @@ def test_the_factor_is_that_of_the_inverse() -> None:
     gram = x.T @ x / 200
     order = torch.randperm(48)
     upper = turned_factor(gram.float(), order).flip(0, 1).double()
-    damped = gram + 0.002 * gram.diagonal().mean() * torch.eye(48, dtype=torch.float64)
+    damped = gram + 0.01 * gram.diagonal().mean() * torch.eye(48, dtype=torch.float64)
     inverse = damped[order][:, order].inverse()
     torch.testing.assert_close(upper.T @ upper, inverse, rtol=1e-3, atol=1e-4)
     assert upper.tril(-1).abs().max() == 0
+
+
+@pytest.mark.parametrize("channels", [96, 100, 40])
+def test_the_factor_is_inverted_panel_by_panel(
+    channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gptq, "_PANEL", 48)
+    torch.manual_seed(2)
+    x = torch.randn(300, channels)
+    matrix = x.T @ x / 300
+    expected = torch.linalg.inv(torch.linalg.cholesky(matrix.double()))
+    assert inverse_factor_(matrix)
+    torch.testing.assert_close(matrix.tril().double(), expected, rtol=1e-4, atol=1e-5)
+    assert not inverse_factor_(-torch.eye(channels))
 
 
 @pytest.mark.parametrize("scheme", ["W4A16", "W4A16_ASYM", "W8A16", "W8A8"])

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from whet.quant.gram import diagonal_blocks, row_errors
 from whet.quant.methods import UnitProblem
+from whet.quant.refit import row_slices
 from whet.quant.rounding import Grid, Span
 
 _SHRINKS: Final = tuple(1 - step / 20 for step in range(1, 10))
@@ -29,19 +30,22 @@ def search_clip(unit: UnitProblem, scaled: Tensor, gram: Tensor) -> Span:
     free = scaled[unit.unclipped_rows :]
     if not unit.clip or grid.per_tensor or not free.shape[0]:
         return span
-    full = span.rows(slice(unit.unclipped_rows, None))
-    narrow = _narrowed(free, full, gram, grid)
-    before = row_errors(grid.round(free, full) - free, gram)
-    after = row_errors(grid.round(free, narrow) - free, gram)
-    kept = full.chosen((after < before).unsqueeze(1), narrow)
-    span.scale[unit.unclipped_rows :] = kept.scale
-    if span.zero is not None and kept.zero is not None:
-        span.zero[unit.unclipped_rows :] = kept.zero
+    blocks = diagonal_blocks(gram, grid.group(scaled.shape[1]))
+    for rows in row_slices(free):
+        part = free[rows]
+        picked = slice(unit.unclipped_rows + rows.start, unit.unclipped_rows + rows.stop)
+        full = span.rows(picked)
+        narrow = _narrowed(part, full, blocks, grid)
+        before = row_errors(grid.round(part, full) - part, gram)
+        after = row_errors(grid.round(part, narrow) - part, gram)
+        kept = full.chosen((after < before).unsqueeze(1), narrow)
+        span.scale[picked] = kept.scale
+        if span.zero is not None and kept.zero is not None:
+            span.zero[picked] = kept.zero
     return span
 
 
-def _narrowed(weight: Tensor, span: Span, gram: Tensor, grid: Grid) -> Span:
-    blocks = diagonal_blocks(gram, grid.group(weight.shape[1]))
+def _narrowed(weight: Tensor, span: Span, blocks: Tensor, grid: Grid) -> Span:
     chosen = span
     least = group_errors(grid.round(weight, span) - weight, blocks)
     for shrink in _SHRINKS:

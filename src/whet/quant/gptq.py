@@ -9,6 +9,7 @@ feedback, clipping them bought no KL on held-out text and cost perplexity (docs/
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import torch
@@ -16,13 +17,16 @@ from torch import Tensor
 
 from whet.core.errors import QuantizationError
 from whet.quant.awq import search_scale
-from whet.quant.gram import InputStats, row_errors, scaled_gram
+from whet.quant.gram import InputStats, float32_products, scaled_gram
 from whet.quant.methods import Fitted, UnitProblem, unscaled
+from whet.quant.refit import Refinement, row_slices
 from whet.quant.rounding import Grid, Span
 
-_DAMPING: Final = (0.002, 0.01, 0.1, 1.0)
+_DAMPING: Final = (0.01, 0.1, 1.0)
 _BLOCK: Final = {"cuda": 128, "cpu": 32}  # columns between two updates of all the later ones
-_WORTH: Final = 0.97  # smaller gains on the calibration text do not hold on other text
+_PANEL: Final = 1024
+_TURNS: Final = 3  # of refitting and feedback
+_WORTH: Final = 0.9  # smaller gains on the calibration text do not hold on other text
 
 
 class ErrorFeedback:
@@ -56,64 +60,113 @@ def _fit(
     unit: UnitProblem, stats: InputStats, column_scale: Tensor, ratio: float | None
 ) -> tuple[Fitted, float]:
     """The feedback's rounding at this scale and its error; a row that it spoils stays nearest."""
-    weight = unit.weight * column_scale
+    weight = unit.weight * column_scale if ratio else unit.weight
     gram = scaled_gram(stats.gram, column_scale)
     span = unit.grid.span(weight)
-    nearest = unit.grid.round(weight, span)
-    least = row_errors(nearest - weight, gram)
-    pushed = round_with_feedback(weight, span, gram, unit.grid)
-    errors = row_errors(pushed - weight, gram)
-    chosen = torch.where((errors < least).unsqueeze(1), pushed, nearest)
-    total = float(torch.minimum(errors, least).sum(dtype=torch.float64))
-    return Fitted(weight=chosen, span=span, column_scale=column_scale, ratio=ratio), total
+    rounding = partial(Feedback(gram).round, grid=unit.grid)
+    fitted, total = torch.empty_like(weight), 0.0
+    for rows in row_slices(weight):
+        part = Refinement(weight[rows], span.rows(rows), gram, unit.grid)
+        part.round(rounding)
+        part.alternate(rounding, _TURNS)
+        part.rescale()
+        fitted[rows], span.scale[rows] = part.rounded, part.span.scale
+        total += float(part.errors.sum(dtype=torch.float64))
+    return Fitted(weight=fitted, span=span, column_scale=column_scale, ratio=ratio), total
 
 
-def round_with_feedback(weight: Tensor, span: Span, gram: Tensor, grid: Grid) -> Tensor:
-    """``weight`` [O, K] on the grid, dequantized, columns in the order of falling diag(H)."""
-    order = gram.diagonal().argsort(descending=True)
-    factor = turned_factor(gram, order)
-    scale, zero = span.wide(grid.group(weight.shape[1]))
-    scale = scale[:, order]
-    zero = torch.zeros_like(scale) if zero is None else zero[:, order]
-    work = weight[:, order]
-    inputs, size = work.shape[1], _BLOCK[work.device.type]
-    for start in range(0, inputs, size):
-        stop = min(start + size, inputs)
-        block = slice(start, stop)
-        # Rows start … stop of U, from the block on; U is the factor turned around.
-        rows = factor[inputs - stop : inputs - start, : inputs - start].flip(0, 1)
-        corner, later = rows[:, : stop - start], rows[:, stop - start :]
-        errors = _round_block(work[:, block], (scale[:, block], zero[:, block]), corner, grid)
-        work[:, stop:].addmm_(errors, later, alpha=-1)
-    back = torch.empty_like(work)
-    back[:, order] = work
-    return back
+class Feedback:
+    """What the rows of a unit share: ``gram`` [K, K], the order of the columns and U."""
+
+    def __init__(self, gram: Tensor) -> None:
+        """Factor H once; raises ``QuantizationError`` where it has no usable factor."""
+        self.gram = gram
+        self.order = gram.diagonal().argsort(descending=True)
+        self._factor = turned_factor(gram, self.order)
+
+    def round(self, weight: Tensor, span: Span, grid: Grid) -> Tensor:
+        """``weight`` [O, K] on the grid, dequantized, columns in the order of falling diag(H)."""
+        order = self.order
+        scale, zero = span.wide(grid.group(weight.shape[1]))
+        scale = scale[:, order]
+        zero = torch.zeros_like(scale) if zero is None else zero[:, order]
+        work = weight[:, order]
+        inputs, size = work.shape[1], _BLOCK[work.device.type]
+        for start in range(0, inputs, size):
+            stop = min(start + size, inputs)
+            block = slice(start, stop)
+            # Rows start … stop of U, from the block on; U is the factor turned around.
+            rows = self._factor[inputs - stop : inputs - start, : inputs - start].flip(0, 1)
+            corner, later = rows[:, : stop - start], rows[:, stop - start :]
+            errors = _round_block(work[:, block], (scale[:, block], zero[:, block]), corner, grid)
+            work[:, stop:].addmm_(errors, later, alpha=-1)
+        back = torch.empty_like(work)
+        back[:, order] = work
+        return back
 
 
 def turned_factor(gram: Tensor, order: Tensor) -> Tensor:
     """The U with (H + damping)⁻¹ = UᵀU, H in ``order``; both axes of U are turned around.
 
     With R upper triangular and H = RRᵀ, U is R⁻¹. R is the Cholesky factor L of H turned around, so
-    what is returned is L⁻¹, and neither an inverse of H nor a second factor is ever formed. A
-    channel that never fired has only its damping and is rounded to nearest. Raises
-    ``QuantizationError`` where H is not positive even with much damping.
+    what is returned is L⁻¹, and neither an inverse of H nor a second factor is ever formed. Above
+    the diagonal it holds what is left there. A channel that never fired has only its damping and is
+    rounded to nearest. Raises ``QuantizationError`` where H is not positive even with much damping.
     """
     turned = order.flip(0)
     mean = float(gram.diagonal().mean()) or 1.0
     for damping in _DAMPING:
-        damped = gram[turned.unsqueeze(1), turned]
-        damped.diagonal().add_(damping * mean)
-        # Not in place: on CUDA the factor of a matrix written over itself is wrong (torch 2.11).
-        lower, failed = torch.linalg.cholesky_ex(damped)
-        del damped
-        if not int(failed):
-            inverse = torch.eye(lower.shape[0], device=lower.device)
-            torch.linalg.solve_triangular(lower, inverse, upper=False, out=inverse)
-            return inverse
+        factor = gram[turned.unsqueeze(1), turned]
+        factor.diagonal().add_(damping * mean)
+        if inverse_factor_(factor):
+            return factor
     raise QuantizationError(
         "the calibration inputs give no usable second moment for GPTQ; use more or other "
         "calibration text, or method awq"
     )
+
+
+def inverse_factor_(matrix: Tensor) -> bool:
+    """``matrix`` [K, K] = LLᵀ becomes L⁻¹ on and below its diagonal; False where it has no L.
+
+    Block by block in its own memory: the library's factor and inverse would hold it three times
+    over, and at K = 28,672 once is 3.3 GB. What is above the diagonal blocks is not touched.
+    """
+    starts = range(0, len(matrix), _PANEL)
+    with float32_products("highest"):
+        if not all(_factor_panel(matrix, start) for start in starts):
+            return False
+        for start in reversed(starts):
+            _invert_panel(matrix, start)
+    return True
+
+
+def _factor_panel(matrix: Tensor, start: int) -> bool:
+    stop = min(start + _PANEL, len(matrix))
+    corner, failed = torch.linalg.cholesky_ex(matrix[start:stop, start:stop])
+    if int(failed):
+        return False
+    matrix[start:stop, start:stop] = corner
+    below = matrix[stop:, start:stop]
+    below.copy_(torch.linalg.solve_triangular(corner.T, below, upper=True, left=False))
+    for later in range(stop, len(matrix), _PANEL):
+        end = min(later + _PANEL, len(matrix))
+        rows, columns = matrix[later:, start:stop], matrix[later:end, start:stop]
+        matrix[later:, later:end].addmm_(rows, columns.T, alpha=-1)
+    return True
+
+
+def _invert_panel(matrix: Tensor, start: int) -> None:
+    """All panels after this one are inverted already."""
+    stop = min(start + _PANEL, len(matrix))
+    own = torch.eye(stop - start, device=matrix.device)
+    own = torch.linalg.solve_triangular(matrix[start:stop, start:stop], own, upper=False)
+    below = matrix[stop:, start:stop] @ own
+    matrix[start:stop, start:stop] = own
+    for later in range(stop, len(matrix), _PANEL):
+        end = min(later + _PANEL, len(matrix))
+        inverse = matrix[later:end, stop:end]
+        matrix[later:end, start:stop] = (inverse @ below[: end - stop]).neg_()
 
 
 def _round_block(work: Tensor, grids: tuple[Tensor, Tensor], corner: Tensor, grid: Grid) -> Tensor:

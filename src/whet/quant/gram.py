@@ -6,6 +6,8 @@ layer again, and row by row: δ·H·δᵀ is the error that one output channel a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -90,6 +92,20 @@ def mirrored(gram: Tensor, block: int) -> Tensor:
         corner.copy_(corner.tril() + corner.tril(-1).T)
         gram[start:stop, stop:] = gram[stop:, start:stop].T
     return gram
+
+
+@contextmanager
+def float32_products(precision: str) -> Iterator[None]:
+    """``"high"`` lets a GPU multiply float32 with 10-bit mantissas, ``"highest"`` does not.
+
+    The first is enough where errors are only compared.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def row_errors(delta: Tensor, gram: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from whet.quant.fold import fold_norm, row_scale, snap_for
 from whet.quant.gram import InputStats, output_error
 from whet.quant.methods import Fitted, Method, UnitProblem
 from whet.quant.packing import no_further_than_nearest, pack, unpack
+from whet.quant.refit import row_slices
 from whet.quant.rounding import Grid, Span
 from whet.quant.stream import LayerStats
 
@@ -35,6 +37,10 @@ class Basis:
     def restored(self, weight: Tensor) -> Tensor:
         """Back again."""
         return weight * self.rows / self.columns
+
+    def part(self, picked: slice) -> Basis:
+        """That of some rows."""
+        return Basis(columns=self.columns, rows=self.rows[picked])
 
     def to(self, device: torch.device) -> Basis:
         """The same on another device."""
@@ -105,12 +111,13 @@ class LayerQuantizer:
         bases = self._bases(task, fitted)
         stored = {**task.tensors, **self._folded(task, bases)}
         errors = []
-        for unit, fit in zip(task.units, fitted, strict=True):
-            seen = self._store(unit, fit, bases, stored)
-            stats = None if task.stats is None else task.stats.units[unit.name]
-            if stats is not None:
-                self._store_input_scale(unit, stats, bases, stored)
-                errors.append(self._error(task, unit, fit.ratio, seen, bases))
+        for unit in task.units:
+            fit = fitted.pop(0)  # what a unit was fitted to is let go once it is stored
+            tally = None if task.stats is None else self._tally(task, unit)
+            self._store(unit, fit, bases, stored, tally)
+            if task.stats is not None and tally is not None:
+                self._store_input_scale(unit, task.stats.units[unit.name], bases, stored)
+                errors.append(tally.finish(unit_name(task, unit), fit.ratio))
         if self.kv_cache and task.stats is not None:
             stored |= _cache_scales(task.stats, bases, self.grid)
         host = {name: tensor.to("cpu").contiguous() for name, tensor in stored.items()}
@@ -155,11 +162,27 @@ class LayerQuantizer:
     def _folded(self, task: LayerTask, bases: Mapping[str, Basis]) -> dict[str, Tensor]:
         return fold_scales(task.units, task.tensors, bases, self.norm_offset)
 
+    def _tally(self, task: LayerTask, unit: UnitMap) -> _Tally:
+        assert task.stats is not None
+        own = {linear: task.tensors[f"{linear}.weight"] for linear in unit.linears}
+        return _Tally(
+            sources=own,
+            span=self.grid.span(stacked(task, unit, self.device)),
+            gram=task.stats.units[unit.name].gram,
+            grid=self.grid,
+            wider=self.wider,
+        )
+
     def _store(
-        self, unit: UnitMap, fit: Fitted, bases: Mapping[str, Basis], stored: dict[str, Tensor]
-    ) -> list[Tensor]:
-        """Replace the unit's weights in ``stored``; returns what an engine will see of each."""
-        seen, start = [], 0
+        self,
+        unit: UnitMap,
+        fit: Fitted,
+        bases: Mapping[str, Basis],
+        stored: dict[str, Tensor],
+        tally: _Tally | None,
+    ) -> None:
+        """Replace the unit's weights in ``stored``; ``tally`` is shown what an engine will see."""
+        start = 0
         for linear in unit.linears:
             rows = bases[linear].rows
             picked = slice(start, start + rows.shape[0])
@@ -168,12 +191,13 @@ class LayerQuantizer:
             span = Span(scale=self.grid.stored_scale(span.scale / rows), zero=span.zero)
             weight = fit.weight[picked] / rows
             packed = pack(weight, span, self.grid)
-            seen.append(unpack(packed, self.grid))
-            if not no_further_than_nearest(seen[-1], weight, _wide(span), self.grid):
+            seen = unpack(packed, self.grid)
+            if not no_further_than_nearest(seen, weight, _wide(span), self.grid):
                 raise AssertionError(f"{linear} was packed further from its value than rounding")
             del stored[f"{linear}.weight"]
             stored |= {f"{linear}.{name}": tensor for name, tensor in packed.items()}
-        return seen
+            if tally is not None:
+                tally.add(linear, seen, bases[linear], picked)
 
     def _store_input_scale(
         self,
@@ -188,42 +212,53 @@ class LayerQuantizer:
         scale = self.grid.stored_scale((peak / _FLOAT8_MAX).reshape(1))
         stored |= {f"{linear}.input_scale": scale.clone() for linear in unit.linears}
 
-    def _error(
+
+class _Tally:
+    """Adds up a unit's ‖X(W−Ŵ)ᵀ‖², ‖XWᵀ‖² and what they would be in other forms, part by part."""
+
+    def __init__(
         self,
-        task: LayerTask,
-        unit: UnitMap,
-        ratio: float | None,
-        seen: Sequence[Tensor],
-        bases: Mapping[str, Basis],
-    ) -> UnitError:
-        """‖X(W−Ŵ)ᵀ‖² / ‖XWᵀ‖² of what was stored, beside round-to-nearest's. 0 where XWᵀ is 0."""
-        assert task.stats is not None
-        gram = task.stats.units[unit.name].gram
-        weight = stacked(task, unit, self.device)
-        whole = output_error(weight, gram)
+        *,
+        sources: Mapping[str, Tensor],
+        span: Span,
+        gram: Tensor,
+        grid: Grid,
+        wider: Wider | None,
+    ) -> None:
+        """``span`` [O, K/g] is that of the whole unit; ``gram`` is H, [K, K]."""
+        self._sources, self._span, self._gram = sources, span, gram
+        self._grid, self._wider = grid, wider
+        self._weights = 0
+        self._whole = self._stored = self._nearest = self._kept = 0.0
 
-        def relative(there: Tensor) -> float:
-            return output_error(there.sub_(weight), gram) / whole if whole else 0.0
+    def add(self, linear: str, seen: Tensor, basis: Basis, picked: slice) -> None:
+        """``seen`` [O, K] is what an engine will see of ``linear``, the unit's rows ``picked``."""
+        source, own = self._sources[linear], self._span.rows(picked)
+        self._weights += source.numel()
+        for rows in row_slices(source):
+            weight, part = source[rows].to(self._gram), basis.part(rows)
+            self._whole += output_error(weight, self._gram)
+            self._stored += self._error(part.restored(seen[rows]), weight)
+            rounded = self._grid.round(weight, own.rows(rows)).to(self._grid.dtype)
+            self._nearest += self._error(rounded.float(), weight)
+            if self._wider is not None:
+                wide = self._wider.seen(part.scaled(weight))
+                self._kept += self._error(part.restored(wide), weight)
 
-        restored = torch.cat(list(_restored(unit, seen, bases)))
-        wide_error = None
-        if self.wider is not None:
-            parts = _own(task, unit, self.device)
-            kept = [self.wider.seen(bases[name].scaled(part)) for name, part in parts]
-            wide_error = relative(torch.cat(list(_restored(unit, kept, bases))))
+    def _error(self, there: Tensor, weight: Tensor) -> float:
+        return output_error(there.sub_(weight), self._gram)
+
+    def finish(self, name: str, ratio: float | None) -> UnitError:
+        """The errors as a part of ‖XWᵀ‖²; 0 where that is 0."""
+        whole = self._whole or math.inf
         return UnitError(
-            unit=unit_name(task, unit),
-            error=relative(restored),
-            rtn_error=relative(self._nearest(weight)),
+            unit=name,
+            error=self._stored / whole,
+            rtn_error=self._nearest / whole,
             ratio=ratio,
-            weights=weight.numel(),
-            wide_error=wide_error,
+            weights=self._weights,
+            wide_error=None if self._wider is None else self._kept / whole,
         )
-
-    def _nearest(self, weight: Tensor) -> Tensor:
-        """What an engine would see of ``weight`` rounded to nearest."""
-        rounded = self.grid.round(weight, self.grid.span(weight))
-        return rounded.to(self.grid.dtype).float()
 
 
 def unit_name(task: LayerTask, unit: UnitMap) -> str:
@@ -233,19 +268,8 @@ def unit_name(task: LayerTask, unit: UnitMap) -> str:
 
 def stacked(task: LayerTask, unit: UnitMap, device: torch.device) -> Tensor:
     """The unit's linears under one another: float32 [O, K] on ``device``."""
-    return torch.cat([part for _, part in _own(task, unit, device)])
-
-
-def _own(task: LayerTask, unit: UnitMap, device: torch.device) -> Iterator[tuple[str, Tensor]]:
-    for linear in unit.linears:
-        yield linear, task.tensors[f"{linear}.weight"].to(device, torch.float32)
-
-
-def _restored(
-    unit: UnitMap, seen: Sequence[Tensor], bases: Mapping[str, Basis]
-) -> Iterator[Tensor]:
-    for linear, tensor in zip(unit.linears, seen, strict=True):
-        yield bases[linear].restored(tensor)
+    parts = [task.tensors[f"{linear}.weight"] for linear in unit.linears]
+    return torch.cat([part.to(device, torch.float32) for part in parts])
 
 
 def _wide(span: Span) -> Span:

@@ -15,6 +15,7 @@ from compressed_tensors.config import CompressionFormat
 from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig, QuantizationStatus
 from torch import Tensor
 
+from whet.quant.refit import row_slices
 from whet.quant.rounding import Grid, Span
 
 _KV_CACHE: Final = {
@@ -116,6 +117,11 @@ def no_further_than_nearest(stored: Tensor, weight: Tensor, span: Span, grid: Gr
 
     A dequantized value is itself rounded to the model's dtype, up to 2⁻⁸ of it in bf16.
     """
-    nearest = grid.round(weight, span)
-    slack = nearest.abs().mul_(2**-7).add_(span.scale.float().mean() * 2**-7)
-    return bool(((stored - weight).abs() <= (nearest - weight).abs_().add_(slack)).all())
+    slack = span.scale.float().mean() * 2**-7
+    for rows in row_slices(weight):
+        part = weight[rows]
+        nearest = grid.round(part, span.rows(rows))
+        bound = (nearest - part).abs_().add_(nearest.abs_().mul_(2**-7)).add_(slack)
+        if not bool(((stored[rows] - part).abs_() <= bound).all()):
+            return False
+    return True

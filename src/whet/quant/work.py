@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from whet.core.spec import CalibrationSpec
 from whet.quant.architecture import Architecture, read_architecture
 from whet.quant.calibration import Calibration, load_calibration
 from whet.quant.clock import Clock
+from whet.quant.gram import float32_products
 from whet.quant.layer import LayerTask
 from whet.quant.making import Making, Model, Order, measures
 from whet.quant.source import Source
@@ -47,7 +47,7 @@ def make_all(orders: Mapping[str, Order], task: Task, *, device: str | None) -> 
     where = pick_device(device)
     model = _read_model(task, where)
     clock = Clock(where)
-    with _Makings() as makings, _fast_float32():
+    with _Makings() as makings, float32_products("high"):
         for name, order in orders.items():
             makings.start(name, order, model)
         with clock.phase("calibrate"):
@@ -208,14 +208,3 @@ def _measured_layer(
             stats = stream.measure(index, tensors)
     units = model.architecture.units[index]
     return LayerTask(prefix=prefix, units=units, tensors=tensors, stats=stats)
-
-
-@contextmanager
-def _fast_float32() -> Iterator[None]:
-    """Let a GPU multiply float32 with 10-bit mantissas: errors are compared, not stored."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
