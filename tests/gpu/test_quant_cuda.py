@@ -5,6 +5,7 @@ import torch
 
 from whet.quant.gptq import Feedback, inverse_factor_
 from whet.quant.gram import InputMeter, row_errors
+from whet.quant.refit import group_products
 from whet.quant.rounding import Span, make_grid
 
 pytestmark = pytest.mark.gpu
@@ -48,3 +49,15 @@ def test_the_factor_is_inverted_in_its_own_memory() -> None:
     assert inverse_factor_(found)
     expected = torch.linalg.inv(torch.linalg.cholesky(gram.double()))
     torch.testing.assert_close(found.cpu().tril().double(), expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [32, 64, 128, 384])
+def test_products_of_groups_are_those_of_a_cpu(size: int) -> None:
+    """Rows that do not fill a program; a size that has no kernel."""
+    torch.manual_seed(3)
+    levels = torch.randint(-8, 8, (1003, 384 // size, size)).float()
+    x = torch.randn(900, 384) @ torch.randn(384, 384)
+    gram = x.T @ x / 900
+    expected = group_products(levels, gram).tril()
+    found = group_products(levels.cuda(), gram.cuda()).cpu().tril()
+    assert float((found - expected).norm() / expected.norm()) < 1e-3

@@ -30,6 +30,8 @@ class Clock:
         """
         self._wait()
         if self._device.type == "cuda":
+            # What a phase leaves cached is in pieces of its own sizes, of little use to the next.
+            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self._device)
         started = time.monotonic_ns()
         try:

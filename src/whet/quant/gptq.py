@@ -116,7 +116,10 @@ def turned_factor(gram: Tensor, order: Tensor) -> Tensor:
     turned = order.flip(0)
     mean = float(gram.diagonal().mean()) or 1.0
     for damping in _DAMPING:
-        factor = gram[turned.unsqueeze(1), turned]
+        factor = torch.empty_like(gram)
+        for start in range(0, len(gram), _PANEL):  # two index tensors at once would be [K, K] each
+            panel = slice(start, start + _PANEL)
+            factor[panel] = gram[turned[panel]][:, turned]
         factor.diagonal().add_(damping * mean)
         if inverse_factor_(factor):
             return factor

@@ -19,6 +19,7 @@ from whet.quant.rounding import Grid, Span
 
 _PART: Final = 1 << 26  # elements: 256 MiB
 _RIDGE: Final = 1e-3  # of A's diagonal, towards the scales there were
+_KERNEL_GROUPS: Final = (16, 32, 64, 128)
 _FURTHEST: Final = 0.5  # a scale that would change by more than this part of it stays
 
 Rounding = Callable[[Tensor, Span], Tensor]
@@ -75,11 +76,7 @@ class Refinement:
         """The span of least error for the levels last offered."""
         rounded, span, pull = self._last
         levels = self._grid.grouped(rounded) / span.scale.unsqueeze(-1)
-        groups, size = levels.shape[1:]
-        normal = rounded.new_empty(len(rounded), groups, groups)
-        for here in range(groups):
-            seen = levels[:, here] @ self._gram[here * size : (here + 1) * size]
-            normal[:, here] = seen.view_as(levels).mul_(levels).sum(dim=-1)
+        normal = group_products(levels, self._gram)
         normal.diagonal(dim1=1, dim2=2).mul_(1 + _RIDGE).add_(torch.finfo(torch.float32).tiny)
         factor, failed = torch.linalg.cholesky_ex(normal)
         slope = (levels * pull.view_as(levels)).sum(dim=-1, keepdim=True)
@@ -87,3 +84,18 @@ class Refinement:
         usable = (change.abs() <= _FURTHEST * span.scale) & (failed == 0).unsqueeze(1)
         moved = torch.where(usable, span.scale + change, span.scale)
         return replace(span, scale=self._grid.stored_scale(moved).float())
+
+
+def group_products(levels: Tensor, gram: Tensor) -> Tensor:
+    """q_g·H_gh·q_h of every row of ``levels`` [O, G, g]: [O, G, G], on and below the diagonal."""
+    groups, size = levels.shape[1:]
+    if levels.is_cuda and size in _KERNEL_GROUPS:
+        from whet.quant.refit_cuda import group_products as on_gpu
+
+        return on_gpu(levels, gram.contiguous())
+    normal = levels.new_empty(len(levels), groups, groups)
+    for here in range(groups):
+        rest = gram[here * size : (here + 1) * size, here * size :]
+        seen = (levels[:, here] @ rest).view(len(levels), groups - here, size)
+        normal[:, here:, here] = seen.mul_(levels[:, here:]).sum(dim=-1)
+    return normal
