@@ -63,8 +63,7 @@ def search_scale(unit: UnitProblem, stats: InputStats) -> tuple[Tensor, float | 
     best = unscaled(unit.weight)
     if unit.snap is None:
         return best, None
-    stride = max(1, unit.weight.shape[0] // _SCORED_ROWS)
-    some = unit.weight[::stride]
+    some = scored_rows(unit.weight)
     scored = []
     for family in families(unit.weight, stats, unit.grid.group(unit.weight.shape[1])):
         scored += _search_family(family, unit, some, stats)
@@ -75,6 +74,11 @@ def search_scale(unit: UnitProblem, stats: InputStats) -> tuple[Tensor, float | 
         if error < least:  # also False for a NaN, so a candidate that overflows is never chosen
             best, best_ratio, least = scale, ratio, error
     return best, best_ratio
+
+
+def scored_rows(weight: Tensor) -> Tensor:
+    """Some 1,024 rows of ``weight`` [O, K], evenly spread; all of them where it has few."""
+    return weight[:: max(1, weight.shape[0] // _SCORED_ROWS)]
 
 
 def _search_family(

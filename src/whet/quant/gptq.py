@@ -8,7 +8,7 @@ feedback, clipping them bought no KL on held-out text and cost perplexity (docs/
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from whet.core.errors import QuantizationError
-from whet.quant.awq import search_scale
-from whet.quant.gram import InputStats, float32_products, scaled_gram
+from whet.quant.awq import scored_rows, search_scale
+from whet.quant.gram import float32_products, scaled_gram
 from whet.quant.methods import Fitted, UnitProblem, unscaled
 from whet.quant.refit import Refinement, row_slices
 from whet.quant.rounding import Grid, Span
@@ -43,36 +43,52 @@ class ErrorFeedback:
         """What the feedback rounds to, of least output error.
 
         AWQ's scales are kept only where they beat the feedback without them: they were searched for
-        plain rounding, and what they even out the feedback often corrects by itself.
+        plain rounding, and what they even out the feedback often corrects by itself. Which is
+        better is seen on some of the rows, so that one fit and one factor are held at a time.
         """
         assert unit.stats is not None
-        plain, error = _fit(unit, unit.stats, unscaled(unit.weight), None)
+        plain = _Candidate(column_scale=unscaled(unit.weight), ratio=None)
         if not self._scaled:
-            return plain
-        column_scale, ratio = search_scale(unit, unit.stats)
-        if not ratio:
-            return replace(plain, ratio=ratio)
-        scaled, scaled_error = _fit(unit, unit.stats, column_scale, ratio)
-        return scaled if scaled_error < _WORTH * error else replace(plain, ratio=0.0)
+            return plain.fit(unit.weight, unit)[0]
+        candidate = _Candidate(*search_scale(unit, unit.stats))
+        if not candidate.ratio:
+            return candidate.fit(unit.weight, unit)[0]
+        some = scored_rows(unit.weight)
+        fitted, error = replace(plain, ratio=0.0).fit(some, unit)
+        other, other_error = candidate.fit(some, unit)
+        if other_error < _WORTH * error:
+            fitted = other
+        if len(some) == len(unit.weight):
+            return fitted
+        chosen = _Candidate(column_scale=fitted.column_scale, ratio=fitted.ratio)
+        return chosen.fit(unit.weight, unit)[0]
 
 
-def _fit(
-    unit: UnitProblem, stats: InputStats, column_scale: Tensor, ratio: float | None
-) -> tuple[Fitted, float]:
-    """The feedback's rounding at this scale and its error; a row that it spoils stays nearest."""
-    weight = unit.weight * column_scale if ratio else unit.weight
-    gram = scaled_gram(stats.gram, column_scale)
-    span = unit.grid.span(weight)
-    rounding = partial(Feedback(gram).round, grid=unit.grid)
-    fitted, total = torch.empty_like(weight), 0.0
-    for rows in row_slices(weight):
-        part = Refinement(weight[rows], span.rows(rows), gram, unit.grid)
-        part.round(rounding)
-        part.alternate(rounding, _TURNS)
-        part.rescale()
-        fitted[rows], span.scale[rows] = part.rounded, part.span.scale
-        total += float(part.errors.sum(dtype=torch.float64))
-    return Fitted(weight=fitted, span=span, column_scale=column_scale, ratio=ratio), total
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    column_scale: Tensor
+    ratio: float | None
+
+    def fit(self, weight: Tensor, unit: UnitProblem) -> tuple[Fitted, float]:
+        """The feedback's rounding of ``weight`` [O, K] and its error.
+
+        A row that the feedback spoils stays nearest.
+        """
+        assert unit.stats is not None
+        weight = weight * self.column_scale if self.ratio else weight
+        gram = scaled_gram(unit.stats.gram, self.column_scale)
+        span = unit.grid.span(weight)
+        rounding = partial(Feedback(gram).round, grid=unit.grid)
+        fitted, total = torch.empty_like(weight), 0.0
+        for rows in row_slices(weight):
+            part = Refinement(weight[rows], span.rows(rows), gram, unit.grid)
+            part.round(rounding)
+            part.alternate(rounding, _TURNS)
+            part.rescale()
+            fitted[rows], span.scale[rows] = part.rounded, part.span.scale
+            total += float(part.errors.sum(dtype=torch.float64))
+        fit = Fitted(weight=fitted, span=span, column_scale=self.column_scale, ratio=self.ratio)
+        return fit, total
 
 
 class Feedback:

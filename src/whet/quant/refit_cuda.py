@@ -8,14 +8,15 @@ As whole matrix products one a group, writing and reading what lies between take
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-_ROWS: Final = 64
+_COLUMNS: Final = 64
+_ROOMY: Final = 160 << 10  # bytes of shared memory a block, from which on the wider tile fits
 
 
 @triton.jit
@@ -28,19 +29,23 @@ def _kernel(  # noqa: PLR0913, PLR0917
     groups,
     ROWS: tl.constexpr,
     GROUP: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
     rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     here = tl.program_id(1)
-    cols = tl.arange(0, GROUP)
+    inner = tl.arange(0, GROUP)
+    cols = tl.arange(0, COLUMNS)
     inside = rows < outputs
-    at = levels + rows[:, None] * channels + cols[None, :]
-    own = tl.load(at + here * GROUP, mask=inside[:, None], other=0.0)
-    block = gram + (here * GROUP + cols).to(tl.int64)[:, None] * channels + cols[None, :]
+    row = levels + rows[:, None] * channels
+    own = tl.load(row + here * GROUP + inner[None, :], mask=inside[:, None], other=0.0)
+    block = gram + (here * GROUP + inner).to(tl.int64)[:, None] * channels + cols[None, :]
     for other in range(here, groups):
-        second = tl.load(block + other * GROUP)
-        seen = tl.dot(own, second, input_precision="tf32")
-        third = tl.load(at + other * GROUP, mask=inside[:, None], other=0.0)
-        product = tl.sum(seen * third, axis=1)
+        product = tl.zeros((ROWS,), dtype=tl.float32)
+        for part in tl.static_range(0, GROUP, COLUMNS):
+            start = other * GROUP + part
+            seen = tl.dot(own, tl.load(block + start), input_precision="tf32")
+            there = tl.load(row + start + cols[None, :], mask=inside[:, None], other=0.0)
+            product += tl.sum(seen * there, axis=1)
         tl.store(normal + rows * groups * groups + other * groups + here, product, mask=inside)
 
 
@@ -48,7 +53,10 @@ def group_products(levels: Tensor, gram: Tensor) -> Tensor:
     """``refit.group_products`` for contiguous CUDA tensors and groups of 16 to 128 columns."""
     outputs, groups, size = levels.shape
     normal = torch.empty(outputs, groups, groups, device=levels.device)
-    _kernel[(triton.cdiv(outputs, _ROWS), groups)](
-        levels, gram, normal, outputs, groups * size, groups, ROWS=_ROWS, GROUP=size, num_warps=8
+    device: Any = torch.cuda.get_device_properties(levels.device)
+    rows, stages = (64, 2) if device.shared_memory_per_block_optin >= _ROOMY else (32, 1)
+    _kernel[(triton.cdiv(outputs, rows), groups)](
+        levels, gram, normal, outputs, groups * size, groups,
+        ROWS=rows, GROUP=size, COLUMNS=min(size, _COLUMNS), num_warps=4, num_stages=stages,
     )  # fmt: skip
     return normal
