@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from whet.client.endpoint import Endpoint
-from whet.client.wire import Connection, Exchange
+from whet.client.wire import Connection, Exchange, KernelStamped, Transported
 
 
 class ConnectionPool:
@@ -89,8 +89,9 @@ class ConnectionPool:
         return None
 
     async def _connect(self) -> Connection:
+        host, port = self._endpoint.host, self._endpoint.port
+        if self._tls is None and KernelStamped.available:
+            return await KernelStamped.open(host, port)
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            Connection, self._endpoint.host, self._endpoint.port, ssl=self._tls
-        )
+        _, connection = await loop.create_connection(Transported, host, port, ssl=self._tls)
         return connection

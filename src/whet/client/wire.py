@@ -1,16 +1,30 @@
-"""One keep-alive connection. What arrives is stamped and kept as bytes; it is read later."""
+"""One keep-alive connection. What arrives is stamped and kept as bytes; it is read later.
+
+``KernelStamped`` reads its socket itself and takes the time at which the kernel received the bytes;
+``Transported`` leaves the socket to the event loop (TLS, other systems than Linux) and stamps when
+the loop hands the bytes over.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
+import sys
+import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from time import monotonic_ns
-from typing import cast
+from typing import Final, Self, cast
 
 import httptools
 
 MAX_BODY_BYTES = 128 * 1024 * 1024
 """An endless stream ends here, not in the machine's memory; 100,000 chunks are about 30 MB."""
+
+_READ_BYTES: Final = 65536
+_SO_TIMESTAMPNS: Final = 35  # Linux; Python has no name for it
+_TIMESPEC: Final = struct.Struct("@ll")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -49,12 +63,11 @@ class Exchange:
         self.parts.clear()
 
 
-class Connection(asyncio.Protocol):
+class Connection(ABC):
     """One exchange at a time; ``reusable`` says whether another may follow on the same socket."""
 
     def __init__(self) -> None:
-        """Bound to a socket by ``connection_made``."""
-        self._transport: asyncio.Transport | None = None
+        """Not yet bound to a socket."""
         self._exchange: Exchange | None = None
         self._done: asyncio.Future[None] | None = None
         self._parser: httptools.HttpResponseParser | None = None
@@ -62,16 +75,29 @@ class Connection(asyncio.Protocol):
         self._received = 0
         self.reusable = False
 
+    @property
+    @abstractmethod
+    def connected(self) -> bool:
+        """Whether there is a socket."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Drop the socket at once, sent or not."""
+
+    @abstractmethod
+    def _write(self, data: bytes) -> None:
+        """Send all of ``data``, now or as the socket takes it."""
+
     async def roundtrip(self, exchange: Exchange) -> None:
         """Send, and return when the answer is whole or has failed. Cancelling closes the socket."""
-        if self._transport is None:
+        if not self.connected:
             exchange.fail("reset", "the connection was closed before the request was sent")
             return
         self._exchange, self._received, self.reusable = exchange, 0, False
         self._parser = httptools.HttpResponseParser(self)
         self._done = asyncio.get_running_loop().create_future()
         exchange.sent_ns = monotonic_ns()
-        self._transport.write(exchange.request)
+        self._write(exchange.request)
         try:
             await self._done
         except asyncio.CancelledError:
@@ -80,23 +106,9 @@ class Connection(asyncio.Protocol):
         finally:
             self._exchange = self._parser = None
 
-    def close(self) -> None:
-        """Drop the socket at once, sent or not."""
-        self.reusable = False
-        if self._transport is not None:
-            self._transport.abort()
-            self._transport = None
-
-    # asyncio calls these
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport; uvloop's are no subclass of asyncio's, though equal in form."""
-        self._transport = cast(asyncio.Transport, transport)
-        self.reusable = True
-
-    def data_received(self, data: bytes) -> None:
-        """Stamp first, then let the parser cut out the body."""
-        self._now = monotonic_ns()
+    def _take(self, data: bytes, at_ns: int) -> None:
+        """Let the parser cut the body out of what arrived at ``at_ns``."""
+        self._now = at_ns
         if self._exchange is None or self._parser is None:
             self.close()  # bytes that nobody asked for: the stream is out of step
             return
@@ -109,20 +121,21 @@ class Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail("bad_http", f"{type(error).__name__}: {error}")
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def _lost(self, error: Exception | None) -> None:
         """An answer without a length ends here; any other answer is cut short."""
         self._now = monotonic_ns()
-        self._transport = None
-        exchange, self.reusable = self._exchange, False
+        self.close()
+        exchange = self._exchange
         if exchange is None:
             return
         sized = {"content-length", "transfer-encoding"} & exchange.headers.keys()
-        if exc is None and exchange.status is not None and not sized:
+        if error is None and exchange.status is not None and not sized:
             self._finish(exchange)
             return
         after = f"after {self._received} bytes" if self._received else "before any answer"
         self._fail(
-            "reset", f"the server closed the connection {after}" + (f" ({exc})" if exc else "")
+            "reset",
+            f"the server closed the connection {after}" + (f" ({error})" if error else ""),
         )
 
     # httptools calls these
@@ -164,3 +177,153 @@ class Connection(asyncio.Protocol):
     def _resolve(self) -> None:
         if self._done is not None and not self._done.done():
             self._done.set_result(None)
+
+
+class Transported(Connection, asyncio.Protocol):
+    """On a transport of the event loop."""
+
+    def __init__(self) -> None:
+        """Bound to a socket by ``connection_made``."""
+        super().__init__()
+        self._transport: asyncio.Transport | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a socket."""
+        return self._transport is not None
+
+    def close(self) -> None:
+        """Drop the socket at once, sent or not."""
+        self.reusable = False
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+
+    def _write(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(data)
+
+    # asyncio calls these
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport; uvloop's are no subclass of asyncio's, though equal in form."""
+        self._transport = cast(asyncio.Transport, transport)
+        self.reusable = True
+
+    def data_received(self, data: bytes) -> None:
+        """Stamp first."""
+        self._take(data, monotonic_ns())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The other side has gone, or this one has closed."""
+        self._transport = None
+        self._lost(exc)
+
+
+class KernelStamped(Connection):
+    """On a plain socket, with the kernel's own time of each arrival.
+
+    A client that is busy with another stream, or has lost the processor, reads late; the kernel
+    has written down when the bytes came. What two reads of one socket would have split is one piece
+    then, with the time of its last byte.
+    """
+
+    available = sys.platform == "linux"
+
+    def __init__(self, sock: socket.socket) -> None:
+        """``sock`` is connected and does not block."""
+        super().__init__()
+        self._socket: socket.socket | None = sock
+        self._loop = asyncio.get_running_loop()
+        self._unsent = b""
+        self.reusable = True
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        self._loop.add_reader(sock, self._readable)
+
+    @classmethod
+    async def open(cls, host: str, port: int) -> Self:
+        """Connect to the first address of ``host`` that answers; ``OSError`` where none does."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        refused: OSError | None = None
+        for family, kind, protocol, _, address in found:
+            sock = socket.socket(family, kind, protocol)
+            sock.setblocking(False)
+            try:
+                await loop.sock_connect(sock, address)
+            except OSError as error:
+                sock.close()
+                refused = error
+            except asyncio.CancelledError:
+                sock.close()
+                raise
+            else:
+                return cls(sock)
+        raise refused or OSError(f"no address for {host}")
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a socket."""
+        return self._socket is not None
+
+    def close(self) -> None:
+        """Drop the socket at once, sent or not."""
+        self.reusable = False
+        sock, self._socket, self._unsent = self._socket, None, b""
+        if sock is not None:
+            self._loop.remove_reader(sock)
+            self._loop.remove_writer(sock)
+            sock.close()
+
+    def _write(self, data: bytes) -> None:
+        assert self._socket is not None
+        self._unsent = data
+        self._writable()
+        if self._unsent and self._socket is not None:
+            self._loop.add_writer(self._socket, self._writable)
+
+    def _writable(self) -> None:
+        if self._socket is None:
+            return
+        try:
+            sent = self._socket.send(self._unsent)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lost(error)
+            return
+        self._unsent = self._unsent[sent:]
+        if not self._unsent:
+            self._loop.remove_writer(self._socket)
+
+    def _readable(self) -> None:
+        if self._socket is None:
+            return
+        try:
+            data, ancillary, _, _ = self._socket.recvmsg(_READ_BYTES, 64)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lost(error)
+            return
+        if data:
+            sent_ns = self._exchange.sent_ns if self._exchange is not None else 0
+            self._take(data, max(arrival_ns(ancillary), sent_ns))
+        else:
+            self._lost(None)
+
+
+def arrival_ns(ancillary: list[tuple[int, int, bytes]]) -> int:
+    """When the kernel received what was just read, on the monotonic clock; now where it says not.
+
+    The kernel stamps on the wall clock. Only the age of the stamp is taken from that clock, so a
+    step of it does no harm unless it falls between the arrival and this call; then it is now.
+    """
+    now_ns = monotonic_ns()
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(data) == _TIMESPEC.size:
+            seconds, rest = _TIMESPEC.unpack(data)
+            age_ns = time.time_ns() - (seconds * 1_000_000_000 + rest)
+            return now_ns - age_ns if age_ns >= 0 else now_ns
+    return now_ns
