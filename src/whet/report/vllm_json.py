@@ -1,0 +1,130 @@
+"""A measured load under the names that ``vllm bench serve --save-result`` uses.
+
+The names are vLLM 0.29's, so that what reads its files reads this one. Latencies count from the
+schedule, where vLLM's count from the send and leave the wait of ``--max-concurrency`` out; the
+figures from the send stand beside them as ``…_from_send_ms``. A figure without data is null, which
+vLLM writes as 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from whet.core.records import RequestEvent, TrialRecord
+from whet.core.units import NS_PER_MS, NS_PER_S, ns_to_s
+from whet.metrics import request_figures
+from whet.metrics.counted import acceptance_length
+from whet.metrics.requests import RequestFigures
+
+SCHEMA_VERSION: Final = 1
+METRICS: Final = ("ttft", "tpot", "itl", "e2el")
+
+_VALUES: Final[dict[str, Callable[[RequestFigures], Sequence[float | None]]]] = {
+    "ttft": lambda f: [f.ttft_ns],
+    "ttft_from_send": lambda f: [f.ttft_from_send_ns],
+    "tpot": lambda f: [f.tpot_ns],
+    "itl": lambda f: f.itl_ns,
+    "e2el": lambda f: [f.e2e_ns],
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """``metrics`` of ``METRICS`` get mean, median, deviation and ``percentiles`` (0 to 100)."""
+
+    metrics: tuple[str, ...] = ("ttft", "tpot", "itl")
+    percentiles: tuple[float, ...] = (99.0,)
+
+
+def vllm_result(
+    trial: TrialRecord,
+    selection: Selection,
+    *,
+    good: Callable[[RequestEvent], bool] | None = None,
+) -> dict[str, Any]:
+    """The summary keys and one list entry a request, failed ones included.
+
+    ``duration`` is from the first scheduled send to the end of the last request, as vLLM counts
+    it, so rates hold its ramp and its tail. ``good`` says which requests meet the objective.
+    """
+    events = trial.requests
+    found = [request_figures(event) for event in events]
+    figures = [item for item in found if item is not None]
+    start_ns = min((event.scheduled_ns for event in events), default=0)
+    seconds = ns_to_s(max((event.ended_ns for event in events), default=0) - start_ns)
+    done = [event for event in events if event.error is None]
+    inputs = sum(event.prompt_tokens or 0 for event in done)
+    outputs = sum(event.output_tokens or 0 for event in done)
+
+    def rate(count: float) -> float | None:
+        return count / seconds if seconds > 0 else None
+
+    result: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "duration": seconds,
+        "completed": len(done),
+        "failed": len(events) - len(done),
+        "total_input_tokens": inputs,
+        "total_output_tokens": outputs,
+        "request_throughput": rate(len(done)),
+        "request_goodput": None if good is None else rate(sum(map(good, events))),
+        "output_throughput": rate(outputs),
+        "total_token_throughput": rate(inputs + outputs),
+        "max_concurrent_requests": most_in_flight(events),
+    }
+    names = [name for name in METRICS if name in selection.metrics]
+    for name in [*names, *(["ttft_from_send"] if "ttft" in names else [])]:
+        values = [value for item in figures for value in _VALUES[name](item) if value is not None]
+        result |= _statistics(name, np.asarray(values) / NS_PER_MS, selection.percentiles)
+    length = acceptance_length([trial])
+    if length is not None:
+        result["spec_decode_acceptance_length"] = length
+    return result | _each(events, found, start_ns)
+
+
+def _each(
+    events: Sequence[RequestEvent], found: Sequence[RequestFigures | None], start_ns: int
+) -> dict[str, Any]:
+    def seconds(values: Sequence[float]) -> list[float]:
+        return [value / NS_PER_S for value in values]
+
+    return {
+        "input_lens": [event.prompt_tokens for event in events],
+        "output_lens": [event.output_tokens for event in events],
+        "ttfts": [None if item is None else ns_to_s(item.ttft_ns) for item in found],
+        "itls": [[] if item is None else seconds(item.itl_ns) for item in found],
+        "latencies": [None if item is None else ns_to_s(item.e2e_ns) for item in found],
+        "start_times": seconds([event.scheduled_ns - start_ns for event in events]),
+        "queue_times": seconds([event.sent_ns - event.scheduled_ns for event in events]),
+        "generated_texts": [event.text for event in events],
+        "errors": [
+            "" if event.error is None else f"{event.error}: {event.detail or ''}"
+            for event in events
+        ],
+    }
+
+
+def _statistics(
+    name: str, values: np.ndarray[Any, np.dtype[np.float64]], percentiles: Sequence[float]
+) -> dict[str, float | None]:
+    wanted: dict[str, Callable[[Any], Any]] = {"mean": np.mean, "median": np.median, "std": np.std}
+    told = {
+        f"{word}_{name}_ms": float(of(values)) if len(values) else None
+        for word, of in wanted.items()
+    }
+    for p in percentiles:
+        word = f"p{p:g}"
+        told[f"{word}_{name}_ms"] = float(np.percentile(values, p)) if len(values) else None
+    return told
+
+
+def most_in_flight(events: Sequence[RequestEvent]) -> int:
+    """The most requests that were sent and not ended at one moment."""
+    edges = sorted(
+        [(event.sent_ns, 1) for event in events] + [(event.ended_ns, -1) for event in events]
+    )  # at one moment an end comes before a start
+    return int(max(np.cumsum([step for _, step in edges]), default=0))
