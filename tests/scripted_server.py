@@ -33,6 +33,7 @@ class Script:
     usage: bool = True
     text: str = "t "
     status: int = 200
+    get_status: int = 200
     metrics: bool = True
     accepted_per_draft: float | None = None
     hit_share: float | None = None
@@ -75,6 +76,8 @@ class ScriptedServer:
         return await _answer(script, data, out, chat=path.endswith("chat/completions"))
 
     def _get(self, path: str) -> tuple[int, str, str]:
+        if self.script.get_status != 200:
+            return self.script.get_status, "application/json", '{"error":{"message":"scripted"}}'
         if path == "/v1/models":
             models = {"object": "list", "data": [{"id": self.script.model, "object": "model"}]}
             return 200, "application/json", json.dumps(models)

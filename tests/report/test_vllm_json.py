@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.metrics.events import event, failed, steady, trial
+from whet.metrics.objective import parse_goodput
 from whet.report.vllm_json import Selection, most_in_flight, vllm_result
 
 ALL = Selection(metrics=("ttft", "tpot", "itl", "e2el"), percentiles=(50.0, 90.0, 99.9))
@@ -45,8 +46,11 @@ def test_a_failed_request_has_its_place_and_no_figure() -> None:
 
 
 def test_goodput_counts_what_the_objective_takes() -> None:
-    told = vllm_result(trial(steady(10)), ALL, good=lambda one: one.index < 4)
-    assert told["request_goodput"] == pytest.approx(4 / 0.3)
+    late = [
+        event(start_ms=30 * n, ttft_ms=30 if n < 6 else 10, gap_ms=0, index=n) for n in range(10)
+    ]
+    told = vllm_result(trial(late), ALL, bounds=parse_goodput(["ttft:20"]))
+    assert told["request_goodput"] == pytest.approx(4 / told["duration"])
 
 
 def test_nothing_measured_is_null_and_never_zero() -> None:

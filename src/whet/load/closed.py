@@ -7,21 +7,22 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
-from whet.client import Exchange, StreamClient
-from whet.core.errors import EngineLostError
+from whet.client import CompletionCall, Exchange, StreamClient
 from whet.core.records import PlannedRequest
+from whet.load.open import abort_open, check_alive, engine_loss_plainly
 from whet.load.plan import to_call
 
 
-def encode_all(client: StreamClient, requests: Sequence[PlannedRequest]) -> list[Exchange]:
-    """Every request in bytes, before the clock starts."""
+def encode_all(
+    client: StreamClient,
+    requests: Sequence[PlannedRequest],
+    calls: Sequence[CompletionCall] | None = None,
+) -> list[Exchange]:
+    """Every request in bytes, before the clock starts; ``calls`` are what is sent, if given."""
+    sent = map(to_call, requests) if calls is None else calls
     return [
-        Exchange(
-            request=client.encode(to_call(request)),
-            index=request.index,
-            prefix_id=request.prefix_id,
-        )
-        for request in requests
+        Exchange(request=client.encode(call), index=request.index, prefix_id=request.prefix_id)
+        for request, call in zip(requests, sent, strict=True)
     ]
 
 
@@ -48,16 +49,13 @@ class ClosedLoop:
         self._waiting.extend(exchanges)
         self.started_ns = monotonic_ns()
         try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(self._slots):
-                    group.create_task(self._slot())
-        except BaseExceptionGroup as errors:
-            lost = errors.subgroup(EngineLostError)
-            if lost is None:
-                raise
-            raise _first(lost) from errors
+            with engine_loss_plainly():
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(self._slots):
+                        group.create_task(self._slot())
         finally:
-            self._close_open()
+            abort_open(self.sent, ())
+            self.drained_ns = self.drained_ns or monotonic_ns()
 
     async def _slot(self) -> None:
         free_ns = self.started_ns
@@ -66,21 +64,6 @@ class ClosedLoop:
             exchange.scheduled_ns = free_ns
             self.sent.append(exchange)
             await self._client.send(exchange)
-            if exchange.error is not None or exchange.status != 200:
-                self._alive()
+            check_alive(exchange, self._alive)
             free_ns = exchange.ended_ns
         self.drained_ns = self.drained_ns or free_ns
-
-    def _close_open(self) -> None:
-        """What was in flight when the loop ended early is an event too."""
-        for exchange in self.sent:
-            if exchange.ended_ns == 0:
-                exchange.fail("aborted", "the trial ended before this request did")
-        self.drained_ns = self.drained_ns or monotonic_ns()
-
-
-def _first(group: BaseExceptionGroup[EngineLostError]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -98,22 +98,30 @@ class MemorySampler:
 
 
 def judge_client(
-    events: Sequence[RequestEvent], *, lags_ns: Sequence[int], cpu_share: float
+    events: Sequence[RequestEvent],
+    *,
+    lags_ns: Sequence[int],
+    cpu_share: float,
+    late_ns: Sequence[int] | None = None,
 ) -> ClientHealth:
-    """The client's health over a trial; ``reason`` is set where it is not valid."""
-    delay = _p99([event.sent_ns - event.scheduled_ns for event in events])
+    """The client's health over a trial; ``reason`` is set where it is not valid.
+
+    ``late_ns`` is how late the loop itself was where requests may also wait for a place.
+    """
+    if late_ns is None:
+        late_ns = [event.sent_ns - event.scheduled_ns for event in events]
+    delay = _p99(late_ns)
     lag = _p99(lags_ns)
     bound = max(LATENESS_FLOOR_NS, round(LATENESS_SHARE * _median_ttft_ns(events)))
+    bounded = f"(bound {ns_to_ms(bound):.1f} ms)"
     reasons = []
     if delay > bound:
-        reasons.append(f"requests left {ns_to_ms(delay):.1f} ms late at p99")
+        reasons.append(f"requests left {ns_to_ms(delay):.1f} ms late at p99 {bounded}")
     if lag > bound:
-        reasons.append(f"the event loop ran {ns_to_ms(lag):.1f} ms late at p99")
+        reasons.append(f"the event loop ran {ns_to_ms(lag):.1f} ms late at p99 {bounded}")
     if cpu_share > MAX_CPU_SHARE:
-        reasons.append(f"the client used {cpu_share:.0%} of a core")
-    told = (
-        f"{' and '.join(reasons)} (bound {ns_to_ms(bound):.1f} ms); free the machine of other work"
-    )
+        reasons.append(f"the client used {cpu_share:.0%} of a core (bound {MAX_CPU_SHARE:.0%})")
+    told = f"{' and '.join(reasons)}; free the machine of other work"
     return ClientHealth(
         dispatch_delay_p99_ns=delay,
         loop_lag_p99_ns=lag,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from whet.client import CompletionCall
@@ -39,7 +39,13 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialPlan:
-    """One timed repetition of a cell. ``warmup`` is sent first, at the same batch size."""
+    """One timed repetition of a cell. ``warmup`` is sent first, at the same batch size.
+
+    ``loop`` is ``closed`` (``batch_size`` in flight), ``static`` (batches of ``batch_size``, each
+    waits for its slowest) or ``open``: requests leave at ``offsets_ns`` and ``batch_size`` caps how
+    many are in flight, 0 for no cap. ``calls`` and ``warmup_calls`` are what is sent where it is
+    not the token ids of the requests.
+    """
 
     variant: str
     batch_size: int
@@ -48,6 +54,15 @@ class TrialPlan:
     warmup: tuple[PlannedRequest, ...] = ()
     request_timeout_s: float = 120.0
     api_key: str | None = None
+    loop: str = "closed"
+    offsets_ns: tuple[int, ...] = ()
+    calls: tuple[CompletionCall, ...] | None = None
+    warmup_calls: tuple[CompletionCall, ...] | None = None
+
+    @property
+    def connections(self) -> int:
+        """The most sockets that it can need."""
+        return self.batch_size or len(self.workload.requests)
 
 
 def to_call(request: PlannedRequest) -> CompletionCall:
@@ -72,3 +87,26 @@ def hash_requests(requests: Iterable[PlannedRequest]) -> str:
         body = to_call(request).body(model=None, stream=True)
         digest.update(json.dumps(body, sort_keys=True).encode() + b"\n")
     return digest.hexdigest()
+
+
+def describe_requests(
+    requests: Sequence[PlannedRequest], *, block_size: int, seed: int
+) -> WorkloadFacts:
+    """The make-up of requests that were drawn, by their own ``prefix_id`` and shared tokens."""
+    count = len(requests)
+    inputs = sum(len(request.prompt_token_ids) for request in requests)
+    outputs = sum(request.max_tokens for request in requests)
+    named = [request.prefix_id for request in requests if request.prefix_id is not None]
+    return WorkloadFacts(
+        sha256=hash_requests(requests),
+        requests=count,
+        shared_prefix_share=len(named) / count,
+        long_system_share=0.0,  # no pool of long and short system prompts is in play
+        shared_prefixes=len(set(named)),
+        input_tokens_mean=inputs / count,
+        output_tokens_mean=outputs / count,
+        input_output_ratio=inputs / outputs,
+        block_size=block_size,
+        expected_hit_rate=sum(request.shared_tokens for request in requests) / inputs,
+        seed=seed,
+    )

@@ -6,18 +6,23 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from whet.client import Exchange, HttpError, StreamClient, read_event, run_async, scrape
 from whet.core.errors import EngineLostError, MeasurementError
 from whet.core.provenance import now
 from whet.core.records import ClientHealth, Counters, RequestEvent, TrialRecord
 from whet.load.aborted import TrialInterrupted, TrialLost
+from whet.load.batches import StaticBatches
 from whet.load.closed import ClosedLoop, encode_all
 from whet.load.health import LagProbe, MemorySampler, judge_client
+from whet.load.open import OpenLoop
 from whet.load.plan import TrialPlan
 from whet.load.quiet import cancel_on_signals, quiet_interpreter
 
 _NOT_FOUND = 404
+_OPENED_BEFORE = 256  # sockets; more open as they are needed
+_WARM_UP_SLOTS = 16  # where nothing caps what is in flight
 
 
 @dataclass(kw_only=True, slots=True)
@@ -33,6 +38,7 @@ class _Seen:
     exchanges: Sequence[Exchange] = ()
     memory_bytes: int | None = None
     lags_ns: list[int] = field(default_factory=list)
+    late_ns: list[int] | None = None
     cpu_share: float = 0.0
 
 
@@ -77,18 +83,18 @@ async def _trial(
 ) -> None:
     client = StreamClient(
         url, model, timeout_s=plan.request_timeout_s, api_key=plan.api_key,
-        max_connections=plan.batch_size,
+        max_connections=plan.connections,
     )  # fmt: skip
     with cancel_on_signals():
         async with client:
-            timed = encode_all(client, plan.workload.requests)
-            await client.open(plan.batch_size)
+            timed = encode_all(client, plan.workload.requests, plan.calls)
+            await client.open(min(plan.connections, _OPENED_BEFORE))
             await _warm_up(client, plan, alive=alive, seen=seen)
             seen.before = _counters(url, plan)
             sampler = MemorySampler(memory)
             sampler.start()
             try:
-                await _timed(ClosedLoop(client, slots=plan.batch_size, alive=alive), timed, seen)
+                await _timed(_loop(client, plan, alive), timed, seen)
             finally:
                 sampler.stop()
                 seen.memory_bytes = sampler.highest
@@ -99,12 +105,36 @@ async def _warm_up(
     client: StreamClient, plan: TrialPlan, *, alive: Callable[[], None], seen: _Seen
 ) -> None:
     """Send the warm-up at the trial's own batch size; its answers are not kept."""
-    loop = ClosedLoop(client, slots=plan.batch_size, alive=alive)
-    await loop.run(encode_all(client, plan.warmup))
+    loop = ClosedLoop(client, slots=plan.batch_size or _WARM_UP_SLOTS, alive=alive)
+    await loop.run(encode_all(client, plan.warmup, plan.warmup_calls))
     seen.warmup = len(loop.sent)
 
 
-async def _timed(loop: ClosedLoop, exchanges: Sequence[Exchange], seen: _Seen) -> None:
+class _Loop(Protocol):
+    """What all loops share; times are absolute monotonic ns."""
+
+    started_ns: int
+    drained_ns: int
+    sent: list[Exchange]
+
+    async def run(self, exchanges: Sequence[Exchange]) -> None:
+        """Send all."""
+
+
+def _loop(client: StreamClient, plan: TrialPlan, alive: Callable[[], None]) -> _Loop:
+    if plan.loop == "open":
+        return OpenLoop(
+            client,
+            offsets_ns=plan.offsets_ns,
+            alive=alive,
+            max_in_flight=plan.batch_size or None,
+        )
+    if plan.loop == "static":
+        return StaticBatches(client, size=plan.batch_size, alive=alive)
+    return ClosedLoop(client, slots=plan.batch_size, alive=alive)
+
+
+async def _timed(loop: _Loop, exchanges: Sequence[Exchange], seen: _Seen) -> None:
     """The timed window, with nothing in it but the loop and its probe."""
     probe = LagProbe()
     with quiet_interpreter():
@@ -118,7 +148,8 @@ async def _timed(loop: ClosedLoop, exchanges: Sequence[Exchange], seen: _Seen) -
             await probe.stop()
             seen.cpu_share = cpu_ns / max(1, wall_ns)
             seen.lags_ns = probe.lags_ns
-            seen.exchanges = loop.sent
+            seen.exchanges = [*loop.sent, *getattr(loop, "unsent", ())]
+            seen.late_ns = getattr(loop, "late_ns", None)
             seen.start_ns, seen.end_ns = loop.started_ns, loop.drained_ns
 
 
@@ -152,11 +183,14 @@ def _record(plan: TrialPlan, seen: _Seen, *, status: str, failure: str | None) -
         memory_bytes=seen.memory_bytes,
         health=_health(events, seen),
         failure=failure,
+        loop=plan.loop,
     )
 
 
 def _health(events: Sequence[RequestEvent], seen: _Seen) -> ClientHealth:
-    return judge_client(events, lags_ns=seen.lags_ns, cpu_share=seen.cpu_share)
+    return judge_client(
+        events, lags_ns=seen.lags_ns, cpu_share=seen.cpu_share, late_ns=seen.late_ns
+    )
 
 
 def _since(counters: Counters | None, origin_ns: int) -> Counters | None:

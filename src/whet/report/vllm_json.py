@@ -14,10 +14,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from whet import __version__
 from whet.core.records import RequestEvent, TrialRecord
-from whet.core.units import NS_PER_MS, NS_PER_S, ns_to_s
+from whet.core.records.objective import Bound
+from whet.core.units import NS_PER_MS, NS_PER_S, ns_to_ms, ns_to_s
 from whet.metrics import request_figures
-from whet.metrics.counted import acceptance_length
+from whet.metrics.counted import acceptance_length, prefix_hit_rate
+from whet.metrics.objective import attainment
 from whet.metrics.requests import RequestFigures
 
 SCHEMA_VERSION: Final = 1
@@ -44,12 +47,13 @@ def vllm_result(
     trial: TrialRecord,
     selection: Selection,
     *,
-    good: Callable[[RequestEvent], bool] | None = None,
+    bounds: Sequence[Bound] | None = None,
 ) -> dict[str, Any]:
     """The summary keys and one list entry a request, failed ones included.
 
     ``duration`` is from the first scheduled send to the end of the last request, as vLLM counts
-    it, so rates hold its ramp and its tail. ``good`` says which requests meet the objective.
+    it, so rates hold its ramp and its tail. ``bounds`` are what a request must keep to count for
+    goodput.
     """
     events = trial.requests
     found = [request_figures(event) for event in events]
@@ -71,7 +75,7 @@ def vllm_result(
         "total_input_tokens": inputs,
         "total_output_tokens": outputs,
         "request_throughput": rate(len(done)),
-        "request_goodput": None if good is None else rate(sum(map(good, events))),
+        "request_goodput": None if bounds is None else rate(_kept(events, bounds)),
         "output_throughput": rate(outputs),
         "total_token_throughput": rate(inputs + outputs),
         "max_concurrent_requests": most_in_flight(events),
@@ -84,6 +88,40 @@ def vllm_result(
     if length is not None:
         result["spec_decode_acceptance_length"] = length
     return result | _each(events, found, start_ns)
+
+
+def run_info(trial: TrialRecord, model: str, tokenizer: str) -> dict[str, Any]:
+    """What stands beside the figures: who measured what, when, and whether the client kept up."""
+    health = trial.health
+    return {
+        "date": trial.started_at,
+        "backend": "openai",
+        "endpoint_type": "openai",
+        "model_id": model,
+        "tokenizer_id": tokenizer,
+        "num_prompts": len(trial.requests),
+        "max_concurrency": trial.batch_size or None,
+        "run_info": {
+            "client": f"whet {__version__}",
+            "latency_from": "schedule",
+            "status": trial.status,
+            "failure": trial.failure,
+            "loop": trial.loop,
+            "workload_sha256": trial.workload_sha256,
+            "warmup_requests": trial.excluded_warmup,
+            "valid": health.valid,
+            "invalid_because": health.reason,
+            "dispatch_delay_p99_ms": ns_to_ms(health.dispatch_delay_p99_ns),
+            "loop_lag_p99_ms": ns_to_ms(health.loop_lag_p99_ns),
+            "client_cpu_share": health.cpu_share,
+            "prefix_hit_rate": prefix_hit_rate([trial]),
+        },
+    }
+
+
+def _kept(events: Sequence[RequestEvent], bounds: Sequence[Bound]) -> int:
+    share = attainment(events, bounds)
+    return 0 if share is None else round(share.value * len(events))
 
 
 def _each(

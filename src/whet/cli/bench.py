@@ -1,0 +1,300 @@
+"""``whet bench``: a load against any OpenAI-compatible server, in vLLM's words."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from whet.cli.console import ConsoleObserver
+from whet.core.errors import Interrupted, UsageError
+
+if TYPE_CHECKING:
+    from whet.flow.bench import BenchRequest, BenchResult
+
+_METRICS: Final = ("ttft", "tpot", "itl", "e2el")
+_LOAD: Final = "Load"
+_PROMPTS: Final = "Prompts"
+_RESULT: Final = "Result"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("bench")(bench)
+
+
+def bench(
+    url: Annotated[str, typer.Argument(help="http://host:port", metavar="URL")],
+    model: Annotated[
+        str | None, typer.Option(help="Its name there; the only one if left out.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Folder or hub id; where the server's model lies by default.")
+    ] = None,
+    api_key: Annotated[str | None, typer.Option(help="OPENAI_API_KEY by default.")] = None,
+    form: Annotated[str, typer.Option(help="ids or text (completions endpoint), or chat.")] = "ids",
+    request_rate: Annotated[
+        float | None,
+        typer.Option(
+            help="Requests a second, open loop; inf sends all at once.", rich_help_panel=_LOAD
+        ),
+    ] = None,
+    burstiness: Annotated[
+        float, typer.Option(help="1.0 is Poisson, below it bursty.", rich_help_panel=_LOAD)
+    ] = 1.0,
+    constant: Annotated[
+        bool,
+        typer.Option("--constant", help="Equal gaps at --request-rate.", rich_help_panel=_LOAD),
+    ] = False,
+    ramp_up_end_rps: Annotated[
+        float | None,
+        typer.Option(help="Ramp from --request-rate to this over --ramp-s.", rich_help_panel=_LOAD),
+    ] = None,
+    ramp_s: Annotated[
+        float, typer.Option(help="Seconds of the ramp.", rich_help_panel=_LOAD)
+    ] = 60.0,
+    max_concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--max-concurrency",
+            "--concurrency",
+            min=1,
+            help="In flight: the closed loop's size, or an open loop's cap.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None,
+    static_batches: Annotated[
+        bool,
+        typer.Option(
+            "--static-batches", help="Each batch waits for its slowest.", rich_help_panel=_LOAD
+        ),
+    ] = False,
+    num_prompts: Annotated[
+        int, typer.Option(min=1, help="Requests of a run.", rich_help_panel=_LOAD)
+    ] = 200,
+    num_warmups: Annotated[
+        int, typer.Option(min=0, help="Requests sent before.", rich_help_panel=_LOAD)
+    ] = 20,
+    num_runs: Annotated[
+        int, typer.Option(min=1, help="Runs, each with fresh prompts.", rich_help_panel=_LOAD)
+    ] = 1,
+    timeout_s: Annotated[
+        float, typer.Option(min=0.001, help="For one request.", rich_help_panel=_LOAD)
+    ] = 600.0,
+    input_len: Annotated[
+        str,
+        typer.Option(
+            "--random-input-len",
+            "--input-len",
+            "--isl",
+            help="Tokens after any prefix: 512, uniform:256-1024, normal:512,100 or "
+            "lognormal:p50=300,p99=4000.",
+            rich_help_panel=_PROMPTS,
+        ),
+    ] = "512",
+    output_len: Annotated[
+        str,
+        typer.Option(
+            "--random-output-len",
+            "--output-len",
+            "--osl",
+            help="Likewise.",
+            rich_help_panel=_PROMPTS,
+        ),
+    ] = "128",
+    prefixes: Annotated[
+        int, typer.Option(min=0, help="How many shared prefixes.", rich_help_panel=_PROMPTS)
+    ] = 0,
+    prefix_len: Annotated[
+        int, typer.Option(min=1, help="Tokens of each.", rich_help_panel=_PROMPTS)
+    ] = 256,
+    prefix_zipf: Annotated[
+        float, typer.Option(help="Zipf exponent of their use; 0 is even.", rich_help_panel=_PROMPTS)
+    ] = 0.0,
+    prefix_share: Annotated[
+        float, typer.Option(help="Requests that begin with one.", rich_help_panel=_PROMPTS)
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of prompts and arrivals.")] = 0,
+    goodput: Annotated[
+        str | None,
+        typer.Option(
+            help='What each request must keep: "ttft:200 tpot:50 e2el:5000" in ms.',
+            rich_help_panel=_RESULT,
+        ),
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            "--objective",
+            "--slo",
+            help='"ttft:p95<300ms;tpot:p95<50ms;error<1%".',
+            rich_help_panel=_RESULT,
+        ),
+    ] = None,
+    percentile_metrics: Annotated[
+        str, typer.Option(help="Of ttft, tpot, itl, e2el.", rich_help_panel=_RESULT)
+    ] = "ttft,tpot,itl,e2el",
+    metric_percentiles: Annotated[
+        str, typer.Option(help="Such as 90,95,99.", rich_help_panel=_RESULT)
+    ] = "90,95,99",
+    save_result: Annotated[
+        bool,
+        typer.Option(
+            "--save-result", help="Write vLLM's JSON and a picture.", rich_help_panel=_RESULT
+        ),
+    ] = False,
+    result_dir: Annotated[
+        Path, typer.Option("--result-dir", "-o", help="Where.", rich_help_panel=_RESULT)
+    ] = Path(),
+    result_filename: Annotated[
+        str, typer.Option(help="Its name.", rich_help_panel=_RESULT)
+    ] = "bench.json",
+) -> None:
+    """Send a load to a server that is running, and say what can be believed of it.
+
+    Exit code 6 where nothing can: the client did not keep up, or no request was answered.
+    """
+    from whet.flow.bench import FORMS, BenchRequest, require_figures
+    from whet.flow.bench import bench as send
+    from whet.load.lengths import parse_lengths
+    from whet.load.synthetic import SharedPrefixes
+    from whet.metrics.objective import parse_goodput, parse_objective
+
+    if form not in FORMS:
+        raise UsageError(f"--form {form!r}: choose one of {', '.join(FORMS)}")
+    ramp = None if ramp_up_end_rps is None else (ramp_up_end_rps, ramp_s)
+    bounds = None if goodput is None else parse_goodput([goodput])
+    constraints = None if objective is None else parse_objective(objective)
+    selection = _selection(percentile_metrics, metric_percentiles)
+    request = BenchRequest(
+        url=url,
+        model=model,
+        tokenizer=tokenizer,
+        form=form,
+        requests=num_prompts,
+        inputs=parse_lengths(input_len, name="--input-len"),
+        outputs=parse_lengths(output_len, name="--output-len"),
+        prefixes=SharedPrefixes(
+            count=prefixes, tokens=prefix_len, zipf_exponent=prefix_zipf, share=prefix_share
+        )
+        if prefixes
+        else None,
+        arrivals=_arrivals(request_rate, burstiness, ramp, constant=constant),
+        concurrency=max_concurrency or (0 if request_rate is not None else 1),
+        static=static_batches,
+        warmup=num_warmups,
+        runs=num_runs,
+        seed=seed,
+        timeout_s=timeout_s,
+        api_key=api_key or os.environ.get("OPENAI_API_KEY"),
+    )
+    if static_batches and request_rate is not None:
+        raise UsageError("--static-batches waits for its slowest; leave out --request-rate")
+    with ConsoleObserver() as observer:
+        result = send(request, observer)
+        _report(result, request, (selection, bounds, constraints), observer)
+        if save_result:
+            _save(result, request, (selection, bounds), result_dir / result_filename, observer)
+    if result.interrupted:
+        raise Interrupted("stopped on request; what was measured is above")
+    require_figures(result)
+
+
+def _arrivals(
+    rate: float | None, burstiness: float, ramp: tuple[float, float] | None, *, constant: bool
+) -> Any:
+    from whet.load.arrivals import Arrivals
+
+    if rate is None:
+        if ramp is not None or constant:
+            raise UsageError("--constant and --ramp-up-end-rps need --request-rate; give it")
+        return None
+    if ramp is not None:
+        kind = "ramp_constant" if constant else "ramp_poisson"
+        return Arrivals(kind=kind, rate_rps=rate, end_rate_rps=ramp[0], ramp_s=ramp[1])
+    if constant and math.isfinite(rate):
+        return Arrivals(kind="constant", rate_rps=rate)
+    return Arrivals.at_rate(rate, burstiness=burstiness)
+
+
+def _selection(metrics: str, percentiles: str) -> Any:
+    from whet.report.vllm_json import Selection
+
+    names = tuple(part.strip() for part in metrics.split(",") if part.strip())
+    unknown = [name for name in names if name not in _METRICS]
+    if unknown or not names:
+        raise UsageError(
+            f"--percentile-metrics {metrics!r}: give some of {', '.join(_METRICS)}, comma-separated"
+        )
+    try:
+        wanted = tuple(float(part) for part in percentiles.split(","))
+    except ValueError:
+        wanted = ()
+    if not wanted or not all(0 < p < 100 for p in wanted):
+        raise UsageError(
+            f"--metric-percentiles {percentiles!r}: give numbers between 0 and 100, like 90,95,99"
+        )
+    return Selection(metrics=names, percentiles=wanted)
+
+
+def _report(
+    result: BenchResult,
+    request: BenchRequest,
+    asked: tuple[Any, Any, Any],
+    observer: ConsoleObserver,
+) -> None:
+    from whet.metrics.objective import attainment, goodput_text, judge
+    from whet.metrics.usable import usable_trials
+    from whet.report.load_console import print_load, print_verdict
+
+    selection, bounds, constraints = asked
+    if request.prefixes is not None:
+        observer.note(f"prefix hit rate to expect: {result.facts.expected_hit_rate:.3g}")
+    print_load(result.trials, selection, observer.console)
+    events = [event for trial in usable_trials(result.trials) for event in trial.requests]
+    if bounds is not None and (share := attainment(events, bounds)) is not None:
+        observer.console.print(
+            f"{share.value:.1%} [{share.low or 0:.1%}, {share.high or 1:.1%}] of requests within "
+            f"{goodput_text(bounds)}",
+            highlight=False,
+        )
+    if constraints is not None and events:
+        print_verdict(judge(events, constraints), observer.console)
+
+
+def _save(
+    result: BenchResult,
+    request: BenchRequest,
+    asked: tuple[Any, Any],
+    path: Path,
+    observer: ConsoleObserver,
+) -> None:
+    """One JSON a run; the second and later runs carry their number in the name."""
+    import json
+
+    from whet.core.store import write_atomic
+    from whet.report.load_plot import write_load_plot
+    from whet.report.vllm_json import run_info, vllm_result
+
+    selection, bounds = asked
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for number, trial in enumerate(result.trials):
+        at = path if number == 0 else path.with_stem(f"{path.stem}-{number + 1}")
+        told = run_info(trial, result.model, result.tokenizer) | vllm_result(
+            trial, selection, bounds=bounds
+        )
+        told["request_rate"] = _rate_word(request)
+        told["burstiness"] = 1.0 if request.arrivals is None else request.arrivals.burstiness or 1.0
+        write_atomic(at, json.dumps(told, allow_nan=False).encode())
+        observer.note(f"result: {at}")
+    picture = path.with_suffix(".png")
+    if write_load_plot(result.trials, picture):
+        observer.note(f"picture: {picture}")
+
+
+def _rate_word(request: BenchRequest) -> float | str:
+    rate = None if request.arrivals is None else request.arrivals.rate_rps
+    return "inf" if rate is None else rate

@@ -1,0 +1,208 @@
+"""When requests arrive: a description in a few numbers becomes offsets in ns, the same each time.
+
+Every schedule begins with a request at 0, so that a window holds no idle lead. Kinds and the
+numbers they take:
+
+    constant        rate_rps                        equal gaps
+    poisson         rate_rps                        exponential gaps
+    bursty          rate_rps, burstiness            gamma gaps: 1 is Poisson, below 1 bursty
+    ramp_constant   rate_rps, end_rate_rps, ramp_s  the rate goes from one to the other in a line
+    ramp_poisson    rate_rps, end_rate_rps, ramp_s  … as a non-homogeneous Poisson process
+    at_once         none                            an infinite rate
+    trace           speed                           the times of a trace; 2 plays it twice as fast
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from whet.core.errors import UsageError
+from whet.core.units import NS_PER_S
+
+_RAMP: Final = ("rate_rps", "end_rate_rps", "ramp_s")
+_NEEDS: Final[dict[str, tuple[str, ...]]] = {
+    "constant": ("rate_rps",),
+    "poisson": ("rate_rps",),
+    "bursty": ("rate_rps", "burstiness"),
+    "ramp_constant": _RAMP,
+    "ramp_poisson": _RAMP,
+    "at_once": (),
+    "trace": ("speed",),
+}
+KINDS: Final = tuple(_NEEDS)
+
+_NUMBERS: Final = ("rate_rps", "burstiness", "end_rate_rps", "ramp_s", "speed")
+_LONGEST_S: Final = 10 * 365 * 86_400
+"""No load test lasts ten years: a schedule that does comes from a rate in the wrong unit."""
+
+_Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arrivals:
+    """An arrival process. The module's docstring says which kind takes which numbers.
+
+    ``rate_rps`` is the mean rate, or the rate at the start of a ramp, where alone it may be 0.
+    After ``ramp_s`` the rate stays at ``end_rate_rps``. Raises ``UsageError`` for an unknown kind
+    and for a number that is missing, out of its range, or of no meaning for the kind.
+    """
+
+    kind: str
+    rate_rps: float | None = None
+    burstiness: float | None = None
+    end_rate_rps: float | None = None
+    ramp_s: float | None = None
+    speed: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no arrival process."""
+        if self.kind not in _NEEDS:
+            raise UsageError(f"unknown arrivals {self.kind!r}; choose one of {', '.join(KINDS)}")
+        for name in _NUMBERS:
+            self._check(name, getattr(self, name))
+
+    @classmethod
+    def at_rate(cls, rate_rps: float, *, burstiness: float = 1.0) -> Arrivals:
+        """What ``--request-rate`` and ``--burstiness`` mean in ``vllm bench serve``.
+
+        An infinite rate is all at once, a burstiness of 1 is Poisson.
+        """
+        if rate_rps == math.inf:
+            return cls(kind="at_once")
+        if burstiness == 1.0:
+            return cls(kind="poisson", rate_rps=rate_rps)
+        return cls(kind="bursty", rate_rps=rate_rps, burstiness=burstiness)
+
+    def _check(self, name: str, value: float | None) -> None:
+        needed = name in _NEEDS[self.kind]
+        if value is None:
+            if needed:
+                raise UsageError(f"arrivals of kind {self.kind!r} need {name}; give it a number")
+            return
+        if not needed:
+            raise UsageError(f"arrivals of kind {self.kind!r} take no {name}; leave it out")
+        from_zero = name == "rate_rps" and self.kind.startswith("ramp")
+        if math.isfinite(value) and (value > 0 or (from_zero and value == 0)):
+            return
+        bound = "of 0 or more" if from_zero else "above 0"
+        hint = "; for all requests at once use the kind 'at_once'" if value == math.inf else ""
+        raise UsageError(f"{name} is {value}; give a finite number {bound}{hint}")
+
+
+def arrival_offsets_ns(
+    arrivals: Arrivals, *, requests: int, seed: int, times_ns: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """Offsets of ``requests`` arrivals from the start of the window, in ns, never decreasing.
+
+    ``times_ns`` are a trace's own times, of which the first ``requests`` are taken; only the kind
+    ``trace`` reads them. Equal arguments give equal offsets. Gamma gaps have the shape
+    ``burstiness`` and the scale 1 ÷ (rate × burstiness) as in ``vllm bench serve``, but are not
+    stretched afterwards to a fixed total, which would no longer be the process that was asked for.
+    Raises ``UsageError`` for counts and times that make no schedule.
+    """
+    if requests < 1:
+        raise UsageError(f"{requests} requests make no load; send at least 1")
+    if seed < 0:
+        raise UsageError(f"the seed is {seed}; give a whole number of 0 or more")
+    if arrivals.kind == "trace":
+        return _replay(_number(arrivals.speed), times_ns, requests)
+    if arrivals.kind == "at_once":
+        return (0,) * requests
+    with np.errstate(over="ignore"):  # refused below, in words
+        seconds = _invert(arrivals, _unit_times(arrivals, requests, seed))
+    if not seconds[-1] < _LONGEST_S:
+        raise UsageError(
+            f"{requests} requests at this rate take more than ten years; "
+            "raise the rate (it is in requests a second) or send fewer"
+        )
+    return tuple(np.rint(seconds * NS_PER_S).astype(np.int64).tolist())
+
+
+def requests_within(arrivals: Arrivals, *, duration_s: float) -> int:
+    """How many requests are due in the first ``duration_s`` on average, that at 0 included.
+
+    The integral of the rate, rounded down, plus 1. Raises ``UsageError`` for kinds that have no
+    rate: a trace is cut to a duration by ``cut_trace``.
+    """
+    if not (math.isfinite(duration_s) and duration_s > 0):
+        raise UsageError(f"the duration is {duration_s} s; give a finite number above 0")
+    if arrivals.rate_rps is None:
+        raise UsageError(
+            f"arrivals of kind {arrivals.kind!r} have no rate; say how many requests to send"
+        )
+    return math.floor(_cumulative(arrivals, duration_s)) + 1
+
+
+def _number(value: float | None) -> float:
+    assert value is not None, "Arrivals checks that its kind has its numbers"
+    return value
+
+
+def _unit_times(arrivals: Arrivals, requests: int, seed: int) -> _Floats:
+    """Arrival times of the process at one request a second, the first at 0; shape (requests,)."""
+    generator = np.random.default_rng(seed)
+    count = requests - 1
+    if arrivals.kind in ("poisson", "ramp_poisson"):
+        gaps = generator.exponential(size=count)
+    elif arrivals.kind == "bursty":
+        shape = _number(arrivals.burstiness)
+        gaps = generator.gamma(shape, 1 / shape, size=count)
+    else:
+        gaps = np.ones(count)
+    return np.concatenate([np.zeros(1), np.cumsum(gaps)])
+
+
+def _cumulative(arrivals: Arrivals, at_s: float) -> float:
+    """The integral of the rate from 0 to ``at_s``: how many arrivals are expected by then."""
+    start = _number(arrivals.rate_rps)
+    if arrivals.ramp_s is None:
+        return start * at_s
+    end, ramp_s = _number(arrivals.end_rate_rps), arrivals.ramp_s
+    inside_s = min(at_s, ramp_s)
+    inside = start * inside_s + (end - start) * inside_s**2 / (2 * ramp_s)
+    return inside + end * (at_s - inside_s)
+
+
+def _invert(arrivals: Arrivals, unit: _Floats) -> _Floats:
+    """Seconds at which the cumulative rate reaches each of ``unit``.
+
+    Time change of a point process (Çinlar 1975, §4.7): unit arrivals become arrivals at the rate.
+    Inside the ramp a·t + (b−a)·t²/(2D) = S has the root t = 2S ÷ (a + √(a² + 2(b−a)S/D)), in the
+    form that does not cancel for a small slope.
+    """
+    start = _number(arrivals.rate_rps)
+    if arrivals.ramp_s is None:
+        return unit / start
+    end, ramp_s = _number(arrivals.end_rate_rps), arrivals.ramp_s
+    whole = _cumulative(arrivals, ramp_s)
+    inside = np.minimum(unit, whole)
+    root = np.sqrt(np.maximum(start**2 + 2 * (end - start) * inside / ramp_s, 0.0))
+    below = start + root
+    seconds = np.divide(2 * inside, below, out=np.zeros_like(unit), where=below > 0)
+    times: _Floats = np.minimum(seconds, ramp_s) + (unit - inside) / end
+    return times
+
+
+def _replay(speed: float, times_ns: Sequence[int], requests: int) -> tuple[int, ...]:
+    if len(times_ns) < requests:
+        raise UsageError(
+            f"the trace has {len(times_ns)} times and {requests} requests are asked for; "
+            "send fewer, or give a longer trace"
+        )
+    taken = times_ns[:requests]
+    for number, (before, after) in enumerate(pairwise(taken), start=2):
+        if after < before:
+            raise UsageError(
+                f"time goes backwards at request {number} of the trace ({after} ns after "
+                f"{before} ns); sort the trace by time"
+            )
+    if (taken[-1] - taken[0]) / speed >= _LONGEST_S * NS_PER_S:
+        raise UsageError("the trace takes more than ten years at this speed; raise the speed")
+    return tuple(round((at - taken[0]) / speed) for at in taken)

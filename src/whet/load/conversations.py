@@ -1,0 +1,345 @@
+"""Multi-turn conversations: every prompt is the whole history, and so extends the one before.
+
+The history holds the answers that the server really gave, as chat messages: their text is not
+certain to read back as the ids that were generated, so the expected hit rates are those of answers
+that do, in a cache that holds every open conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from time import monotonic_ns
+from typing import Any
+
+import numpy as np
+
+from whet.client import CompletionCall, Exchange, StreamClient, read_event
+from whet.core.errors import UsageError
+from whet.core.records import RequestEvent
+from whet.core.units import NS_PER_MS, NS_PER_S
+from whet.load.lengths import Fixed, Lengths, require_at_least
+from whet.load.open import abort_open, check_alive, engine_loss_plainly
+from whet.load.plan import TEMPERATURE
+from whet.load.sharing import shared_tokens
+from whet.load.texts import TextTokenizer, exact_text, seeded
+
+_ROLE_ASKS, _ROLE_ANSWERS = "user", "assistant"
+
+Message = Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConversationShape:
+    """What to draw.
+
+    ``first_tokens`` is the whole first prompt as the chat template makes it, ``added_tokens`` the
+    user's words of each later turn, ``output_tokens`` each answer, ``think_ms`` the pause before
+    each later turn. ``system`` is one system prompt for all. ``ignore_eos`` False sends no field
+    that only vLLM knows; answers may then end early.
+    """
+
+    conversations: int
+    turns: Lengths
+    first_tokens: Lengths
+    added_tokens: Lengths
+    output_tokens: Lengths
+    think_ms: Lengths = field(default_factory=lambda: Fixed(value=0))
+    system: str | None = None
+    ignore_eos: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a shape without turns, or with turns without tokens."""
+        if self.conversations < 1:
+            raise UsageError("there must be at least 1 conversation")
+        for name in ("turns", "first_tokens", "added_tokens", "output_tokens"):
+            require_at_least(name, getattr(self, name), 1)
+        if self.system == "":
+            raise UsageError("the system prompt is empty; leave system out for none")
+        if self.seed < 0:
+            raise UsageError(f"a seed of {self.seed} cannot be used; give 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedTurn:
+    """What the user says, and when: ``think_ns`` after the answer before.
+
+    ``prompt_tokens`` is the whole history if every answer is ``max_tokens`` long and reads back as
+    it was generated. ``extra`` is sent as it is.
+    """
+
+    index: int
+    user: str
+    prompt_tokens: int
+    max_tokens: int
+    think_ns: int
+    ignore_eos: bool = True
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedConversation:
+    """One user's turns. ``first_token_ids`` is the first prompt as the server reads it."""
+
+    index: int
+    system: str | None
+    turns: tuple[PlannedTurn, ...]
+    first_token_ids: tuple[int, ...]
+
+    @property
+    def prefix_id(self) -> str:
+        """What the events of its turns carry."""
+        return f"conversation-{self.index}"
+
+
+def plan_conversations(
+    shape: ConversationShape, tokenizer: TextTokenizer, *, batch_size: int, trial: int
+) -> tuple[PlannedConversation, ...]:
+    """All conversations, fresh for every (batch size, trial); turns are numbered through.
+
+    Raises ``UsageError`` where the tokenizer has no chat template, or a first prompt is shorter
+    than what the template puts around it.
+    """
+    rng = seeded(f"conversations/{shape.seed}/{batch_size}/{trial}")
+    heads = rng.permutation(tokenizer.heads).tolist()
+    if not heads:
+        raise UsageError("the tokenizer has no words of letters to write with; use another one")
+    frame_tokens = _turn_frame_tokens(tokenizer)
+    planned: list[PlannedConversation] = []
+    index = 0
+    for number, count in enumerate(shape.turns.draw(rng, shape.conversations).tolist()):
+        texts = _user_texts(shape, tokenizer, count, head=heads[number % len(heads)], rng=rng)
+        first_ids = tokenizer.chat_ids(_first_messages(shape.system, texts[0]))
+        added = [len(tokenizer.content_ids(text)) + frame_tokens for text in texts[1:]]
+        turns = _plan_turns(shape, texts, [len(first_ids), *added], index=index, rng=rng)
+        planned.append(
+            PlannedConversation(
+                index=number, system=shape.system, turns=turns, first_token_ids=first_ids
+            )
+        )
+        index += count
+    return tuple(planned)
+
+
+def expected_hit_rate(conversations: Sequence[PlannedConversation], *, block_size: int) -> float:
+    """Σ tokens found ÷ Σ prompt tokens, as planned.
+
+    A later turn finds the turn before; a first one what it has in common with other first ones.
+    """
+    firsts = [conversation.first_token_ids for conversation in conversations]
+    hits = sum(shared_tokens(firsts, warm=(), block_size=block_size))
+    for conversation in conversations:
+        for before, turn in pairwise(conversation.turns):
+            held = before.prompt_tokens + before.max_tokens
+            hits += _found_tokens(held, turn.prompt_tokens, block_size)
+    turns = [turn for conversation in conversations for turn in conversation.turns]
+    return hits / sum(turn.prompt_tokens for turn in turns)
+
+
+def turn_hit_rate(held_tokens: int, prompt_tokens: int, *, block_size: int) -> float:
+    """The share of a prompt that the turn before left in the cache, in whole blocks.
+
+    ``held_tokens`` is that turn's prompt and answer. The answer's last token has no keys and values
+    yet, and the prompt's own last token is never a hit.
+    """
+    return _found_tokens(held_tokens, prompt_tokens, block_size) / prompt_tokens
+
+
+def turn_hit_rates(events: Sequence[RequestEvent], *, block_size: int) -> dict[int, float | None]:
+    """``turn_hit_rate`` of every later turn by its index, from the server's own token counts.
+
+    None where the server did not report them. To be held against ``cached_tokens``.
+    """
+    turns: dict[str | None, list[RequestEvent]] = {}
+    for event in sorted(events, key=lambda event: event.index):
+        turns.setdefault(event.prefix_id, []).append(event)
+    pairs = [pair for own in turns.values() for pair in pairwise(own)]
+    return {event.index: _measured_rate(before, event, block_size) for before, event in pairs}
+
+
+class Conversations:
+    """Conversations in C slots; a slot takes the next one when its last is over.
+
+    A first turn is scheduled when its slot becomes free, a later one when the turn before has
+    ended and was thought over. An answer that failed ends its conversation; ``skipped_turns``
+    counts the turns that were therefore never sent. The answer is read and the next turn encoded
+    in a thread between the two, so that no other stream's timestamps wait for it; with a think
+    time of 0 that work is part of the delay from schedule to send. ``drained_ns`` is when a slot
+    first found no conversation left. Times are absolute monotonic ns.
+    """
+
+    def __init__(self, client: StreamClient, *, slots: int, alive: Callable[[], None]) -> None:
+        """``alive`` is called after each failed request, and raises if the engine is gone."""
+        self._client = client
+        self._slots = slots
+        self._alive = alive
+        self._waiting: deque[tuple[PlannedConversation, Exchange]] = deque()
+        self.started_ns = 0
+        self.drained_ns = 0
+        self.skipped_turns = 0
+        self.sent: list[Exchange] = []
+
+    async def run(self, conversations: Sequence[PlannedConversation]) -> None:
+        """Send all; raises ``EngineLostError`` as soon as ``alive`` does, with ``sent`` kept."""
+        for conversation in conversations:
+            messages = _first_messages(conversation.system, conversation.turns[0].user)
+            self._waiting.append((conversation, self._encode(conversation, 0, messages)))
+        self.started_ns = monotonic_ns()
+        try:
+            with engine_loss_plainly():
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(self._slots):
+                        group.create_task(self._slot())
+        finally:
+            abort_open(self.sent, ())
+            self.drained_ns = self.drained_ns or monotonic_ns()
+
+    async def _slot(self) -> None:
+        free_ns = self.started_ns
+        while self._waiting:
+            conversation, first = self._waiting.popleft()
+            free_ns = await self._converse(conversation, first, free_ns)
+        self.drained_ns = self.drained_ns or free_ns
+
+    async def _converse(
+        self, conversation: PlannedConversation, first: Exchange, due_ns: int
+    ) -> int:
+        """Turn after turn; returns when the last one that was sent has ended."""
+        messages = _first_messages(conversation.system, conversation.turns[0].user)
+        exchange: Exchange | None = first
+        for number, turn in enumerate(conversation.turns):
+            if exchange is None:
+                self.skipped_turns += len(conversation.turns) - number
+                self._alive()
+                break
+            if number > 0:
+                due_ns += turn.think_ns
+                await _until(due_ns)
+            exchange.scheduled_ns = due_ns
+            self.sent.append(exchange)
+            await self._client.send(exchange)
+            due_ns = exchange.ended_ns
+            if number + 1 < len(conversation.turns):
+                exchange = await asyncio.to_thread(
+                    self._follow, conversation, number + 1, messages, exchange
+                )
+            else:
+                check_alive(exchange, self._alive)
+        return due_ns
+
+    def _follow(
+        self,
+        conversation: PlannedConversation,
+        number: int,
+        messages: list[Message],
+        ended: Exchange,
+    ) -> Exchange | None:
+        """The next turn in bytes, with the answer in its history; None after a failed answer."""
+        event = read_event(ended, origin_ns=0)
+        if event.error is not None:
+            return None
+        messages.append({"role": _ROLE_ANSWERS, "content": event.text})
+        messages.append({"role": _ROLE_ASKS, "content": conversation.turns[number].user})
+        return self._encode(conversation, number, messages)
+
+    def _encode(
+        self, conversation: PlannedConversation, number: int, messages: Sequence[Message]
+    ) -> Exchange:
+        turn = conversation.turns[number]
+        call = CompletionCall(
+            messages=tuple(messages),
+            max_tokens=turn.max_tokens,
+            temperature=TEMPERATURE,
+            ignore_eos=turn.ignore_eos,
+            extra=turn.extra,
+        )
+        return Exchange(
+            request=self._client.encode(call), index=turn.index, prefix_id=conversation.prefix_id
+        )
+
+
+async def _until(due_ns: int) -> None:
+    """Never early: a loop may wake a sleeper within its timer's grain."""
+    while (left_ns := due_ns - monotonic_ns()) > 0:
+        await asyncio.sleep(left_ns / NS_PER_S)
+
+
+def _first_messages(system: str | None, user: str) -> list[Message]:
+    asked = {"role": _ROLE_ASKS, "content": user}
+    return [asked] if system is None else [{"role": "system", "content": system}, asked]
+
+
+def _turn_frame_tokens(tokenizer: TextTokenizer) -> int:
+    """What the template puts around an answer and the next question, in tokens."""
+    asked, answered = ({"role": role, "content": "a"} for role in (_ROLE_ASKS, _ROLE_ANSWERS))
+    longer, shorter = tokenizer.chat_ids([asked, answered, asked]), tokenizer.chat_ids([asked])
+    return len(longer) - len(shorter) - 2 * len(tokenizer.content_ids("a"))
+
+
+def _user_texts(
+    shape: ConversationShape,
+    tokenizer: TextTokenizer,
+    count: int,
+    *,
+    head: str,
+    rng: np.random.Generator,
+) -> list[str]:
+    """``head`` sets the first prompt apart from those of other conversations."""
+
+    def first_tokens(text: str) -> int:
+        return len(tokenizer.chat_ids(_first_messages(shape.system, text)))
+
+    [wanted] = shape.first_tokens.draw(rng, 1).tolist()
+    texts = [exact_text(wanted, head=head, words=tokenizer.words, measure=first_tokens, rng=rng)]
+    for tokens in shape.added_tokens.draw(rng, count - 1).tolist():
+        texts.append(
+            exact_text(
+                tokens,
+                head=chr(ord("a") + int(rng.integers(26))),
+                words=tokenizer.words,
+                measure=lambda text: len(tokenizer.content_ids(text)),
+                rng=rng,
+            )
+        )
+    return texts
+
+
+def _plan_turns(
+    shape: ConversationShape,
+    texts: Sequence[str],
+    added_tokens: Sequence[int],
+    *,
+    index: int,
+    rng: np.random.Generator,
+) -> tuple[PlannedTurn, ...]:
+    """``added_tokens`` is what each turn adds to the history before it, its frame included."""
+    outputs = shape.output_tokens.draw(rng, len(texts)).tolist()
+    thinks_ms = shape.think_ms.draw(rng, len(texts)).tolist()
+    history = np.cumsum(added_tokens) + np.cumsum([0, *outputs[:-1]])
+    return tuple(
+        PlannedTurn(
+            index=index + number,
+            user=text,
+            prompt_tokens=int(history[number]),
+            max_tokens=outputs[number],
+            think_ns=thinks_ms[number] * NS_PER_MS if number > 0 else 0,
+            ignore_eos=shape.ignore_eos,
+            extra={"skip_special_tokens": False} if shape.ignore_eos else {},
+        )
+        for number, text in enumerate(texts)
+    )
+
+
+def _found_tokens(held_tokens: int, prompt_tokens: int, block_size: int) -> int:
+    return min(max(0, held_tokens - 1), prompt_tokens - 1) // block_size * block_size
+
+
+def _measured_rate(before: RequestEvent, event: RequestEvent, block_size: int) -> float | None:
+    if before.prompt_tokens is None or before.output_tokens is None or not event.prompt_tokens:
+        return None
+    held = before.prompt_tokens + before.output_tokens
+    return turn_hit_rate(held, event.prompt_tokens, block_size=block_size)

@@ -1,0 +1,369 @@
+"""Token-exact synthetic traffic whose prefix structure is stated, not hoped for.
+
+The expected hit rates take the engine's cache to hold every shared prefix at once. A cache is
+bounded: prefixes that are crowded out before they come again, or a cache that is smaller than
+Σ prefix tokens, give less.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+
+from whet.checkpoint.files import read_json_if_any
+from whet.checkpoint.tokenizer import read_vocabulary
+from whet.client import CompletionCall
+from whet.core.errors import CheckpointError, UsageError
+from whet.core.records import PlannedRequest
+from whet.load.lengths import LengthPairs
+from whet.load.plan import TEMPERATURE, Draw, Workload, describe_requests, to_call
+from whet.load.sharing import TokenIds, shared_tokens
+from whet.load.texts import TextTokenizer, exact_text, seeded
+
+Form = Literal["text", "chat"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedPrefixes:
+    """``count`` prefixes of ``tokens`` tokens each, which ``share`` of the requests begin with.
+
+    The k-th is used in proportion to k^−``zipf_exponent``: 0 is evenly.
+    """
+
+    count: int
+    tokens: int
+    zipf_exponent: float = 0.0
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a structure that cannot be."""
+        if self.count < 1:
+            raise UsageError("there must be at least 1 shared prefix; leave prefixes out for none")
+        if self.tokens < 1:
+            raise UsageError("a shared prefix must have at least 1 token")
+        if not 0 <= self.zipf_exponent < float("inf"):
+            raise UsageError(
+                f"a Zipf exponent of {self.zipf_exponent:g} cannot be used; give 0 (evenly) or more"
+            )
+        if not 0 <= self.share <= 1:
+            raise UsageError(f"a share of {self.share:g} cannot be used; give 0 to 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SyntheticShape:
+    """What to draw. ``lengths`` gives the unique part (after any prefix) and the output."""
+
+    lengths: LengthPairs
+    prefixes: SharedPrefixes | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a negative seed."""
+        if self.seed < 0:
+            raise UsageError(f"a seed of {self.seed} cannot be used; give 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SyntheticLoad:
+    """Requests as token ids, and the ``calls`` that send them, side by side.
+
+    ``workload.facts.expected_hit_rate`` holds once ``warmup`` was sent: it begins with every
+    shared prefix once. ``cold_hit_rate`` is what the requests find one after another in a cache
+    that was empty.
+    """
+
+    workload: Workload
+    calls: tuple[CompletionCall, ...]
+    warmup: tuple[PlannedRequest, ...]
+    warmup_calls: tuple[CompletionCall, ...]
+    cold_hit_rate: float
+
+
+def build_synthetic(
+    shape: SyntheticShape, vocabulary: Sequence[int], *, draw: Draw, warmup: int = 0
+) -> SyntheticLoad:
+    """The requests of one trial as token ids drawn from ``vocabulary`` (see ``ordinary_ids``).
+
+    Unique parts, lengths and order are fresh for every (batch size, trial), shared prefixes are
+    not. ``warmup`` is how many requests to send first at least.
+    """
+    writer = _IdWriter(shape, vocabulary)
+    return _build(shape, writer, lambda request, _: to_call(request), draw=draw, warmup=warmup)
+
+
+def build_synthetic_text(
+    shape: SyntheticShape,
+    tokenizer: TextTokenizer,
+    *,
+    draw: Draw,
+    form: Form,
+    warmup: int = 0,
+    ignore_eos: bool = True,
+) -> SyntheticLoad:
+    """As ``build_synthetic`` for a server that takes no token ids: words that read back as stated.
+
+    ``form`` is a plain prompt or a chat of one user message. What the tokenizer or the template
+    puts before the text counts with the prefix, what it puts after with the unique part. The ids of
+    the requests are those that the server makes of the text. ``ignore_eos`` False sends no field
+    that only vLLM knows; answers may then end early. Raises ``UsageError`` where a length is too
+    short for the frame, or cannot be met.
+    """
+    writer = _TextWriter(shape, tokenizer, form)
+
+    def call(request: PlannedRequest, text: str | None) -> CompletionCall:
+        chat = ({"role": "user", "content": text or ""},)
+        return CompletionCall(
+            prompt=text if form == "text" else None,
+            messages=chat if form == "chat" else None,
+            max_tokens=request.max_tokens,
+            temperature=TEMPERATURE,
+            ignore_eos=ignore_eos,
+            extra={"skip_special_tokens": False} if ignore_eos else {},
+        )
+
+    return _build(shape, writer, call, draw=draw, warmup=warmup)
+
+
+def ordinary_ids(folder: Path) -> tuple[int, ...]:
+    """The token ids of a checkpoint that stand for text: none special or added, all embedded.
+
+    Raises ``CheckpointError`` where tokenizer.json cannot be read or nothing is left.
+    """
+    vocabulary = read_vocabulary(folder)
+    config = read_json_if_any(folder / "config.json")
+    config = config.get("text_config") or config  # the language model inside a larger one
+    rows = config.get("vocab_size")
+    special = {*vocabulary.added, *vocabulary.roles.values()}
+    ids = {index for token, index in vocabulary.ids.items() if token not in special}
+    ids -= {vocabulary.ids[token] for token in vocabulary.added}
+    found = tuple(sorted(index for index in ids if not isinstance(rows, int) or index < rows))
+    if not found:
+        raise CheckpointError(
+            f"{folder} has no ordinary token below its vocab_size ({rows}); check that config.json "
+            "and tokenizer.json are of one model"
+        )
+    return found
+
+
+def prefix_uses(prefixes: SharedPrefixes, requests: int) -> tuple[int, ...]:
+    """How many of ``requests`` use each prefix: Zipf's shares by largest remainder, no dice."""
+    weights = np.arange(1, prefixes.count + 1, dtype=float) ** -prefixes.zipf_exponent
+    wanted = requests * weights / weights.sum()
+    uses = np.floor(wanted + 1e-9).astype(int)
+    most_short = np.argsort(-(wanted - uses), kind="stable")
+    uses[most_short[: requests - int(uses.sum())]] += 1
+    return tuple(uses.tolist())
+
+
+def cold_hit_rate(prompts: Sequence[TokenIds], *, block_size: int) -> float:
+    """Σ tokens in blocks that an earlier prompt left ÷ Σ tokens, one after another, no eviction."""
+    held: list[TokenIds] = []
+    hits = 0
+    for prompt in prompts:
+        place = bisect_left(held, prompt)  # sorted: the longest common beginning is a neighbour's
+        near = held[max(0, place - 1) : place + 1]
+        hits += shared_tokens([prompt], warm=near, block_size=block_size)[0]
+        held.insert(place, prompt)
+    return hits / sum(map(len, prompts))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Prompt:
+    """``text`` is None where the ids themselves are sent."""
+
+    ids: TokenIds
+    text: str | None = None
+
+
+class _Writer(Protocol):
+    """Writes prompts; unique parts begin with a different token for each of ``heads`` heads."""
+
+    @property
+    def heads(self) -> int: ...
+
+    def write(
+        self, prefix: int | None, tokens: int, *, head: int, rng: np.random.Generator
+    ) -> _Prompt: ...
+
+
+class _IdWriter:
+    """Prompts of ids alone: first tokens are dealt out, the others drawn."""
+
+    def __init__(self, shape: SyntheticShape, vocabulary: Sequence[int]) -> None:
+        count, tokens = _prefix_size(shape)
+        if len(vocabulary) <= count:
+            raise UsageError(
+                f"{count} shared prefixes need more than {count} ordinary tokens to begin apart, "
+                f"and there are {len(vocabulary)}; ask for fewer prefixes"
+            )
+        self._vocabulary = np.asarray(vocabulary)
+        order = seeded(f"heads/{shape.seed}").permutation(self._vocabulary)
+        self._firsts = order[count:]
+        self._prefixes = [
+            self._draw(int(order[k]), tokens, seeded(f"prefix/{shape.seed}/{k}"))
+            for k in range(count)
+        ]
+
+    @property
+    def heads(self) -> int:
+        return len(self._firsts)
+
+    def write(
+        self, prefix: int | None, tokens: int, *, head: int, rng: np.random.Generator
+    ) -> _Prompt:
+        unique = self._draw(int(self._firsts[head]), tokens, rng)
+        return _Prompt(ids=unique if prefix is None else self._prefixes[prefix] + unique)
+
+    def _draw(self, first: int, tokens: int, rng: np.random.Generator) -> TokenIds:
+        return (first, *rng.choice(self._vocabulary, tokens - 1).tolist())
+
+
+class _TextWriter:
+    """Prompts of words, settled against the tokenizer in the frame that they will stand in."""
+
+    def __init__(self, shape: SyntheticShape, tokenizer: TextTokenizer, form: Form) -> None:
+        count, self._prefix_tokens = _prefix_size(shape)
+        heads: list[str] = seeded(f"heads/{shape.seed}").permutation(tokenizer.heads).tolist()
+        if len(heads) < count + 2:
+            raise UsageError(
+                f"the tokenizer has {len(heads)} words that begin apart, and {count} shared "
+                f"prefixes need {count + 2}; send token ids, or ask for fewer prefixes"
+            )
+        self._tokenizer, self._form = tokenizer, form
+        self._firsts = heads[count:]
+        self._prefixes = [
+            self._shared(heads[k], seeded(f"prefix/{shape.seed}/{k}")) for k in range(count)
+        ]
+
+    @property
+    def heads(self) -> int:
+        return len(self._firsts)
+
+    def write(
+        self, prefix: int | None, tokens: int, *, head: int, rng: np.random.Generator
+    ) -> _Prompt:
+        shared = _Prompt(ids=()) if prefix is None else self._prefixes[prefix]
+        before = "" if shared.text is None else f"{shared.text} "
+        text = before + exact_text(
+            len(shared.ids) + tokens,
+            head=self._firsts[head],
+            words=self._tokenizer.words,
+            measure=lambda unique: len(self._read(before + unique)),
+            rng=rng,
+        )
+        ids = self._read(text)
+        if ids[: len(shared.ids)] != shared.ids:
+            raise UsageError(
+                "this tokenizer reads a shared prefix otherwise when other words follow; send "
+                "token ids"
+            )
+        return _Prompt(ids=ids, text=text)
+
+    def _shared(self, head: str, rng: np.random.Generator) -> _Prompt:
+        """A text with which exactly the stated tokens are common to any two continuations."""
+
+        def common(text: str) -> TokenIds:
+            one, other = (self._read(f"{text} {word}") for word in self._firsts[:2])
+            pairs = enumerate(zip(one, other, strict=False))
+            return one[: next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))]
+
+        text = exact_text(
+            self._prefix_tokens,
+            head=head,
+            words=self._tokenizer.words,
+            measure=lambda text: len(common(text)),
+            rng=rng,
+        )
+        return _Prompt(ids=common(text), text=text)
+
+    def _read(self, text: str) -> TokenIds:
+        if self._form == "text":
+            return self._tokenizer.ids(text)
+        return self._tokenizer.chat_ids([{"role": "user", "content": text}])
+
+
+def _prefix_size(shape: SyntheticShape) -> tuple[int, int]:
+    return (0, 0) if shape.prefixes is None else (shape.prefixes.count, shape.prefixes.tokens)
+
+
+def _build(
+    shape: SyntheticShape,
+    writer: _Writer,
+    call: Callable[[PlannedRequest, str | None], CompletionCall],
+    *,
+    draw: Draw,
+    warmup: int,
+) -> SyntheticLoad:
+    if draw.requests < 1:
+        raise UsageError("a trial needs at least 1 request")
+    rng = seeded(f"draw/{shape.seed}/{draw.batch_size}/{draw.trial}")
+    timed = _kinds(shape.prefixes, draw.requests, rng)
+    count, _ = _prefix_size(shape)
+    first = [*range(count), *[None] * (warmup - count)]
+    written = _write_all(shape.lengths, writer, [*timed, *first], rng)
+    asked, warm = written[: len(timed)], written[len(timed) :]
+    prefixes_warm = [prompt.ids for prompt, _ in warm[:count]]
+    requests = _plan(timed, asked, prefixes_warm, draw.block_size)
+    before = _plan(first, warm, [], draw.block_size)
+    return SyntheticLoad(
+        workload=Workload(
+            requests=requests,
+            facts=describe_requests(requests, block_size=draw.block_size, seed=shape.seed),
+        ),
+        calls=tuple(call(r, p.text) for r, (p, _) in zip(requests, asked, strict=True)),
+        warmup=before,
+        warmup_calls=tuple(call(r, p.text) for r, (p, _) in zip(before, warm, strict=True)),
+        cold_hit_rate=cold_hit_rate(
+            [prompt.ids for prompt, _ in asked], block_size=draw.block_size
+        ),
+    )
+
+
+def _kinds(
+    prefixes: SharedPrefixes | None, count: int, rng: np.random.Generator
+) -> list[int | None]:
+    """Which prefix each request has, in exact shares and mixed order."""
+    if prefixes is None:
+        return [None] * count
+    uses = prefix_uses(prefixes, round(count * prefixes.share))
+    kinds = [k for k, times in enumerate(uses) for _ in range(times)]
+    every: list[int | None] = [*kinds, *[None] * (count - len(kinds))]
+    return [every[i] for i in rng.permutation(count)]
+
+
+def _write_all(
+    lengths: LengthPairs, writer: _Writer, kinds: Sequence[int | None], rng: np.random.Generator
+) -> list[tuple[_Prompt, int]]:
+    """Prompts with their output lengths; heads are dealt out once before any comes again."""
+    pairs = lengths.draw_pairs(rng, len(kinds)).tolist()
+    heads = rng.permutation(writer.heads)
+    return [
+        (writer.write(kind, unique, head=int(heads[i % len(heads)]), rng=rng), output)
+        for i, (kind, (unique, output)) in enumerate(zip(kinds, pairs, strict=True))
+    ]
+
+
+def _plan(
+    kinds: Sequence[int | None],
+    written: Sequence[tuple[_Prompt, int]],
+    warm: Sequence[TokenIds],
+    block_size: int,
+) -> tuple[PlannedRequest, ...]:
+    shared = shared_tokens([prompt.ids for prompt, _ in written], warm=warm, block_size=block_size)
+    return tuple(
+        PlannedRequest(
+            index=index,
+            prompt_token_ids=prompt.ids,
+            max_tokens=output,
+            prefix_id=None if kind is None else f"prefix-{kind}",
+            shared_tokens=tokens,
+        )
+        for index, (kind, (prompt, output), tokens) in enumerate(
+            zip(kinds, written, shared, strict=True)
+        )
+    )

@@ -1,0 +1,131 @@
+"""Texts of exact lengths, by the tokenizer that the server reads them with."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from whet.core.errors import CheckpointError, UsageError
+
+_TRIES: Final = 40
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
+
+
+class TextTokenizer:
+    """Token ids of texts and chats as a server reads them, and words to write texts with."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        """``tokenizer`` is one of transformers'."""
+        self._tokenizer = tokenizer
+
+    def ids(self, text: str) -> tuple[int, ...]:
+        """A plain prompt, with the special tokens that the tokenizer puts before it."""
+        return tuple(self._tokenizer.encode(text))
+
+    def content_ids(self, text: str) -> tuple[int, ...]:
+        """The text alone."""
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def chat_ids(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        """A chat up to where the answer begins; ``UsageError`` where no template can hold it."""
+        from jinja2 import TemplateError
+
+        if self._tokenizer.chat_template is None:
+            raise UsageError("the tokenizer has no chat template; send plain prompts instead")
+        try:
+            text = self._tokenizer.apply_chat_template(
+                [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+            )
+        except TemplateError as error:
+            raise UsageError(
+                f"the chat template does not take these messages ({error}); leave out the role "
+                "that it does not know"
+            ) from error
+        return self.content_ids(str(text))
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """Words of ASCII letters that are, after a space, one token each; ordered by id.
+
+        Single letters where the vocabulary has no such words.
+        """
+        added = self._tokenizer.get_added_vocab()
+        pieces = sorted(self._tokenizer.get_vocab().items(), key=lambda item: item[1])
+        plain = [piece for piece, _ in pieces if piece not in added and piece]
+        spaced = [piece[1:] for piece in plain if piece[0] in "Ġ▁"]
+        words = [word for word in spaced if word.isascii() and word.isalpha()]
+        return tuple(words or [piece for piece in plain if piece.isascii() and piece.isalpha()])
+
+    @cached_property
+    def heads(self) -> tuple[str, ...]:
+        """Words of which no two have the same first token, with a space before or without; the
+        shortest of each, in tokens without."""
+        bare = self._tokenizer(list(self.words), add_special_tokens=False)["input_ids"]
+        first: dict[int, str] = {}
+        for ids, word in sorted(zip(bare, self.words, strict=True), key=lambda pair: len(pair[0])):
+            first.setdefault(ids[0], word)
+        return tuple(first.values())
+
+
+@lru_cache(maxsize=4)
+def load_text_tokenizer(folder: Path) -> TextTokenizer:
+    """The tokenizer in ``folder``; ``CheckpointError`` where there is none that can be read."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"the tokenizer in {folder} cannot be read ({str(error).splitlines()[0]}); "
+            "check that tokenizer.json is there and whole"
+        ) from error
+    return TextTokenizer(tokenizer)
+
+
+def seeded(label: str) -> np.random.Generator:
+    """A generator that is the same on every machine for the same label."""
+    return np.random.default_rng(int.from_bytes(hashlib.sha256(label.encode()).digest()[:16]))
+
+
+def exact_text(
+    tokens: int,
+    *,
+    head: str,
+    words: Sequence[str],
+    measure: Callable[[str], int],
+    rng: np.random.Generator,
+) -> str:
+    """A text of words that begins with ``head`` and of which ``measure`` says ``tokens``.
+
+    Words are added or taken away by the difference, and where a word is too much, single letters.
+    Raises ``UsageError`` where ``head`` alone is too long, or after a bounded number of tries.
+    """
+    least = measure(head)
+    if least > tokens:
+        raise UsageError(
+            f"{tokens} tokens are too few for a text here: with what stands around it the shortest "
+            f"has {least}; ask for at least {least}"
+        )
+    parts, a_word = [head], 1.0
+    for _ in range(_TRIES):
+        missing = tokens - measure(" ".join(parts))
+        if missing == 0:
+            return " ".join(parts)
+        if len(parts) > 1:
+            a_word = max(1.0, (tokens - missing - least) / (len(parts) - 1))
+        if missing < 0:
+            keep = max(1, len(parts) - int(np.ceil(-missing / a_word)))
+            parts = parts[:keep] if keep > 1 else [head]
+        elif missing >= a_word:
+            parts += rng.choice(words, int(missing / a_word)).tolist()
+        else:
+            parts[-1] += "".join(rng.choice(list(_LETTERS), missing))
+    raise UsageError(
+        f"no text of exactly {tokens} tokens was found in {_TRIES} tries with this tokenizer; send "
+        "token ids, or ask for another length"
+    )

@@ -1,0 +1,294 @@
+"""One line of a trace to one row, in the four formats that are read.
+
+Azure LLM inference trace (2023 and 2024), CSV:
+    TIMESTAMP,ContextTokens,GeneratedTokens         2023-11-16 18:15:46.6805900,374,44
+BurstGPT, CSV, with further columns in its third part; seconds; failures have 0 response tokens:
+    Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+Mooncake, JSONL; milliseconds; one hash id a block of 512 tokens:
+    {"timestamp": 277, "input_length": 6755, "output_length": 500, "hash_ids": [0, 14]}
+A log of OpenAI requests, JSONL: the request at the top of a line, under ``request`` or ``body``,
+its answer under ``response``, with a time beside it or without.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from whet.core.units import NS_PER_MS, NS_PER_S
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_CLOCK: Final = re.compile(
+    r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?: ?(Z|[+-]\d\d:?\d\d))?"
+)
+_FARTHEST_S: Final = 10**11
+"""Year 5138: no second of a trace lies beyond, so a larger number is in a smaller unit."""
+
+_TIME_KEYS: Final = ("timestamp", "created", "created_at", "start_time", "time", "ts")
+_NESTS: Final = ("request", "body")
+_MAX_DIGITS: Final = 12
+
+
+class BrokenRow(ValueError):
+    """A line that is no row of its format; the message says what is wrong with it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TraceRow:
+    """One request of a trace.
+
+    ``at_ns`` counts from the first row; None in a log without times. ``output_tokens`` is what was
+    generated or, where a log does not say, the request's own bound. ``prefix_ids`` are hash ids of
+    the prompt's blocks, empty where unknown: equal leading ids are an equal beginning. A log also
+    has the prompt itself, in one of the last three fields, as it was sent.
+    """
+
+    at_ns: int | None
+    input_tokens: int | None
+    output_tokens: int | None
+    prefix_ids: tuple[int, ...] = ()
+    messages: tuple[Mapping[str, Any], ...] | None = None
+    prompt: str | None = None
+    prompt_token_ids: tuple[int, ...] | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether no request can stand for this row: it had no input, or no answer."""
+        return self.input_tokens == 0 or self.output_tokens == 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CsvFormat:
+    """A format with a header. ``marks`` are the columns that only this format has."""
+
+    name: str
+    columns: tuple[str, ...]
+    marks: frozenset[str]
+    read: Callable[[Mapping[str, str]], TraceRow]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JsonFormat:
+    """A format of JSON lines; ``fits`` looks at the first."""
+
+    name: str
+    fits: Callable[[Mapping[str, Any]], bool]
+    read: Callable[[Mapping[str, Any]], TraceRow]
+
+
+def _azure(cells: Mapping[str, str]) -> TraceRow:
+    at_ns = _clock_ns(cells["TIMESTAMP"])
+    if at_ns is None:
+        raise BrokenRow(
+            f"TIMESTAMP is {cells['TIMESTAMP']!r}, not a time like 2023-11-16 18:15:46.6805900"
+        )
+    return TraceRow(
+        at_ns=at_ns,
+        input_tokens=_cell_count(cells, "ContextTokens"),
+        output_tokens=_cell_count(cells, "GeneratedTokens"),
+    )
+
+
+def _burstgpt(cells: Mapping[str, str]) -> TraceRow:
+    seconds = _decimal(cells["Timestamp"])
+    if seconds is None:
+        raise BrokenRow(f"Timestamp is {cells['Timestamp']!r}, not a number of seconds")
+    return TraceRow(
+        at_ns=round(seconds * NS_PER_S),
+        input_tokens=_cell_count(cells, "Request tokens"),
+        output_tokens=_cell_count(cells, "Response tokens"),
+    )
+
+
+def _mooncake(item: Mapping[str, Any]) -> TraceRow:
+    for key in ("timestamp", "input_length", "output_length"):
+        if item.get(key) is None:
+            raise BrokenRow(f"{key} is missing")
+    milliseconds = _decimal(item["timestamp"])
+    if milliseconds is None:
+        raise BrokenRow(f"timestamp is {item['timestamp']!r}, not a number of milliseconds")
+    ids = item.get("hash_ids", [])
+    if not isinstance(ids, list) or not all(_is_count(one) for one in ids):
+        raise BrokenRow("hash_ids is not a list of whole numbers")
+    return TraceRow(
+        at_ns=round(milliseconds * NS_PER_MS),
+        input_tokens=_count(item, "input_length"),
+        output_tokens=_count(item, "output_length"),
+        prefix_ids=tuple(ids),
+    )
+
+
+def _is_mooncake(item: Mapping[str, Any]) -> bool:
+    return not {"input_length", "output_length", "hash_ids"}.isdisjoint(item)
+
+
+def _openai(item: Mapping[str, Any]) -> TraceRow:
+    request = _request(item)
+    if request is None:
+        raise BrokenRow('it holds no request, neither "messages" nor "prompt"')
+    prompt, usage = _prompt(request), _usage(item)
+    ids = prompt.get("prompt_token_ids")
+    outputs = (
+        _count(usage, "completion_tokens"),
+        _count(request, "max_completion_tokens"),
+        _count(request, "max_tokens"),
+    )
+    return TraceRow(
+        at_ns=_logged_ns(item),
+        input_tokens=_count(usage, "prompt_tokens") if ids is None else len(ids),
+        output_tokens=next((count for count in outputs if count is not None), None),
+        **prompt,
+    )
+
+
+def _is_openai(item: Mapping[str, Any]) -> bool:
+    return _request(item) is not None
+
+
+def _request(item: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The request in a line of a log, at the top or nested."""
+    return next((one for one in _nested(item) if "messages" in one or "prompt" in one), None)
+
+
+def _nested(item: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield item
+    for name in _NESTS:
+        inner = _object(item.get(name))
+        if inner is not None:
+            yield from _nested(inner)
+
+
+def _object(value: object) -> Mapping[str, Any] | None:
+    """A JSON object, also one that a gateway logged as text."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return value if isinstance(value, dict) else None
+
+
+def _prompt(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The field of a row that the prompt belongs in, and its value."""
+    messages, prompt = request.get("messages"), request.get("prompt")
+    if messages is not None:
+        whole = isinstance(messages, list) and all(_is_message(one) for one in messages)
+        if not messages or not whole:
+            raise BrokenRow('messages is not a list of objects with a "role"')
+        return {"messages": tuple(messages)}
+    if isinstance(prompt, str) and prompt:
+        return {"prompt": prompt}
+    if isinstance(prompt, list) and prompt and all(_is_count(one) for one in prompt):
+        return {"prompt_token_ids": tuple(prompt)}
+    if isinstance(prompt, list) and len(prompt) == 1:
+        return _prompt({"prompt": prompt[0]})
+    raise BrokenRow("prompt is neither one text nor one list of token ids")
+
+
+def _is_message(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("role"), str)
+
+
+def _usage(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the server counted, where the log holds its answer."""
+    response = _object(item.get("response")) or {}
+    for one in (item, response, _object(response.get("body")) or {}):
+        usage = _object(one.get("usage"))
+        if usage is not None:
+            return usage
+    return {}
+
+
+def _logged_ns(item: Mapping[str, Any]) -> int | None:
+    """The time in a line of a log: a clock time, or a number whose size tells its unit."""
+    known = ((key, one.get(key)) for one in _nested(item) for key in _TIME_KEYS)
+    for key, value in known:
+        if value is None:
+            continue
+        at_ns = _clock_ns(value) if isinstance(value, str) else None
+        if at_ns is not None:
+            return at_ns
+        number = _decimal(value)
+        if number is None:
+            raise BrokenRow(f"{key} is {value!r}, neither a clock time nor a number")
+        return _scaled_ns(number)
+    return None
+
+
+def _scaled_ns(number: Decimal) -> int:
+    """Seconds, or where these would lie too far off: milliseconds, microseconds, nanoseconds."""
+    per_s = next(unit for unit in (1, 10**3, 10**6, NS_PER_S) if number / unit < _FARTHEST_S)
+    return round(number * (NS_PER_S // per_s))
+
+
+def _clock_ns(text: str) -> int | None:
+    """Nanoseconds since 1970 of a time such as ``2023-11-16 18:15:46.6805900``, UTC unless said.
+
+    ``datetime`` alone would drop what is below a microsecond.
+    """
+    match = _CLOCK.fullmatch(text.strip())
+    if match is None:
+        return None
+    day, clock, fraction, zone = match.groups()
+    try:
+        whole = datetime.fromisoformat(f"{day}T{clock}{zone or 'Z'}")
+    except ValueError:
+        return None
+    seconds = (whole - _EPOCH) // timedelta(seconds=1)
+    return seconds * NS_PER_S + int((fraction or "").ljust(9, "0"))
+
+
+def _decimal(value: object) -> Decimal | None:
+    """A finite number below 10²⁰, exactly as it was written; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = Decimal(str(value).strip())
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() and abs(number) < 10**20 else None
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _count(item: Mapping[str, Any], key: str) -> int | None:
+    value = item.get(key)
+    if value is None:
+        return None
+    if not _is_count(value):
+        raise BrokenRow(f"{key} is {value!r}, not a whole number of tokens")
+    return int(value)
+
+
+def _cell_count(cells: Mapping[str, str], column: str) -> int:
+    text = cells[column]
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        raise BrokenRow(f"{column} is {text!r}, not a whole number of tokens")
+    return int(text)
+
+
+CSV_FORMATS: Final = (
+    CsvFormat(
+        name="Azure LLM inference trace",
+        columns=("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+        marks=frozenset({"ContextTokens", "GeneratedTokens"}),
+        read=_azure,
+    ),
+    CsvFormat(
+        name="BurstGPT",
+        columns=("Timestamp", "Request tokens", "Response tokens"),
+        marks=frozenset({"Request tokens", "Response tokens"}),
+        read=_burstgpt,
+    ),
+)
+JSON_FORMATS: Final = (
+    JsonFormat(name="Mooncake", fits=_is_mooncake, read=_mooncake),
+    JsonFormat(name="OpenAI request log", fits=_is_openai, read=_openai),
+)

@@ -1,0 +1,399 @@
+"""Service-level objectives: the two ways people write them, and what the events answer.
+
+``ttft:200 tpot:50 e2el:5000`` are vLLM's goodput words: what every request has to keep, in ms.
+``ttft:p95<300ms;error<1%`` is llm-optimizer's grammar: what a statistic has to keep.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from statistics import NormalDist
+from typing import Any, Final
+
+import numpy as np
+
+from whet.core.errors import UsageError
+from whet.core.names import did_you_mean
+from whet.core.records import Estimate, RequestEvent
+from whet.core.records.objective import Answer, Bound, Constraint, Judgement, ObjectiveVerdict
+from whet.core.units import NS_PER_MS
+from whet.metrics.estimates import CONFIDENCE, Floats, quantile_estimate
+from whet.metrics.quantiles import (
+    certified_from,
+    clustered_mean,
+    clustered_quantile,
+    enough_samples,
+    more_samples,
+)
+from whet.metrics.requests import RequestFigures, request_figures
+from whet.metrics.summary import CellContext, meets
+from whet.metrics.usable import MAX_ERROR_SHARE
+
+_WORD_OF: Final = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
+_LATENCIES: Final = ("ttft", "tpot", "itl", "e2e")
+_ALIAS: Final = {"e2el": "e2e"}
+_STATISTICS: Final = ("mean", "median", "p90", "p95", "p99")
+_MS_PER: Final = {"us": Decimal("0.001"), "ms": Decimal(1), "s": Decimal(1000)}
+_WORDS_FORM: Final = "write it in ms as ttft:200, tpot:50 or e2el:5000"
+_FORM: Final = "write it as ttft:p95<300ms, itl:median<10ms, e2e:p99<=5s or error<1%"
+_INSIDE: Final = "the interval holds the bound"
+_NUMBER: Final = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?"
+
+
+def parse_goodput(words: Sequence[str]) -> tuple[Bound, ...]:
+    """vLLM's ``--goodput`` words as bounds, in their order. Raises ``UsageError``."""
+    bounds: list[Bound] = []
+    for word in [part for text in words for part in text.split()]:
+        name, colon, number = word.casefold().partition(":")
+        if not colon:
+            raise UsageError(f"the goodput bound {word!r} names no limit; {_WORDS_FORM}")
+        metric = _ALIAS.get(name, name)
+        if metric not in _WORD_OF:
+            raise UsageError(
+                f"the goodput bound {word!r} is on {name!r}, which no single request has"
+                f"{did_you_mean(name, _WORD_OF.values())}; {_WORDS_FORM}"
+            )
+        if re.fullmatch(_NUMBER, number) is None:
+            raise UsageError(f"the goodput bound {word!r} has no plain number; {_WORDS_FORM}")
+        if metric in (bound.metric for bound in bounds):
+            raise UsageError(f"the goodput bound {word!r} is the second on {metric}; keep one")
+        limit_ms = _positive(Decimal(number), word, _WORDS_FORM)
+        bounds.append(Bound(metric=metric, limit_ms=limit_ms))
+    if not bounds:
+        raise UsageError(f"no goodput bound is given; {_WORDS_FORM}")
+    return tuple(bounds)
+
+
+def goodput_text(bounds: Sequence[Bound]) -> str:
+    """The bounds as ``parse_goodput`` reads them."""
+    return " ".join(f"{_WORD_OF[bound.metric]}:{_plain(bound.limit_ms)}" for bound in bounds)
+
+
+def parse_objective(text: str) -> tuple[Constraint, ...]:
+    """Constraints joined by ``;``, in their order. Raises ``UsageError``."""
+    constraints: list[Constraint] = []
+    seen: set[tuple[str, str | None]] = set()
+    for part in [item.strip() for item in text.split(";") if item.strip()]:
+        found = _constraint(part)
+        key = (found.metric, found.statistic)
+        if key in seen:
+            raise UsageError(f"the objective {part!r} is the second of its kind; keep one")
+        seen.add(key)
+        constraints.append(found)
+    if not constraints:
+        raise UsageError(f"the objective is empty; {_FORM}")
+    return tuple(constraints)
+
+
+def objective_text(constraints: Sequence[Constraint]) -> str:
+    """The canonical form, latencies in ms; ``parse_objective`` gives the same constraints back."""
+    return ";".join(_text(constraint) for constraint in constraints)
+
+
+def attainment(events: Sequence[RequestEvent], bounds: Sequence[Bound]) -> Estimate | None:
+    """The share of requests that keep every bound, with its Wilson interval; None without any.
+
+    An error is a miss, and so is a figure that is not known (``summary.meets``).
+    """
+    limit_ms = {bound.metric: bound.limit_ms for bound in bounds}
+    cell = CellContext(
+        price_usd_per_hour=0.0,
+        memory_kind="device",
+        ttft_ms=limit_ms.get("ttft"),
+        tpot_ms=limit_ms.get("tpot"),
+        e2e_ms=limit_ms.get("e2e"),
+    )
+    return wilson(sum(meets(event, cell) for event in events), len(events))
+
+
+def judge_attainment(
+    events: Sequence[RequestEvent], bounds: Sequence[Bound], *, share: float
+) -> ObjectiveVerdict:
+    """Whether at least ``share`` of the requests keep every bound; 0 < ``share`` < 1."""
+    if not 0 < share < 1:
+        raise UsageError(f"a share of {share} of the requests cannot be asked; give 0.9 for 90%")
+    asked = f"{_trimmed(100 * Decimal(repr(share)))}% of requests within {goodput_text(bounds)}"
+    kept = attainment(events, bounds)
+    answer: Answer = "undecided"
+    if kept is not None and kept.low is not None and kept.high is not None:
+        answer = _decide(-kept.high, -kept.low, -share, inclusive=True)
+    judgement = _share_judgement(asked, answer, kept, share)
+    return ObjectiveVerdict(verdict=judgement.verdict, judgements=(judgement,))
+
+
+def judge(events: Sequence[RequestEvent], constraints: Sequence[Constraint]) -> ObjectiveVerdict:
+    """What the events answer to each constraint, by the 95 % interval of its figure.
+
+    Met only where the interval's upper end is within the bound, missed only where its lower end is
+    beyond it, undecided otherwise. A percentile that is not certified is never met. A failed
+    request lies beyond every bound of a percentile per request. Means and gaps are of completed
+    requests, and are never met where more than ``MAX_ERROR_SHARE`` failed.
+    """
+    judgements = tuple(_judge(events, constraint) for constraint in constraints)
+    answers = {judgement.verdict for judgement in judgements}
+    verdict: Answer = "undecided"
+    if "missed" in answers:
+        verdict = "missed"
+    elif answers == {"met"}:
+        verdict = "met"
+    return ObjectiveVerdict(verdict=verdict, judgements=judgements)
+
+
+def wilson(hits: int, count: int) -> Estimate | None:
+    """A share with its score interval (Wilson 1927); None of nothing."""
+    if count == 0:
+        return None
+    from scipy.stats import binomtest  # half a second to import, wanted here alone
+
+    ends: Any = binomtest(hits, count).proportion_ci(CONFIDENCE, method="wilson")
+    return Estimate(value=hits / count, low=float(ends.low), high=float(ends.high), samples=count)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sample:
+    """Values in ms, one array a completed request; how many failed, and how many are not known."""
+
+    groups: list[Floats]
+    failed: int
+    unknown: int
+    requests: int
+
+
+def _constraint(part: str) -> Constraint:
+    found = re.fullmatch(r"([^:<>=]*)(?::([^<>=]*))?(<=?)([^<>=]*)", part.casefold())
+    if found is None:
+        raise UsageError(f"the objective {part!r} is not a constraint; {_FORM}")
+    name, statistic, sign, value = (item and item.strip() for item in found.groups())
+    metric = _ALIAS.get(name, name)
+    if metric not in (*_LATENCIES, "error"):
+        raise UsageError(
+            f"the objective {part!r} has the unknown metric {name!r}"
+            f"{did_you_mean(name, (*_LATENCIES, 'error'))}; {_FORM}"
+        )
+    limit, unit = _limit(part, metric, value)
+    return Constraint(
+        metric=metric,
+        statistic=_statistic(part, metric, statistic),
+        limit=limit,
+        unit=unit,
+        inclusive=sign == "<=",
+    )
+
+
+def _statistic(part: str, metric: str, word: str | None) -> str | None:
+    if metric == "error":
+        if word is not None:
+            raise UsageError(f"the objective {part!r} has a statistic; write error<1%")
+        return None
+    if not word:
+        raise UsageError(f"the objective {part!r} has no statistic (mean, median, pNN); {_FORM}")
+    if word in ("mean", "median"):
+        return word
+    digits = re.fullmatch(r"p(\d+(?:\.\d+)?)", word)
+    if digits is None:
+        raise UsageError(
+            f"the objective {part!r} has the unknown statistic {word!r}"
+            f"{did_you_mean(word, _STATISTICS)}; use mean, median or pNN, as in p95 or p99.9"
+        )
+    percent = Decimal(digits[1])
+    if not 0 < float(percent / 100) < 1:
+        raise UsageError(
+            f"the objective {part!r} asks for {word}; it has to lie between p0 and p100"
+        )
+    return "median" if percent == 50 else f"p{_trimmed(percent)}"
+
+
+def _limit(part: str, metric: str, text: str) -> tuple[float, str]:
+    found = re.fullmatch(rf"({_NUMBER})\s*(\S*)", text)
+    if found is None:
+        raise UsageError(f"the objective {part!r} has no number after its sign; {_FORM}")
+    number, unit = Decimal(found[1]), found[2]
+    units = ("%",) if metric == "error" else tuple(_MS_PER)
+    if unit not in units:
+        said = f"the unit {unit!r}" if unit else "no unit"
+        raise UsageError(
+            f"the objective {part!r} has {said}{did_you_mean(unit, units)}; "
+            f"{metric} is counted in {' or '.join(units)}"
+        )
+    if unit == "%":
+        share = _positive(number, part, _FORM)
+        if share >= 100:
+            raise UsageError(f"the objective {part!r} allows every request to fail; {_FORM}")
+        return share, unit
+    return _positive(number * _MS_PER[unit], part, _FORM), "ms"
+
+
+def _positive(number: Decimal, part: str, form: str) -> float:
+    if not 0 < float(number) < math.inf:
+        raise UsageError(f"the limit in {part!r} has to be above 0 and finite; {form}")
+    return float(number)
+
+
+def _text(constraint: Constraint) -> str:
+    statistic = "" if constraint.statistic is None else f":{constraint.statistic}"
+    sign = "<=" if constraint.inclusive else "<"
+    return f"{constraint.metric}{statistic}{sign}{_plain(constraint.limit)}{constraint.unit}"
+
+
+def _plain(number: float) -> str:
+    return _trimmed(Decimal(repr(number)))
+
+
+def _trimmed(number: Decimal) -> str:
+    text = f"{number:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _quantile_of(statistic: str) -> float:
+    return 0.5 if statistic == "median" else float(Decimal(statistic[1:]) / 100)
+
+
+def _judge(events: Sequence[RequestEvent], constraint: Constraint) -> Judgement:
+    if constraint.statistic is None:
+        failed = wilson(sum(request_figures(event) is None for event in events), len(events))
+        limit = constraint.limit / 100
+        answer = _decide(_low(failed), _high(failed), limit, inclusive=constraint.inclusive)
+        return _share_judgement(_text(constraint), answer, failed, limit)
+    sample = _sample(events, constraint.metric)
+    if constraint.statistic == "mean":
+        return _judge_pooled(constraint, sample, clustered_mean(sample.groups))
+    p = _quantile_of(constraint.statistic)
+    if constraint.metric == "itl":
+        return _judge_pooled(constraint, sample, clustered_quantile(sample.groups, p))
+    return _judge_quantile(constraint, sample, p)
+
+
+def _judge_quantile(constraint: Constraint, sample: _Sample, p: float) -> Judgement:
+    """A percentile with one value a request: those that failed lie beyond, the unknown anywhere."""
+    known = [float(value) for group in sample.groups for value in group]
+    beyond = [2 * max([constraint.limit, *known])]
+    figure = _shown(quantile_estimate(known + sample.failed * beyond, p), known)
+    worst = quantile_estimate(known + (sample.failed + sample.unknown) * beyond, p)
+    best = quantile_estimate(sample.unknown * [0.0] + known + sample.failed * beyond, p)
+    answer = _decide(_low(best), _high(worst), constraint.limit, inclusive=constraint.inclusive)
+    count = 0 if worst is None else worst.samples
+    if answer == "met" and not enough_samples(p, count):
+        answer = "undecided"
+    floor = max(certified_from(p), math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log(p)))
+    reason, wanted = None, None
+    if answer == "undecided" and sample.unknown:
+        reason = f"{sample.unknown} of {sample.requests} requests came without token usage"
+    elif answer == "undecided" and count < floor:
+        wanted = floor
+        reason = f"{count} samples are too few for {constraint.statistic}; {floor} are wanted"
+    elif answer == "undecided":
+        reason, wanted = _INSIDE, _wanted(figure, constraint.limit)
+    elif sample.failed and figure is None:
+        reason = f"{sample.failed} of {sample.requests} requests failed, and it lies among them"
+    return Judgement(
+        asked=_text(constraint),
+        verdict=answer,
+        figure=None if figure is None else replace(figure, certified=enough_samples(p, count)),
+        reason=reason,
+        samples_wanted=wanted,
+    )
+
+
+def _judge_pooled(constraint: Constraint, sample: _Sample, figure: Estimate | None) -> Judgement:
+    """A mean, or a percentile of gaps, over the requests that completed."""
+    answer = _decide(_low(figure), _high(figure), constraint.limit, inclusive=constraint.inclusive)
+    reason, wanted = None, None
+    if sample.unknown:
+        answer = "undecided"
+        reason = f"{sample.unknown} of {sample.requests} requests came without token usage"
+    elif answer == "met" and sample.failed > MAX_ERROR_SHARE * sample.requests:
+        answer = "undecided"
+        reason = f"{sample.failed} of {sample.requests} requests failed and are not in it"
+    elif figure is None or len(sample.groups) < 2:
+        reason, wanted = "it has no interval from fewer than two completed requests", None
+    elif answer == "met" and not figure.certified and constraint.statistic is not None:
+        answer, wanted = "undecided", certified_from(_quantile_of(constraint.statistic))
+        reason = f"{figure.samples} gaps are too few for {constraint.statistic}"
+    elif answer == "undecided":
+        reason, wanted = _INSIDE, _wanted(figure, constraint.limit)
+    return Judgement(
+        asked=_text(constraint),
+        verdict=answer,
+        figure=figure,
+        reason=reason,
+        samples_wanted=wanted,
+    )
+
+
+def _share_judgement(
+    asked: str, answer: Answer, figure: Estimate | None, limit: float
+) -> Judgement:
+    """Wilson's interval leaves ``limit`` out from n = z² limit (1 − limit) ÷ (share − limit)²."""
+    reason, wanted = None, None
+    if figure is None:
+        reason = "there is no request"
+    elif answer == "undecided":
+        reason = _INSIDE
+        if figure.value != limit:
+            z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+            wanted = math.ceil(z**2 * limit * (1 - limit) / (figure.value - limit) ** 2)
+    return Judgement(
+        asked=asked, verdict=answer, figure=figure, reason=reason, samples_wanted=wanted
+    )
+
+
+def _sample(events: Sequence[RequestEvent], metric: str) -> _Sample:
+    groups: list[Floats] = []
+    failed = unknown = 0
+    for event in events:
+        figures = request_figures(event)
+        values = None if figures is None else _values_ns(figures, metric)
+        if figures is None:
+            failed += 1
+        elif values is None:
+            unknown += 1
+        elif values:
+            groups.append(np.asarray(values, dtype=float) / NS_PER_MS)
+    return _Sample(groups=groups, failed=failed, unknown=unknown, requests=len(events))
+
+
+def _values_ns(figures: RequestFigures, metric: str) -> tuple[float, ...] | None:
+    """None for a figure that is not known; empty where the request has none (TPOT of one token)."""
+    if metric == "itl":
+        return figures.itl_ns
+    if metric == "tpot":
+        if figures.output_tokens == 1:
+            return ()
+        return None if figures.tpot_ns is None else (figures.tpot_ns,)
+    return (figures.ttft_ns,) if metric == "ttft" else (figures.e2e_ns,)
+
+
+def _decide(low: float | None, high: float | None, limit: float, *, inclusive: bool) -> Answer:
+    if high is not None and (high < limit or (inclusive and high == limit)):
+        return "met"
+    if low is not None and (low > limit or (not inclusive and low == limit)):
+        return "missed"
+    return "undecided"
+
+
+def _shown(estimate: Estimate | None, known: Sequence[float]) -> Estimate | None:
+    """The estimate without what lies among failed requests, whose values are stand-ins."""
+    if estimate is None or not known or estimate.value > max(known):
+        return None
+    high = estimate.high
+    return replace(estimate, high=None if high is None or high > max(known) else high)
+
+
+def _wanted(figure: Estimate | None, limit: float) -> int | None:
+    """Samples in all until the interval's half width is the distance to the bound."""
+    if figure is None or not figure.value or figure.value == limit:
+        return None
+    more = more_samples(figure, abs(limit - figure.value) / figure.value)
+    return figure.samples + more if more else None
+
+
+def _low(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else estimate.low
+
+
+def _high(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else estimate.high

@@ -1,0 +1,224 @@
+"""Intervals of quantiles and their differences, and whether they are narrow enough to stop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from whet.core.errors import MeasurementError, UsageError
+from whet.core.records import Estimate
+from whet.metrics.estimates import (
+    CERTIFIED_FROM,
+    CONFIDENCE,
+    SEED,
+    Floats,
+    bootstrap_quantiles,
+    certified,
+    percentile_interval,
+)
+
+_TOO_UNSURE = 0.01
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuantileChange:
+    """``candidate`` against ``reference`` at the ``p`` quantile, in the unit of the values.
+
+    ``verdict`` is better (lower), worse or ``no difference``. ``ratio`` is None where the
+    reference's quantile is 0.
+    """
+
+    p: float
+    difference: Estimate
+    ratio: Estimate | None
+    noise_floor: float
+    verdict: str
+
+
+def quantile_change(
+    reference: Sequence[Floats], candidate: Sequence[Floats], *, p: float, noise_floor: float
+) -> QuantileChange:
+    """The change of the ``p`` quantile between two independent sets of trials, less being better.
+
+    Each trial is an array of one value a request. The intervals come from independent two-level
+    bootstraps, trials and then requests (Kalibera & Jones 2013). A change counts where the
+    difference's interval leaves out 0 and the relative change exceeds ``noise_floor``, the A/A
+    difference of the same run. Raises ``MeasurementError`` where a side has no value.
+    """
+    rng = np.random.default_rng(SEED)
+    below, below_draws, below_n = _sampled(reference, p, rng)
+    above, above_draws, above_n = _sampled(candidate, p, rng)
+    samples = min(below_n, above_n)
+    sure = enough_samples(p, samples)
+    low, high = percentile_interval(above_draws - below_draws)
+    difference = Estimate(value=above - below, low=low, high=high, samples=samples, certified=sure)
+    ratio = None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = above_draws / below_draws
+    if below > 0 and (finite := ratios[np.isfinite(ratios)]).size:
+        ends = percentile_interval(finite)
+        ratio = Estimate(
+            value=above / below, low=ends[0], high=ends[1], samples=samples, certified=sure
+        )
+    return QuantileChange(
+        p=p,
+        difference=difference,
+        ratio=ratio,
+        noise_floor=noise_floor,
+        verdict=_verdict(difference, ratio, noise_floor),
+    )
+
+
+def narrow_enough(estimate: Estimate | None, target: float) -> bool:
+    """Whether half the interval's width, relative to the figure, is at most ``target``.
+
+    A timed window may end on this where it is asked at the ends of batches, not after each request:
+    a rule that looks all the time stops on luck. False for a figure with an open end, one that is
+    not certified, and one that is not known.
+    """
+    half = None if estimate is None else _half_width(estimate, target)
+    if estimate is None or half is None or not estimate.certified:
+        return False
+    return half <= target * abs(estimate.value)
+
+
+def more_samples(estimate: Estimate | None, target: float, *, p: float | None = None) -> int | None:
+    """How many samples beyond the present ones ``narrow_enough`` would want, at the √n rate.
+
+    An interval shrinks with 1/√n, so n × (half width ÷ wanted)² samples are wanted in all; with
+    ``p``, at least as many as certify that percentile. 0 where there are enough. None where no
+    interval says how fast it shrinks, or where the figure is 0.
+    """
+    half = None if estimate is None else _half_width(estimate, target)
+    if estimate is None or half is None or (estimate.value == 0 and half > 0):
+        return None
+    wanted = half and estimate.samples * (half / (target * abs(estimate.value))) ** 2
+    if not math.isfinite(wanted):
+        return None
+    floor = 0 if p is None else certified_from(p)
+    return max(0, floor - estimate.samples, math.ceil(wanted - estimate.samples - 1e-9))
+
+
+def certified_from(p: float) -> int:
+    """From how many samples the ``p`` quantile is certified; medians and below need no floor.
+
+    The smallest n with P(Binomial(n, 1 − p) ≤ 1) ≤ 0.01, as ``estimates.CERTIFIED_FROM``, for
+    every percentile above the median.
+    """
+    if p <= 0.5:
+        return 1
+    if p in CERTIFIED_FROM:
+        return CERTIFIED_FROM[p]
+    high = 2
+    while _at_most_one(high, p) > _TOO_UNSURE:
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _at_most_one(middle, p) > _TOO_UNSURE else (low, middle)
+    return high
+
+
+def enough_samples(p: float, samples: int) -> bool:
+    """``estimates.certified``, with a floor for every percentile above the median."""
+    return certified(p, samples) and samples >= certified_from(p)
+
+
+def clustered_mean(groups: Sequence[Floats]) -> Estimate | None:
+    """The mean of all values, with an interval for values that come in groups.
+
+    Gaps of one request share its luck, so requests are counted, not gaps: the ratio estimator's
+    linearised variance with a t quantile (Cochran, *Sampling Techniques*, 6.3 and 9A). With one
+    value a group it is Student's interval. None without values; no interval from one group.
+    """
+    filled = [group for group in groups if len(group)]
+    if not filled:
+        return None
+    mean, half = _mean_and_half_width(filled)
+    return Estimate(
+        value=mean,
+        low=None if half is None else mean - half,
+        high=None if half is None else mean + half,
+        samples=sum(len(group) for group in filled),
+    )
+
+
+def clustered_quantile(groups: Sequence[Floats], p: float) -> Estimate | None:
+    """The ``p`` quantile of all values, with an interval for values that come in groups.
+
+    Woodruff 1952: the share of values up to the quantile has a clustered interval; its ends, put
+    around ``p``, are quantiles again. An end beyond the sample is None, and so are both with one
+    group. None without values.
+    """
+    filled = [group for group in groups if len(group)]
+    if not filled:
+        return None
+    values = np.sort(np.concatenate(filled))
+    point = float(np.quantile(values, p))
+    _, half = _mean_and_half_width([(group <= point).astype(float) for group in filled])
+    return Estimate(
+        value=point,
+        low=None if half is None else _order_statistic(values, p - half, math.floor),
+        high=None if half is None else _order_statistic(values, p + half, math.ceil),
+        samples=len(values),
+        certified=enough_samples(p, len(values)),
+    )
+
+
+def _mean_and_half_width(groups: Sequence[Floats]) -> tuple[float, float | None]:
+    from scipy.stats import t  # half a second to import, wanted here alone
+
+    sums = np.array([group.sum() for group in groups])
+    sizes = np.array([len(group) for group in groups])
+    count, total = len(groups), sizes.sum()
+    mean = float(sums.sum() / total)
+    if count < 2:
+        return mean, None
+    squares = float(((sums - mean * sizes) ** 2).sum())
+    error = math.sqrt(count / (count - 1) * squares) / total
+    return mean, float(t.ppf((1 + CONFIDENCE) / 2, count - 1) * error)
+
+
+def _order_statistic(
+    ordered: Floats, share: float, rounded: Callable[[float], int]
+) -> float | None:
+    """The value at ``share`` of a sorted sample; None beyond its ends."""
+    if not 0 < share < 1:
+        return None
+    return float(ordered[rounded(share * (len(ordered) - 1))])
+
+
+def _sampled(
+    trials: Sequence[Floats], p: float, rng: np.random.Generator
+) -> tuple[float, Floats, int]:
+    filled = [values for values in trials if len(values)]
+    if not filled:
+        raise MeasurementError(
+            "one side of a comparison has no completed request; measure it again with --resume"
+        )
+    pooled = np.concatenate(filled)
+    return float(np.quantile(pooled, p)), bootstrap_quantiles(filled, p, rng), len(pooled)
+
+
+def _verdict(difference: Estimate, ratio: Estimate | None, floor: float) -> str:
+    low, high = difference.low, difference.high
+    within_floor = ratio is not None and abs(ratio.value - 1) <= floor
+    if low is None or high is None or low <= 0 <= high or within_floor:
+        return "no difference"
+    return "better" if difference.value < 0 else "worse"
+
+
+def _half_width(estimate: Estimate, target: float) -> float | None:
+    if not 0 < target < math.inf:
+        raise UsageError(f"an interval's target width of {target} is not one; give one above 0")
+    if estimate.low is None or estimate.high is None:
+        return None
+    return (estimate.high - estimate.low) / 2
+
+
+def _at_most_one(samples: int, p: float) -> float:
+    """P(Binomial(samples, 1 − p) ≤ 1)."""
+    return p**samples + samples * (1 - p) * p ** (samples - 1)

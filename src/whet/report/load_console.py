@@ -1,0 +1,109 @@
+"""A measured load at a terminal: what came back, latencies with intervals, the objective."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from whet.core.records import Estimate, TrialRecord
+from whet.core.records.objective import ObjectiveVerdict
+from whet.core.units import NS_PER_MS
+from whet.metrics import request_figures, summarise
+from whet.metrics.estimates import quantile_estimate
+from whet.metrics.requests import RequestFigures
+from whet.metrics.summary import CellContext
+from whet.metrics.usable import usable_trials
+from whet.report.text import one_line
+from whet.report.vllm_json import Selection
+
+_TITLES: Final = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}
+_STYLE: Final = {"met": "green", "missed": "red", "undecided": "yellow"}
+
+
+def print_load(trials: Sequence[TrialRecord], selection: Selection, console: Console) -> None:
+    """One table over all usable trials; failures by their word below it."""
+    good = usable_trials(trials)
+    events = [event for trial in trials for event in trial.requests]
+    failures = Counter(event.error for event in events if event.error is not None)
+    console.print(f"\n{len(events) - failures.total()} of {len(events)} requests answered")
+    for word, count in failures.most_common():
+        detail = next(event.detail for event in events if event.error == word)
+        console.print(Text(f"  {word} × {count}: {one_line(detail or '')}", style="red"))
+    if not good:
+        return
+    _print_rates(good, console)
+    figures = [f for trial in good for e in trial.requests if (f := request_figures(e)) is not None]
+    console.print(_latencies(figures, selection))
+
+
+def print_verdict(verdict: ObjectiveVerdict, console: Console) -> None:
+    """Each constraint with its figure, and why it is not decided where it is not."""
+    console.print(Text(f"objective {verdict.verdict}", style=_STYLE[verdict.verdict]))
+    for item in verdict.judgements:
+        told = "" if item.figure is None else f", {_number(item.figure)}"
+        why = "" if item.reason is None else f" ({item.reason})"
+        console.print(Text(f"  {item.verdict}: {item.asked}{told}{why}", _STYLE[item.verdict]))
+
+
+def _print_rates(good: Sequence[TrialRecord], console: Console) -> None:
+    summary = summarise(good, cell=CellContext(price_usd_per_hour=0.0, memory_kind="device"))
+    told = [
+        ("requests/s", summary.rps_mean),
+        ("output tokens/s", summary.tps_mean),
+    ]
+    for name, estimate in told:
+        if estimate is not None:
+            console.print(f"{name}: {_number(estimate)}", highlight=False)
+    for name, value in (
+        ("prefix hit rate", summary.prefix_hit_rate),
+        ("acceptance length", summary.acceptance_length),
+    ):
+        if value is not None:
+            console.print(f"{name}: {value:.3g}", highlight=False)
+
+
+def _latencies(figures: Sequence[RequestFigures], selection: Selection) -> Table:
+    table = Table(title="ms, from the schedule; ? too few requests to be certain", box=None)
+    table.add_column("")
+    table.add_column("mean", justify="right")
+    table.add_column("median [95 % interval]", justify="right")
+    for p in selection.percentiles:
+        table.add_column(f"p{p:g}", justify="right")
+    for name in [name for name in _TITLES if name in selection.metrics]:
+        values = np.array(_values(figures, name), dtype=float) / NS_PER_MS
+        if not len(values):
+            continue
+        cells = [_TITLES[name], f"{values.mean():.2f}"]
+        cells.append(_number(quantile_estimate(list(values), 0.5)))
+        for p in selection.percentiles:
+            cells.append(_point(quantile_estimate(list(values), p / 100)))
+        table.add_row(*cells)
+    return table
+
+
+def _values(figures: Sequence[RequestFigures], name: str) -> list[float]:
+    if name == "itl":
+        return [float(gap) for item in figures for gap in item.itl_ns]
+    if name == "tpot":
+        return [item.tpot_ns for item in figures if item.tpot_ns is not None]
+    return [float(item.ttft_ns if name == "ttft" else item.e2e_ns) for item in figures]
+
+
+def _number(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "–"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.4g}"
+    return f"{estimate.value:.4g} [{estimate.low:.4g}, {estimate.high:.4g}]"
+
+
+def _point(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "–"
+    return f"{estimate.value:.2f}" if estimate.certified else f"{estimate.value:.2f}?"

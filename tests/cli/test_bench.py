@@ -1,0 +1,195 @@
+"""``whet bench`` against a scripted server: what it tells, what it writes, what bad input gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.stage import Whet
+from tests.scripted_server import scripted_server
+from whet.core.errors import EngineLostError, Interrupted, MeasurementError, UsageError
+from whet.demo import pair_paths
+
+USAGE, MEASUREMENT = UsageError.exit_code, MeasurementError.exit_code
+TOKENIZER = pair_paths()[0]
+SMALL = ("--tokenizer", TOKENIZER, "--num-warmups", 2, "--isl", 24, "--osl", 4)
+SAVE = ("--save-result", "-o", "out")
+
+
+def saved(folder: Path, name: str = "bench.json") -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((folder / "out" / name).read_text())
+    return told
+
+
+def test_a_closed_loop_from_end_to_end(whet: Whet, tmp_path: Path) -> None:
+    with scripted_server(ttft_s=0.01, gap_s=0.001, hit_share=0.5) as server:
+        said = whet(
+            "bench", server.url, *SMALL, "--num-prompts", 40, "--concurrency", 4, *SAVE,
+            "--goodput", "ttft:5000 tpot:5000", "--slo", "ttft:median<5s",
+        )  # fmt: skip
+        prompts = [tuple(body["prompt"]) for body in server.requests]
+    assert said.code == 0, said.err
+    assert "40 of 40 requests answered" in said.out
+    assert "met: ttft:median<5s" in said.out.replace("5000ms", "5s")
+    assert len(prompts) == len(set(prompts)) == 42
+    assert {len(prompt) for prompt in prompts} == {24}
+    told = saved(tmp_path)
+    assert (told["completed"], told["failed"], told["total_output_tokens"]) == (40, 0, 160)
+    assert told["max_concurrency"] == 4
+    assert told["max_concurrent_requests"] <= 4
+    assert told["request_goodput"] == pytest.approx(told["request_throughput"])
+    assert told["run_info"]["prefix_hit_rate"] == pytest.approx(0.5)
+    assert told["run_info"]["loop"] == "closed"
+    assert (tmp_path / "out" / "bench.png").stat().st_size > 5000
+
+
+def test_an_open_loop_keeps_its_schedule_and_runs_differ(whet: Whet, tmp_path: Path) -> None:
+    with scripted_server(ttft_s=0.02) as server:
+        said = whet(
+            "bench", server.url, *SMALL, "--num-prompts", 30, "--request-rate", 200, "--num-runs",
+            2, *SAVE,
+        )  # fmt: skip
+        assert len({tuple(body["prompt"]) for body in server.requests}) == 64
+    assert said.code == 0, said.err
+    first, second = saved(tmp_path), saved(tmp_path, "bench-2.json")
+    assert first["start_times"] == sorted(first["start_times"])
+    assert first["start_times"] != second["start_times"]
+    assert first["run_info"]["loop"] == "open"
+    assert (first["request_rate"], first["max_concurrency"]) == (200, None)
+
+
+def test_static_batches_wait_for_their_slowest(whet: Whet, tmp_path: Path) -> None:
+    with scripted_server(gap_s=0.005) as server:
+        said = whet(
+            "bench", server.url, *SMALL, "--osl", "uniform:1-12", "--num-prompts", 16,
+            "--concurrency", 4, "--static-batches", *SAVE,
+        )  # fmt: skip
+    assert said.code == 0, said.err
+    told = saved(tmp_path)
+    starts = told["start_times"]
+    assert len({round(at, 9) for at in starts}) == 4
+    for batch in range(3):
+        ends = [starts[i] + told["latencies"][i] for i in range(4 * batch, 4 * batch + 4)]
+        assert starts[4 * (batch + 1)] >= max(ends)
+
+
+@pytest.mark.parametrize("form", ["text", "chat"])
+def test_a_server_that_takes_no_token_ids(whet: Whet, form: str) -> None:
+    with scripted_server(ttft_s=0.05) as server:
+        said = whet("bench", server.url, *SMALL, "--isl", 48, "--form", form, "--num-prompts", 5)
+        body = server.requests[-1]
+    assert said.code == 0, said.err
+    assert isinstance(body["messages" if form == "chat" else "prompt"][0], (dict, str))
+
+
+# Bad input
+
+
+def test_nobody_answers(whet: Whet) -> None:
+    said = whet("bench", "http://127.0.0.1:9").sentence(EngineLostError.exit_code)
+    assert "cannot be reached" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--model", "gone"), "the server has no model 'gone'; --model takes one of scripted"),
+        ((), "give its folder or hub id with --tokenizer"),
+        ((*SMALL, "--request-rate", 0), "rate_rps is 0"),
+        ((*SMALL, "--request-rate", "nan"), "rate_rps is nan"),
+        ((*SMALL, "--request-rate", 1, "--burstiness", 0), "burstiness is 0"),
+        ((*SMALL, "--request-rate", 1, "--static-batches"), "leave out --request-rate"),
+        ((*SMALL, "--constant"), "need --request-rate"),
+        ((*SMALL, "--form", "words"), "choose one of ids, text, chat"),
+        ((*SMALL, "--isl", "some"), "--input-len 'some' cannot be read"),
+        ((*SMALL, "--goodput", "tfft:200"), "ttft"),
+        ((*SMALL, "--slo", "ttft:p95<300"), "ms"),
+        ((*SMALL, "--metric-percentiles", "99,101"), "between 0 and 100"),
+        ((*SMALL, "--percentile-metrics", "ttfb"), "ttft, tpot, itl, e2el"),
+        ((*SMALL, "--prefixes", 2, "--prefix-share", 2), "share of 2"),
+    ],
+)
+def test_a_flag_that_cannot_be_used(whet: Whet, words: tuple[Any, ...], told: str) -> None:
+    with scripted_server() as server:
+        assert told in whet("bench", server.url, *words).sentence(USAGE)
+        assert server.requests == []
+
+
+def test_a_key_that_is_refused(whet: Whet) -> None:
+    with scripted_server(get_status=401) as server:
+        assert "OPENAI_API_KEY" in whet("bench", server.url).sentence(USAGE)
+
+
+@pytest.mark.parametrize("status", [401, 404, 429, 503])
+def test_a_storm_of_refusals_is_counted_request_by_request(
+    whet: Whet, tmp_path: Path, status: int
+) -> None:
+    with scripted_server(status=status) as server:
+        said = whet("bench", server.url, *SMALL, "--num-prompts", 8, "--concurrency", 2, *SAVE)
+    assert f"http_{status}" in said.sentence(MEASUREMENT)
+    told = saved(tmp_path)
+    assert (told["completed"], told["failed"], len(told["errors"])) == (0, 8, 8)
+    assert told["mean_ttft_ms"] is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "word"),
+    [
+        ("empty", "no_tokens"),
+        ("done_only", "no_tokens"),
+        ("no_done", "no_done"),
+        ("wrong_content_type", "wrong_content_type"),
+        ("eof", "reset"),
+        ("reset", "reset"),
+        ("hang", "timeout"),
+        ("slow_loris", "timeout"),
+        ("sse_error", "sse_error"),
+        ("bad_chunk", "bad_chunk"),
+    ],
+)
+def test_a_broken_stream_is_a_typed_failure(
+    whet: Whet, tmp_path: Path, fault: str, word: str
+) -> None:
+    with scripted_server(fault=fault) as server:
+        said = whet(
+            "bench", server.url, *SMALL, "--num-prompts", 3, "--num-warmups", 0, "--concurrency", 3,
+            "--timeout-s", 0.3, *SAVE,
+        )  # fmt: skip
+    assert word in said.sentence(MEASUREMENT)
+    assert [error.split(":")[0] for error in saved(tmp_path)["errors"]] == [word] * 3
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+    with scripted_server(ttft_s=0.05, gap_s=0.02) as server:
+        words = ["bench", server.url, *map(str, SMALL), "--num-prompts", "2000", *SAVE]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "whet", *words],
+            cwd=tmp_path,
+            env={**os.environ, "NO_COLOR": "1", "TERM": "dumb"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        threading.Thread(target=_interrupt, args=(process, server), daemon=True).start()
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == Interrupted.exit_code, err
+    assert err.startswith("error: stopped")
+    told = saved(tmp_path)
+    assert told["run_info"]["status"] == "interrupted"
+    assert told["completed"] >= 5
+    assert told["errors"][-1].startswith("aborted")
+
+
+def _interrupt(process: subprocess.Popen[str], server: Any) -> None:
+    while len(server.requests) < 10 and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)

@@ -1,0 +1,261 @@
+"""Rows of the three forms, rows that cannot be read, and what is left out by hand count."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.load.prompts_factory import CHAT_TEMPLATE, NO_SYSTEM, write_tokenizer
+from whet.core.errors import CheckpointError, UsageError
+from whet.load import Draw
+from whet.load.dataset import (
+    Dataset,
+    LengthLimits,
+    build_dataset,
+    read_dataset,
+)
+from whet.load.texts import TextTokenizer, load_text_tokenizer
+
+DRAW = Draw(requests=2, batch_size=1, trial=0, block_size=4)
+GOOD = {"prompt": "a" * 10, "completion": "b" * 5}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
+    """One token a byte."""
+    return load_text_tokenizer(write_tokenizer(tmp_path_factory.mktemp("tokenizer")))
+
+
+def write(folder: Path, *rows: Any) -> Path:
+    path = folder / "rows.jsonl"
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def shared(*turns: tuple[str, str]) -> dict[str, Any]:
+    return {"id": "x", "conversations": [{"from": who, "value": text} for who, text in turns]}
+
+
+def chat(*turns: tuple[str, str]) -> dict[str, Any]:
+    return {"messages": [{"role": who, "content": text} for who, text in turns]}
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ("{not json", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ('"text"', "JSON object"),
+        ("{}", "conversations, messages, prompt and has none"),
+        ({"prompt": "a", "messages": []}, "has messages and prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": "abcd", "output_tokens": 0}, "output_tokens"),
+        ({"prompt": "abcd", "output_tokens": True}, "output_tokens"),
+        ({"prompt": "abcd", "output_tokens": "9"}, "output_tokens"),
+        ({"prompt": "abcd", "completion": 9}, "completion"),
+        ({"prompt": "abcd\ud800", "output_tokens": 9}, "surrogate"),
+        ({"prompt": "abcd", "completion": "\udfff"}, "surrogate"),
+        ({"messages": "hello"}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": ["hello"]}, "role"),
+        ({"messages": [{"role": "user"}]}, "content"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "content"),
+        (chat(("assistant", "only an answer")), "before the answer"),
+        ({"conversations": {}}, "conversations"),
+        ({"conversations": [{"from": "human"}]}, "value"),
+        ({"conversations": [{"value": "x"}]}, "from"),
+    ],
+)
+def test_a_broken_row_is_named_by_file_and_line(
+    tmp_path: Path, tokenizer: TextTokenizer, row: Any, complaint: str
+) -> None:
+    path = write(tmp_path, GOOD, "", row)
+    with pytest.raises(UsageError, match=complaint) as caught:
+        read_dataset(path, tokenizer)
+    assert str(caught.value).startswith(f"{path}, line 3: ")
+    assert len(str(caught.value)) < 400
+
+
+def test_files_that_hold_no_rows_are_refused(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_dataset(tmp_path / "none.jsonl", tokenizer)
+    with pytest.raises(UsageError, match="no row"):
+        read_dataset(write(tmp_path, "", ""), tokenizer)
+    (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "\xe9"}')
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_dataset(tmp_path / "latin.jsonl", tokenizer)
+
+
+def test_a_json_array_is_told_how_to_become_lines(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    path = write(tmp_path, json.dumps([GOOD], indent=1))
+    with pytest.raises(UsageError, match=r"one JSON array.*jq -c"):
+        read_dataset(path, tokenizer)
+
+
+def test_limits_that_leave_nothing_are_refused() -> None:
+    for wrong in ({"min_input_tokens": 0}, {"min_output_tokens": 0}, {"max_input_tokens": 3}):
+        with pytest.raises(UsageError, match="limit"):
+            LengthLimits(**wrong)
+    with pytest.raises(UsageError, match="limit"):
+        LengthLimits(max_total_tokens=7)
+
+
+def test_a_template_that_refuses_a_row_names_the_line(tmp_path: Path) -> None:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    strict = load_text_tokenizer(write_tokenizer(folder, template=NO_SYSTEM + CHAT_TEMPLATE))
+    rows = write(tmp_path, chat(("system", "be brief"), ("user", "abcdef"), ("assistant", "abcd")))
+    with pytest.raises(UsageError, match=r"line 1: .*no system role"):
+        read_dataset(rows, strict)
+
+
+def lengths(dataset: Dataset) -> list[tuple[int, int]]:
+    return [(len(row.prompt_token_ids), row.output_tokens) for row in dataset.rows]
+
+
+def test_the_three_forms_are_read(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    path = write(
+        tmp_path,
+        shared(("human", "h" * 11), ("gpt", "g" * 12), ("human", "more"), ("gpt", "later")),
+        shared(("system", "s"), ("gpt", "left over"), ("user", "u" * 7), ("chatgpt", "c" * 8)),
+        chat(("user", "u" * 6), ("assistant", "a" * 9)),
+        chat(("user", "u" * 6), ("assistant", "a" * 9), ("user", "v" * 5)) | {"output_tokens": 21},
+        GOOD,
+        {"prompt": "p" * 4, "output_tokens": 33},
+        {"prompt": "p" * 4, "output_tokens": 33, "completion": "c" * 5},
+    )
+    dataset = read_dataset(path, tokenizer)
+    assert lengths(dataset) == [
+        (11, 12),
+        (7, 8),
+        (1 + 6 + 1 + 1, 9),  # <|user|> … <|end|> <|assistant|>
+        ((1 + 6 + 1) + (1 + 9 + 1) + (1 + 5 + 1) + 1, 21),
+        (10, 5),
+        (4, 33),
+        (4, 33),
+    ]
+    assert dataset.left_out.total == 0
+
+
+def test_a_line_separator_inside_a_text_ends_no_line(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "ab\u2028cd", "output_tokens": 9}', encoding="utf-8")
+    assert lengths(read_dataset(path, tokenizer)) == [(7, 9)]  # U+2028 is three bytes
+
+
+def test_what_vllm_would_leave_out_is_left_out_and_counted(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    def row(given: int, answer: int) -> dict[str, Any]:
+        return {"prompt": "p" * given, "output_tokens": answer}
+
+    path = write(
+        tmp_path,
+        row(4, 4),
+        row(1024, 1024),
+        row(3, 9),
+        row(9, 3),
+        row(1025, 9),
+        row(1000, 1049),
+        {"prompt": "no answer"},
+        shared(("human", "no answer")),
+        shared(("gpt", "no question")),
+        shared(),
+        chat(("user", "no answer")),
+    )
+    dataset = read_dataset(path, tokenizer)
+    assert lengths(dataset) == [(4, 4), (1024, 1024)]
+    out = dataset.left_out
+    assert (out.short_input, out.short_output, out.long_input, out.long_total) == (1, 1, 1, 1)
+    assert (out.no_answer, out.total) == (5, 9)
+
+
+def test_limits_may_be_others_and_the_output_may_be_set(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    path = write(tmp_path, {"prompt": "pp"}, {"prompt": "p" * 9, "completion": "c"})
+    wide = LengthLimits(min_input_tokens=1, min_output_tokens=1)
+    assert lengths(read_dataset(path, tokenizer, limits=wide, output_tokens=6)) == [(2, 6), (9, 6)]
+    # vLLM drops its lower bound on answers where their length is set by the caller
+    assert lengths(read_dataset(path, tokenizer, output_tokens=2)) == [(9, 2)]
+    with pytest.raises(UsageError, match="output_tokens"):
+        read_dataset(path, tokenizer, output_tokens=0)
+
+
+def test_a_file_of_which_nothing_remains_says_why(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    path = write(tmp_path, {"prompt": "a", "output_tokens": 9}, {"prompt": "abcdef"})
+    with pytest.raises(UsageError, match=r"1 without an answer, 1 with a prompt that is too short"):
+        read_dataset(path, tokenizer)
+
+
+def test_requests_are_drawn_without_repeats_and_by_trial(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    rows = [{"prompt": f"{i:02d} question", "output_tokens": 4 + i} for i in range(30)]
+    dataset = read_dataset(write(tmp_path, *rows), tokenizer)
+    draws = [Draw(requests=20, batch_size=b, trial=t, block_size=4) for b, t in ((1, 0), (1, 1))]
+    one, other = (build_dataset(dataset, draw=draw, seed=7) for draw in draws)
+    again = build_dataset(dataset, draw=draws[0], seed=7)
+    assert one == again
+    assert one.workload.facts.sha256 != other.workload.facts.sha256
+    ids = [request.prompt_token_ids for request in one.workload.requests]
+    assert len(set(ids)) == 20
+    assert [request.index for request in one.workload.requests] == list(range(20))
+    assert one.calls[0].prompt is not None
+    assert tokenizer.ids(one.calls[0].prompt) == ids[0]
+    with pytest.raises(UsageError, match=r"30 rows.*31"):
+        build_dataset(dataset, draw=Draw(requests=31, batch_size=1, trial=0, block_size=4), seed=7)
+    with pytest.raises(UsageError, match="at least 1"):
+        build_dataset(dataset, draw=Draw(requests=0, batch_size=1, trial=0, block_size=4), seed=7)
+
+
+def test_common_beginnings_of_rows_are_found_and_counted(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    rows = [{"prompt": text, "output_tokens": 4} for text in ("aaaabbbbx", "aaaabbbby", "zzzzz")]
+    dataset = read_dataset(write(tmp_path, *rows), tokenizer)
+    draw = Draw(requests=3, batch_size=1, trial=0, block_size=4)
+    facts = build_dataset(dataset, draw=draw, seed=0).workload.facts
+    assert facts.expected_hit_rate == pytest.approx(16 / 23)
+    assert (facts.shared_prefixes, facts.shared_prefix_share) == (1, pytest.approx(2 / 3))
+
+
+def test_chats_are_sent_as_chats(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    rows = [chat(("system", "abc"), ("user", f"u{i}" * 3), ("assistant", "abcd")) for i in "xy"]
+    load = build_dataset(
+        read_dataset(write(tmp_path, *rows), tokenizer), draw=DRAW, seed=0, ignore_eos=False
+    )
+    for call, request in zip(load.calls, load.workload.requests, strict=True):
+        assert call.messages is not None
+        assert [message["role"] for message in call.messages] == ["system", "user"]
+        assert tokenizer.chat_ids(call.messages) == request.prompt_token_ids
+        assert (call.max_tokens, call.ignore_eos, dict(call.extra)) == (4, False, {})
+
+
+def test_a_folder_without_a_tokenizer_is_a_checkpoint_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="tokenizer"):
+        load_text_tokenizer(tmp_path)
+
+
+def test_chats_are_counted_through_the_template(tokenizer: TextTokenizer) -> None:
+    ids = tokenizer.chat_ids([{"role": "user", "content": "abc"}])
+    assert len(ids) == 1 + 3 + 1 + 1  # <|user|> abc <|end|> <|assistant|>
+    assert len(tokenizer.ids("abc")) == 3
+
+
+@pytest.mark.parametrize(
+    ("template", "complaint"), [(None, "no chat template"), (NO_SYSTEM, "no system role")]
+)
+def test_a_chat_that_the_template_cannot_hold_is_a_usage_error(
+    tmp_path: Path, template: str | None, complaint: str
+) -> None:
+    tokenizer = load_text_tokenizer(write_tokenizer(tmp_path, template=template))
+    with pytest.raises(UsageError, match=complaint):
+        tokenizer.chat_ids([{"role": "system", "content": "abc"}])

@@ -1,0 +1,339 @@
+"""Prefix structure against counts made by hand, and texts against the tokenizer that reads them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.load.prompts_factory import write_tokenizer
+from whet.client import CompletionCall
+from whet.core.errors import CheckpointError, UsageError
+from whet.demo import pair_paths
+from whet.load import Draw
+from whet.load.lengths import (
+    Fixed,
+    Independent,
+    Uniform,
+)
+from whet.load.synthetic import (
+    SharedPrefixes,
+    SyntheticLoad,
+    SyntheticShape,
+    build_synthetic,
+    build_synthetic_text,
+    cold_hit_rate,
+    ordinary_ids,
+    prefix_uses,
+)
+from whet.load.texts import TextTokenizer, load_text_tokenizer
+
+TARGET = pair_paths()[0]
+VOCABULARY = tuple(range(100, 4000))
+DRAW = Draw(requests=20, batch_size=4, trial=0, block_size=16)
+
+
+def shape(
+    *, unique: int = 30, output: int = 8, prefixes: SharedPrefixes | None = None, seed: int = 0
+) -> SyntheticShape:
+    lengths = Independent(input=Fixed(value=unique), output=Fixed(value=output))
+    return SyntheticShape(lengths=lengths, prefixes=prefixes, seed=seed)
+
+
+def prompts(load: SyntheticLoad) -> list[tuple[int, ...]]:
+    return [request.prompt_token_ids for request in load.workload.requests]
+
+
+@pytest.fixture(scope="module")
+def demo() -> TextTokenizer:
+    return load_text_tokenizer(TARGET)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"count": 0}, "at least 1 shared prefix"),
+        ({"tokens": 0}, "at least 1 token"),
+        ({"zipf_exponent": -0.1}, "Zipf"),
+        ({"zipf_exponent": float("nan")}, "Zipf"),
+        ({"share": 1.1}, "share"),
+        ({"share": float("nan")}, "share"),
+    ],
+)
+def test_a_prefix_structure_that_cannot_be_is_refused(
+    wrong: dict[str, float], complaint: str
+) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        replace(SharedPrefixes(count=2, tokens=32), **wrong)  # type: ignore[arg-type]
+
+
+def test_negative_seeds_no_requests_and_small_vocabularies_are_refused() -> None:
+    with pytest.raises(UsageError, match="seed"):
+        shape(seed=-1)
+    with pytest.raises(UsageError, match="at least 1 request"):
+        build_synthetic(shape(), VOCABULARY, draw=replace(DRAW, requests=0))
+    with pytest.raises(UsageError, match="3 shared prefixes"):
+        build_synthetic(shape(prefixes=SharedPrefixes(count=3, tokens=4)), (5, 6, 7), draw=DRAW)
+
+
+def test_ordinary_ids_leave_out_special_and_added_tokens_and_what_the_model_lacks(
+    tmp_path: Path,
+) -> None:
+    assert ordinary_ids(TARGET) == tuple(range(6, 4096))
+    write_tokenizer(tmp_path)  # 256 bytes and 4 added tokens
+    assert ordinary_ids(tmp_path) == tuple(range(256))
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 200}))
+    assert ordinary_ids(tmp_path) == tuple(range(200))
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": {"vocab_size": 100}}))
+    assert ordinary_ids(tmp_path) == tuple(range(100))
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 0}))
+    with pytest.raises(CheckpointError, match="no ordinary token"):
+        ordinary_ids(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("exponent", "requests", "expected"),
+    [
+        (0.0, 12, (4, 4, 4)),
+        (0.0, 7, (3, 2, 2)),
+        (1.0, 11, (6, 3, 2)),  # weights 1, 1/2, 1/3: 6/11, 3/11, 2/11
+        (2.0, 49, (36, 9, 4)),  # weights 1, 1/4, 1/9: 36/49, 9/49, 4/49
+        (1.0, 1, (1, 0, 0)),
+        (50.0, 9, (9, 0, 0)),
+        (1.0, 0, (0, 0, 0)),
+    ],
+)
+def test_uses_follow_zipf_exactly(
+    exponent: float, requests: int, expected: tuple[int, ...]
+) -> None:
+    prefixes = SharedPrefixes(count=3, tokens=8, zipf_exponent=exponent)
+    assert prefix_uses(prefixes, requests) == expected
+
+
+def test_lengths_shares_and_names_are_as_described() -> None:
+    prefixes = SharedPrefixes(count=3, tokens=40, zipf_exponent=1.0, share=0.55)
+    load = build_synthetic(shape(prefixes=prefixes), VOCABULARY, draw=DRAW)
+    requests = load.workload.requests
+    assert [request.index for request in requests] == list(range(20))
+    used = Counter(request.prefix_id for request in requests)
+    assert used == {"prefix-0": 6, "prefix-1": 3, "prefix-2": 2, None: 9}
+    for request in requests:
+        assert len(request.prompt_token_ids) == 30 + (40 if request.prefix_id else 0)
+        assert request.shared_tokens == (32 if request.prefix_id else 0)  # two blocks of 16 in 40
+        assert request.max_tokens == 8
+        assert set(request.prompt_token_ids) <= set(VOCABULARY)
+    facts = load.workload.facts
+    assert (facts.requests, facts.shared_prefixes, facts.shared_prefix_share) == (20, 3, 11 / 20)
+    assert facts.input_tokens_mean == (9 * 30 + 11 * 70) / 20
+    assert facts.output_tokens_mean == 8
+    assert load.calls[3].prompt_token_ids == requests[3].prompt_token_ids
+
+
+def test_the_order_of_kinds_is_mixed() -> None:
+    prefixes = SharedPrefixes(count=2, tokens=16, share=0.5)
+    load = build_synthetic(shape(prefixes=prefixes), VOCABULARY, draw=replace(DRAW, requests=60))
+    names = [request.prefix_id for request in load.workload.requests]
+    assert sum(one != other for one, other in pairwise(names)) > 20
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(15, 0), (16, 1), (40, 2), (48, 3)])
+@pytest.mark.parametrize("exponent", [0.0, 1.0])
+def test_expected_rates_have_their_closed_form(tokens: int, blocks: int, exponent: float) -> None:
+    # 22 of 40 requests share 3 prefixes (each used): warm, each hits its prefix's whole blocks;
+    # cold, the first use of each does not.
+    prefixes = SharedPrefixes(count=3, tokens=tokens, zipf_exponent=exponent, share=0.55)
+    load = build_synthetic(
+        shape(unique=20, prefixes=prefixes), VOCABULARY, draw=replace(DRAW, requests=40)
+    )
+    total = 40 * 20 + 22 * tokens
+    assert load.workload.facts.expected_hit_rate == pytest.approx(22 * blocks * 16 / total)
+    assert load.cold_hit_rate == pytest.approx((22 - 3) * blocks * 16 / total)
+
+
+def test_without_prefixes_nothing_is_expected_to_hit() -> None:
+    load = build_synthetic(shape(), VOCABULARY, draw=DRAW)
+    assert (load.cold_hit_rate, load.workload.facts.expected_hit_rate) == (0.0, 0.0)
+    assert load.warmup == ()
+    assert {request.prefix_id for request in load.workload.requests} == {None}
+
+
+def test_a_prefix_that_one_request_uses_hits_only_when_warm() -> None:
+    prefixes = SharedPrefixes(count=1, tokens=32)
+    load = build_synthetic(
+        shape(unique=32, prefixes=prefixes), VOCABULARY, draw=replace(DRAW, requests=1)
+    )
+    assert load.cold_hit_rate == 0.0
+    assert load.workload.facts.expected_hit_rate == 0.5
+
+
+def test_the_warm_up_holds_every_prefix_once_and_then_others() -> None:
+    prefixes = SharedPrefixes(count=3, tokens=32)
+    one = build_synthetic(shape(prefixes=prefixes), VOCABULARY, draw=DRAW, warmup=5)
+    names = [request.prefix_id for request in one.warmup]
+    assert names == ["prefix-0", "prefix-1", "prefix-2", None, None]
+    fewer = build_synthetic(shape(prefixes=prefixes), VOCABULARY, draw=DRAW, warmup=1)
+    assert len(fewer.warmup) == len(fewer.warmup_calls) == 3
+    heads = {r.prompt_token_ids[:32] for r in one.warmup[:3]}
+    assert heads == {ids[:32] for ids in prompts(one)}
+
+
+def test_trials_share_prefixes_and_nothing_else() -> None:
+    prefixes = SharedPrefixes(count=2, tokens=32, share=0.5)
+    loads = [
+        build_synthetic(
+            shape(prefixes=prefixes),
+            VOCABULARY,
+            draw=replace(DRAW, trial=trial, batch_size=batch),
+            warmup=4,
+        )
+        for trial, batch in ((0, 4), (1, 4), (0, 8))
+    ]
+    beginnings = [
+        {r.prompt_token_ids[:32] for r in x.workload.requests if r.prefix_id} for x in loads
+    ]
+    assert beginnings[0] == beginnings[1] == beginnings[2]
+    whole = [ids for load in loads for ids in prompts(load)]
+    whole += [request.prompt_token_ids for load in loads for request in load.warmup]
+    unique = [ids[-30:] for ids in whole]
+    assert len(set(unique)) == len(whole)
+    assert len({x.workload.facts.sha256 for x in loads}) == 3
+
+
+def test_the_same_description_gives_the_same_traffic() -> None:
+    prefixes = SharedPrefixes(count=2, tokens=32)
+    one, again = (build_synthetic(shape(prefixes=prefixes), VOCABULARY, draw=DRAW) for _ in "ab")
+    assert one == again
+    other = build_synthetic(shape(prefixes=prefixes, seed=1), VOCABULARY, draw=DRAW)
+    assert prompts(one)[0][:32] != prompts(other)[0][:32]
+
+
+def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    unlike = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(unlike, min(len(one), len(other)))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 5), st.integers(1, 40), st.floats(0, 1), st.floats(0, 3), st.integers(1, 40))
+def test_no_two_requests_share_more_than_their_prefix(
+    count: int, tokens: int, share: float, exponent: float, requests: int
+) -> None:
+    prefixes = SharedPrefixes(count=count, tokens=tokens, share=share, zipf_exponent=exponent)
+    lengths = Independent(input=Uniform(low=1, high=40), output=Fixed(value=1))
+    load = build_synthetic(
+        SyntheticShape(lengths=lengths, prefixes=prefixes),
+        VOCABULARY[:120],
+        draw=replace(DRAW, requests=requests, block_size=8),
+        warmup=8,
+    )
+    every = [*load.workload.requests, *load.warmup]
+    for i, one in enumerate(every):
+        for other in every[:i]:
+            alike = one.prefix_id is not None and one.prefix_id == other.prefix_id
+            common = _common(one.prompt_token_ids, other.prompt_token_ids)
+            assert common == (tokens if alike else 0)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.lists(st.integers(100, 101), min_size=1, max_size=9), min_size=1, max_size=12))
+def test_the_cold_rate_is_what_one_after_another_finds(rows: list[list[int]]) -> None:
+    ids = [tuple(row) for row in rows]
+    hits = 0
+    for number, one in enumerate(ids):
+        best = max((_common(one, other) for other in ids[:number]), default=0)
+        hits += min(best, len(one) - 1) // 2 * 2
+    assert cold_hit_rate(ids, block_size=2) == pytest.approx(hits / sum(map(len, ids)))
+
+
+def test_more_requests_than_tokens_repeat_first_tokens_evenly_and_are_counted_as_they_are() -> None:
+    load = build_synthetic(
+        shape(unique=1), (1, 2, 3, 4), draw=replace(DRAW, requests=10, block_size=1)
+    )
+    first = Counter(ids[0] for ids in prompts(load))
+    assert sorted(first.values()) == [2, 2, 3, 3]
+    assert load.cold_hit_rate == 0.0  # a prompt's last token is never a hit
+
+
+@pytest.mark.parametrize("form", ["text", "chat"])
+@pytest.mark.parametrize("tokens", [33, 48, 250])
+def test_texts_have_the_stated_tokens_when_the_server_reads_them(
+    demo: TextTokenizer, form: str, tokens: int
+) -> None:
+    prefixes = SharedPrefixes(count=3, tokens=tokens, share=0.6)
+    load = build_synthetic_text(
+        shape(unique=25, prefixes=prefixes),
+        demo,
+        draw=DRAW,
+        form=form,
+        warmup=5,  # type: ignore[arg-type]
+    )
+    for request, call in zip(
+        (*load.workload.requests, *load.warmup), (*load.calls, *load.warmup_calls), strict=True
+    ):
+        ids = _read_again(demo, call)
+        assert ids == request.prompt_token_ids
+        assert len(ids) == 25 + (tokens if request.prefix_id else 0)
+        assert call.max_tokens == request.max_tokens
+    blocks = tokens // 16 * 16
+    total = 20 * 25 + 12 * tokens
+    # A chat's own first tokens are fewer than a block: they are no hits.
+    assert load.workload.facts.expected_hit_rate == pytest.approx(12 * blocks / total)
+    assert load.cold_hit_rate == pytest.approx((12 - 3) * blocks / total)
+
+
+def _read_again(tokenizer: TextTokenizer, call: CompletionCall) -> tuple[int, ...]:
+    if call.messages is not None:
+        return tokenizer.chat_ids(call.messages)
+    assert call.prompt is not None
+    return tokenizer.ids(call.prompt)
+
+
+def test_texts_of_trials_share_their_prefixes(demo: TextTokenizer) -> None:
+    prefixes = SharedPrefixes(count=1, tokens=40)
+    one, other = (
+        build_synthetic_text(
+            shape(prefixes=prefixes), demo, draw=replace(DRAW, trial=trial), form="chat"
+        )
+        for trial in (0, 1)
+    )
+    first, second = prompts(one), prompts(other)
+    assert _common(first[0], first[1]) == _common(first[0], second[0]) == 40
+    assert set(first).isdisjoint(second)
+
+
+def test_only_a_server_that_knows_ignore_eos_is_sent_it(demo: TextTokenizer) -> None:
+    plain = build_synthetic_text(shape(), demo, draw=DRAW, form="text", ignore_eos=False)
+    assert plain.calls[0].body(model="m", stream=False).keys() == {
+        "model",
+        "prompt",
+        "max_tokens",
+        "temperature",
+    }
+    vllm = build_synthetic_text(shape(), demo, draw=DRAW, form="text")
+    assert vllm.calls[0].ignore_eos
+    assert vllm.calls[0].extra == {"skip_special_tokens": False}
+
+
+@pytest.mark.parametrize(
+    ("unique", "prefix", "complaint"), [(2, 30, "at least"), (30, 1, "at least")]
+)
+def test_a_text_shorter_than_its_frame_is_refused_with_the_least(
+    demo: TextTokenizer, unique: int, prefix: int, complaint: str
+) -> None:
+    prefixes = SharedPrefixes(count=1, tokens=prefix)
+    with pytest.raises(UsageError, match=complaint):
+        build_synthetic_text(shape(unique=unique, prefixes=prefixes), demo, draw=DRAW, form="chat")
+
+
+def test_texts_work_for_a_tokenizer_of_single_bytes_too(tmp_path: Path) -> None:
+    tokenizer = load_text_tokenizer(write_tokenizer(tmp_path))
+    prefixes = SharedPrefixes(count=2, tokens=20)
+    load = build_synthetic_text(
+        shape(unique=12, prefixes=prefixes), tokenizer, draw=replace(DRAW, requests=6), form="chat"
+    )
+    assert {len(ids) for ids in prompts(load)} == {32}

@@ -1,0 +1,221 @@
+"""Intervals of quantiles, their changes, and when a window may end."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import ttest_1samp
+
+from whet.core.errors import MeasurementError, UsageError
+from whet.core.records import Estimate
+from whet.metrics.estimates import Floats, quantile_estimate
+from whet.metrics.quantiles import (
+    certified_from,
+    clustered_mean,
+    clustered_quantile,
+    enough_samples,
+    more_samples,
+    narrow_enough,
+    quantile_change,
+)
+
+
+def trials(scale: float = 1.0, *, count: int = 3, size: int = 200, seed: int = 0) -> list[Floats]:
+    rng = np.random.default_rng(seed)
+    return [scale * rng.lognormal(3, 0.3, size) for _ in range(count)]
+
+
+def estimate(
+    value: float, low: float | None, high: float | None, *, samples: int = 100, sure: bool = True
+) -> Estimate:
+    return Estimate(value=value, low=low, high=high, samples=samples, certified=sure)
+
+
+@pytest.mark.parametrize("empty", [[], [np.array([])]])
+def test_a_side_without_values_cannot_be_compared(empty: list[Floats]) -> None:
+    for sides in ((empty, trials()), (trials(), empty)):
+        with pytest.raises(MeasurementError, match="no completed request"):
+            quantile_change(*sides, p=0.5, noise_floor=0.0)
+
+
+@pytest.mark.parametrize("target", [0, -0.1, math.nan, math.inf])
+def test_a_target_that_is_no_width_is_refused(target: float) -> None:
+    with pytest.raises(UsageError, match="above 0"):
+        narrow_enough(estimate(1, 0.9, 1.1), target)
+    with pytest.raises(UsageError, match="above 0"):
+        more_samples(estimate(1, 0.9, 1.1), target)
+
+
+@pytest.mark.parametrize("p", [0.5, 0.95])
+def test_a_scaled_side_is_better_or_worse_by_its_scale(p: float) -> None:
+    for scale, verdict in ((0.5, "better"), (2.0, "worse")):
+        found = quantile_change(trials(), trials(scale), p=p, noise_floor=0.05)
+        base = float(np.quantile(np.concatenate(trials()), p))
+        assert found.ratio is not None
+        assert found.ratio.value == pytest.approx(scale)
+        assert found.difference.value == pytest.approx((scale - 1) * base)
+        assert found.verdict == verdict
+        for figure in (found.ratio, found.difference):
+            assert figure.low is not None
+            assert figure.high is not None
+            assert figure.low < figure.value < figure.high
+            assert (figure.samples, figure.certified) == (600, True)
+
+
+def test_two_draws_of_one_thing_are_no_difference() -> None:
+    found = quantile_change(trials(seed=1), trials(seed=2), p=0.5, noise_floor=0.0)
+    assert found.verdict == "no difference"
+
+
+def test_a_change_within_the_a_a_floor_is_none() -> None:
+    sides = [np.full(50, 100.0)], [np.full(50, 97.0)]
+    assert quantile_change(*sides, p=0.5, noise_floor=0.02).verdict == "better"
+    assert quantile_change(*sides, p=0.5, noise_floor=0.04).verdict == "no difference"
+
+
+def test_trials_that_scatter_widen_the_interval_beyond_that_of_their_requests() -> None:
+    rng = np.random.default_rng(3)
+    apart = [rng.normal(centre, 1, 200) for centre in (80, 100, 120)]
+    moved = [values * 0.9 for values in apart]
+    assert quantile_change(apart, moved, p=0.5, noise_floor=0.0).verdict == "no difference"
+    pooled = quantile_change(
+        [np.concatenate(apart)], [np.concatenate(moved)], p=0.5, noise_floor=0.0
+    )
+    assert pooled.verdict == "better"
+
+
+def test_too_few_requests_are_not_certified() -> None:
+    few = trials(size=20)
+    assert not quantile_change(few, few, p=0.95, noise_floor=0.0).difference.certified
+    assert not quantile_change(few, few, p=0.999, noise_floor=0.0).difference.certified
+
+
+def test_a_reference_of_nothing_has_a_difference_but_no_ratio() -> None:
+    found = quantile_change([np.zeros(50)], [np.full(50, 2.0)], p=0.5, noise_floor=0.1)
+    assert (found.ratio, found.difference.value, found.verdict) == (None, 2.0, "worse")
+
+
+def test_an_interval_of_a_tenth_is_narrow_enough_for_a_tenth() -> None:
+    tenth = estimate(10, 9, 11)
+    assert narrow_enough(tenth, 0.1)
+    assert not narrow_enough(tenth, 0.099)
+    assert narrow_enough(estimate(-10, -11, -9), 0.1)
+    assert narrow_enough(estimate(0, 0, 0), 0.1)
+
+
+@pytest.mark.parametrize(
+    "unsure",
+    [
+        None,
+        estimate(10, None, 10.1),
+        estimate(10, 9.9, None),
+        estimate(10, 9.9, 10.1, sure=False),
+        estimate(0, -0.1, 0.1),
+    ],
+)
+def test_a_figure_that_is_not_sure_is_never_narrow(unsure: Estimate | None) -> None:
+    assert not narrow_enough(unsure, 0.1)
+
+
+def test_half_the_width_wants_four_times_the_samples() -> None:
+    assert more_samples(estimate(10, 9, 11, samples=100), 0.05) == 300
+    assert more_samples(estimate(10, 9, 11, samples=100), 0.1) == 0
+    assert more_samples(estimate(10, 9, 11, samples=100), 0.2) == 0
+    assert more_samples(estimate(5, 5, 5, samples=7), 0.01) == 0
+
+
+def test_a_percentile_wants_its_floor_at_least() -> None:
+    assert more_samples(estimate(10, 9, 11, samples=100), 0.1, p=0.95) == 30
+    assert more_samples(estimate(10, 9, 11, samples=100), 0.05, p=0.95) == 300
+
+
+@pytest.mark.parametrize("open_end", [None, estimate(10, None, 11), estimate(0, -1, 1)])
+def test_nothing_says_how_many_more_without_an_interval(open_end: Estimate | None) -> None:
+    assert more_samples(open_end, 0.1) is None
+
+
+@pytest.mark.parametrize(
+    ("p", "floor"), [(0.9, 64), (0.95, 130), (0.99, 662), (0.999, 6636), (0.5, 1), (0.1, 1)]
+)
+def test_the_floors_are_those_of_mlperf(p: float, floor: int) -> None:
+    assert certified_from(p) == floor
+    assert enough_samples(p, floor)
+    assert not enough_samples(p, floor - 1)
+
+
+@given(st.floats(0.51, 0.9995).filter(lambda p: p not in (0.9, 0.95, 0.99)))
+def test_a_floor_is_the_first_that_the_binomial_bound_allows(p: float) -> None:
+    from scipy.stats import binom
+
+    floor = certified_from(p)
+    assert binom.cdf(1, floor, 1 - p) <= 0.01 * (1 + 1e-9)
+    assert binom.cdf(1, floor - 1, 1 - p) > 0.01 * (1 - 1e-9)
+
+
+def test_one_value_a_group_has_student_s_interval() -> None:
+    values = np.random.default_rng(5).exponential(4, 40)
+    found = clustered_mean([np.array([value]) for value in values])
+    expected = ttest_1samp(values, 0).confidence_interval(0.95)
+    assert found is not None
+    assert found.value == pytest.approx(values.mean())
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_saying_a_value_ten_times_in_its_group_tells_nothing_new() -> None:
+    values = np.random.default_rng(6).exponential(4, 40)
+    once = clustered_mean([np.array([value]) for value in values])
+    tenfold = clustered_mean([np.full(10, value) for value in values])
+    assert once is not None
+    assert tenfold is not None
+    assert (tenfold.low, tenfold.high) == pytest.approx((once.low, once.high))
+
+
+def test_groups_that_differ_widen_a_quantile_s_interval() -> None:
+    rng = np.random.default_rng(7)
+    groups = [rng.normal(centre, 0.1, 50) for centre in rng.normal(10, 1, 40)]
+    found = clustered_quantile(groups, 0.5)
+    naive = quantile_estimate([float(value) for group in groups for value in group], 0.5)
+    assert found is not None
+    assert naive is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert naive.low is not None
+    assert naive.high is not None
+    assert found.high - found.low > 3 * (naive.high - naive.low)
+
+
+def test_an_interval_for_groups_covers_the_true_quantile_about_as_often_as_it_says() -> None:
+    """Median of N(c, 0.5²) with c ~ N(10, 1) is 10; 0.95 ± 4 standard errors of 300 runs."""
+    rng = np.random.default_rng(8)
+    hits = 0
+    for _ in range(300):
+        groups = [rng.normal(centre, 0.5, 10) for centre in rng.normal(10, 1, 40)]
+        found = clustered_quantile(groups, 0.5)
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= 10 <= found.high
+    assert 0.90 <= hits / 300 <= 1.0
+
+
+def test_groups_without_values_count_for_nothing() -> None:
+    assert clustered_mean([]) is None
+    assert clustered_quantile([np.array([])], 0.5) is None
+    alone = clustered_quantile([np.array([1.0, 2.0, 3.0]), np.array([])], 0.5)
+    assert alone == Estimate(value=2.0, low=None, high=None, samples=3)
+
+
+def test_a_quantile_too_far_out_has_an_open_end() -> None:
+    found = clustered_quantile([np.array([float(n)]) for n in range(10)], 0.95)
+    assert found is not None
+    assert found.high is None
+    assert not found.certified
+
+
+def test_equal_values_have_no_width() -> None:
+    found = clustered_quantile([np.full(4, 5.0), np.full(6, 5.0)], 0.5)
+    assert found == Estimate(value=5.0, low=5.0, high=5.0, samples=10)
