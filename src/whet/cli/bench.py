@@ -251,7 +251,7 @@ def _report(
     from whet.report.load_console import print_load, print_verdict
 
     selection, bounds, constraints = asked
-    if request.prefixes is not None:
+    if request.prefixes is not None and result.facts is not None:
         observer.note(f"prefix hit rate to expect: {result.facts.expected_hit_rate:.3g}")
     print_load(result.trials, selection, observer.console)
     events = [event for trial in usable_trials(result.trials) for event in trial.requests]

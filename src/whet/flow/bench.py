@@ -68,58 +68,93 @@ class BenchRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchResult:
-    """The trials in order, one a run; ``interrupted`` where a person stopped the last one."""
+    """The trials in order, one a run; ``interrupted`` where a person stopped the last one.
+
+    ``facts`` are those of the last run that ended, None where none did.
+    """
 
     model: str
     tokenizer: str
-    facts: WorkloadFacts
+    facts: WorkloadFacts | None
     trials: tuple[TrialRecord, ...]
     interrupted: bool = False
 
 
-def bench(request: BenchRequest, observer: Observer) -> BenchResult:
-    """Ask the server for its model, build the traffic, send it ``runs`` times.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """A server that answered, and the tokenizer that lengths are counted with."""
+
+    model: str
+    tokenizer: Path
+
+
+def reach(request: BenchRequest, observer: Observer) -> Target:
+    """Ask the server for its model.
 
     Raises ``EngineLostError`` where nothing answers at the address, ``UsageError`` for a model that
-    it does not serve or a key that it refuses, ``CheckpointError`` without a tokenizer. A request
-    that fails is an event of its trial and raises nothing.
+    it does not serve or a key that it refuses, ``CheckpointError`` without a tokenizer.
     """
     observer.stage("reach", request.url)
     entry = _model_entry(request)
-    model = str(entry["id"])
-    folder = _tokenizer(request, entry)
-    observer.note(f"{model}, tokenizer {folder.name}")
+    target = Target(model=str(entry["id"]), tokenizer=_tokenizer(request, entry))
+    observer.note(f"{target.model}, tokenizer {target.tokenizer.name}")
+    return target
+
+
+def bench(request: BenchRequest, observer: Observer) -> BenchResult:
+    """Reach the server, then send the traffic ``runs`` times, fresh each time.
+
+    Raises as ``reach`` does. A request that fails is an event of its trial and raises nothing.
+    """
+    target = reach(request, observer)
     trials: list[TrialRecord] = []
     facts: WorkloadFacts | None = None
     for number in range(request.runs):
-        load = _load(request, folder, number)
-        facts = facts or load.workload.facts
         observer.stage("send", f"{request.requests} requests, run {number + 1} of {request.runs}")
         try:
-            trials.append(_run(request, model, load, number))
+            trial, facts = run_once(request, target, number)
         except TrialInterrupted as stop:
             trials.append(stop.record)
-            return _result(model, folder, facts, trials, interrupted=True)
-        _tell(trials[-1], observer)
-    assert facts is not None
-    return _result(model, folder, facts, trials, interrupted=False)
-
-
-def _result(
-    model: str,
-    folder: Path,
-    facts: WorkloadFacts,
-    trials: list[TrialRecord],
-    *,
-    interrupted: bool,
-) -> BenchResult:
+            break
+        trials.append(trial)
+        _tell(trial, observer)
     return BenchResult(
-        model=model,
-        tokenizer=folder.name,
+        model=target.model,
+        tokenizer=target.tokenizer.name,
         facts=facts,
         trials=tuple(trials),
-        interrupted=interrupted,
+        interrupted=trials[-1].status == "interrupted",
     )
+
+
+def run_once(
+    request: BenchRequest, target: Target, number: int
+) -> tuple[TrialRecord, WorkloadFacts]:
+    """One trial with prompts and arrivals of its own; ``TrialInterrupted`` carries its record."""
+    load = _load(request, target.tokenizer, number)
+    offsets: tuple[int, ...] = ()
+    if request.arrivals is not None:
+        offsets = arrival_offsets_ns(
+            request.arrivals, requests=request.requests, seed=request.seed + number
+        )
+    plan = TrialPlan(
+        variant=target.model,
+        batch_size=request.concurrency,
+        trial=number,
+        workload=load.workload,
+        warmup=load.warmup,
+        request_timeout_s=request.timeout_s,
+        api_key=request.api_key,
+        loop=request.loop,
+        offsets_ns=offsets,
+        calls=load.calls,
+        warmup_calls=load.warmup_calls,
+    )
+    # A server that is lost fails each request with a word of its own; none goes missing.
+    record = run_trial(
+        request.url, target.model, plan=plan, memory=lambda: None, alive=lambda: None
+    )
+    return record, load.workload.facts
 
 
 def _model_entry(request: BenchRequest) -> dict[str, Any]:
@@ -188,29 +223,6 @@ def _load(request: BenchRequest, folder: Path, number: int) -> SyntheticLoad:
         form="chat" if request.form == "chat" else "text",
         warmup=request.warmup,
     )
-
-
-def _run(request: BenchRequest, model: str, load: SyntheticLoad, number: int) -> TrialRecord:
-    offsets: tuple[int, ...] = ()
-    if request.arrivals is not None:
-        offsets = arrival_offsets_ns(
-            request.arrivals, requests=request.requests, seed=request.seed + number
-        )
-    plan = TrialPlan(
-        variant=model,
-        batch_size=request.concurrency,
-        trial=number,
-        workload=load.workload,
-        warmup=load.warmup,
-        request_timeout_s=request.timeout_s,
-        api_key=request.api_key,
-        loop=request.loop,
-        offsets_ns=offsets,
-        calls=load.calls,
-        warmup_calls=load.warmup_calls,
-    )
-    # A server that is lost fails each request with a word of its own; none goes missing.
-    return run_trial(request.url, model, plan=plan, memory=lambda: None, alive=lambda: None)
 
 
 def _tell(trial: TrialRecord, observer: Observer) -> None:
