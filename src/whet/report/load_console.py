@@ -17,6 +17,7 @@ from whet.core.units import NS_PER_MS
 from whet.metrics import request_figures, summarise
 from whet.metrics.estimates import quantile_estimate
 from whet.metrics.requests import RequestFigures
+from whet.metrics.steady_trial import steadiness
 from whet.metrics.summary import CellContext
 from whet.metrics.usable import usable_trials
 from whet.report.text import one_line
@@ -37,9 +38,27 @@ def print_load(trials: Sequence[TrialRecord], selection: Selection, console: Con
         console.print(Text(f"  {word} × {count}: {one_line(detail or '')}", style="red"))
     if not good:
         return
+    good = _steady_parts(good, console)
     _print_rates(good, console)
     figures = [f for trial in good for e in trial.requests if (f := request_figures(e)) is not None]
     console.print(_latencies(figures, selection))
+
+
+def _steady_parts(trials: Sequence[TrialRecord], console: Console) -> list[TrialRecord]:
+    """The part of each trial that figures are taken from, and what is to be known about it."""
+    kept = []
+    for found in map(steadiness, trials):
+        run = f"run {found.trial.trial + 1}: "
+        if found.cut:
+            console.print(Text(f"{run}the first {found.cut} requests were warm-up, left out"))
+        if found.reason is not None:
+            console.print(Text(f"{run}no warm-up was cut ({found.reason})", style="dim"))
+        for name, drift in found.drifts:
+            if drift.verdict == "drifting" and drift.change is not None:
+                told = f"{run}{name} drifted by {drift.change.value:+.0%} over the run"
+                console.print(Text(f"warning: {told}", style="yellow"))
+        kept.append(found.trial)
+    return kept
 
 
 def print_verdict(verdict: ObjectiveVerdict, console: Console) -> None:

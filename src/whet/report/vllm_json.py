@@ -2,8 +2,9 @@
 
 The names are vLLM 0.29's, so that what reads its files reads this one. Latencies count from the
 schedule, where vLLM's count from the send and leave the wait of ``--max-concurrency`` out; the
-figures from the send stand beside them as ``…_from_send_ms``. A figure without data is null, which
-vLLM writes as 0.
+figures from the send stand beside them as ``…_from_send_ms``. Statistics of latencies are those of
+the steady part; counts, rates and the lists have every timed request, as vLLM's do. A figure
+without data is null, which vLLM writes as 0.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from whet.metrics import request_figures
 from whet.metrics.counted import acceptance_length, prefix_hit_rate
 from whet.metrics.objective import attainment
 from whet.metrics.requests import RequestFigures
+from whet.metrics.steady_trial import steadiness
 
 SCHEMA_VERSION: Final = 1
 METRICS: Final = ("ttft", "tpot", "itl", "e2el")
@@ -57,7 +59,8 @@ def vllm_result(
     """
     events = trial.requests
     found = [request_figures(event) for event in events]
-    figures = [item for item in found if item is not None]
+    steady = steadiness(trial).trial.requests
+    figures = [item for event in steady if (item := request_figures(event)) is not None]
     start_ns = min((event.scheduled_ns for event in events), default=0)
     seconds = ns_to_s(max((event.ended_ns for event in events), default=0) - start_ns)
     done = [event for event in events if event.error is None]
@@ -92,7 +95,7 @@ def vllm_result(
 
 def run_info(trial: TrialRecord, model: str, tokenizer: str) -> dict[str, Any]:
     """What stands beside the figures: who measured what, when, and whether the client kept up."""
-    health = trial.health
+    health, steady = trial.health, steadiness(trial)
     return {
         "date": trial.started_at,
         "backend": "openai",
@@ -109,6 +112,9 @@ def run_info(trial: TrialRecord, model: str, tokenizer: str) -> dict[str, Any]:
             "loop": trial.loop,
             "workload_sha256": trial.workload_sha256,
             "warmup_requests": trial.excluded_warmup,
+            "timed_requests_before_steady": steady.cut,
+            "not_steady_because": steady.reason,
+            "drift": {name.lower(): drift.verdict for name, drift in steady.drifts},
             "valid": health.valid,
             "invalid_because": health.reason,
             "dispatch_delay_p99_ms": ns_to_ms(health.dispatch_delay_p99_ns),

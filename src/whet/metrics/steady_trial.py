@@ -1,0 +1,75 @@
+"""The part of a trial that is neither warm-up nor drifting, found in its own figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from whet.core.records import RequestEvent, TrialRecord
+from whet.metrics.requests import RequestFigures, request_figures
+from whet.metrics.steady import ALWAYS_CUT, Drift, drift, steady_start
+
+_SERIES: Final[dict[str, Callable[[RequestFigures], float | None]]] = {
+    "TTFT": lambda f: f.ttft_ns,
+    "TPOT": lambda f: f.tpot_ns,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Steadiness:
+    """``trial`` from where its figures are steady; ``cut`` requests came before.
+
+    ``drifts`` are those of TTFT and TPOT over that part, by name. ``reason`` says why nothing was
+    cut where no steady part could be told.
+    """
+
+    trial: TrialRecord
+    cut: int
+    drifts: tuple[tuple[str, Drift], ...]
+    reason: str | None
+
+
+def steadiness(trial: TrialRecord) -> Steadiness:
+    """Cut what comes before TTFT and TPOT are both steady (``steady_start``, in order of ends).
+
+    The window then begins where the last request that is cut has ended, and requests that were
+    scheduled before that are cut too. A trial whose figures never settle is left whole.
+    """
+    answered = _answered(trial)
+    starts_ns, reasons = [], []
+    for name, of in _SERIES.items():
+        series = [(event, v) for event, f in answered if (v := of(f)) is not None]
+        found = steady_start([value for _, value in series])
+        if found.index is None:
+            reasons.append(f"{name}: {found.reason}")
+        elif found.index:
+            starts_ns.append(series[found.index - 1][0].ended_ns)
+    kept = trial if reasons or not starts_ns else _from(trial, max(starts_ns))
+    cut = len(trial.requests) - len(kept.requests)
+    drifts = tuple((name, _drift(kept, of)) for name, of in _SERIES.items())
+    return Steadiness(trial=kept, cut=cut, drifts=drifts, reason="; ".join(reasons) or None)
+
+
+def _answered(trial: TrialRecord) -> list[tuple[RequestEvent, RequestFigures]]:
+    events = sorted(trial.requests, key=lambda event: event.ended_ns)
+    figures = [(event, request_figures(event)) for event in events]
+    return [(event, found) for event, found in figures if found is not None]
+
+
+def _from(trial: TrialRecord, start_ns: int) -> TrialRecord:
+    """Nothing is cut where that would leave no window or no more requests than are always cut."""
+    kept = tuple(event for event in trial.requests if event.scheduled_ns >= start_ns)
+    if start_ns >= trial.window_end_ns or len(kept) <= ALWAYS_CUT:
+        return trial
+    return replace(
+        trial,
+        requests=kept,
+        window_start_ns=start_ns,
+        excluded_warmup=trial.excluded_warmup + len(trial.requests) - len(kept),
+    )
+
+
+def _drift(trial: TrialRecord, of: Callable[[RequestFigures], float | None]) -> Drift:
+    series = [(event.ended_ns, v) for event, f in _answered(trial) if (v := of(f)) is not None]
+    return drift([at for at, _ in series], [value for _, value in series])
