@@ -91,6 +91,19 @@ def test_a_server_that_takes_no_token_ids(whet: Whet, form: str) -> None:
     assert isinstance(body["messages" if form == "chat" else "prompt"][0], (dict, str))
 
 
+def test_the_highest_concurrency_within_an_objective(whet: Whet, tmp_path: Path) -> None:
+    """The server does not slow down, so nothing is missed up to the limit."""
+    with scripted_server(ttft_s=0.02) as server:
+        said = whet(
+            "bench", server.url, *SMALL, "--num-prompts", 20, "--find-max", "concurrency",
+            "--find-limit", 4, "--slo", "ttft:median<5s", *SAVE,
+        )  # fmt: skip
+    assert said.code == 0, said.err
+    assert "The highest load that met the objective is 4" in said.out
+    told = saved(tmp_path)
+    assert (told["highest_met"], told["lowest_missed"]) == (4, None)
+
+
 # Bad input
 
 
@@ -108,7 +121,9 @@ def test_nobody_answers(whet: Whet) -> None:
         ((*SMALL, "--request-rate", "nan"), "rate_rps is nan"),
         ((*SMALL, "--request-rate", 1, "--burstiness", 0), "burstiness is 0"),
         ((*SMALL, "--request-rate", 1, "--static-batches"), "leave out --request-rate"),
-        ((*SMALL, "--constant"), "need --request-rate"),
+        ((*SMALL, "--constant"), "needs --request-rate"),
+        ((*SMALL, "--find-max", "rate"), "give --slo or --goodput"),
+        ((*SMALL, "--find-max", "speed", "--slo", "ttft:p95<1s"), "choose rate or concurrency"),
         ((*SMALL, "--form", "words"), "choose one of ids, text, chat"),
         ((*SMALL, "--isl", "some"), "--input-len 'some' cannot be read"),
         ((*SMALL, "--goodput", "tfft:200"), "ttft"),

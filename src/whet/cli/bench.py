@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from whet.cli.bench_flags import (
+    SourceFlags,
+    is_given,
+    read_arrivals,
+    read_selection,
+    read_source,
+    refuse_misfits,
+    requests_of,
+)
 from whet.cli.console import ConsoleObserver
+from whet.cli.search import SearchFlags, run_search
 from whet.core.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
     from whet.flow.bench import BenchRequest, BenchResult
 
-_METRICS: Final = ("ttft", "tpot", "itl", "e2el")
 _LOAD: Final = "Load"
-_PROMPTS: Final = "Prompts"
+_PROMPTS: Final = "Synthetic prompts"
+_SOURCE: Final = "Other sources"
 _RESULT: Final = "Result"
+_SEARCH: Final = "Search"
 
 
 def register(app: typer.Typer) -> None:
@@ -27,6 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
+    ctx: typer.Context,
     url: Annotated[str, typer.Argument(help="http://host:port", metavar="URL")],
     model: Annotated[
         str | None, typer.Option(help="Its name there; the only one if left out.")
@@ -73,8 +84,14 @@ def bench(
         ),
     ] = False,
     num_prompts: Annotated[
-        int, typer.Option(min=1, help="Requests of a run.", rich_help_panel=_LOAD)
-    ] = 200,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Requests of a run.",
+            show_default="200, or a whole trace",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None,
     num_warmups: Annotated[
         int, typer.Option(min=0, help="Requests sent before.", rich_help_panel=_LOAD)
     ] = 20,
@@ -85,26 +102,28 @@ def bench(
         float, typer.Option(min=0.001, help="For one request.", rich_help_panel=_LOAD)
     ] = 600.0,
     input_len: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--random-input-len",
             "--input-len",
             "--isl",
             help="Tokens after any prefix: 512, uniform:256-1024, normal:512,100 or "
             "lognormal:p50=300,p99=4000.",
+            show_default="512",
             rich_help_panel=_PROMPTS,
         ),
-    ] = "512",
+    ] = None,
     output_len: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--random-output-len",
             "--output-len",
             "--osl",
-            help="Likewise.",
+            help="Likewise; of every row of a dataset, or where a log tells none.",
+            show_default="128, or what the source says",
             rich_help_panel=_PROMPTS,
         ),
-    ] = "128",
+    ] = None,
     prefixes: Annotated[
         int, typer.Option(min=0, help="How many shared prefixes.", rich_help_panel=_PROMPTS)
     ] = 0,
@@ -117,6 +136,52 @@ def bench(
     prefix_share: Annotated[
         float, typer.Option(help="Requests that begin with one.", rich_help_panel=_PROMPTS)
     ] = 1.0,
+    dataset_path: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSONL with conversations (ShareGPT), messages or prompt.",
+            rich_help_panel=_SOURCE,
+        ),
+    ] = None,
+    dataset_name: Annotated[
+        str | None,
+        typer.Option(
+            help="vLLM's word: random, custom, or sharegpt, which leaves out the rows that vLLM "
+            "does.",
+            rich_help_panel=_SOURCE,
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="Azure or BurstGPT CSV, Mooncake JSONL, or a log of requests, at its own times.",
+            rich_help_panel=_SOURCE,
+        ),
+    ] = None,
+    trace_speed: Annotated[
+        float, typer.Option(help="2 plays it twice as fast.", rich_help_panel=_SOURCE)
+    ] = 1.0,
+    trace_duration: Annotated[
+        float | None,
+        typer.Option(help="Only the trace's first seconds.", rich_help_panel=_SOURCE),
+    ] = None,
+    conversations: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Chats of several turns, --concurrency at once; --input-len is the first prompt.",
+            rich_help_panel=_SOURCE,
+        ),
+    ] = None,
+    turns: Annotated[
+        str, typer.Option(help="Of each, as a length.", rich_help_panel=_SOURCE)
+    ] = "4",
+    turn_len: Annotated[
+        str, typer.Option(help="Tokens that each later turn adds.", rich_help_panel=_SOURCE)
+    ] = "64",
+    think_s: Annotated[
+        float, typer.Option(help="Pause before each later turn.", rich_help_panel=_SOURCE)
+    ] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Of prompts and arrivals.")] = 0,
     goodput: Annotated[
         str | None,
@@ -134,6 +199,26 @@ def bench(
             rich_help_panel=_RESULT,
         ),
     ] = None,
+    find_max: Annotated[
+        str | None,
+        typer.Option(
+            help="Search the highest rate or concurrency that keeps --slo or --goodput.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
+    find_start: Annotated[
+        float | None, typer.Option(min=0.01, help="Where it begins.", rich_help_panel=_SEARCH)
+    ] = None,
+    find_limit: Annotated[
+        float | None, typer.Option(min=0.01, help="Where it ends.", rich_help_panel=_SEARCH)
+    ] = None,
+    find_budget: Annotated[
+        int, typer.Option(min=1, help="Measurements at most.", rich_help_panel=_SEARCH)
+    ] = 20,
+    goodput_share: Annotated[
+        float,
+        typer.Option(help="Of requests that must keep --goodput.", rich_help_panel=_SEARCH),
+    ] = 0.9,
     percentile_metrics: Annotated[
         str, typer.Option(help="Of ttft, tpot, itl, e2el.", rich_help_panel=_RESULT)
     ] = "ttft,tpot,itl,e2el",
@@ -165,25 +250,49 @@ def bench(
 
     if form not in FORMS:
         raise UsageError(f"--form {form!r}: choose one of {', '.join(FORMS)}")
+    flags = SourceFlags(
+        dataset_path=dataset_path,
+        dataset_name=dataset_name,
+        trace=trace,
+        trace_duration_s=trace_duration,
+        conversations=conversations,
+        turns=turns,
+        turn_len=turn_len,
+        think_s=think_s,
+        input_len=input_len,
+        output_len=output_len,
+        num_prompts=num_prompts,
+        seed=seed,
+    )
+    refuse_misfits(ctx, flags.kind)
     ramp = None if ramp_up_end_rps is None else (ramp_up_end_rps, ramp_s)
     bounds = None if goodput is None else parse_goodput([goodput])
     constraints = None if objective is None else parse_objective(objective)
-    selection = _selection(percentile_metrics, metric_percentiles)
+    selection = read_selection(percentile_metrics, metric_percentiles)
+    arrivals = read_arrivals(
+        request_rate,
+        burstiness,
+        ramp,
+        constant=constant,
+        trace_speed=None if trace is None else trace_speed,
+    )
+    source = read_source(flags, form_is_given=is_given(ctx, "form"))
     request = BenchRequest(
         url=url,
         model=model,
         tokenizer=tokenizer,
         form=form,
-        requests=num_prompts,
-        inputs=parse_lengths(input_len, name="--input-len"),
-        outputs=parse_lengths(output_len, name="--output-len"),
+        requests=requests_of(flags, source),
+        inputs=None if input_len is None else parse_lengths(input_len, name="--input-len"),
+        outputs=None if output_len is None else parse_lengths(output_len, name="--output-len"),
         prefixes=SharedPrefixes(
             count=prefixes, tokens=prefix_len, zipf_exponent=prefix_zipf, share=prefix_share
         )
         if prefixes
         else None,
-        arrivals=_arrivals(request_rate, burstiness, ramp, constant=constant),
-        concurrency=max_concurrency or (0 if request_rate is not None else 1),
+        source=source,
+        arrivals=arrivals,
+        concurrency=max_concurrency or (0 if arrivals is not None else 1),
         static=static_batches,
         warmup=num_warmups,
         runs=num_runs,
@@ -191,53 +300,30 @@ def bench(
         timeout_s=timeout_s,
         api_key=api_key or os.environ.get("OPENAI_API_KEY"),
     )
-    if static_batches and request_rate is not None:
-        raise UsageError("--static-batches waits for its slowest; leave out --request-rate")
+    path = result_dir / result_filename if save_result else None
+    if find_max is not None:
+        run_search(
+            request,
+            SearchFlags(
+                axis=find_max,
+                constraints=constraints or (),
+                bounds=bounds,
+                share=goodput_share,
+                start=find_start,
+                limit=find_limit,
+                budget=find_budget,
+                path=path,
+            ),
+        )
+        return
     with ConsoleObserver() as observer:
         result = send(request, observer)
         _report(result, request, (selection, bounds, constraints), observer)
-        if save_result:
-            _save(result, request, (selection, bounds), result_dir / result_filename, observer)
+        if path is not None:
+            _save(result, request, (selection, bounds), path, observer)
     if result.interrupted:
         raise Interrupted("stopped on request; what was measured is above")
     require_figures(result)
-
-
-def _arrivals(
-    rate: float | None, burstiness: float, ramp: tuple[float, float] | None, *, constant: bool
-) -> Any:
-    from whet.load.arrivals import Arrivals
-
-    if rate is None:
-        if ramp is not None or constant:
-            raise UsageError("--constant and --ramp-up-end-rps need --request-rate; give it")
-        return None
-    if ramp is not None:
-        kind = "ramp_constant" if constant else "ramp_poisson"
-        return Arrivals(kind=kind, rate_rps=rate, end_rate_rps=ramp[0], ramp_s=ramp[1])
-    if constant and math.isfinite(rate):
-        return Arrivals(kind="constant", rate_rps=rate)
-    return Arrivals.at_rate(rate, burstiness=burstiness)
-
-
-def _selection(metrics: str, percentiles: str) -> Any:
-    from whet.report.vllm_json import Selection
-
-    names = tuple(part.strip() for part in metrics.split(",") if part.strip())
-    unknown = [name for name in names if name not in _METRICS]
-    if unknown or not names:
-        raise UsageError(
-            f"--percentile-metrics {metrics!r}: give some of {', '.join(_METRICS)}, comma-separated"
-        )
-    try:
-        wanted = tuple(float(part) for part in percentiles.split(","))
-    except ValueError:
-        wanted = ()
-    if not wanted or not all(0 < p < 100 for p in wanted):
-        raise UsageError(
-            f"--metric-percentiles {percentiles!r}: give numbers between 0 and 100, like 90,95,99"
-        )
-    return Selection(metrics=names, percentiles=wanted)
 
 
 def _report(
@@ -251,8 +337,9 @@ def _report(
     from whet.report.load_console import print_load, print_verdict
 
     selection, bounds, constraints = asked
-    if request.prefixes is not None and result.facts is not None:
-        observer.note(f"prefix hit rate to expect: {result.facts.expected_hit_rate:.3g}")
+    facts = result.facts
+    if facts is not None and (request.prefixes is not None or facts.expected_hit_rate > 0):
+        observer.note(f"prefix hit rate to expect: {facts.expected_hit_rate:.3g}")
     print_load(result.trials, selection, observer.console)
     events = [event for trial in usable_trials(result.trials) for event in trial.requests]
     if bounds is not None and (share := attainment(events, bounds)) is not None:
@@ -286,15 +373,10 @@ def _save(
         told = run_info(trial, result.model, result.tokenizer) | vllm_result(
             trial, selection, bounds=bounds
         )
-        told["request_rate"] = _rate_word(request)
+        told["request_rate"] = "inf" if request.rate_rps is None else request.rate_rps
         told["burstiness"] = 1.0 if request.arrivals is None else request.arrivals.burstiness or 1.0
         write_atomic(at, json.dumps(told, allow_nan=False).encode())
         observer.note(f"result: {at}")
     picture = path.with_suffix(".png")
     if write_load_plot(result.trials, picture):
         observer.note(f"picture: {picture}")
-
-
-def _rate_word(request: BenchRequest) -> float | str:
-    rate = None if request.arrivals is None else request.arrivals.rate_rps
-    return "inf" if rate is None else rate

@@ -12,58 +12,24 @@ from whet.client import HttpError, get_text
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.protocols import Observer
 from whet.core.records import TrialRecord, WorkloadFacts
-from whet.load import Draw, TrialInterrupted, TrialPlan, run_trial
-from whet.load.arrivals import Arrivals, arrival_offsets_ns
-from whet.load.lengths import Independent, Lengths
-from whet.load.synthetic import (
-    SharedPrefixes,
-    SyntheticLoad,
-    SyntheticShape,
-    build_synthetic,
-    build_synthetic_text,
-    ordinary_ids,
-)
-from whet.load.texts import load_text_tokenizer
+from whet.flow.bench_replay import tell_trace
+from whet.flow.bench_request import FORMS, BenchRequest, Target
+from whet.flow.bench_traffic import build_load, open_dataset
+from whet.load import TrialInterrupted, TrialPlan, run_trial
 from whet.metrics.usable import trial_problem
 
+__all__ = [
+    "FORMS",
+    "BenchRequest",
+    "BenchResult",
+    "Target",
+    "bench",
+    "reach",
+    "require_figures",
+    "run_once",
+]
+
 _UNAUTHORIZED = 401
-_BLOCK_SIZE = 16
-FORMS = ("ids", "text", "chat")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BenchRequest:
-    """What to send, how and how often.
-
-    ``form`` is one of ``FORMS``: token ids or text to the completions endpoint, or a chat.
-    ``arrivals`` None is a closed loop, or static batches, of ``concurrency`` requests; with
-    arrivals ``concurrency`` is a cap, 0 for none. ``tokenizer`` and ``model`` None mean what the
-    server names.
-    """
-
-    url: str
-    model: str | None
-    tokenizer: str | None
-    form: str
-    requests: int
-    inputs: Lengths
-    outputs: Lengths
-    prefixes: SharedPrefixes | None = None
-    arrivals: Arrivals | None = None
-    concurrency: int = 0
-    static: bool = False
-    warmup: int = 0
-    runs: int = 1
-    seed: int = 0
-    timeout_s: float = 600.0
-    api_key: str | None = None
-
-    @property
-    def loop(self) -> str:
-        """``open``, ``static`` or ``closed``."""
-        if self.arrivals is not None:
-            return "open"
-        return "static" if self.static else "closed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,25 +46,19 @@ class BenchResult:
     interrupted: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
-    """A server that answered, and the tokenizer that lengths are counted with."""
-
-    model: str
-    tokenizer: Path
-
-
 def reach(request: BenchRequest, observer: Observer) -> Target:
-    """Ask the server for its model.
+    """Ask the server for its model, and read the dataset that is to be sent, if any.
 
     Raises ``EngineLostError`` where nothing answers at the address, ``UsageError`` for a model that
-    it does not serve or a key that it refuses, ``CheckpointError`` without a tokenizer.
+    it does not serve, a key that it refuses or a dataset that cannot be used, ``CheckpointError``
+    without a tokenizer.
     """
     observer.stage("reach", request.url)
     entry = _model_entry(request)
-    target = Target(model=str(entry["id"]), tokenizer=_tokenizer(request, entry))
-    observer.note(f"{target.model}, tokenizer {target.tokenizer.name}")
-    return target
+    model, folder = str(entry["id"]), _tokenizer(request, entry)
+    observer.note(f"{model}, tokenizer {folder.name}")
+    tell_trace(request, observer)
+    return Target(model=model, tokenizer=folder, dataset=open_dataset(request, folder, observer))
 
 
 def bench(request: BenchRequest, observer: Observer) -> BenchResult:
@@ -110,14 +70,15 @@ def bench(request: BenchRequest, observer: Observer) -> BenchResult:
     trials: list[TrialRecord] = []
     facts: WorkloadFacts | None = None
     for number in range(request.runs):
-        observer.stage("send", f"{request.requests} requests, run {number + 1} of {request.runs}")
+        what = "conversations" if request.loop == "conversations" else "requests"
+        observer.stage("send", f"{request.requests} {what}, run {number + 1} of {request.runs}")
         try:
             trial, facts = run_once(request, target, number)
         except TrialInterrupted as stop:
             trials.append(stop.record)
             break
         trials.append(trial)
-        _tell(trial, observer)
+        _tell(trial, facts, observer)
     return BenchResult(
         model=target.model,
         tokenizer=target.tokenizer.name,
@@ -131,12 +92,7 @@ def run_once(
     request: BenchRequest, target: Target, number: int
 ) -> tuple[TrialRecord, WorkloadFacts]:
     """One trial with prompts and arrivals of its own; ``TrialInterrupted`` carries its record."""
-    load = _load(request, target.tokenizer, number)
-    offsets: tuple[int, ...] = ()
-    if request.arrivals is not None:
-        offsets = arrival_offsets_ns(
-            request.arrivals, requests=request.requests, seed=request.seed + number
-        )
+    load = build_load(request, target, number)
     plan = TrialPlan(
         variant=target.model,
         batch_size=request.concurrency,
@@ -146,9 +102,10 @@ def run_once(
         request_timeout_s=request.timeout_s,
         api_key=request.api_key,
         loop=request.loop,
-        offsets_ns=offsets,
+        offsets_ns=load.offsets_ns,
         calls=load.calls,
         warmup_calls=load.warmup_calls,
+        conversations=load.conversations,
     )
     # A server that is lost fails each request with a word of its own; none goes missing.
     record = run_trial(
@@ -202,32 +159,12 @@ def _tokenizer(request: BenchRequest, entry: dict[str, Any]) -> Path:
     )
 
 
-def _load(request: BenchRequest, folder: Path, number: int) -> SyntheticLoad:
-    shape = SyntheticShape(
-        lengths=Independent(input=request.inputs, output=request.outputs),
-        prefixes=request.prefixes,
-        seed=request.seed,
-    )
-    draw = Draw(
-        requests=request.requests,
-        batch_size=request.concurrency,
-        trial=number,
-        block_size=_BLOCK_SIZE,
-    )
-    if request.form == "ids":
-        return build_synthetic(shape, ordinary_ids(folder), draw=draw, warmup=request.warmup)
-    return build_synthetic_text(
-        shape,
-        load_text_tokenizer(folder),
-        draw=draw,
-        form="chat" if request.form == "chat" else "text",
-        warmup=request.warmup,
-    )
-
-
-def _tell(trial: TrialRecord, observer: Observer) -> None:
+def _tell(trial: TrialRecord, facts: WorkloadFacts, observer: Observer) -> None:
     failed = sum(event.error is not None for event in trial.requests)
     observer.note(f"{len(trial.requests) - failed} answered, {failed} failed")
+    unsent = facts.requests - len(trial.requests)
+    if trial.loop == "conversations" and trial.status == "complete" and unsent:
+        observer.warn(f"{unsent} turns were never sent: an answer before them failed")
     if trial.failure is not None:
         observer.warn(trial.failure)
     if not trial.health.valid and trial.health.reason is not None:

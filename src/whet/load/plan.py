@@ -6,9 +6,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from whet.client import CompletionCall
 from whet.core.records import PlannedRequest, WorkloadFacts
+
+if TYPE_CHECKING:
+    from whet.load.conversations import PlannedConversation
 
 TEMPERATURE = 0.0
 """Greedy, so that every variant is asked for the same continuation of the same prompt."""
@@ -42,9 +46,10 @@ class TrialPlan:
     """One timed repetition of a cell. ``warmup`` is sent first, at the same batch size.
 
     ``loop`` is ``closed`` (``batch_size`` in flight), ``static`` (batches of ``batch_size``, each
-    waits for its slowest) or ``open``: requests leave at ``offsets_ns`` and ``batch_size`` caps how
-    many are in flight, 0 for no cap. ``calls`` and ``warmup_calls`` are what is sent where it is
-    not the token ids of the requests.
+    waits for its slowest), ``open``: requests leave at ``offsets_ns`` and ``batch_size`` caps how
+    many are in flight, 0 for no cap; or ``conversations``: these are sent in place of the
+    workload's requests, ``batch_size`` at once. ``calls`` and ``warmup_calls`` are what is sent
+    where it is not the token ids of the requests.
     """
 
     variant: str
@@ -58,6 +63,7 @@ class TrialPlan:
     offsets_ns: tuple[int, ...] = ()
     calls: tuple[CompletionCall, ...] | None = None
     warmup_calls: tuple[CompletionCall, ...] | None = None
+    conversations: tuple[PlannedConversation, ...] = ()
 
     @property
     def connections(self) -> int:

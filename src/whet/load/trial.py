@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from whet.client import Exchange, HttpError, StreamClient, read_event, run_async, scrape
 from whet.core.errors import EngineLostError, MeasurementError
@@ -15,6 +15,7 @@ from whet.core.records import ClientHealth, Counters, RequestEvent, TrialRecord
 from whet.load.aborted import TrialInterrupted, TrialLost
 from whet.load.batches import StaticBatches
 from whet.load.closed import ClosedLoop, encode_all
+from whet.load.conversations import Conversations
 from whet.load.health import LagProbe, MemorySampler, judge_client
 from whet.load.open import OpenLoop
 from whet.load.plan import TrialPlan
@@ -87,7 +88,9 @@ async def _trial(
     )  # fmt: skip
     with cancel_on_signals():
         async with client:
-            timed = encode_all(client, plan.workload.requests, plan.calls)
+            timed: Sequence[Any] = plan.conversations or encode_all(
+                client, plan.workload.requests, plan.calls
+            )
             await client.open(min(plan.connections, _OPENED_BEFORE))
             await _warm_up(client, plan, alive=alive, seen=seen)
             seen.before = _counters(url, plan)
@@ -111,13 +114,16 @@ async def _warm_up(
 
 
 class _Loop(Protocol):
-    """What all loops share; times are absolute monotonic ns."""
+    """What all loops share; times are absolute monotonic ns.
+
+    What is ``prepared`` is exchanges, but for conversations, whose later turns hold answers.
+    """
 
     started_ns: int
     drained_ns: int
     sent: list[Exchange]
 
-    async def run(self, exchanges: Sequence[Exchange]) -> None:
+    async def run(self, prepared: Sequence[Any], /) -> None:
         """Send all."""
 
 
@@ -131,17 +137,19 @@ def _loop(client: StreamClient, plan: TrialPlan, alive: Callable[[], None]) -> _
         )
     if plan.loop == "static":
         return StaticBatches(client, size=plan.batch_size, alive=alive)
+    if plan.loop == "conversations":
+        return Conversations(client, slots=plan.batch_size, alive=alive)
     return ClosedLoop(client, slots=plan.batch_size, alive=alive)
 
 
-async def _timed(loop: _Loop, exchanges: Sequence[Exchange], seen: _Seen) -> None:
+async def _timed(loop: _Loop, prepared: Sequence[Any], seen: _Seen) -> None:
     """The timed window, with nothing in it but the loop and its probe."""
     probe = LagProbe()
     with quiet_interpreter():
         probe.start()
         wall_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns()
         try:
-            await loop.run(exchanges)
+            await loop.run(prepared)
         finally:
             cpu_ns = time.process_time_ns() - cpu_ns
             wall_ns = time.monotonic_ns() - wall_ns

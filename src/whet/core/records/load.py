@@ -99,7 +99,8 @@ class TrialRecord:
     the moment the loop has no request left to keep ``batch_size`` in flight. ``counters_before``
     and ``counters_after`` bracket the timed requests; ``memory_bytes`` is the highest reading of
     the server's process tree in between. ``excluded_warmup`` counts the requests sent before.
-    ``loop`` is closed, static or open; in an open loop ``batch_size`` is the cap, 0 for none.
+    ``loop`` is closed, static, open or conversations; in an open loop ``batch_size`` is the cap,
+    0 for none.
     """
 
     variant: str

@@ -1,0 +1,123 @@
+"""What the paced server really did, and what a client's figures are held against."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from benchmarks.chunk_server import Pace, Served
+from benchmarks.jobs import ROOT, JobError
+from whet.client import get_text
+from whet.core.units import NS_PER_MS, NS_PER_S
+
+Method = Literal["linear", "inverted_cdf"]
+_STOP_S: Final = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figures:
+    """Percentiles over requests in ms: as a tool reports them, or as they were."""
+
+    ttft_p50_ms: float | None
+    ttft_p99_ms: float | None
+    tpot_p50_ms: float | None
+    tpot_p99_ms: float | None
+
+    def minus(self, truth: Figures) -> Figures:
+        """This less ``truth``, None where either has none."""
+        mine, true = asdict(self), asdict(truth)
+        return Figures(
+            **{
+                name: None if mine[name] is None or true[name] is None else mine[name] - true[name]
+                for name in mine
+            }
+        )
+
+
+@contextmanager
+def paced_server(pace: Pace) -> Iterator[str]:
+    """A server process of its own; yields its URL. ``JobError`` where it does not start."""
+    command = [sys.executable, "-m", "benchmarks.chunk_server", json.dumps(asdict(pace))]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        port = process.stdout.readline().strip()
+        if not port:
+            raise JobError("the paced server did not start")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.communicate(timeout=_STOP_S)
+
+
+def reset(url: str) -> None:
+    """Forget the requests so far."""
+    get_text(url, "/reset")
+
+
+def truth(url: str) -> list[Served]:
+    """Every request since the reset, in the order of reading."""
+    return [Served(**json.loads(line)) for line in get_text(url, "/truth").splitlines()]
+
+
+def timed(served: Sequence[Served], count: int) -> list[Served]:
+    """The last ``count`` requests: what a client warms up with comes before.
+
+    Raises ``JobError`` where there are fewer, or where one of them was not served whole.
+    """
+    if not 0 < count <= len(served):
+        raise JobError(f"the tool speaks of {count} requests; the server read {len(served)}")
+    chosen = list(served)[-count:]
+    broken = sum(one.pieces < one.asked or one.pieces == 0 for one in chosen)
+    if broken:
+        raise JobError(f"{broken} of {count} requests were not served to their end")
+    return chosen
+
+
+def ttft_ms(one: Served) -> float | None:
+    """First piece written less request read."""
+    return None if one.first_ns is None else (one.first_ns - one.read_ns) / NS_PER_MS
+
+
+def tpot_ms(one: Served) -> float | None:
+    """(Last written − first written) / (pieces − 1); None for a single piece."""
+    if one.first_ns is None or one.last_ns is None or one.pieces < 2:
+        return None
+    return (one.last_ns - one.first_ns) / (one.pieces - 1) / NS_PER_MS
+
+
+def figures(served: Sequence[Served], method: Method = "linear") -> Figures:
+    """The true percentiles, in the definition of percentile that the tool has."""
+    first = [value for one in served if (value := ttft_ms(one)) is not None]
+    between = [value for one in served if (value := tpot_ms(one)) is not None]
+    return Figures(
+        ttft_p50_ms=percentile(first, 50, method),
+        ttft_p99_ms=percentile(first, 99, method),
+        tpot_p50_ms=percentile(between, 50, method),
+        tpot_p99_ms=percentile(between, 99, method),
+    )
+
+
+def percentile(values: Sequence[float], p: float, method: Method = "linear") -> float | None:
+    """None of nothing."""
+    return float(np.percentile(values, p, method=method)) if len(values) else None
+
+
+def chunks_per_s(served: Sequence[Served], in_flight: int) -> float | None:
+    """How fast a closed loop of ``in_flight`` took the pieces, whatever the tool says.
+
+    When the last request is read, all but the ``in_flight`` − 1 others that may still be under way
+    were taken whole, since each was followed by another. None for too few requests.
+    """
+    taken = list(served)[:-in_flight]
+    seconds = (served[-1].read_ns - served[0].read_ns) / NS_PER_S if served else 0.0
+    if not taken or seconds <= 0:
+        return None
+    return sum(one.pieces for one in taken) / seconds

@@ -1,0 +1,240 @@
+"""What the flags of ``whet bench`` say together, and which of them do not go together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from whet.core.errors import UsageError
+
+if TYPE_CHECKING:
+    import typer
+
+    from whet.flow.bench_request import Source
+    from whet.load.trace import Trace
+
+_METRICS: Final = ("ttft", "tpot", "itl", "e2el")
+_MOST_THINK_S: Final = 10_000.0
+
+_SYNTHETIC: Final = "synthetic prompts"
+_DATASET: Final = "--dataset-path"
+_TRACE: Final = "--trace"
+_CONVERSATIONS: Final = "--conversations"
+
+_RATED: Final = (_SYNTHETIC, _DATASET)
+_GOES_WITH: Final[dict[str, tuple[str, ...]]] = {
+    "form": (_SYNTHETIC, _TRACE),
+    "input_len": (_SYNTHETIC, _CONVERSATIONS),
+    "prefixes": (_SYNTHETIC,),
+    "request_rate": _RATED,
+    "static_batches": _RATED,
+    "dataset_name": _RATED,
+    "num_prompts": (_SYNTHETIC, _DATASET, _TRACE),
+    "trace_speed": (_TRACE,),
+    "trace_duration": (_TRACE,),
+    "turns": (_CONVERSATIONS,),
+    "turn_len": (_CONVERSATIONS,),
+    "think_s": (_CONVERSATIONS,),
+}
+_NEEDS: Final = {
+    "burstiness": "request_rate",
+    "constant": "request_rate",
+    "ramp_up_end_rps": "request_rate",
+    "ramp_s": "ramp_up_end_rps",
+    "prefix_len": "prefixes",
+    "prefix_zipf": "prefixes",
+    "prefix_share": "prefixes",
+}
+_DATASET_NAMES: Final = ("random", "sharegpt", "custom")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceFlags:
+    """Where the traffic comes from, as it was typed; None is not given."""
+
+    dataset_path: Path | None
+    dataset_name: str | None
+    trace: Path | None
+    trace_duration_s: float | None
+    conversations: int | None
+    turns: str
+    turn_len: str
+    think_s: float
+    input_len: str | None
+    output_len: str | None
+    num_prompts: int | None
+    seed: int
+
+    @property
+    def kind(self) -> str:
+        """The flag that chooses the source; ``UsageError`` for two of them."""
+        given = {
+            _DATASET: self.dataset_path,
+            _TRACE: self.trace,
+            _CONVERSATIONS: self.conversations,
+        }
+        chosen = [flag for flag, value in given.items() if value is not None]
+        if len(chosen) > 1:
+            raise UsageError(f"{' and '.join(chosen)} are different traffic; give one of them")
+        return chosen[0] if chosen else _SYNTHETIC
+
+
+def refuse_misfits(ctx: typer.Context, kind: str) -> None:
+    """``UsageError`` for a flag that was given and has no meaning beside the others."""
+    given = {name for name in ctx.params if is_given(ctx, name)}
+    for name, kinds in _GOES_WITH.items():
+        if name not in given or kind in kinds:
+            continue
+        if kind == _SYNTHETIC:
+            raise UsageError(f"{_flag(name)} needs {kinds[0]}; give it too")
+        raise UsageError(f"{_flag(name)} does not go with {kind}; leave one of the two out")
+    for name, other in _NEEDS.items():
+        if name in given and other not in given:
+            raise UsageError(f"{_flag(name)} needs {_flag(other)}; give it too")
+    if {"static_batches", "request_rate"} <= given:
+        raise UsageError("--static-batches waits for its slowest; leave out --request-rate")
+
+
+def read_source(flags: SourceFlags, *, form_is_given: bool) -> Source | None:
+    """The source of the traffic, a trace already read; None for synthetic prompts."""
+    _check_dataset_name(flags)
+    if flags.dataset_path is not None:
+        from whet.flow.bench_request import DatasetFile
+
+        return DatasetFile(path=flags.dataset_path, limits=_limits(flags.dataset_name))
+    if flags.trace is not None:
+        return _read_trace(flags, flags.trace, form_is_given=form_is_given)
+    if flags.conversations is not None:
+        return _conversations(flags, flags.conversations)
+    return None
+
+
+def requests_of(flags: SourceFlags, source: Source | None) -> int:
+    """How many requests a run has, or how many conversations."""
+    from whet.load.trace import Trace
+
+    if isinstance(source, Trace):
+        return len(source.rows)
+    return flags.conversations or flags.num_prompts or 200
+
+
+def read_arrivals(
+    rate: float | None,
+    burstiness: float,
+    ramp: tuple[float, float] | None,
+    *,
+    constant: bool,
+    trace_speed: float | None,
+) -> Any:
+    """The arrival process; None for a closed loop. ``trace_speed`` is set for a trace alone."""
+    from whet.load.arrivals import Arrivals
+
+    if trace_speed is not None:
+        if not (math.isfinite(trace_speed) and trace_speed > 0):
+            raise UsageError(f"--trace-speed {trace_speed:g}: give a finite number above 0")
+        return Arrivals(kind="trace", speed=trace_speed)
+    if rate is None:
+        return None
+    if burstiness != 1.0 and (constant or ramp is not None):
+        raise UsageError("--burstiness does not go with --constant or a ramp; leave it out")
+    if ramp is not None:
+        kind = "ramp_constant" if constant else "ramp_poisson"
+        return Arrivals(kind=kind, rate_rps=rate, end_rate_rps=ramp[0], ramp_s=ramp[1])
+    if constant and math.isfinite(rate):
+        return Arrivals(kind="constant", rate_rps=rate)
+    return Arrivals.at_rate(rate, burstiness=burstiness)
+
+
+def read_selection(metrics: str, percentiles: str) -> Any:
+    """Which figures to show."""
+    from whet.report.vllm_json import Selection
+
+    names = tuple(part.strip() for part in metrics.split(",") if part.strip())
+    unknown = [name for name in names if name not in _METRICS]
+    if unknown or not names:
+        raise UsageError(
+            f"--percentile-metrics {metrics!r}: give some of {', '.join(_METRICS)}, comma-separated"
+        )
+    try:
+        wanted = tuple(float(part) for part in percentiles.split(","))
+    except ValueError:
+        wanted = ()
+    if not wanted or not all(0 < p < 100 for p in wanted):
+        raise UsageError(
+            f"--metric-percentiles {percentiles!r}: give numbers between 0 and 100, like 90,95,99"
+        )
+    return Selection(metrics=names, percentiles=wanted)
+
+
+def is_given(ctx: typer.Context, name: str) -> bool:
+    """Whether a parameter was typed, not left at its default."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _check_dataset_name(flags: SourceFlags) -> None:
+    name = flags.dataset_name
+    if name is None:
+        return
+    if name not in _DATASET_NAMES:
+        raise UsageError(f"--dataset-name {name!r}: choose one of {', '.join(_DATASET_NAMES)}")
+    if name == "random" and flags.dataset_path is not None:
+        raise UsageError("--dataset-name random reads no file; leave out --dataset-path")
+    if name != "random" and flags.dataset_path is None:
+        raise UsageError(f"--dataset-name {name} needs its file; give --dataset-path")
+
+
+def _limits(name: str | None) -> Any:
+    """vLLM's for ShareGPT, as it has it; else every row that has a token in and one out."""
+    from whet.load.dataset import LengthLimits
+    from whet.load.lengths import LONGEST
+
+    if name == "sharegpt":
+        return LengthLimits()
+    return LengthLimits(
+        min_input_tokens=1,
+        min_output_tokens=1,
+        max_input_tokens=LONGEST,
+        max_total_tokens=2 * LONGEST,
+    )
+
+
+def _read_trace(flags: SourceFlags, path: Path, *, form_is_given: bool) -> Trace:
+    from whet.flow.bench_replay import holds_prompts
+    from whet.load.trace import cut_trace, read_trace
+
+    trace = read_trace(path, max_rows=flags.num_prompts)
+    if any(row.at_ns is None for row in trace.rows):
+        raise UsageError(
+            f"{path} has no times to play; give each line a time, or send its prompts with "
+            "--dataset-path"
+        )
+    if form_is_given and holds_prompts(trace):
+        raise UsageError(f"{path} holds its own prompts; leave out --form")
+    if flags.output_len is not None and all(row.output_tokens for row in trace.rows):
+        raise UsageError(f"{path} tells how long every answer was; leave out --output-len")
+    return cut_trace(trace, duration_s=flags.trace_duration_s)
+
+
+def _conversations(flags: SourceFlags, count: int) -> Source:
+    from whet.flow.bench_request import INPUT_LENGTHS, OUTPUT_LENGTHS
+    from whet.load.conversations import ConversationShape
+    from whet.load.lengths import Fixed, parse_lengths
+
+    if not 0 <= flags.think_s <= _MOST_THINK_S:
+        raise UsageError(f"--think-s {flags.think_s:g}: give seconds from 0 to {_MOST_THINK_S:g}")
+    return ConversationShape(
+        conversations=count,
+        turns=parse_lengths(flags.turns, name="--turns"),
+        first_tokens=parse_lengths(flags.input_len or INPUT_LENGTHS.text, name="--input-len"),
+        added_tokens=parse_lengths(flags.turn_len, name="--turn-len"),
+        output_tokens=parse_lengths(flags.output_len or OUTPUT_LENGTHS.text, name="--output-len"),
+        think_ms=Fixed(value=round(flags.think_s * 1000)),
+        seed=flags.seed,
+    )

@@ -1,0 +1,230 @@
+"""A trace as prompts: those that it holds, or synthetic ones that share what its hash ids say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from whet.client import CompletionCall
+from whet.core.errors import UsageError
+from whet.core.protocols import Observer
+from whet.core.records import PlannedRequest
+from whet.core.units import ns_to_s
+from whet.flow.bench_request import BLOCK_SIZE, OUTPUT_LENGTHS, BenchLoad, BenchRequest
+from whet.flow.bench_synthetic import warmed, write_synthetic
+from whet.load import Workload
+from whet.load.lengths import LONGEST, Counts
+from whet.load.plan import TEMPERATURE, describe_requests
+from whet.load.sharing import shared_tokens
+from whet.load.synthetic import cold_hit_rate, ordinary_ids
+from whet.load.texts import TextTokenizer, load_text_tokenizer, seeded
+from whet.load.trace import Trace, TraceRow
+
+HASHED_TOKENS: Final = 512
+"""Tokens of the block that a hash id stands for: the README of the Mooncake traces."""
+
+_WARM_TOKENS: Final = 64
+"""The least that a warm-up prompt has: any chat template leaves room for words in it."""
+
+_TokenIds = tuple[int, ...]
+
+
+def holds_prompts(trace: Trace) -> bool:
+    """Whether the rows are requests as they were sent, not lengths alone."""
+    first = trace.rows[0]
+    return any(part is not None for part in (first.messages, first.prompt, first.prompt_token_ids))
+
+
+def holds_hashes(trace: Trace) -> bool:
+    """Whether rows say which blocks their prompts begin with."""
+    return any(row.prefix_ids for row in trace.rows)
+
+
+def tell_trace(request: BenchRequest, observer: Observer) -> None:
+    """Say what is played, at which rate, and how many rows are not."""
+    trace, arrivals = request.source, request.arrivals
+    if not isinstance(trace, Trace) or arrivals is None or arrivals.speed is None:
+        return
+    rate = request.rate_rps
+    played_s = ns_to_s(trace.times_ns[-1]) / arrivals.speed
+    pace = "all at once" if rate is None else f"{rate:.4g} requests a second for {played_s:.4g} s"
+    observer.note(
+        f"{trace.path} ({trace.form}): {len(trace.rows)} requests, {pace}; "
+        f"{trace.left_out} rows without input or output left out"
+    )
+
+
+def replay(request: BenchRequest, trace: Trace, folder: Path, number: int) -> BenchLoad:
+    """The first ``request.requests`` rows in their order; synthetic parts are fresh for every run.
+
+    Raises ``UsageError`` for a trace that is too short, and for rows that no request stands for.
+    """
+    rows = trace.rows[: request.requests]
+    if len(rows) < request.requests:
+        raise UsageError(
+            f"{trace.path} has {len(rows)} requests and {request.requests} are asked for; ask for "
+            "fewer, or give a longer trace"
+        )
+    if holds_prompts(trace):
+        return _logged(request, trace, folder, number)
+    lengths = _InOrder(pairs=_pairs(trace, rows))
+    if holds_hashes(trace):
+        load = _hashed(request, rows, folder, number)
+        return warmed(load, request, lengths, folder, number)
+    return write_synthetic(request, lengths, folder, number)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _InOrder:
+    """Lengths one after another, from the first again where more are asked for than there are."""
+
+    pairs: tuple[tuple[int, int], ...]
+
+    def draw_pairs(self, rng: np.random.Generator, count: int) -> Counts:
+        """Nothing is left to chance."""
+        table = np.asarray(self.pairs, dtype=np.int64)
+        return np.take(table, np.arange(count), axis=0, mode="wrap")
+
+
+def _pairs(trace: Trace, rows: Sequence[TraceRow]) -> tuple[tuple[int, int], ...]:
+    pairs = tuple((row.input_tokens or 0, row.output_tokens or 0) for row in rows)
+    for number, pair in enumerate(pairs, start=1):
+        if not all(1 <= length <= LONGEST for length in pair):
+            raise UsageError(
+                f"{trace.path}, request {number}: {pair[0]:,} tokens in and {pair[1]:,} out are no "
+                "request; remove the row"
+            )
+    return pairs
+
+
+def _hashed(
+    request: BenchRequest, rows: Sequence[TraceRow], folder: Path, number: int
+) -> BenchLoad:
+    """Prompts of blocks that are equal where their hash ids are; what is left over is unique."""
+    if request.form != "ids":
+        raise UsageError("what hash ids share is exact in token ids alone; leave out --form")
+    blocks = _Blocks(ordinary_ids(folder), f"{request.seed}/{number}")
+    prompts = [blocks.prompt(row) for row in rows]
+    return BenchLoad(workload=_workload(prompts, [row.output_tokens or 0 for row in rows], request))
+
+
+class _Blocks:
+    """Writes prompts from hash ids: one block of random tokens an id, drawn once."""
+
+    def __init__(self, vocabulary: Sequence[int], label: str) -> None:
+        self._vocabulary = np.asarray(vocabulary)
+        self._label = label
+        self._tails = seeded(f"tails/{label}")
+        self._blocks: dict[int, _TokenIds] = {}
+
+    def prompt(self, row: TraceRow) -> _TokenIds:
+        """Whole blocks by their ids, then fresh tokens up to the length."""
+        length = row.input_tokens or 0
+        ids = [
+            token
+            for name in row.prefix_ids[: length // HASHED_TOKENS]
+            for token in self._block(name)
+        ]
+        return (*ids, *self._tails.choice(self._vocabulary, length - len(ids)).tolist())
+
+    def _block(self, name: int) -> _TokenIds:
+        if name not in self._blocks:
+            rng = seeded(f"block/{self._label}/{name}")
+            self._blocks[name] = tuple(rng.choice(self._vocabulary, HASHED_TOKENS).tolist())
+        return self._blocks[name]
+
+
+def _logged(request: BenchRequest, trace: Trace, folder: Path, number: int) -> BenchLoad:
+    """Prompts and chats as a log holds them, after a warm-up of others that are as long."""
+    rows, tokenizer = trace.rows[: request.requests], load_text_tokenizer(folder)
+    prompts = [_read(trace, i, row, tokenizer) for i, row in enumerate(rows, start=1)]
+    outputs = _outputs(request, trace, rows, number)
+    load = BenchLoad(
+        workload=_workload(prompts, outputs, request),
+        calls=tuple(_call(row, tokens) for row, tokens in zip(rows, outputs, strict=True)),
+    )
+    lengths = [max(_WARM_TOKENS, len(ids)) for ids in prompts]
+    pairs = _InOrder(pairs=tuple(zip(lengths, outputs, strict=True)))
+    return warmed(load, replace(request, form=_form(rows[0])), pairs, folder, number)
+
+
+def _read(trace: Trace, number: int, row: TraceRow, tokenizer: TextTokenizer) -> _TokenIds:
+    """The ids that the server makes of a row."""
+    if row.prompt_token_ids is not None:
+        return row.prompt_token_ids
+    if row.prompt is not None:
+        return tokenizer.ids(row.prompt)
+    messages = row.messages or ()
+    if not all(isinstance(message.get("content"), str) for message in messages):
+        raise UsageError(
+            f"{trace.path}, request {number}: a message has content that is not text, which cannot "
+            "be counted; remove the row"
+        )
+    return tokenizer.chat_ids(messages)
+
+
+def _outputs(
+    request: BenchRequest, trace: Trace, rows: Sequence[TraceRow], number: int
+) -> list[int]:
+    """The rows' own output lengths, drawn where they have none and ``outputs`` is given."""
+    unknown = sum(row.output_tokens is None for row in rows)
+    if unknown and request.outputs is None:
+        raise UsageError(
+            f"{unknown} of the requests in {trace.path} do not say how long their answer was; give "
+            "--output-len for these"
+        )
+    rng = seeded(f"outputs/{request.seed}/{number}")
+    drawn = (request.outputs or OUTPUT_LENGTHS).draw(rng, len(rows)).tolist()
+    return [
+        other if row.output_tokens is None else row.output_tokens
+        for row, other in zip(rows, drawn, strict=True)
+    ]
+
+
+def _call(row: TraceRow, output_tokens: int) -> CompletionCall:
+    return CompletionCall(
+        prompt_token_ids=row.prompt_token_ids,
+        prompt=row.prompt,
+        messages=row.messages,
+        max_tokens=output_tokens,
+        temperature=TEMPERATURE,
+        ignore_eos=True,
+        extra={"skip_special_tokens": False},
+    )
+
+
+def _form(row: TraceRow) -> str:
+    if row.messages is not None:
+        return "chat"
+    return "ids" if row.prompt is None else "text"
+
+
+def _workload(
+    prompts: Sequence[_TokenIds], outputs: Sequence[int], request: BenchRequest
+) -> Workload:
+    """Prompts that share their first block have one ``prefix_id``, numbered as they first occur.
+
+    The hit rate to expect is that of an empty cache: no warm-up sends what a trace shares.
+    """
+    shared = shared_tokens(prompts, warm=(), block_size=BLOCK_SIZE)
+    starts = [
+        ids[:BLOCK_SIZE] if tokens else () for ids, tokens in zip(prompts, shared, strict=True)
+    ]
+    numbers = {start: number for number, start in enumerate(dict.fromkeys(filter(None, starts)))}
+    requests = tuple(
+        PlannedRequest(
+            index=index,
+            prompt_token_ids=ids,
+            max_tokens=outputs[index],
+            prefix_id=f"found-{numbers[starts[index]]}" if starts[index] else None,
+            shared_tokens=shared[index],
+        )
+        for index, ids in enumerate(prompts)
+    )
+    facts = describe_requests(requests, block_size=BLOCK_SIZE, seed=request.seed)
+    cold = cold_hit_rate(prompts, block_size=BLOCK_SIZE)
+    return Workload(requests=requests, facts=replace(facts, expected_hit_rate=cold))

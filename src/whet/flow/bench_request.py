@@ -1,0 +1,109 @@
+"""What ``whet bench`` is asked for, whom it asks, and what one run sends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from whet.client import CompletionCall
+from whet.core.records import PlannedRequest
+from whet.load import Workload
+from whet.load.arrivals import Arrivals
+from whet.load.conversations import ConversationShape, PlannedConversation
+from whet.load.dataset import Dataset, LengthLimits
+from whet.load.lengths import Fixed, Lengths
+from whet.load.synthetic import SharedPrefixes
+from whet.load.trace import Trace
+
+FORMS: Final = ("ids", "text", "chat")
+BLOCK_SIZE: Final = 16
+INPUT_LENGTHS: Final = Fixed(value=512)
+OUTPUT_LENGTHS: Final = Fixed(value=128)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DatasetFile:
+    """A file of prompts or chats, and which of its rows are left out."""
+
+    path: Path
+    limits: LengthLimits
+
+
+Source = DatasetFile | Trace | ConversationShape
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchRequest:
+    """What to send, how and how often.
+
+    ``source`` None is synthetic prompts, of ``inputs``, ``outputs`` and ``prefixes``. ``outputs``
+    None is what the source says, or ``OUTPUT_LENGTHS`` where it says nothing. ``form`` is one of
+    ``FORMS``: token ids or text to the completions endpoint, or a chat; a source that holds its
+    prompts has its own. ``requests`` counts the conversations where these are the source.
+
+    ``arrivals`` None is a closed loop, or static batches, of ``concurrency`` requests or
+    conversations; with arrivals ``concurrency`` is a cap, 0 for none. ``tokenizer`` and ``model``
+    None mean what the server names.
+    """
+
+    url: str
+    model: str | None
+    tokenizer: str | None
+    form: str
+    requests: int
+    inputs: Lengths | None = None
+    outputs: Lengths | None = None
+    prefixes: SharedPrefixes | None = None
+    source: Source | None = None
+    arrivals: Arrivals | None = None
+    concurrency: int = 0
+    static: bool = False
+    warmup: int = 0
+    runs: int = 1
+    seed: int = 0
+    timeout_s: float = 600.0
+    api_key: str | None = None
+
+    @property
+    def loop(self) -> str:
+        """``conversations``, ``open``, ``static`` or ``closed``."""
+        if isinstance(self.source, ConversationShape):
+            return "conversations"
+        if self.arrivals is not None:
+            return "open"
+        return "static" if self.static else "closed"
+
+    @property
+    def rate_rps(self) -> float | None:
+        """The mean rate that is asked for; None where none is, or all are sent at once."""
+        if self.arrivals is None:
+            return None
+        if self.arrivals.speed is None or not isinstance(self.source, Trace):
+            return self.arrivals.rate_rps
+        own = self.source.rate_rps
+        return None if own is None else own * self.arrivals.speed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """A server that answered, and the tokenizer that lengths are counted with.
+
+    ``dataset`` holds the rows of the request's ``DatasetFile``, as that tokenizer reads them.
+    """
+
+    model: str
+    tokenizer: Path
+    dataset: Dataset | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchLoad:
+    """What one run sends. ``calls`` None are the token ids of the requests themselves."""
+
+    workload: Workload
+    calls: tuple[CompletionCall, ...] | None = None
+    warmup: tuple[PlannedRequest, ...] = ()
+    warmup_calls: tuple[CompletionCall, ...] | None = None
+    offsets_ns: tuple[int, ...] = ()
+    conversations: tuple[PlannedConversation, ...] = ()

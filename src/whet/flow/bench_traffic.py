@@ -1,0 +1,160 @@
+"""The traffic of a run of ``whet bench``, from whichever source it is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from whet.core.errors import UsageError
+from whet.core.protocols import Observer
+from whet.core.records import WorkloadFacts
+from whet.flow.bench_replay import replay
+from whet.flow.bench_request import (
+    BLOCK_SIZE,
+    INPUT_LENGTHS,
+    OUTPUT_LENGTHS,
+    BenchLoad,
+    BenchRequest,
+    DatasetFile,
+    Target,
+)
+from whet.flow.bench_synthetic import draw_of, warmed, write_synthetic
+from whet.load import Workload
+from whet.load.arrivals import arrival_offsets_ns
+from whet.load.conversations import (
+    ConversationShape,
+    PlannedConversation,
+    expected_hit_rate,
+    plan_conversations,
+)
+from whet.load.dataset import Dataset, build_dataset, read_dataset
+from whet.load.lengths import Fixed, Independent
+from whet.load.plan import describe_requests
+from whet.load.texts import load_text_tokenizer, seeded
+from whet.load.trace import Trace
+
+
+def open_dataset(request: BenchRequest, folder: Path, observer: Observer) -> Dataset | None:
+    """The rows of the request's dataset, measured once for all runs; None for another source.
+
+    ``UsageError`` for a file that cannot be used, and for outputs that are not one number.
+    """
+    if not isinstance(request.source, DatasetFile):
+        return None
+    if request.outputs is not None and not isinstance(request.outputs, Fixed):
+        raise UsageError(
+            f"--output-len {request.outputs.text!r}: with a dataset give one number, or leave it "
+            "out to take the lengths of its answers"
+        )
+    dataset = read_dataset(
+        request.source.path,
+        load_text_tokenizer(folder),
+        limits=request.source.limits,
+        output_tokens=None if request.outputs is None else request.outputs.value,
+    )
+    observer.note(
+        f"{dataset.path}: {len(dataset.rows)} rows can be used, left out: {dataset.left_out}"
+    )
+    each = request.requests + request.warmup
+    if each <= len(dataset.rows) < each * request.runs:
+        observer.warn(
+            f"{request.runs} runs need {each * request.runs} rows: later runs send rows again, and "
+            "a prefix cache answers these faster"
+        )
+    return dataset
+
+
+def build_load(request: BenchRequest, target: Target, number: int) -> BenchLoad:
+    """What run ``number`` sends: prompts and arrivals of its own.
+
+    Raises ``UsageError`` where the source holds too little, or its prompts cannot be written.
+    """
+    if isinstance(request.source, ConversationShape):
+        return _conversations(request, request.source, target.tokenizer, number)
+    times_ns: Sequence[int] = ()
+    if isinstance(request.source, Trace):
+        load = replay(request, request.source, target.tokenizer, number)
+        if request.arrivals is not None and request.arrivals.kind == "trace":
+            times_ns = request.source.times_ns
+    elif target.dataset is not None:
+        load = _rows(request, target.dataset, number)
+    else:
+        lengths = Independent(
+            input=request.inputs or INPUT_LENGTHS, output=request.outputs or OUTPUT_LENGTHS
+        )
+        load = write_synthetic(request, lengths, target.tokenizer, number)
+    if request.arrivals is None:
+        return load
+    offsets_ns = arrival_offsets_ns(
+        request.arrivals,
+        requests=request.requests,
+        seed=request.seed + number,
+        times_ns=times_ns,
+    )
+    return replace(load, offsets_ns=offsets_ns)
+
+
+def _rows(request: BenchRequest, dataset: Dataset, number: int) -> BenchLoad:
+    """Rows that no earlier run has sent, while there are such; some are the warm-up."""
+    each, held = request.requests + request.warmup, len(dataset.rows)
+    if each > held:
+        raise UsageError(
+            f"{dataset.path} has {held} rows that can be used; {request.requests} requests and "
+            f"{request.warmup} of warm-up need {each}: lower --num-prompts or --num-warmups"
+        )
+    order = seeded(f"rows/{request.seed}").permutation(held).tolist()
+    taken = [dataset.rows[order[(number * each + i) % held]] for i in range(each)]
+    built = build_dataset(
+        replace(dataset, rows=tuple(taken)),
+        draw=replace(draw_of(request, number), requests=each),
+        seed=request.seed,
+    )
+    count, planned = request.requests, built.workload.requests
+    timed = planned[:count]
+    return BenchLoad(
+        workload=Workload(
+            requests=timed,
+            facts=describe_requests(timed, block_size=BLOCK_SIZE, seed=request.seed),
+        ),
+        calls=built.calls[:count],
+        warmup=planned[count:],
+        warmup_calls=built.calls[count:],
+    )
+
+
+def _conversations(
+    request: BenchRequest, shape: ConversationShape, folder: Path, number: int
+) -> BenchLoad:
+    planned = plan_conversations(
+        shape, load_text_tokenizer(folder), batch_size=request.concurrency, trial=number
+    )
+    load = BenchLoad(
+        workload=Workload(requests=(), facts=_conversation_facts(planned, shape.seed)),
+        conversations=planned,
+    )
+    firsts = Independent(input=shape.first_tokens, output=shape.output_tokens)
+    return warmed(load, replace(request, form="chat"), firsts, folder, number)
+
+
+def _conversation_facts(conversations: Sequence[PlannedConversation], seed: int) -> WorkloadFacts:
+    """The make-up of the turns, as planned: each answer as long as it may be."""
+    turns = [turn for conversation in conversations for turn in conversation.turns]
+    inputs = sum(turn.prompt_tokens for turn in turns)
+    outputs = sum(turn.max_tokens for turn in turns)
+    told = json.dumps([asdict(conversation) for conversation in conversations], sort_keys=True)
+    return WorkloadFacts(
+        sha256=hashlib.sha256(told.encode()).hexdigest(),
+        requests=len(turns),
+        shared_prefix_share=1 - len(conversations) / len(turns),
+        long_system_share=0.0,
+        shared_prefixes=len(conversations),
+        input_tokens_mean=inputs / len(turns),
+        output_tokens_mean=outputs / len(turns),
+        input_output_ratio=inputs / outputs,
+        block_size=BLOCK_SIZE,
+        expected_hit_rate=expected_hit_rate(conversations, block_size=BLOCK_SIZE),
+        seed=seed,
+    )

@@ -1,0 +1,400 @@
+"""A saturation search at a terminal, in a file, and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from whet.core.errors import MeasurementError
+from whet.core.records import CellSummary, Estimate, TrialRecord, encode
+from whet.core.records.objective import (
+    Answer,
+    Bound,
+    Constraint,
+    Judgement,
+    Knee,
+    LoadMeasurement,
+    Saturation,
+)
+from whet.core.store import translate_disk_errors
+from whet.core.units import ns_to_s
+from whet.metrics import CellContext, request_figures, summarise
+from whet.metrics.objective import goodput_text
+from whet.metrics.steady import drift
+from whet.report.text import DASH, number, one_line, percent, plural, shown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_STYLE: Final = {"met": "green", "missed": "red", "undecided": "yellow"}
+_COLOR: Final = {"met": "#1a7f37", "missed": "#cf222e", "undecided": "#9a6700"}
+_MARKER: Final = {"met": "o", "missed": "X", "undecided": "D"}
+_INK: Final = "#4c5560"
+_COLUMNS: Final = 3
+_WIDE: Final = 20  # times the least: a queue's latencies want a logarithmic axis
+_BUILT_UP: Final = 2  # times as long as a request takes: in flight is what it will be (Little)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchView:
+    """What a report reads of a search.
+
+    ``axis`` is rate or concurrency. ``trials`` hold the trial behind each of
+    ``saturation.measurements``, in the same order. ``bounds`` and ``share`` are set where single
+    requests were asked, ``constraints`` otherwise. ``failure`` is why the search ended before its
+    time. Raises ``MeasurementError`` where trials and measurements are not as many.
+    """
+
+    axis: str
+    saturation: Saturation
+    trials: tuple[TrialRecord, ...]
+    constraints: tuple[Constraint, ...] = ()
+    bounds: tuple[Bound, ...] | None = None
+    share: float = 0.9
+    knee: Knee | None = None
+    interrupted: bool = False
+    failure: str | None = None
+
+    def __post_init__(self) -> None:
+        found, wanted = len(self.trials), len(self.saturation.measurements)
+        if found != wanted:
+            raise MeasurementError(
+                f"the search holds {plural(wanted, 'measurement')} and {plural(found, 'trial')}; "
+                "give the judged trials, one a measurement"
+            )
+
+    @property
+    def unit(self) -> str:
+        """The unit of a level."""
+        return "requests/s" if self.axis == "rate" else "requests in flight"
+
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """The bound of each judgement, in the unit of its figure: ms, or a share."""
+        if self.bounds is not None:
+            return (self.share,)
+        return tuple(
+            item.limit / 100 if item.statistic is None else item.limit for item in self.constraints
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    measured: LoadMeasurement
+    trial: TrialRecord
+    summary: CellSummary
+
+
+_Mark = tuple[float, Estimate | None, Answer]
+
+
+def print_saturation(view: SearchView, console: Console) -> None:
+    """A line a measurement by rising level, the answer, and what speaks against it."""
+    if view.trials:
+        console.print(_table(view))
+    console.print(Text(answer(view), style="bold"))
+    if view.knee is not None:
+        at, rate = _level(view, view.knee.level), number(view.knee.throughput)
+        console.print(Text(f"Throughput bends at {at}, where {rate} requests/s completed."))
+    for told in warnings(view):
+        console.print(Text(f"warning: {told}", style="yellow"))
+
+
+def answer(view: SearchView) -> str:
+    """One sentence: the highest level that met the objective, the bracket, why it stopped there."""
+    found, missed = view.saturation, _level(view, view.saturation.lowest_missed)
+    if found.highest_met is None and found.lowest_missed is None:
+        return f"No load was decided{_why(view)}."
+    if found.highest_met is None:
+        said = "No load is known to meet the objective"
+        if found.stopped == "never met":
+            said, missed = "No load met the objective", f"{missed}, the lowest that was allowed,"
+        return f"{said}: {missed} {_missed_word(found)}{_why(view)}."
+    said = f"The highest load that met the objective is {_level(view, found.highest_met)}"
+    if found.lowest_missed is None:
+        return f"{said}, and none was missed{_why(view)}."
+    more = percent(found.lowest_missed / found.highest_met - 1)
+    return f"{said}; {missed}, {more} more, {_missed_word(found)}{_why(view)}."
+
+
+def warnings(view: SearchView) -> tuple[str, ...]:
+    """What a person should know before trusting the answer."""
+    found, told = view.saturation, []
+    if found.met_above_missed:
+        told.append(
+            f"{_levels(view, found.met_above_missed)} met the objective although "
+            f"{_level(view, found.lowest_missed)} {_missed_word(found)}: the answer does not fall "
+            "with the load, and the bracket is not to be trusted; measure again with more requests"
+        )
+    if found.undecided_levels:
+        wanted = _samples_wanted(view)
+        told.append(
+            f"{_levels(view, found.undecided_levels)} stayed undecided, counted as missed"
+            + (f"; about {wanted:,} samples would decide it" if wanted else "; send more requests")
+        )
+    if found.highest_met is not None:
+        told += _doubts(view, found.highest_met)
+    return tuple(told)
+
+
+def saturation_json(view: SearchView) -> dict[str, Any]:
+    """The search as plain values under vLLM's names; latencies in ms, missing is null."""
+    found = view.saturation
+    return {
+        "axis": view.axis,
+        "unit": view.unit,
+        "objective": [encode(item) for item in view.constraints],
+        "goodput": None if view.bounds is None else goodput_text(view.bounds),
+        "share": None if view.bounds is None else view.share,
+        "highest_met": found.highest_met,
+        "lowest_missed": found.lowest_missed,
+        "stopped": found.stopped,
+        "interrupted": view.interrupted,
+        "failure": view.failure,
+        "undecided_levels": list(found.undecided_levels),
+        "met_above_missed": list(found.met_above_missed),
+        "knee": _encoded(view.knee),
+        "answer": answer(view),
+        "warnings": list(warnings(view)),
+        "measurements": [_measurement_json(row) for row in _rows(view)],
+    }
+
+
+def write_saturation_plot(view: SearchView, path: Path) -> bool:
+    """Throughput and each judged figure over the level; False where nothing was measured.
+
+    A level's last measurement is drawn. A judged figure that is not known, such as a percentile
+    that lies among failed requests, is a mark at the upper edge; a rate that is not, is left out.
+    """
+    rows = list({row.measured.level: row for row in _rows(view)}.values())
+    rows.sort(key=lambda row: row.measured.level)
+    if not rows:
+        return False
+    from matplotlib.figure import Figure
+
+    asked = rows[0].measured.outcome.judgements
+    panels = 1 + len(asked)
+    columns = min(panels, _COLUMNS)
+    lines = -(-panels // columns)
+    figure = Figure(figsize=(4.4 * columns, 3.5 * lines + 0.3), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False).flatten()
+    rates = [(row.summary.rps_mean, row.measured) for row in rows]
+    _draw(grid[0], [(of.level, rps, of.outcome.verdict) for rps, of in rates if rps is not None])
+    grid[0].set_title("requests/s completed", loc="left", fontsize=10)
+    if view.knee is not None:
+        grid[0].plot([view.knee.level], [view.knee.throughput], "o", ms=13, mfc="none", mec=_INK)
+        grid[0].annotate("knee", (view.knee.level, view.knee.throughput), xytext=(9, -12),
+                         textcoords="offset points", fontsize=8, color=_INK)  # fmt: skip
+    for place, item in enumerate(asked):
+        share = _is_share(view, place)
+        axes, factor = grid[place + 1], 100 if share else 1
+        of = [(row.measured.level, row.measured.outcome.judgements[place]) for row in rows]
+        _draw(axes, [(level, at.figure, at.verdict) for level, at in of], factor=factor)
+        axes.axhline(view.limits[place] * factor, color=_INK, linestyle="--", linewidth=1)
+        axes.set_title(one_line(item.asked), loc="left", fontsize=10, parse_math=False)
+        axes.set_ylabel("%" if share else "ms")
+    for axes in grid[:panels]:
+        _finish(axes, view)
+    for axes in grid[panels:]:
+        axes.set_axis_off()
+    _legend(figure)
+    with translate_disk_errors(path):
+        figure.savefig(path, dpi=130)
+    return True
+
+
+def _rows(view: SearchView) -> list[_Row]:
+    """In the order of measuring."""
+    cell = CellContext(price_usd_per_hour=0.0, memory_kind="device")
+    pairs = zip(view.saturation.measurements, view.trials, strict=True)
+    return [
+        _Row(measured=measured, trial=trial, summary=summarise([trial], cell=cell))
+        for measured, trial in pairs
+    ]
+
+
+def _table(view: SearchView) -> Table:
+    asked = [item.asked for item in view.saturation.measurements[0].outcome.judgements]
+    table = Table(title="latencies in ms, from the schedule; ? too few requests to be certain")
+    sent = f"{view.unit} sent" if view.axis == "rate" else view.unit
+    names = (sent, "requests", "failed", "requests/s", "output tokens/s", "TTFT p95", "TPOT p95")
+    for name in names:
+        table.add_column(name, justify="right")
+    for text in asked:
+        table.add_column(Text(one_line(text)), justify="right")
+    table.add_column("answer")
+    for row in sorted(_rows(view), key=lambda row: (row.measured.level, row.measured.effort)):
+        summary, verdict = row.summary, row.measured.outcome.verdict
+        table.add_row(
+            _plain(row.measured.level),
+            str(summary.requests),
+            str(summary.errors or DASH),
+            shown(summary.rps_mean).marked,
+            shown(summary.tps_mean).marked,
+            shown(summary.ttft_p95_ms).marked,
+            shown(summary.tpot_p95_ms).marked,
+            *(
+                _figure(item, share=_is_share(view, place))
+                for place, item in enumerate(row.measured.outcome.judgements)
+            ),
+            Text(verdict, style=_STYLE[verdict]),
+        )
+    return table
+
+
+def _figure(judgement: Judgement, *, share: bool) -> Text:
+    """The figure with its interval, open where an end is not known."""
+    figure, style = judgement.figure, _STYLE[judgement.verdict]
+    if figure is None:
+        return Text(DASH, style=style)
+    text = percent if share else number
+    low = "" if figure.low is None else text(figure.low)
+    high = "" if figure.high is None else text(figure.high)
+    interval = f" ({low} … {high})" if low or high else ""
+    return Text(f"{text(figure.value)}{'' if figure.certified else ' ?'}{interval}", style=style)
+
+
+def _measurement_json(row: _Row) -> dict[str, Any]:
+    summary = row.summary
+    return {
+        "level": row.measured.level,
+        "effort": row.measured.effort,
+        "verdict": row.measured.outcome.verdict,
+        "judgements": [encode(item) for item in row.measured.outcome.judgements],
+        "trial": row.trial.trial,
+        "completed": summary.requests - summary.errors,
+        "failed": summary.errors,
+        "request_throughput": _encoded(summary.rps_mean),
+        "output_throughput": _encoded(summary.tps_mean),
+        "p95_ttft_ms": _encoded(summary.ttft_p95_ms),
+        "p95_tpot_ms": _encoded(summary.tpot_p95_ms),
+    }
+
+
+def _encoded(record: object | None) -> Any:
+    return None if record is None else encode(record)
+
+
+def _missed_word(found: Saturation) -> str:
+    undecided = found.lowest_missed in found.undecided_levels
+    return "stayed undecided, which counts as missed" if undecided else "was missed"
+
+
+def _why(view: SearchView) -> str:
+    if view.failure is not None:
+        return f" (ended early: {one_line(view.failure).rstrip('.')})"
+    if view.interrupted:
+        return " (stopped on request)"
+    return {
+        "found": " (the bracket is as narrow as asked)",
+        "budget": " (the budget of measurements ran out before the bracket was closed)",
+        "never met": " (there is no lower level to try)",
+        "never missed": " (the highest that was allowed; raise the limit to go on)",
+    }[view.saturation.stopped]
+
+
+def _samples_wanted(view: SearchView) -> int | None:
+    """The most that an undecided judgement of the undecided levels asks for, where each says so."""
+    last = {item.level: item.outcome.judgements for item in view.saturation.measurements}
+    asked = [item for level in view.saturation.undecided_levels for item in last[level]]
+    wanted = [item.samples_wanted for item in asked if item.verdict == "undecided"]
+    known = [count for count in wanted if count is not None]
+    return max(known) if known and len(known) == len(wanted) else None
+
+
+def _doubts(view: SearchView, level: float) -> list[str]:
+    """Whether the measurement that carries the answer saw the load in full."""
+    trial = next(
+        trial
+        for item, trial in zip(view.saturation.measurements, view.trials, strict=True)
+        if item.level == level and item.outcome.verdict == "met"
+    )
+    ended, told = _ended(trial), []
+    if trial.loop != "open" or not ended:
+        return []
+    sent_s = ns_to_s(max(event.scheduled_ns for event in trial.requests))
+    e2e_s = ns_to_s(round(float(np.median([e2e_ns for _, _, e2e_ns in ended]))))
+    if sent_s < _BUILT_UP * e2e_s:
+        told.append(
+            f"{_level(view, level)} was sent for {sent_s:.3g} s and a request takes {e2e_s:.3g} s: "
+            "the load had not built up; send more requests"
+        )
+    moved = drift([at for at, _, _ in ended], [ttft_ns for _, ttft_ns, _ in ended])
+    if moved.verdict == "drifting" and moved.change is not None and moved.change.value > 0:
+        told.append(
+            f"TTFT still rose by {percent(moved.change.value)} of its median while "
+            f"{_level(view, level)} was measured: a longer load may miss; send more requests"
+        )
+    return told
+
+
+def _ended(trial: TrialRecord) -> list[tuple[int, int, int]]:
+    """(end, TTFT, E2E) in ns of each completed request, in the order of their end."""
+    return sorted(
+        (event.ended_ns, figures.ttft_ns, figures.e2e_ns)
+        for event in trial.requests
+        if (figures := request_figures(event)) is not None
+    )
+
+
+def _draw(axes: Axes, marks: Sequence[_Mark], *, factor: float = 1) -> None:
+    line = [(level, figure.value * factor) for level, figure, _ in marks if figure is not None]
+    axes.plot([x for x, _ in line], [y for _, y in line], color="#b6bec7", linewidth=1.3)
+    for level, figure, verdict in marks:
+        color = _COLOR[verdict]
+        style: dict[str, Any] = {"color": color, "ms": 6, "linestyle": "none", "clip_on": False}
+        if figure is None:
+            style["transform"] = axes.get_xaxis_transform()
+        elif figure.low is not None and figure.high is not None:
+            axes.vlines(level, figure.low * factor, figure.high * factor, color=color, alpha=0.5)
+        top = 1.0 if figure is None else figure.value * factor
+        axes.plot([level], [top], marker=_MARKER[verdict], **style)
+    values = [y for _, y in line] or [0.0]
+    if 0 < _WIDE * min(values) < max(values):
+        axes.set_yscale("log")
+
+
+def _finish(axes: Axes, view: SearchView) -> None:
+    axes.set_xlabel(f"{view.unit} {'sent' if view.axis == 'rate' else ''}".strip())
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlim(0, 1.05 * max(item.level for item in view.saturation.measurements))
+    if axes.get_yscale() == "linear":
+        axes.set_ylim(0, 1.08 * max(axes.dataLim.y1, 1e-9))
+    if view.saturation.highest_met is not None:
+        axes.axvline(view.saturation.highest_met, color=_COLOR["met"], linestyle=":", linewidth=1.4)
+
+
+def _legend(figure: Figure) -> None:
+    from matplotlib.lines import Line2D
+
+    marks = [(word, "none", _COLOR[word]) for word in _MARKER]
+    lines = [("bound", "--", _INK), ("highest met", ":", _COLOR["met"])]
+    handles = [
+        Line2D([], [], ls=style, marker=_MARKER.get(label), color=color, label=label)
+        for label, style, color in [*marks, *lines]
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=5, frameon=False, fontsize=9)
+
+
+def _is_share(view: SearchView, place: int) -> bool:
+    return view.bounds is not None or view.constraints[place].statistic is None
+
+
+def _level(view: SearchView, level: float | None) -> str:
+    return f"{DASH if level is None else _plain(level)} {view.unit}"
+
+
+def _levels(view: SearchView, levels: Sequence[float]) -> str:
+    return f"{', '.join(map(_plain, levels))} {view.unit}"
+
+
+def _plain(level: float) -> str:
+    return f"{level:.4g}" if level < 10_000 else f"{level:,.0f}"

@@ -1,0 +1,354 @@
+"""The client comparison: what each tool's output means, the truth beside it, the files."""
+
+import csv
+import math
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks import instrument
+from benchmarks.chunk_server import Served
+from benchmarks.instrument import Benchmark, inside_values, plan
+from benchmarks.instrument_loop import compare
+from benchmarks.instrument_rows import Row, markdown
+from benchmarks.instrument_tools import (
+    Client,
+    Load,
+    Reported,
+    aiperf_client,
+    guidellm_client,
+    read_aiperf,
+    read_answer,
+    read_guidellm,
+    read_vllm,
+    read_whet,
+    run_client,
+    vllm_client,
+    whet_client,
+)
+from benchmarks.instrument_truth import (
+    Figures,
+    chunks_per_s,
+    figures,
+    percentile,
+    timed,
+    tpot_ms,
+    ttft_ms,
+)
+from benchmarks.jobs import JobError
+
+from whet.core.records import RequestEvent
+
+# What the tools wrote about 24 requests of 20 pieces, 8 in flight (GuideLLM 0.8.1, AIPerf 0.13.0,
+# vLLM 0.32.0), cut to the fields that are read and some that must not be.
+VLLM = {
+    "completed": 24,
+    "mean_ttft_ms": 106.95127412494305,
+    "p50_ttft_ms": 107.01944749962422,
+    "p99_ttft_ms": 108.59317534130241,
+    "p50_tpot_ms": 19.995476973762333,
+    "p99_tpot_ms": 20.062358314671176,
+    "p50_itl_ms": 19.77095099937287,
+    "p99_itl_ms": 21.641141950021844,
+}
+WHET = {
+    "completed": 24,
+    "p50_ttft_ms": 101.5,
+    "p99_ttft_ms": 102.05,
+    "p50_ttft_from_send_ms": 101.4,
+    "p99_ttft_from_send_ms": 101.9,
+    "p50_tpot_ms": 19.98,
+    "p99_tpot_ms": 20.03,
+}
+GUIDELLM = {
+    "benchmarks": [
+        {
+            "metrics": {
+                "request_totals": {"successful": 26, "errored": 0, "incomplete": 0, "total": 26},
+                "time_to_first_token_ms": {
+                    "successful": {
+                        "count": 24,
+                        "percentiles": {"p50": 101.77803039550781, "p99": 114.59183692932129},
+                    }
+                },
+                "time_per_output_token_ms": {
+                    "successful": {
+                        "count": 480,
+                        "percentiles": {"p50": 24.1007447242, "p99": 24.83},
+                    }
+                },
+                "inter_token_latency_ms": {
+                    "successful": {
+                        "count": 456,
+                        "percentiles": {"p50": 19.99688148498535, "p99": 20.21553641871402},
+                    }
+                },
+            }
+        }
+    ]
+}
+AIPERF = {
+    "aiperf_version": "0.13.0",
+    "time_to_first_token": {
+        "unit": "ms",
+        "p50": 105.3605465,
+        "p99": 118.22188238,
+        "count": 24,
+    },
+    "inter_token_latency": {
+        "unit": "ms",
+        "p50": 20.131482184210522,
+        "p99": 20.432334943684207,
+        "count": 24,
+    },
+    "inter_chunk_latency": {"unit": "ms", "p50": 19.9, "p99": 21.6, "count": 24},
+}
+LOAD = Load(in_flight=32, requests=640, tokens=64, warmup=64)
+ROW = Row(
+    tool="whet", table="accuracy", repeat=0, gap_ms=20.0, in_flight=32, requests=640, pieces=64
+)
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("read", "told", "expected"),
+    [
+        (read_vllm, VLLM, (107.01944749962422, 108.59317534130241, 19.995476973762333)),
+        (read_whet, WHET, (101.4, 101.9, 19.98)),
+        (read_guidellm, GUIDELLM, (101.77803039550781, 114.59183692932129, 19.99688148498535)),
+        (read_aiperf, AIPERF, (105.3605465, 118.22188238, 20.131482184210522)),
+    ],
+)
+def test_each_tool_is_read_in_its_own_words(
+    read: Any, told: dict[str, Any], expected: tuple[float, float, float]
+) -> None:
+    found: Reported = read(told)
+    assert found.count == 24
+    got = found.figures
+    assert (got.ttft_p50_ms, got.ttft_p99_ms, got.tpot_p50_ms) == expected
+
+
+def test_whets_own_headline_counts_from_the_schedule_and_stands_beside_it() -> None:
+    assert read_whet(WHET).from_schedule == (101.5, 102.05)
+    assert read_vllm(VLLM).from_schedule == (None, None)
+
+
+@pytest.mark.parametrize("text", ["", "not json", "{}", '{"benchmarks": []}', "[1]"])
+def test_an_output_of_another_form_is_a_failure_in_words(text: str, tmp_path: Path) -> None:
+    for client in _every_client():
+        (tmp_path / client.answer).write_text(text, encoding="utf-8")
+        with pytest.raises(JobError, match="holds no figures"):
+            read_answer(client, tmp_path)
+
+
+def test_every_tool_is_told_the_same_load() -> None:
+    for client in _every_client():
+        command = " ".join(client.command("http://127.0.0.1:1", LOAD, Path("out")))
+        assert "http://127.0.0.1:1" in command
+        for number in (32, 64):
+            assert str(number) in command
+        sent = 704 if client.name == "guidellm" else 640  # it counts its warm-up in
+        assert str(sent) in command
+    burst = replace(LOAD, burst=True)
+    for client in _every_client():
+        command = client.command("http://127.0.0.1:1", burst, Path("out"))
+        assert "--max-concurrency" not in command
+        assert client.name != "guidellm" or "warmup" not in " ".join(command)
+
+
+def test_true_latencies_by_hand() -> None:
+    one = Served(read_ns=5 * MS, asked=5, first_ns=105 * MS, last_ns=185 * MS, pieces=5)
+    assert (ttft_ms(one), tpot_ms(one)) == (100.0, 20.0)
+    assert tpot_ms(replace(one, pieces=1)) is None
+    unserved = Served(read_ns=5, asked=5)
+    assert (ttft_ms(unserved), tpot_ms(unserved)) == (None, None)
+    assert figures([unserved]) == Figures(
+        ttft_p50_ms=None, ttft_p99_ms=None, tpot_p50_ms=None, tpot_p99_ms=None
+    )
+
+
+def test_a_percentile_is_of_the_tools_own_definition() -> None:
+    """Of 1 to 4: interpolated 2.5, or the second of four."""
+    assert percentile([4, 2, 1, 3], 50) == 2.5
+    assert percentile([4, 2, 1, 3], 50, "inverted_cdf") == 2
+    assert percentile([], 50) is None
+
+
+def test_an_error_is_reported_less_true_and_none_without_either() -> None:
+    reported = Figures(ttft_p50_ms=101.5, ttft_p99_ms=None, tpot_p50_ms=20.0, tpot_p99_ms=21.0)
+    true = Figures(ttft_p50_ms=100.0, ttft_p99_ms=1.0, tpot_p50_ms=20.5, tpot_p99_ms=None)
+    assert asdict(reported.minus(true)) == {
+        "ttft_p50_ms": 1.5,
+        "ttft_p99_ms": None,
+        "tpot_p50_ms": -0.5,
+        "tpot_p99_ms": None,
+    }
+
+
+def test_only_the_last_requests_are_timed_and_each_must_be_whole() -> None:
+    served = [_served(at) for at in range(5)]
+    assert timed(served, 3) == served[2:]
+    for count in (0, 6):
+        with pytest.raises(JobError, match="the server read 5"):
+            timed(served, count)
+    cut = [*served[:4], replace(served[4], pieces=9)]
+    with pytest.raises(JobError, match="1 of 3 requests were not served to their end"):
+        timed(cut, 3)
+
+
+def test_chunks_a_second_counts_what_was_taken_before_the_last_request() -> None:
+    """Four requests a second apart, one in flight: 30 pieces in 3 s."""
+    served = [_served(at) for at in range(4)]
+    assert chunks_per_s(served, 1) == pytest.approx(10.0)
+    assert chunks_per_s(served, 4) is None
+    assert chunks_per_s([], 1) is None
+
+
+def test_each_piece_is_held_against_its_own_write() -> None:
+    """Two pieces 3 µs and 5 µs late; sent 7 µs before it was read."""
+    written = (100 * MS, 120 * MS)
+    event = RequestEvent(
+        index=0,
+        prefix_id=None,
+        scheduled_ns=0,
+        sent_ns=0,
+        chunk_ns=(written[0] + 3000, written[1] + 5000),
+        ended_ns=121 * MS,
+        prompt_tokens=8,
+        output_tokens=2,
+        cached_tokens=None,
+        finish_reason="length",
+        text="".join(f"{at:020d}" for at in written),
+    )
+    one = Served(read_ns=7000, asked=2, first_ns=written[0], last_ns=written[1], pieces=2)
+    found = compare([event], [one], cpu_s=8e-6)
+    assert (found.chunks, found.cpu_us_per_chunk) == (2, pytest.approx(4.0))
+    assert found.piece_error_p50_us == pytest.approx(4.0)
+    assert found.piece_error_max_us == pytest.approx(5.0)
+    assert found.ttft_error_p50_us == pytest.approx(10.0)
+    assert found.tpot_error_p50_us == pytest.approx(2.0)
+    assert set(inside_values(found)) <= set(Row.__dataclass_fields__)
+    with pytest.raises(ValueError, match="unknown to the server"):
+        compare([event], [], cpu_s=0.0)
+    with pytest.raises(ValueError, match="reset"):
+        compare([replace(event, error="reset")], [one], cpu_s=0.0)
+
+
+def test_a_tool_that_writes_nothing_says_why_and_one_that_protests_keeps_its_figures(
+    tmp_path: Path,
+) -> None:
+    client = _scripted("")
+    with pytest.raises(JobError, match="it wrote no figures"):
+        run_client(client, _python("pass"), tmp_path / "a", limit_s=60, memory=False)
+    with pytest.raises(JobError, match=r"^it ended with code 1: ValueError: no server$"):
+        run_client(
+            client,
+            _python("raise ValueError('no server')"),
+            tmp_path / "b",
+            limit_s=60,
+            memory=False,
+        )
+    with pytest.raises(JobError, match="stopped after 1 s"):
+        run_client(
+            client, _python("import time; time.sleep(60)"), tmp_path / "c", limit_s=1, memory=False
+        )
+    with pytest.raises(JobError, match="No such file"):
+        run_client(client, ["/no/such/tool"], tmp_path / "d", limit_s=60, memory=False)
+    program = "open('answer.json', 'w').write('{}'); print('not believed'); raise SystemExit(6)"
+    spent = run_client(client, _python(program), tmp_path / "e", limit_s=60, memory=False)
+    assert spent.complaint == "it ended with code 6: not believed"
+    assert spent.cpu_s > 0
+    assert spent.peak_bytes is None
+
+
+def test_rows_hold_no_path_and_a_missing_value_is_an_empty_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole pass with a tool that is not there: a row, a table and a card, each without paths."""
+    monkeypatch.setattr(instrument, "whet_client", lambda _: _scripted("/no/such/tool"))
+    code = instrument.main(["--quick", "--tables", "accuracy", "--out", str(tmp_path)])
+    assert code == 1
+    with (tmp_path / "runs.csv").open(encoding="utf-8", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["tool"], row["gap_ms"], row["ttft_p50_ms"]) == ("scripted", "20", "")
+    assert "No such file" in row["failure"]
+    written = "".join(path.read_text(encoding="utf-8") for path in tmp_path.iterdir())
+    assert "/no/such" not in written
+    assert "scripted" in (tmp_path / "table.md").read_text(encoding="utf-8")
+
+
+def test_the_table_is_the_mean_with_its_range_and_tells_failures_and_protests() -> None:
+    rows = [
+        replace(ROW, ttft_p50_error_ms=0.1, tpot_p50_error_ms=0.0),
+        replace(ROW, repeat=1, ttft_p50_error_ms=0.3, tpot_p50_error_ms=0.0, complaint="a|b"),
+        replace(ROW, tool="peer", failure="cannot read /a/b/c"),
+        replace(ROW, table="speed", gap_ms=0.0, chunks_per_s=1234.4),
+    ]
+    text = markdown(rows)
+    assert "| whet | 32 | 20 | 2 | 0.200 (0.100–0.300) | – | 0.0000 | – | – | – |" in text
+    assert "| peer | 32 | 20 | 0 | cannot read c |  |  |  |  |  |" in text
+    assert "| whet | 32 | 0 | 1 | 1234 | – | – |" in text
+    assert "whet: a/b" in text
+
+
+def test_the_plan_has_the_gaps_and_the_difference_of_two_lengths() -> None:
+    full = plan(instrument.TABLES, quick=False)
+    gaps = [trial.gap_s for trial in full if trial.table == "accuracy"]
+    assert gaps == [0.02, 0.01, 0.005]
+    (cpu,) = (trial for trial in full if trial.table == "cpu")
+    assert cpu.fewer_tokens is not None
+    assert cpu.fewer_tokens < cpu.load.tokens
+    (burst,) = (trial for trial in full if trial.table == "burst")
+    assert (burst.load.requests, burst.load.burst) == (64, True)
+    assert plan(["speed"], quick=True)[0].gap_s == 0.0
+
+
+def test_this_projects_client_is_measured_from_both_sides(tmp_path: Path) -> None:
+    """The one whole run that needs no peer; a peer that is not given is left out."""
+    options = instrument._options(["--quick", "--tables", "accuracy", "--out", str(tmp_path)])
+    clients = instrument._clients(options)
+    assert [client.name for client in clients] == ["whet"]
+    (row,) = Benchmark(options, tmp_path / "work").run(_made(clients, tmp_path / "work"))
+    assert row.failure is None
+    assert row.counted == 32
+    for value in (row.ttft_p50_error_ms, row.tpot_p50_error_ms, row.inside_piece_error_p50_us):
+        assert value is not None
+        assert math.isfinite(value)
+
+
+def _made(clients: list[Client], folder: Path) -> list[Client]:
+    folder.mkdir()
+    return clients
+
+
+def _every_client() -> list[Client]:
+    tokenizer = Path("tokenizer")
+    return [
+        whet_client(tokenizer),
+        vllm_client("python", tokenizer),
+        guidellm_client("guidellm", tokenizer),
+        aiperf_client("aiperf", tokenizer),
+    ]
+
+
+def _scripted(program: str) -> Client:
+    return Client(
+        name="scripted",
+        command=lambda url, load, folder: [program],
+        answer="answer.json",
+        read=read_vllm,
+        version=(sys.executable, "-c", "print(1)"),
+    )
+
+
+def _python(program: str) -> list[str]:
+    return [sys.executable, "-c", program]
+
+
+def _served(second: int) -> Served:
+    read_ns = second * 1000 * MS
+    return Served(
+        read_ns=read_ns, asked=10, first_ns=read_ns + MS, last_ns=read_ns + 10 * MS, pieces=10
+    )

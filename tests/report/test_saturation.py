@@ -1,0 +1,248 @@
+"""A search told: every reason to stop, every warning, the file and the picture."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.metrics.events import event, failed, trial
+from whet.core.errors import MeasurementError, StorageError
+from whet.core.records import TrialRecord
+from whet.core.records.objective import Answer, Bound, Knee, Saturation
+from whet.metrics.objective import judge, judge_attainment, parse_objective
+from whet.metrics.saturation import SearchPlan, find_saturation
+from whet.report.saturation import (
+    SearchView,
+    answer,
+    print_saturation,
+    saturation_json,
+    warnings,
+    write_saturation_plot,
+)
+
+ASKED = parse_objective("ttft:median<50ms;error<10%")
+BOUNDS = (Bound(metric="ttft", limit_ms=50),)
+
+
+def served(ttft_ms: float, count: int = 200) -> TrialRecord:
+    """One request each 30 ms, whatever becomes of the others."""
+    made = trial([event(start_ms=30 * n, ttft_ms=ttft_ms, index=n) for n in range(count)])
+    return replace(made, loop="open")
+
+
+def view(
+    trial_at: Callable[[float], TrialRecord], *, share: bool = False, **plan: Any
+) -> SearchView:
+    """A search from 4 within 1 to 64 over trials made by hand."""
+    trials: list[TrialRecord] = []
+
+    def measure(level: float, _: int) -> Any:
+        trials.append(replace(trial_at(level), trial=len(trials)))
+        if share:
+            return judge_attainment(trials[-1].requests, BOUNDS, share=0.9)
+        return judge(trials[-1].requests, ASKED)
+
+    given = {"start": 4, "lowest": 1, "limit": 64, "tolerance": 0.2, "look_past": 0, **plan}
+    return SearchView(
+        axis="rate",
+        saturation=find_saturation(measure, SearchPlan(**given)),
+        trials=tuple(trials),
+        constraints=() if share else ASKED,
+        bounds=BOUNDS if share else None,
+    )
+
+
+def five_ms_a_level(level: float) -> TrialRecord:
+    return served(5 * level)
+
+
+def printed(shown: SearchView, width: int = 200) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    print_saturation(shown, console)
+    out = console.file
+    assert isinstance(out, io.StringIO)
+    return out.getvalue()
+
+
+def test_found() -> None:
+    """5 ms a level: 8 has 40 ms, 10 has 50 ms, which is not below 50."""
+    shown = view(five_ms_a_level)
+    said = answer(shown)
+    assert "highest load that met the objective is 9 requests/s; 10 requests/s, 11.1% more" in said
+    assert "was missed (the bracket is as narrow as asked)" in said
+    assert warnings(shown) == ()
+
+
+def test_never_met() -> None:
+    said = answer(view(lambda _: served(80)))
+    assert said.startswith("No load met the objective: 1 requests/s, the lowest that was allowed")
+
+
+def test_never_missed() -> None:
+    said = answer(view(lambda _: served(1)))
+    assert "is 64 requests/s, and none was missed (the highest that was allowed" in said
+
+
+@pytest.mark.parametrize(
+    ("budget", "told"),
+    [
+        (1, "is 4 requests/s, and none was missed (the budget"),
+        (3, "is 8 requests/s; 16 requests/s, 100% more, was missed (the budget"),
+    ],
+)
+def test_a_spent_budget(budget: int, told: str) -> None:
+    assert told in answer(view(five_ms_a_level, budget=budget))
+
+
+def test_a_budget_spent_on_the_way_down() -> None:
+    said = answer(view(lambda _: served(80), budget=2))
+    assert "No load is known to meet the objective: 2 requests/s was missed (the budget" in said
+
+
+def test_stopped_and_failed_searches_say_so_instead() -> None:
+    shown = view(five_ms_a_level, budget=3)
+    assert "(stopped on request)" in answer(replace(shown, interrupted=True))
+    assert "(ended early: it went away)" in answer(replace(shown, failure="it went\naway."))
+
+
+def nothing(**given: Any) -> SearchView:
+    return SearchView(
+        axis="concurrency",
+        saturation=Saturation(
+            highest_met=None, lowest_missed=None, stopped="budget", measurements=(),
+            undecided_levels=(), met_above_missed=(),
+        ),
+        trials=(), constraints=ASKED, **given,
+    )  # fmt: skip
+
+
+def test_nothing_measured(tmp_path: Path) -> None:
+    shown = nothing(interrupted=True)
+    assert printed(shown).strip() == "No load was decided (stopped on request)."
+    assert saturation_json(shown)["measurements"] == []
+    assert not write_saturation_plot(shown, tmp_path / "x.png")
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_the_table_has_a_line_a_measurement_by_level() -> None:
+    told = printed(replace(view(five_ms_a_level), knee=Knee(level=8, throughput=33.3, bend=0.4)))
+    lines = [line for line in told.splitlines() if line.startswith("│")]
+    assert [line.split("│")[1].strip() for line in lines] == ["4", "8", "9", "10", "12", "16"]
+    assert [line.split("│")[-2].strip() for line in lines] == ["met"] * 3 + ["missed"] * 3
+    assert "40.0 (40.0 … 40.0)" in lines[1]
+    assert "33.2" in lines[1]  # 200 requests in 199 × 30 + 60 ms
+    assert "0.0% (0.0% … 1.9%)" in lines[1]
+    assert "Throughput bends at 8 requests/s, where 33.3 requests/s completed." in told
+
+
+def test_figures_among_failures_are_missing_and_never_zero() -> None:
+    storm = [failed(start_ms=n) for n in range(40)]
+    shown = view(lambda level: served(10) if level < 8 else trial(storm), budget=2)
+    line = [line for line in printed(shown).splitlines() if line.startswith("│")][-1]
+    cells = [cell.strip() for cell in line.split("│")[1:-1]]
+    assert cells[:8] == ["8", "40", "40", "–", "–", "–", "–", "–"]
+    told = saturation_json(shown)["measurements"][-1]
+    assert (told["completed"], told["failed"], told["p95_ttft_ms"]) == (0, 40, None)
+
+
+def test_attainment_is_a_share() -> None:
+    shown = view(five_ms_a_level, share=True)
+    told = printed(shown)
+    assert "90% of requests within ttft:50" in " ".join(told.split())
+    assert "100% (98.1% … 100%)" in told
+    assert shown.limits == (0.9,)
+
+
+def test_a_percentile_of_too_few_requests_carries_its_mark() -> None:
+    told = printed(view(lambda _: served(5, count=60), budget=1))
+    assert "5.00 ?" in told
+
+
+def slipping(level: float) -> TrialRecord:
+    return served(80 if level == 4 else 10)
+
+
+def test_a_level_met_above_a_missed_one_is_a_warning() -> None:
+    shown = view(slipping, look_past=1)
+    (said,) = warnings(shown)
+    assert "8 requests/s met the objective although 4 requests/s was missed" in said
+    assert "not to be trusted" in said
+    assert f"warning: {said}" in printed(shown, width=400)
+
+
+def test_an_undecided_level_is_a_warning_with_what_would_decide_it() -> None:
+    def wavering(level: float) -> TrialRecord:
+        late = [event(start_ms=30 * n, ttft_ms=40 + 19 * (n % 2), index=n) for n in range(200)]
+        return served(10) if level < 8 else replace(trial(late), loop="open")
+
+    shown = view(wavering, max_effort=2)
+    assert shown.saturation.undecided_levels
+    assert "stayed undecided, which counts as missed" in answer(shown)
+    assert any("stayed undecided, counted as missed" in said for said in warnings(shown))
+
+
+def test_an_open_load_that_was_over_before_it_had_built_up_is_a_warning() -> None:
+    """Forty requests within 39 ms, and each takes 45 ms."""
+    made = trial([event(start_ms=n, ttft_ms=25, index=n) for n in range(40)])
+    (said,) = warnings(view(lambda _: replace(made, loop="open"), limit=4))
+    assert "was sent for 0.039 s and a request takes 0.045 s" in said
+    assert warnings(view(lambda _: replace(made, loop="closed"), limit=4)) == ()
+
+
+def test_a_met_level_whose_ttft_still_rose_is_a_warning() -> None:
+    made = trial([event(start_ms=30 * n, ttft_ms=10 + n / 10, index=n) for n in range(200)])
+    (said,) = warnings(view(lambda _: replace(made, loop="open"), limit=4))
+    assert "TTFT still rose by 99" in said or "TTFT still rose by 100%" in said
+    assert "a longer load may miss" in said
+
+
+def test_trials_and_measurements_have_to_match() -> None:
+    shown = view(five_ms_a_level)
+    with pytest.raises(MeasurementError, match="6 measurements and 5 trials"):
+        replace(shown, trials=shown.trials[1:])
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_the_file_is_plain_json(share: bool) -> None:
+    shown = view(five_ms_a_level, share=share)
+    told = json.loads(json.dumps(saturation_json(shown), allow_nan=False))
+    ends = (10, 12) if share else (9, 10)  # 50 ms is within 50, and not below 50
+    assert (told["highest_met"], told["lowest_missed"], told["stopped"]) == (*ends, "found")
+    levels = [4, 8, 16, 12, 10] if share else [4, 8, 16, 12, 10, 9]
+    assert [item["level"] for item in told["measurements"]] == levels
+    assert [item["trial"] for item in told["measurements"]] == list(range(len(levels)))
+    first = told["measurements"][0]
+    assert first["p95_ttft_ms"]["value"] == pytest.approx(20)
+    assert first["p95_tpot_ms"]["value"] == pytest.approx(5)
+    assert first["judgements"][0]["verdict"] == "met"
+    assert told["goodput"] == ("ttft:50" if share else None)
+    assert [item["metric"] for item in told["objective"]] == ([] if share else ["ttft", "error"])
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_the_picture(tmp_path: Path, ending: str, share: bool) -> None:
+    storm = [failed(start_ms=n) for n in range(40)]
+    shown = view(lambda level: five_ms_a_level(level) if level < 16 else trial(storm), share=share)
+    path = tmp_path / f"saturation.{ending}"
+    assert write_saturation_plot(replace(shown, knee=Knee(level=8, throughput=33, bend=0.3)), path)
+    assert path.stat().st_size > 5000
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StorageError):
+        write_saturation_plot(view(five_ms_a_level), tmp_path / "gone" / "x.png")
+
+
+def test_each_answer_has_a_mark_of_its_own() -> None:
+    from whet.report import saturation as module
+
+    answers: tuple[Answer, ...] = ("met", "missed", "undecided")
+    assert len({module._MARKER[word] for word in answers}) == 3
