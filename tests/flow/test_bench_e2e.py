@@ -1,0 +1,91 @@
+"""``whet bench`` against real vLLM: lengths, prefix hits and a chat as the server counts them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whet.core.records import Variant
+from whet.core.spec import EngineSpec
+from whet.demo import pair_paths
+from whet.engines import get_engine
+from whet.engines.vllm import find_installed
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(find_installed(sys.executable) is None, reason="vLLM is not installed"),
+]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    variant = Variant(
+        name="fp16+cache",
+        weights="fp16",
+        scheme=None,
+        model_path=str(pair_paths()[0]),
+        speculation=None,
+        prefix_cache=True,
+        engine_args=(
+            ("max_model_len", 1024), ("enforce_eager", True), ("block_size", 32),
+        ),
+        env=(("VLLM_CPU_KVCACHE_SPACE", "1"),),
+    )  # fmt: skip
+    engine = get_engine("vllm")
+    resolved = engine.resolve(variant, EngineSpec(ready_timeout_s=300.0))
+    with engine.serve(resolved, log=tmp_path_factory.mktemp("log") / "engine.log") as server:
+        yield server.base_url
+
+
+def bench(url: str, out: Path, *words: str) -> dict[str, Any]:
+    """No ``--tokenizer``: vLLM says itself where its model lies."""
+    done = subprocess.run(
+        [sys.executable, "-m", "whet", "bench", url, *words, "--save-result", "-o", str(out)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    # Code 6 is the client's own doubt on a busy machine; the answers are whole all the same.
+    assert done.returncode in (0, 6), done.stdout + done.stderr
+    told: dict[str, Any] = json.loads((out / "bench.json").read_text())
+    return told
+
+
+def test_token_ids_arrive_as_counted_and_prefixes_are_hit_as_built(
+    url: str, tmp_path: Path
+) -> None:
+    told = bench(
+        url, tmp_path, "--num-prompts", "24", "--num-warmups", "4", "--concurrency", "4", "--isl",
+        "48", "--osl", "uniform:4-12", "--prefixes", "2", "--prefix-len", "96", "--seed", "7",
+    )  # fmt: skip
+    assert (told["completed"], told["failed"]) == (24, 0)
+    assert set(told["input_lens"]) == {144}
+    assert 4 <= min(told["output_lens"]) <= max(told["output_lens"]) <= 12
+    # 96 of the 144 tokens of each prompt are three shared blocks, and were warm.
+    assert told["run_info"]["prefix_hit_rate"] == pytest.approx(96 / 144, abs=0.01)
+
+
+def test_a_chat_has_the_length_that_was_asked_for(url: str, tmp_path: Path) -> None:
+    told = bench(
+        url, tmp_path, "--num-prompts", "8", "--num-warmups", "1", "--request-rate", "4", "--form",
+        "chat", "--isl", "64", "--osl", "6",
+    )  # fmt: skip
+    assert (told["completed"], told["failed"]) == (8, 0)
+    assert set(told["input_lens"]) == {64}
+    assert set(told["output_lens"]) == {6}
+
+
+def test_conversations_find_their_own_history_in_the_cache(url: str, tmp_path: Path) -> None:
+    told = bench(
+        url, tmp_path, "--conversations", "4", "--turns", "3", "--concurrency", "2", "--input-len",
+        "96", "--turn-len", "32", "--output-len", "16", "--num-warmups", "0",
+    )  # fmt: skip
+    assert (told["completed"], told["failed"]) == (12, 0)
+    assert told["run_info"]["prefix_hit_rate"] > 0.3
