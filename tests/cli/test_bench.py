@@ -91,6 +91,19 @@ def test_a_server_that_takes_no_token_ids(whet: Whet, form: str) -> None:
     assert isinstance(body["messages" if form == "chat" else "prompt"][0], (dict, str))
 
 
+@pytest.mark.parametrize(("percent", "runs"), [(90, 1), (0.01, 3)])
+def test_runs_go_on_until_the_rate_is_known(
+    whet: Whet, tmp_path: Path, percent: float, runs: int
+) -> None:
+    with scripted_server(ttft_s=0.02, gap_s=0.002) as server:
+        said = whet(
+            "bench", server.url, *SMALL, "--num-prompts", 20, "--concurrency", 2, "--until",
+            percent, "--max-runs", 3, *SAVE,
+        )  # fmt: skip
+    assert said.code == 0, said.err
+    assert len(list((tmp_path / "out").glob("*.json"))) == runs
+
+
 def test_the_highest_concurrency_within_an_objective(whet: Whet, tmp_path: Path) -> None:
     """The server does not slow down, so nothing is missed up to the limit."""
     with scripted_server(ttft_s=0.02) as server:

@@ -98,6 +98,17 @@ def bench(
     num_runs: Annotated[
         int, typer.Option(min=1, help="Runs, each with fresh prompts.", rich_help_panel=_LOAD)
     ] = 1,
+    until: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01,
+            help="More runs until tokens/s is known to ± this many %.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None,
+    max_runs: Annotated[
+        int, typer.Option(min=1, help="Where --until ends.", rich_help_panel=_LOAD)
+    ] = 10,
     timeout_s: Annotated[
         float, typer.Option(min=0.001, help="For one request.", rich_help_panel=_LOAD)
     ] = 600.0,
@@ -296,6 +307,8 @@ def bench(
         static=static_batches,
         warmup=num_warmups,
         runs=num_runs,
+        until=None if until is None else until / 100,
+        most_runs=max_runs,
         seed=seed,
         timeout_s=timeout_s,
         api_key=api_key or os.environ.get("OPENAI_API_KEY"),

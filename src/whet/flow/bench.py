@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from whet.flow.bench_replay import tell_trace
 from whet.flow.bench_request import FORMS, BenchRequest, Target
 from whet.flow.bench_traffic import build_load, open_dataset
 from whet.load import TrialInterrupted, TrialPlan, run_trial
-from whet.metrics.usable import trial_problem
+from whet.metrics.quantiles import narrow_enough
+from whet.metrics.summary import CellContext, summarise
+from whet.metrics.usable import trial_problem, usable_trials
 
 __all__ = [
     "FORMS",
@@ -64,14 +67,17 @@ def reach(request: BenchRequest, observer: Observer) -> Target:
 def bench(request: BenchRequest, observer: Observer) -> BenchResult:
     """Reach the server, then send the traffic ``runs`` times, fresh each time.
 
-    Raises as ``reach`` does. A request that fails is an event of its trial and raises nothing.
+    With ``until`` it goes on to at most ``most_runs``, as long as half the interval of the output
+    rate is wider than that part of it. Raises as ``reach`` does. A request that fails is an event
+    of its trial and raises nothing.
     """
     target = reach(request, observer)
     trials: list[TrialRecord] = []
     facts: WorkloadFacts | None = None
-    for number in range(request.runs):
+    while len(trials) < request.runs or _goes_on(request, trials):
+        number = len(trials)
         what = "conversations" if request.loop == "conversations" else "requests"
-        observer.stage("send", f"{request.requests} {what}, run {number + 1} of {request.runs}")
+        observer.stage("send", f"{request.requests} {what}, run {number + 1}")
         try:
             trial, facts = run_once(request, target, number)
         except TrialInterrupted as stop:
@@ -86,6 +92,15 @@ def bench(request: BenchRequest, observer: Observer) -> BenchResult:
         trials=tuple(trials),
         interrupted=trials[-1].status == "interrupted",
     )
+
+
+def _goes_on(request: BenchRequest, trials: Sequence[TrialRecord]) -> bool:
+    if request.until is None or len(trials) >= request.most_runs:
+        return False
+    good = usable_trials(trials)
+    cell = CellContext(price_usd_per_hour=0.0, memory_kind="device")
+    rate = summarise(good, cell=cell).tps_mean if good else None
+    return not narrow_enough(rate, request.until)
 
 
 def run_once(

@@ -61,6 +61,8 @@ class BenchRequest:
     static: bool = False
     warmup: int = 0
     runs: int = 1
+    until: float | None = None
+    most_runs: int = 10
     seed: int = 0
     timeout_s: float = 600.0
     api_key: str | None = None
