@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -182,25 +182,21 @@ def aiperf_client(program: str, tokenizer: Path) -> Client:
 
 def read_whet(told: Mapping[str, Any]) -> Reported:
     """vLLM's keys; TTFT from the send, as the others count it."""
-    return Reported(
-        count=told["completed"],
-        figures=Figures(
-            ttft_p50_ms=told["p50_ttft_from_send_ms"],
-            ttft_p99_ms=told["p99_ttft_from_send_ms"],
-            tpot_p50_ms=told["p50_tpot_ms"],
-            tpot_p99_ms=told["p99_tpot_ms"],
-        ),
-        from_schedule=(told["p50_ttft_ms"], told["p99_ttft_ms"]),
-    )
+    schedule = (told["p50_ttft_ms"], told["p99_ttft_ms"])
+    return replace(_read_vllm_keys(told, "ttft_from_send"), from_schedule=schedule)
 
 
 def read_vllm(told: Mapping[str, Any]) -> Reported:
     """The summary of ``--save-result``."""
+    return _read_vllm_keys(told, "ttft")
+
+
+def _read_vllm_keys(told: Mapping[str, Any], ttft: str) -> Reported:
     return Reported(
         count=told["completed"],
         figures=Figures(
-            ttft_p50_ms=told["p50_ttft_ms"],
-            ttft_p99_ms=told["p99_ttft_ms"],
+            ttft_p50_ms=told[f"p50_{ttft}_ms"],
+            ttft_p99_ms=told[f"p99_{ttft}_ms"],
             tpot_p50_ms=told["p50_tpot_ms"],
             tpot_p99_ms=told["p99_tpot_ms"],
         ),

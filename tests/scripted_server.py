@@ -260,9 +260,9 @@ async def _main(server: ScriptedServer, ready: Any, stop: asyncio.Event) -> None
 
 
 @contextmanager
-def scripted_server(**script: Any) -> Iterator[ScriptedServer]:
+def in_thread(server: ScriptedServer) -> Iterator[ScriptedServer]:
     """Serve from a thread: quick to start, and the test sees what arrived."""
-    server, started = ScriptedServer(Script(**script)), threading.Event()
+    started = threading.Event()
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
     thread = threading.Thread(
         target=lambda: loop.run_until_complete(_main(server, started.set, stop)), daemon=True
@@ -275,6 +275,13 @@ def scripted_server(**script: Any) -> Iterator[ScriptedServer]:
         loop.call_soon_threadsafe(stop.set)
         thread.join(10)
         loop.close()
+
+
+@contextmanager
+def scripted_server(**script: Any) -> Iterator[ScriptedServer]:
+    """A server of that script, from a thread."""
+    with in_thread(ScriptedServer(Script(**script))) as server:
+        yield server
 
 
 @contextmanager

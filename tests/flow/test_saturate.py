@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.metrics.events import HEALTHY, event, failed, trial
-from tests.scripted_server import Script, ScriptedServer, _main, scripted_server
+from tests.scripted_server import Script, ScriptedServer, in_thread, scripted_server
 from whet.core.errors import EngineLostError, MeasurementError, UsageError
 from whet.core.protocols import Silent
 from whet.core.records import RequestEvent, TrialRecord
@@ -86,19 +85,8 @@ class QueueServer(ScriptedServer):
 
 @contextmanager
 def queue_server(service_s: float) -> Iterator[ScriptedServer]:
-    server, started = QueueServer(Script(ttft_s=service_s)), threading.Event()
-    loop, stop = asyncio.new_event_loop(), asyncio.Event()
-    thread = threading.Thread(
-        target=lambda: loop.run_until_complete(_main(server, started.set, stop)), daemon=True
-    )
-    thread.start()
-    assert started.wait(10)
-    try:
+    with in_thread(QueueServer(Script(ttft_s=service_s))) as server:
         yield server
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
-        loop.close()
 
 
 def test_the_highest_concurrency_of_a_queue() -> None:

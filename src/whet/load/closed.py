@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
 from whet.client import CompletionCall, Exchange, StreamClient
 from whet.core.records import PlannedRequest
-from whet.load.open import abort_open, check_alive, engine_loss_plainly
+from whet.load.open import abort_open, check_alive, run_slots
 from whet.load.plan import to_call
 
 
@@ -30,8 +29,9 @@ class ClosedLoop:
     """One pass over prepared exchanges at a fixed number in flight.
 
     A request is scheduled when its slot becomes free: at the start for the first, at the last byte
-    of the one before for the others. ``drained_ns`` is when a slot first found nothing left to
-    send: from then on fewer than B are in flight. Times are absolute monotonic ns.
+    of the one before for the others. ``drained_ns`` is when the first slot that found nothing left
+    to send had become free: from then on fewer than B are in flight. Times are absolute monotonic
+    ns.
     """
 
     def __init__(self, client: StreamClient, *, slots: int, alive: Callable[[], None]) -> None:
@@ -49,10 +49,7 @@ class ClosedLoop:
         self._waiting.extend(exchanges)
         self.started_ns = monotonic_ns()
         try:
-            with engine_loss_plainly():
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(self._slots):
-                        group.create_task(self._slot())
+            await run_slots(self._slots, self._slot)
         finally:
             abort_open(self.sent, ())
             self.drained_ns = self.drained_ns or monotonic_ns()
@@ -66,4 +63,5 @@ class ClosedLoop:
             await self._client.send(exchange)
             check_alive(exchange, self._alive)
             free_ns = exchange.ended_ns
-        self.drained_ns = self.drained_ns or free_ns
+        # Slots come in the order in which they were read, not in that of the kernel's own times.
+        self.drained_ns = min(self.drained_ns or free_ns, free_ns)

@@ -22,7 +22,7 @@ from whet.core.errors import UsageError
 from whet.core.records import RequestEvent
 from whet.core.units import NS_PER_MS, NS_PER_S
 from whet.load.lengths import Fixed, Lengths, require_at_least
-from whet.load.open import abort_open, check_alive, engine_loss_plainly
+from whet.load.open import abort_open, check_alive, run_slots
 from whet.load.plan import TEMPERATURE
 from whet.load.sharing import shared_tokens
 from whet.load.texts import TextTokenizer, exact_text, seeded
@@ -190,10 +190,7 @@ class Conversations:
             self._waiting.append((conversation, self._encode(conversation, 0, messages)))
         self.started_ns = monotonic_ns()
         try:
-            with engine_loss_plainly():
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(self._slots):
-                        group.create_task(self._slot())
+            await run_slots(self._slots, self._slot)
         finally:
             abort_open(self.sent, ())
             self.drained_ns = self.drained_ns or monotonic_ns()
@@ -203,7 +200,8 @@ class Conversations:
         while self._waiting:
             conversation, first = self._waiting.popleft()
             free_ns = await self._converse(conversation, first, free_ns)
-        self.drained_ns = self.drained_ns or free_ns
+        # Slots come in the order in which they were read, not in that of the kernel's own times.
+        self.drained_ns = min(self.drained_ns or free_ns, free_ns)
 
     async def _converse(
         self, conversation: PlannedConversation, first: Exchange, due_ns: int

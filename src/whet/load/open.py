@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic_ns
-from typing import Final
+from typing import Any, Final
 
 from whet.client import Exchange, StreamClient
 from whet.core.errors import EngineLostError, UsageError
@@ -107,6 +107,14 @@ async def _until(due_ns: int) -> None:
         await asyncio.sleep((left_ns - _SPIN_NS) / NS_PER_S)
     while monotonic_ns() < due_ns:
         await asyncio.sleep(0)
+
+
+async def run_slots(count: int, slot: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """``count`` runs of ``slot`` side by side; an ``EngineLostError`` in one ends all."""
+    with engine_loss_plainly():
+        async with asyncio.TaskGroup() as group:
+            for _ in range(count):
+                group.create_task(slot())
 
 
 def check_alive(exchange: Exchange, alive: Callable[[], None]) -> None:
