@@ -156,7 +156,7 @@ def test_conversations_grow_turn_by_turn(whet: Whet, tmp_path: Path) -> None:
         )  # fmt: skip
         chats = [body["messages"] for body in server.requests[2:]]
     assert said.code == 0, said.err
-    assert "3 conversations, run 1 of 1" in said.out
+    assert "3 conversations, run 1\n" in said.out
     assert sorted(len(chat) for chat in chats) == [1, 1, 1, 3, 3, 3]
     firsts = [chat for chat in chats if len(chat) == 1]
     assert all(chat[:1] in firsts for chat in chats)
