@@ -36,6 +36,11 @@ class ConnectionPool:
         while self._idle:
             self._idle.pop().close()
 
+    @property
+    def kernel_stamped(self) -> bool:
+        """Whether its sockets are read with the kernel's own times."""
+        return self._tls is None and KernelStamped.available
+
     async def open(self, count: int) -> None:
         """Have ``count`` sockets ready, so that no handshake falls into a timed window.
 
@@ -90,7 +95,7 @@ class ConnectionPool:
 
     async def _connect(self) -> Connection:
         host, port = self._endpoint.host, self._endpoint.port
-        if self._tls is None and KernelStamped.available:
+        if self.kernel_stamped:
             return await KernelStamped.open(host, port)
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(Transported, host, port, ssl=self._tls)

@@ -54,6 +54,11 @@ class StreamClient:
         """Close every socket."""
         await self._pool.__aexit__(kind, error, trace)
 
+    @property
+    def kernel_stamped(self) -> bool:
+        """Whether arrivals carry the kernel's own time."""
+        return self._pool.kernel_stamped
+
     async def open(self, count: int) -> None:
         """Have ``count`` sockets ready."""
         await self._pool.open(count)

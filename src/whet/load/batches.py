@@ -35,7 +35,7 @@ class StaticBatches:
 
     async def run(self, exchanges: Sequence[Exchange]) -> None:
         """Send all; raises ``EngineLostError`` as soon as ``alive`` does, with ``sent`` kept."""
-        due_ns = self.started_ns = monotonic_ns()
+        due_ns = self.started_ns = self.started_ns or monotonic_ns()
         try:
             for start in range(0, len(exchanges), self._size):
                 batch = exchanges[start : start + self._size]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
@@ -10,6 +9,7 @@ from whet.client import CompletionCall, Exchange, StreamClient
 from whet.core.records import PlannedRequest
 from whet.load.open import abort_open, check_alive, run_slots
 from whet.load.plan import to_call
+from whet.load.turns import LocalTurns, Turns
 
 
 def encode_all(
@@ -34,20 +34,32 @@ class ClosedLoop:
     ns.
     """
 
-    def __init__(self, client: StreamClient, *, slots: int, alive: Callable[[], None]) -> None:
-        """``alive`` is called after each failed request, and raises if the engine is gone."""
+    def __init__(
+        self,
+        client: StreamClient,
+        *,
+        slots: int,
+        alive: Callable[[], None],
+        turns: Turns | None = None,
+    ) -> None:
+        """``alive`` is called after each failed request, and raises if the engine is gone.
+
+        ``turns`` are shared with the loops of other processes that send the same exchanges.
+        """
         self._client = client
         self._slots = slots
         self._alive = alive
-        self._waiting: deque[Exchange] = deque()
+        self._turns = turns
+        self._exchanges: Sequence[Exchange] = ()
         self.started_ns = 0
         self.drained_ns = 0
         self.sent: list[Exchange] = []
 
     async def run(self, exchanges: Sequence[Exchange]) -> None:
         """Send all; raises ``EngineLostError`` as soon as ``alive`` does, with ``sent`` kept."""
-        self._waiting.extend(exchanges)
-        self.started_ns = monotonic_ns()
+        self._exchanges = exchanges
+        self._turns = self._turns or LocalTurns(len(exchanges))
+        self.started_ns = self.started_ns or monotonic_ns()
         try:
             await run_slots(self._slots, self._slot)
         finally:
@@ -55,9 +67,10 @@ class ClosedLoop:
             self.drained_ns = self.drained_ns or monotonic_ns()
 
     async def _slot(self) -> None:
+        assert self._turns is not None
         free_ns = self.started_ns
-        while self._waiting:
-            exchange = self._waiting.popleft()
+        while (index := self._turns()) is not None:
+            exchange = self._exchanges[index]
             exchange.scheduled_ns = free_ns
             self.sent.append(exchange)
             await self._client.send(exchange)

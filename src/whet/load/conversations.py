@@ -8,7 +8,6 @@ that do, in a cache that holds every open conversation.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -26,6 +25,7 @@ from whet.load.open import abort_open, check_alive, run_slots
 from whet.load.plan import TEMPERATURE
 from whet.load.sharing import shared_tokens
 from whet.load.texts import TextTokenizer, exact_text, seeded
+from whet.load.turns import LocalTurns, Turns
 
 _ROLE_ASKS, _ROLE_ANSWERS = "user", "assistant"
 
@@ -172,12 +172,20 @@ class Conversations:
     first found no conversation left. Times are absolute monotonic ns.
     """
 
-    def __init__(self, client: StreamClient, *, slots: int, alive: Callable[[], None]) -> None:
-        """``alive`` is called after each failed request, and raises if the engine is gone."""
+    def __init__(
+        self,
+        client: StreamClient,
+        *,
+        slots: int,
+        alive: Callable[[], None],
+        turns: Turns | None = None,
+    ) -> None:
+        """``alive`` and ``turns`` as in ``ClosedLoop``; a turn of these is a conversation."""
         self._client = client
         self._slots = slots
         self._alive = alive
-        self._waiting: deque[tuple[PlannedConversation, Exchange]] = deque()
+        self._turns = turns
+        self._opened: list[tuple[PlannedConversation, Exchange]] = []
         self.started_ns = 0
         self.drained_ns = 0
         self.skipped_turns = 0
@@ -185,20 +193,26 @@ class Conversations:
 
     async def run(self, conversations: Sequence[PlannedConversation]) -> None:
         """Send all; raises ``EngineLostError`` as soon as ``alive`` does, with ``sent`` kept."""
-        for conversation in conversations:
-            messages = _first_messages(conversation.system, conversation.turns[0].user)
-            self._waiting.append((conversation, self._encode(conversation, 0, messages)))
-        self.started_ns = monotonic_ns()
+        self.prepare(conversations)
+        self._turns = self._turns or LocalTurns(len(conversations))
+        self.started_ns = self.started_ns or monotonic_ns()
         try:
             await run_slots(self._slots, self._slot)
         finally:
             abort_open(self.sent, ())
             self.drained_ns = self.drained_ns or monotonic_ns()
 
+    def prepare(self, conversations: Sequence[PlannedConversation]) -> None:
+        """Encode the first turns, once; ``run`` does it where nobody did before."""
+        for conversation in conversations[len(self._opened) :]:
+            messages = _first_messages(conversation.system, conversation.turns[0].user)
+            self._opened.append((conversation, self._encode(conversation, 0, messages)))
+
     async def _slot(self) -> None:
+        assert self._turns is not None
         free_ns = self.started_ns
-        while self._waiting:
-            conversation, first = self._waiting.popleft()
+        while (index := self._turns()) is not None:
+            conversation, first = self._opened[index]
             free_ns = await self._converse(conversation, first, free_ns)
         # Slots come in the order in which they were read, not in that of the kernel's own times.
         self.drained_ns = min(self.drained_ns or free_ns, free_ns)

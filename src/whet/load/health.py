@@ -7,13 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from whet.core.errors import EngineError, MeasurementError
 from whet.core.records import ClientHealth, RequestEvent
-from whet.core.units import NS_PER_MS, ns_to_ms
+from whet.core.units import NS_PER_MS, NS_PER_S, ns_to_ms
+
+if TYPE_CHECKING:
+    from whet.load.window import Window
 
 LATENESS_FLOOR_NS: Final = 10 * NS_PER_MS
 """Lateness below this never invalidates: it is a twentieth of the tightest usual target, 200 ms."""
@@ -97,38 +100,54 @@ class MemorySampler:
             self.highest = value if self.highest is None else max(self.highest, value)
 
 
-def judge_client(
-    events: Sequence[RequestEvent],
-    *,
-    lags_ns: Sequence[int],
-    cpu_share: float,
-    late_ns: Sequence[int] | None = None,
-) -> ClientHealth:
-    """The client's health over a trial; ``reason`` is set where it is not valid.
+def judge_client(window: Window, *, offsets_ns: Sequence[int] = ()) -> ClientHealth:
+    """The client's health over a window that was read; ``reason`` is set where it is not valid.
 
-    ``late_ns`` is how late the loop itself was where requests may also wait for a place.
+    ``offsets_ns`` is the schedule of an open loop. Loop lag makes a trial invalid only where
+    arrivals are dated by the loop: the kernel's times do not wait for it, and a late send shows in
+    the dispatch delay.
     """
-    if late_ns is None:
-        late_ns = [event.sent_ns - event.scheduled_ns for event in events]
-    delay = _p99(late_ns)
-    lag = _p99(lags_ns)
-    bound = max(LATENESS_FLOOR_NS, round(LATENESS_SHARE * _median_ttft_ns(events)))
+    delays_ns = window.late_ns
+    if delays_ns is None:
+        delays_ns = [event.sent_ns - event.scheduled_ns for event in window.events]
+    delay, lag = _p99(delays_ns), _p99(window.lags_ns)
+    bound = max(LATENESS_FLOOR_NS, round(LATENESS_SHARE * _median_ttft_ns(window.events)))
     bounded = f"(bound {ns_to_ms(bound):.1f} ms)"
+    asked, achieved = _rates(window.events, offsets_ns)
     reasons = []
     if delay > bound:
         reasons.append(f"requests left {ns_to_ms(delay):.1f} ms late at p99 {bounded}")
-    if lag > bound:
+    if lag > bound and not window.kernel_stamped:
         reasons.append(f"the event loop ran {ns_to_ms(lag):.1f} ms late at p99 {bounded}")
-    if cpu_share > MAX_CPU_SHARE:
-        reasons.append(f"the client used {cpu_share:.0%} of a core (bound {MAX_CPU_SHARE:.0%})")
+    if window.cpu_share > MAX_CPU_SHARE:
+        each = f" in each of {window.workers} processes" if window.workers > 1 else ""
+        reasons.append(
+            f"the client used {window.cpu_share:.0%} of a core{each} (bound {MAX_CPU_SHARE:.0%})"
+        )
     told = f"{' and '.join(reasons)}; free the machine of other work"
     return ClientHealth(
         dispatch_delay_p99_ns=delay,
         loop_lag_p99_ns=lag,
-        cpu_share=cpu_share,
+        cpu_share=window.cpu_share,
         valid=not reasons,
         reason=told if reasons else None,
+        workers=window.workers,
+        asked_rps=asked,
+        achieved_rps=achieved,
     )
+
+
+def _rates(
+    events: Sequence[RequestEvent], offsets_ns: Sequence[int]
+) -> tuple[float | None, float | None]:
+    """Requests a second that the schedule of an open loop asks for, and that left."""
+    sent_ns = [event.sent_ns for event in events if event.error != "aborted"]
+    if len(sent_ns) < 2 or not offsets_ns:
+        return None, None
+    asked_ns = offsets_ns[-1] - offsets_ns[0]
+    took_ns = max(sent_ns) - min(sent_ns)
+    asked = (len(offsets_ns) - 1) / asked_ns * NS_PER_S if asked_ns else None
+    return asked, (len(sent_ns) - 1) / took_ns * NS_PER_S if took_ns else None
 
 
 def _p99(values: Sequence[int]) -> int:

@@ -10,10 +10,7 @@ from typing import Any, Final
 
 from whet.client import Exchange, StreamClient
 from whet.core.errors import EngineLostError, UsageError
-from whet.core.units import NS_PER_MS, NS_PER_S
-
-_SPIN_NS: Final = NS_PER_MS
-"""Event loops round their timers to whole milliseconds, so the last one is passed turn by turn."""
+from whet.load.clock import Alarm
 
 _HTTP_OK: Final = 200
 
@@ -64,7 +61,7 @@ class OpenLoop:
     async def run(self, exchanges: Sequence[Exchange]) -> None:
         """Send all; raises ``EngineLostError`` as soon as ``alive`` does, with ``sent`` kept."""
         assert len(exchanges) == len(self._offsets_ns), "one offset a request"
-        self.started_ns = monotonic_ns()
+        self.started_ns = self.started_ns or monotonic_ns()
         for exchange, offset_ns in zip(exchanges, self._offsets_ns, strict=True):
             exchange.scheduled_ns = self.started_ns + offset_ns
         try:
@@ -82,11 +79,12 @@ class OpenLoop:
             self.drained_ns = self.drained_ns or monotonic_ns()
 
     async def _dispatch(self, group: asyncio.TaskGroup, exchanges: Sequence[Exchange]) -> None:
-        for exchange in exchanges:
-            await _until(exchange.scheduled_ns)
-            self.sent.append(exchange)
-            group.create_task(self._send(exchange))
-            await asyncio.sleep(0)  # it leaves now, and a late loop still reads its sockets
+        with Alarm() as alarm:
+            for exchange in exchanges:
+                await alarm.until(exchange.scheduled_ns)
+                self.sent.append(exchange)
+                group.create_task(self._send(exchange))
+                await asyncio.sleep(0)  # it leaves now, and a late loop still reads its sockets
 
     async def _send(self, exchange: Exchange) -> None:
         ready_ns = monotonic_ns()
@@ -99,14 +97,6 @@ class OpenLoop:
         if self._to_leave == 0:
             self.drained_ns = self.drained_ns or exchange.ended_ns
         check_alive(exchange, self._alive)
-
-
-async def _until(due_ns: int) -> None:
-    """Return at ``due_ns`` or, on a busy loop, as soon after it as the loop has a turn."""
-    while (left_ns := due_ns - monotonic_ns()) > _SPIN_NS:
-        await asyncio.sleep((left_ns - _SPIN_NS) / NS_PER_S)
-    while monotonic_ns() < due_ns:
-        await asyncio.sleep(0)
 
 
 async def run_slots(count: int, slot: Callable[[], Coroutine[Any, Any, None]]) -> None:

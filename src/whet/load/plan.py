@@ -49,7 +49,8 @@ class TrialPlan:
     waits for its slowest), ``open``: requests leave at ``offsets_ns`` and ``batch_size`` caps how
     many are in flight, 0 for no cap; or ``conversations``: these are sent in place of the
     workload's requests, ``batch_size`` at once. ``calls`` and ``warmup_calls`` are what is sent
-    where it is not the token ids of the requests.
+    where it is not the token ids of the requests. ``workers`` is how many processes send, None for
+    as many as the warm-up shows to be needed.
     """
 
     variant: str
@@ -64,6 +65,7 @@ class TrialPlan:
     calls: tuple[CompletionCall, ...] | None = None
     warmup_calls: tuple[CompletionCall, ...] | None = None
     conversations: tuple[PlannedConversation, ...] = ()
+    workers: int | None = None
 
     @property
     def connections(self) -> int:

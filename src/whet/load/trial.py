@@ -1,4 +1,4 @@
-"""One trial: warm up, read the counters, run the closed loop under watch, read them again."""
+"""One trial: warm up, read the counters, run the loop under watch, read them again."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from whet.client import Exchange, HttpError, StreamClient, read_event, run_async, scrape
+from whet.client import HttpError, StreamClient, run_async, scrape
 from whet.core.errors import EngineLostError, MeasurementError
 from whet.core.provenance import now
-from whet.core.records import ClientHealth, Counters, RequestEvent, TrialRecord
+from whet.core.records import Counters, TrialRecord
 from whet.load.aborted import TrialInterrupted, TrialLost
-from whet.load.batches import StaticBatches
 from whet.load.closed import ClosedLoop, encode_all
-from whet.load.conversations import Conversations
-from whet.load.health import LagProbe, MemorySampler, judge_client
-from whet.load.open import OpenLoop
+from whet.load.health import MemorySampler, judge_client
 from whet.load.plan import TrialPlan
-from whet.load.quiet import cancel_on_signals, quiet_interpreter
+from whet.load.quiet import cancel_on_signals
+from whet.load.window import OPENED_BEFORE, LoopPlan, Window, make_loop, run_window
+from whet.load.workers import Workers, choose_workers
 
 _NOT_FOUND = 404
-_OPENED_BEFORE = 256  # sockets; more open as they are needed
 _WARM_UP_SLOTS = 16  # where nothing caps what is in flight
 
 
@@ -34,13 +32,8 @@ class _Seen:
     warmup: int = 0
     before: Counters | None = None
     after: Counters | None = None
-    start_ns: int = 0
-    end_ns: int = 0
-    exchanges: Sequence[Exchange] = ()
     memory_bytes: int | None = None
-    lags_ns: list[int] = field(default_factory=list)
-    late_ns: list[int] | None = None
-    cpu_share: float = 0.0
+    window: Window = field(default_factory=Window)
 
 
 def run_trial(
@@ -91,16 +84,21 @@ async def _trial(
             timed: Sequence[Any] = plan.conversations or encode_all(
                 client, plan.workload.requests, plan.calls
             )
-            await client.open(min(plan.connections, _OPENED_BEFORE))
+            await client.open(min(plan.connections, OPENED_BEFORE))
             await _warm_up(client, plan, alive=alive, seen=seen)
-            seen.before = _counters(url, plan)
-            sampler = MemorySampler(memory)
-            sampler.start()
+            timed_loop = _Timed(client, plan, alive=alive, window=seen.window)
             try:
-                await _timed(_loop(client, plan, alive), timed, seen)
+                await timed_loop.prepare(url, model, timed)
+                seen.before = _counters(url, plan)
+                sampler = MemorySampler(memory)
+                sampler.start()
+                try:
+                    await timed_loop.run(timed)
+                finally:
+                    sampler.stop()
+                    seen.memory_bytes = sampler.highest
             finally:
-                sampler.stop()
-                seen.memory_bytes = sampler.highest
+                await timed_loop.close()
         seen.after = _counters(url, plan)
 
 
@@ -108,57 +106,51 @@ async def _warm_up(
     client: StreamClient, plan: TrialPlan, *, alive: Callable[[], None], seen: _Seen
 ) -> None:
     """Send the warm-up at the trial's own batch size; its answers are not kept."""
-    loop = ClosedLoop(client, slots=plan.batch_size or _WARM_UP_SLOTS, alive=alive)
-    await loop.run(encode_all(client, plan.warmup, plan.warmup_calls))
+    slots = plan.batch_size or _WARM_UP_SLOTS
+    loop = ClosedLoop(client, slots=slots, alive=alive)
+    exchanges = encode_all(client, plan.warmup, plan.warmup_calls)
+    wall_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns()
+    await loop.run(exchanges)
     seen.warmup = len(loop.sent)
+    seen.window.workers = choose_workers(
+        plan,
+        cpu_ns=time.process_time_ns() - cpu_ns,
+        wall_ns=time.monotonic_ns() - wall_ns,
+        slots=min(slots, len(exchanges)),
+    )
 
 
-class _Loop(Protocol):
-    """What all loops share; times are absolute monotonic ns.
+class _Timed:
+    """The window's loop in this process, or in as many as the warm-up asks for."""
 
-    What is ``prepared`` is exchanges, but for conversations, whose later turns hold answers.
-    """
+    def __init__(
+        self, client: StreamClient, plan: TrialPlan, *, alive: Callable[[], None], window: Window
+    ) -> None:
+        self._plan = plan
+        self._alive = alive
+        self._window = window
+        window.kernel_stamped = client.kernel_stamped
+        loop = LoopPlan(kind=plan.loop, slots=plan.batch_size, offsets_ns=plan.offsets_ns)
+        self._loop = make_loop(client, loop, alive)
+        self._workers: Workers | None = None
 
-    started_ns: int
-    drained_ns: int
-    sent: list[Exchange]
+    async def prepare(self, url: str, model: str, prepared: Sequence[Any]) -> None:
+        """Start the other processes, if there are to be any."""
+        if self._window.workers > 1:
+            self._workers = Workers(url, model, self._plan, self._window.workers)
+            await self._workers.start(prepared)
 
-    async def run(self, prepared: Sequence[Any], /) -> None:
-        """Send all."""
+    async def run(self, prepared: Sequence[Any]) -> None:
+        """Fill the window, whatever happens."""
+        if self._workers is None:
+            await run_window(self._loop, prepared, self._window)
+        else:
+            await self._workers.run(self._window, self._alive)
 
-
-def _loop(client: StreamClient, plan: TrialPlan, alive: Callable[[], None]) -> _Loop:
-    if plan.loop == "open":
-        return OpenLoop(
-            client,
-            offsets_ns=plan.offsets_ns,
-            alive=alive,
-            max_in_flight=plan.batch_size or None,
-        )
-    if plan.loop == "static":
-        return StaticBatches(client, size=plan.batch_size, alive=alive)
-    if plan.loop == "conversations":
-        return Conversations(client, slots=plan.batch_size, alive=alive)
-    return ClosedLoop(client, slots=plan.batch_size, alive=alive)
-
-
-async def _timed(loop: _Loop, prepared: Sequence[Any], seen: _Seen) -> None:
-    """The timed window, with nothing in it but the loop and its probe."""
-    probe = LagProbe()
-    with quiet_interpreter():
-        probe.start()
-        wall_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns()
-        try:
-            await loop.run(prepared)
-        finally:
-            cpu_ns = time.process_time_ns() - cpu_ns
-            wall_ns = time.monotonic_ns() - wall_ns
-            await probe.stop()
-            seen.cpu_share = cpu_ns / max(1, wall_ns)
-            seen.lags_ns = probe.lags_ns
-            seen.exchanges = [*loop.sent, *getattr(loop, "unsent", ())]
-            seen.late_ns = getattr(loop, "late_ns", None)
-            seen.start_ns, seen.end_ns = loop.started_ns, loop.drained_ns
+    async def close(self) -> None:
+        """End the other processes."""
+        if self._workers is not None:
+            await self._workers.close()
 
 
 def _counters(url: str, plan: TrialPlan) -> Counters | None:
@@ -172,9 +164,9 @@ def _counters(url: str, plan: TrialPlan) -> Counters | None:
 
 
 def _record(plan: TrialPlan, seen: _Seen, *, status: str, failure: str | None) -> TrialRecord:
-    origin_ns = seen.start_ns
-    events = [read_event(exchange, origin_ns=origin_ns) for exchange in seen.exchanges]
-    events.sort(key=lambda event: event.index)
+    window = seen.window
+    window.read()
+    origin_ns = window.started_ns
     return TrialRecord(
         variant=plan.variant,
         batch_size=plan.batch_size,
@@ -183,21 +175,15 @@ def _record(plan: TrialPlan, seen: _Seen, *, status: str, failure: str | None) -
         workload_sha256=plan.workload.facts.sha256,
         started_at=seen.started_at,
         window_start_ns=0,
-        window_end_ns=seen.end_ns - origin_ns,
-        requests=tuple(events),
+        window_end_ns=window.drained_ns - origin_ns,
+        requests=tuple(window.events),
         excluded_warmup=seen.warmup,
         counters_before=_since(seen.before, origin_ns),
         counters_after=_since(seen.after, origin_ns),
         memory_bytes=seen.memory_bytes,
-        health=_health(events, seen),
+        health=judge_client(window, offsets_ns=plan.offsets_ns),
         failure=failure,
         loop=plan.loop,
-    )
-
-
-def _health(events: Sequence[RequestEvent], seen: _Seen) -> ClientHealth:
-    return judge_client(
-        events, lags_ns=seen.lags_ns, cpu_share=seen.cpu_share, late_ns=seen.late_ns
     )
 
 

@@ -67,13 +67,20 @@ class RequestEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientHealth:
-    """Whether the client kept up: the bounds that make a trial invalid are in ``load``."""
+    """Whether the client kept up: the bounds that make a trial invalid are in ``load``.
+
+    ``cpu_share`` is of one core, the busiest process' where several ``workers`` sent. ``asked_rps``
+    and ``achieved_rps`` are the rates of an open loop's schedule and of what left, None for others.
+    """
 
     dispatch_delay_p99_ns: int
     loop_lag_p99_ns: int
     cpu_share: float
     valid: bool
     reason: str | None
+    workers: int = 1
+    asked_rps: float | None = None
+    achieved_rps: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,132 @@
+"""The timed window of one process: a loop under watch, and what it came to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from whet.client import Exchange, StreamClient, read_event
+from whet.core.records import RequestEvent
+from whet.load.batches import StaticBatches
+from whet.load.closed import ClosedLoop
+from whet.load.conversations import Conversations
+from whet.load.health import LagProbe
+from whet.load.open import OpenLoop
+from whet.load.quiet import quiet_interpreter
+from whet.load.turns import Turns
+
+OPENED_BEFORE: Final = 256
+"""Sockets; more open as they are needed."""
+
+
+class Loop(Protocol):
+    """What all loops share; times are absolute monotonic ns.
+
+    What is ``prepared`` is exchanges, but for conversations, whose later turns hold answers. A
+    ``started_ns`` that is set beforehand is when the schedule begins, otherwise ``run`` is.
+    """
+
+    started_ns: int
+    drained_ns: int
+    sent: list[Exchange]
+
+    async def run(self, prepared: Sequence[Any], /) -> None:
+        """Send all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoopPlan:
+    """Which loop. ``slots`` is in flight or a batch's size; a cap in an open loop, 0 for none."""
+
+    kind: str
+    slots: int
+    offsets_ns: tuple[int, ...] = ()
+
+    @property
+    def all_at_once(self) -> bool:
+        """Whether every request leaves at the start."""
+        return self.kind == "open" and not any(self.offsets_ns) and not self.slots
+
+
+def make_loop(
+    client: StreamClient, plan: LoopPlan, alive: Callable[[], None], turns: Turns | None = None
+) -> Loop:
+    """The loop; ``turns`` are shared with other processes, if there are any."""
+    if plan.kind == "open":
+        cap = plan.slots or None
+        return OpenLoop(client, offsets_ns=plan.offsets_ns, alive=alive, max_in_flight=cap)
+    if plan.kind == "static":
+        return StaticBatches(client, size=plan.slots, alive=alive)
+    if plan.kind == "conversations":
+        return Conversations(client, slots=plan.slots, alive=alive, turns=turns)
+    return ClosedLoop(client, slots=plan.slots, alive=alive, turns=turns)
+
+
+@dataclass(kw_only=True, slots=True)
+class Window:
+    """What a timed window came to, filled as it goes, so that an early end keeps it.
+
+    ``started_ns`` and ``drained_ns`` are absolute monotonic ns, ``late_ns`` as in ``OpenLoop``,
+    None for other loops; ``cpu_share`` is of one core, the busiest process' where there are several
+    ``workers``. ``kernel_stamped`` says that arrivals have the kernel's time, so that a late loop
+    dates them right all the same.
+    """
+
+    started_ns: int = 0
+    drained_ns: int = 0
+    exchanges: Sequence[Exchange] = ()
+    events: list[RequestEvent] = field(default_factory=list)
+    lags_ns: list[int] = field(default_factory=list)
+    late_ns: list[int] | None = None
+    cpu_share: float = 0.0
+    workers: int = 1
+    kernel_stamped: bool = False
+
+    def read(self) -> None:
+        """Turn the exchanges into events that count from ``started_ns``."""
+        read = (read_event(item, origin_ns=self.started_ns) for item in self.exchanges)
+        self.events.extend(read)
+        self.events.sort(key=lambda event: event.index)
+        self.exchanges = ()
+
+
+async def run_window(loop: Loop, prepared: Sequence[Any], window: Window) -> None:
+    """Send all, with nothing in the window but the loop and its probe."""
+    probe = LagProbe()
+    with quiet_interpreter():
+        probe.start()
+        wall_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns()
+        try:
+            await loop.run(prepared)
+        finally:
+            cpu_ns = time.process_time_ns() - cpu_ns
+            wall_ns = time.monotonic_ns() - wall_ns
+            await probe.stop()
+            window.cpu_share = cpu_ns / max(1, wall_ns)
+            window.lags_ns = probe.lags_ns
+            window.exchanges = [*loop.sent, *getattr(loop, "unsent", ())]
+            window.late_ns = getattr(loop, "late_ns", None)
+            window.started_ns, window.drained_ns = loop.started_ns, loop.drained_ns
+
+
+def merge_windows(parts: Sequence[Window], plan: LoopPlan, window: Window) -> None:
+    """One window of what several processes did; each part is read already.
+
+    The first slot of all that found nothing left to send ends a closed loop's window, the last
+    request that left an open loop's.
+    """
+    started = [part for part in parts if part.started_ns]
+    if not started:
+        return
+    last = plan.kind == "open" and not plan.all_at_once
+    window.started_ns = min(part.started_ns for part in started)
+    window.drained_ns = (max if last else min)(part.drained_ns for part in started)
+    window.events = sorted(
+        (event for part in started for event in part.events), key=lambda event: event.index
+    )
+    window.lags_ns = [lag for part in started for lag in part.lags_ns]
+    if all(part.late_ns is not None for part in started):
+        window.late_ns = [late for part in started for late in part.late_ns or ()]
+    window.cpu_share = max(part.cpu_share for part in started)

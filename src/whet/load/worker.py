@@ -1,0 +1,108 @@
+"""One of several processes that send a window together: the side of the child.
+
+It opens its sockets, says ``READY``, begins at the moment that it is told, and gives back its
+``Window``. While it runs it says ``FAILING`` after requests that failed, and it hears a stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from time import monotonic_ns
+from typing import Any, Final
+
+from whet.client import StreamClient, run_async
+from whet.core.units import NS_PER_MS
+from whet.load.clock import Alarm
+from whet.load.turns import SharedTurns
+from whet.load.window import OPENED_BEFORE, LoopPlan, Window, make_loop, run_window
+
+READY: Final = "ready"
+FAILING: Final = "failing"
+_SAY_EVERY_NS: Final = 100 * NS_PER_MS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """What one worker does. ``prepared`` is its own part of an open loop; of other loops it is all,
+    and ``turns`` says which are its own."""
+
+    url: str
+    model: str
+    timeout_s: float
+    api_key: str | None
+    connections: int
+    plan: LoopPlan
+    prepared: Sequence[Any]
+    turns: SharedTurns | None = None
+
+
+class _Orders:
+    """What the parent says: a start time, then nothing or a stop. A lost parent is a stop too."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self.start: asyncio.Future[int] = self._loop.create_future()
+        self._said_ns = 0
+        self._loop.add_reader(pipe.fileno(), self._hear)
+
+    def _hear(self) -> None:
+        try:
+            told = self._pipe.recv()
+        except (EOFError, OSError):
+            told = None
+        if told is not None:
+            self.start.set_result(told)
+            return
+        self.close()
+        if self._task is not None:
+            self._task.cancel()
+
+    def say_failing(self) -> None:
+        """A request failed: whoever owns the engine looks at it."""
+        now_ns = monotonic_ns()
+        if now_ns - self._said_ns >= _SAY_EVERY_NS:
+            self._said_ns = now_ns
+            with suppress(OSError):
+                self._pipe.send(FAILING)
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._loop.remove_reader(self._pipe.fileno())
+
+
+def work(share: Share, pipe: Connection) -> None:
+    """The whole life of a worker process. Ctrl-C is the parent's to hear."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    window = Window()
+    with suppress(asyncio.CancelledError):
+        run_async(_send(share, pipe, window))
+    if window.started_ns:
+        window.read()
+    with suppress(OSError):
+        pipe.send(window)
+
+
+async def _send(share: Share, pipe: Connection, window: Window) -> None:
+    client = StreamClient(
+        share.url, share.model, timeout_s=share.timeout_s, api_key=share.api_key,
+        max_connections=share.connections,
+    )  # fmt: skip
+    async with client:
+        with Alarm() as alarm:
+            await client.open(min(share.connections, OPENED_BEFORE))
+            orders = _Orders(pipe)
+            loop = make_loop(client, share.plan, orders.say_failing, share.turns)
+            pipe.send(READY)
+            loop.started_ns = await orders.start
+            await alarm.until(loop.started_ns)
+        try:
+            await run_window(loop, share.prepared, window)
+        finally:
+            orders.close()
