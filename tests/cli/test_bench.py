@@ -67,6 +67,20 @@ def test_an_open_loop_keeps_its_schedule_and_runs_differ(whet: Whet, tmp_path: P
     assert (first["request_rate"], first["max_concurrency"]) == (200, None)
 
 
+def test_two_processes_that_cannot_keep_the_rate_tell_what_left(whet: Whet, tmp_path: Path) -> None:
+    """Two in flight of 0.1 s each are 20 a second, not 200."""
+    with scripted_server(ttft_s=0.1) as server:
+        said = whet(
+            "bench", server.url, *SMALL, "--num-prompts", 24, "--request-rate", 200,
+            "--max-concurrency", 2, "--workers", 2, *SAVE,
+        )  # fmt: skip
+    assert "2 processes sent" in said.out
+    assert "held the others back" in said.out + said.err
+    told = saved(tmp_path)["run_info"]
+    assert told["client_workers"] == 2
+    assert told["achieved_request_rate"] < told["asked_request_rate"] / 2
+
+
 def test_static_batches_wait_for_their_slowest(whet: Whet, tmp_path: Path) -> None:
     with scripted_server(gap_s=0.005) as server:
         said = whet(

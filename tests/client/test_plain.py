@@ -17,6 +17,7 @@ from whet.client import (
     post_many,
     scrape,
 )
+from whet.client.counters import info_label
 from whet.core.errors import EngineLostError, MeasurementError, UsageError
 
 COUNTERS = """
@@ -44,6 +45,33 @@ def test_counters_are_summed_over_labels_and_split_by_position() -> None:
         "vllm:ttft_seconds_sum": 0.25,
         "up": 1.0,
     }
+
+
+INFO = """
+vllm:cache_config_info{block_size="32",engine="0",kv="a\\"} ,block_size=\\"7"} 1.0
+vllm:cache_config_info{engine="1",block_size="32"} 1.0
+vllm:mixed_info{size="1"} 1
+vllm:mixed_info{size="2"} 1
+vllm:half_info{size="1"} 1
+vllm:half_info{other="2"} 1
+"""
+
+
+def test_a_fact_that_all_samples_of_an_info_metric_state() -> None:
+    assert info_label(INFO, "vllm:cache_config_info", "block_size") == "32"
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("vllm:gone_info", "size"),
+        ("vllm:cache_config_info", "size"),
+        ("vllm:mixed_info", "size"),
+        ("vllm:half_info", "size"),
+    ],
+)
+def test_a_fact_that_is_absent_or_told_in_two_ways_is_none(name: str, label: str) -> None:
+    assert info_label(INFO, name, label) is None
 
 
 def test_a_counter_that_is_not_exported_is_none_and_not_zero() -> None:

@@ -91,6 +91,18 @@ def test_files_that_are_no_spec(tmp_path: Path) -> None:
         load_spec(broken)
 
 
+@pytest.mark.parametrize("order", ["abba", "Interleaved", "", None, 1])
+def test_an_unknown_order_is_told_with_the_known_ones(order: object) -> None:
+    message = told({"load": {"order": order}})
+    assert message == f"load.order: Input should be 'blocks' or 'interleaved' (got {order!r})"
+
+
+def test_the_order_is_blocks_unless_it_is_said() -> None:
+    assert parse_spec(dict(MINIMAL), base=Path("/base")).load.order == "blocks"
+    spec = parse_spec({**MINIMAL, "load": {"order": "interleaved"}}, base=Path("/base"))
+    assert spec.load.order == "interleaved"
+
+
 @pytest.mark.parametrize("draft", [None, "./draft"])
 def test_the_template_is_a_valid_spec_with_the_defaults(draft: str | None) -> None:
     data = yaml.safe_load(template(model="./model", draft=draft))

@@ -1,5 +1,7 @@
 """Where speculation stops paying, for every pattern of gains."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.decide.cells import cell, comparison, decided, tier, verdict
@@ -40,6 +42,16 @@ def test_patterns(
 def test_a_gain_within_the_noise_is_no_gain() -> None:
     assert found({1: 1.04}, noise_floor=0.05).pays_up_to is None
     assert found({1: 1.04}, noise_floor=0.02).pays_up_to == 1
+
+
+def test_a_gain_is_held_against_the_noise_of_its_own_batch_size() -> None:
+    sizes = (1, 4)
+    plain = [cell("awq", size, 1.0, 100) for size in sizes]
+    fast = [cell("awq+spec", size, 1.0 / 1.04, 100) for size in sizes]
+    calm = replace(comparison("fp16", "awq", 1, 1.5, "better"), noise_floor=0.01)
+    inputs = tier([*plain, *fast], comparisons=[calm], noise_floor=0.05)
+    [record] = decided(inputs, twins=TWINS).break_even
+    assert (record.pays_up_to, record.stops_at) == (1, 4)
 
 
 def test_the_trials_own_comparison_decides() -> None:

@@ -78,6 +78,35 @@ def test_a_difference_within_the_noise_floor_is_none() -> None:
     assert (told.outcome, lost.outcome) == ("winner", "no significant winner")
 
 
+def test_two_batch_sizes_are_held_against_the_larger_of_their_own_floors() -> None:
+    near = cell("awq+cache", 16, 0.618, 150)  # 3 % dearer; limits ±1 % do not overlap
+
+    def outcome(floors: dict[int, float]) -> str:
+        told = [
+            replace(comparison("fp16", "x", size, 1.0, "no difference"), noise_floor=floor)
+            for size, floor in floors.items()
+        ]
+        return entry(decided(tier([AWQ, near], comparisons=told, noise_floor=0.06))).outcome
+
+    assert outcome({8: 0.01, 16: 0.02, 1: 0.06}) == "winner"
+    assert outcome({8: 0.01, 16: 0.04, 1: 0.06}) == "no significant winner"
+    assert outcome({8: 0.01, 1: 0.06}) == "no significant winner", "16 has the run's largest"
+
+
+def test_floors_of_comparisons_count_for_nothing_where_the_noise_is_unknown() -> None:
+    near = cell("awq+cache", 16, 0.618, 150)
+    told = [
+        replace(comparison("fp16", "x", size, 1.0, "better"), noise_floor=0.0) for size in (8, 16)
+    ]
+    bare = [
+        replace(item, cost_per_1m_tokens=replace(item.cost_per_1m_tokens, low=None, high=None))
+        for item in (AWQ, near)
+        if item.cost_per_1m_tokens is not None
+    ]
+    found = entry(decided(tier(bare, comparisons=told, noise_floor=None)))
+    assert found.outcome == "no significant winner"
+
+
 def test_two_batch_sizes_of_one_variant_are_no_rivals() -> None:
     found = entry(decided(tier([AWQ, cell("awq", 16, 0.601, 150)])))
     assert (found.outcome, found.rivals) == ("winner", ())

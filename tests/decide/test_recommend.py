@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.decide.cells import cell, decided, estimate, quality, tier
+from tests.decide.cells import cell, comparison, decided, estimate, quality, tier
 from whet.core.records import Decision, Estimate, Recommendation, decode, encode
 from whet.decide.ratios import ratio
 from whet.decide.words import significant
@@ -82,6 +82,15 @@ def test_a_tie_is_recommended_with_its_rivals() -> None:
 def test_a_saving_within_the_noise_is_said() -> None:
     found = recommended(decided(tier([FP16, cell("awq", 8, 0.99, 150)])))
     assert any("within the noise" in caution for caution in found.cautions)
+
+
+def test_a_saving_is_held_against_the_noise_of_its_own_batch_sizes() -> None:
+    cells = [FP16, cell("awq", 8, 0.95, 150)]
+    told = replace(comparison("fp16", "x", 8, 1.0, "no difference"), noise_floor=0.01)
+    calm = recommended(decided(tier(cells, comparisons=[told], noise_floor=0.06)))
+    loud = recommended(decided(tier(cells, noise_floor=0.06)))
+    assert not any("within the noise" in caution for caution in calm.cautions)
+    assert any("within the noise" in caution for caution in loud.cautions)
 
 
 def test_what_weakens_the_evidence_is_said() -> None:

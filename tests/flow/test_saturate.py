@@ -31,6 +31,7 @@ from whet.flow.saturate import (
 from whet.load import TrialInterrupted, TrialLost
 from whet.load.arrivals import Arrivals
 from whet.load.conversations import ConversationShape
+from whet.load.dataset import Dataset
 from whet.load.lengths import Fixed, Lengths, parse_lengths
 from whet.metrics.objective import parse_objective
 from whet.metrics.saturation import SearchPlan
@@ -64,8 +65,9 @@ def slots(**given: Any) -> SearchPlan:
 
 @dataclass
 class QueueServer(ScriptedServer):
-    """Serves one request at a time, in the order of arrival, each in ``ttft_s``."""
+    """Serves one request at a time, in the order of arrival, each in ``service_s``."""
 
+    service_s: float = 0.0
     free_at: float = 0.0
 
     async def _respond(
@@ -73,19 +75,14 @@ class QueueServer(ScriptedServer):
     ) -> bool:
         if method == "POST":
             loop = asyncio.get_running_loop()
-            self.free_at = due = max(loop.time(), self.free_at) + self.script.ttft_s
+            self.free_at = due = max(loop.time(), self.free_at) + self.service_s
             await asyncio.sleep(due - loop.time())
-            plain, self.script = self.script, replace(self.script, ttft_s=0.0)
-            answer = asyncio.ensure_future(super()._respond(method, path, body, out))
-            await asyncio.sleep(0)  # it has read its script
-            self.script = plain
-            return await answer
         return await super()._respond(method, path, body, out)
 
 
 @contextmanager
 def queue_server(service_s: float) -> Iterator[ScriptedServer]:
-    with in_thread(QueueServer(Script(ttft_s=service_s))) as server:
+    with in_thread(QueueServer(Script(), service_s=service_s)) as server:
         yield server
 
 
@@ -98,6 +95,7 @@ def test_the_highest_concurrency_of_a_queue() -> None:
             axis="concurrency",
             plan=slots(look_past=0),
             observer=Silent(),
+            seconds=0,
         )
         prompts = [tuple(body["prompt"]) for body in server.requests]
     assert (found.saturation.highest_met, found.saturation.lowest_missed) == (5, 6)
@@ -118,6 +116,7 @@ def test_the_highest_rate_of_a_queue() -> None:
             axis="rate",
             plan=SearchPlan(start=64, lowest=1, limit=512, tolerance=0.2, look_past=0),
             observer=Silent(),
+            seconds=0,
         )
     assert (found.saturation.highest_met, found.saturation.lowest_missed) == (96, 112)
     assert {t.loop for t in found.judged} == {"open"}
@@ -172,7 +171,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], list[BenchReq
 
 
 def search(given: BenchRequest, plan: SearchPlan, axis: Any = "concurrency") -> SaturationResult:
-    return saturate(given, objective=SLOW, axis=axis, plan=plan, observer=Silent())
+    return saturate(given, objective=SLOW, axis=axis, plan=plan, observer=Silent(), seconds=20)
 
 
 def served(ttft_ms: float, count: int = 40) -> TrialRecord:
@@ -204,18 +203,56 @@ def test_the_kind_of_arrivals_stays(kind: str) -> None:
     arrivals = Arrivals(
         kind=kind, rate_rps=1.0, **({"burstiness": 0.5} if kind == "bursty" else {})
     )
-    made = level_request(request(arrivals=arrivals, concurrency=7), "rate", level=12.5, effort=3)
+    made = level_request(
+        request(arrivals=arrivals, concurrency=7), "rate", level=12.5, effort=3, seconds=0
+    )
     assert made.arrivals == replace(arrivals, rate_rps=12.5)
     assert (made.requests, made.concurrency, made.loop) == (60, 7, "open")
 
 
 def test_a_rate_without_arrivals_is_poisson() -> None:
-    made = level_request(request(), "rate", level=3, effort=1)
+    made = level_request(request(), "rate", level=3, effort=1, seconds=0)
     assert made.arrivals == Arrivals(kind="poisson", rate_rps=3)
 
 
+@pytest.mark.parametrize(
+    ("level", "effort", "seconds", "requests"),
+    [
+        (0.5, 1, 20, 20),  # ten in 20 s, and 20 are asked for
+        (1, 1, 20.5, 21),
+        (100, 1, 20, 2000),
+        (100, 3, 20, 6000),
+        (100, 3, 0, 60),
+    ],
+)
+def test_a_rate_is_sent_for_seconds_and_not_for_a_count_alone(
+    level: float, effort: int, seconds: float, requests: int
+) -> None:
+    made = level_request(request(), "rate", level=level, effort=effort, seconds=seconds)
+    assert made.requests == requests
+
+
+@pytest.mark.parametrize(("most", "requests"), [(500, 500), (45, 60), (7000, 6000)])
+def test_a_dataset_that_is_shorter_shortens_the_seconds_and_never_the_count(
+    most: int, requests: int
+) -> None:
+    made = level_request(request(), "rate", level=100, effort=3, seconds=20, most=most)
+    assert made.requests == requests
+
+
+def test_a_search_over_a_dataset_sends_what_it_holds(
+    answers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = answers(lambda given, _: served(10))
+    rows = Dataset(path="d", rows=(None,) * 100, left_out=None)  # type: ignore[arg-type]
+    target = Target(model="m", tokenizer=Path("tokens"), dataset=rows)
+    monkeypatch.setattr(module, "reach", lambda *_: target)
+    search(request(warmup=10), SearchPlan(start=8, lowest=1, limit=8), "rate")
+    assert [one.requests for one in asked] == [90]
+
+
 def test_conversations_are_counted_as_requests_are() -> None:
-    made = level_request(request(source=CHATS), "concurrency", level=8, effort=2)
+    made = level_request(request(source=CHATS), "concurrency", level=8, effort=2, seconds=9)
     assert isinstance(made.source, ConversationShape)
     assert (made.source.conversations, made.requests, made.concurrency) == (64, 64, 8)
 
@@ -369,6 +406,14 @@ def test_what_the_first_trial_refuses_is_a_usage_error(answers: Any) -> None:
 def test_traffic_that_has_no_such_level(given: Any, axis: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         search(request(**given), slots(), axis)
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf")])
+def test_seconds_that_are_no_time(seconds: float) -> None:
+    with pytest.raises(UsageError, match="--find-seconds"):
+        saturate(
+            request(), objective=SLOW, axis="rate", plan=slots(), observer=Silent(), seconds=seconds
+        )
 
 
 def test_a_concurrency_is_whole(answers: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,23 @@ def test_the_same_traffic_for_every_variant_and_fresh_for_every_trial(
     assert len(store.all("workloads", WorkloadFacts)) == 4
 
 
+def test_interleaved_trials_reach_real_servers_with_the_same_traffic(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    load = {"order": "interleaved", "batch_sizes": [2], "trials": 2, "min_requests": 2}
+    small = {"requests_per_slot": 1, "warmup_requests": 2, "repeat_baseline": False}
+    root = tmp_path / "run"
+    story(tiny_spec(tmp_path, load=load | small), root)
+    assert engine.started == ["fp16", "other", "other", "fp16"]
+    found = RunStore.read(root).all("trials", TrialRecord)
+    order = [("fp16", 0), ("other", 0), ("other", 1), ("fp16", 1)]
+    assert [(one.variant, one.trial) for one in found] == order
+    hashes = [one.workload_sha256 for one in found]
+    assert (hashes[0], hashes[2]) == (hashes[1], hashes[3])
+    assert hashes[0] != hashes[2]
+    assert {cell.status for cell in cells(root).values()} == {"complete"}
+
+
 def test_a_resume_of_a_finished_run_starts_nothing(engine: FakeEngine, tmp_path: Path) -> None:
     spec = tiny_spec(tmp_path)
     first = story(spec, tmp_path / "run")
@@ -126,6 +144,15 @@ def test_a_spec_that_changed_is_refused_on_resume(engine: FakeEngine, tmp_path: 
     changed = tiny_spec(tmp_path, workload={"max_output_tokens": 8})
     with pytest.raises(UsageError, match="differs from the run's own in workload"):
         story(changed, tmp_path / "run", resume=True)
+
+
+def test_a_run_from_before_a_key_was_known_is_resumed(engine: FakeEngine, tmp_path: Path) -> None:
+    spec, kept = tiny_spec(tmp_path), tmp_path / "run" / "resolved_spec.json"
+    first = story(spec, tmp_path / "run")
+    data = json.loads(kept.read_text())
+    del data["load"]["order"]
+    kept.write_text(json.dumps(data))
+    assert story(spec, tmp_path / "run", resume=True) == first
 
 
 def test_a_variant_may_be_added_on_resume(engine: FakeEngine, tmp_path: Path) -> None:

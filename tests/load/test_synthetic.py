@@ -22,6 +22,7 @@ from whet.load.lengths import (
     Independent,
     Uniform,
 )
+from whet.load.sharing import shared_tokens
 from whet.load.synthetic import (
     SharedPrefixes,
     SyntheticLoad,
@@ -31,6 +32,7 @@ from whet.load.synthetic import (
     cold_hit_rate,
     ordinary_ids,
     prefix_uses,
+    shared_with_neighbours,
 )
 from whet.load.texts import TextTokenizer, load_text_tokenizer
 
@@ -248,6 +250,33 @@ def test_the_cold_rate_is_what_one_after_another_finds(rows: list[list[int]]) ->
         best = max((_common(one, other) for other in ids[:number]), default=0)
         hits += min(best, len(one) - 1) // 2 * 2
     assert cold_hit_rate(ids, block_size=2) == pytest.approx(hits / sum(map(len, ids)))
+
+
+SHORT_ROWS = st.lists(st.lists(st.integers(100, 101), max_size=9).map(tuple), max_size=9)
+
+
+@settings(deadline=None)
+@given(SHORT_ROWS, SHORT_ROWS, st.integers(1, 4))
+def test_neighbours_in_order_share_what_any_two_prompts_do(
+    rows: list[tuple[int, ...]], warm: list[tuple[int, ...]], size: int
+) -> None:
+    found = shared_with_neighbours(rows, warm=warm, block_size=size)
+    assert found == shared_tokens(rows, warm=warm, block_size=size)
+
+
+def test_the_requests_of_a_seed_stay_what_they_were() -> None:
+    """Figures of two releases stand for one traffic: the hash is that of the first."""
+    load = build_synthetic(
+        replace(
+            shape(unique=70, output=3, seed=5),
+            prefixes=SharedPrefixes(count=3, tokens=50, zipf_exponent=1.0, share=0.8),
+        ),
+        tuple(range(1000, 3000)),
+        draw=Draw(requests=20, batch_size=4, trial=1, block_size=16),
+        warmup=6,
+    )
+    assert load.workload.facts.sha256.startswith("f376fff7e6be4d5c028b773823aa0cea")
+    assert Counter(request.shared_tokens for request in load.workload.requests) == {48: 16, 0: 4}
 
 
 def test_more_requests_than_tokens_repeat_first_tokens_evenly_and_are_counted_as_they_are() -> None:

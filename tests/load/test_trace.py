@@ -183,6 +183,14 @@ def test_a_log_keeps_the_prompt_as_it_was_sent(tmp_path: Path) -> None:
     assert trace.rate_rps is None
 
 
+def test_equal_token_ids_of_a_log_are_one_number_in_memory(tmp_path: Path) -> None:
+    trace = read_trace(log(tmp_path, {"prompt": [70_000, 70_001]}, {"prompt": [70_001, 70_000]}))
+    first, second = (row.prompt_token_ids or () for row in trace.rows)
+    assert (first, second) == ((70_000, 70_001), (70_001, 70_000))
+    assert first[0] is second[1]
+    assert first[1] is second[0]
+
+
 @pytest.mark.parametrize(
     "answer",
     [

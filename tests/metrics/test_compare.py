@@ -10,6 +10,7 @@ from tests.metrics.events import event, failed, steady, trial
 from whet.core.errors import MeasurementError
 from whet.core.records import TrialRecord
 from whet.metrics import METRICS, CellContext, compare, events_table, noise_floor, summarise
+from whet.metrics.compare import noise_floors
 
 CELL = CellContext(price_usd_per_hour=1.0, memory_kind="device")
 
@@ -67,6 +68,16 @@ def test_the_noise_floor_is_the_largest_difference_of_matching_cells() -> None:
     assert noise_floor([first], [replace(again, batch_size=4)]) == 0.0
     assert noise_floor([first], [replace(again, status="failed")]) == 0.0
     assert noise_floor([first], [again], metric="ttft_p50_ms") == pytest.approx(0.04, abs=1e-6)
+
+
+def test_each_batch_size_has_its_own_noise_floor() -> None:
+    one, quarter = summarise(side(1.0), cell=CELL), summarise(side(0.8), cell=CELL)
+    first = [replace(one, batch_size=size) for size in (1, 2, 4, 8)]
+    again = [quarter, replace(one, batch_size=2), replace(one, batch_size=4, status="failed")]
+    assert noise_floors(first, again) == {1: pytest.approx(0.2), 2: 0.0}
+    assert noise_floors(again, first) == {1: pytest.approx(0.25), 2: 0.0}
+    assert noise_floors(first, []) == noise_floors([], again) == {}
+    assert noise_floor(first, again) == pytest.approx(0.2)
 
 
 def test_the_table_has_a_row_for_every_request_errors_too() -> None:

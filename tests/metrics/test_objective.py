@@ -359,10 +359,12 @@ def test_requests_that_differ_leave_their_pooled_gaps_undecided() -> None:
     assert ask([fast] * 10, "itl:median<10ms").verdict == "met"
 
 
-def test_too_few_gaps_for_a_percentile_are_never_met() -> None:
+def test_gaps_of_too_few_requests_are_never_met() -> None:
     found = ask([event(gap_ms=5)] * 20, "itl:p99<10ms")
     assert (found.verdict, found.samples_wanted) == ("undecided", 662)
-    assert found.reason == "80 gaps are too few for p99"
+    assert found.reason == "20 requests are too few for p99"
+    assert ask([event(gap_ms=5, pieces=50)] * 20, "itl:p99<10ms").verdict == "undecided"
+    assert ask([event(gap_ms=5)] * 662, "itl:p99<10ms").verdict == "met"
 
 
 def test_errors_are_judged_by_wilson_s_interval() -> None:

@@ -12,12 +12,10 @@ from scipy.stats import ttest_1samp
 
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.records import Estimate
-from whet.metrics.estimates import Floats, quantile_estimate
+from whet.metrics.estimates import Floats, certified, certified_from, quantile_estimate
 from whet.metrics.quantiles import (
-    certified_from,
     clustered_mean,
     clustered_quantile,
-    enough_samples,
     more_samples,
     narrow_enough,
     quantile_change,
@@ -139,12 +137,13 @@ def test_nothing_says_how_many_more_without_an_interval(open_end: Estimate | Non
 
 
 @pytest.mark.parametrize(
-    ("p", "floor"), [(0.9, 64), (0.95, 130), (0.99, 662), (0.999, 6636), (0.5, 1), (0.1, 1)]
+    ("p", "floor"),
+    [(0.9, 64), (0.95, 130), (0.99, 662), (0.999, 6636), (99.9 / 100, 6636), (0.5, 1), (0.1, 1)],
 )
 def test_the_floors_are_those_of_mlperf(p: float, floor: int) -> None:
     assert certified_from(p) == floor
-    assert enough_samples(p, floor)
-    assert not enough_samples(p, floor - 1)
+    assert certified(p, floor)
+    assert not certified(p, floor - 1)
 
 
 @given(st.floats(0.51, 0.9995).filter(lambda p: p not in (0.9, 0.95, 0.99)))
@@ -206,7 +205,7 @@ def test_groups_without_values_count_for_nothing() -> None:
     assert clustered_mean([]) is None
     assert clustered_quantile([np.array([])], 0.5) is None
     alone = clustered_quantile([np.array([1.0, 2.0, 3.0]), np.array([])], 0.5)
-    assert alone == Estimate(value=2.0, low=None, high=None, samples=3)
+    assert alone == Estimate(value=2.0, low=None, high=None, samples=1)
 
 
 def test_a_quantile_too_far_out_has_an_open_end() -> None:
@@ -218,4 +217,14 @@ def test_a_quantile_too_far_out_has_an_open_end() -> None:
 
 def test_equal_values_have_no_width() -> None:
     found = clustered_quantile([np.full(4, 5.0), np.full(6, 5.0)], 0.5)
-    assert found == Estimate(value=5.0, low=5.0, high=5.0, samples=10)
+    assert found == Estimate(value=5.0, low=5.0, high=5.0, samples=2)
+
+
+def test_groups_certify_and_not_what_is_in_them() -> None:
+    """129 requests of ten gaps each are not the 130 that p95 needs."""
+    for count, sure in ((129, False), (130, True)):
+        found = clustered_quantile([np.arange(10.0)] * count, 0.95)
+        mean = clustered_mean([np.arange(10.0)] * count)
+        assert found is not None
+        assert mean is not None
+        assert (found.samples, found.certified, mean.samples) == (count, sure, count)

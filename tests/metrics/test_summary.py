@@ -9,7 +9,7 @@ import pytest
 
 from tests.metrics.events import HEALTHY, event, failed, steady, trial
 from whet.core.records import TrialRecord
-from whet.metrics import CERTIFIED_FROM, CellContext, quantile_estimate, summarise
+from whet.metrics import CellContext, certified_from, quantile_estimate, summarise
 
 CELL = CellContext(price_usd_per_hour=3.6, memory_kind="device", expected_hit_rate=0.5)
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
@@ -148,14 +148,14 @@ def test_an_interrupted_cell_says_so() -> None:
     assert summarise([cut], cell=CELL).status == "interrupted"
 
 
-@pytest.mark.parametrize("p", [0.90, 0.95, 0.99])
+@pytest.mark.parametrize("p", [0.75, 0.90, 0.95, 0.99, 0.999])
 def test_the_certified_floors_are_the_binomial_bound(p: float) -> None:
     """P(at most one of n beyond the percentile) first falls to 1 % at the floor, summed by hand."""
 
     def chance(n: int) -> float:
         return math.pow(p, n) + n * (1 - p) * math.pow(p, n - 1)
 
-    floor = CERTIFIED_FROM[p]
+    floor = certified_from(p)
     assert chance(floor) <= 0.01 < chance(floor - 1)
     below = quantile_estimate(list(range(floor - 1)), p)
     at = quantile_estimate(list(range(floor)), p)

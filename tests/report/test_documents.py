@@ -172,6 +172,23 @@ def test_a_saving_within_the_noise_is_said_in_the_headline(whole: RunView) -> No
     assert "below fp16, within the noise of this run)" in unsure
 
 
+def test_the_noise_is_said_once_and_by_batch_size_where_it_differs(whole: RunView) -> None:
+    compared = whole.comparisons
+    assert compared is not None
+    floors = {1: 0.004, 4: 0.021}
+    apart = tuple(
+        replace(item, noise_floor=floors.get(item.batch_size, 0.01))
+        for item in compared.comparisons
+    )
+    unlike = replace(whole, comparisons=replace(compared, comparisons=apart))
+    none = replace(whole, comparisons=replace(compared, noise_floor=None))
+    for render in (render_html, render_markdown):
+        assert "differed by 2.1%; less than that means nothing" in render(whole)
+        said = "differed by up to 2.1% (by batch size: 0.40% at 1, 2.1% at 4, 1.0% at 8"
+        assert said in render(unlike)
+        assert "against itself" not in render(none)
+
+
 def test_warm_ups_that_differ_by_cell_are_given_as_a_range(whole: RunView) -> None:
     first, *rest = whole.cells
     cells = (replace(first, warmup_excluded=20), *(replace(c, warmup_excluded=8) for c in rest))

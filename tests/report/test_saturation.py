@@ -152,6 +152,19 @@ def test_figures_among_failures_are_missing_and_never_zero() -> None:
     assert (told["completed"], told["failed"], told["p95_ttft_ms"]) == (0, 40, None)
 
 
+def test_every_measurement_keeps_its_requests_one_by_one() -> None:
+    """In seconds, as in the JSON of one load; a request that failed has no latency."""
+    made = served(10, count=2)
+    mixed = replace(made, requests=(*made.requests, failed(start_ms=60)))
+    told = saturation_json(view(lambda _: mixed, budget=1))["measurements"][0]
+    assert told["ttfts"] == [0.01, 0.01, None]
+    assert told["latencies"] == [0.03, 0.03, None]
+    assert told["start_times"] == [0.0, 0.03, 0.06]
+    assert told["output_lens"] == [5, 5, 5]
+    assert told["errors"] == ["", "", "timeout: scripted"]
+    json.dumps(told, allow_nan=False)
+
+
 def test_attainment_is_a_share() -> None:
     shown = view(five_ms_a_level, share=True)
     told = printed(shown)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
+from whet.cli.against import Against, AgainstFlags, AgainstModel, run_against
 from whet.cli.bench_flags import (
     SourceFlags,
     is_given,
@@ -17,12 +18,10 @@ from whet.cli.bench_flags import (
     refuse_misfits,
     requests_of,
 )
+from whet.cli.bench_result import print_result, save_result_files
 from whet.cli.console import ConsoleObserver
-from whet.cli.search import SearchFlags, run_search
+from whet.cli.search import FIND_SECONDS, FindSeconds, SearchFlags, run_search
 from whet.core.errors import Interrupted, UsageError
-
-if TYPE_CHECKING:
-    from whet.flow.bench import BenchRequest, BenchResult
 
 _LOAD: Final = "Load"
 _PROMPTS: Final = "Synthetic prompts"
@@ -112,6 +111,14 @@ def bench(
     timeout_s: Annotated[
         float, typer.Option(min=0.001, help="For one request.", rich_help_panel=_LOAD)
     ] = 600.0,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Processes that send; as many as the warm-up shows to be needed by default.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None,
     input_len: Annotated[
         str | None,
         typer.Option(
@@ -226,10 +233,13 @@ def bench(
     find_budget: Annotated[
         int, typer.Option(min=1, help="Measurements at most.", rich_help_panel=_SEARCH)
     ] = 20,
+    find_seconds: FindSeconds = FIND_SECONDS,
     goodput_share: Annotated[
         float,
         typer.Option(help="Of requests that must keep --goodput.", rich_help_panel=_SEARCH),
     ] = 0.9,
+    against: Against = None,
+    against_model: AgainstModel = None,
     percentile_metrics: Annotated[
         str, typer.Option(help="Of ttft, tpot, itl, e2el.", rich_help_panel=_RESULT)
     ] = "ttft,tpot,itl,e2el",
@@ -312,6 +322,7 @@ def bench(
         seed=seed,
         timeout_s=timeout_s,
         api_key=api_key or os.environ.get("OPENAI_API_KEY"),
+        workers=workers,
     )
     path = result_dir / result_filename if save_result else None
     if find_max is not None:
@@ -325,71 +336,28 @@ def bench(
                 start=find_start,
                 limit=find_limit,
                 budget=find_budget,
+                seconds=find_seconds,
+                path=path,
+            ),
+        )
+        return
+    if against is not None:
+        run_against(
+            request,
+            AgainstFlags(
+                url=against,
+                model=against_model,
+                runs=num_runs if is_given(ctx, "num_runs") else None,
+                asked=(selection, bounds, constraints),
                 path=path,
             ),
         )
         return
     with ConsoleObserver() as observer:
         result = send(request, observer)
-        _report(result, request, (selection, bounds, constraints), observer)
+        print_result(result, request, (selection, bounds, constraints), observer)
         if path is not None:
-            _save(result, request, (selection, bounds), path, observer)
+            save_result_files(result, request, (selection, bounds), path, observer)
     if result.interrupted:
         raise Interrupted("stopped on request; what was measured is above")
     require_figures(result)
-
-
-def _report(
-    result: BenchResult,
-    request: BenchRequest,
-    asked: tuple[Any, Any, Any],
-    observer: ConsoleObserver,
-) -> None:
-    from whet.metrics.objective import attainment, goodput_text, judge
-    from whet.metrics.usable import usable_trials
-    from whet.report.load_console import print_load, print_verdict
-
-    selection, bounds, constraints = asked
-    facts = result.facts
-    if facts is not None and (request.prefixes is not None or facts.expected_hit_rate > 0):
-        observer.note(f"prefix hit rate to expect: {facts.expected_hit_rate:.3g}")
-    print_load(result.trials, selection, observer.console)
-    events = [event for trial in usable_trials(result.trials) for event in trial.requests]
-    if bounds is not None and (share := attainment(events, bounds)) is not None:
-        observer.console.print(
-            f"{share.value:.1%} [{share.low or 0:.1%}, {share.high or 1:.1%}] of requests within "
-            f"{goodput_text(bounds)}",
-            highlight=False,
-        )
-    if constraints is not None and events:
-        print_verdict(judge(events, constraints), observer.console)
-
-
-def _save(
-    result: BenchResult,
-    request: BenchRequest,
-    asked: tuple[Any, Any],
-    path: Path,
-    observer: ConsoleObserver,
-) -> None:
-    """One JSON a run; the second and later runs carry their number in the name."""
-    import json
-
-    from whet.core.store import write_atomic
-    from whet.report.load_plot import write_load_plot
-    from whet.report.vllm_json import run_info, vllm_result
-
-    selection, bounds = asked
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for number, trial in enumerate(result.trials):
-        at = path if number == 0 else path.with_stem(f"{path.stem}-{number + 1}")
-        told = run_info(trial, result.model, result.tokenizer) | vllm_result(
-            trial, selection, bounds=bounds
-        )
-        told["request_rate"] = "inf" if request.rate_rps is None else request.rate_rps
-        told["burstiness"] = 1.0 if request.arrivals is None else request.arrivals.burstiness or 1.0
-        write_atomic(at, json.dumps(told, allow_nan=False).encode())
-        observer.note(f"result: {at}")
-    picture = path.with_suffix(".png")
-    if write_load_plot(result.trials, picture):
-        observer.note(f"picture: {picture}")

@@ -46,6 +46,7 @@ _NEEDS: Final = {
     "prefix_len": "prefixes",
     "prefix_zipf": "prefixes",
     "prefix_share": "prefixes",
+    "against_model": "against",
 }
 _DATASET_NAMES: Final = ("random", "sharegpt", "custom")
 
@@ -95,6 +96,11 @@ def refuse_misfits(ctx: typer.Context, kind: str) -> None:
             raise UsageError(f"{_flag(name)} needs {_flag(other)}; give it too")
     if {"static_batches", "request_rate"} <= given:
         raise UsageError("--static-batches waits for its slowest; leave out --request-rate")
+    for name in ("find_max", "until"):
+        if {"against", name} <= given:
+            raise UsageError(
+                f"--against sends a fixed number of trials to each server; leave out {_flag(name)}"
+            )
 
 
 def read_source(flags: SourceFlags, *, form_is_given: bool) -> Source | None:

@@ -6,7 +6,9 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import typer
 
 from whet.cli.console import ConsoleObserver
 from whet.core.errors import Interrupted, UsageError
@@ -21,6 +23,18 @@ _AXES: Final = ("rate", "concurrency")
 _LOWEST_RATE_RPS: Final = 0.01
 _LIMITS: Final = {"rate": 10_000.0, "concurrency": 4096.0}
 
+FIND_SECONDS: Final = 20.0
+"""In this time a queue that grows has become a latency, and the first long answers have ended."""
+
+FindSeconds = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        help="Of each rate at least; 0 leaves it to --num-prompts.",
+        rich_help_panel="Search",
+    ),
+]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchFlags:
@@ -34,6 +48,7 @@ class SearchFlags:
     limit: float | None
     budget: int
     path: Path | None
+    seconds: float = FIND_SECONDS
 
 
 def run_search(request: BenchRequest, flags: SearchFlags) -> None:
@@ -49,6 +64,7 @@ def run_search(request: BenchRequest, flags: SearchFlags) -> None:
                 axis=axis,
                 plan=_plan(request, flags, axis),
                 observer=observer,
+                seconds=flags.seconds,
             )
         except (SaturationFailed, SaturationLost) as error:
             _report(error.result, objective, flags, observer, failure=str(error))
@@ -96,7 +112,7 @@ def _report(
     *,
     failure: str | None,
 ) -> None:
-    from whet.report.saturation import (
+    from whet.report import (
         SearchView,
         print_saturation,
         saturation_json,

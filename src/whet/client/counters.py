@@ -51,6 +51,19 @@ def parse_counters(text: str) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(sums.items()))
 
 
+def info_label(text: str, name: str, label: str) -> str | None:
+    """What the info metric ``name`` states under ``label``, as written.
+
+    None where it is not exported, and where its samples, one an engine, do not all say the same.
+    """
+    found = set()
+    for line in text.splitlines():
+        match = _SAMPLE.fullmatch(line.strip())
+        if match is not None and match[1] == name:
+            found.add(dict(_LABEL.findall(match[2] or "")).get(label))
+    return found.pop() if len(found) == 1 else None
+
+
 def _number(written: str) -> float | None:
     try:
         value = float(written)

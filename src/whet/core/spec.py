@@ -172,8 +172,14 @@ class WorkloadSpec(_Strict):
 
 
 class LoadSpec(_Strict):
-    """The closed loop: requests kept in flight, how many a trial, how often repeated."""
+    """The closed loop: requests kept in flight, how many a trial, how often repeated.
 
+    ``order: blocks`` measures all trials of a variant on one server. ``interleaved`` starts a
+    server for every trial and goes through the variants forwards and backwards by turns (ABBA), so
+    that the drift of the machine falls on all alike.
+    """
+
+    order: Literal["blocks", "interleaved"] = "blocks"
     batch_sizes: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1, 4, 8, 16, 32)
     trials: Positive = 3
     min_requests: Positive = 16

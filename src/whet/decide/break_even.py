@@ -50,7 +50,7 @@ def _gains(
             gains.append(Gain(batch_size=cell.batch_size, change=found.ratio, gains=better))
         elif cell.tps_mean is not None and twin.tps_mean is not None:
             change = ratio(cell.tps_mean, twin.tps_mean)
-            better = change.value > 1 and not ruler.same(change)
+            better = change.value > 1 and not ruler.same(change, cell.batch_size)
             gains.append(Gain(batch_size=cell.batch_size, change=change, gains=better))
     return gains
 

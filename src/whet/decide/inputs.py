@@ -14,8 +14,9 @@ class TierInputs:
     """One machine's run. ``quality`` maps a variant's name to its record.
 
     ``comparisons`` are those that the trials themselves were compared in; where a pair has none,
-    the intervals of its two summaries decide. ``noise_floor`` is the share by which the baseline
-    differed from its own repetition, None where it was not repeated.
+    the intervals of its two summaries decide. ``noise_floor`` is the largest share by which the
+    baseline differed from its own repetition, None where it was not repeated; a batch size that
+    has comparisons is judged by the floor that they name.
     """
 
     tier: str

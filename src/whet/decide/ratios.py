@@ -14,10 +14,29 @@ _COST = "cost_per_1m_tokens"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ruler:
-    """What differences are measured with: the run's own comparisons and its noise."""
+    """What differences are measured with: the run's own comparisons and its noise.
+
+    ``noise_floor`` is the largest of all batch sizes, None where none is known.
+    """
 
     comparisons: Sequence[Comparison]
     noise_floor: float | None
+
+    def floor(self, *batch_sizes: int) -> float | None:
+        """The noise floor of a figure measured at each of ``batch_sizes``: the largest of theirs.
+
+        A batch size has the floor that its comparisons were held against; one without
+        comparisons the run's largest.
+        """
+        if self.noise_floor is None:
+            return None
+        own = {
+            item.batch_size: item.noise_floor
+            for item in self.comparisons
+            if item.metric == THROUGHPUT
+        }
+        floors = (own.get(size, self.noise_floor) for size in batch_sizes)
+        return max(floors, default=self.noise_floor)
 
     def between(
         self, reference: CellSummary, candidate: CellSummary, metric: str
@@ -41,16 +60,19 @@ class Ruler:
                     if found is not None:
                         return found.verdict == "no difference"
         left, right = cheap.cost_per_1m_tokens, dear.cost_per_1m_tokens
-        return left is None or right is None or self.same(ratio(right, left))
+        if left is None or right is None:
+            return True
+        return self.same(ratio(right, left), cheap.batch_size, dear.batch_size)
 
-    def same(self, change: Estimate) -> bool:
-        """Whether a ratio lies within the noise floor, or its interval holds 1.
+    def same(self, change: Estimate, *batch_sizes: int) -> bool:
+        """Whether a ratio lies within the floor of its ``batch_sizes``, or its interval holds 1.
 
         A ratio without an interval is judged by the noise floor; without either nothing is told.
         """
-        within = self.noise_floor is not None and abs(change.value - 1) <= self.noise_floor
+        floor = self.floor(*batch_sizes)
+        within = floor is not None and abs(change.value - 1) <= floor
         if change.low is None or change.high is None:
-            return within or self.noise_floor is None
+            return within or floor is None
         return within or change.low <= 1 <= change.high
 
 

@@ -146,7 +146,9 @@ def _cautions(
         cautions.append("it is the baseline itself: nothing cheaper qualifies, so nothing is saved")
     elif reference is None:
         cautions.append("the baseline does not qualify here, so there is no saving to state")
-    elif saved is not None and ruler.same(_unsaved(saved)):
+    elif saved is not None and ruler.same(
+        _unsaved(saved), cell.batch_size, reference.cell.batch_size
+    ):
         cautions.append("the saving lies within the noise of this run")
     if not chosen.ttft.certified:
         cautions.append(uncertified(chosen))

@@ -12,10 +12,10 @@ from whet.checkpoint import locate
 from whet.client import HttpError, get_text
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.protocols import Observer
-from whet.core.records import TrialRecord, WorkloadFacts
+from whet.core.records import ClientHealth, TrialRecord, WorkloadFacts
 from whet.flow.bench_replay import tell_trace
 from whet.flow.bench_request import FORMS, BenchRequest, Target
-from whet.flow.bench_traffic import build_load, open_dataset
+from whet.flow.bench_traffic import build_load, open_dataset, read_block_size
 from whet.load import TrialInterrupted, TrialPlan, run_trial
 from whet.metrics.quantiles import narrow_enough
 from whet.metrics.summary import CellContext, summarise
@@ -27,12 +27,15 @@ __all__ = [
     "BenchResult",
     "Target",
     "bench",
+    "model_entry",
     "reach",
     "require_figures",
     "run_once",
+    "tell_trial",
 ]
 
 _UNAUTHORIZED = 401
+_SHORT_OF_RATE = 0.95
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,11 +60,16 @@ def reach(request: BenchRequest, observer: Observer) -> Target:
     without a tokenizer.
     """
     observer.stage("reach", request.url)
-    entry = _model_entry(request)
+    entry = model_entry(request)
     model, folder = str(entry["id"]), _tokenizer(request, entry)
     observer.note(f"{model}, tokenizer {folder.name}")
     tell_trace(request, observer)
-    return Target(model=model, tokenizer=folder, dataset=open_dataset(request, folder, observer))
+    return Target(
+        model=model,
+        tokenizer=folder,
+        dataset=open_dataset(request, folder, observer),
+        block_size=read_block_size(request, observer),
+    )
 
 
 def bench(request: BenchRequest, observer: Observer) -> BenchResult:
@@ -84,7 +92,7 @@ def bench(request: BenchRequest, observer: Observer) -> BenchResult:
             trials.append(stop.record)
             break
         trials.append(trial)
-        _tell(trial, facts, observer)
+        tell_trial(trial, facts, observer)
     return BenchResult(
         model=target.model,
         tokenizer=target.tokenizer.name,
@@ -121,6 +129,7 @@ def run_once(
         calls=load.calls,
         warmup_calls=load.warmup_calls,
         conversations=load.conversations,
+        workers=request.workers,
     )
     # A server that is lost fails each request with a word of its own; none goes missing.
     record = run_trial(
@@ -129,8 +138,8 @@ def run_once(
     return record, load.workload.facts
 
 
-def _model_entry(request: BenchRequest) -> dict[str, Any]:
-    """What ``/v1/models`` says of the model asked for, or of the only one."""
+def model_entry(request: BenchRequest) -> dict[str, Any]:
+    """What ``/v1/models`` says of the model asked for, or of the only one; raises as ``reach``."""
     try:
         told = json.loads(get_text(request.url, "/v1/models", api_key=request.api_key))
         entries = [item for item in told["data"] if isinstance(item, dict) and "id" in item]
@@ -174,7 +183,8 @@ def _tokenizer(request: BenchRequest, entry: dict[str, Any]) -> Path:
     )
 
 
-def _tell(trial: TrialRecord, facts: WorkloadFacts, observer: Observer) -> None:
+def tell_trial(trial: TrialRecord, facts: WorkloadFacts, observer: Observer) -> None:
+    """Say how many requests were answered, and what spoils the trial."""
     failed = sum(event.error is not None for event in trial.requests)
     observer.note(f"{len(trial.requests) - failed} answered, {failed} failed")
     unsent = facts.requests - len(trial.requests)
@@ -182,8 +192,22 @@ def _tell(trial: TrialRecord, facts: WorkloadFacts, observer: Observer) -> None:
         observer.warn(f"{unsent} turns were never sent: an answer before them failed")
     if trial.failure is not None:
         observer.warn(trial.failure)
-    if not trial.health.valid and trial.health.reason is not None:
-        observer.warn(f"the client did not keep up: {trial.health.reason}")
+    _tell_health(trial.health, observer)
+
+
+def _tell_health(health: ClientHealth, observer: Observer) -> None:
+    asked, achieved = health.asked_rps, health.achieved_rps
+    if health.workers > 1:
+        observer.note(
+            f"{health.workers} processes sent, the busiest took {health.cpu_share:.0%} of a core"
+        )
+    if asked is not None and achieved is not None and achieved < _SHORT_OF_RATE * asked:
+        observer.warn(
+            f"{asked:.3g} requests a second were due and {achieved:.3g} left: what was under way "
+            "held the others back"
+        )
+    if not health.valid and health.reason is not None:
+        observer.warn(f"the client did not keep up: {health.reason}")
 
 
 def require_figures(result: BenchResult) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -14,13 +14,12 @@ from whet.core.errors import UsageError
 from whet.core.protocols import Observer
 from whet.core.records import PlannedRequest
 from whet.core.units import ns_to_s
-from whet.flow.bench_request import BLOCK_SIZE, OUTPUT_LENGTHS, BenchLoad, BenchRequest
-from whet.flow.bench_synthetic import warmed, write_synthetic
+from whet.flow.bench_request import OUTPUT_LENGTHS, BenchLoad, BenchRequest, Target
+from whet.flow.bench_synthetic import require_memory, warmed, write_synthetic
 from whet.load import Workload
 from whet.load.lengths import LONGEST, Counts
 from whet.load.plan import TEMPERATURE, describe_requests
-from whet.load.sharing import shared_tokens
-from whet.load.synthetic import cold_hit_rate, ordinary_ids
+from whet.load.synthetic import cold_hit_rate, ordinary_ids, shared_with_neighbours
 from whet.load.texts import TextTokenizer, load_text_tokenizer, seeded
 from whet.load.trace import Trace, TraceRow
 
@@ -58,10 +57,11 @@ def tell_trace(request: BenchRequest, observer: Observer) -> None:
     )
 
 
-def replay(request: BenchRequest, trace: Trace, folder: Path, number: int) -> BenchLoad:
+def replay(request: BenchRequest, trace: Trace, target: Target, number: int) -> BenchLoad:
     """The first ``request.requests`` rows in their order; synthetic parts are fresh for every run.
 
-    Raises ``UsageError`` for a trace that is too short, and for rows that no request stands for.
+    Raises ``UsageError`` for a trace that is too short or too large for the memory that is free,
+    and for rows that no request stands for.
     """
     rows = trace.rows[: request.requests]
     if len(rows) < request.requests:
@@ -69,13 +69,14 @@ def replay(request: BenchRequest, trace: Trace, folder: Path, number: int) -> Be
             f"{trace.path} has {len(rows)} requests and {request.requests} are asked for; ask for "
             "fewer, or give a longer trace"
         )
+    require_memory(sum(row.input_tokens or 0 for row in rows))
     if holds_prompts(trace):
-        return _logged(request, trace, folder, number)
+        return _logged(request, trace, target, number)
     lengths = _InOrder(pairs=_pairs(trace, rows))
     if holds_hashes(trace):
-        load = _hashed(request, rows, folder, number)
-        return warmed(load, request, lengths, folder, number)
-    return write_synthetic(request, lengths, folder, number)
+        load = _hashed(request, rows, target, number)
+        return warmed(load, request, lengths, target, number)
+    return write_synthetic(request, lengths, target, number)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,21 +103,27 @@ def _pairs(trace: Trace, rows: Sequence[TraceRow]) -> tuple[tuple[int, int], ...
 
 
 def _hashed(
-    request: BenchRequest, rows: Sequence[TraceRow], folder: Path, number: int
+    request: BenchRequest, rows: Sequence[TraceRow], target: Target, number: int
 ) -> BenchLoad:
     """Prompts of blocks that are equal where their hash ids are; what is left over is unique."""
     if request.form != "ids":
         raise UsageError("what hash ids share is exact in token ids alone; leave out --form")
-    blocks = _Blocks(ordinary_ids(folder), f"{request.seed}/{number}")
+    blocks = _Blocks(rows, ordinary_ids(target.tokenizer), f"{request.seed}/{number}")
     prompts = [blocks.prompt(row) for row in rows]
-    return BenchLoad(workload=_workload(prompts, [row.output_tokens or 0 for row in rows], request))
+    outputs = [row.output_tokens or 0 for row in rows]
+    return BenchLoad(workload=_workload(prompts, outputs, request, target.block_size))
 
 
 class _Blocks:
-    """Writes prompts from hash ids: one block of random tokens an id, drawn once."""
+    """Writes the prompts of ``rows``, each once: a block of random tokens for each hash id.
 
-    def __init__(self, vocabulary: Sequence[int], label: str) -> None:
-        self._vocabulary = np.asarray(vocabulary)
+    They are drawn as objects, so that equal tokens of all prompts are one number in memory. A block
+    is held as long as a later prompt has it, too.
+    """
+
+    def __init__(self, rows: Sequence[TraceRow], vocabulary: Sequence[int], label: str) -> None:
+        self._to_come = Counter(name for row in rows for name in _whole_blocks(row))
+        self._vocabulary = np.asarray(vocabulary, dtype=object)
         self._label = label
         self._tails = seeded(f"tails/{label}")
         self._blocks: dict[int, _TokenIds] = {}
@@ -124,32 +131,36 @@ class _Blocks:
     def prompt(self, row: TraceRow) -> _TokenIds:
         """Whole blocks by their ids, then fresh tokens up to the length."""
         length = row.input_tokens or 0
-        ids = [
-            token
-            for name in row.prefix_ids[: length // HASHED_TOKENS]
-            for token in self._block(name)
-        ]
+        ids = [token for name in _whole_blocks(row) for token in self._block(name)]
         return (*ids, *self._tails.choice(self._vocabulary, length - len(ids)).tolist())
 
     def _block(self, name: int) -> _TokenIds:
-        if name not in self._blocks:
+        self._to_come[name] -= 1
+        block = self._blocks.pop(name, None)
+        if block is None:
             rng = seeded(f"block/{self._label}/{name}")
-            self._blocks[name] = tuple(rng.choice(self._vocabulary, HASHED_TOKENS).tolist())
-        return self._blocks[name]
+            block = tuple(rng.choice(self._vocabulary, HASHED_TOKENS).tolist())
+        if self._to_come[name]:
+            self._blocks[name] = block
+        return block
 
 
-def _logged(request: BenchRequest, trace: Trace, folder: Path, number: int) -> BenchLoad:
+def _whole_blocks(row: TraceRow) -> tuple[int, ...]:
+    return row.prefix_ids[: (row.input_tokens or 0) // HASHED_TOKENS]
+
+
+def _logged(request: BenchRequest, trace: Trace, target: Target, number: int) -> BenchLoad:
     """Prompts and chats as a log holds them, after a warm-up of others that are as long."""
-    rows, tokenizer = trace.rows[: request.requests], load_text_tokenizer(folder)
+    rows, tokenizer = trace.rows[: request.requests], load_text_tokenizer(target.tokenizer)
     prompts = [_read(trace, i, row, tokenizer) for i, row in enumerate(rows, start=1)]
     outputs = _outputs(request, trace, rows, number)
     load = BenchLoad(
-        workload=_workload(prompts, outputs, request),
+        workload=_workload(prompts, outputs, request, target.block_size),
         calls=tuple(_call(row, tokens) for row, tokens in zip(rows, outputs, strict=True)),
     )
     lengths = [max(_WARM_TOKENS, len(ids)) for ids in prompts]
     pairs = _InOrder(pairs=tuple(zip(lengths, outputs, strict=True)))
-    return warmed(load, replace(request, form=_form(rows[0])), pairs, folder, number)
+    return warmed(load, replace(request, form=_form(rows[0])), pairs, target, number)
 
 
 def _read(trace: Trace, number: int, row: TraceRow, tokenizer: TextTokenizer) -> _TokenIds:
@@ -204,15 +215,15 @@ def _form(row: TraceRow) -> str:
 
 
 def _workload(
-    prompts: Sequence[_TokenIds], outputs: Sequence[int], request: BenchRequest
+    prompts: Sequence[_TokenIds], outputs: Sequence[int], request: BenchRequest, block_size: int
 ) -> Workload:
     """Prompts that share their first block have one ``prefix_id``, numbered as they first occur.
 
     The hit rate to expect is that of an empty cache: no warm-up sends what a trace shares.
     """
-    shared = shared_tokens(prompts, warm=(), block_size=BLOCK_SIZE)
+    shared = shared_with_neighbours(prompts, warm=(), block_size=block_size)
     starts = [
-        ids[:BLOCK_SIZE] if tokens else () for ids, tokens in zip(prompts, shared, strict=True)
+        ids[:block_size] if tokens else () for ids, tokens in zip(prompts, shared, strict=True)
     ]
     numbers = {start: number for number, start in enumerate(dict.fromkeys(filter(None, starts)))}
     requests = tuple(
@@ -225,6 +236,6 @@ def _workload(
         )
         for index, ids in enumerate(prompts)
     )
-    facts = describe_requests(requests, block_size=BLOCK_SIZE, seed=request.seed)
-    cold = cold_hit_rate(prompts, block_size=BLOCK_SIZE)
+    facts = describe_requests(requests, block_size=block_size, seed=request.seed)
+    cold = cold_hit_rate(prompts, block_size=block_size)
     return Workload(requests=requests, facts=replace(facts, expected_hit_rate=cold))

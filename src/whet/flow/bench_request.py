@@ -17,7 +17,9 @@ from whet.load.synthetic import SharedPrefixes
 from whet.load.trace import Trace
 
 FORMS: Final = ("ids", "text", "chat")
-BLOCK_SIZE: Final = 16
+ASSUMED_BLOCK_SIZE: Final = 16
+"""Tokens of a KV block where the server does not say: vLLM's ``DEFAULT_BLOCK_SIZE``."""
+
 INPUT_LENGTHS: Final = Fixed(value=512)
 OUTPUT_LENGTHS: Final = Fixed(value=128)
 
@@ -44,7 +46,7 @@ class BenchRequest:
 
     ``arrivals`` None is a closed loop, or static batches, of ``concurrency`` requests or
     conversations; with arrivals ``concurrency`` is a cap, 0 for none. ``tokenizer`` and ``model``
-    None mean what the server names.
+    None mean what the server names. ``workers`` as in ``TrialPlan``.
     """
 
     url: str
@@ -66,6 +68,7 @@ class BenchRequest:
     seed: int = 0
     timeout_s: float = 600.0
     api_key: str | None = None
+    workers: int | None = None
 
     @property
     def loop(self) -> str:
@@ -92,11 +95,13 @@ class Target:
     """A server that answered, and the tokenizer that lengths are counted with.
 
     ``dataset`` holds the rows of the request's ``DatasetFile``, as that tokenizer reads them.
+    ``block_size`` is the server's tokens a KV block, for the expected hit rate.
     """
 
     model: str
     tokenizer: Path
     dataset: Dataset | None = None
+    block_size: int = ASSUMED_BLOCK_SIZE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

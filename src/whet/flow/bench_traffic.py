@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from whet.core.errors import UsageError
+from whet.client import get_text
+from whet.client.counters import info_label
+from whet.core.errors import EngineLostError, MeasurementError, UsageError
 from whet.core.protocols import Observer
 from whet.core.records import WorkloadFacts
 from whet.flow.bench_replay import replay
 from whet.flow.bench_request import (
-    BLOCK_SIZE,
+    ASSUMED_BLOCK_SIZE,
     INPUT_LENGTHS,
     OUTPUT_LENGTHS,
     BenchLoad,
@@ -67,25 +70,45 @@ def open_dataset(request: BenchRequest, folder: Path, observer: Observer) -> Dat
     return dataset
 
 
+def read_block_size(request: BenchRequest, observer: Observer) -> int:
+    """Tokens of a KV block, by the server's ``/metrics``; ``ASSUMED_BLOCK_SIZE`` where not told.
+
+    Only vLLM tells it. A server that cannot be asked for it is one that does not tell.
+    """
+    try:
+        text = get_text(request.url, "/metrics", api_key=request.api_key)
+    except (EngineLostError, MeasurementError):
+        text = ""
+    told = info_label(text, "vllm:cache_config_info", "block_size")
+    if told is None or re.fullmatch("[1-9][0-9]{0,6}", told) is None:
+        observer.note(
+            f"KV blocks of {ASSUMED_BLOCK_SIZE} tokens are assumed for the prefix hit rate: the "
+            "server does not say"
+        )
+        return ASSUMED_BLOCK_SIZE
+    observer.note(f"KV blocks of {told} tokens")
+    return int(told)
+
+
 def build_load(request: BenchRequest, target: Target, number: int) -> BenchLoad:
     """What run ``number`` sends: prompts and arrivals of its own.
 
     Raises ``UsageError`` where the source holds too little, or its prompts cannot be written.
     """
     if isinstance(request.source, ConversationShape):
-        return _conversations(request, request.source, target.tokenizer, number)
+        return _conversations(request, request.source, target, number)
     times_ns: Sequence[int] = ()
     if isinstance(request.source, Trace):
-        load = replay(request, request.source, target.tokenizer, number)
+        load = replay(request, request.source, target, number)
         if request.arrivals is not None and request.arrivals.kind == "trace":
             times_ns = request.source.times_ns
     elif target.dataset is not None:
-        load = _rows(request, target.dataset, number)
+        load = _rows(request, target, target.dataset, number)
     else:
         lengths = Independent(
             input=request.inputs or INPUT_LENGTHS, output=request.outputs or OUTPUT_LENGTHS
         )
-        load = write_synthetic(request, lengths, target.tokenizer, number)
+        load = write_synthetic(request, lengths, target, number)
     if request.arrivals is None:
         return load
     offsets_ns = arrival_offsets_ns(
@@ -97,7 +120,7 @@ def build_load(request: BenchRequest, target: Target, number: int) -> BenchLoad:
     return replace(load, offsets_ns=offsets_ns)
 
 
-def _rows(request: BenchRequest, dataset: Dataset, number: int) -> BenchLoad:
+def _rows(request: BenchRequest, target: Target, dataset: Dataset, number: int) -> BenchLoad:
     """Rows that no earlier run has sent, while there are such; some are the warm-up."""
     each, held = request.requests + request.warmup, len(dataset.rows)
     if each > held:
@@ -109,7 +132,7 @@ def _rows(request: BenchRequest, dataset: Dataset, number: int) -> BenchLoad:
     taken = [dataset.rows[order[(number * each + i) % held]] for i in range(each)]
     built = build_dataset(
         replace(dataset, rows=tuple(taken)),
-        draw=replace(draw_of(request, number), requests=each),
+        draw=replace(draw_of(request, target, number), requests=each),
         seed=request.seed,
     )
     count, planned = request.requests, built.workload.requests
@@ -117,7 +140,7 @@ def _rows(request: BenchRequest, dataset: Dataset, number: int) -> BenchLoad:
     return BenchLoad(
         workload=Workload(
             requests=timed,
-            facts=describe_requests(timed, block_size=BLOCK_SIZE, seed=request.seed),
+            facts=describe_requests(timed, block_size=target.block_size, seed=request.seed),
         ),
         calls=built.calls[:count],
         warmup=planned[count:],
@@ -126,20 +149,24 @@ def _rows(request: BenchRequest, dataset: Dataset, number: int) -> BenchLoad:
 
 
 def _conversations(
-    request: BenchRequest, shape: ConversationShape, folder: Path, number: int
+    request: BenchRequest, shape: ConversationShape, target: Target, number: int
 ) -> BenchLoad:
     planned = plan_conversations(
-        shape, load_text_tokenizer(folder), batch_size=request.concurrency, trial=number
+        shape, load_text_tokenizer(target.tokenizer), batch_size=request.concurrency, trial=number
     )
     load = BenchLoad(
-        workload=Workload(requests=(), facts=_conversation_facts(planned, shape.seed)),
+        workload=Workload(
+            requests=(), facts=_conversation_facts(planned, shape.seed, target.block_size)
+        ),
         conversations=planned,
     )
     firsts = Independent(input=shape.first_tokens, output=shape.output_tokens)
-    return warmed(load, replace(request, form="chat"), firsts, folder, number)
+    return warmed(load, replace(request, form="chat"), firsts, target, number)
 
 
-def _conversation_facts(conversations: Sequence[PlannedConversation], seed: int) -> WorkloadFacts:
+def _conversation_facts(
+    conversations: Sequence[PlannedConversation], seed: int, block_size: int
+) -> WorkloadFacts:
     """The make-up of the turns, as planned: each answer as long as it may be."""
     turns = [turn for conversation in conversations for turn in conversation.turns]
     inputs = sum(turn.prompt_tokens for turn in turns)
@@ -154,7 +181,7 @@ def _conversation_facts(conversations: Sequence[PlannedConversation], seed: int)
         input_tokens_mean=inputs / len(turns),
         output_tokens_mean=outputs / len(turns),
         input_output_ratio=inputs / outputs,
-        block_size=BLOCK_SIZE,
-        expected_hit_rate=expected_hit_rate(conversations, block_size=BLOCK_SIZE),
+        block_size=block_size,
+        expected_hit_rate=expected_hit_rate(conversations, block_size=block_size),
         seed=seed,
     )

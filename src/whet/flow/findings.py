@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -25,10 +25,22 @@ from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.evidence import judge_cell, judge_start
 from whet.flow.job import cell_key
+from whet.flow.rounds import every_facts
 from whet.flow.traffic import workload_key
-from whet.metrics import CellContext, compare, noise_floor, summarise
+from whet.metrics import CellContext, compare, summarise
+from whet.metrics.compare import noise_floors
 
 _COMPARED: Final = ("tps_mean", "ttft_p95_ms", "tpot_p50_ms")
+_OUTCOMES: Final = ("proved", "unproved", "contradicted")
+_SAME_IN_EVERY_START: Final = (
+    "version",
+    "weight_kernels",
+    "quantized_layers",
+    "unquantized_layers",
+    "attention_backend",
+    "prefix_cache_enabled",
+    "async_scheduling",
+)
 
 T = TypeVar("T")
 
@@ -51,7 +63,10 @@ class Kept:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Findings:
-    """What the trials of one run come to. ``noise`` is the A/A difference, None if not measured."""
+    """What the trials of one run come to.
+
+    ``noise`` is the largest A/A difference of all batch sizes, None if none was measured.
+    """
 
     cells: tuple[CellSummary, ...]
     verdicts: tuple[Verdict, ...]
@@ -76,12 +91,12 @@ def read_kept(store: RunStore) -> Kept:
 def find(kept: Kept) -> Findings:
     """Cells, verdicts and comparisons from the raw trials."""
     cells = tuple(cell for name in kept.resolved for cell in cells_of_variant(kept, name))
-    noise = _noise(kept, cells)
+    floors = _floors(kept, cells)
     return Findings(
         cells=cells,
         verdicts=tuple(verdict for name in kept.resolved for verdict in _verdicts(kept, name)),
-        comparisons=tuple(_comparisons(kept, cells, noise)),
-        noise=noise,
+        comparisons=tuple(_comparisons(kept, cells, floors)),
+        noise=max(floors.values(), default=None),
     )
 
 
@@ -109,6 +124,8 @@ def _complete(cell: CellSummary, kept: Kept) -> CellSummary:
     wanted = kept.spec.load.trials
     if cell.status == "complete" and cell.trials < wanted:
         why = f"{cell.trials} of {wanted} trials were measured"
+        if (reason := kept.store.reason("starts", cell.variant)) is not None:
+            why += f"; then the server did not start: {reason}"
         return replace(cell, status="interrupted", failure=why)
     return cell
 
@@ -134,28 +151,59 @@ def _workloads(kept: Kept, size: int) -> list[WorkloadFacts]:
 
 
 def _verdicts(kept: Kept, name: str) -> Iterable[Verdict]:
-    facts = kept.store.get("facts", name, EngineFacts)
-    if facts is not None:
-        yield from judge_start(kept.resolved[name], facts)
+    yield from judge_starts(kept.resolved[name], every_facts(kept.store, name))
     for size in kept.spec.load.batch_sizes:
         trials, workloads = kept.trials.get((name, size)), _workloads(kept, size)
         if trials and workloads:
             yield from judge_cell(kept.resolved[name], trials, workloads)
 
 
-def _noise(kept: Kept, cells: Sequence[CellSummary]) -> float | None:
+def judge_starts(resolved: ResolvedEngine, starts: Sequence[EngineFacts]) -> Iterator[Verdict]:
+    """A verdict on each claim over every start of a variant's server: it has to hold in each.
+
+    The worst one counts. What the starts said differently is told with the first verdict.
+    """
+    by_claim: dict[str, list[Verdict]] = defaultdict(list)
+    for facts in starts:
+        for verdict in judge_start(resolved, facts):
+            by_claim[verdict.claim.kind].append(verdict)
+    unlike = "".join(f"; the starts differ in {words}" for words in _differences(starts))
+    for verdicts in by_claim.values():
+        worst = max(verdicts, key=lambda verdict: _OUTCOMES.index(verdict.outcome))
+        alike = sum(verdict.outcome == worst.outcome for verdict in verdicts)
+        share = f", in {alike} of {len(starts)} starts" if alike < len(starts) else ""
+        yield replace(worst, observed=f"{worst.observed}{share}{unlike}")
+        unlike = ""
+
+
+def _differences(starts: Sequence[EngineFacts]) -> Iterator[str]:
+    for name in _SAME_IN_EVERY_START:
+        seen = dict.fromkeys(_fact_words(getattr(facts, name)) for facts in starts)
+        if len(seen) > 1:
+            yield f"{name.replace('_', ' ')} ({' and '.join(seen)})"
+
+
+def _fact_words(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(sorted(value)) or "none"
+    return "not said" if value is None else str(value)
+
+
+def _floors(kept: Kept, cells: Sequence[CellSummary]) -> dict[int, float]:
+    """The A/A difference of the baseline by batch size; empty where it was not measured."""
     baseline = kept.spec.baseline
     again = list(cells_of_variant(kept, baseline + REPEAT_SUFFIX))
-    first = [cell for cell in cells if cell.variant == baseline]
-    if not any(cell.status == "complete" for cell in again):
-        return None
-    return noise_floor(first, again)
+    return noise_floors([cell for cell in cells if cell.variant == baseline], again)
 
 
 def _comparisons(
-    kept: Kept, cells: Sequence[CellSummary], noise: float | None
+    kept: Kept, cells: Sequence[CellSummary], floors: Mapping[int, float]
 ) -> Iterable[Comparison]:
-    """Every pair of complete variants at each batch size, on each metric that people rank by."""
+    """Every pair of complete variants at each batch size, on each metric that people rank by.
+
+    A batch size that the A/A repeat lacks is held against the largest floor of the others.
+    """
+    largest = max(floors.values(), default=0.0)
     for size in kept.spec.load.batch_sizes:
         whole = [c.variant for c in cells if c.batch_size == size and c.status == "complete"]
         pairs = [(one, two) for i, one in enumerate(whole) for two in whole[i + 1 :]]
@@ -165,7 +213,7 @@ def _comparisons(
                     kept.trials[reference, size],
                     kept.trials[candidate, size],
                     metric=metric,
-                    noise_floor=noise or 0.0,
+                    noise_floor=floors.get(size, largest),
                 )
 
 

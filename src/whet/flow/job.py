@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from whet.core.protocols import Engine, Observer
 from whet.core.provenance import Device
 from whet.core.records import ModelFacts, ResolvedEngine, Variant
-from whet.core.spec import Spec
+from whet.core.spec import LoadSpec, Spec
 from whet.core.store import RunStore
 
 
@@ -67,12 +67,12 @@ def cell_key(variant: str, batch_size: int) -> str:
     return f"{variant}--b{batch_size:03d}"
 
 
-def cells_of(job: Job) -> Iterator[tuple[int, int]]:
-    """Every (batch size, trial) of a variant, one round over the batch sizes after the other.
+def cells_of(load: LoadSpec, trials: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Every (batch size, trial) of these trials, one pass over the batch sizes after the other.
 
     The largest batch comes first: a lack of memory shows at once, and the warm-up is done in
-    parallel. Rounds set the trials of a cell apart in time, so that drift shows as spread.
+    parallel. Passes set the trials of a cell apart in time, so that drift shows as spread.
     """
-    for trial in range(job.spec.load.trials):
-        for batch_size in sorted(job.spec.load.batch_sizes, reverse=True):
+    for trial in trials:
+        for batch_size in sorted(load.batch_sizes, reverse=True):
             yield batch_size, trial

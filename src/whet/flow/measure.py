@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import MutableMapping
+from dataclasses import dataclass
 
 from whet.core.errors import EngineLostError, EngineStartError, MeasurementError
 from whet.core.names import REPEAT_SUFFIX
@@ -12,71 +13,82 @@ from whet.core.units import human_duration
 from whet.evidence import read_engine_facts
 from whet.flow.findings import keep_cells, read_kept
 from whet.flow.job import Job, cells_of, trial_key
+from whet.flow.rounds import keep_start, rounds_of
 from whet.flow.traffic import trial_plan
 from whet.load import TrialInterrupted, TrialLost, run_trial
 from whet.quality import QualityPlan, measure_quality
 
 _SERVERS = 3
-"""A server that dies under load is started again; the third death ends the variant."""
+"""A server that dies under load is started again; a variant's third death in a run ends it."""
 
 
 @dataclass(kw_only=True, slots=True)
-class _Todo:
-    """What one variant still lacks. A step that failed leaves the list: only a resume retries."""
+class _Visit:
+    """What a variant lacks in one round. A step that failed is left out: only a resume retries."""
 
+    resolved: ResolvedEngine
+    title: str
     trials: list[tuple[int, int]]
     quality: bool
-    warmed: set[int] = field(default_factory=set)
+    of: int
 
     def __bool__(self) -> bool:
         return bool(self.trials) or self.quality
 
 
 def measure_all(job: Job) -> None:
-    """Measure each variant, the baseline first, then the baseline again for the A/A noise floor.
+    """Measure each variant, and the baseline a second time for the A/A noise floor.
 
-    A variant whose server does not start or dies is journalled as failed, and the next one goes on.
+    A variant whose server does not start or keeps dying is journalled as failed and visited no
+    more; the others go on.
     """
-    for resolved in job.resolved:
-        _measure(job, resolved, quality=True)
-        keep_cells(read_kept(job.store), resolved.variant.name)
-    if job.spec.load.repeat_baseline and len(job.resolved) > 1:
-        baseline = job.baseline()
-        name = baseline.variant.name + REPEAT_SUFFIX
-        again = replace(baseline, variant=replace(baseline.variant, name=name))
-        _measure(job, again, quality=False)
+    rounds = rounds_of(job)
+    lives = {resolved.variant.name: _SERVERS for resolved in rounds[0].servers}
+    for number, turn in enumerate(rounds):
+        title = f", round {number + 1} of {len(rounds)}" if len(rounds) > 1 else ""
+        for resolved in turn.servers:
+            name, cells = resolved.variant.name, list(cells_of(job.spec.load, turn.trials))
+            repeat = name.endswith(REPEAT_SUFFIX)
+            todo = _Visit(
+                resolved=resolved,
+                title=name + title,
+                trials=[c for c in cells if not job.store.done("trials", trial_key(name, *c))],
+                quality=number == 0 and not repeat and not job.store.done("quality", name),
+                of=len(cells),
+            )
+            if todo and lives[name]:
+                _serve(job, todo, lives)
+                if not repeat:
+                    keep_cells(read_kept(job.store), name)
 
 
-def _measure(job: Job, resolved: ResolvedEngine, *, quality: bool) -> None:
-    name, store = resolved.variant.name, job.store
-    todo = _Todo(
-        trials=[cell for cell in cells_of(job) if not store.done("trials", trial_key(name, *cell))],
-        quality=quality and not store.done("quality", name),
-    )
-    for attempt in range(_SERVERS):
-        if not todo:
-            return
-        job.observer.stage("serve", name if attempt == 0 else f"{name}, started again")
+def _serve(job: Job, todo: _Visit, lives: MutableMapping[str, int]) -> None:
+    """Start servers until nothing is left to do or the variant has no more ``lives``."""
+    name, title = todo.resolved.variant.name, todo.title
+    while todo and lives[name]:
+        job.observer.stage("serve", title)
         try:
-            _session(job, resolved, todo)
+            _session(job, todo)
         except EngineStartError as error:
-            store.note("starts", name, status="failed", reason=str(error))
+            lives[name] = 0
+            job.store.note("starts", name, status="failed", reason=str(error))
             job.observer.warn(f"{name}: {error}")
-            return
         except EngineLostError as error:
+            lives[name] -= 1
             job.observer.warn(f"{name}: {error}")
-            todo.warmed.clear()
+        title = f"{todo.title}, started again"
 
 
-def _session(job: Job, resolved: ResolvedEngine, todo: _Todo) -> None:
+def _session(job: Job, todo: _Visit) -> None:
     """One server from start to end; takes from ``todo`` what it tried."""
-    name, store = resolved.variant.name, job.store
+    resolved, store = todo.resolved, job.store
+    name = resolved.variant.name
     log = store.path("logs", f"{name}.log")
     with job.engine.serve(resolved, log=log) as server:
-        store.put("starts", name, server.start)
+        keep_start(store, name, server.start, read_engine_facts(resolved.engine, server.log_text()))
         job.observer.note(f"ready in {human_duration(server.start.ready_s)}")
         try:
-            _load(job, resolved, server, todo)
+            _load(job, server, todo)
             if todo.quality:
                 todo.quality = False
                 _quality(job, resolved, server)
@@ -85,14 +97,16 @@ def _session(job: Job, resolved: ResolvedEngine, todo: _Todo) -> None:
             store.put("facts", name, facts)
 
 
-def _load(job: Job, resolved: ResolvedEngine, server: Server, todo: _Todo) -> None:
-    total = len(list(cells_of(job)))
+def _load(job: Job, server: Server, todo: _Visit) -> None:
+    warmed: set[int] = set()
     while todo.trials:
         batch_size, trial = todo.trials[0]
-        job.observer.progress(f"{resolved.variant.name} trials", total - len(todo.trials), total)
-        warm = batch_size not in todo.warmed
-        todo.warmed.add(batch_size)
-        plan = trial_plan(job, resolved, batch_size, trial, warm=warm, first=len(todo.warmed) == 1)
+        job.observer.progress(
+            f"{todo.resolved.variant.name} trials", todo.of - len(todo.trials), todo.of
+        )
+        warm = batch_size not in warmed
+        warmed.add(batch_size)
+        plan = trial_plan(job, todo.resolved, batch_size, trial, warm=warm, first=len(warmed) == 1)
         del todo.trials[0]
         try:
             record = run_trial(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from whet.checkpoint import locate, read_facts
 from whet.core.errors import InfeasibleError, UsageError
@@ -201,6 +205,14 @@ def _keep_model(role: str, facts: ModelFacts, store: RunStore) -> None:
     store.put("models", role, facts)
 
 
+def _kept_spec(path: Path) -> dict[str, Any]:
+    """The spec of the run's beginning, with what has been added since at its default."""
+    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    with suppress(ValidationError):
+        return Spec.model_validate(data).model_dump(mode="json")
+    return data
+
+
 def _refuse_changes(spec: Spec, store: RunStore) -> None:
     """On resume refuse a change of the spec that would mix unlike measurements.
 
@@ -209,7 +221,7 @@ def _refuse_changes(spec: Spec, store: RunStore) -> None:
     path = store.path("resolved_spec.json")
     data = spec.model_dump(mode="json")
     if path.exists() and store.path("journal.jsonl").exists():
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = _kept_spec(path)
         changed = [key for key in _FIXED_ON_RESUME if before.get(key) != data[key]]
         changed += [
             f"variants.{name}"

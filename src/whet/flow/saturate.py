@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -129,13 +130,14 @@ def saturate(
     axis: Axis,
     plan: SearchPlan,
     observer: Observer,
+    seconds: float,
 ) -> SaturationResult:
     """Search the highest level at which the server keeps the objective, each with fresh prompts.
 
     ``rate`` is an open loop with the request's own arrivals (Poisson where it has none) at each
     level's rate; ``concurrency`` a closed loop, or static batches. A measurement sends
-    ``request.requests`` (or conversations) × effort, at a concurrency at least 4 a slot;
-    ``request.runs`` is not read.
+    ``request.requests`` (or conversations) × effort, at a concurrency at least 4 a slot, at a rate
+    at least ``seconds`` of it as far as a dataset reaches; ``request.runs`` is not read.
     The next level begins when the last answer of the one before has ended.
 
     Raises ``UsageError`` for traffic that has no such level and as ``reach`` does;
@@ -144,6 +146,8 @@ def saturate(
     where nothing answers any more. Both carry the result until then.
     """
     _check_traffic(request, axis)
+    if not 0 <= seconds < math.inf:
+        raise UsageError(f"--find-seconds {seconds:g} is no time; give 0 or more")
     search = _LevelSearch(
         request=request,
         target=reach(request, observer),
@@ -151,6 +155,7 @@ def saturate(
         axis=axis,
         plan=replace(plan, integer=axis == "concurrency"),
         observer=observer,
+        seconds=seconds,
     )
     try:
         return search.result(find_saturation(search.measure, search.plan))
@@ -174,14 +179,24 @@ class _LevelSearch:
     axis: Axis
     plan: SearchPlan
     observer: Observer
+    seconds: float
     trials: list[LevelTrial] = field(default_factory=list)
     outcomes: dict[tuple[float, int], ObjectiveVerdict] = field(default_factory=dict)
 
     def measure(self, level: float, effort: int) -> ObjectiveVerdict:
         """Send one level's traffic and judge it; again where the client did not keep up."""
-        asked = level_request(self.request, self.axis, level=level, effort=effort)
+        dataset = self.target.dataset
+        asked = level_request(
+            self.request,
+            self.axis,
+            level=level,
+            effort=effort,
+            seconds=self.seconds,
+            most=None if dataset is None else len(dataset.rows) - self.request.warmup,
+        )
         unit = "requests/s" if self.axis == "rate" else "in flight"
-        self.observer.stage("measure", f"{level:.4g} {unit}, {asked.requests} requests")
+        takes = f" in {asked.requests / level:.4g} s" if self.axis == "rate" else ""
+        self.observer.stage("measure", f"{level:.4g} {unit}, {asked.requests} requests{takes}")
         for _ in range(_SENDS):
             trial = self._send(asked, level, effort)
             problem = _client_problem(trial)
@@ -265,8 +280,20 @@ class _LevelSearch:
             raise
 
 
-def level_request(request: BenchRequest, axis: Axis, *, level: float, effort: int) -> BenchRequest:
-    """The traffic of one level; a cap on an open loop stays."""
+def level_request(
+    request: BenchRequest,
+    axis: Axis,
+    *,
+    level: float,
+    effort: int,
+    seconds: float,
+    most: int | None = None,
+) -> BenchRequest:
+    """The traffic of one level; a cap on an open loop stays.
+
+    A rate is sent for ``seconds`` × effort, yet no more than ``most`` requests where the source
+    holds no more, and at least the requests that are asked for × effort.
+    """
     if axis == "concurrency":
         slots = int(level)
         requests = max(request.requests, _REQUESTS_A_SLOT * slots) * effort
@@ -274,11 +301,14 @@ def level_request(request: BenchRequest, axis: Axis, *, level: float, effort: in
         if isinstance(source, ConversationShape):
             source = replace(source, conversations=requests)
         return replace(request, concurrency=slots, requests=requests, source=source)
+    due = math.ceil(level * seconds) * effort
+    if most is not None:
+        due = min(due, most)
     arrivals = request.arrivals or Arrivals(kind="poisson", rate_rps=level)
     return replace(
         request,
         arrivals=replace(arrivals, rate_rps=level),
-        requests=request.requests * effort,
+        requests=max(request.requests * effort, due),
     )
 
 

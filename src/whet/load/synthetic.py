@@ -166,10 +166,32 @@ def cold_hit_rate(prompts: Sequence[TokenIds], *, block_size: int) -> float:
     hits = 0
     for prompt in prompts:
         place = bisect_left(held, prompt)  # sorted: the longest common beginning is a neighbour's
-        near = held[max(0, place - 1) : place + 1]
-        hits += shared_tokens([prompt], warm=near, block_size=block_size)[0]
+        hits += _shared_with(prompt, held[max(0, place - 1) : place + 1], block_size)
         held.insert(place, prompt)
     return hits / sum(map(len, prompts))
+
+
+def shared_with_neighbours(
+    prompts: Sequence[TokenIds], *, warm: Sequence[TokenIds], block_size: int
+) -> list[int]:
+    """``shared_tokens`` in the memory of three prompts, for a trace of millions of blocks.
+
+    In their order, the longest beginning that a prompt has in common with any is a neighbour's.
+    """
+    every = [*prompts, *warm]
+    order = sorted(range(len(every)), key=every.__getitem__)
+    shared = [0] * len(prompts)
+    for place, index in enumerate(order):
+        if index < len(prompts):
+            beside = order[max(0, place - 1) : place] + order[place + 1 : place + 2]
+            shared[index] = _shared_with(every[index], [every[i] for i in beside], block_size)
+    return shared
+
+
+def _shared_with(prompt: TokenIds, others: Sequence[TokenIds], block_size: int) -> int:
+    start = prompt[:block_size]
+    near = [other for other in others if other[:block_size] == start]
+    return shared_tokens([prompt], warm=near, block_size=block_size)[0] if near else 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,7 +214,10 @@ class _Writer(Protocol):
 
 
 class _IdWriter:
-    """Prompts of ids alone: first tokens are dealt out, the others drawn."""
+    """Prompts of ids alone: first tokens are dealt out, the others drawn.
+
+    They are drawn as objects, so that equal tokens of all prompts are one number in memory.
+    """
 
     def __init__(self, shape: SyntheticShape, vocabulary: Sequence[int]) -> None:
         count, tokens = _prefix_size(shape)
@@ -201,8 +226,8 @@ class _IdWriter:
                 f"{count} shared prefixes need more than {count} ordinary tokens to begin apart, "
                 f"and there are {len(vocabulary)}; ask for fewer prefixes"
             )
-        self._vocabulary = np.asarray(vocabulary)
-        order = seeded(f"heads/{shape.seed}").permutation(self._vocabulary)
+        self._vocabulary = np.asarray(vocabulary, dtype=object)
+        order = seeded(f"heads/{shape.seed}").permutation(np.asarray(vocabulary))
         self._firsts = order[count:]
         self._prefixes = [
             self._draw(int(order[k]), tokens, seeded(f"prefix/{shape.seed}/{k}"))
@@ -354,7 +379,8 @@ def _plan(
     warm: Sequence[TokenIds],
     block_size: int,
 ) -> tuple[PlannedRequest, ...]:
-    shared = shared_tokens([prompt.ids for prompt, _ in written], warm=warm, block_size=block_size)
+    prompts = [prompt.ids for prompt, _ in written]
+    shared = shared_with_neighbours(prompts, warm=warm, block_size=block_size)
     return tuple(
         PlannedRequest(
             index=index,

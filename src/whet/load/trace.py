@@ -12,6 +12,7 @@ from typing import Any, Final, TextIO
 
 from whet.core.errors import UsageError
 from whet.core.units import NS_PER_S, ns_to_s
+from whet.load.texts import one_of_each
 from whet.load.trace_formats import CSV_FORMATS, JSON_FORMATS, BrokenRow, TraceRow
 
 __all__ = ["Trace", "TraceRow", "cut_trace", "read_trace", "scale_rate"]
@@ -190,6 +191,7 @@ def _named(header: list[str], cells: list[str]) -> dict[str, str]:
 
 def _collect(path: Path, form: str, rows: _Rows, max_rows: int | None) -> Trace:
     kept: list[TraceRow] = []
+    numbers: dict[int, int] = {}
     left_out, before, first_ns = 0, None, 0
     for line, row in rows:
         _check_order(path, line, before, row)
@@ -199,7 +201,7 @@ def _collect(path: Path, form: str, rows: _Rows, max_rows: int | None) -> Trace:
             continue
         if not kept:
             first_ns = row.at_ns or 0
-        kept.append(_since(row, first_ns))
+        kept.append(_compact(_since(row, first_ns), numbers))
         if len(kept) == max_rows:
             break
     if not kept:
@@ -212,6 +214,11 @@ def _collect(path: Path, form: str, rows: _Rows, max_rows: int | None) -> Trace:
 
 def _since(row: TraceRow, first_ns: int) -> TraceRow:
     return row if row.at_ns is None else replace(row, at_ns=row.at_ns - first_ns)
+
+
+def _compact(row: TraceRow, numbers: dict[int, int]) -> TraceRow:
+    ids = row.prompt_token_ids
+    return row if ids is None else replace(row, prompt_token_ids=one_of_each(ids, numbers))
 
 
 def _check_order(path: Path, line: int, before: TraceRow | None, row: TraceRow) -> None:

@@ -40,16 +40,25 @@ def noise_floor(
 ) -> float:
     """The largest relative difference of ``metric`` between two measurements of one variant.
 
-    Cells are matched by batch size; failed ones and those without a partner do not count. 0.0
-    where nothing matches: no floor is known, and intervals alone decide.
+    Cells are matched as in ``noise_floors``. 0.0 where nothing matches: no floor is known, and
+    intervals alone decide.
+    """
+    return max(noise_floors(first, again, metric=metric).values(), default=0.0)
+
+
+def noise_floors(
+    first: Sequence[CellSummary], again: Sequence[CellSummary], *, metric: str = "tps_mean"
+) -> dict[int, float]:
+    """The relative difference of ``metric`` between two measurements of one variant, by batch size.
+
+    A batch size at which either cell is missing or failed has no entry.
     """
     partner = {cell.batch_size: _value(cell, metric) for cell in again}
-    differences = [
-        abs(value / other - 1)
+    return {
+        cell.batch_size: abs(value / other - 1)
         for cell in first
         if (value := _value(cell, metric)) and (other := partner.get(cell.batch_size))
-    ]
-    return max(differences, default=0.0)
+    }
 
 
 def compare(

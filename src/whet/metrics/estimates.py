@@ -14,23 +14,45 @@ from whet.core.records import Estimate
 CONFIDENCE: Final = 0.95
 RESAMPLES: Final = 2000
 SEED: Final = 20_260
-CERTIFIED_FROM: Final = {0.90: 64, 0.95: 130, 0.99: 662}
-"""Samples from which a percentile is certified at 0.99 confidence: the smallest n with
-P(Binomial(n, 1 − p) ≤ 1) ≤ 0.01 (MLPerf's early stopping, one sample beyond the percentile)."""
+_TOO_UNSURE: Final = 0.01
 
 Floats = NDArray[np.float64]
 
 
+def certified_from(p: float) -> int:
+    """From how many independent samples the ``p`` quantile is certified, 0 < p < 1.
+
+    The smallest n with P(Binomial(n, 1 − p) ≤ 1) ≤ 0.01 (MLPerf's early stopping, one sample beyond
+    the percentile): 64 for p90, 130 for p95, 662 for p99, 6,636 for p99.9. Medians and below need
+    no floor.
+    """
+    if p <= 0.5:
+        return 1
+    high = 2
+    while _at_most_one(high, p) > _TOO_UNSURE:
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _at_most_one(middle, p) > _TOO_UNSURE else (low, middle)
+    return high
+
+
 def certified(p: float, samples: int) -> bool:
-    """Whether ``samples`` are enough to call the ``p`` quantile certain. Medians need no floor."""
-    return samples >= CERTIFIED_FROM.get(p, 1)
+    """Whether ``samples`` are enough to call the ``p`` quantile certain.
+
+    ``samples`` count what is independent: requests, and for gaps between chunks the requests that
+    they lie in, never the gaps.
+    """
+    return samples >= certified_from(p)
 
 
 def quantile_estimate(values: Sequence[float], p: float) -> Estimate | None:
-    """The ``p`` quantile with its distribution-free interval; None without data.
+    """The ``p`` quantile of one value a request, with its distribution-free interval.
 
-    The interval is two order statistics (Conover, *Practical Nonparametric Statistics*, 3.2); an
-    end that the sample is too small to bound is None.
+    Values that come in groups, as gaps do, are for ``quantiles.clustered_quantile``. None without
+    data. The interval is two order statistics (Conover, *Practical Nonparametric Statistics*, 3.2);
+    an end that the sample is too small to bound is None.
     """
     if not values:
         return None
@@ -97,6 +119,11 @@ def percentile_interval(values: Floats) -> tuple[float, float]:
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(values, [tail, 1 - tail])
     return float(low), float(high)
+
+
+def _at_most_one(samples: int, p: float) -> float:
+    """P(Binomial(samples, 1 − p) ≤ 1)."""
+    return p**samples + samples * (1 - p) * p ** (samples - 1)
 
 
 def _finite(value: float) -> float | None:

@@ -21,12 +21,16 @@ from whet.core.names import did_you_mean
 from whet.core.records import Estimate, RequestEvent
 from whet.core.records.objective import Answer, Bound, Constraint, Judgement, ObjectiveVerdict
 from whet.core.units import NS_PER_MS
-from whet.metrics.estimates import CONFIDENCE, Floats, quantile_estimate
-from whet.metrics.quantiles import (
+from whet.metrics.estimates import (
+    CONFIDENCE,
+    Floats,
+    certified,
     certified_from,
+    quantile_estimate,
+)
+from whet.metrics.quantiles import (
     clustered_mean,
     clustered_quantile,
-    enough_samples,
     more_samples,
 )
 from whet.metrics.requests import RequestFigures, request_figures
@@ -276,7 +280,7 @@ def _judge_quantile(constraint: Constraint, sample: _Sample, p: float) -> Judgem
     best = quantile_estimate(sample.unknown * [0.0] + known + sample.failed * beyond, p)
     answer = _decide(_low(best), _high(worst), constraint.limit, inclusive=constraint.inclusive)
     count = 0 if worst is None else worst.samples
-    if answer == "met" and not enough_samples(p, count):
+    if answer == "met" and not certified(p, count):
         answer = "undecided"
     floor = max(certified_from(p), math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log(p)))
     reason, wanted = None, None
@@ -292,7 +296,7 @@ def _judge_quantile(constraint: Constraint, sample: _Sample, p: float) -> Judgem
     return Judgement(
         asked=_text(constraint),
         verdict=answer,
-        figure=None if figure is None else replace(figure, certified=enough_samples(p, count)),
+        figure=None if figure is None else replace(figure, certified=certified(p, count)),
         reason=reason,
         samples_wanted=wanted,
     )
@@ -312,7 +316,7 @@ def _judge_pooled(constraint: Constraint, sample: _Sample, figure: Estimate | No
         reason, wanted = "it has no interval from fewer than two completed requests", None
     elif answer == "met" and not figure.certified and constraint.statistic is not None:
         answer, wanted = "undecided", certified_from(_quantile_of(constraint.statistic))
-        reason = f"{figure.samples} gaps are too few for {constraint.statistic}"
+        reason = f"{figure.samples} requests are too few for {constraint.statistic}"
     elif answer == "undecided":
         reason, wanted = _INSIDE, _wanted(figure, constraint.limit)
     return Judgement(

@@ -11,16 +11,14 @@ import numpy as np
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.records import Estimate
 from whet.metrics.estimates import (
-    CERTIFIED_FROM,
     CONFIDENCE,
     SEED,
     Floats,
     bootstrap_quantiles,
     certified,
+    certified_from,
     percentile_interval,
 )
-
-_TOO_UNSURE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +50,7 @@ def quantile_change(
     below, below_draws, below_n = _sampled(reference, p, rng)
     above, above_draws, above_n = _sampled(candidate, p, rng)
     samples = min(below_n, above_n)
-    sure = enough_samples(p, samples)
+    sure = certified(p, samples)
     low, high = percentile_interval(above_draws - below_draws)
     difference = Estimate(value=above - below, low=low, high=high, samples=samples, certified=sure)
     ratio = None
@@ -102,37 +100,13 @@ def more_samples(estimate: Estimate | None, target: float, *, p: float | None = 
     return max(0, floor - estimate.samples, math.ceil(wanted - estimate.samples - 1e-9))
 
 
-def certified_from(p: float) -> int:
-    """From how many samples the ``p`` quantile is certified; medians and below need no floor.
-
-    The smallest n with P(Binomial(n, 1 − p) ≤ 1) ≤ 0.01, as ``estimates.CERTIFIED_FROM``, for
-    every percentile above the median.
-    """
-    if p <= 0.5:
-        return 1
-    if p in CERTIFIED_FROM:
-        return CERTIFIED_FROM[p]
-    high = 2
-    while _at_most_one(high, p) > _TOO_UNSURE:
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _at_most_one(middle, p) > _TOO_UNSURE else (low, middle)
-    return high
-
-
-def enough_samples(p: float, samples: int) -> bool:
-    """``estimates.certified``, with a floor for every percentile above the median."""
-    return certified(p, samples) and samples >= certified_from(p)
-
-
 def clustered_mean(groups: Sequence[Floats]) -> Estimate | None:
     """The mean of all values, with an interval for values that come in groups.
 
     Gaps of one request share its luck, so requests are counted, not gaps: the ratio estimator's
     linearised variance with a t quantile (Cochran, *Sampling Techniques*, 6.3 and 9A). With one
-    value a group it is Student's interval. None without values; no interval from one group.
+    value a group it is Student's interval. ``samples`` counts the groups. None without values; no
+    interval from one group.
     """
     filled = [group for group in groups if len(group)]
     if not filled:
@@ -142,7 +116,7 @@ def clustered_mean(groups: Sequence[Floats]) -> Estimate | None:
         value=mean,
         low=None if half is None else mean - half,
         high=None if half is None else mean + half,
-        samples=sum(len(group) for group in filled),
+        samples=len(filled),
     )
 
 
@@ -151,7 +125,8 @@ def clustered_quantile(groups: Sequence[Floats], p: float) -> Estimate | None:
 
     Woodruff 1952: the share of values up to the quantile has a clustered interval; its ends, put
     around ``p``, are quantiles again. An end beyond the sample is None, and so are both with one
-    group. None without values.
+    group. None without values. Gaps of one request share its luck, so ``samples``, and what they
+    certify, are the groups and not their values.
     """
     filled = [group for group in groups if len(group)]
     if not filled:
@@ -163,8 +138,8 @@ def clustered_quantile(groups: Sequence[Floats], p: float) -> Estimate | None:
         value=point,
         low=None if half is None else _order_statistic(values, p - half, math.floor),
         high=None if half is None else _order_statistic(values, p + half, math.ceil),
-        samples=len(values),
-        certified=enough_samples(p, len(values)),
+        samples=len(filled),
+        certified=certified(p, len(filled)),
     )
 
 
@@ -217,8 +192,3 @@ def _half_width(estimate: Estimate, target: float) -> float | None:
     if estimate.low is None or estimate.high is None:
         return None
     return (estimate.high - estimate.low) / 2
-
-
-def _at_most_one(samples: int, p: float) -> float:
-    """P(Binomial(samples, 1 − p) ≤ 1)."""
-    return p**samples + samples * (1 - p) * p ** (samples - 1)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from whet.core.records import CellSummary, Estimate, RequestEvent, TrialRecord
 from whet.core.units import GB, NS_PER_MS
 from whet.metrics.counted import acceptance_length, prefix_hit_rate
 from whet.metrics.estimates import mean_rate, quantile_estimate
+from whet.metrics.quantiles import clustered_quantile
 from whet.metrics.requests import RequestFigures, request_figures
 from whet.metrics.usable import trial_problem, usable_trials
 from whet.metrics.window import one_request, output_tokens, rate_blocks, window_s
@@ -119,7 +122,7 @@ def _latency(
 
 
 def _gaps(figures: Sequence[RequestFigures]) -> Estimate | None:
-    return quantile_estimate([gap / NS_PER_MS for f in figures for gap in f.itl_ns], 0.50)
+    return clustered_quantile([np.asarray(f.itl_ns, dtype=float) / NS_PER_MS for f in figures], 0.5)
 
 
 def _rate(

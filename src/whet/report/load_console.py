@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -15,7 +15,8 @@ from whet.core.records import Estimate, TrialRecord
 from whet.core.records.objective import ObjectiveVerdict
 from whet.core.units import NS_PER_MS
 from whet.metrics import request_figures, summarise
-from whet.metrics.estimates import quantile_estimate
+from whet.metrics.estimates import Floats, quantile_estimate
+from whet.metrics.quantiles import clustered_quantile
 from whet.metrics.requests import RequestFigures
 from whet.metrics.steady_trial import steadiness
 from whet.metrics.summary import CellContext
@@ -38,9 +39,10 @@ def print_load(trials: Sequence[TrialRecord], selection: Selection, console: Con
         console.print(Text(f"  {word} × {count}: {one_line(detail or '')}", style="red"))
     if not good:
         return
-    good = _steady_parts(good, console)
+    steady = _steady_parts(good, console)
     _print_rates(good, console)
-    figures = [f for trial in good for e in trial.requests if (f := request_figures(e)) is not None]
+    kept = [event for trial in steady for event in trial.requests]
+    figures = [found for event in kept if (found := request_figures(event)) is not None]
     console.print(_latencies(figures, selection))
 
 
@@ -95,23 +97,33 @@ def _latencies(figures: Sequence[RequestFigures], selection: Selection) -> Table
     for p in selection.percentiles:
         table.add_column(f"p{p:g}", justify="right")
     for name in [name for name in _TITLES if name in selection.metrics]:
-        values = np.array(_values(figures, name), dtype=float) / NS_PER_MS
-        if not len(values):
+        groups = _values_ms(figures, name)
+        if not groups:
             continue
-        cells = [_TITLES[name], f"{values.mean():.2f}"]
-        cells.append(_number(quantile_estimate(list(values), 0.5)))
+        cells = [_TITLES[name], f"{np.concatenate(groups).mean():.2f}"]
+        cells.append(_number(_quantile(groups, name, 0.5)))
         for p in selection.percentiles:
-            cells.append(_point(quantile_estimate(list(values), p / 100)))
+            cells.append(_point(_quantile(groups, name, p / 100)))
         table.add_row(*cells)
     return table
 
 
-def _values(figures: Sequence[RequestFigures], name: str) -> list[float]:
+def _values_ms(figures: Sequence[RequestFigures], name: str) -> list[Floats]:
+    """One array a request that has any: all its gaps, or its one value."""
+    found: dict[str, Callable[[RequestFigures], Sequence[float | None]]] = {
+        "ttft": lambda item: [item.ttft_ns],
+        "tpot": lambda item: [] if item.tpot_ns is None else [item.tpot_ns],
+        "itl": lambda item: item.itl_ns,
+        "e2el": lambda item: [item.e2e_ns],
+    }
+    arrays = [np.asarray(found[name](item), dtype=float) / NS_PER_MS for item in figures]
+    return [values for values in arrays if len(values)]
+
+
+def _quantile(groups: Sequence[Floats], name: str, p: float) -> Estimate | None:
     if name == "itl":
-        return [float(gap) for item in figures for gap in item.itl_ns]
-    if name == "tpot":
-        return [item.tpot_ns for item in figures if item.tpot_ns is not None]
-    return [float(item.ttft_ns if name == "ttft" else item.e2e_ns) for item in figures]
+        return clustered_quantile(groups, p)
+    return quantile_estimate([float(value) for (value,) in groups], p)
 
 
 def _number(estimate: Estimate | None) -> str:

@@ -236,7 +236,7 @@ def _ratio_chart(view: RunView, found: list[Comparison]) -> Chart:
         id="speculation",
         title="What speculation brings",
         note="throughput over the same variant without speculation; it pays above 1; "
-        "grey: the A/A noise of this run; hollow: no difference",
+        "grey: the A/A noise, the largest of these sizes; hollow: no difference",
         x=step_axis("requests in flight (batch size)", view.batch_sizes),
         y=value_axis("ratio", [*_extent(series), 1 - floor, 1 + floor], zero=False),
         series=series,

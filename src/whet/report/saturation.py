@@ -29,6 +29,7 @@ from whet.metrics import CellContext, request_figures, summarise
 from whet.metrics.objective import goodput_text
 from whet.metrics.steady import drift
 from whet.report.text import DASH, number, one_line, percent, plural, shown
+from whet.report.vllm_json import Selection, vllm_result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,6 +40,7 @@ _COLOR: Final = {"met": "#1a7f37", "missed": "#cf222e", "undecided": "#9a6700"}
 _MARKER: Final = {"met": "o", "missed": "X", "undecided": "D"}
 _INK: Final = "#4c5560"
 _COLUMNS: Final = 3
+_EACH: Final = ("ttfts", "latencies", "start_times", "output_lens", "errors")  # one a request
 _WIDE: Final = 20  # times the least: a queue's latencies want a logarithmic axis
 _BUILT_UP: Final = 2  # times as long as a request takes: in flight is what it will be (Little)
 
@@ -146,7 +148,7 @@ def warnings(view: SearchView) -> tuple[str, ...]:
 
 
 def saturation_json(view: SearchView) -> dict[str, Any]:
-    """The search as plain values under vLLM's names; latencies in ms, missing is null."""
+    """The search as plain values under vLLM's names; figures in ms, lists in s, missing is null."""
     found = view.saturation
     return {
         "axis": view.axis,
@@ -263,7 +265,7 @@ def _figure(judgement: Judgement, *, share: bool) -> Text:
 
 
 def _measurement_json(row: _Row) -> dict[str, Any]:
-    summary = row.summary
+    summary, raw = row.summary, vllm_result(row.trial, Selection(metrics=()))
     return {
         "level": row.measured.level,
         "effort": row.measured.effort,
@@ -276,7 +278,7 @@ def _measurement_json(row: _Row) -> dict[str, Any]:
         "output_throughput": _encoded(summary.tps_mean),
         "p95_ttft_ms": _encoded(summary.ttft_p95_ms),
         "p95_tpot_ms": _encoded(summary.tpot_p95_ms),
-    }
+    } | {name: raw[name] for name in _EACH}
 
 
 def _encoded(record: object | None) -> Any:
@@ -312,11 +314,8 @@ def _samples_wanted(view: SearchView) -> int | None:
 
 def _doubts(view: SearchView, level: float) -> list[str]:
     """Whether the measurement that carries the answer saw the load in full."""
-    trial = next(
-        trial
-        for item, trial in zip(view.saturation.measurements, view.trials, strict=True)
-        if item.level == level and item.outcome.verdict == "met"
-    )
+    pairs = zip(view.saturation.measurements, view.trials, strict=True)
+    trial = next(at for of, at in pairs if of.level == level and of.outcome.verdict == "met")
     ended, told = _ended(trial), []
     if trial.loop != "open" or not ended:
         return []

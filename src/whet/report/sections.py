@@ -6,7 +6,13 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from whet.core.records import Decision, QuantizedCheckpoint, TaskExample, Verdict
+from whet.core.records import (
+    ComparisonSet,
+    Decision,
+    QuantizedCheckpoint,
+    TaskExample,
+    Verdict,
+)
 from whet.core.units import human_duration
 from whet.report.rows import level, target_words
 from whet.report.text import DASH, Shown, number, percent, plural, shown
@@ -222,11 +228,20 @@ def reading_notes(view: RunView) -> tuple[str, ...]:
         source = f": {hardware.price_source}" if hardware.price_source else ""
         notes.append(f"Cost at ${hardware.price_usd_per_hour:,g} an hour{source}.")
     if view.comparisons is not None and view.comparisons.noise_floor is not None:
-        noise = percent(view.comparisons.noise_floor)
+        noise = _noise_words(view.comparisons, view.comparisons.noise_floor)
         notes.append(
             f"The baseline against itself differed by {noise}; less than that means nothing."
         )
     return tuple(notes)
+
+
+def _noise_words(compared: ComparisonSet, largest: float) -> str:
+    """The largest noise floor, and that of each batch size where they differ."""
+    floors = {item.batch_size: item.noise_floor for item in compared.comparisons}
+    if len(set(floors.values())) < 2:
+        return percent(largest)
+    each = ", ".join(f"{percent(floor)} at {size}" for size, floor in sorted(floors.items()))
+    return f"up to {percent(largest)} (by batch size: {each})"
 
 
 def warmup_words(view: RunView) -> str:

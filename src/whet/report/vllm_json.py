@@ -120,6 +120,9 @@ def run_info(trial: TrialRecord, model: str, tokenizer: str) -> dict[str, Any]:
             "dispatch_delay_p99_ms": ns_to_ms(health.dispatch_delay_p99_ns),
             "loop_lag_p99_ms": ns_to_ms(health.loop_lag_p99_ns),
             "client_cpu_share": health.cpu_share,
+            "client_workers": health.workers,
+            "asked_request_rate": health.asked_rps,
+            "achieved_request_rate": health.achieved_rps,
             "prefix_hit_rate": prefix_hit_rate([trial]),
         },
     }

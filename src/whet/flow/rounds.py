@@ -1,0 +1,79 @@
+"""In which order servers are started, which trials each one measures, what every start said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Final
+
+from whet.core.names import REPEAT_SUFFIX
+from whet.core.records import EngineFacts, ResolvedEngine, StartFacts
+from whet.core.store import RunStore
+from whet.flow.job import Job
+
+_KEPT: Final[tuple[tuple[str, type[StartFacts | EngineFacts]], ...]] = (
+    ("starts", StartFacts),
+    ("facts", EngineFacts),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Round:
+    """Servers that come up one after the other, each to measure the same ``trials``."""
+
+    servers: tuple[ResolvedEngine, ...]
+    trials: tuple[int, ...]
+
+
+def rounds_of(job: Job) -> tuple[Round, ...]:
+    """The rounds of a run, the A/A repeat of the baseline at the end of the first one.
+
+    Blocks are one round of all trials. Interleaved, each trial is a round, and every second one
+    runs backwards (ABBA): over an even number of rounds all servers have the same mean place in
+    time, so a linear drift shifts them alike.
+    """
+    load, servers = job.spec.load, _servers(job)
+    if load.order == "blocks":
+        return (Round(servers=servers, trials=tuple(range(load.trials))),)
+    return tuple(
+        Round(servers=servers if trial % 2 == 0 else servers[::-1], trials=(trial,))
+        for trial in range(load.trials)
+    )
+
+
+def _servers(job: Job) -> tuple[ResolvedEngine, ...]:
+    """Every variant, the baseline first, and last the baseline under its second name."""
+    if not job.spec.load.repeat_baseline or len(job.resolved) == 1:
+        return job.resolved
+    baseline = job.baseline()
+    name = baseline.variant.name + REPEAT_SUFFIX
+    return (*job.resolved, replace(baseline, variant=replace(baseline.variant, name=name)))
+
+
+def keep_start(store: RunStore, name: str, start: StartFacts, facts: EngineFacts) -> None:
+    """Store a start of a variant's server under the variant's name, as its newest.
+
+    What was the newest before moves to ``<kind>/earlier/<name>/<n>``.
+    """
+    number = next(n for n in count() if store.status("starts", _earlier(name, n)) is None)
+    for kind, cls in _KEPT:
+        before = store.get(kind, name, cls)
+        if before is not None:
+            store.put(kind, _earlier(name, number), before)
+    store.put("starts", name, start)
+    store.put("facts", name, facts)
+
+
+def every_facts(store: RunStore, name: str) -> tuple[EngineFacts, ...]:
+    """What the engine said in each start of a variant's server, in the order of the starts."""
+    keys = []
+    for n in count():
+        if store.status("starts", key := _earlier(name, n)) is None:
+            break
+        keys.append(key)
+    found = (store.get("facts", key, EngineFacts) for key in (*keys, name))
+    return tuple(facts for facts in found if facts is not None)
+
+
+def _earlier(name: str, number: int) -> str:
+    return f"earlier/{name}/{number}"

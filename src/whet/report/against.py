@@ -1,0 +1,149 @@
+"""Two servers under one load, at a terminal and in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from whet.core.records import Estimate
+from whet.core.records.against import ServerComparison
+from whet.report.text import DASH, number, one_line, percent, plural
+
+SCHEMA_VERSION: Final = 1
+_TITLES: Final = {
+    "tps_mean": "output tokens/s",
+    "rps_mean": "requests/s",
+    "ttft_p50_ms": "TTFT p50, ms",
+    "ttft_p95_ms": "TTFT p95, ms",
+    "tpot_p50_ms": "TPOT p50, ms",
+    "e2e_p50_ms": "E2E p50, ms",
+}
+_STYLE: Final = {"better": "green", "worse": "red", "no difference": "dim", "undecided": "yellow"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgainstView:
+    """What a report reads of two servers: their names, the pairs compared and what was found."""
+
+    a: str
+    b: str
+    pairs: int
+    comparisons: tuple[ServerComparison, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def print_against(view: AgainstView, console: Console) -> None:
+    """The table, the warnings, the answer in a sentence."""
+    console.print()
+    for letter, name in (("A", view.a), ("B", view.b)):
+        console.print(Text(f"{letter}: {one_line(name)}"))
+    if view.comparisons:
+        console.print(_table(view))
+    for sentence in view.warnings:
+        console.print(Text(f"warning: {one_line(sentence)}", style="yellow"))
+    console.print(Text(answer(view)))
+
+
+def answer(view: AgainstView) -> str:
+    """What was found, of B against A.
+
+    A percentile without the samples that certify it is left out of the words. Where no difference
+    was seen the sentence says how large a one in output tokens/s could have gone unseen: the
+    farthest that the ratio's interval, or the floor, lies from 1.
+    """
+    if not view.comparisons:
+        return "There is no pair of trials to compare."
+    if all(item.verdict == "undecided" for item in view.comparisons):
+        return (
+            f"Nothing is decided: {plural(view.pairs, 'pair')} of trials cannot tell a difference "
+            "from the noise; measure at least one whole A B B A."
+        )
+    told = {
+        verdict: [_change(x) for x in view.comparisons if x.verdict == verdict and _certain(x)]
+        for verdict in ("better", "worse")
+    }
+    parts = [f"{verdict} than A on {_listed(items)}" for verdict, items in told.items() if items]
+    if parts:
+        count = sum(map(len, told.values()))
+        rest = "" if count == len(view.comparisons) else "; no certain difference on the rest"
+        return f"B is {', '.join(parts)}{rest}."
+    return f"No difference between A and B was seen{_unseen(view.comparisons)}."
+
+
+def against_json(
+    view: AgainstView, a: dict[str, Any], b: dict[str, Any], *, interrupted: bool
+) -> dict[str, Any]:
+    """Both servers, ``a`` and ``b`` as they come, beside the comparisons of B against A."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "a": a,
+        "b": b,
+        "pairs_compared": view.pairs,
+        "comparisons": [asdict(item) for item in view.comparisons],
+        "answer": answer(view),
+        "warnings": list(view.warnings),
+        "interrupted": interrupted,
+    }
+
+
+def _table(view: AgainstView) -> Table:
+    title = f"B against A over {plural(view.pairs, 'pair')} of trials, 95% intervals; ? too few "
+    made = Table(title=f"{title}requests to be certain", title_justify="left", padding=(0, 2, 0, 0))
+    made.box, made.pad_edge = None, False
+    made.add_column("")
+    for heading in ("A", "B", "B / A", "A/A"):
+        made.add_column(heading, justify="right")
+    made.add_column("B is")
+    for item in view.comparisons:
+        floor = DASH if item.noise_floor is None else percent(item.noise_floor)
+        mark = "" if _certain(item) else " ?"
+        made.add_row(
+            _TITLES.get(item.metric, item.metric),
+            _figure(item.a),
+            _figure(item.b),
+            _ratio(item.ratio),
+            floor,
+            Text(f"{item.verdict}{mark}", style=_STYLE[item.verdict]),
+        )
+    return made
+
+
+def _figure(estimate: Estimate) -> Text:
+    told = number(estimate.value) + ("" if estimate.certified else "?")
+    if estimate.low is None or estimate.high is None:
+        return Text(told)
+    return Text(f"{told} [{number(estimate.low)}, {number(estimate.high)}]")
+
+
+def _ratio(estimate: Estimate) -> Text:
+    told = f"{estimate.value:.3f}" + ("" if estimate.certified else "?")
+    if estimate.low is None or estimate.high is None:
+        return Text(told)
+    return Text(f"{told} [{estimate.low:.3f}, {estimate.high:.3f}]")
+
+
+def _certain(item: ServerComparison) -> bool:
+    return item.ratio.certified or item.verdict not in ("better", "worse")
+
+
+def _change(item: ServerComparison) -> str:
+    title = _TITLES.get(item.metric, item.metric).removesuffix(", ms")
+    return f"{title} ({percent(item.ratio.value - 1, signed=True)})"
+
+
+def _listed(items: Sequence[str]) -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+def _unseen(comparisons: Sequence[ServerComparison]) -> str:
+    """How large a difference in the first metric the run could not have told."""
+    first = comparisons[0]
+    ends = [end for end in (first.ratio.low, first.ratio.high) if end is not None]
+    widest = max([abs(end - 1) for end in ends] + [first.noise_floor or 0.0])
+    title = _TITLES.get(first.metric, first.metric)
+    return f"; one of up to {percent(widest)} in {title} could have gone unseen"

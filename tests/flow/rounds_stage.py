@@ -1,0 +1,165 @@
+"""Many servers and trials in no time: what is asked for is noted, and each is over at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flow.stage import FakeEngine, FakeServer, tiny_spec
+from tests.metrics.events import steady, trial
+from whet.core.errors import EngineLostError, EngineStartError
+from whet.core.protocols import Server, Silent
+from whet.core.records import CellSummary, QualityRecord, ResolvedEngine, TrialRecord
+from whet.core.spec import Spec
+from whet.core.store import RunStore
+from whet.flow.story import run
+from whet.load import TrialInterrupted, TrialLost, TrialPlan
+from whet.quality import QualityPlan
+
+VARIANTS: dict[str, Any] = {"fp16": {}, "b": {}, "c": {"prefix_cache": True}}
+AGAIN = "fp16.again"
+FORTH = ["fp16", "b", "c", AGAIN]
+BACK = [AGAIN, "c", "b", "fp16"]
+PLAIN_LOG = """vLLM model structure:
+LlamaForCausalLM()(
+  (model): LlamaModel()(
+    (layers): ModuleList()(
+      (0-1): 2 x LlamaDecoderLayer()(
+        (qkv_proj): QKVParallelLinear(in_features=128, output_features=256)
+      )
+    )
+  )
+)
+"""
+KERNEL_LOG = PLAIN_LOG + "Using MarlinLinearKernel for CompressedTensorsWNA16\n"
+
+
+@dataclass
+class LoggedServer(FakeServer):
+    """A server without a socket that has printed ``log``."""
+
+    log: str = ""
+
+    @property
+    def base_url(self) -> str:
+        return "http://nowhere"
+
+    def log_text(self) -> str:
+        return self.log
+
+
+@dataclass
+class Stand(FakeEngine):
+    """Starts by number, from 0: which are refused, which print another log, which is cut short."""
+
+    refused: set[tuple[str, int]] = field(default_factory=set)
+    logs: dict[tuple[str, int], str] = field(default_factory=dict)
+    stop_at: int | None = None
+
+    @contextmanager
+    def _serve(self, resolved: ResolvedEngine, log: Path) -> Iterator[Server]:
+        name = resolved.variant.name
+        if len(self.started) == self.stop_at:
+            raise KeyboardInterrupt
+        number = self.started.count(name)
+        self.started.append(name)
+        if (name, number) in self.refused:
+            raise EngineStartError("CUDA out of memory; lower gpu_memory_utilization")
+        dead = number < self.deaths.get(name, 0)
+        yield LoggedServer(
+            scripted=None,  # type: ignore[arg-type]
+            variant=name,
+            dead=dead,
+            log=self.logs.get((name, number), PLAIN_LOG),
+        )
+
+
+@dataclass
+class Bench:
+    """Trials and quality as they are asked for; each is over at once.
+
+    ``slower`` is the share of the first start's speed that every later start has less; ``speeds``
+    are those of (variant, batch size), ``failing`` those that come back failed.
+    """
+
+    engine: Stand = field(default_factory=Stand)
+    plans: list[TrialPlan] = field(default_factory=list)
+    judged: list[tuple[str, bool]] = field(default_factory=list)
+    slower: float = 0.0
+    speeds: dict[tuple[str, int], float] = field(default_factory=dict)
+    failing: set[tuple[str, int]] = field(default_factory=set)
+    stop_at: int | None = None
+
+    @property
+    def measured(self) -> list[tuple[str, int, int]]:
+        return [(plan.variant, plan.batch_size, plan.trial) for plan in self.plans]
+
+    def run_trial(self, _url: str, _model: str, *, plan: TrialPlan, **asked: Any) -> TrialRecord:
+        cell = (plan.variant, plan.batch_size)
+        speed = self.speeds.get(cell, 1.0) - self.slower * (len(self.engine.started) - 1)
+        record = replace(
+            trial(
+                steady(16, scale=1 / speed),
+                number=plan.trial,
+                variant=plan.variant,
+                batch_size=plan.batch_size,
+            ),
+            workload_sha256=plan.workload.facts.sha256,
+            excluded_warmup=len(plan.warmup),
+            status="failed" if cell in self.failing else "complete",
+        )
+        self.plans.append(plan)
+        if len(self.plans) == self.stop_at:
+            raise TrialInterrupted("stopped", record=replace(record, status="interrupted"))
+        try:
+            asked["alive"]()
+        except EngineLostError as error:
+            raise TrialLost(str(error), record=replace(record, status="failed")) from error
+        return record
+
+    def measure_quality(
+        self, _url: str, _model: str, plan: QualityPlan, **_asked: Any
+    ) -> QualityRecord:
+        self.judged.append((plan.variant, plan.baseline is not None))
+        return QualityRecord(
+            variant=plan.variant,
+            baseline="fp16",
+            perplexity=None,
+            perplexity_ratio=None,
+            nll=(),
+            tasks=(),
+            answers=(),
+            examples=(),
+            verdicts=(),
+            reason=None,
+            seconds=0.0,
+        )
+
+
+def build_bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    made = Bench()
+    monkeypatch.setattr("whet.flow.prepare.get_engine", lambda _name: made.engine)
+    monkeypatch.setattr("whet.flow.measure.run_trial", made.run_trial)
+    monkeypatch.setattr("whet.flow.measure.measure_quality", made.measure_quality)
+    return made
+
+
+def spec_of(folder: Path, order: str = "interleaved", trials: int = 3, **change: Any) -> Spec:
+    load = {"order": order, "batch_sizes": [1, 2], "trials": trials, "min_requests": 2}
+    small = {"requests_per_slot": 1, "warmup_requests": 2}
+    return tiny_spec(folder, **{"variants": VARIANTS, "load": load | small, **change})
+
+
+def story(spec: Spec, root: Path, *, resume: bool = False) -> None:
+    with RunStore.open(root, resume=resume) as store:
+        run(spec, store, Silent())
+
+
+def cells(root: Path) -> dict[tuple[str, int], CellSummary]:
+    found = RunStore.read(root).all("cells", CellSummary)
+    return {(cell.variant, cell.batch_size): cell for cell in found}

@@ -1,0 +1,129 @@
+"""Two servers told: the table, the answer in words, the file."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from whet.core.records import Estimate
+from whet.core.records.against import ServerComparison, ServerVerdict
+from whet.report.against import AgainstView, against_json, answer, print_against
+
+
+def estimate(value: float, *, spread: float = 0.01, certified: bool = True) -> Estimate:
+    low, high = value * (1 - spread), value * (1 + spread)
+    return Estimate(value=value, low=low, high=high, samples=800, certified=certified)
+
+
+def compared(
+    metric: str,
+    ratio: float,
+    verdict: ServerVerdict,
+    *,
+    floor: float | None = 0.015,
+    certified: bool = True,
+) -> ServerComparison:
+    return ServerComparison(
+        metric=metric,
+        a=estimate(100.0, certified=certified),
+        b=estimate(100.0 * ratio, certified=certified),
+        ratio=estimate(ratio, certified=certified),
+        noise_floor=floor,
+        verdict=verdict,
+    )
+
+
+def view(*comparisons: ServerComparison, **change: Any) -> AgainstView:
+    return AgainstView(**{
+        "a": "http://a:1", "b": "http://b:2", "pairs": 4, "comparisons": comparisons, **change,
+    })  # fmt: skip
+
+
+SAME = compared("tps_mean", 1.0, "no difference")
+MORE = compared("tps_mean", 1.25, "better")
+LATE = compared("ttft_p50_ms", 1.5, "worse")
+EARLY = compared("tpot_p50_ms", 0.8, "better")
+DOUBTED = compared("ttft_p95_ms", 1.4, "worse", certified=False)
+
+
+def printed(shown: AgainstView, *, width: int = 120) -> str:
+    out = io.StringIO()
+    print_against(shown, Console(file=out, width=width))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("shown", "told"),
+    [
+        (
+            view(MORE, EARLY, LATE, compared("rps_mean", 1.0, "no difference")),
+            "B is better than A on output tokens/s (+25.0%) and TPOT p50 (-20.0%), worse than A on "
+            "TTFT p50 (+50.0%); no certain difference on the rest.",
+        ),
+        (view(LATE), "B is worse than A on TTFT p50 (+50.0%)."),
+        (
+            view(SAME),
+            "No difference between A and B was seen; one of up to 1.5% in output tokens/s could "
+            "have gone unseen.",
+        ),
+        (
+            view(SAME, DOUBTED),
+            "No difference between A and B was seen; one of up to 1.5% in output tokens/s could "
+            "have gone unseen.",
+        ),
+        (
+            view(compared("tps_mean", 2.0, "undecided", floor=None), pairs=1),
+            "Nothing is decided: 1 pair of trials cannot tell a difference from the noise; measure "
+            "at least one whole A B B A.",
+        ),
+        (view(pairs=0), "There is no pair of trials to compare."),
+    ],
+)
+def test_the_answer_in_words(shown: AgainstView, told: str) -> None:
+    assert answer(shown) == told
+    assert " ".join(told.split()) in " ".join(printed(shown).split())
+
+
+def test_the_table_has_both_figures_the_ratio_and_the_floor() -> None:
+    lines = printed(view(MORE, LATE, DOUBTED)).splitlines()
+    assert lines[1:3] == ["A: http://a:1", "B: http://b:2"]
+    (more,) = [line for line in lines if line.startswith("output tokens/s")]
+    assert more.split() == [
+        "output", "tokens/s", "100", "[99.0,", "101]", "125", "[124,", "126]", "1.250",
+        "[1.238,", "1.262]", "1.5%", "better",
+    ]  # fmt: skip
+    (doubted,) = [line for line in lines if line.startswith("TTFT p95")]
+    assert "100? [" in doubted
+    assert doubted.rstrip().endswith("worse ?")
+
+
+def test_a_floor_and_an_interval_that_are_not_known() -> None:
+    bare = Estimate(value=5.0, low=None, high=None, samples=3, certified=False)
+    item = ServerComparison(
+        metric="e2e_p50_ms", a=bare, b=bare, ratio=bare, noise_floor=None, verdict="undecided"
+    )
+    (line,) = [line for line in printed(view(item)).splitlines() if line.startswith("E2E")]
+    assert line.split() == ["E2E", "p50,", "ms", "5.00?", "5.00?", "5.000?", "–", "undecided"]
+    assert answer(view(item, SAME)).startswith("No difference")
+
+
+def test_warnings_and_names_are_made_harmless() -> None:
+    said = printed(view(SAME, a="http://a\x1b[31m", warnings=("look\nhere [red]",)))
+    assert "\x1b" not in said
+    assert "warning: look here [red]" in said
+
+
+def test_the_file_holds_both_sides_and_reads_back() -> None:
+    shown = view(MORE, compared("ttft_p50_ms", 1.0, "undecided", floor=None), warnings=("w",))
+    told = against_json(shown, {"url": "a"}, {"url": "b"}, interrupted=False)
+    back = json.loads(json.dumps(told, allow_nan=False))
+    assert (back["a"], back["b"]) == ({"url": "a"}, {"url": "b"})
+    assert (back["pairs_compared"], back["interrupted"], back["warnings"]) == (4, False, ["w"])
+    assert back["comparisons"][0]["metric"] == "tps_mean"
+    assert back["comparisons"][0]["ratio"]["value"] == 1.25
+    assert back["comparisons"][1]["noise_floor"] is None
+    assert back["answer"] == answer(shown)
