@@ -8,9 +8,12 @@ is left out. The server notes when it read each request and wrote each piece, an
 figures are held against that. Writes runs.csv, table.md and environment.json without any path of
 this machine. A tool that fails is a row that says so.
 
-Four tables: **accuracy** (32 in flight, first piece after 100 ms, then one each 20, 10 or 5 ms),
+Tables: **accuracy** (32 in flight, first piece after 100 ms, then one each 20, 10 or 5 ms),
 **burst** (64 requests at once), **cpu** (64 streams, a piece each 20 ms; the difference of two runs
-that differ in pieces only, so start-up and the cost of a request fall out), **speed** (no gap).
+that differ in pieces only, so start-up and the cost of a request fall out), **speed** (no gap);
+**schedule** (a server that stalls, Poisson arrivals: ``instrument_schedule``), **scaling** (one and
+two processes of this project's client: ``instrument_scaling``) and **agreement** (a real vLLM
+server: ``instrument_agreement``). Their docstrings say what those three show and do not.
 
 Equal for all:
 
@@ -28,8 +31,11 @@ Equal for all:
 
 Not equal:
 
-- TTFT "truth" is from the server's read, a tool's from its own send: the error holds the way
-  between, and in a burst the time that the server takes to read what came at once.
+- TTFT "truth" is from the receipt by the server's kernel, a tool's from its own send: the error
+  holds the way between, but not how long a busy server takes to read what came.
+- A server that is beyond its own pace writes late. That is no error of a client, for the truth is
+  when it wrote, but the load is then not the one asked for: "server late" is its p99, of which up
+  to 1 ms is its timer's rounding.
 - Warm-up: whet, vLLM and AIPerf send it before; GuideLLM leaves its first requests out of the
   figures, and in a burst it has none, so its connections open within the timed requests.
 - Prompts: whet sends token ids, the others text.
@@ -45,38 +51,47 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.chunk_server import Pace
+from benchmarks.instrument_agreement import agreement_rows
 from benchmarks.instrument_loop import Inside, Loop, inside
-from benchmarks.instrument_rows import Row, markdown
+from benchmarks.instrument_rows import TABLES, Row, Run, markdown, write_runs
+from benchmarks.instrument_runs import Context, attempt
+from benchmarks.instrument_scaling import scaling_rows
+from benchmarks.instrument_schedule import schedule_rows
 from benchmarks.instrument_tools import (
     Client,
     Load,
     aiperf_client,
     guidellm_client,
     read_answer,
-    run_client,
     vllm_client,
     whet_client,
 )
-from benchmarks.instrument_truth import chunks_per_s, figures, paced_server, reset, timed, truth
+from benchmarks.instrument_truth import (
+    chunks_per_s,
+    figures,
+    paced_server,
+    reset,
+    server_late_p99_ms,
+    timed,
+    truth,
+)
 from benchmarks.jobs import ROOT, JobError, last_words
-from benchmarks.table import scrub, write_rows
+from benchmarks.table import scrub
 from whet.core.errors import WhetError
 from whet.core.provenance import environment, now
 from whet.core.store import write_atomic
 from whet.core.units import MIB
 from whet.demo import pair_paths
 
-TABLES: Final = ("accuracy", "burst", "cpu", "speed")
 _TTFT_S: Final = 0.1
 _VERSION_LIMIT_S: Final = 300.0
 
@@ -130,25 +145,43 @@ class Benchmark:
         """``work`` holds what the tools write, which is deleted once it is read."""
         self._options = options
         self._work = work
-        self._rows: list[Row] = []
-        self._versions: dict[str, str] = {}
+        self._rows: list[Run] = []
 
-    def run(self, clients: Sequence[Client]) -> list[Row]:
+    def run(self, clients: Sequence[Client]) -> list[Run]:
         """Every setting by every tool in turn, ``repeats`` times; the order turns each time."""
-        self._versions = {client.name: version_of(client, self._work) for client in clients}
-        card = asdict(environment()) | {"clients": self._versions}
-        write_atomic(
-            self._options.out / "environment.json", (json.dumps(card, indent=1) + "\n").encode()
+        options = self._options
+        context = Context(
+            clients=clients,
+            versions={client.name: version_of(client, self._work) for client in clients},
+            folder=self._work / "run",
+            limit_s=options.limit_s,
+            repeats=options.repeats,
+            quick=options.quick,
         )
-        for repeat in range(self._options.repeats):
-            turn = repeat % len(clients)
-            for trial in plan(self._options.tables, quick=self._options.quick):
-                for client in [*clients[turn:], *clients[:turn]]:
-                    self._one(client, trial, repeat)
+        card = asdict(environment()) | {"clients": dict(context.versions)}
+        write_atomic(options.out / "environment.json", (json.dumps(card, indent=1) + "\n").encode())
+        for repeat in range(options.repeats):
+            for trial in plan(options.tables, quick=options.quick):
+                for client in context.in_turn(repeat):
+                    self._keep([self._one(context, client, trial, repeat)])
+            if "schedule" in options.tables:
+                self._keep(schedule_rows(context, repeat))
+            if "scaling" in options.tables:
+                self._keep(scaling_rows(context, repeat))
+        if "agreement" in options.tables:
+            self._keep(agreement_rows(context))
         print(markdown(self._rows))
         return self._rows
 
-    def _one(self, client: Client, trial: Trial, repeat: int) -> None:
+    def _keep(self, rows: Iterable[Run]) -> None:
+        """Each on the disk as soon as it is there."""
+        for row in rows:
+            self._rows.append(row)
+            write_runs(self._rows, self._options.out / "runs.csv")
+            write_atomic(self._options.out / "table.md", markdown(self._rows).encode())
+            print(_line(row), flush=True)
+
+    def _one(self, context: Context, client: Client, trial: Trial, repeat: int) -> Row:
         row = Row(
             tool=client.name,
             table=trial.table,
@@ -157,46 +190,35 @@ class Benchmark:
             in_flight=trial.load.in_flight,
             requests=trial.load.requests,
             pieces=trial.load.tokens,
-            version=self._versions[client.name],
+            version=context.versions.get(client.name),
             started_at=now(),
         )
-        folder = self._work / "run"
-        try:
-            row = self._measure(client, trial, folder, row)
+
+        def measure(row: Row) -> Row:
+            row = self._measure(context, client, trial, row)
             if client.name == "whet" and trial.table != "speed":
                 row = replace(row, **inside_values(self._inside(trial)))
-        except (JobError, WhetError, subprocess.TimeoutExpired) as error:
-            row = replace(row, failure=str(error))
-        self._rows.append(row)
-        write_rows(self._rows, self._options.out / "runs.csv")  # type: ignore[arg-type]
-        table = markdown(self._rows).encode()
-        write_atomic(self._options.out / "table.md", table)
-        print(_line(row), flush=True)
+            return row
 
-    def _measure(self, client: Client, trial: Trial, folder: Path, row: Row) -> Row:
+        return attempt(row, measure)
+
+    def _measure(self, context: Context, client: Client, trial: Trial, row: Row) -> Row:
         """One run; for a difference, two."""
-        row, cpu_s = self._once(client, trial, folder, row)
+        row, cpu_s = self._once(context, client, trial, row)
         if trial.fewer_tokens is None:
             return row
         fewer = replace(trial, load=replace(trial.load, tokens=trial.fewer_tokens))
-        _, less_s = self._once(client, fewer, folder, row)
+        _, less_s = self._once(context, client, fewer, row)
         chunks = trial.load.requests * (trial.load.tokens - trial.fewer_tokens)
         return replace(row, cpu_us_per_chunk=(cpu_s - less_s) / chunks * 1e6)
 
-    def _once(self, client: Client, trial: Trial, folder: Path, row: Row) -> tuple[Row, float]:
+    def _once(self, context: Context, client: Client, trial: Trial, row: Row) -> tuple[Row, float]:
         load = trial.load
-        shutil.rmtree(folder, ignore_errors=True)
         with paced_server(_pace(trial)) as url:
             reset(url)
-            spent = run_client(
-                client,
-                client.command(url, load, folder),
-                folder,
-                limit_s=self._options.limit_s,
-                memory=trial.table == "speed",
-            )
+            spent = context.run(client, url, load, memory=trial.table == "speed")
             served = truth(url)
-        told = read_answer(client, folder)
+        told = read_answer(client, context.folder)
         chosen = timed(served, told.count)
         true = figures(chosen, client.percentile)
         wrong = told.figures.minus(true)
@@ -211,6 +233,7 @@ class Benchmark:
             counted=told.count,
             schedule_ttft_p50_ms=told.from_schedule[0],
             schedule_ttft_p99_ms=told.from_schedule[1],
+            server_late_p99_ms=server_late_p99_ms(chosen),
             cpu_s=spent.cpu_s,
             total_s=spent.total_s,
             peak_mib=None if spent.peak_bytes is None else spent.peak_bytes / MIB,
@@ -275,18 +298,33 @@ def _pace(trial: Trial) -> Pace:
     return Pace(ttft_s=ttft_s, gap_s=trial.gap_s, tokens=trial.load.tokens)
 
 
-def _line(row: Row) -> str:
+_TOLD: Final = {
+    "ttft_p50_error_ms": "TTFT p50 error ms",
+    "ttft_p99_error_ms": "TTFT p99 error ms",
+    "tpot_p50_error_ms": "TPOT p50 error ms",
+    "e2e_p99_ms": "E2E p99 ms",
+    "true_e2e_p99_ms": "true ms",
+    "expected_e2e_p99_ms": "expected ms",
+    "ks_p": "KS p",
+    "cpu_us_per_chunk": "CPU µs a chunk",
+    "chunks_per_s": "chunks/s",
+    "ttft_p50_ms": "TTFT p50 ms",
+    "tpot_p50_ms": "TPOT p50 ms",
+    "server_late_p99_ms": "server late ms",
+}
+
+
+def _line(row: Run) -> str:
     """One run, for whoever waits."""
-    name = f"{row.table} {row.tool}, gap {row.gap_ms:g} ms, run {row.repeat + 1}"
+    setting = [f"{row.in_flight} in flight"]
+    gap_ms, workers = getattr(row, "gap_ms", None), getattr(row, "workers", None)
+    setting += [] if gap_ms is None else [f"gap {gap_ms:g} ms"]
+    setting += [] if workers is None else [f"{workers} workers"]
+    name = f"{row.table} {row.tool}, {', '.join(setting)}, run {row.repeat + 1}"
     if row.failure is not None:
         return f"{name}: {scrub(row.failure)}"
-    shown = {
-        "TTFT p50 error ms": row.ttft_p50_error_ms,
-        "TPOT p50 error ms": row.tpot_p50_error_ms,
-        "CPU µs a chunk": row.cpu_us_per_chunk,
-        "chunks/s": row.chunks_per_s,
-    }
-    told = [f"{word} {value:.4g}" for word, value in shown.items() if value is not None]
+    known = {word: getattr(row, field, None) for field, word in _TOLD.items()}
+    told = [f"{word} {value:.4g}" for word, value in known.items() if value is not None]
     return f"{name}: " + ", ".join(told)
 
 

@@ -44,8 +44,8 @@ class Loop:
 class Inside:
     """What the loop came to. Errors are the client's figure less the server's.
 
-    ``piece`` is arrival less write of each piece; ``ttft`` counts from the send and from the read;
-    both pair each request with what the server did for that very request.
+    ``piece`` is arrival less write of each piece; ``ttft`` counts from the send and from the
+    server kernel's receipt; both pair each request with what the server did for that very request.
     """
 
     chunks: int

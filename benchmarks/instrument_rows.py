@@ -1,30 +1,50 @@
-"""The rows of the client comparison, and its four tables."""
+"""The rows of the client comparison, one kind a sort of table, and the tables that they make."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
 
 from benchmarks.table import scrub
+from whet.core.store import write_atomic
+
+_DIGITS: Final = 6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
-    """One run of one tool. ``table`` is accuracy, burst, cpu or speed.
+class Run:
+    """What every row has: who ran what, when, and what came of it.
 
-    ``…_error_ms`` is reported less true. The ``inside`` columns are this project's alone: the
-    error of single requests and pieces, and CPU within the timed loop. ``complaint`` is what a tool
-    said that gave figures and then ended in protest; ``failure`` why there are none.
+    ``complaint`` is what a tool said that gave figures and then ended in protest; ``failure`` why
+    there are none.
     """
 
     tool: str
     table: str
     repeat: int
-    gap_ms: float
     in_flight: int
     requests: int
     pieces: int
+    version: str | None = None
+    started_at: str | None = None
+    complaint: str | None = None
+    failure: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row(Run):
+    """One run of accuracy, burst, cpu or speed.
+
+    ``…_error_ms`` is reported less true; ``server_late_p99_ms`` how late the server itself wrote.
+    The ``inside`` columns are this project's alone: the error of single requests and pieces, and
+    CPU within the timed loop.
+    """
+
+    gap_ms: float
     counted: int | None = None
     ttft_p50_ms: float | None = None
     ttft_p99_ms: float | None = None
@@ -40,6 +60,7 @@ class Row:
     tpot_p99_error_ms: float | None = None
     schedule_ttft_p50_ms: float | None = None
     schedule_ttft_p99_ms: float | None = None
+    server_late_p99_ms: float | None = None
     inside_ttft_error_p50_us: float | None = None
     inside_ttft_error_p99_us: float | None = None
     inside_tpot_error_p50_us: float | None = None
@@ -53,75 +74,282 @@ class Row:
     chunks_per_s: float | None = None
     peak_mib: float | None = None
     total_s: float | None = None
-    version: str | None = None
-    started_at: str | None = None
-    complaint: str | None = None
-    failure: str | None = None
 
 
-Column = tuple[str, Callable[[Row], float | None], int]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScheduleRow(Run):
+    """One run against a server that stalls. ``in_flight`` is the cap, 0 for none.
 
-_ERRORS: Final[tuple[Column, ...]] = (
-    ("TTFT p50", lambda row: row.ttft_p50_error_ms, 3),
-    ("TTFT p99", lambda row: row.ttft_p99_error_ms, 3),
-    ("TPOT p50", lambda row: row.tpot_p50_error_ms, 4),
-    ("TPOT p99", lambda row: row.tpot_p99_error_ms, 4),
-    ("one piece, p50 µs", lambda row: row.inside_piece_error_p50_us, 1),
-    ("one piece, p99 µs", lambda row: row.inside_piece_error_p99_us, 1),
+    ``true`` is what the server did, counted from what ``true_from`` names: the schedule that the
+    tool drew and wrote down, or, where it writes none down, the arrivals (open loop only).
+    ``expected`` is the asked schedule simulated: the median of many draws, and for E2E p99 its 5th
+    and 95th percentile. ``queued_e2e_p99_ms`` is vLLM's other figure, shown when asked for.
+    ``cut`` requests are left out by whet as warm-up. ``ks`` tests the gaps of the arrivals.
+    """
+
+    rate_rps: float
+    stall_at_s: float
+    stall_s: float
+    counted: int | None = None
+    ttft_p99_ms: float | None = None
+    ttft_max_ms: float | None = None
+    e2e_p99_ms: float | None = None
+    e2e_max_ms: float | None = None
+    queued_e2e_p99_ms: float | None = None
+    true_from: str | None = None
+    true_ttft_p99_ms: float | None = None
+    true_ttft_max_ms: float | None = None
+    true_e2e_p99_ms: float | None = None
+    true_e2e_max_ms: float | None = None
+    expected_ttft_p99_ms: float | None = None
+    expected_e2e_p99_ms: float | None = None
+    expected_e2e_p99_low_ms: float | None = None
+    expected_e2e_p99_high_ms: float | None = None
+    expected_e2e_max_ms: float | None = None
+    cut: int | None = None
+    arrived_rps: float | None = None
+    ks_statistic: float | None = None
+    ks_p: float | None = None
+    server_late_p99_ms: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScalingRow(Run):
+    """One run of whet with ``workers`` processes against ``servers``.
+
+    ``pace_share`` is the chunks a second over those that the servers' pace allows. ``server_cores``
+    is their CPU over the time between the first arrival and the last write. ``client_cpu_share`` is
+    what whet tells of its own loop; ``client_cpu_s`` is of all its processes, start-up included.
+    """
+
+    workers: int
+    servers: int
+    gap_ms: float
+    chunks_per_s: float | None = None
+    pace_share: float | None = None
+    ttft_p99_error_ms: float | None = None
+    tpot_p99_error_ms: float | None = None
+    server_late_p99_ms: float | None = None
+    server_cores: float | None = None
+    client_cpu_s: float | None = None
+    client_cpu_share: float | None = None
+    loop_lag_p99_ms: float | None = None
+    valid: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgreementRow(Run):
+    """One run against a real vLLM server, in ms; TTFT and E2E count from the send.
+
+    ``reported`` are the tool's own; whet's leave its warm-up out, so the others of it are over all
+    timed requests, as vLLM's are.
+    """
+
+    counted: int | None = None
+    ttft_p50_ms: float | None = None
+    tpot_p50_ms: float | None = None
+    ttft_p99_ms: float | None = None
+    tpot_p99_ms: float | None = None
+    e2e_p50_ms: float | None = None
+    e2e_p99_ms: float | None = None
+    reported_ttft_p50_ms: float | None = None
+    reported_tpot_p50_ms: float | None = None
+    output_tokens_per_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """``leads`` name a line of it; ``columns`` are a name, a value of a row, and its digits."""
+
+    name: str
+    title: str
+    leads: tuple[tuple[str, Callable[[Any], str]], ...]
+    columns: tuple[tuple[str, Callable[[Any], float | None], int], ...]
+
+
+def _of(name: str) -> Callable[[Any], float | None]:
+    return lambda row: getattr(row, name)
+
+
+_PACED: Final = (
+    ("in flight", lambda row: str(row.in_flight)),
+    ("gap ms", lambda row: f"{row.gap_ms:g}"),
 )
-_TABLES: Final[tuple[tuple[str, str, tuple[Column, ...]], ...]] = (
-    ("accuracy", "Reported less true, ms, closed loop", _ERRORS),
-    ("burst", "Reported less true, ms, every request at once", _ERRORS),
-    (
-        "cpu",
-        "CPU of the client for each streamed chunk, µs",
-        (
-            ("whole process tree", lambda row: row.cpu_us_per_chunk, 1),
-            ("within the timed loop", lambda row: row.inside_cpu_us_per_chunk, 1),
+_ERRORS: Final = (
+    ("TTFT p50", _of("ttft_p50_error_ms"), 3),
+    ("TTFT p99", _of("ttft_p99_error_ms"), 3),
+    ("TPOT p50", _of("tpot_p50_error_ms"), 4),
+    ("TPOT p99", _of("tpot_p99_error_ms"), 4),
+    ("one piece, p50 µs", _of("inside_piece_error_p50_us"), 1),
+    ("one piece, p99 µs", _of("inside_piece_error_p99_us"), 1),
+    ("server late, p99 ms", _of("server_late_p99_ms"), 2),
+)
+_TABLES: Final = (
+    Table(
+        name="accuracy",
+        title="Reported less true, ms, closed loop",
+        leads=_PACED,
+        columns=_ERRORS,
+    ),
+    Table(
+        name="burst",
+        title="Reported less true, ms, every request at once",
+        leads=_PACED,
+        columns=_ERRORS,
+    ),
+    Table(
+        name="cpu",
+        title="CPU of the client for each streamed chunk, µs",
+        leads=_PACED,
+        columns=(
+            ("whole process tree", _of("cpu_us_per_chunk"), 1),
+            ("within the timed loop", _of("inside_cpu_us_per_chunk"), 1),
         ),
     ),
-    (
-        "speed",
-        "As fast as it can",
-        (
-            ("chunks/s", lambda row: row.chunks_per_s, 0),
-            ("peak MiB", lambda row: row.peak_mib, 0),
-            ("s in all", lambda row: row.total_s, 1),
+    Table(
+        name="speed",
+        title="As fast as it can",
+        leads=_PACED,
+        columns=(
+            ("chunks/s", _of("chunks_per_s"), 0),
+            ("peak MiB", _of("peak_mib"), 0),
+            ("s in all", _of("total_s"), 1),
+        ),
+    ),
+    Table(
+        name="schedule",
+        title="A server that stalls, Poisson arrivals, ms",
+        leads=(
+            ("in flight", lambda row: f"at most {row.in_flight}" if row.in_flight else "any"),
+            ("stall", lambda row: f"{row.stall_s:g} s at {row.stall_at_s:g} s"),
+        ),
+        columns=(
+            ("TTFT p99", _of("ttft_p99_ms"), 0),
+            ("true", _of("true_ttft_p99_ms"), 0),
+            ("TTFT max", _of("ttft_max_ms"), 0),
+            ("true", _of("true_ttft_max_ms"), 0),
+            ("E2E p99", _of("e2e_p99_ms"), 0),
+            ("true", _of("true_e2e_p99_ms"), 0),
+            ("expected", _of("expected_e2e_p99_ms"), 0),
+            ("E2E max", _of("e2e_max_ms"), 0),
+            ("true", _of("true_e2e_max_ms"), 0),
+            ("E2E p99 with queue, asked for", _of("queued_e2e_p99_ms"), 0),
+            ("cut as warm-up", _of("cut"), 0),
+            ("KS", _of("ks_statistic"), 3),
+            ("p", _of("ks_p"), 2),
+        ),
+    ),
+    Table(
+        name="scaling",
+        title="Client processes",
+        leads=(
+            ("workers", lambda row: str(row.workers)),
+            ("servers", lambda row: str(row.servers)),
+            *_PACED,
+        ),
+        columns=(
+            ("chunks/s", _of("chunks_per_s"), 0),
+            ("of the pace", _of("pace_share"), 3),
+            ("TTFT p99 error ms", _of("ttft_p99_error_ms"), 3),
+            ("TPOT p99 error ms", _of("tpot_p99_error_ms"), 4),
+            ("server late, p99 ms", _of("server_late_p99_ms"), 2),
+            ("server cores", _of("server_cores"), 2),
+            ("client's CPU share", _of("client_cpu_share"), 2),
+            ("loop lag, p99 ms", _of("loop_lag_p99_ms"), 2),
+            ("valid runs", _of("valid"), 2),
+        ),
+    ),
+    Table(
+        name="agreement",
+        title="The same real vLLM server, in turn",
+        leads=(("in flight", lambda row: str(row.in_flight)),),
+        columns=(
+            ("TTFT p50 ms", _of("ttft_p50_ms"), 2),
+            ("TPOT p50 ms", _of("tpot_p50_ms"), 3),
+            ("E2E p50 ms", _of("e2e_p50_ms"), 1),
+            ("TTFT p99 ms", _of("ttft_p99_ms"), 2),
+            ("TPOT p99 ms", _of("tpot_p99_ms"), 3),
+            ("output tokens/s", _of("output_tokens_per_s"), 1),
         ),
     ),
 )
+TABLES: Final = tuple(table.name for table in _TABLES)
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """Four tables, a line a tool and setting: the mean over repeats with its range."""
+def write_runs(rows: Sequence[Run], path: Path) -> None:
+    """One line a row, atomically; a column of another kind of row, or a missing value, is empty."""
+    names = dict.fromkeys(name for row in rows for name in asdict(row))
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(names)
+    for row in rows:
+        told = asdict(row)
+        writer.writerow(_field(told.get(name)) for name in names)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, buffer.getvalue().encode())
+
+
+def _field(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.{_DIGITS}g}"
+    return scrub(value) if isinstance(value, str) else str(value)
+
+
+def markdown(rows: Sequence[Run]) -> str:
+    """The tables, a line a tool and setting: the mean over repeats with its range."""
     parts = []
-    for name, title, columns in _TABLES:
-        chosen = [row for row in rows if row.table == name]
+    for table in _TABLES:
+        chosen = [row for row in rows if row.table == table.name]
         if chosen:
-            parts.append(_table(title, chosen, columns))
+            parts.append(_table(table, chosen))
     return "\n".join(parts)
 
 
-def _table(title: str, rows: Sequence[Row], columns: Sequence[Column]) -> str:
-    lines = [
-        f"**{title}**\n",
-        "| client | in flight | gap ms | runs | " + " | ".join(name for name, *_ in columns) + " |",
-        "|---" * (4 + len(columns)) + "|",
-    ]
-    for key in dict.fromkeys(map(_key, rows)):
-        group = [row for row in rows if _key(row) == key]
+def _table(table: Table, rows: Sequence[Run]) -> str:
+    names = ["client", *(name for name, _ in table.leads), "runs"]
+    names += [name for name, *_ in table.columns]
+    lines = [f"**{table.title}**\n", _line(names), "|---" * len(names) + "|"]
+
+    def key(row: Run) -> tuple[str, ...]:
+        return row.tool, *(of(row) for _, of in table.leads)
+
+    for one in dict.fromkeys(map(key, rows)):
+        group = [row for row in rows if key(row) == one]
         made = [row for row in group if row.failure is None]
-        cells = [_spread([of(row) for row in made], digits) for _, of, digits in columns]
+        cells = [_spread([of(row) for row in made], digits) for _, of, digits in table.columns]
         if not made:
-            cells = [_cell(group[0].failure or ""), *[""] * (len(columns) - 1)]
-        start = [key[0], str(key[1]), f"{key[2]:g}", str(len(made))]
-        lines.append("| " + " | ".join([*start, *cells]) + " |")
+            cells = [_cell(group[0].failure), *[""] * (len(cells) - 1)]
+        lines.append(_line([*one, str(len(made)), *cells]))
+    if table.name == "agreement":
+        lines += _ratios(table, rows)
     said = dict.fromkeys(f"{row.tool}: {_cell(row.complaint)}" for row in rows if row.complaint)
     return "\n".join([*lines, "", *(f"{line}\n" for line in said)])
 
 
-def _key(row: Row) -> tuple[str, int, float]:
-    return row.tool, row.in_flight, row.gap_ms
+def _ratios(table: Table, rows: Sequence[Run]) -> list[str]:
+    """A line a load of whet's figures over the other's, each pair of one repeat."""
+    made = [row for row in rows if row.failure is None]
+    ours = {(row.in_flight, row.repeat): row for row in made if row.tool == "whet"}
+    others = [row for row in made if row.tool != "whet"]
+    lines = []
+    for tool, slots in dict.fromkeys((row.tool, row.in_flight) for row in others):
+        mine = [row for row in others if (row.tool, row.in_flight) == (tool, slots)]
+        pairs = [(ours[slots, r.repeat], r) for r in mine if (slots, r.repeat) in ours]
+        if pairs:
+            values = [[_ratio(of(a), of(b)) for a, b in pairs] for _, of, _ in table.columns]
+            lead = [f"whet ÷ {tool}", *(of(pairs[0][0]) for _, of in table.leads), str(len(pairs))]
+            lines.append(_line([*lead, *(_spread(found, 3) for found in values)]))
+    return lines
+
+
+def _ratio(ours: float | None, theirs: float | None) -> float | None:
+    return ours / theirs if ours is not None and theirs else None
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
 
 
 def _cell(text: str | None) -> str:

@@ -29,7 +29,9 @@ _NOWHERE: Final = "http://127.0.0.1:9"  # AIPerf reads a tokenizer's folder only
 class Load:
     """``requests`` of ``tokens`` pieces after ``warmup`` untimed ones.
 
-    ``burst`` sends every request at once; otherwise ``in_flight`` are kept in flight.
+    ``burst`` sends every request at once; otherwise ``in_flight`` are kept in flight. With
+    ``rate_rps`` they leave at Poisson times instead, and ``in_flight`` caps them, if it is not 0.
+    ``workers`` is of this project alone. ``model`` and ``seed`` are what a real server cares about.
     """
 
     in_flight: int
@@ -38,6 +40,15 @@ class Load:
     warmup: int
     burst: bool = False
     input_tokens: int = 32
+    rate_rps: float | None = None
+    workers: int = 1
+    model: str = MODEL
+    seed: int = 0
+
+    @property
+    def cap(self) -> int | None:
+        """The most that may be in flight, None for no bound."""
+        return None if self.burst or not self.in_flight else self.in_flight
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,13 +99,16 @@ def whet_client(tokenizer: Path) -> Client:
     """This project's ``whet bench``."""
 
     def command(url: str, load: Load, folder: Path) -> list[str]:
-        how = ["--request-rate", "inf"] if load.burst else ["--concurrency", str(load.in_flight)]
+        how = ["--request-rate", "inf"] if load.burst else []
+        how += ["--request-rate", f"{load.rate_rps:g}"] if load.rate_rps else []
+        how += ["--max-concurrency", str(load.cap)] if load.cap else []
+        how += ["--workers", str(load.workers)] if load.workers > 1 else []
         return [
             *(sys.executable, "-m", "whet", "bench", url, "--tokenizer", str(tokenizer), *how),
             *("--num-prompts", str(load.requests), "--num-warmups", str(load.warmup)),
             *("--isl", str(load.input_tokens), "--osl", str(load.tokens)),
             *("--metric-percentiles", "50,99", "--save-result", "-o", str(folder)),
-            *("--result-filename", "whet.json"),
+            *("--result-filename", "whet.json", "--model", load.model, "--seed", str(load.seed)),
         ]
 
     version = (sys.executable, "-c", "import whet; print(whet.__version__)")
@@ -105,15 +119,19 @@ def vllm_client(python: str, tokenizer: Path) -> Client:
     """``vllm bench serve`` by the interpreter that has vLLM."""
 
     def command(url: str, load: Load, folder: Path) -> list[str]:
-        cap = [] if load.burst else ["--max-concurrency", str(load.in_flight)]
+        how = ["--max-concurrency", str(load.cap)] if load.cap else []
+        if load.rate_rps:
+            how += ["--request-rate", f"{load.rate_rps:g}", "--burstiness", "1", "--save-detailed"]
+        metrics = "ttft,tpot,itl,e2el,client_queue_time,e2el_including_client_queue"
         return [
-            *(python, "-P", str(_VLLM), "--backend", "openai", "--base-url", url, *cap),
-            *("--model", MODEL, "--tokenizer", str(tokenizer), "--dataset-name", "random"),
+            *(python, "-P", str(_VLLM), "--backend", "openai", "--base-url", url, *how),
+            *("--model", load.model, "--tokenizer", str(tokenizer), "--dataset-name", "random"),
             *("--random-input-len", str(load.input_tokens)),
             *("--random-output-len", str(load.tokens), "--ignore-eos"),
             *("--num-prompts", str(load.requests), "--num-warmups", str(load.warmup)),
-            *("--ready-check-timeout-sec", "0", "--percentile-metrics", "ttft,tpot,itl,e2el"),
-            *("--metric-percentiles", "50,99", "--save-result", "--disable-tqdm"),
+            *("--ready-check-timeout-sec", "0", "--percentile-metrics", metrics),
+            *("--metric-percentiles", "50,99,100", "--save-result", "--disable-tqdm"),
+            *("--temperature", "0", "--seed", str(load.seed)),
             *("--result-dir", str(folder), "--result-filename", "vllm.json"),
         ]
 
@@ -132,12 +150,15 @@ def guidellm_client(program: str, tokenizer: Path) -> Client:
 
     def command(url: str, load: Load, folder: Path) -> list[str]:
         warm: dict[str, Any] = {"warmup": {"value": load.warmup, "mode": "requests"}}
-        profile = {"kind": "concurrent", "streams": load.in_flight}
+        profile: dict[str, Any] = {"kind": "concurrent", "streams": load.in_flight}
+        if load.rate_rps:
+            cap = {"max_concurrency": load.cap} if load.cap else {}
+            profile = {"kind": "poisson", "rate": [load.rate_rps]} | cap
         if not load.burst and load.warmup:
             profile |= warm
         sent = load.requests + (0 if load.burst else load.warmup)
         lengths = f"prompt_tokens={load.input_tokens},output_tokens={load.tokens}"
-        backend = f"kind=openai_http,target={url},request_format=/v1/completions,model={MODEL}"
+        backend = f"kind=openai_http,target={url},request_format=/v1/completions,model={load.model}"
         return [
             *(program, "run", "--backend", backend, "--profile", json.dumps(profile)),
             *("--constraint", f"kind=max_requests,count={sent}"),
@@ -160,11 +181,14 @@ def aiperf_client(program: str, tokenizer: Path) -> Client:
     """``aiperf profile``, told to believe the server's count of tokens as the others do."""
 
     def command(url: str, load: Load, folder: Path) -> list[str]:
-        warm = ["--warmup-request-count", str(load.warmup)] if load.warmup else []
+        how = ["--warmup-request-count", str(load.warmup)] if load.warmup else []
+        how += ["--concurrency", str(load.in_flight)] if load.in_flight else []
+        if load.rate_rps:
+            how += ["--request-rate", f"{load.rate_rps:g}", "--request-rate-mode", "poisson"]
         return [
-            *(program, "profile", "-m", MODEL, "--url", url, "--endpoint-type", "completions"),
+            *(program, "profile", "-m", load.model, "--url", url, "--endpoint-type", "completions"),
             *("--streaming", "--tokenizer", str(tokenizer), "--use-server-token-count"),
-            *("--concurrency", str(load.in_flight), "--request-count", str(load.requests), *warm),
+            *("--request-count", str(load.requests), *how),
             *("--isl", str(load.input_tokens), "--osl", str(load.tokens)),
             *("--extra-inputs", "ignore_eos:true", "--export-level", "summary", "--ui", "none"),
             *("--no-server-metrics", "--no-gpu-telemetry", "--output-artifact-dir", str(folder)),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
@@ -42,9 +43,13 @@ class Figures:
 
 
 @contextmanager
-def paced_server(pace: Pace) -> Iterator[str]:
-    """A server process of its own; yields its URL. ``JobError`` where it does not start."""
-    command = [sys.executable, "-m", "benchmarks.chunk_server", json.dumps(asdict(pace))]
+def paced_server(pace: Pace, *, shared_port: int = 0) -> Iterator[str]:
+    """A server process of its own; yields its URL. ``JobError`` where it does not start.
+
+    With ``shared_port`` it listens there as well, beside others.
+    """
+    told = json.dumps(asdict(pace))
+    command = [sys.executable, "-m", "benchmarks.chunk_server", told, str(shared_port)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -57,14 +62,33 @@ def paced_server(pace: Pace) -> Iterator[str]:
         process.communicate(timeout=_STOP_S)
 
 
+@contextmanager
+def paced_servers(pace: Pace, count: int) -> Iterator[tuple[str, list[str]]]:
+    """``count`` processes behind one port: its URL, and each process' own for what it tells."""
+    with ExitStack() as stack:
+        holder = stack.enter_context(socket.socket())  # bound and never listening: it takes nothing
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind(("127.0.0.1", 0))
+        port = holder.getsockname()[1]
+        own = [stack.enter_context(paced_server(pace, shared_port=port)) for _ in range(count)]
+        yield f"http://127.0.0.1:{port}", own
+
+
 def reset(url: str) -> None:
     """Forget the requests so far."""
     get_text(url, "/reset")
 
 
-def truth(url: str) -> list[Served]:
-    """Every request since the reset, in the order of reading."""
-    return [Served(**json.loads(line)) for line in get_text(url, "/truth").splitlines()]
+def truth(*urls: str) -> list[Served]:
+    """Every request since the reset, of all processes, in the order of arrival."""
+    lines = [line for url in urls for line in get_text(url, "/truth").splitlines()]
+    return sorted((Served(**json.loads(line)) for line in lines), key=lambda one: one.arrived_ns)
+
+
+def server_cpu_s(*urls: str) -> float:
+    """Seconds of CPU that the server processes have used since they started."""
+    return sum(float(get_text(url, "/cpu")) for url in urls)
 
 
 def timed(served: Sequence[Served], count: int) -> list[Served]:
@@ -82,8 +106,14 @@ def timed(served: Sequence[Served], count: int) -> list[Served]:
 
 
 def ttft_ms(one: Served) -> float | None:
-    """First piece written less request read."""
-    return None if one.first_ns is None else (one.first_ns - one.read_ns) / NS_PER_MS
+    """First piece written less request received by the kernel."""
+    return None if one.first_ns is None else (one.first_ns - one.arrived_ns) / NS_PER_MS
+
+
+def server_late_p99_ms(served: Sequence[Served]) -> float | None:
+    """How late the server itself wrote: p99 over all paced pieces; None where none is paced."""
+    late = percentile([late_ns for one in served for late_ns in one.late_ns], 99)
+    return None if late is None else late / NS_PER_MS
 
 
 def tpot_ms(one: Served) -> float | None:

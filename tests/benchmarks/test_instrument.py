@@ -159,10 +159,12 @@ def test_every_tool_is_told_the_same_load() -> None:
 
 
 def test_true_latencies_by_hand() -> None:
-    one = Served(read_ns=5 * MS, asked=5, first_ns=105 * MS, last_ns=185 * MS, pieces=5)
+    one = Served(
+        arrived_ns=5 * MS, read_ns=7 * MS, asked=5, first_ns=105 * MS, last_ns=185 * MS, pieces=5
+    )
     assert (ttft_ms(one), tpot_ms(one)) == (100.0, 20.0)
     assert tpot_ms(replace(one, pieces=1)) is None
-    unserved = Served(read_ns=5, asked=5)
+    unserved = Served(arrived_ns=5, read_ns=5, asked=5)
     assert (ttft_ms(unserved), tpot_ms(unserved)) == (None, None)
     assert figures([unserved]) == Figures(
         ttft_p50_ms=None, ttft_p99_ms=None, tpot_p50_ms=None, tpot_p99_ms=None
@@ -207,7 +209,7 @@ def test_chunks_a_second_counts_what_was_taken_before_the_last_request() -> None
 
 
 def test_each_piece_is_held_against_its_own_write() -> None:
-    """Two pieces 3 µs and 5 µs late; sent 7 µs before it was read."""
+    """Two pieces 3 µs and 5 µs late; sent 7 µs before it arrived."""
     written = (100 * MS, 120 * MS)
     event = RequestEvent(
         index=0,
@@ -222,7 +224,9 @@ def test_each_piece_is_held_against_its_own_write() -> None:
         finish_reason="length",
         text="".join(f"{at:020d}" for at in written),
     )
-    one = Served(read_ns=7000, asked=2, first_ns=written[0], last_ns=written[1], pieces=2)
+    one = Served(
+        arrived_ns=7000, read_ns=9000, asked=2, first_ns=written[0], last_ns=written[1], pieces=2
+    )
     found = compare([event], [one], cpu_s=8e-6)
     assert (found.chunks, found.cpu_us_per_chunk) == (2, pytest.approx(4.0))
     assert found.piece_error_p50_us == pytest.approx(4.0)
@@ -287,8 +291,8 @@ def test_the_table_is_the_mean_with_its_range_and_tells_failures_and_protests() 
         replace(ROW, table="speed", gap_ms=0.0, chunks_per_s=1234.4),
     ]
     text = markdown(rows)
-    assert "| whet | 32 | 20 | 2 | 0.200 (0.100–0.300) | – | 0.0000 | – | – | – |" in text
-    assert "| peer | 32 | 20 | 0 | cannot read c |  |  |  |  |  |" in text
+    assert "| whet | 32 | 20 | 2 | 0.200 (0.100–0.300) | – | 0.0000 | – | – | – | – |" in text
+    assert "| peer | 32 | 20 | 0 | cannot read c |  |  |  |  |  |  |" in text
     assert "| whet | 32 | 0 | 1 | 1234 | – | – |" in text
     assert "whet: a/b" in text
 
@@ -350,5 +354,10 @@ def _python(program: str) -> list[str]:
 def _served(second: int) -> Served:
     read_ns = second * 1000 * MS
     return Served(
-        read_ns=read_ns, asked=10, first_ns=read_ns + MS, last_ns=read_ns + 10 * MS, pieces=10
+        arrived_ns=read_ns,
+        read_ns=read_ns,
+        asked=10,
+        first_ns=read_ns + MS,
+        last_ns=read_ns + 10 * MS,
+        pieces=10,
     )

@@ -12,7 +12,7 @@ from time import monotonic_ns
 import pytest
 
 from tests.scripted_server import scripted_server
-from whet.client import CompletionCall, StreamClient, run_async
+from whet.client import CompletionCall, StreamClient, run_async, wire
 from whet.client.wire import KernelStamped, Transported, arrival_ns
 from whet.core.records import RequestEvent
 
@@ -44,6 +44,18 @@ def test_a_kernel_stamp_moves_the_arrival_back_by_its_age() -> None:
 def test_without_a_usable_stamp_it_is_now(ancillary: list[tuple[int, int, bytes]]) -> None:
     before_ns = monotonic_ns()
     assert before_ns <= arrival_ns(ancillary) <= monotonic_ns()
+
+
+def test_a_process_that_loses_the_processor_between_the_clocks_reads_them_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Stamped at 100; the first look at the clocks takes 12 ms, the second none."""
+    millisecond = 1_000_000
+    walls = iter([112 * millisecond, 112 * millisecond])
+    monkeypatch.setattr(wire.time, "time_ns", walls.__next__)
+    ticks = iter([7 * millisecond, 19 * millisecond, 19 * millisecond, 19 * millisecond])
+    monkeypatch.setattr(wire, "monotonic_ns", ticks.__next__)
+    assert arrival_ns(stamp(100 * millisecond)) == 7 * millisecond
 
 
 def complete(url: str, call: CompletionCall, *, stall_s: float = 0.0) -> RequestEvent:

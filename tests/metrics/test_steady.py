@@ -12,7 +12,7 @@ from scipy.stats import linregress, t
 
 from whet.core.errors import MeasurementError, UsageError
 from whet.metrics.estimates import Floats
-from whet.metrics.steady import drift, steady_start
+from whet.metrics.steady import ALWAYS_CUT, drift, steady_start
 
 SECOND = 1_000_000_000
 
@@ -95,6 +95,14 @@ def test_a_transient_that_dies_away_is_cut_to_below_the_noise() -> None:
 def test_a_cold_request_is_cut_by_the_minimum_whatever_its_size() -> None:
     values = [1e6, *(10 + noise(300, seed=2))]
     assert steady_start(values, always_cut=1) == steady_start([10.0, *values[1:]], always_cut=1)
+
+
+def test_a_stall_of_the_server_is_no_warm_up() -> None:
+    """Eighty ordinary requests, then forty that wait for the end of a stall of two seconds."""
+    rng = np.random.default_rng(5)
+    series = rng.normal(90, 2, 300)
+    series[80:120] += np.linspace(1900, 0, 40)
+    assert steady_start(list(series)).index == ALWAYS_CUT
 
 
 def test_a_series_that_never_settles_has_no_start() -> None:

@@ -25,6 +25,8 @@ MAX_BODY_BYTES = 128 * 1024 * 1024
 _READ_BYTES: Final = 65536
 _SO_TIMESTAMPNS: Final = 35  # Linux; Python has no name for it
 _TIMESPEC: Final = struct.Struct("@ll")
+_CLOCKS_APART_NS: Final = 5_000
+_CLOCK_READS: Final = 10
 
 
 @dataclass(kw_only=True, slots=True)
@@ -318,12 +320,16 @@ def arrival_ns(ancillary: list[tuple[int, int, bytes]]) -> int:
     """When the kernel received what was just read, on the monotonic clock; now where it says not.
 
     The kernel stamps on the wall clock. Only the age of the stamp is taken from that clock, so a
-    step of it does no harm unless it falls between the arrival and this call; then it is now.
+    step of it does no harm unless it falls between the arrival and this call; then it is now. The
+    two clocks are read again where the process lost the processor between them: the age would be
+    wrong by that.
     """
-    now_ns = monotonic_ns()
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(data) == _TIMESPEC.size:
             seconds, rest = _TIMESPEC.unpack(data)
-            age_ns = time.time_ns() - (seconds * 1_000_000_000 + rest)
-            return now_ns - age_ns if age_ns >= 0 else now_ns
-    return now_ns
+            for _ in range(_CLOCK_READS):
+                now_ns, wall_ns = monotonic_ns(), time.time_ns()
+                if monotonic_ns() - now_ns < _CLOCKS_APART_NS:
+                    break
+            return now_ns - max(0, wall_ns - seconds * 1_000_000_000 - rest)
+    return monotonic_ns()

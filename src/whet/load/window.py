@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -92,10 +92,21 @@ class Window:
         self.exchanges = ()
 
 
-async def run_window(loop: Loop, prepared: Sequence[Any], window: Window) -> None:
-    """Send all, with nothing in the window but the loop and its probe."""
+async def run_window(
+    loop: Loop,
+    prepared: Sequence[Any],
+    window: Window,
+    *,
+    begin: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Send all, with nothing in the window but the loop and its probe.
+
+    ``begin`` returns when the window opens; everything else is ready by then.
+    """
     probe = LagProbe()
     with quiet_interpreter():
+        if begin is not None:
+            await begin()
         probe.start()
         wall_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns()
         try:

@@ -7,8 +7,9 @@ It opens its sockets, says ``READY``, begins at the moment that it is told, and 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -18,6 +19,7 @@ from typing import Any, Final
 from whet.client import StreamClient, run_async
 from whet.core.units import NS_PER_MS
 from whet.load.clock import Alarm
+from whet.load.conversations import Conversations
 from whet.load.turns import SharedTurns
 from whet.load.window import OPENED_BEFORE, LoopPlan, Window, make_loop, run_window
 
@@ -50,7 +52,7 @@ class _Orders:
         self._task = asyncio.current_task()
         self.start: asyncio.Future[int] = self._loop.create_future()
         self._said_ns = 0
-        self._loop.add_reader(pipe.fileno(), self._hear)
+        hear_from(pipe, self._hear)
 
     def _hear(self) -> None:
         try:
@@ -77,6 +79,13 @@ class _Orders:
         self._loop.remove_reader(self._pipe.fileno())
 
 
+def hear_from(pipe: Connection, hear: Callable[[], None]) -> None:
+    """Call ``hear`` when there is a message. libuv takes the blocking from what it watches, and a
+    message may be larger than the pipe."""
+    asyncio.get_running_loop().add_reader(pipe.fileno(), hear)
+    os.set_blocking(pipe.fileno(), True)
+
+
 def work(share: Share, pipe: Connection) -> None:
     """The whole life of a worker process. Ctrl-C is the parent's to hear."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -95,14 +104,19 @@ async def _send(share: Share, pipe: Connection, window: Window) -> None:
         max_connections=share.connections,
     )  # fmt: skip
     async with client:
-        with Alarm() as alarm:
-            await client.open(min(share.connections, OPENED_BEFORE))
-            orders = _Orders(pipe)
-            loop = make_loop(client, share.plan, orders.say_failing, share.turns)
-            pipe.send(READY)
-            loop.started_ns = await orders.start
-            await alarm.until(loop.started_ns)
+        await client.open(min(share.connections, OPENED_BEFORE))
+        orders = _Orders(pipe)
+        loop = make_loop(client, share.plan, orders.say_failing, share.turns)
+        if isinstance(loop, Conversations):
+            loop.prepare(share.prepared)
+
+        async def begin() -> None:
+            with Alarm() as alarm:
+                pipe.send(READY)
+                loop.started_ns = await orders.start
+                await alarm.until(loop.started_ns)
+
         try:
-            await run_window(loop, share.prepared, window)
+            await run_window(loop, share.prepared, window, begin=begin)
         finally:
             orders.close()

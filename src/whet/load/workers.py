@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from time import monotonic_ns
@@ -19,7 +20,7 @@ from whet.core.units import NS_PER_MS, NS_PER_S
 from whet.load.plan import TrialPlan
 from whet.load.turns import SharedTurns
 from whet.load.window import LoopPlan, Window, merge_windows
-from whet.load.worker import FAILING, READY, Share, work
+from whet.load.worker import FAILING, READY, Share, hear_from, work
 
 FULL_SHARE: Final = 0.5
 """Above half of a core a second process is taken: what arrives while one is at work has to wait."""
@@ -93,7 +94,6 @@ class Workers:
 
         Raises ``MeasurementError`` where one ends or does not come up in time.
         """
-        loop = asyncio.get_running_loop()
         for number, share in enumerate(self._shares(prepared)):
             ours, theirs = self._context.Pipe()
             process = self._context.Process(target=work, args=(share, theirs), daemon=True)
@@ -101,7 +101,7 @@ class Workers:
             self._pipes.append(ours)
             await asyncio.to_thread(process.start)
             theirs.close()
-            loop.add_reader(ours.fileno(), self._hear, number)
+            hear_from(ours, partial(self._hear, number))
         try:
             async with asyncio.timeout(_START_LIMIT_S):
                 for _ in self._processes:

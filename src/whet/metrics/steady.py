@@ -55,7 +55,10 @@ def steady_start(values: Sequence[float], *, always_cut: int = ALWAYS_CUT) -> St
     After ``always_cut`` samples, means of batches of 5 are cut from the front until the marginal
     standard error Σ(zⱼ − z̄)² ÷ (b − d)² of the rest is least, d up to half of the b batches (White
     1997; White, Cobb & Spratt 2000). A least value at the end of that half means that the series
-    never settled. A step late in the series leaves d small: ``drift`` sees that one. Raises
+    never settled. A step late in the series leaves d small: ``drift`` sees that one.
+
+    Of what is so cut only the batches at the front that lie outside of the steady ones' range are
+    warm-up: a stall of the server has ordinary requests before it, and stays in the figures. Raises
     ``MeasurementError`` for a value that is not finite.
     """
     if always_cut < 0:
@@ -77,7 +80,14 @@ def steady_start(values: Sequence[float], *, always_cut: int = ALWAYS_CUT) -> St
         return SteadyStart(
             index=None, reason="not steady: the minimum lies at the end of the allowed half"
         )
-    return SteadyStart(index=always_cut + cut * MSER_BATCH)
+    return SteadyStart(index=always_cut + _leading(means, cut) * MSER_BATCH)
+
+
+def _leading(means: Floats, cut: int) -> int:
+    """How many batches from the first one on lie outside of what the steady ones range over."""
+    low, high = means[cut:].min(), means[cut:].max()
+    outside = (means[:cut] < low) | (means[:cut] > high)
+    return cut if outside.all() else int(np.argmin(outside))
 
 
 def drift(

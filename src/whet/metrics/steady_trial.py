@@ -20,14 +20,16 @@ _SERIES: Final[dict[str, Callable[[RequestFigures], float | None]]] = {
 class Steadiness:
     """``trial`` from where its figures are steady; ``cut`` requests came before.
 
-    ``drifts`` are those of TTFT and TPOT over that part, by name. ``reason`` says why nothing was
-    cut where no steady part could be told.
+    ``slowest_cut_ns`` is the longest E2E among these, None where none was answered. ``drifts`` are
+    those of TTFT and TPOT over that part, by name. ``reason`` says why nothing was cut where no
+    steady part could be told.
     """
 
     trial: TrialRecord
     cut: int
     drifts: tuple[tuple[str, Drift], ...]
     reason: str | None
+    slowest_cut_ns: int | None = None
 
 
 def steadiness(trial: TrialRecord) -> Steadiness:
@@ -48,7 +50,15 @@ def steadiness(trial: TrialRecord) -> Steadiness:
     kept = trial if reasons or not starts_ns else _from(trial, max(starts_ns))
     cut = len(trial.requests) - len(kept.requests)
     drifts = tuple((name, _drift(kept, of)) for name, of in _SERIES.items())
-    return Steadiness(trial=kept, cut=cut, drifts=drifts, reason="; ".join(reasons) or None)
+    left = {event.index for event in kept.requests}
+    slowest_ns = max((f.e2e_ns for event, f in answered if event.index not in left), default=None)
+    return Steadiness(
+        trial=kept,
+        cut=cut,
+        drifts=drifts,
+        reason="; ".join(reasons) or None,
+        slowest_cut_ns=slowest_ns,
+    )
 
 
 def _answered(trial: TrialRecord) -> list[tuple[RequestEvent, RequestFigures]]:

@@ -52,7 +52,10 @@ def _steady_parts(trials: Sequence[TrialRecord], console: Console) -> list[Trial
     for found in map(steadiness, trials):
         run = f"run {found.trial.trial + 1}: "
         if found.cut:
-            console.print(Text(f"{run}the first {found.cut} requests were warm-up, left out"))
+            told = f"{run}the first {found.cut} requests were warm-up, left out"
+            if found.slowest_cut_ns is not None:
+                told += f" (slowest E2E {found.slowest_cut_ns / NS_PER_MS:.4g} ms)"
+            console.print(Text(told))
         if found.reason is not None:
             console.print(Text(f"{run}no warm-up was cut ({found.reason})", style="dim"))
         for name, drift in found.drifts:
