@@ -41,6 +41,8 @@ Not equal:
 - Prompts: whet sends token ids, the others text.
 - whet reads JSON when the clock has stopped, the others while it runs: "within the timed loop" is
   without it, "whole process tree" and "s in all" are with it.
+- "bare reads" is ``epoll`` and ``recvmsg`` of the same streams and nothing else, on the same
+  machine (``instrument_floor``): the floor of any client in Python that dates each piece.
 - whet's "one piece" columns pair each piece with its own write; the peers give no such figure.
 - AIPerf believes itself online, so that it takes a tokenizer's folder; its hub's address is dead.
 - vLLM's own client runs without its command, which a CPU build of vLLM breaks: its ``main`` is the
@@ -197,7 +199,10 @@ class Benchmark:
         def measure(row: Row) -> Row:
             row = self._measure(context, client, trial, row)
             if client.name == "whet" and trial.table != "speed":
-                row = replace(row, **inside_values(self._inside(trial)))
+                told = self._alone(trial, "instrument_loop")
+                row = replace(row, **inside_values(inside(told)))
+            if client.name == "whet" and trial.table == "cpu":
+                row = replace(row, bare_us_per_chunk=self._alone(trial, "instrument_floor"))
             return row
 
         return attempt(row, measure)
@@ -244,7 +249,8 @@ class Benchmark:
             row = replace(row, complaint=f"figures of {told.count} of {load.requests} requests")
         return row, spent.cpu_s
 
-    def _inside(self, trial: Trial) -> Inside:
+    def _alone(self, trial: Trial, module: str) -> Any:
+        """What a module of this folder prints of a trial, in a process of its own."""
         load = trial.load
         with paced_server(_pace(trial)) as url:
             loop = Loop(
@@ -255,7 +261,7 @@ class Benchmark:
                 burst=load.burst,
                 warmup=load.warmup,
             )
-            command = [sys.executable, "-m", "benchmarks.instrument_loop", json.dumps(asdict(loop))]
+            command = [sys.executable, "-m", f"benchmarks.{module}", json.dumps(asdict(loop))]
             done = subprocess.run(
                 command,
                 cwd=ROOT,
@@ -265,8 +271,8 @@ class Benchmark:
                 timeout=self._options.limit_s,
             )
         if done.returncode:
-            raise JobError(f"instrument_loop: {last_words(done.stderr)}")
-        return inside(json.loads(done.stdout))
+            raise JobError(f"{module}: {last_words(done.stderr)}")
+        return json.loads(done.stdout)
 
 
 def inside_values(found: Inside) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The same real vLLM server as ``whet bench`` and ``vllm bench serve`` tell it, in turn.
 
-One server (the demo target in 16 bit, without a prefix cache) is measured by one, then by the
+One server (the demo target, float32, without a prefix cache) is measured by one, then by the
 other, and again: closed loops of 1 (32 requests) and of 8 (96), 128 tokens in and 32 out,
 end-of-sequence ignored, temperature 0, prompts of their own for each run (a seed a repeat).
 
@@ -13,6 +13,10 @@ Like for like: TTFT and E2E count from the send, as vLLM counts them; TPOT is (l
 (tokens − 1) of a request in both; medians are over all timed requests. whet's own headline leaves
 out what it takes for warm-up, and stands beside in runs.csv as ``reported``. Not equal: whet sends
 token ids and vLLM text, so the server has a little more to do for vLLM's before its first token.
+
+Client and server share the machine, so a client's own work slows the server that it measures: each
+run is held against the means of the engine's own histograms during that very run. Where a tool
+agrees with these and two tools do not with each other, the server was slower under one of them.
 """
 
 from __future__ import annotations
@@ -30,10 +34,10 @@ import numpy as np
 from benchmarks.instrument_rows import AgreementRow
 from benchmarks.instrument_runs import Context, attempt
 from benchmarks.instrument_tools import Client, Load, read_answer
-from whet.client import get_text
+from whet.client import get_text, scrape
 from whet.core.errors import WhetError
 from whet.core.provenance import now
-from whet.core.records import Variant
+from whet.core.records import Counters, Variant
 from whet.core.spec import EngineSpec
 from whet.demo import pair_paths
 from whet.engines import get_engine
@@ -87,11 +91,11 @@ def vllm_server(log: Path) -> Iterator[str]:
     variant = Variant(
         name="fp16",
         weights="fp16",
-        scheme=None,
+        scheme="16bit",
         model_path=str(pair_paths()[0]),
         speculation=None,
         prefix_cache=False,
-        engine_args=(("max_model_len", 1024), ("enforce_eager", True)),
+        engine_args=(("max_model_len", 1024), ("enforce_eager", True), ("dtype", "float32")),
         env=(("VLLM_CPU_KVCACHE_SPACE", "1"),),
     )
     engine = get_engine("vllm")
@@ -104,7 +108,9 @@ def _measure(
     context: Context, client: Client, url: str, asked: Load
 ) -> Callable[[AgreementRow], AgreementRow]:
     def measure(row: AgreementRow) -> AgreementRow:
+        before = scrape(url)
         spent = context.run(client, url, asked)
+        after = scrape(url)
         answer, told = read_answer(client, context.folder), context.told(client)
         return replace(
             row,
@@ -112,6 +118,8 @@ def _measure(
             counted=told["completed"],
             reported_ttft_p50_ms=answer.figures.ttft_p50_ms,
             reported_tpot_p50_ms=answer.figures.tpot_p50_ms,
+            server_ttft_mean_ms=server_mean_ms("time_to_first_token", before, after),
+            server_tpot_mean_ms=server_mean_ms("request_time_per_output_token", before, after),
             output_tokens_per_s=told["output_throughput"],
             complaint=spent.complaint,
         )
@@ -119,9 +127,23 @@ def _measure(
     return measure
 
 
+def server_mean_ms(name: str, before: Counters, after: Counters) -> float | None:
+    """The engine's own mean of a histogram of seconds between two scrapes."""
+    ends = [
+        (one.get(f"vllm:{name}_seconds_sum"), one.get(f"vllm:{name}_seconds_count"))
+        for one in (before, after)
+    ]
+    (sum_before, count_before), (sum_after, count_after) = ends
+    if sum_after is None or count_after is None:
+        return None
+    count = count_after - (count_before or 0)
+    return (sum_after - (sum_before or 0)) / count * _MS_PER_S if count else None
+
+
 def _medians(told: Mapping[str, Any]) -> dict[str, float]:
     names = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
-    return {f"{ours}_{p}_ms": told[f"{p}_{name}_ms"] for ours, name in names.items() for p in _P}
+    found = {f"{ours}_{p}_ms": told[f"{p}_{name}_ms"] for ours, name in names.items() for p in _P}
+    return found | {f"{name}_mean_ms": told[f"mean_{name}_ms"] for name in ("ttft", "tpot")}
 
 
 def like_for_like(told: Mapping[str, Any]) -> dict[str, float | None]:
@@ -136,8 +158,10 @@ def like_for_like(told: Mapping[str, Any]) -> dict[str, float | None]:
         if tokens is not None and tokens > 1:
             between.append((e2e_s - ttft_s) / (tokens - 1) * _MS_PER_S)
     values = {"ttft": first, "tpot": between, "e2e": whole}
-    return {
+    figures = {
         f"{name}_{p}_ms": float(np.percentile(found, float(p[1:]))) if found else None
         for name, found in values.items()
         for p in _P
     }
+    means = {"ttft_mean_ms": first, "tpot_mean_ms": between}
+    return figures | {name: float(np.mean(of)) if of else None for name, of in means.items()}

@@ -61,7 +61,7 @@ def settings(*, quick: bool, cores: int) -> list[Setting]:
     found = [
         Setting(
             load=Load(
-                in_flight=32, requests=128 if quick else 1024, tokens=tokens, warmup=32,
+                in_flight=32, requests=128 if quick else 3072, tokens=tokens, warmup=32,
             ),
             pace=Pace(tokens=tokens),
             servers=servers,
