@@ -331,5 +331,6 @@ def arrival_ns(ancillary: list[tuple[int, int, bytes]]) -> int:
                 now_ns, wall_ns = monotonic_ns(), time.time_ns()
                 if monotonic_ns() - now_ns < _CLOCKS_APART_NS:
                     break
-            return now_ns - max(0, wall_ns - seconds * 1_000_000_000 - rest)
+            age_ns: int = wall_ns - seconds * 1_000_000_000 - rest
+            return now_ns - max(0, age_ns)
     return monotonic_ns()
