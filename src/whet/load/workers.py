@@ -67,7 +67,7 @@ def choose_workers(plan: TrialPlan, *, cpu_ns: int, wall_ns: int, slots: int) ->
 
 
 class Workers:
-    """Processes for one window. Use as an async context manager: ready inside, gone afterwards."""
+    """Processes for one window: ``start``, ``run``, and ``close`` whatever happens."""
 
     def __init__(self, url: str, model: str, plan: TrialPlan, count: int) -> None:
         """``count`` processes for what ``plan`` asks of the server at ``url``."""
