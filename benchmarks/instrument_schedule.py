@@ -17,8 +17,8 @@ leaves out. Of the schedule about 40 fall into it. That is why there are 600 of 
 - **KS** is of the server's arrivals in the open loop: their gaps against the exponential of the
   asked rate. vLLM stretches its draw so that the last request leaves at requests / rate exactly;
   such gaps lie nearer to the asked exponential than chance allows, so its p is too high.
-- whet leaves out of its percentiles what it takes for warm-up, at most the first half. The stall
-  lies behind that; a stall in the first half may be cut as warm-up, and ``cut`` says how many were.
+- whet leaves out of its percentiles what it takes for warm-up, at most the first half; ``cut`` says
+  how many that were. The stall lies in the first half, where MSER alone would cut it away.
 - No tool warms up here, so that the stall is at the same place for all; a first connection opens
   within the timed requests of the peers.
 - vLLM's E2E "with queue" is its own answer to the cap: a second figure, shown only when asked for.
@@ -75,7 +75,7 @@ class Told:
 
 def settings(*, quick: bool) -> list[tuple[Load, Pace]]:
     """The open run and the one with a cap. A request alone takes 90 ms: 44 a second fit the cap."""
-    requests, at_s, stall_s = (60, 2.0, 0.5) if quick else (600, 18.0, 2.0)
+    requests, at_s, stall_s = (60, 2.0, 0.5) if quick else (600, 9.0, 2.0)
     pace = Pace(ttft_s=0.05, gap_s=0.01, tokens=5, stall_at_s=at_s, stall_s=stall_s)
     load = Load(in_flight=0, requests=requests, tokens=pace.tokens, warmup=0, rate_rps=20.0)
     return [(load, pace), (replace(load, in_flight=_CAP), pace)]

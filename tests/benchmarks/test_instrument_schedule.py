@@ -120,13 +120,16 @@ def test_the_simulated_schedule_by_hand() -> None:
 
 
 def test_a_cap_hides_the_stall_from_p99_of_those_that_count_from_the_send() -> None:
-    """Why there are 600: 4 that show it are less than 1%, the 40 that fall into it are not."""
+    """Why there are 600: 4 that show it are less than 1%, the 40 that fall into it are not.
+
+    It ends within the first half, of which a search for warm-up might take it away.
+    """
     (_, pace), (load, _) = settings(quick=False)
     assert load.rate_rps is not None
     assert load.in_flight / load.requests < 0.01
     assert load.rate_rps * pace.stall_s / load.requests > 0.05
     assert pace.stall_at_s is not None
-    assert pace.stall_at_s > load.requests / load.rate_rps / 2
+    assert pace.stall_at_s + pace.stall_s < load.requests / load.rate_rps / 2
 
 
 def test_tails_of_nothing_are_unknown() -> None:

@@ -108,11 +108,11 @@ def test_the_highest_concurrency_of_a_queue() -> None:
 
 
 def test_the_highest_rate_of_a_queue() -> None:
-    """Below 100 requests a second nobody waits; above it each waits longer than the last."""
-    with queue_server(0.01) as server:
+    """Below 105 requests a second nobody waits; above it each waits longer than the last."""
+    with queue_server(0.0095) as server:
         found = saturate(
-            request(server.url, requests=60, arrivals=Arrivals(kind="constant", rate_rps=1.0)),
-            objective=Objective(bounds=(Bound(metric="ttft", limit_ms=40),), share=0.9),
+            request(server.url, requests=150, arrivals=Arrivals(kind="constant", rate_rps=1.0)),
+            objective=Objective(bounds=(Bound(metric="ttft", limit_ms=60),), share=0.9),
             axis="rate",
             plan=SearchPlan(start=64, lowest=1, limit=512, tolerance=0.2, look_past=0),
             observer=Silent(),
