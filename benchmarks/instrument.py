@@ -64,7 +64,7 @@ from typing import Any, Final
 from benchmarks.chunk_server import Pace
 from benchmarks.instrument_agreement import agreement_rows
 from benchmarks.instrument_loop import Inside, Loop, inside
-from benchmarks.instrument_rows import TABLES, Row, Run, markdown, write_runs
+from benchmarks.instrument_rows import TABLES, Row, Run, markdown
 from benchmarks.instrument_runs import Context, attempt
 from benchmarks.instrument_scaling import scaling_rows
 from benchmarks.instrument_schedule import schedule_rows
@@ -87,7 +87,7 @@ from benchmarks.instrument_truth import (
     truth,
 )
 from benchmarks.jobs import ROOT, JobError, last_words
-from benchmarks.table import scrub
+from benchmarks.table import scrub, write_rows
 from whet.core.errors import WhetError
 from whet.core.provenance import environment, now
 from whet.core.store import write_atomic
@@ -179,7 +179,7 @@ class Benchmark:
         """Each on the disk as soon as it is there."""
         for row in rows:
             self._rows.append(row)
-            write_runs(self._rows, self._options.out / "runs.csv")
+            write_rows(self._rows, self._options.out / "runs.csv")
             write_atomic(self._options.out / "table.md", markdown(self._rows).encode())
             print(_line(row), flush=True)
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks.table import scrub
-from whet.core.store import write_atomic
-
-_DIGITS: Final = 6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -285,27 +279,6 @@ _TABLES: Final = (
     ),
 )
 TABLES: Final = tuple(table.name for table in _TABLES)
-
-
-def write_runs(rows: Sequence[Run], path: Path) -> None:
-    """One line a row, atomically; a column of another kind of row, or a missing value, is empty."""
-    names = dict.fromkeys(name for row in rows for name in asdict(row))
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(names)
-    for row in rows:
-        told = asdict(row)
-        writer.writerow(_field(told.get(name)) for name in names)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, buffer.getvalue().encode())
-
-
-def _field(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.{_DIGITS}g}"
-    return scrub(value) if isinstance(value, str) else str(value)
 
 
 def markdown(rows: Sequence[Run]) -> str:

@@ -6,9 +6,9 @@ import csv
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.jobs import Spent
 from whet.core.records import Distances, DocumentDistance
@@ -157,15 +157,16 @@ def _nll(documents: Sequence[DocumentDistance]) -> list[tuple[float, int]]:
     return [(one.nll, one.tokens) for one in documents]
 
 
-def write_rows(rows: Sequence[Row] | Sequence[PairRow], path: Path) -> None:
-    """One line a row, atomically; a missing value is an empty field."""
+def write_rows(rows: Sequence[Any], path: Path) -> None:
+    """One line a row of any kind, atomically; what a row lacks is an empty field."""
     path.parent.mkdir(parents=True, exist_ok=True)
     buffer = io.StringIO(newline="")
-    kind = type(rows[0]) if rows else Row
+    names = dict.fromkeys(name for row in rows for name in asdict(row))
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(field.name for field in fields(kind))
+    writer.writerow(names)
     for row in rows:
-        writer.writerow(_field(value) for value in asdict(row).values())
+        told = asdict(row)
+        writer.writerow(_field(told.get(name)) for name in names)
     write_atomic(path, buffer.getvalue().encode())
 
 

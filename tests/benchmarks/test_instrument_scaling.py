@@ -6,10 +6,11 @@ import pytest
 from benchmarks import instrument_agreement
 from benchmarks.chunk_server import Pace
 from benchmarks.instrument_agreement import agreement_rows, like_for_like
-from benchmarks.instrument_rows import AgreementRow, ScalingRow, markdown, write_runs
+from benchmarks.instrument_rows import AgreementRow, ScalingRow, markdown
 from benchmarks.instrument_runs import Context
 from benchmarks.instrument_scaling import pace_chunks_per_s, settings
 from benchmarks.instrument_tools import Load, vllm_client, whet_client
+from benchmarks.table import write_rows
 
 from whet.core.errors import EngineError
 
@@ -96,11 +97,11 @@ def test_a_file_of_several_kinds_of_row_has_the_columns_of_all(tmp_path: Path) -
         tool="whet", table="scaling", repeat=0, in_flight=8, requests=96, pieces=32,
         workers=2, servers=1, gap_ms=5.0, valid=True,
     )  # fmt: skip
-    write_runs([AGREEMENT, scaling], tmp_path / "a" / "runs.csv")
+    write_rows([AGREEMENT, scaling], tmp_path / "a" / "runs.csv")
     head, first, second = (tmp_path / "a" / "runs.csv").read_text().splitlines()
     names = head.split(",")
     told = [dict(zip(names, line.split(","), strict=True)) for line in (first, second)]
     assert [one["workers"] for one in told] == ["", "2"]
     assert [one["valid"] for one in told] == ["", "True"]
     assert [one["table"] for one in told] == ["agreement", "scaling"]
-    write_runs([], tmp_path / "none.csv")
+    write_rows([], tmp_path / "none.csv")

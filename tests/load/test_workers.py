@@ -197,6 +197,8 @@ def test_a_number_that_is_given_is_kept_but_for_slots() -> None:
     assert choose_workers(closed(16, workers=3), **idle) == 3
     assert choose_workers(closed(2, workers=3), **idle) == 2
     assert choose_workers(closed(16, workers=3, loop="static"), **idle) == 1
+    few = replace(plan(2, batch_size=0), loop="open", offsets_ns=(0, 0), workers=8)
+    assert choose_workers(few, **idle) == 2  # one without a request would end the window at once
 
 
 def test_a_workload_in_two_processes_is_the_same_traffic() -> None:

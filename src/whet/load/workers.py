@@ -50,9 +50,9 @@ def choose_workers(plan: TrialPlan, *, cpu_ns: int, wall_ns: int, slots: int) ->
     """
     if plan.loop == "static":
         return 1
-    most = min(cores(), plan.batch_size or len(plan.workload.requests))
+    wanted = plan.batch_size or len(plan.workload.requests)
     if plan.workers is not None:
-        return max(1, min(plan.workers, plan.batch_size or plan.workers))
+        return max(1, min(plan.workers, wanted))
     if cpu_ns < _KNOWN_CPU_NS or wall_ns <= 0:
         return 1
     last_ns = plan.offsets_ns[-1] if plan.offsets_ns else 0
@@ -61,9 +61,8 @@ def choose_workers(plan: TrialPlan, *, cpu_ns: int, wall_ns: int, slots: int) ->
         due = sum(request.max_tokens for request in plan.workload.requests)
         share = cpu_ns / max(1, warmed) * due / last_ns
     else:
-        wanted = plan.batch_size or len(plan.workload.requests)
         share = cpu_ns / wall_ns * wanted / max(1, slots)
-    return max(1, min(most, math.ceil(share / FULL_SHARE)))
+    return max(1, min(cores(), wanted, math.ceil(share / FULL_SHARE)))
 
 
 class Workers:
