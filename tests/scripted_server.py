@@ -26,6 +26,7 @@ class Script:
 
     ttft_s: float = 0.0
     gap_s: float = 0.0
+    prefill_s_per_token: float = 0.0  # above 0: a prefill keeps every other stream waiting
     tokens_per_chunk: int = 1
     tokens: int | None = None  # None: the request's max_tokens
     cached_tokens: int | None = None
@@ -49,6 +50,7 @@ class ScriptedServer:
     requests: list[dict[str, Any]] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
     connections: int = 0
+    engine: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -74,6 +76,13 @@ class ScriptedServer:
         if data.get("stream"):
             return await _stream(script, data, out, self)
         return await _answer(script, data, out, chat=path.endswith("chat/completions"))
+
+    async def take_turn(self, script: Script, prompt: int) -> None:
+        """One prefill at a time, as an engine that does not cut it into chunks; 0 waits for it."""
+        if script.prefill_s_per_token:
+            async with self.engine:
+                if prompt:
+                    await asyncio.sleep(prompt * script.prefill_s_per_token)
 
     def _get(self, path: str) -> tuple[int, str, str]:
         if self.script.get_status != 200:
@@ -181,6 +190,7 @@ async def _stream(
     due, sent, fault = loop.time() + script.ttft_s, 0, script.fault
     while sent < tokens and script.fault not in ("empty", "done_only"):
         await asyncio.sleep(max(0.0, due - loop.time()))
+        await server.take_turn(script, 0 if sent else _prompt_tokens(data))
         count = min(script.tokens_per_chunk, tokens - sent)
         if sent > 0 and fault is not None:
             if await _mid_fault(fault, out):

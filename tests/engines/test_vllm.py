@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,9 @@ from tests.engines.conftest import make_variant
 from whet.core.errors import EngineStartError, UsageError
 from whet.core.records import ResolvedEngine, Speculation, Variant
 from whet.core.spec import EngineSpec
-from whet.engines import get_engine, vllm_flags, vllm_limits
+from whet.engines import compatibility_machine, get_engine, vllm_flags
 from whet.engines.vllm import VllmEngine, find_installed, model_name
-from whet.engines.vllm_limits import Installed, limitation, version_tuple
+from whet.engines.vllm_limits import Installed, limitation
 
 CPU = Installed(version="0.32.0", cpu_build=True, arctic=False)
 CUDA = Installed(version="0.29.0", cpu_build=False, arctic=False)
@@ -23,7 +24,8 @@ DRAFT = Speculation(method="draft_model", num_tokens=4, draft_path="/checkpoints
 
 
 @pytest.fixture(autouse=True)
-def _no_real_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_real_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     flags = vllm_flags.shipped_flags() | {"brand-new"}
     monkeypatch.setattr(vllm_flags, "installed_flags", lambda _python: flags)
     for name in ("VLLM_CPU_KVCACHE_SPACE", "VLLM_LOGGING_LEVEL"):
@@ -142,44 +144,62 @@ def speculating(method: str, **options: str) -> Speculation:
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("installed", "changes", "said"),
     [
-        (refused(replace(CPU, version="0.25.1")), "older than 0.26"),
-        (refused(CUDA, gpu=False), "no NVIDIA GPU"),
-        (refused(args=(("quantization", "fp8"),)), "FP8 at load"),
-        (refused(scheme="W8A16"), "W8A16"),
-        (refused(args=(("quantization", "int8_per_channel_weight_only"),)), "changes nothing"),
-        (refused(args=(("attention_backend", "FLASH_ATTN"),)), "ignores"),
-        (refused(speculation=speculating("draft_model")), "model.draft"),
-        (refused(speculation=speculating("suffix")), "arctic-inference"),
-        (refused(speculation=speculating("ngram_gpu")), "CUDA"),
-        (refused(speculation=speculating("ngram", rejection_sample_method="synthetic")), "kills"),
-        (refused(replace(CPU, version="0.33.0"), speculation=speculating("medusa")), "removed"),
+        (replace(CPU, version="0.25.1"), {}, "older than 0.26"),
+        (CUDA, {}, "no NVIDIA GPU"),
+        (CPU, {"speculation": speculating("draft_model")}, "set model.draft"),
     ],
 )
-def test_what_was_seen_to_fail_is_refused(found: str | None, said: str) -> None:
-    assert found is not None
+def test_what_is_not_installed_or_not_given_is_refused(
+    installed: Installed, changes: dict[str, Any], said: str
+) -> None:
+    found = refused(installed, **changes) or ""
     assert said in found
+    assert not found.startswith("not available here")
 
 
 @pytest.mark.parametrize(
-    "found",
+    ("changes", "said"),
     [
-        refused(),
-        refused(speculation=DRAFT),
-        refused(speculation=speculating("ngram")),
-        refused(CUDA, gpu=True, scheme="W8A16"),
-        refused(CUDA, gpu=True, args=(("quantization", "fp8"),)),
-        refused(replace(CPU, version="dev")),
+        ({"args": (("quantization", "fp8"),)}, "FP8 at load"),
+        ({"scheme": "W8A16"}, "W8A16"),
+        ({"scheme": "mixed", "recipe_schemes": ("W4A16", "W8A16")}, "W8A16"),
+        ({"args": (("quantization", "int8_per_channel_weight_only"),)}, "changes nothing"),
+        ({"args": (("--attention-backend", "FLASH_ATTN"),)}, "ignores"),
+        ({"speculation": speculating("suffix")}, "pip install arctic-inference"),
+        ({"speculation": speculating("ngram_gpu")}, "use method ngram"),
+        ({"speculation": speculating("ngram", rejection_sample_method="synthetic")}, "kills"),
     ],
 )
-def test_what_runs_is_not_refused(found: str | None) -> None:
-    assert found is None
+def test_what_was_seen_to_fail_is_refused(changes: dict[str, Any], said: str) -> None:
+    found = refused(**changes) or ""
+    assert found.startswith("not available here: ")
+    assert said in found
 
 
-def test_versions_with_suffixes() -> None:
-    assert version_tuple("0.32.1+cpu") == (0, 32)
-    assert version_tuple("dev") == (0, 0)
+def test_what_a_version_removed_is_refused_from_that_version_on() -> None:
+    medusa = {"speculation": speculating("medusa")}
+    assert refused(CPU, **medusa) is None
+    assert "removed medusa" in (refused(replace(CPU, version="0.33.0"), **medusa) or "")
+    assert "removed medusa" in (refused(replace(CPU, version="dev"), **medusa) or "")
+
+
+@pytest.mark.parametrize(
+    ("installed", "changes"),
+    [
+        (CPU, {}),
+        (CPU, {"speculation": DRAFT}),
+        (CPU, {"speculation": speculating("ngram")}),
+        (CPU, {"args": (("attention_backend", "CPU_ATTN"),)}),
+        (replace(CPU, arctic=True), {"speculation": speculating("suffix")}),
+        (CUDA, {"gpu": True, "scheme": "W8A16"}),
+        (CUDA, {"gpu": True, "args": (("quantization", "fp8"),)}),
+        (replace(CPU, version="dev"), {}),
+    ],
+)
+def test_what_runs_is_not_refused(installed: Installed, changes: dict[str, Any]) -> None:
+    assert refused(installed, **changes) is None
 
 
 def test_an_unknown_engine_is_named_with_its_neighbour() -> None:
@@ -192,12 +212,91 @@ def test_an_unknown_engine_is_named_with_its_neighbour() -> None:
     [
         ({"scheme": "FP8", "recipe_schemes": ("FP8",)}, "FP8_DYNAMIC"),
         ({"args": (("kv_cache_dtype", "fp8"),)}, "FP8 KV cache"),
-        ({"scheme": "mixed", "recipe_schemes": ("W4A16", "W8A16")}, "W8A16"),
     ],
 )
 def test_what_this_kind_of_cpu_cannot_serve_is_said_before_a_start(
     change: dict[str, Any], word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm_limits, "without_avx512", lambda: True)
+    monkeypatch.setattr(compatibility_machine, "without_avx512", lambda: True)
     assert word in (refused(**change) or "")
     assert refused(CUDA, gpu=True, **change) is None
+    monkeypatch.setattr(compatibility_machine, "without_avx512", lambda: False)
+    assert refused(**change) is None
+
+
+def value_of(argv: tuple[str, ...], flag: str) -> str:
+    return argv[argv.index(flag) + 1]
+
+
+ADAPTERS = (("support", "/a/support"), ("sales", "/a/sales"))
+
+
+def test_adapters_are_loaded_at_the_start_with_room_for_all() -> None:
+    argv = resolve(make_variant(loras=ADAPTERS, max_loras=2, lora_rank=8)).argv
+    at = argv.index("--lora-modules")
+    assert argv[at + 1 : at + 3] == ("support=/a/support", "sales=/a/sales")
+    assert "--enable-lora" in argv
+    flags = ("--max-loras", "--max-cpu-loras", "--max-lora-rank")
+    assert [value_of(argv, flag) for flag in flags] == ["2", "2", "8"]
+    assert not [word for word in resolve(make_variant()).argv if "lora" in word]
+
+
+@pytest.mark.parametrize(
+    ("fit", "beside", "known"), [(1, "1", "2"), (None, "2", "2"), (3, "3", "3")]
+)
+def test_adapters_that_do_not_fit_stay_in_the_hosts_memory(
+    fit: int | None, beside: str, known: str
+) -> None:
+    """vLLM refuses ``--max-cpu-loras`` below ``--max-loras``."""
+    argv = resolve(make_variant(loras=ADAPTERS, max_loras=fit)).argv
+    assert (value_of(argv, "--max-loras"), value_of(argv, "--max-cpu-loras")) == (beside, known)
+
+
+@pytest.mark.parametrize(
+    ("rank", "allowed"),
+    [(1, 1), (2, 8), (8, 8), (9, 16), (64, 64), (65, 128), (257, 320), (321, 512), (512, 512)],
+)
+def test_a_rank_is_rounded_up_to_what_vllm_takes(rank: int, allowed: int) -> None:
+    """vLLM 0.32, ``MaxLoRARanks``: 1, 8, 16, 32, 64, 128, 256, 320, 512."""
+    argv = resolve(make_variant(loras=ADAPTERS, lora_rank=rank)).argv
+    assert value_of(argv, "--max-lora-rank") == str(allowed)
+
+
+def test_a_rank_beyond_all_is_left_for_vllm_to_refuse() -> None:
+    argv = resolve(make_variant(loras=ADAPTERS, lora_rank=1024)).argv
+    assert value_of(argv, "--max-lora-rank") == "1024"
+
+
+def test_an_adapters_folder_with_a_comma_is_told_in_json() -> None:
+    argv = resolve(make_variant(loras=(("one", "/a,b/one"),))).argv
+    assert json.loads(value_of(argv, "--lora-modules")) == {"name": "one", "path": "/a,b/one"}
+
+
+def test_the_developer_mode_is_open_while_it_is_measured_whatever_surrounds_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "0")
+    assert dict(resolve(make_variant()).env)["VLLM_SERVER_DEV_MODE"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "model"),
+    [
+        ("eagle", "/heads/eagle", {"model": "/heads/eagle"}),
+        ("eagle3", "org/head", {"model": "org/head"}),
+        ("draft_model", "/run/checkpoints/awq", {"model": "/run/checkpoints/awq"}),
+        ("suffix", None, {}),
+        ("mtp", None, {}),
+    ],
+)
+def test_what_proposes_is_named_where_it_is_a_model(
+    method: str, path: str | None, model: dict[str, str]
+) -> None:
+    """A head, another model's folder, the target's own quantized copy, or nothing."""
+    found = Speculation(method=method, num_tokens=3, draft_path=path)
+    argv = resolve(make_variant(speculation=found)).argv
+    assert json.loads(value_of(argv, "--speculative-config")) == {
+        "method": method,
+        "num_speculative_tokens": 3,
+        **model,
+    }

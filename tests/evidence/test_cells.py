@@ -55,7 +55,7 @@ def test_counters_that_stand_still_contradict_speculation() -> None:
     ("before", "after"),
     [
         (None, counters(drafts=9, accepted=3)),
-        (counters(generated=1), counters(generated=2)),
+        (counters(generated=1), counters(generated=41)),
         (counters(drafts=9, accepted=3), counters(generated=2)),
         (counters(drafts=9, accepted=9), counters(drafts=3, accepted=3)),
     ],
@@ -80,15 +80,15 @@ def test_only_complete_trials_count() -> None:
 
 
 def test_absent_counters_prove_no_speculation_only_beside_living_ones() -> None:
-    assert speculation(trial(counters(generated=1), counters(generated=9)), on=False).outcome == (
+    assert speculation(trial(counters(generated=1), counters(generated=41)), on=False).outcome == (
         "proved"
     )
     assert speculation(trial(counters(), counters()), on=False).outcome == "unproved"
 
 
 def test_drafts_contradict_no_speculation() -> None:
-    moved = trial(counters(generated=1, drafts=1), counters(generated=9, drafts=2))
-    still = trial(counters(generated=1, drafts=1), counters(generated=9, drafts=1))
+    moved = trial(counters(generated=1, drafts=1), counters(generated=41, drafts=2))
+    still = trial(counters(generated=1, drafts=1), counters(generated=41, drafts=1))
     assert speculation(moved, on=False).outcome == "contradicted"
     assert speculation(still, on=False).outcome == "proved"
 
@@ -130,7 +130,9 @@ def test_each_trial_is_held_to_its_own_workload() -> None:
 
 
 def test_no_lookup_contradicts_a_cache_and_proves_its_absence() -> None:
-    still = trial(counters(queries=0, hits=0), counters(queries=0, hits=0))
+    still = trial(
+        counters(queries=0, hits=0, generated=0), counters(queries=0, hits=0, generated=40)
+    )
     moved = trial(counters(queries=0, hits=0), counters(queries=10, hits=0))
     assert cache(still).outcome == "contradicted"
     assert cache(still, on=False).outcome == "proved"
@@ -138,6 +140,6 @@ def test_no_lookup_contradicts_a_cache_and_proves_its_absence() -> None:
 
 
 def test_a_missing_query_counter_proves_nothing_about_a_cache() -> None:
-    silent = trial(counters(generated=1), counters(generated=2))
+    silent = trial(counters(generated=1), counters(generated=41))
     assert cache(silent).outcome == "unproved"
     assert cache(silent, on=False).outcome == "unproved"

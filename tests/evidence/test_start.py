@@ -80,6 +80,8 @@ def test_facts_of_a_whole_log() -> None:
         prefix_cache_enabled=True,
         async_scheduling=None,
         notices=("Enforce eager set, disabling torch.compile and CUDAGraphs",),
+        attention_class="CPUAttentionBackendImpl",
+        eager=True,
     )
 
 
@@ -96,6 +98,7 @@ def test_layers_are_the_targets_not_the_drafts_or_another_ranks() -> None:
     [
         ("Async scheduling not supported with draft_model-based speculative decoding and", False),
         ("Async scheduling is disabled because the V1 model runner does not support it", False),
+        ("Async scheduling is not compatible with x=True and will be disabled.", False),
         ("Asynchronous scheduling is enabled.", True),
         ("nothing of the kind", None),
     ],

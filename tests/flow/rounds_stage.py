@@ -14,7 +14,7 @@ from tests.flow.stage import FakeEngine, FakeServer, tiny_spec
 from tests.metrics.events import steady, trial
 from whet.core.errors import EngineLostError, EngineStartError
 from whet.core.protocols import Server, Silent
-from whet.core.records import CellSummary, QualityRecord, ResolvedEngine, TrialRecord
+from whet.core.records import CellSummary, Declared, QualityRecord, ResolvedEngine, TrialRecord
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.story import run
@@ -25,6 +25,9 @@ VARIANTS: dict[str, Any] = {"fp16": {}, "b": {}, "c": {"prefix_cache": True}}
 AGAIN = "fp16.again"
 FORTH = ["fp16", "b", "c", AGAIN]
 BACK = [AGAIN, "c", "b", "fp16"]
+DECLARED = Declared(
+    version="0.32.0", config=(("model_config.max_model_len", "512"),), cache=(), models=("m",)
+)
 PLAIN_LOG = """vLLM model structure:
 LlamaForCausalLM()(
   (model): LlamaModel()(
@@ -145,6 +148,7 @@ def build_bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     made = Bench()
     monkeypatch.setattr("whet.flow.prepare.get_engine", lambda _name: made.engine)
     monkeypatch.setattr("whet.flow.measure.run_trial", made.run_trial)
+    monkeypatch.setattr("whet.flow.measure.read_declared", lambda _url: DECLARED)
     monkeypatch.setattr("whet.flow.measure.measure_quality", made.measure_quality)
     return made
 

@@ -17,7 +17,7 @@ from tests.flow.rounds_stage import (
 )
 from whet.core.records import ComparisonSet, EngineFacts, StartFacts, Verdict, VerdictSet
 from whet.core.store import RunStore
-from whet.flow.rounds import every_facts, keep_start
+from whet.flow.rounds import every_start, keep_start
 from whet.load import TrialInterrupted
 
 
@@ -129,11 +129,11 @@ def start(port: int) -> StartFacts:
 def test_starts_are_kept_in_order_and_the_newest_under_the_variants_name(tmp_path: Path) -> None:
     root = tmp_path / "run"
     with RunStore.open(root) as store:
-        assert every_facts(store, "v") == ()
+        assert every_start(store, "v") == ()
         for number in range(3):
-            keep_start(store, "v", start(number), facts(str(number)))
+            keep_start(store, "v", start(number), (facts(str(number)), None))
     store = RunStore.read(root)
-    assert [one.version for one in every_facts(store, "v")] == ["0", "1", "2"]
+    assert [one.version for one, _ in every_start(store, "v")] == ["0", "1", "2"]
     assert store.get("starts", "v", StartFacts) == start(2)
     assert store.get("starts", "earlier/v/0", StartFacts) == start(0)
     assert [path.name for path in (root / "starts").glob("*.json")] == ["v.json"]
@@ -144,6 +144,6 @@ def test_a_run_of_before_with_one_start_a_variant_is_read(tmp_path: Path) -> Non
     with RunStore.open(root) as store:
         store.put("starts", "v", start(7))
         store.put("facts", "v", facts("old"))
-        assert [one.version for one in every_facts(store, "v")] == ["old"]
-        keep_start(store, "v", start(8), facts("new"))
-        assert [one.version for one in every_facts(store, "v")] == ["old", "new"]
+        assert [one.version for one, _ in every_start(store, "v")] == ["old"]
+        keep_start(store, "v", start(8), (facts("new"), None))
+        assert [one.version for one, _ in every_start(store, "v")] == ["old", "new"]

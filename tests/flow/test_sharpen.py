@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pydoc_data.topics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +74,39 @@ def test_what_the_reader_noticed_is_said_too(tmp_path: Path) -> None:
         f"the last line of {log} is torn and was left out; nothing else of it is lost",
     )
     assert warnings == [f"small: {done.warnings[0]}"]
+
+
+SMALL = {"method": "rtn", "scheme": "FP8_DYNAMIC", "clip": False}
+
+
+def test_a_recipe_that_only_drafts_is_quantized_too(tmp_path: Path) -> None:
+    """``idle`` is used by nobody."""
+    spec = tiny_spec(
+        tmp_path,
+        recipes={"drafts": SMALL, "serves": SMALL, "idle": SMALL},
+        variants={
+            "fp16": {"speculation": {"draft": "drafts"}},
+            "w8": {"weights": "serves", "speculation": {"draft": "serves"}},
+        },
+    )
+    with RunStore.open(tmp_path / "run") as store:
+        job = prepare(spec, store, Silent(), skip_infeasible=False)
+        quantize_recipes(job)
+        made = {name for name in spec.recipes if store.done("quantized", name)}
+        assert made == {"drafts", "serves"}
+        speculation = job.resolved[0].variant.speculation
+        assert speculation is not None
+        assert (Path(str(speculation.draft_path)) / "model.safetensors").exists()
+
+
+def test_a_variant_that_is_left_out_has_nothing_quantized(tmp_path: Path) -> None:
+    spec = tiny_spec(
+        tmp_path,
+        recipes={"drafts": SMALL},
+        variants={"fp16": {}, "out": {"speculation": {"draft": "drafts"}}},
+    )
+    with RunStore.open(tmp_path / "run") as store:
+        job = prepare(spec, store, Silent(), skip_infeasible=False)
+        kept = tuple(item for item in job.resolved if item.variant.name != "out")
+        quantize_recipes(replace(job, resolved=kept))
+        assert not store.done("quantized", "drafts")

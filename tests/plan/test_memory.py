@@ -16,7 +16,7 @@ from whet.core.records import MemoryPlan, ModelFacts, Variant
 from whet.core.spec import RecipeSpec
 from whet.core.units import GB, GIB
 from whet.plan import Demand, plan_memory, predict_served
-from whet.plan.memory import activation_bytes, kv_bytes_per_token
+from whet.plan.memory import activation_bytes, kv_bytes_per_token, loaded_bytes
 from whet.plan.predict import bits_per_weight
 from whet.plan.settings import read_settings
 
@@ -257,3 +257,10 @@ def test_flags_that_are_no_numbers() -> None:
         plan(variant(max_model_len="long"), device=gpu())
     with pytest.raises(UsageError, match="whole number of GiB, not '4GB'"):
         plan(variant(env={"VLLM_CPU_KVCACHE_SPACE": "4GB"}), device=cpu(), free=GIB)
+
+
+def test_a_pipeline_holds_a_share_of_the_layers_on_each_device() -> None:
+    # Llama-2-7B: 13,476,831,232 bytes and 524,288 bytes of KV a token, over two stages.
+    halves = read_settings(variant(pipeline_parallel_size=2), target=model(), device=gpu())
+    assert loaded_bytes(model(), halves) == 6_738_415_616
+    assert kv_bytes_per_token(model(), halves) == 262_144

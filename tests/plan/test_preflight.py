@@ -207,3 +207,30 @@ def test_on_a_cpu_the_free_memory_is_asked(bench: Bench) -> None:
     bench.device = cpu()
     space = (("VLLM_CPU_KVCACHE_SPACE", "100000"),)
     assert "VLLM_CPU_KVCACHE_SPACE to 1 GiB" in bench.only("memory", env=space)
+
+
+def test_a_variant_may_name_a_draft_of_its_own(bench: Bench) -> None:
+    other = write_tiny_llama(bench.root / "other", seed=2, num_hidden_layers=1)
+    own = replace(SPECULATION, draft_path=str(other))
+    assert bench.check(speculation=own) == ()
+    change(other, "tokenizer_config.json", eos_token="<|start|>")
+    assert "the draft's tokenizer is not" in bench.only("tokenizer", speculation=own)
+    assert bench.check(speculation=SPECULATION) == (), "the spec's own draft is another"
+    (other / "model.safetensors").write_bytes(b"")
+    assert "truncated" in bench.only("weights", speculation=own)
+
+
+def test_a_recipe_that_is_not_made_yet_drafts_with_the_targets_tokenizer(bench: Bench) -> None:
+    change(bench.draft, "tokenizer_config.json", eos_token="<|start|>")
+    own = replace(SPECULATION, draft_path=str(bench.root / "checkpoints" / "awq"))
+    assert bench.check(speculation=own) == ()
+
+
+def test_a_draft_that_must_be_written_needs_room_on_the_disk(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil._ntuple_diskusage(10 * GIB, 10 * GIB, 0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    own = replace(SPECULATION, draft_path=str(bench.root / "checkpoints" / "awq"))
+    (problem,) = bench.check(speculation=own)
+    assert (problem.variant, problem.kind) == (None, "disk")

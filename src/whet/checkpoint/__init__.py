@@ -4,12 +4,14 @@ from whet.checkpoint.facts import read_facts
 from whet.checkpoint.headers import TensorHeader, read_headers
 from whet.checkpoint.identity import hash_weights
 from whet.checkpoint.locate import locate
+from whet.checkpoint.lora import lora_rank
 from whet.checkpoint.tokenizer import tokenizer_difference, tokenizer_identity
 
 __all__ = [
     "TensorHeader",
     "hash_weights",
     "locate",
+    "lora_rank",
     "read_facts",
     "read_headers",
     "tokenizer_difference",

@@ -22,8 +22,10 @@ def check(spec_file: SpecFile = Path("whet.yaml"), output_dir: Output = Path("ru
 
     spec = load_spec(spec_file)
     seen = survey(spec, output_dir / spec.name)
-    kept = feasible(seen, spec, skip=False)
     console = Console()
+    for sentence in seen.advice:
+        console.print(f"! {sentence}", style="yellow", highlight=False, markup=False)
+    kept = feasible(seen, spec, skip=False)
     console.print(f"[green]ok[/green] {spec.name}: {len(kept)} variants on {seen.device.name}")
     for resolved in kept:
         console.print(f"  {resolved.variant.name}", highlight=False, markup=False)

@@ -12,7 +12,7 @@ from whet.core.records import Counters
 
 _SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_SPLIT_LABELS = ("position", "source", "finished_reason")
+_SPLIT_LABELS = ("position", "source", "finished_reason", "running_lora_adapters")
 _LEFT_OUT = ("_bucket", "_created")
 
 
@@ -31,9 +31,10 @@ def scrape(
 def parse_counters(text: str) -> tuple[tuple[str, float], ...]:
     """Samples summed over their labels, sorted by name; what is not exported is absent.
 
-    A sample that carries one of the labels position, source or finished_reason is given once more
-    for each of its values, as ``name{position="0"}``. Histogram buckets and creation times are left
-    out: their sums mean nothing. A value that is not finite counts as absent.
+    A sample that carries one of the labels position, source, finished_reason or
+    running_lora_adapters is given once more for each of its values, as ``name{position="0"}``.
+    Histogram buckets and creation times are left out: their sums mean nothing. A value that is not
+    finite counts as absent.
     """
     sums: defaultdict[str, float] = defaultdict(float)
     for line in text.splitlines():
@@ -56,12 +57,17 @@ def info_label(text: str, name: str, label: str) -> str | None:
 
     None where it is not exported, and where its samples, one an engine, do not all say the same.
     """
-    found = set()
+    return info_labels(text, name).get(label)
+
+
+def info_labels(text: str, name: str) -> dict[str, str]:
+    """Every label of the info metric ``name`` on which all its samples, one an engine, agree."""
+    found: list[set[tuple[str, str]]] = []
     for line in text.splitlines():
         match = _SAMPLE.fullmatch(line.strip())
         if match is not None and match[1] == name:
-            found.add(dict(_LABEL.findall(match[2] or "")).get(label))
-    return found.pop() if len(found) == 1 else None
+            found.append(set(_LABEL.findall(match[2] or "")))
+    return dict(set.intersection(*found)) if found else {}
 
 
 def _number(written: str) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -47,8 +47,17 @@ class Mount:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class _Place:
+    """What the engine is told of a checkpoint: a path or a hub id with its revision."""
+
+    told: str
+    revision: str | None = None
+    mount: Mount | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Deployment:
-    """What the templates print. ``dropped`` is told in a comment."""
+    """What the templates print. ``dropped`` and ``notes`` are told in comments."""
 
     variant: str
     model: str
@@ -58,68 +67,80 @@ class Deployment:
     env: tuple[tuple[str, str], ...]
     mounts: tuple[Mount, ...]
     dropped: tuple[str, ...]
+    notes: tuple[str, ...]
     tensor_parallel: int
 
 
-def plan_deployment(resolved: ResolvedEngine) -> Deployment:
+_Flag = tuple[str, tuple[str, ...]]
+
+
+def plan_deployment(resolved: ResolvedEngine, *, mounted: bool = True) -> Deployment:
     """The same configuration for the official CUDA image.
 
-    A local checkpoint is mounted; a hub snapshot is named by its id and revision and comes from the
-    cache volume, because its files are links that a mount would break.
+    A local checkpoint, draft or adapter is mounted; a hub snapshot is named by its id and revision
+    and comes from the cache volume, because its files are links that a mount would break. Not
+    ``mounted``: the folders of this host, for a plain command.
     """
     variant = resolved.variant
-    model, revision, mounts = _place(variant.model_path, "WHET_MODEL_DIR")
     flags, dropped = _portable(_flags(resolved.argv), on_cpu=resolved.device == "cpu")
+    model = _place(variant.model_path, "WHET_MODEL_DIR", mounted=mounted)
+    places, notes = [model], list[str]()
     if variant.speculation is not None and variant.speculation.draft_path is not None:
-        draft, draft_revision, draft_mounts = _place(
-            variant.speculation.draft_path, "WHET_DRAFT_DIR"
-        )
-        mounts += draft_mounts
-        flags = [_with_draft(flag, draft, draft_revision) for flag in flags]
+        path = variant.speculation.draft_path
+        draft = _place(path, "WHET_DRAFT_DIR", mounted=mounted, prefix="draft-")
+        places.append(draft)
+        flags = [_with_draft(flag, draft) for flag in flags]
+    if variant.loras:
+        adapters = _adapters(variant.loras, mounted=mounted)
+        places += adapters.values()
+        flags = [_with_adapters(flag, adapters) for flag in flags]
+        notes = [
+            f"measured with the adapter {name} at revision {place.revision} of {place.told}; "
+            "the engine fetches the newest"
+            for name, place in adapters.items()
+            if place.revision is not None
+        ]
     env, dropped_env = _portable_env(dict(resolved.env), on_cpu=resolved.device == "cpu")
-    words = tuple(word for name, value in flags for word in _words(name, value))
     parallel = dict(flags).get("tensor-parallel-size")
     return Deployment(
         variant=variant.name,
-        model=model,
-        revision=revision,
+        model=model.told,
+        revision=model.revision,
         served_model_name=resolved.served_model_name,
-        flags=words,
+        flags=tuple(word for flag in flags for word in _words(flag)),
         env=tuple(sorted(env.items())),
-        mounts=tuple(mounts),
+        mounts=tuple(place.mount for place in places if place.mount is not None),
         dropped=tuple(dropped + dropped_env),
-        tensor_parallel=int(parallel) if parallel else 1,
+        notes=tuple(notes),
+        tensor_parallel=int(parallel[0]) if parallel else 1,
     )
 
 
-_Flag = tuple[str, str | None]
-
-
-def _words(name: str, value: str | None) -> tuple[str, ...]:
-    return (f"--{name}",) if value is None else (f"--{name}", value)
+def _words(flag: _Flag) -> tuple[str, ...]:
+    name, values = flag
+    return (f"--{name}", *values)
 
 
 def _flags(argv: tuple[str, ...]) -> list[_Flag]:
-    """(name, value) of every flag in the command; None for a switch."""
-    found: list[_Flag] = []
-    words = list(argv)
-    while words:
-        word = words.pop(0)
+    """(name, values) of every flag in the command; no value for a switch, several for a list."""
+    found: list[tuple[str, list[str]]] = []
+    for word in argv:
         if word.startswith("--"):
-            takes = bool(words) and not words[0].startswith("--")
-            found.append((word[2:], words.pop(0) if takes else None))
-    return found
+            found.append((word[2:], []))
+        elif found:
+            found[-1][1].append(word)
+    return [(name, tuple(values)) for name, values in found]
 
 
 def _portable(flags: list[_Flag], *, on_cpu: bool) -> tuple[list[_Flag], list[str]]:
     kept, dropped = [], []
-    for name, value in flags:
+    for name, values in flags:
         if name in _OURS or name == "served-model-name":
             continue
         if on_cpu and name.removeprefix("no-") in _CPU_FLAGS:
-            dropped.append(" ".join(_words(name, value)))
+            dropped.append(" ".join(_words((name, values))))
         else:
-            kept.append((name, value))
+            kept.append((name, values))
     return kept, dropped
 
 
@@ -135,36 +156,44 @@ def _portable_env(env: dict[str, str], *, on_cpu: bool) -> tuple[dict[str, str],
     return kept, dropped
 
 
-def _place(path: str, variable: str) -> tuple[str, str | None, list[Mount]]:
-    """(what the engine is told, revision, mounts) for a checkpoint's path here."""
+def _place(path: str, variable: str, *, mounted: bool, prefix: str = "") -> _Place:
+    """How the engine is told of a checkpoint's path here."""
     parts = Path(path).parts
     hub = [part for part in parts if part.startswith("models--")]
     if hub and "snapshots" in parts:
         revision = parts[parts.index("snapshots") + 1]
-        return hub[-1].removeprefix("models--").replace("--", "/"), revision, []
-    if not path.startswith("/"):
-        return path, None, []
-    inside = str(_CONTAINER_MODELS / Path(path).name)
-    if variable == "WHET_DRAFT_DIR":
-        inside = str(_CONTAINER_MODELS / f"draft-{Path(path).name}")
-    return inside, None, [Mount(variable=variable, host=path, container=inside)]
+        return _Place(told=hub[-1].removeprefix("models--").replace("--", "/"), revision=revision)
+    if not mounted or not path.startswith("/"):
+        return _Place(told=path)
+    inside = str(_CONTAINER_MODELS / f"{prefix}{Path(path).name}")
+    return _Place(told=inside, mount=Mount(variable=variable, host=path, container=inside))
 
 
-def _with_draft(flag: _Flag, draft: str, revision: str | None) -> _Flag:
-    name, value = flag
-    if name != "speculative-config" or value is None:
+def _adapters(loras: tuple[tuple[str, str], ...], *, mounted: bool) -> dict[str, _Place]:
+    """Adapters by name; a number keeps two folders of one name apart."""
+    return {
+        name: _place(path, f"WHET_LORA_{at}_DIR", mounted=mounted, prefix=f"lora-{at}-")
+        for at, (name, path) in enumerate(loras, start=1)
+    }
+
+
+def _with_draft(flag: _Flag, draft: _Place) -> _Flag:
+    name, values = flag
+    if name != "speculative-config" or not values:
         return flag
-    config = json.loads(value)
-    config["model"] = draft
-    if revision is not None:
-        config["revision"] = revision
-    return name, json.dumps(config)
+    config = json.loads(values[0])
+    config["model"] = draft.told
+    if draft.revision is not None:
+        config["revision"] = draft.revision
+    return name, (json.dumps(config),)
 
 
-def on_host(deployment: Deployment) -> Deployment:
-    """The same with the host's own folders in place of the mounted ones, for ``serve.sh``."""
-    flags, model = deployment.flags, deployment.model
-    for mount in deployment.mounts:
-        flags = tuple(word.replace(mount.container, mount.host) for word in flags)
-        model = mount.host if model == mount.container else model
-    return replace(deployment, flags=flags, model=model)
+def _with_adapters(flag: _Flag, adapters: dict[str, _Place]) -> _Flag:
+    """vLLM reads ``name=path``, and JSON where there is a comma."""
+    if flag[0] != "lora-modules":
+        return flag
+    told = {name: place.told for name, place in adapters.items()}
+    return flag[0], tuple(
+        json.dumps({"name": name, "path": path}) if "," in path else f"{name}={path}"
+        for name, path in told.items()
+    )

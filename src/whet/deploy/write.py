@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from whet.core.records.engine import ResolvedEngine
 from whet.core.store import write_atomic
-from whet.deploy.settings import Deployment, on_host, plan_deployment
+from whet.deploy.settings import Deployment, plan_deployment
 
 IMAGE: Final = "vllm/vllm-openai"
 _RELEASE = re.compile(r"\d+\.\d+(?:\.\d+)?(?:rc\d+|\.post\d+)?")
@@ -34,7 +34,7 @@ def write_deployment(
     plan = plan_deployment(resolved)
     tag = image_tag or _tag(resolved.engine_version)
     compose = _render("compose.yaml.j2", plan, resolved, tag=tag)
-    serve = _render("serve.sh.j2", on_host(plan), resolved, tag=tag)
+    serve = _render("serve.sh.j2", plan_deployment(resolved, mounted=False), resolved, tag=tag)
     write_atomic(folder / "compose.yaml", compose.encode())
     write_atomic(folder / "serve.sh", serve.encode())
     (folder / "serve.sh").chmod(_EXECUTABLE)

@@ -32,6 +32,7 @@ _PERSON_PORT: Final = "8000"
 _CPU_CACHE_CAP_GIB: Final = 4
 _CPU_CACHE_SHARE: Final = 6
 _NGRAM_DEFAULTS: Final = {"prompt_lookup_min": 5, "prompt_lookup_max": 5}
+_LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _QUIET_ENV: Final = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
@@ -39,8 +40,12 @@ _QUIET_ENV: Final = {
     "VLLM_CONFIGURE_LOGGING": "1",
     "VLLM_LOGGING_LEVEL": "INFO",
     "VLLM_LOG_MODEL_INSPECTION": "1",
+    "VLLM_SERVER_DEV_MODE": "1",
 }
-"""No usage statistics; no module taken from the working folder; the logs that evidence reads."""
+"""No usage statistics; no module taken from the working folder; what evidence reads.
+
+The developer mode opens ``/server_info`` on the loopback; a deployment does not have it.
+"""
 
 _AMBIENT_NAMES: Final = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "LD_PRELOAD")
 
@@ -164,10 +169,32 @@ def _server_words(variant: Variant, python: str) -> list[str]:
     words = [caching]
     if variant.speculation is not None:
         words += ["--speculative-config", speculative_config(variant.speculation)]
+    words += _lora_words(variant)
     given = {key.lstrip("-").replace("-", "_") for key, _ in variant.engine_args}
     if "disable_uvicorn_access_log" not in given:
         words.append("--disable-uvicorn-access-log")
     return words + flag_words(variant.engine_args, python=python)
+
+
+def _lora_words(variant: Variant) -> list[str]:
+    if not variant.loras:
+        return []
+    beside, known = variant.max_loras or len(variant.loras), len(variant.loras)
+    words = ["--enable-lora", "--max-loras", str(beside)]
+    words += ["--max-cpu-loras", str(max(beside, known))]  # vLLM refuses fewer than max-loras
+    if variant.lora_rank is not None:
+        words += ["--max-lora-rank", str(_rank_allowed(variant.lora_rank))]
+    return [*words, "--lora-modules", *(_module(name, path) for name, path in variant.loras)]
+
+
+def _module(name: str, path: str) -> str:
+    """``name=path``; vLLM takes a word with a comma for JSON."""
+    return json.dumps({"name": name, "path": path}) if "," in path else f"{name}={path}"
+
+
+def _rank_allowed(rank: int) -> int:
+    """The smallest that vLLM takes for adapters of this rank: 1 or a power of 2 from 8 to 512."""
+    return next((each for each in _LORA_RANKS if each >= rank), rank)
 
 
 def _environment(variant: Variant, device: str) -> dict[str, str]:
@@ -180,7 +207,8 @@ def _environment(variant: Variant, device: str) -> dict[str, str]:
         env["HF_HUB_OFFLINE"] = "1"
     if device == "cpu" and "kv_cache_memory_bytes" not in dict(variant.engine_args):
         env["VLLM_CPU_KVCACHE_SPACE"] = str(_cpu_cache_gib())
-    if device == "cpu" and variant.scheme in ("W4A16", "mixed") and vllm_int4_cpu.without_avx512():
+    four_bits = variant.scheme in ("W4A16", "mixed") or len(paths) > 1  # a draft may have them too
+    if device == "cpu" and four_bits and vllm_int4_cpu.without_avx512():
         env["VLLM_DISABLED_KERNELS"] = vllm_int4_cpu.REPLACED
     return {**env, **_ambient(os.environ), **dict(variant.env)}
 

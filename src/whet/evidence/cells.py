@@ -4,20 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from whet.core.records import Claim, ResolvedEngine, TrialRecord, Verdict, WorkloadFacts
+from whet.core.records import (
+    Claim,
+    ResolvedEngine,
+    Speculation,
+    TrialRecord,
+    Variant,
+    Verdict,
+    WorkloadFacts,
+)
 from whet.evidence.claims import HIT_RATE_MARGIN, claims
-from whet.evidence.dialect import ACCEPTED, COUNTERS_ALIVE, DRAFT_TOKENS, DRAFTS, HITS, QUERIES
+from whet.evidence.dialect import (
+    ACCEPTED,
+    COUNTERS_ALIVE,
+    DRAFT_TOKENS,
+    DRAFTS,
+    HITS,
+    LORA_RUNNING,
+    PROCESS_STARTED,
+    QUERIES,
+)
 
 _Outcome = tuple[str, str, tuple[str, ...]]
+SYNTHETIC_MARGIN = 0.05
+"""A simulated acceptance length may miss the one asked for by this share."""
+PAYS_NOTHING = 1.05
+"""Below this acceptance length a draft's few hits could as well be chance."""
+SEEN_SHARE = 0.75
+"""Counters that saw fewer of the client's tokens than this are not, or not only, its server's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
     """One counter over the complete trials of a cell.
 
-    ``delta`` is None where a scrape is missing, the name is absent or the counter went backwards;
-    ``absent`` is True where the server exports no such name in any scrape.
+    ``delta`` is None where a scrape is missing, the name is absent from one that could have it, the
+    counter went backwards or another process answered the second scrape; ``absent`` is True where
+    the server exports no such name in any scrape.
     """
 
     name: str
@@ -65,12 +90,23 @@ def _judge(
 ) -> _Outcome:
     if not trials:
         return "unproved", "no trial was completed", ()
+    if claim.kind == "batching":
+        return _static(trials)
+    return _other_server(trials) or _counted(claim, resolved.variant, trials, workloads)
+
+
+def _counted(
+    claim: Claim,
+    variant: Variant,
+    trials: Sequence[TrialRecord],
+    workloads: Sequence[WorkloadFacts],
+) -> _Outcome:
     if claim.kind == "speculation":
-        off = resolved.variant.speculation is None
-        return _speculation_off(trials) if off else _speculation_on(trials)
-    if resolved.variant.prefix_cache:
-        return _cache_on(trials, workloads)
-    return _cache_off(trials)
+        found = variant.speculation
+        return _speculation_off(trials) if found is None else _speculation_on(trials, found)
+    if claim.kind == "lora_requests":
+        return _adapters(trials, [name for name, _ in variant.loras])
+    return _cache_on(trials, workloads) if variant.prefix_cache else _cache_off(trials)
 
 
 def change_of(name: str, trials: Iterable[TrialRecord]) -> Change:
@@ -87,8 +123,10 @@ def change_of(name: str, trials: Iterable[TrialRecord]) -> Change:
         before, after = trial.counters_before.get(name), trial.counters_after.get(name)
         found = found or before is not None or after is not None
         quotes.append(f"{_shown(before)} → {_shown(after)}")
-        # A server may export a counter only once it has something to count; gone again is broken.
-        if after is None or after < (before or 0.0):
+        # A server may export a counter only once it has something to count, so its absence is 0
+        # only before the first request; gone again is broken.
+        late = before is None and trial.excluded_warmup > 0
+        if late or after is None or after < (before or 0.0) or _restarted(trial):
             broken = True
             continue
         deltas.append(after - (before or 0.0))
@@ -100,17 +138,39 @@ def change_of(name: str, trials: Iterable[TrialRecord]) -> Change:
     )
 
 
+def _restarted(trial: TrialRecord) -> bool:
+    """Whether the two scrapes of a trial were answered by two processes."""
+    if trial.counters_before is None or trial.counters_after is None:
+        return False
+    before = trial.counters_before.get(PROCESS_STARTED)
+    after = trial.counters_after.get(PROCESS_STARTED)
+    return before is not None and after is not None and before != after
+
+
+def _other_server(trials: Sequence[TrialRecord]) -> _Outcome | None:
+    """Unproved where the counters missed much of what the client got; None where they agree.
+
+    A proxy may spread requests over several servers and hand on the metrics of one.
+    """
+    alive = change_of(COUNTERS_ALIVE, trials)
+    got = sum(event.output_tokens or 0 for trial in trials for event in trial.requests)
+    if alive.delta is None or alive.delta >= SEEN_SHARE * got:
+        return None
+    observed = f"the metrics tell of {alive.delta:,.0f} generated tokens and the client got {got:,}"
+    return "unproved", f"{observed}: another server answered as well", (alive.source,)
+
+
 def _shown(value: float | None) -> str:
     return "absent" if value is None else f"{value:,.0f}"
 
 
 def _unread(*changes: Change) -> _Outcome:
     missing = ", ".join(change.name for change in changes if change.delta is None)
-    observed = f"no data: {missing} is missing, renamed or went backwards"
+    observed = f"no data: {missing} is missing, renamed, went backwards or is another process's"
     return "unproved", observed, tuple(change.source for change in changes)
 
 
-def _speculation_on(trials: Sequence[TrialRecord]) -> _Outcome:
+def _speculation_on(trials: Sequence[TrialRecord], asked: Speculation) -> _Outcome:
     drafts, accepted = change_of(DRAFTS, trials), change_of(ACCEPTED, trials)
     drafted = change_of(DRAFT_TOKENS, trials)
     sources = (drafts.source, drafted.source, accepted.source)
@@ -123,15 +183,36 @@ def _speculation_on(trials: Sequence[TrialRecord]) -> _Outcome:
             f"{drafts.delta:,.0f} drafts and not one token accepted: is the draft's vocabulary "
         )
         return "contradicted", observed + "the target's, id by id?", sources
-    length = 1 + accepted.delta / drafts.delta
-    observed = f"acceptance length {length:.2f} ({accepted.delta:,.0f} tokens accepted in "
-    return "proved", f"{observed}{drafts.delta:,.0f} drafts)", sources
+    word, observed = _accepted(drafts.delta, drafted.delta, accepted.delta, asked)
+    return word, observed, sources
+
+
+def _accepted(
+    drafts: float, drafted: float | None, accepted: float, asked: Speculation
+) -> tuple[str, str]:
+    length = 1 + accepted / drafts
+    observed = f"acceptance length {length:.2f} ({accepted:,.0f} tokens accepted in "
+    observed += f"{drafts:,.0f} drafts)"
+    wanted = dict(asked.options).get("synthetic_acceptance_length")
+    if wanted is not None and abs(length / float(wanted) - 1) > SYNTHETIC_MARGIN:
+        return "contradicted", f"{observed}, where {wanted} was to be simulated"
+    proposed = max(drafted or 0.0, accepted)
+    if proposed > drafts * asked.num_tokens:
+        said = f"{proposed:,.0f} tokens in {drafts:,.0f} drafts"
+        return "contradicted", f"{said} are more than K={asked.num_tokens} allows"
+    simulated = any(key.startswith("synthetic_acceptance") for key, _ in asked.options)
+    if length >= PAYS_NOTHING or simulated:
+        return "proved", observed
+    if asked.draft_path is None:  # without a draft model there is no vocabulary to get wrong
+        return "proved", f"{observed}: it pays nothing"
+    why = "it pays nothing, and a draft with another vocabulary would look the same"
+    return "unproved", f"{observed}: {why}"
 
 
 def _speculation_off(trials: Sequence[TrialRecord]) -> _Outcome:
     drafts, alive = change_of(DRAFTS, trials), change_of(COUNTERS_ALIVE, trials)
-    if alive.delta is None:
-        return _unread(alive)  # without the server's other counters, an absence says nothing
+    if not alive.delta:  # without the server's other counters, an absence says nothing
+        return _unread(alive) if alive.delta is None else _idle(alive)
     if drafts.absent:
         return "proved", "the server exports no speculation counters", (drafts.source, alive.source)
     if drafts.delta is None:
@@ -141,10 +222,70 @@ def _speculation_off(trials: Sequence[TrialRecord]) -> _Outcome:
     return "proved", "no draft was made", (drafts.source,)
 
 
+def _idle(alive: Change) -> _Outcome:
+    return "unproved", "the metrics tell of no token generated in the timed window", (alive.source,)
+
+
+def _adapters(trials: Sequence[TrialRecord], names: Sequence[str]) -> _Outcome:
+    """Every adapter ran in every trial: its gauge holds the time when it last did."""
+    seen: set[str] = set()
+    together, missing, told = 0, set[str](), False
+    for trial in trials:
+        if trial.counters_before is None or trial.counters_after is None:
+            return "unproved", "the metrics were not scraped", ()
+        before = dict(trial.counters_before.values)
+        ran = {
+            name.removeprefix(LORA_RUNNING).removesuffix('"}')
+            for name, value in trial.counters_after.values
+            if name.startswith(LORA_RUNNING) and value > before.get(name, 0.0)
+        }
+        told = told or bool(ran)
+        now = {one for group in ran for one in group.split(",") if one}
+        together = max(together, *(len(group.split(",")) for group in ran), 0)
+        missing |= set(names) - now
+        seen |= now
+    quotes = (
+        f"vllm:lora_requests_info running_lora_adapters: {', '.join(sorted(seen)) or 'none'}",
+    )
+    if not told:
+        return "unproved", "no data: vllm:lora_requests_info tells of no adapter", quotes
+    if missing:
+        return "contradicted", f"no request ran with {', '.join(sorted(missing))}", quotes
+    return "proved", f"{len(names)} adapters ran, up to {together} together", quotes
+
+
+def _static(trials: Sequence[TrialRecord]) -> _Outcome:
+    """The client's own events: what it says of its loop must be what it did."""
+    loops = {trial.loop for trial in trials}
+    said = f"the client: {', '.join(sorted(loops))}"
+    if loops != {"static"}:
+        observed = f"the requests were sent in a loop that is {', '.join(sorted(loops))}"
+        return "contradicted", observed, (said,)
+    early = sum(_sent_early(trial) for trial in trials)
+    if early:
+        observed = f"{early} requests were sent before the batch before theirs had ended"
+        return "contradicted", observed, (said,)
+    return "proved", "each batch was sent when the one before had ended", (said,)
+
+
+def _sent_early(trial: TrialRecord) -> int:
+    """Requests that left before the last of the batch before theirs had ended."""
+    events = sorted(trial.requests, key=lambda event: event.sent_ns)
+    size = max(1, trial.batch_size)
+    batches = [events[at : at + size] for at in range(0, len(events), size)]
+    return sum(
+        event.sent_ns < max(earlier.ended_ns for earlier in before)
+        for before, after in pairwise(batches)
+        for event in after
+    )
+
+
 def _cache_off(trials: Sequence[TrialRecord]) -> _Outcome:
-    queries = change_of(QUERIES, trials)
+    queries, alive = change_of(QUERIES, trials), change_of(COUNTERS_ALIVE, trials)
     if queries.delta is None:
         return _unread(queries)
+    if queries.delta == 0 and not alive.delta:
+        return _unread(alive) if alive.delta is None else _idle(alive)
     if queries.delta > 0:
         observed = f"{queries.delta:,.0f} tokens were looked up in a prefix cache"
         return "contradicted", observed, (queries.source,)
@@ -166,6 +307,9 @@ def _cache_on(trials: Sequence[TrialRecord], workloads: Sequence[WorkloadFacts])
     if rate > bounds.high:
         why = "an earlier trial's entries were hit"
         return "contradicted", f"{observed}: over the bound of {bounds.high:.1%}, so {why}", sources
+    if hits.delta <= 0:
+        why = "the workload cannot hit, so a cache that never does looks the same"
+        return "unproved", f"{observed}: {why}", sources
     return "proved", f"{observed} (bounds {bounds.low:.1%} to {bounds.high:.1%})", sources
 
 

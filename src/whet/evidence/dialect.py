@@ -16,6 +16,13 @@ DRAFT_TOKENS: Final = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED: Final = "vllm:spec_decode_num_accepted_tokens_total"
 QUERIES: Final = "vllm:prefix_cache_queries_total"
 HITS: Final = "vllm:prefix_cache_hits_total"
+LORA_RUNNING: Final = 'vllm:lora_requests_info{running_lora_adapters="'
+"""A gauge of wall-clock seconds, one sample for every set of adapters that ran together.
+
+The set is empty while only the bare model has requests.
+"""
+PROCESS_STARTED: Final = "process_start_time_seconds"
+"""Another value is another process: its counters began anew."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,10 +97,11 @@ KERNELS: Final = {
 NOTICES: Final = (
     r"Cannot use .* backend on CPU",
     r"Async scheduling (?:not supported|is disabled|will be disabled|is not compatible).*",
+    r"CUDAGraphMode\.\w+ is not supported.*; setting cudagraph_mode=.*",
     r"Model Runner V2 (?:does not yet support|requires) .*",
     r"Overriding cudagraph_mode .*",
     r"Enforce eager set.*",
-    r"Kernel JIT compilation during inference.*",
+    r"(?:JIT compilation|autotuning) during inference.*",
     r"MLA is enabled on a non-GPU platform.*",
     r"Your GPU does not have native support for .*",
     r"--block-size .* precluded higher-priority backend.*",
@@ -111,3 +119,6 @@ WEIGHT_FALLBACKS: Final = (
     "Failed to find a kernel",
 )
 """Notices that contradict a claim about weights."""
+
+ASYNC_OFF: Final = r"Async scheduling (?:not supported|is disabled|will be disabled|is not compat)"
+NO_GRAPHS: Final = r"Overriding cudagraph_mode .*to NONE|setting cudagraph_mode=NONE"

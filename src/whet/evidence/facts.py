@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from whet.core.records import EngineFacts
-from whet.evidence.dialect import NOTICES
+from whet.evidence.dialect import ASYNC_OFF, NOTICES
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _PREFIX = re.compile(
@@ -20,7 +20,15 @@ _ATTENTION = re.compile(r"Using (\w+) attention backend")
 _ATTENTION_CLASS = re.compile(r"\(attn\): \w+\(.*backend=(\w+)")
 _PREFIX_CACHING = re.compile(r"Initializing .* engine .*enable_prefix_caching=(True|False)")
 _ASYNC = re.compile(r"[Aa]sync(?:hronous)? scheduling is (enabled|disabled)")
-_ASYNC_OFF = re.compile(r"Async scheduling (?:not supported|will be disabled)")
+_ASYNC_OFF = re.compile(ASYNC_OFF)
+_MODEL_LEN = re.compile(r"Using max model len (\d+)")
+_BATCHED = re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(\d+)")
+_EAGER = re.compile(r"Enforce eager set")
+_GRAPHS = re.compile(r"Graph capturing finished")
+_TP_SIZE = re.compile(r"Linear\(.*\btp_size=(\d+)")
+_FP8_KV = re.compile(r"Using (\w+) data type to store kv cache")
+_LORA = re.compile(r"Loaded new LoRA adapter: name '([^']+)'")
+_EXPERTS = re.compile(r"is assigned as .*\bEP rank \d")
 _STRUCTURE = "vLLM model structure:"
 _GROUP = re.compile(r"^(?P<indent>\s*)\([\d\-, ]+\): (?P<count>\d+) x ")
 _LAYER = re.compile(r"^(?P<indent>\s*)\([^)]+\): (?P<cls>\w+)\((?P<inside>.*)$")
@@ -36,7 +44,6 @@ def read_engine_facts(engine: str, log: str) -> EngineFacts:
     lines = list(_lines(log)) if engine == "vllm" else []
     texts = [text for _, text in lines]
     quantized, unquantized = _count_layers(lines)
-    tokens = _first(_KV_TOKENS, texts)
     caching = _first(_PREFIX_CACHING, texts)
     return EngineFacts(
         version=_first(_VERSION, texts),
@@ -44,11 +51,27 @@ def read_engine_facts(engine: str, log: str) -> EngineFacts:
         quantized_layers=quantized,
         unquantized_layers=unquantized,
         attention_backend=_first(_ATTENTION, texts) or _first(_ATTENTION_CLASS, texts),
-        kv_cache_tokens=None if tokens is None else int(tokens.replace(",", "")),
+        kv_cache_tokens=_number(_first(_KV_TOKENS, texts)),
         prefix_cache_enabled=None if caching is None else caching == "True",
         async_scheduling=_async(texts),
-        notices=tuple(dict.fromkeys(text for text in texts if _NOTICE.search(text))),
+        notices=read_notices(engine, log),
+        attention_class=_first(_ATTENTION_CLASS, texts),
+        max_model_len=_number(_first(_MODEL_LEN, texts)),
+        batched_tokens=_number(_first(_BATCHED, texts)),
+        eager=_told(_EAGER, texts),
+        graphs_captured=_told(_GRAPHS, texts),
+        tensor_parallel=_number(_first(_TP_SIZE, texts)),
+        # The layers' CompressedTensorsKVCacheMethod says nothing: every such checkpoint has it.
+        kv_cache_dtype=_first(_FP8_KV, texts),
+        expert_parallel=_told(_EXPERTS, texts),
+        loras=tuple(dict.fromkeys(m[1] for text in texts if (m := _LORA.search(text)))),
     )
+
+
+def read_notices(engine: str, log: str) -> tuple[str, ...]:
+    """The lines that say that something runs otherwise than asked, or slower, each once."""
+    texts = (text for _, text in _lines(log)) if engine == "vllm" else ()
+    return tuple(dict.fromkeys(text for text in texts if _NOTICE.search(text)))
 
 
 def _lines(log: str) -> Iterator[tuple[str, str]]:
@@ -61,6 +84,15 @@ def _lines(log: str) -> Iterator[tuple[str, str]]:
 
 def _first(pattern: re.Pattern[str], texts: Iterable[str]) -> str | None:
     return next((match[1] for text in texts if (match := pattern.search(text))), None)
+
+
+def _number(written: str | None) -> int | None:
+    return None if written is None else int(written.replace(",", ""))
+
+
+def _told(pattern: re.Pattern[str], texts: Iterable[str]) -> bool | None:
+    """True where the log says so; silence is None, because it proves nothing."""
+    return True if any(pattern.search(text) for text in texts) else None
 
 
 def _kernels(texts: Iterable[str]) -> tuple[str, ...]:

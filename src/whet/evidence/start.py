@@ -2,34 +2,65 @@
 
 from __future__ import annotations
 
-from whet.core.records import Claim, EngineFacts, ResolvedEngine, Verdict
-from whet.evidence.claims import UNQUANTIZED, claims
+from whet.core.records import Claim, Declared, EngineFacts, ResolvedEngine, Verdict
+from whet.evidence.claims import UNQUANTIZED, claims, served_scheme
 from whet.evidence.dialect import KERNELS, WEIGHT_FALLBACKS
+from whet.evidence.levers import JUDGES, NOTHING, Outcome, Start
 
-_Outcome = tuple[str, str, tuple[str, ...]]
 
+def judge_start(
+    resolved: ResolvedEngine, facts: EngineFacts, declared: Declared | None = None
+) -> tuple[Verdict, ...]:
+    """A verdict on each claim of the start, and one on the prefix cache where it is contradicted.
 
-def judge_start(resolved: ResolvedEngine, facts: EngineFacts) -> tuple[Verdict, ...]:
-    """A verdict on the weights, and one on the prefix cache where the log contradicts the variant.
-
-    A silent log leaves a claim unproved; it never proves one.
+    ``declared`` is what the endpoints said, None for a run of before they were asked: of such a
+    run a lever that only they could prove has no verdict. Silence leaves a claim unproved; it never
+    proves one.
     """
     variant = resolved.variant
+    start = Start(resolved=resolved, facts=facts, declared=declared or NOTHING)
     verdicts = []
     for claim in claims(variant):
         if claim.kind == "weights":
-            judge = _unquantized if variant.scheme in UNQUANTIZED else _quantized
-            verdicts.append(_verdict(resolved, claim, judge(variant.scheme, facts)))
-        elif claim.kind == "prefix_cache" and facts.prefix_cache_enabled is (
-            not variant.prefix_cache
-        ):
-            line = f"enable_prefix_caching={facts.prefix_cache_enabled}"
-            said = f"the engine started with {line}"
-            verdicts.append(_verdict(resolved, claim, ("contradicted", said, (line,))))
+            scheme = served_scheme(variant)
+            drafts = variant.speculation is not None and variant.speculation.draft_path is not None
+            outcome = (
+                _unquantized(facts, drafts=drafts)
+                if scheme in UNQUANTIZED
+                else _quantized(scheme, facts)
+            )
+            verdicts.append(_verdict(resolved, claim, outcome))
+        elif claim.kind in JUDGES:
+            outcome = JUDGES[claim.kind](start)
+            if declared is not None or outcome[0] != "unproved":
+                verdicts.append(_verdict(resolved, claim, outcome))
+        elif claim.kind == "prefix_cache":
+            verdicts += _cache_refused(claim, start)
     return tuple(verdicts)
 
 
-def _verdict(resolved: ResolvedEngine, claim: Claim, outcome: _Outcome) -> Verdict:
+def _cache_refused(claim: Claim, start: Start) -> list[Verdict]:
+    """Counters judge the cache in every cell; a start that says otherwise settles it at once."""
+    wanted, facts = start.variant.prefix_cache, start.facts
+    label = dict(start.declared.cache).get("enable_prefix_caching")
+    setting = start.declared.setting("cache_config.enable_prefix_caching")
+    seen = {
+        f"enable_prefix_caching={facts.prefix_cache_enabled}": facts.prefix_cache_enabled,
+        f'vllm:cache_config_info enable_prefix_caching="{label}"': None
+        if label is None
+        else label == "True",
+        f"/server_info cache_config.enable_prefix_caching {setting}": None
+        if setting is None
+        else setting.lower() == "true",
+    }
+    wrong = tuple(line for line, value in seen.items() if value is (not wanted))
+    if not wrong:
+        return []
+    said = f"the engine started with {wrong[0]}"
+    return [_verdict(start.resolved, claim, ("contradicted", said, wrong))]
+
+
+def _verdict(resolved: ResolvedEngine, claim: Claim, outcome: Outcome) -> Verdict:
     word, observed, sources = outcome
     return Verdict(
         variant=resolved.variant.name,
@@ -45,8 +76,9 @@ def _layers(facts: EngineFacts) -> str:
     return f"{facts.quantized_layers} layers with quant=, {facts.unquantized_layers} linear without"
 
 
-def _unquantized(_scheme: str, facts: EngineFacts) -> _Outcome:
-    if facts.weight_kernels:
+def _unquantized(facts: EngineFacts, *, drafts: bool) -> Outcome:
+    """The layers are the target's; with a draft, a kernel that is named may be the draft's."""
+    if facts.weight_kernels and not drafts:
         named = ", ".join(facts.weight_kernels)
         return "contradicted", f"a kernel for quantized weights runs: {named}", facts.weight_kernels
     if facts.quantized_layers is None:
@@ -58,7 +90,7 @@ def _unquantized(_scheme: str, facts: EngineFacts) -> _Outcome:
     return "proved", f"no quantized layer: {_layers(facts)}", (_layers(facts),)
 
 
-def _quantized(scheme: str, facts: EngineFacts) -> _Outcome:
+def _quantized(scheme: str, facts: EngineFacts) -> Outcome:
     fell_back = tuple(n for n in facts.notices if any(word in n for word in WEIGHT_FALLBACKS))
     if fell_back:
         return "contradicted", f"the engine fell back: {fell_back[0]}", fell_back
@@ -67,7 +99,7 @@ def _quantized(scheme: str, facts: EngineFacts) -> _Outcome:
     return _kernels(scheme, facts)
 
 
-def _kernels(scheme: str, facts: EngineFacts) -> _Outcome:
+def _kernels(scheme: str, facts: EngineFacts) -> Outcome:
     known = KERNELS.get(scheme)
     named = {line.split(" ", 1)[0]: line for line in facts.weight_kernels}
     if known is not None and (slow := [named[k] for k in sorted(named.keys() & known.fallback)]):
@@ -77,6 +109,8 @@ def _kernels(scheme: str, facts: EngineFacts) -> _Outcome:
     if not named:
         return "unproved", "the log names no kernel for quantized weights", (_layers(facts),)
     right = tuple(line for k, line in named.items() if known is None or k in known.native)
+    if scheme != "mixed" and facts.quantized_layers < (facts.unquantized_layers or 0):
+        return "unproved", f"most of the model is not quantized: {_layers(facts)}", tuple(right)
     if not right:
         unknown = ", ".join(facts.weight_kernels)
         return "unproved", f"no kernel known for {scheme} is named: {unknown}", facts.weight_kernels

@@ -11,14 +11,20 @@ from whet.core.records import (
     ComparisonSet,
     Decision,
     Excluded,
+    FactorialView,
+    LeverCosts,
     QualityRecord,
     ResolvedEngine,
     VerdictSet,
 )
 from whet.core.store import RunStore, write_json
 from whet.decide import DecisionInputs, TierInputs, decide
+from whet.decide.admit import admit
+from whet.decide.factorial import factorial
+from whet.decide.ratios import Ruler
 from whet.deploy import write_deployment
-from whet.flow.findings import Kept, find, keep_cells, read_kept
+from whet.flow.costs import lever_costs
+from whet.flow.findings import Findings, Kept, find, keep_cells, read_kept
 from whet.flow.job import Job
 
 
@@ -36,6 +42,9 @@ def conclude(job: Job) -> Decision:
         job.store.put("verdicts", name, VerdictSet(variant=name, verdicts=tuple(verdicts)))
     compared = ComparisonSet(comparisons=findings.comparisons, noise_floor=findings.noise)
     job.store.put("comparisons", "all", compared)
+    costs = lever_costs(kept, findings.cells)
+    job.store.put("costs", "all", LeverCosts(costs=costs))
+    job.store.put("factorial", "all", _factorial(kept, findings))
     decision = decide_over([job.store])
     job.store.put("decision", "decision", decision)
     write_json(job.store.path("decision.json"), decision)
@@ -60,7 +69,7 @@ def decide_over(stores: Sequence[RunStore]) -> Decision:
     decision = decide(
         DecisionInputs(
             baseline=first.baseline,
-            tiers=[_tier_inputs(kept) for kept in runs],
+            tiers=[_tier_inputs(kept, find(kept)) for kept in runs],
             objective=first.objective,
             twins={name: twin for kept in runs for name, twin in twins(kept.resolved).items()},
         )
@@ -83,8 +92,18 @@ def twins(resolved: dict[str, ResolvedEngine]) -> dict[str, str]:
     return found
 
 
-def _tier_inputs(kept: Kept) -> TierInputs:
-    findings = find(kept)
+def _factorial(kept: Kept, findings: Findings) -> FactorialView:
+    """What each lever brings alone and in company, over the cells that count."""
+    counted, _ = admit(_tier_inputs(kept, findings))
+    return factorial(
+        [item.cell for item in counted],
+        [item.variant for item in kept.resolved.values()],
+        baseline=kept.spec.baseline,
+        ruler=Ruler(comparisons=findings.comparisons, noise_floor=findings.noise),
+    )
+
+
+def _tier_inputs(kept: Kept, findings: Findings) -> TierInputs:
     return TierInputs(
         tier=kept.tier,
         cells=findings.cells,

@@ -25,7 +25,7 @@ from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.evidence import judge_cell, judge_start
 from whet.flow.job import cell_key
-from whet.flow.rounds import every_facts
+from whet.flow.rounds import Said, every_start
 from whet.flow.traffic import workload_key
 from whet.metrics import CellContext, compare, summarise
 from whet.metrics.compare import noise_floors
@@ -40,6 +40,12 @@ _SAME_IN_EVERY_START: Final = (
     "attention_backend",
     "prefix_cache_enabled",
     "async_scheduling",
+    "max_model_len",
+    "batched_tokens",
+    "graphs_captured",
+    "tensor_parallel",
+    "kv_cache_dtype",
+    "loras",
 )
 
 T = TypeVar("T")
@@ -151,23 +157,25 @@ def _workloads(kept: Kept, size: int) -> list[WorkloadFacts]:
 
 
 def _verdicts(kept: Kept, name: str) -> Iterable[Verdict]:
-    yield from judge_starts(kept.resolved[name], every_facts(kept.store, name))
+    yield from judge_starts(kept.resolved[name], every_start(kept.store, name))
     for size in kept.spec.load.batch_sizes:
         trials, workloads = kept.trials.get((name, size)), _workloads(kept, size)
         if trials and workloads:
             yield from judge_cell(kept.resolved[name], trials, workloads)
 
 
-def judge_starts(resolved: ResolvedEngine, starts: Sequence[EngineFacts]) -> Iterator[Verdict]:
+def judge_starts(resolved: ResolvedEngine, starts: Sequence[Said]) -> Iterator[Verdict]:
     """A verdict on each claim over every start of a variant's server: it has to hold in each.
 
     The worst one counts. What the starts said differently is told with the first verdict.
     """
     by_claim: dict[str, list[Verdict]] = defaultdict(list)
-    for facts in starts:
-        for verdict in judge_start(resolved, facts):
+    for facts, declared in starts:
+        for verdict in judge_start(resolved, facts, declared):
             by_claim[verdict.claim.kind].append(verdict)
-    unlike = "".join(f"; the starts differ in {words}" for words in _differences(starts))
+    unlike = "".join(
+        f"; the starts differ in {words}" for words in _differences([facts for facts, _ in starts])
+    )
     for verdicts in by_claim.values():
         worst = max(verdicts, key=lambda verdict: _OUTCOMES.index(verdict.outcome))
         alike = sum(verdict.outcome == worst.outcome for verdict in verdicts)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 
+from whet.client.declared import read_declared
 from whet.core.errors import EngineLostError, EngineStartError, MeasurementError
 from whet.core.names import REPEAT_SUFFIX
 from whet.core.protocols import Server
-from whet.core.records import QualityRecord, ResolvedEngine, TrialRecord
+from whet.core.records import QualityRecord, ResolvedEngine, TrialNotices, TrialRecord
 from whet.core.units import human_duration
-from whet.evidence import read_engine_facts
+from whet.evidence import read_engine_facts, read_notices
 from whet.flow.findings import keep_cells, read_kept
+from whet.flow.head_of_line import measure_head_of_line, wants_head_of_line
 from whet.flow.job import Job, cells_of, trial_key
 from whet.flow.rounds import keep_start, rounds_of
 from whet.flow.traffic import trial_plan
@@ -30,10 +32,11 @@ class _Visit:
     title: str
     trials: list[tuple[int, int]]
     quality: bool
+    head_of_line: bool
     of: int
 
     def __bool__(self) -> bool:
-        return bool(self.trials) or self.quality
+        return bool(self.trials) or self.quality or self.head_of_line
 
 
 def measure_all(job: Job) -> None:
@@ -54,6 +57,7 @@ def measure_all(job: Job) -> None:
                 title=name + title,
                 trials=[c for c in cells if not job.store.done("trials", trial_key(name, *c))],
                 quality=number == 0 and not repeat and not job.store.done("quality", name),
+                head_of_line=number == 0 and wants_head_of_line(job, resolved),
                 of=len(cells),
             )
             if todo and lives[name]:
@@ -85,10 +89,14 @@ def _session(job: Job, todo: _Visit) -> None:
     name = resolved.variant.name
     log = store.path("logs", f"{name}.log")
     with job.engine.serve(resolved, log=log) as server:
-        keep_start(store, name, server.start, read_engine_facts(resolved.engine, server.log_text()))
+        said = read_engine_facts(resolved.engine, server.log_text())
+        keep_start(store, name, server.start, (said, read_declared(server.base_url)))
         job.observer.note(f"ready in {human_duration(server.start.ready_s)}")
         try:
             _load(job, server, todo)
+            if todo.head_of_line:
+                todo.head_of_line = False
+                measure_head_of_line(job, server, resolved)
             if todo.quality:
                 todo.quality = False
                 _quality(job, resolved, server)
@@ -108,6 +116,7 @@ def _load(job: Job, server: Server, todo: _Visit) -> None:
         warmed.add(batch_size)
         plan = trial_plan(job, todo.resolved, batch_size, trial, warm=warm, first=len(warmed) == 1)
         del todo.trials[0]
+        before = len(server.log_text())
         try:
             record = run_trial(
                 server.base_url,
@@ -120,6 +129,7 @@ def _load(job: Job, server: Server, todo: _Visit) -> None:
             _keep(job, error.record)
             raise
         _keep(job, record)
+        _keep_notices(job, record, read_notices(todo.resolved.engine, server.log_text()[before:]))
 
 
 def _keep(job: Job, record: TrialRecord) -> None:
@@ -128,6 +138,15 @@ def _keep(job: Job, record: TrialRecord) -> None:
     job.store.put("trials", key, record, status="complete" if usable else "failed")
     if not usable:
         job.observer.warn(f"{key}: {record.failure or record.health.reason}")
+
+
+def _keep_notices(job: Job, record: TrialRecord, notices: tuple[str, ...]) -> None:
+    """What the engine had to say while the trial ran: a kernel compiled late, for one."""
+    key = trial_key(record.variant, record.batch_size, record.trial)
+    said = TrialNotices(
+        variant=record.variant, batch_size=record.batch_size, trial=record.trial, notices=notices
+    )
+    job.store.put("notices", key, said)
 
 
 def _quality(job: Job, resolved: ResolvedEngine, server: Server) -> None:

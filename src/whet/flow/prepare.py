@@ -10,16 +10,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from whet.checkpoint import locate, read_facts
+from whet.checkpoint import locate, lora_rank, read_facts
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.protocols import Engine, Observer
 from whet.core.provenance import Device, environment, find_device
 from whet.core.records import ModelFacts, ResolvedEngine, Speculation, Variant
 from whet.core.redact import public_env
-from whet.core.spec import SIXTEEN_BIT, Spec, VariantSpec
+from whet.core.spec import PRESETS, SIXTEEN_BIT, Spec, SpeculationSpec, VariantSpec
 from whet.core.store import RunStore, write_json
 from whet.demo import write_inputs
 from whet.engines import get_engine
+from whet.flow.advice import advice_of
 from whet.flow.job import Inputs, Job
 from whet.plan import Problem, preflight
 
@@ -28,7 +29,10 @@ _FIXED_ON_RESUME = ("model", "recipes", "engine", "workload", "load", "quality",
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Survey:
-    """What a spec comes to on this machine, before anything is written or started."""
+    """What a spec comes to on this machine, before anything is written or started.
+
+    ``advice`` is what would run and could run better; it stops nothing.
+    """
 
     engine: Engine
     device: Device
@@ -36,6 +40,7 @@ class Survey:
     draft: ModelFacts | None
     resolved: tuple[ResolvedEngine, ...]
     problems: tuple[Problem, ...]
+    advice: tuple[str, ...]
 
 
 def survey(spec: Spec, root: Path) -> Survey:
@@ -66,6 +71,7 @@ def survey(spec: Spec, root: Path) -> Survey:
         draft=draft,
         resolved=resolved,
         problems=(*found, *said),
+        advice=advice_of(spec, root, resolved=resolved, target=target, device=device),
     )
 
 
@@ -87,6 +93,8 @@ def prepare(spec: Spec, store: RunStore, observer: Observer, *, skip_infeasible:
     for problem in seen.problems:
         store.note("infeasible", str(problem.variant), status="failed", reason=problem.message)
         observer.warn(f"{problem.variant} is left out: {problem.message}")
+    for sentence in seen.advice:
+        observer.warn(sentence)
     for item in kept:
         store.put("variants", item.variant.name, item)
     observer.note(f"{len(kept)} variants on {seen.device.name}")
@@ -140,28 +148,47 @@ def _variant(
     target: ModelFacts,
     draft: ModelFacts | None,
 ) -> Variant:
-    speculation = None
-    if item.speculation is not None:
-        uses_draft = item.speculation.method == "draft_model" and draft is not None
-        speculation = Speculation(
-            method=item.speculation.method,
-            num_tokens=item.speculation.num_tokens,
-            draft_path=draft.path if uses_draft and draft else None,
-            options=tuple(item.speculation.options.items()),
-        )
     recipe = None if item.weights == SIXTEEN_BIT else spec.recipes[item.weights]
     # Scales of keys and values are in the checkpoint to be used.
     cache = {"kv_cache_dtype": recipe.kv_cache} if recipe and recipe.kv_cache else {}
+    preset = PRESETS[item.preset] if item.preset is not None else {}
+    loras = {key: str(locate(path)) for key, path in item.loras.items()}
     return Variant(
         name=name,
         weights=item.weights,
         scheme=target.stored.scheme if recipe is None else recipe.stored_scheme,
         model_path=target.path if recipe is None else str(quantized_path(root, item.weights)),
-        speculation=speculation,
+        speculation=_speculation(item.speculation, spec, root=root, draft=draft),
         prefix_cache=item.prefix_cache,
-        engine_args=tuple({**cache, **spec.engine.args, **item.args}.items()),
+        engine_args=tuple({**cache, **spec.engine.args, **preset, **item.args}.items()),
         env=tuple(public_env({**spec.engine.env, **item.env}).items()),
         recipe_schemes=() if recipe is None else recipe.schemes,
+        loras=tuple(loras.items()),
+        max_loras=item.max_loras or len(loras) or None,
+        lora_rank=max((lora_rank(Path(path)) for path in loras.values()), default=None),
+        batching=item.batching,
+        own_args=tuple({**preset, **item.args}),
+    )
+
+
+def _speculation(
+    item: SpeculationSpec | None, spec: Spec, *, root: Path, draft: ModelFacts | None
+) -> Speculation | None:
+    """With the draft's folder: its own, a recipe's checkpoint (self-speculation), or the spec's."""
+    if item is None:
+        return None
+    path = None
+    if item.draft is not None and item.draft in spec.recipes:
+        path = str(quantized_path(root, item.draft))
+    elif item.draft is not None:
+        path = str(locate(item.draft))
+    elif item.method == "draft_model" and draft is not None:
+        path = draft.path
+    return Speculation(
+        method=item.method,
+        num_tokens=item.num_tokens,
+        draft_path=path,
+        options=tuple(item.options.items()),
     )
 
 

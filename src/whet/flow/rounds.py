@@ -7,14 +7,17 @@ from itertools import count
 from typing import Final
 
 from whet.core.names import REPEAT_SUFFIX
-from whet.core.records import EngineFacts, ResolvedEngine, StartFacts
+from whet.core.records import Declared, EngineFacts, ResolvedEngine, StartFacts
 from whet.core.store import RunStore
 from whet.flow.job import Job
 
-_KEPT: Final[tuple[tuple[str, type[StartFacts | EngineFacts]], ...]] = (
+_KEPT: Final[tuple[tuple[str, type[StartFacts | EngineFacts | Declared]], ...]] = (
     ("starts", StartFacts),
     ("facts", EngineFacts),
+    ("declared", Declared),
 )
+Said = tuple[EngineFacts, Declared | None]
+"""What a start's log and its endpoints said; None for a run of before the endpoints were asked."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +53,7 @@ def _servers(job: Job) -> tuple[ResolvedEngine, ...]:
     return (*job.resolved, replace(baseline, variant=replace(baseline.variant, name=name)))
 
 
-def keep_start(store: RunStore, name: str, start: StartFacts, facts: EngineFacts) -> None:
+def keep_start(store: RunStore, name: str, start: StartFacts, said: Said) -> None:
     """Store a start of a variant's server under the variant's name, as its newest.
 
     What was the newest before moves to ``<kind>/earlier/<name>/<n>``.
@@ -60,19 +63,25 @@ def keep_start(store: RunStore, name: str, start: StartFacts, facts: EngineFacts
         before = store.get(kind, name, cls)
         if before is not None:
             store.put(kind, _earlier(name, number), before)
+    facts, declared = said
     store.put("starts", name, start)
     store.put("facts", name, facts)
+    if declared is not None:
+        store.put("declared", name, declared)
 
 
-def every_facts(store: RunStore, name: str) -> tuple[EngineFacts, ...]:
+def every_start(store: RunStore, name: str) -> tuple[Said, ...]:
     """What the engine said in each start of a variant's server, in the order of the starts."""
     keys = []
     for n in count():
         if store.status("starts", key := _earlier(name, n)) is None:
             break
         keys.append(key)
-    found = (store.get("facts", key, EngineFacts) for key in (*keys, name))
-    return tuple(facts for facts in found if facts is not None)
+    found = (
+        (store.get("facts", key, EngineFacts), store.get("declared", key, Declared))
+        for key in (*keys, name)
+    )
+    return tuple((facts, declared) for facts, declared in found if facts is not None)
 
 
 def _earlier(name: str, number: int) -> str:

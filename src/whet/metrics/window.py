@@ -28,14 +28,34 @@ def rate_blocks(trial: TrialRecord, weight: Weight) -> Floats:
     edge favours long or short requests. Its seconds are its share of all the time that requests
     spent in flight, scaled to the window: rate = requests in flight × work a request ÷ time a
     request (Little's law). Resampling blocks therefore keeps long requests with their long times.
+    Static batches are blocks of their own: a batch takes as long as its slowest member.
     """
     start_ns, end_ns = trial.window_start_ns, trial.window_end_ns
+    if trial.loop == "static":
+        return _blocks(_batches(trial, weight))
     events = sorted(trial.requests, key=lambda event: (event.scheduled_ns, event.index))
     work = [_inside(event, start_ns, end_ns) * weight(event) for event in events]
     flight = [_overlap_ns(event, start_ns, end_ns) for event in events]
     seconds = np.asarray(flight, dtype=float) * (window_s(trial) / max(1, sum(flight)))
     table = np.column_stack([np.asarray(work, dtype=float), seconds])
     return _blocks(table[seconds > 0])
+
+
+def _batches(trial: TrialRecord, weight: Weight) -> Floats:
+    """One row for each static batch that lies in the window; members are due at one time."""
+    start_ns, end_ns = trial.window_start_ns, trial.window_end_ns
+    batches: dict[int, list[RequestEvent]] = {}
+    for event in trial.requests:
+        batches.setdefault(event.scheduled_ns, []).append(event)
+    rows = [
+        (
+            sum(_inside(event, start_ns, end_ns) * weight(event) for event in members),
+            ns_to_s(max(_overlap_ns(event, start_ns, end_ns) for event in members)),
+        )
+        for _, members in sorted(batches.items())
+    ]
+    table = np.asarray(rows, dtype=float)
+    return table[table[:, 1] > 0]
 
 
 def _blocks(table: Floats) -> Floats:

@@ -3,7 +3,7 @@
 GPU: ``KV = memory × utilization − weights − activations − CUDA graphs``, as vLLM sizes its pool.
 CPU: ``VLLM_CPU_KVCACHE_SPACE`` is the pool, and everything together must fit the free RAM.
 Tokens of KV: ``2 · layers · kv_heads · head_dim · bytes`` each, heads replicated where tensor
-parallelism splits finer than there are heads.
+parallelism splits finer than there are heads; pipeline parallelism splits the layers.
 """
 
 from __future__ import annotations
@@ -117,9 +117,11 @@ def kv_bytes_per_token(facts: ModelFacts, settings: Settings) -> int:
     """KV bytes a token and device.
 
     Heads are split over the devices, and replicated where there are fewer heads than devices; the
-    latent of multi-head latent attention is not split.
+    latent of multi-head latent attention is not split. A pipeline's stages hold a share of the
+    layers each.
     """
     share = 1.0 if facts.mla else max(facts.kv_heads / settings.tensor_parallel, 1) / facts.kv_heads
+    share /= settings.pipeline_parallel
     return math.ceil(facts.kv_bytes_per_token * share * settings.kv_factor)
 
 
@@ -132,7 +134,8 @@ def loaded_bytes(facts: ModelFacts, settings: Settings) -> int:
         factor = 0.5
     elif stored == "16bit" and settings.float32:
         factor = 2.0
-    return math.ceil(facts.weight_bytes * factor / settings.tensor_parallel)
+    split = settings.tensor_parallel * settings.pipeline_parallel
+    return math.ceil(facts.weight_bytes * factor / split)
 
 
 def _needed_tokens(variant: Variant, settings: Settings, demand: Demand) -> tuple[int, int]:
@@ -162,11 +165,13 @@ def _sizes(
     unbound = settings.kv_pool_bytes is not None or device.kind == "cpu"
     whole = free if free is not None else device.memory_bytes
     runtime = _CPU_RUNTIME_BYTES if device.kind == "cpu" else _GPU_RUNTIME_BYTES
+    whole_draft = replace(settings, pipeline_parallel=1)  # a draft is not cut into stages
+    draft_token = 0 if draft is None else kv_bytes_per_token(draft, whole_draft)
     return _Sizes(
         weights=loaded_bytes(served, settings),
-        draft=None if draft is None else loaded_bytes(draft, settings),
+        draft=None if draft is None else loaded_bytes(draft, whole_draft),
         activation=activation_bytes(target, settings) + runtime,
-        per_token=sum(kv_bytes_per_token(m, settings) for m in (target, draft) if m is not None),
+        per_token=kv_bytes_per_token(target, settings) + draft_token,
         limit=whole if unbound else int(device.memory_bytes * settings.utilization),
         free=free,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,11 @@ from whet.core.provenance import Device
 from whet.core.records import ModelFacts, Problem, Variant
 from whet.core.spec import SIXTEEN_BIT, Spec, WorkloadSpec
 from whet.core.units import MIB
+from whet.plan.adapters import foreign_width
 from whet.plan.disk import check_disk
 from whet.plan.memory import Demand, plan_memory
 from whet.plan.predict import predict_served
-from whet.plan.settings import read_settings
+from whet.plan.settings import Settings, read_settings
 
 _GROUP_SIZES: Final = (128, 64, 32)
 _SIDE_FILES_BYTES: Final = 64 * MIB  # tokenizer and JSON beside the weights
@@ -33,6 +35,11 @@ class _Case:
     draft: ModelFacts | None
     device: Device
     spec: Spec
+
+    @property
+    def settings(self) -> Settings:
+        """What its flags come to."""
+        return read_settings(self.variant, target=self.target, device=self.device)
 
     def problem(self, kind: str, message: str) -> Problem:
         """A problem of this variant."""
@@ -55,19 +62,56 @@ def preflight(
     """
     problems: list[Problem] = []
     known: dict[str, ModelFacts] = {}
+    models = _Models(target=target, draft=draft, spec=spec, known=known)
     for variant in variants:
         try:
-            served = known.get(variant.weights) or served_facts(variant, target=target, spec=spec)
+            served, own_draft = models.served(variant), models.draft_of(variant)
         except CheckpointError as error:
             problems.append(Problem(variant=variant.name, kind="weights", message=str(error)))
             continue
-        known[variant.weights] = served
         case = _Case(
-            variant=variant, target=target, served=served, draft=draft, device=device, spec=spec
+            variant=variant, target=target, served=served, draft=own_draft, device=device, spec=spec
         )
         problems += _problems(case, demand_of(spec, target, free_bytes=free_bytes))
     to_write = [facts for facts in known.values() if not Path(facts.path).exists()]
     return (*problems, *_disk_problems(to_write))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Models:
+    """The checkpoints of a spec; ``known`` keeps by folder what was read or foreseen."""
+
+    target: ModelFacts
+    draft: ModelFacts | None
+    spec: Spec
+    known: dict[str, ModelFacts]
+
+    def served(self, variant: Variant) -> ModelFacts:
+        """As ``served_facts``, each folder once."""
+        if variant.weights == SIXTEEN_BIT:
+            return self.target
+        path = variant.model_path
+        if path not in self.known:
+            self.known[path] = served_facts(variant, target=self.target, spec=self.spec)
+        return self.known[path]
+
+    def draft_of(self, variant: Variant) -> ModelFacts | None:
+        """The draft model that a variant names, else the spec's.
+
+        A recipe's checkpoint that is not made yet drafts with the target's own tokenizer.
+        """
+        found = variant.speculation
+        if found is None or found.method != "draft_model" or found.draft_path is None:
+            return self.draft
+        folder = Path(found.draft_path)
+        if self.draft is not None and folder.resolve() == Path(self.draft.path).resolve():
+            return self.draft
+        path, recipe = str(folder), self.spec.recipes.get(folder.name)
+        if path not in self.known and folder.is_dir():
+            self.known[path] = read_facts(folder)
+        elif path not in self.known and recipe is not None:
+            self.known[path] = predict_served(self.target, recipe, folder)
+        return self.known.get(path, self.draft)
 
 
 def served_facts(variant: Variant, *, target: ModelFacts, spec: Spec) -> ModelFacts:
@@ -116,6 +160,8 @@ def _problems(case: _Case, demand: Demand) -> Iterator[Problem]:
     yield from _weights(case)
     yield from _shapes(case)
     yield from _draft(case)
+    yield from _adapters(case)
+    yield from _scheduler(case)
     lengths = tuple(_lengths(case))
     yield from lengths
     # A server elsewhere has a device of its own; a wrong length would be told a second time.
@@ -124,13 +170,9 @@ def _problems(case: _Case, demand: Demand) -> Iterator[Problem]:
 
 
 def _room(case: _Case, demand: Demand) -> Iterator[Problem]:
-    settings = read_settings(case.variant, target=case.target, device=case.device)
-    if settings.tensor_parallel > case.device.count:
-        yield case.problem(
-            "device",
-            f"tensor_parallel_size {settings.tensor_parallel} needs as many devices, and "
-            f"{case.device.count} can be seen; set it to {case.device.count}",
-        )
+    short = tuple(_devices(case))
+    if short:
+        yield from short
         return
     plan = plan_memory(
         case.variant,
@@ -142,6 +184,67 @@ def _room(case: _Case, demand: Demand) -> Iterator[Problem]:
     )
     if plan.reason is not None:
         yield case.problem("memory", plan.reason)
+
+
+def _devices(case: _Case) -> Iterator[Problem]:
+    """One replica takes tensor × pipeline devices, and every replica its own."""
+    settings, seen = case.settings, case.device.count
+    sizes = {
+        "tensor_parallel_size": settings.tensor_parallel,
+        "pipeline_parallel_size": settings.pipeline_parallel,
+        "data_parallel_size": settings.data_parallel,
+    }
+    above = {name: size for name, size in sizes.items() if size > 1}
+    needed = math.prod(sizes.values())
+    if needed > seen and not settings.elsewhere:
+        asked = " × ".join(f"{name} {size}" for name, size in above.items())
+        mend = f"set it to {seen}" if len(above) == 1 else f"lower them to a product of {seen}"
+        yield case.problem(
+            "device", f"{asked} needs {needed} devices, and {seen} can be seen; {mend}"
+        )
+
+
+def _scheduler(case: _Case) -> Iterator[Problem]:
+    """What the engine's own scheduler and parallel settings refuse at the start."""
+    settings = case.settings
+    if settings.seqs_set and settings.batched_tokens < settings.max_seqs:
+        yield case.problem(
+            "settings",
+            f"max_num_batched_tokens {settings.batched_tokens} is below max_num_seqs "
+            f"{settings.max_seqs}: a step must have room for one token of each request; set "
+            f"max_num_batched_tokens to at least {settings.max_seqs}, or lower max_num_seqs",
+        )
+    if not settings.chunked_prefill and settings.batched_tokens < settings.max_model_len:
+        yield case.problem(
+            "settings",
+            f"max_num_batched_tokens {settings.batched_tokens} is below max_model_len "
+            f"{settings.max_model_len}, and without chunked prefill a prompt must fit one step; "
+            f"set it to at least {settings.max_model_len}, or leave enable_chunked_prefill on",
+        )
+    if settings.expert_parallel and case.target.experts is None:
+        yield case.problem(
+            "settings",
+            "enable_expert_parallel needs a mixture of experts, and "
+            f"{case.target.architecture} is dense; leave it out",
+        )
+
+
+def _adapters(case: _Case) -> Iterator[Problem]:
+    """An adapter's matrices must read what the target's linear layers read."""
+    widths = set(case.target.linear_inputs)
+    for name, folder in case.variant.loras:
+        try:
+            odd = foreign_width(Path(folder), widths)
+        except CheckpointError as error:
+            yield case.problem("shape", f"the adapter {name}: {error}")
+            continue
+        if odd is not None:
+            known = ", ".join(str(width) for width in sorted(widths))
+            yield case.problem(
+                "shape",
+                f"the adapter {name} was made for another model: {odd[0]} reads {odd[1]} values, "
+                f"and the target's layers read {known}; give one that was trained on this target",
+            )
 
 
 def _weights(case: _Case) -> Iterator[Problem]:
@@ -221,7 +324,7 @@ def _draft(case: _Case) -> Iterator[Problem]:
 
 
 def _lengths(case: _Case) -> Iterator[Problem]:
-    length = read_settings(case.variant, target=case.target, device=case.device).max_model_len
+    length = case.settings.max_model_len
     if length > case.target.max_position:
         yield case.problem(
             "length",

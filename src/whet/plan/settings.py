@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from whet.core.errors import UsageError
+from whet.core.levers import plain_args
 from whet.core.provenance import Device
 from whet.core.records import ModelFacts, Scalar, Variant
 from whet.core.units import GIB
@@ -15,14 +16,21 @@ DEFAULT_UTILIZATION: Final = 0.92
 CPU_KV_ENV: Final = "VLLM_CPU_KVCACHE_SPACE"
 _ALIASES: Final = {
     "device_memory_utilization": "gpu_memory_utilization",
-    "tp": "tensor_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "dp": "data_parallel_size",
+    "ep": "enable_expert_parallel",
 }
 _BLOCK_TOKENS: Final = {"cuda": 16, "cpu": 128}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """The flags that decide memory. ``kv_pool_bytes`` is None where the engine sizes the pool."""
+    """The flags that decide memory and what is scheduled together.
+
+    ``kv_pool_bytes`` is None where the engine sizes the pool. ``data_parallel`` counts the replicas
+    of this host; ``elsewhere`` is True where other hosts' devices may serve too. ``max_seqs`` is
+    never more than ``batched_tokens`` unless ``seqs_set``: a default gives way, a flag does not.
+    """
 
     max_model_len: int
     utilization: float
@@ -33,30 +41,71 @@ class Settings:
     float32: bool
     kv_factor: float
     kv_pool_bytes: int | None
+    pipeline_parallel: int = 1
+    data_parallel: int = 1
+    expert_parallel: bool = False
+    elsewhere: bool = False
+    chunked_prefill: bool = True
+    seqs_set: bool = False
 
 
 def read_settings(variant: Variant, *, target: ModelFacts, device: Device) -> Settings:
     """The settings of a variant; ``UsageError`` for a value that is no number."""
-    names = ((key.lstrip("-").replace("-", "_"), value) for key, value in variant.engine_args)
-    args = {_ALIASES.get(name, name): value for name, value in names}
-    batched, seqs = _scheduler_defaults(device)
-    length = _number(args, "max_model_len", -1)
+    args = {_ALIASES.get(name, name): value for name, value in plain_args(variant).items()}
+    length = int(_number(args, "max_model_len", -1))
+    length = target.max_position if length == -1 else length
+    tensor = int(_number(args, "tensor_parallel_size", 1))
+    pipeline = int(_number(args, "pipeline_parallel_size", 1))
+    replicas = _number(args, "data_parallel_size", 1)
+    batched, seqs = _scheduled(args, device, length=length, workers=tensor * pipeline)
     float32 = str(args.get("dtype", "auto")) in ("float32", "float")
     return Settings(
-        max_model_len=target.max_position if length == -1 else int(length),
+        max_model_len=length,
         utilization=_number(args, "gpu_memory_utilization", DEFAULT_UTILIZATION),
-        tensor_parallel=int(_number(args, "tensor_parallel_size", 1)),
-        batched_tokens=int(_number(args, "max_num_batched_tokens", batched)),
-        max_seqs=int(_number(args, "max_num_seqs", seqs)),
+        tensor_parallel=tensor,
+        batched_tokens=batched,
+        max_seqs=seqs,
         block_tokens=int(_number(args, "block_size", _BLOCK_TOKENS.get(device.kind, 16))),
         float32=float32,
         kv_factor=_kv_factor(str(args.get("kv_cache_dtype", "auto")), float32=float32),
         kv_pool_bytes=_kv_pool(variant, args, device),
+        pipeline_parallel=pipeline,
+        data_parallel=int(_number(args, "data_parallel_size_local", replicas)),
+        expert_parallel=args.get("enable_expert_parallel") is True,
+        elsewhere=_elsewhere(args),
+        chunked_prefill=args.get("enable_chunked_prefill") is not False,
+        seqs_set="max_num_seqs" in args,
     )
 
 
-def _scheduler_defaults(device: Device) -> tuple[int, int]:
-    """``max_num_batched_tokens`` and ``max_num_seqs`` of vLLM's server, by device memory."""
+def _scheduled(
+    args: dict[str, Scalar], device: Device, *, length: int, workers: int
+) -> tuple[int, int]:
+    """``max_num_batched_tokens`` and ``max_num_seqs`` as vLLM settles them where not set.
+
+    Without chunked prefill a step has room for the longest prompt (``EngineArgs`` of vLLM 0.32).
+    """
+    tokens, most = _scheduler_defaults(device, workers)
+    if args.get("enable_chunked_prefill") is False:
+        tokens = max(tokens, length)
+    batched = int(_number(args, "max_num_batched_tokens", tokens))
+    return batched, int(_number(args, "max_num_seqs", min(most, batched)))
+
+
+def _elsewhere(args: dict[str, Scalar]) -> bool:
+    """Whether devices that cannot be seen from here may serve."""
+    backends = ("distributed_executor_backend", "data_parallel_backend")
+    ray = any(str(args.get(name, "")) == "ray" for name in backends)
+    return ray or _number(args, "nnodes", 1) > 1
+
+
+def _scheduler_defaults(device: Device, workers: int) -> tuple[int, int]:
+    """``max_num_batched_tokens`` and ``max_num_seqs`` of vLLM's server, by device memory.
+
+    On a CPU they grow with the ``workers`` among which one replica is split.
+    """
+    if device.kind == "cpu":
+        return 2048 * workers, 128 * workers
     if device.kind == "cuda" and device.memory_bytes >= 160 * GIB:
         return 16384, 1024
     if device.kind == "cuda" and device.memory_bytes >= 70 * GIB and "A100" not in device.name:

@@ -10,6 +10,9 @@ from rich.text import Text
 
 from whet.core.records import Decision, MatrixEntry, Recommendation
 from whet.report import rows
+from whet.report.costs import cost_lines
+from whet.report.factorial import factorial_sentences
+from whet.report.head_of_line import print_head_of_line
 from whet.report.sections import blank_reasons, exclusions, reading_notes
 from whet.report.text import Shown, one_line, shown
 from whet.report.view import RunView
@@ -35,6 +38,11 @@ def print_report(view: RunView, console: Console) -> None:
     if view.cells:
         console.print(_comparison(view, console.width))
         _print_notes(view, console)
+    print_head_of_line(view, console)
+    for line in cost_lines(view):
+        console.print(_plain(f"· {line.variant} over {line.reference}: {line.what}"))
+    for sentence in factorial_sentences(view, every_metric=False):
+        console.print(_plain(f"· {sentence}"))
     if view.decision is not None:
         print_decision(view.decision, console)
 

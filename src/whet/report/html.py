@@ -14,6 +14,10 @@ from whet import __version__
 from whet.core.store import write_atomic
 from whet.core.units import human_bytes, human_duration
 from whet.report import rows
+from whet.report.costs import COST_HEADS, COSTS_NOTE, cost_lines
+from whet.report.factorial import factorial_note, factorial_sentences, factorial_tables
+from whet.report.factorial_plot import draw_factorial, factorial_plots
+from whet.report.head_of_line import HEAD_OF_LINE_HEADS, head_of_line_rows, head_of_line_words
 from whet.report.palette import Style
 from whet.report.pictures import (
     load_charts,
@@ -72,6 +76,16 @@ def render_html(view: RunView) -> str:
             charts=load_charts(view),
             pareto=pareto_chart(view),
             speculation=speculation_chart(view),
+            factorial_tables=factorial_tables(view),
+            factorial_plots=factorial_plots(view),
+            factorial_sentences=factorial_sentences(view),
+            factorial_note=factorial_note(view),
+            head_of_line=head_of_line_rows(view),
+            head_of_line_heads=HEAD_OF_LINE_HEADS,
+            head_of_line_words=head_of_line_words(view),
+            cost_lines=cost_lines(view),
+            cost_heads=COST_HEADS,
+            costs_note=COSTS_NOTE,
             units=_units(view, look),
             evidence=evidence_groups(view),
             tasks=task_names(view),
@@ -98,6 +112,7 @@ def page_environment() -> Environment:
     )
     made.globals.update(
         draw=draw,
+        draw_factorial=draw_factorial,
         mark=mark,
         headings=rows.headings(),
         entry_words=rows.entry_words,

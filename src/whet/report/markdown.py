@@ -10,6 +10,14 @@ from whet.core.records import QualityRecord
 from whet.core.store import write_atomic
 from whet.core.units import human_bytes, human_duration
 from whet.report import rows
+from whet.report.costs import COST_HEADS, COSTS_NOTE, cost_lines
+from whet.report.factorial import (
+    FactorialCell,
+    factorial_note,
+    factorial_sentences,
+    factorial_tables,
+)
+from whet.report.head_of_line import HEAD_OF_LINE_HEADS, head_of_line_rows, head_of_line_words
 from whet.report.sections import (
     WORKLOAD_HEADS,
     blank_reasons,
@@ -43,6 +51,9 @@ def render_markdown(view: RunView) -> str:
         _opening(view),
         _cells(view),
         _decision(view),
+        _levers(view),
+        _head_of_line(view),
+        _costs(view),
         _evidence(view),
         _quality(view),
         _quantization(view),
@@ -144,6 +155,47 @@ def _decision(view: RunView) -> Iterator[str]:
 def _entry(words: tuple[str, str]) -> str:
     title, second = words
     return f"**{safe(title)}**<br>{safe(second)}" if second else safe(title)
+
+
+def _levers(view: RunView) -> Iterator[str]:
+    tables = factorial_tables(view)
+    if not tables:
+        return
+    yield f"## Levers, alone and together\n\n{safe(factorial_note(view))}\n"
+    yield from (f"- {safe(sentence)}" for sentence in factorial_sentences(view))
+    yield ""
+    for found in tables:
+        for title, lines in (("effect", found.effects), ("together", found.interactions)):
+            heads = [f"{found.title}, {title}", "company", *map(str, found.sizes)]
+            cells = [[safe(x.name), safe(x.company), *map(_ratio, x.cells)] for x in lines]
+            yield from table(heads, cells, left=2) if cells else ()
+
+
+def _ratio(cell: FactorialCell | None) -> str:
+    return DASH if cell is None else f"{safe(cell.shown.full)}<br>{safe(cell.verdict)}"
+
+
+def _head_of_line(view: RunView) -> Iterator[str]:
+    rows = head_of_line_rows(view)
+    if not rows:
+        return
+    yield f"## Head of line\n\n{safe(head_of_line_words(view))}\n"
+    heads = [f"{name} {unit}" for name, unit in HEAD_OF_LINE_HEADS]
+    lines = [[safe(row.variant), *(safe(item.full) for item in row.figures)] for row in rows]
+    yield from table(["config", *heads], lines)
+    yield from (f"- {safe(row.variant)}: {safe(row.note)}" for row in rows if row.note)
+    yield ""
+
+
+def _costs(view: RunView) -> Iterator[str]:
+    lines = cost_lines(view)
+    if not lines:
+        return
+    yield f"## What came along\n\n{safe(COSTS_NOTE)}\n"
+    cells = [
+        [safe(x.variant), safe(x.reference), safe(x.what), safe(x.detail), x.sizes] for x in lines
+    ]
+    yield from table(list(COST_HEADS), cells, left=4)
 
 
 def _evidence(view: RunView) -> Iterator[str]:

@@ -16,6 +16,10 @@ from whet.core.records import (
     ComparisonSet,
     Decision,
     EngineFacts,
+    FactorialView,
+    HeadOfLineRecord,
+    LeverCost,
+    LeverCosts,
     ModelFacts,
     QualityRecord,
     QuantizedCheckpoint,
@@ -57,6 +61,9 @@ class RunView:
     verdicts: tuple[Verdict, ...]
     quality: Mapping[str, QualityRecord]
     comparisons: ComparisonSet | None
+    factorial: FactorialView | None
+    head_of_line: Mapping[str, HeadOfLineRecord]
+    costs: tuple[LeverCost, ...]
     decision: Decision | None
     variants: tuple[str, ...]
     missing: tuple[str, ...]
@@ -138,6 +145,9 @@ def load_run(store: RunStore) -> RunView:
         ),
         quality=_keyed(store, "quality", QualityRecord),
         comparisons=store.get("comparisons", "all", ComparisonSet),
+        factorial=store.get("factorial", "all", FactorialView),
+        head_of_line=_keyed(store, "head_of_line", HeadOfLineRecord),
+        costs=_costs(store),
         decision=store.get("decision", "decision", Decision),
         variants=variants,
         missing=(),
@@ -155,6 +165,11 @@ def _file(store: RunStore, name: str, cls: type[T]) -> T | None:
         raise StorageError(
             f"{path} is not whole JSON; put it back from a copy, or start a new run"
         ) from error
+
+
+def _costs(store: RunStore) -> tuple[LeverCost, ...]:
+    found = store.get("costs", "all", LeverCosts)
+    return () if found is None else found.costs
 
 
 def _keyed(store: RunStore, kind: str, cls: type[T]) -> dict[str, T]:

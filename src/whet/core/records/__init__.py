@@ -1,5 +1,11 @@
 """The frozen records that the stages hand to one another, and their JSON form."""
 
+from whet.core.records.break_even import (
+    AcceptanceLevel,
+    BreakEvenMap,
+    BreakEvenPoint,
+    UncountedLevel,
+)
 from whet.core.records.codec import decode, encode
 from whet.core.records.decision import (
     BreakEven,
@@ -9,7 +15,18 @@ from whet.core.records.decision import (
     Recommendation,
 )
 from whet.core.records.engine import ResolvedEngine, Scalar, Speculation, StartFacts, Variant
-from whet.core.records.evidence import Claim, EngineFacts, Verdict, VerdictSet
+from whet.core.records.evidence import (
+    Claim,
+    Declared,
+    EngineFacts,
+    LeverCost,
+    LeverCosts,
+    TrialNotices,
+    Verdict,
+    VerdictSet,
+)
+from whet.core.records.factorial import FactorialView, Interaction, LeverEffect
+from whet.core.records.head_of_line import HeadOfLineRecord
 from whet.core.records.load import (
     ClientHealth,
     Counters,
@@ -33,7 +50,10 @@ from whet.core.records.schemes import SchemeRow, SchemeTable, ServedScheme
 from whet.core.records.summary import CellSummary, Comparison, ComparisonSet, Estimate
 
 __all__ = [
+    "AcceptanceLevel",
     "BreakEven",
+    "BreakEvenMap",
+    "BreakEvenPoint",
     "CalibrationFacts",
     "CellSummary",
     "Claim",
@@ -42,11 +62,18 @@ __all__ = [
     "ComparisonSet",
     "Counters",
     "Decision",
+    "Declared",
     "Distances",
     "DocumentDistance",
     "EngineFacts",
     "Estimate",
     "Excluded",
+    "FactorialView",
+    "HeadOfLineRecord",
+    "Interaction",
+    "LeverCost",
+    "LeverCosts",
+    "LeverEffect",
     "MatrixEntry",
     "MemoryPlan",
     "ModelFacts",
@@ -69,7 +96,9 @@ __all__ = [
     "TaskExample",
     "TaskScore",
     "TokenizerIdentity",
+    "TrialNotices",
     "TrialRecord",
+    "UncountedLevel",
     "UnitError",
     "Variant",
     "Verdict",

@@ -9,7 +9,10 @@ Scalar = str | int | float | bool
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Speculation:
-    """Speculative decoding: ``method`` is ``draft_model`` or ``ngram``; K = ``num_tokens``."""
+    """Speculative decoding: vLLM's name of the ``method``; K = ``num_tokens``.
+
+    ``draft_path`` is the draft model or the head where the method has one.
+    """
 
     method: str
     num_tokens: int
@@ -24,7 +27,10 @@ class Variant:
     ``weights`` is ``16bit`` or the name of a quantization recipe; ``scheme`` what is stored there,
     and ``recipe_schemes`` the recipe's own words for it, a mixed recipe's wider form after it.
     ``engine_args`` are the engine's own flags without dashes (``max_model_len``), spec-wide ones
-    first, the variant's own after.
+    first, a preset's after, the variant's own last. ``loras`` are (name, folder) of adapters,
+    ``max_loras`` of which fit beside the weights at once. ``batching`` is how requests are sent:
+    ``continuous``, or ``static`` batches that wait for their slowest member. ``own_args`` names the
+    flags that this variant sets itself: they are levers, those that all variants share are not.
     """
 
     name: str
@@ -36,6 +42,11 @@ class Variant:
     engine_args: tuple[tuple[str, Scalar], ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     recipe_schemes: tuple[str, ...] = ()
+    loras: tuple[tuple[str, str], ...] = ()
+    max_loras: int | None = None
+    lora_rank: int | None = None
+    batching: str = "continuous"
+    own_args: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

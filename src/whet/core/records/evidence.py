@@ -46,7 +46,12 @@ class VerdictSet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineFacts:
-    """What the engine's own start-up log says. None where it says nothing."""
+    """What the engine's own start-up log says. None where it says nothing.
+
+    ``tensor_parallel`` is the ``tp_size`` that every linear layer shows; ``graphs_captured`` is
+    True where the log tells that CUDA graphs were captured; ``kv_cache_dtype`` is the type
+    that the log names for a quantized KV cache; ``loras`` names the adapters loaded.
+    """
 
     version: str | None
     weight_kernels: tuple[str, ...]
@@ -57,3 +62,67 @@ class EngineFacts:
     prefix_cache_enabled: bool | None
     async_scheduling: bool | None
     notices: tuple[str, ...]
+    max_model_len: int | None = None
+    batched_tokens: int | None = None
+    eager: bool | None = None
+    graphs_captured: bool | None = None
+    tensor_parallel: int | None = None
+    attention_class: str | None = None
+    kv_cache_dtype: str | None = None
+    expert_parallel: bool | None = None
+    loras: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Declared:
+    """What the server's own endpoints say once it is up, as written there.
+
+    ``config`` is ``/server_info`` flattened (``scheduler_config.max_num_seqs`` → ``32``), ``cache``
+    the labels of ``vllm:cache_config_info``, ``models`` the ids of ``/v1/models``, ``engines`` how
+    many engines the metrics name. Empty or None where an endpoint is missing. A resolved setting
+    says what was decided, not always what runs: evidence asks a second source where it is known
+    to lie.
+    """
+
+    version: str | None
+    config: tuple[tuple[str, str], ...]
+    cache: tuple[tuple[str, str], ...]
+    models: tuple[str, ...]
+    engines: int | None = None
+
+    def setting(self, key: str) -> str | None:
+        """The resolved value of a dotted key, or None."""
+        return dict(self.config).get(key)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialNotices:
+    """Notable lines that the engine logged while a trial ran: what came with the lever, timed."""
+
+    variant: str
+    batch_size: int
+    trial: int
+    notices: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeverCost:
+    """Something that came along with ``levers``: ``variant`` has it and ``reference`` has not.
+
+    ``what`` is a short word (``async scheduling off``), ``detail`` the engine's own words or the
+    two figures.
+    """
+
+    variant: str
+    reference: str
+    levers: tuple[str, ...]
+    what: str
+    detail: str
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeverCosts:
+    """Every cost of a run, as stored."""
+
+    costs: tuple[LeverCost, ...]

@@ -1,0 +1,202 @@
+"""``whet doctor``: this machine, the engine on it, and which levers it can pull."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from whet.core.errors import EngineStartError
+from whet.core.provenance import Device, find_device
+from whet.core.spec import EngineSpec
+from whet.core.units import human_bytes
+from whet.engines.compatibility import WARNINGS, Row, most_specific, read_table
+from whet.engines.compatibility_machine import Machine, cpu_features, find_machine
+from whet.engines.vllm import VllmEngine, find_installed
+from whet.engines.vllm_limits import Installed, stopped, trouble_of_build
+
+_STYLES: Final = {
+    "available": "green",
+    "slow": "yellow",
+    "doubtful": "yellow",
+    "not available here": "red",
+    "not known here": "dim",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    python: Annotated[
+        Path | None, typer.Option(help="The Python that has the engine; this one by default.")
+    ] = None,
+    learn: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN_DIR", help="Add what a run proved or could not start to your own table."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """This machine, its engine, and every lever: available, slow or not available here, and why."""
+    learned = _learned(learn)
+    seen = _examine(EngineSpec(python=python))
+    if as_json:
+        typer.echo(json.dumps(_plain(seen, learned), indent=1, ensure_ascii=False))
+        return
+    console = Console()
+    for row in learned or ():
+        console.print(Text(f"learned: {row.lever} {row.outcome} on {row.machine}: {row.told}"))
+    if learned is not None and not learned:
+        console.print(Text("nothing new was learned from the run"))
+    for name, value in _facts(seen):
+        console.print(Text.assemble((f"{name:<8}", "bold"), value), soft_wrap=True)
+    console.print(_table(seen))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Finding:
+    """One lever on this machine; ``row`` is None where nobody saw it on such a machine."""
+
+    lever: str
+    status: str
+    row: Row | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Seen:
+    """What was found. ``trouble`` says what keeps the engine from running, with the mend."""
+
+    device: Device
+    machine: Machine
+    python: str
+    installed: Installed | None
+    trouble: str | None
+    rows: tuple[Row, ...]
+
+    @property
+    def findings(self) -> tuple[_Finding, ...]:
+        """One a lever, in the order of the table; empty without an engine."""
+        if self.installed is None:
+            return ()
+        levers = dict.fromkeys(row.lever for row in self.rows)
+        return tuple(_finding(lever, self, self.installed) for lever in levers)
+
+
+def _learned(folder: Path | None) -> tuple[Row, ...] | None:
+    if folder is None:
+        return None
+    from whet.flow.learning import learn_into_own
+
+    return learn_into_own(folder)
+
+
+def _examine(spec: EngineSpec) -> _Seen:
+    device = find_device()
+    python = str(spec.python or sys.executable)
+    installed, trouble = find_installed(python), None
+    if installed is None:
+        try:
+            VllmEngine(find=lambda _python: None).version(spec)
+        except EngineStartError as error:
+            trouble = str(error)
+    else:
+        trouble = trouble_of_build(installed, gpu=device.kind == "cuda")
+    kind = "cpu" if installed is not None and installed.cpu_build else device.kind
+    return _Seen(
+        device=device,
+        machine=find_machine(kind),
+        python=python,
+        installed=installed,
+        trouble=trouble,
+        rows=read_table(),
+    )
+
+
+def _finding(lever: str, seen: _Seen, installed: Installed) -> _Finding:
+    mine = (
+        row
+        for row in seen.rows
+        if row.lever == lever and row.applies("vllm", installed.version, seen.machine)
+    )
+    row = most_specific(mine)
+    if row is None:
+        status = "not known here"
+    elif stopped(row, installed):
+        status = "not available here"
+    elif row.outcome in WARNINGS:
+        status = "slow" if row.outcome == "works, slow" else row.outcome
+    else:
+        status = "available"
+    return _Finding(lever=lever, status=status, row=row)
+
+
+def _facts(seen: _Seen) -> Iterable[tuple[str, str]]:
+    device = seen.device
+    count = f"{device.count} × " if device.kind == "cuda" else ""
+    driver = f", driver {device.driver}" if device.driver is not None else ""
+    yield "device", f"{count}{device.name}{driver} ({seen.machine.word})"
+    yield "memory", human_bytes(device.memory_bytes)
+    yield "cpu", ", ".join(cpu_features()) or "its features are not told by this system"
+    if seen.installed is not None:
+        build = "CPU build" if seen.installed.cpu_build else "CUDA build"
+        yield "engine", f"vLLM {seen.installed.version}, {build}, of {seen.python}"
+    if seen.trouble is not None:
+        yield "trouble", seen.trouble
+    yield "python", platform.python_version()
+
+
+def _table(seen: _Seen) -> Table:
+    """A line a lever; without an engine a line a row, by machine."""
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("lever", overflow="fold", max_width=36)
+    if seen.installed is None:
+        table.add_column("machine")
+        table.add_column("outcome", min_width=9)
+        table.add_column("why", min_width=24)
+        for row in sorted(seen.rows, key=lambda row: row.machine):
+            until = "" if not row.until else f", before {row.until}"
+            told = (row.lever, row.machine, row.outcome, f"{row.told}; since {row.since}{until}")
+            table.add_row(*map(Text, told))
+        return table
+    table.add_column("here", min_width=10)
+    table.add_column("why", min_width=28)
+    for item in seen.findings:
+        why = "" if item.row is None else item.row.told
+        status = Text(item.status, style=_STYLES[item.status])
+        table.add_row(Text(item.lever), status, Text(why))
+    return table
+
+
+def _plain(seen: _Seen, learned: tuple[Row, ...] | None) -> dict[str, Any]:
+    return {
+        "device": asdict(seen.device),
+        "machine": seen.machine.word,
+        "cpu_features": list(cpu_features()),
+        "python": seen.python,
+        "engine": None if seen.installed is None else asdict(seen.installed),
+        "trouble": seen.trouble,
+        "levers": [
+            {
+                "lever": item.lever,
+                "status": item.status,
+                "why": None if item.row is None else item.row.says,
+                "basis": None if item.row is None else item.row.basis,
+            }
+            for item in seen.findings
+        ],
+        "table": [asdict(row) for row in seen.rows],
+        "learned": [asdict(row) for row in learned or ()],
+    }

@@ -1,0 +1,82 @@
+"""Which levers a variant pulls, in words that are the same in every table.
+
+A lever is ``weights=awq``, ``quantization=fp8``, ``speculation=ngram``, ``prefix_cache``,
+``batching=static``, ``lora`` or an engine flag with its value (``kv_cache_dtype=fp8``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from whet.core.records.engine import Scalar, Variant
+
+NOT_LEVERS: Final = frozenset(
+    {"disable_uvicorn_access_log", "disable_log_requests", "enable_prompt_tokens_details"}
+)
+"""Flags that change what is told and not what runs."""
+
+_ALIASES: Final = {"tp": "tensor_parallel_size", "O": "optimization_level"}
+
+
+def plain_args(variant: Variant) -> dict[str, Scalar]:
+    """The engine flags by vLLM's own names with underscores, whatever way they were written."""
+    found: dict[str, Scalar] = {}
+    for key, value in variant.engine_args:
+        name = key.lstrip("-").replace("-", "_")
+        if name.startswith("no_") and isinstance(value, bool):
+            found[name.removeprefix("no_")] = not value
+        else:
+            found[_ALIASES.get(name, name)] = value
+    return found
+
+
+def levers(variant: Variant) -> frozenset[str]:
+    """Everything that is set, a lever a word."""
+    found = {f"weights={variant.weights}"}
+    if variant.speculation is not None:
+        draft = variant.speculation.draft_path
+        by = "" if draft is None else f" by {_model_word(draft)}"
+        found.add(f"speculation={speculation_words(variant)}{by}")
+    if variant.prefix_cache:
+        found.add("prefix_cache")
+    if variant.batching != "continuous":
+        found.add(f"batching={variant.batching}")
+    if variant.loras:
+        few = variant.max_loras is not None and variant.max_loras < len(variant.loras)
+        names = "+".join(name for name, _ in variant.loras)
+        found.add(f"lora={names}{' cold' if few else ''}")
+    args = plain_args(variant)
+    found |= {f"{name}={word(value)}" for name, value in args.items() if name not in NOT_LEVERS}
+    return frozenset(found | {f"{name}={value}" for name, value in variant.env})
+
+
+def pulled(variant: Variant, baseline: Variant) -> frozenset[str]:
+    """The levers by which a variant differs from ``baseline``.
+
+    What only the baseline sets is written ``name=unset``, so that leaving a flag out counts too.
+    """
+    mine, theirs = levers(variant), levers(baseline)
+    names = {lever.split("=", 1)[0] for lever in mine}
+    gone = {lever.split("=", 1)[0] for lever in theirs - mine} - names
+    return frozenset((mine - theirs) | {f"{name}=unset" for name in gone})
+
+
+def speculation_words(variant: Variant) -> str:
+    """``draft_model K=4``, with its further options; empty without speculation."""
+    found = variant.speculation
+    if found is None:
+        return ""
+    options = "".join(f" {key}={word(value)}" for key, value in sorted(found.options))
+    return f"{found.method} K={found.num_tokens}{options}"
+
+
+def _model_word(path: str) -> str:
+    """The folder's name, or the hub id of a snapshot, whose folder is called by its revision."""
+    hub = [part for part in Path(path).parts if part.startswith("models--")]
+    return hub[-1].removeprefix("models--").replace("--", "/") if hub else Path(path).name
+
+
+def word(value: Scalar) -> str:
+    """``on``, ``off`` or the value as it is written."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

@@ -1,0 +1,40 @@
+"""``whet.yaml``: the one place where a person's words enter, checked strictly."""
+
+from __future__ import annotations
+
+from whet.core.spec.base import SIXTEEN_BIT
+from whet.core.spec.recipe import GROUPED, METHODS_OF, CalibrationSpec, MixedSpec, RecipeSpec
+from whet.core.spec.serving import EngineSpec, HardwareSpec, ModelSpec
+from whet.core.spec.traffic import (
+    HeadOfLineSpec,
+    LoadSpec,
+    ObjectiveSpec,
+    QualitySpec,
+    WorkloadSpec,
+)
+from whet.core.spec.variants import NEEDS_HEAD, PRESETS, SpeculationSpec, VariantSpec
+from whet.core.spec.whole import Spec, load_spec, parse_spec
+
+__all__ = [
+    "GROUPED",
+    "METHODS_OF",
+    "NEEDS_HEAD",
+    "PRESETS",
+    "SIXTEEN_BIT",
+    "CalibrationSpec",
+    "EngineSpec",
+    "HardwareSpec",
+    "HeadOfLineSpec",
+    "LoadSpec",
+    "MixedSpec",
+    "ModelSpec",
+    "ObjectiveSpec",
+    "QualitySpec",
+    "RecipeSpec",
+    "Spec",
+    "SpeculationSpec",
+    "VariantSpec",
+    "WorkloadSpec",
+    "load_spec",
+    "parse_spec",
+]

@@ -1,0 +1,109 @@
+"""How quantized weights are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, model_validator
+
+from whet.core.spec.base import SIXTEEN_BIT, Positive, Strict, Whole
+
+
+class CalibrationSpec(Strict):
+    """Calibration text: a JSONL (``messages``, ``prompt`` or ``text``) or .txt, or the built-in."""
+
+    source: Path | None = None
+    samples: Positive = 512
+    max_tokens: Positive = 512
+    seed: Whole = 0
+
+
+Method = Literal["awq", "gptq", "awq+gptq", "smoothquant", "rtn"]
+Scheme = Literal["W4A16", "W4A16_ASYM", "W8A16", "W8A8", "FP8_DYNAMIC", "FP8"]
+_WEIGHT_ONLY: Final = ("awq", "gptq", "awq+gptq", "rtn")
+METHODS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "W4A16": _WEIGHT_ONLY,
+    "W4A16_ASYM": _WEIGHT_ONLY,
+    "W8A16": _WEIGHT_ONLY,
+    "W8A8": ("smoothquant", "gptq", "rtn"),
+    "FP8_DYNAMIC": ("rtn",),
+    "FP8": ("rtn",),
+}
+"""The methods that make sense for a scheme, its default first."""
+GROUPED: Final = ("W4A16", "W4A16_ASYM", "W8A16")
+"""Schemes with a scale for every ``group_size`` columns; the others have one a row or matrix."""
+
+
+class MixedSpec(Strict):
+    """The units that lose most keep more bits, as many as a budget allows; give one budget.
+
+    ``bits_per_weight`` bounds the average over the decoder's linear layers, scales included.
+    ``max_error`` bounds every unit's relative output error ‖X(W−Ŵ)ᵀ‖² / ‖XWᵀ‖².
+    """
+
+    keep: Literal["16bit", "W8A16", "W8A8", "FP8_DYNAMIC"] = "16bit"
+    bits_per_weight: Annotated[float, Field(gt=0, le=16)] | None = None
+    max_error: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> MixedSpec:
+        if (self.bits_per_weight is None) == (self.max_error is None):
+            raise ValueError("give one budget: bits_per_weight or max_error")
+        return self
+
+
+class RecipeSpec(Strict):
+    """How one set of quantized weights is made.
+
+    ``method`` left out is the scheme's usual one. ``kv_cache: fp8`` adds calibrated scales of
+    keys and values; ``clip: false`` leaves out the search for narrower ranges.
+    """
+
+    method: Method = "awq"
+    scheme: Scheme = "W4A16"
+    group_size: Literal[32, 64, 128] = 128
+    clip: bool = True
+    kv_cache: Literal["fp8"] | None = None
+    mixed: MixedSpec | None = None
+    calibration: CalibrationSpec = CalibrationSpec()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _usual_method(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("method") is None:
+            usual = METHODS_OF.get(str(data.get("scheme", "W4A16")), ("awq",))[0]
+            return {**data, "method": usual}
+        return data
+
+    @model_validator(mode="after")
+    def _fits(self) -> RecipeSpec:
+        if self.method not in METHODS_OF[self.scheme]:
+            known = ", ".join(METHODS_OF[self.scheme])
+            raise ValueError(f"{self.scheme} is made by {known}, not by {self.method}")
+        if self.mixed is not None and self.scheme not in ("W4A16", "W4A16_ASYM"):
+            raise ValueError(f"mixed keeps units above 4 bits, and {self.scheme} is 8 already")
+        return self
+
+    @property
+    def title(self) -> str:
+        """What a person calls it: ``awq W4A16 g128 + 16bit, fp8 KV``."""
+        group = f" g{self.group_size}" if self.scheme in GROUPED else ""
+        mixed = "" if self.mixed is None else f" + {self.mixed.keep}"
+        cache = "" if self.kv_cache is None else f", {self.kv_cache} KV"
+        return f"{self.method} {self.scheme}{group}{mixed}{cache}"
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """The scheme, and a mixed recipe's wider form after it."""
+        return (self.scheme,) if self.mixed is None else (self.scheme, self.mixed.keep)
+
+    @property
+    def stored_scheme(self) -> str:
+        """The scheme as it is told from the stored tensors (``StoredWeights.scheme``)."""
+        if self.mixed is not None and self.mixed.keep != SIXTEEN_BIT:
+            return "mixed"
+        return {"W4A16_ASYM": "W4A16", "W8A8": "W8A8-INT8", "FP8_DYNAMIC": "FP8"}.get(
+            self.scheme, self.scheme
+        )

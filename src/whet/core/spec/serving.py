@@ -1,0 +1,38 @@
+"""The model, the engine and the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from whet.core.records.engine import Scalar
+from whet.core.spec.base import Strict
+
+
+class ModelSpec(Strict):
+    """The 16-bit target and, for speculation, a draft: local folders or hub ids."""
+
+    target: str
+    draft: str | None = None
+    revision: str | None = None
+
+
+class EngineSpec(Strict):
+    """The engine and the flags that every variant shares (vLLM's own names)."""
+
+    name: str = "vllm"
+    url: str | None = None
+    python: Path | None = None
+    args: dict[str, Scalar] = {}
+    env: dict[str, str] = {}
+    ready_timeout_s: Annotated[float, Field(gt=0)] = 900.0
+
+
+class HardwareSpec(Strict):
+    """What an hour of this machine costs. ``tier`` defaults to the device's own name."""
+
+    tier: str | None = None
+    price_usd_per_hour: Annotated[float, Field(gt=0)]
+    price_source: str | None = None

@@ -1,0 +1,87 @@
+"""The traffic, how it is sent, and what is asked of the answers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from whet.core.spec.base import Positive, Share, Strict, Whole
+
+
+class WorkloadSpec(Strict):
+    """The traffic: shared and unique prefixes, short and long, at a fixed input/output ratio."""
+
+    pool: Path | None = None
+    shared_prefix_share: Share = 0.7
+    long_system_share: Share = 0.5
+    shared_prefixes: Positive = 4
+    input_output_ratio: Annotated[float, Field(gt=0)] = 4.0
+    min_output_tokens: Positive = 16
+    max_output_tokens: Positive = 256
+    max_input_tokens: Positive | None = None
+    seed: Whole = 0
+
+
+class HeadOfLineSpec(Strict):
+    """Short requests, and long prompts sent among them: how long a long one holds up the others."""
+
+    long_tokens: Positive = 4096
+    long_requests: Positive = 8
+    short_tokens: Positive = 32
+    short_output: Positive = 16
+    slots: Positive = 4
+
+
+class LoadSpec(Strict):
+    """The closed loop: requests kept in flight, how many a trial, how often repeated.
+
+    ``order: blocks`` measures all trials of a variant on one server. ``interleaved`` starts a
+    server for every trial and goes through the variants forwards and backwards by turns (ABBA), so
+    that the drift of the machine falls on all alike. ``head_of_line`` adds a test of what a long
+    prompt does to short requests.
+    """
+
+    order: Literal["blocks", "interleaved"] = "blocks"
+    batch_sizes: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1, 4, 8, 16, 32)
+    trials: Positive = 3
+    min_requests: Positive = 16
+    requests_per_slot: Positive = 4
+    warmup_requests: Annotated[Whole, Field(ge=0)] = 20
+    request_timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    repeat_baseline: bool = True
+    head_of_line: HeadOfLineSpec | None = None
+
+
+class QualitySpec(Strict):
+    """Held-out text and tasks that stand between a fast variant and a recommendation."""
+
+    heldout: Path | None = None
+    tasks: Path | None = None
+    max_documents: Positive = 200
+    max_tasks: Positive = 300
+    max_tokens: Positive = 1024
+    concurrency: Positive = 16
+
+
+class ObjectiveSpec(Strict):
+    """The decision matrix' axes, and the corner that the recommendation is made for."""
+
+    ttft_ms: Annotated[tuple[float, ...], Field(min_length=1)] = (200.0, 500.0, 1000.0)
+    quality: Annotated[tuple[float, ...], Field(min_length=1)] = (0.01, 0.02, 0.05)
+    recommend_ttft_ms: float = 500.0
+    recommend_quality: float = 0.01
+    tpot_ms: float | None = None
+    e2e_ms: float | None = None
+
+    @model_validator(mode="after")
+    def _positive(self) -> ObjectiveSpec:
+        if any(value <= 0 or math.isinf(value) for value in (*self.ttft_ms, *self.quality)):
+            raise ValueError("targets and tolerances must be above 0")
+        if self.recommend_ttft_ms not in self.ttft_ms:
+            raise ValueError(f"recommend_ttft_ms must be one of ttft_ms {list(self.ttft_ms)}")
+        if self.recommend_quality not in self.quality:
+            raise ValueError(f"recommend_quality must be one of quality {list(self.quality)}")
+        return self

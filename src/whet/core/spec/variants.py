@@ -1,0 +1,150 @@
+"""The configurations under test: one line a lever, presets, and lists that are swept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Any, Final, Literal
+
+from pydantic import model_validator
+
+from whet.core.records.engine import Scalar
+from whet.core.spec.base import SIXTEEN_BIT, Positive, Strict
+
+SpeculationMethod = Literal[
+    "draft_model", "ngram", "ngram_gpu", "suffix", "eagle", "eagle3", "medusa", "mtp"
+]
+NEEDS_HEAD: Final = ("eagle", "eagle3", "medusa")
+"""Methods whose proposals come from a head that was trained for the target."""
+_NO_MODEL: Final = ("ngram", "ngram_gpu", "suffix")
+"""Methods that propose what the text itself repeats."""
+
+PRESETS: Final[Mapping[str, Mapping[str, Scalar]]] = {
+    "chat": {
+        "enable_chunked_prefill": True,
+        "max_num_batched_tokens": 2048,
+        "max_num_seqs": 128,
+    },
+    "batch": {
+        "enable_chunked_prefill": True,
+        "max_num_batched_tokens": 16384,
+        "max_num_seqs": 512,
+    },
+    "hybrid": {
+        "enable_chunked_prefill": True,
+        "max_num_batched_tokens": 8192,
+        "max_num_seqs": 256,
+        "long_prefill_token_threshold": 1024,
+    },
+}
+"""Scheduler settings by kind of traffic.
+
+A small token budget a step keeps the gaps between a stream's tokens short, a large one fills the
+device (vLLM, "Optimization and Tuning", chunked prefill). ``hybrid`` takes the large budget and
+lets no single prompt have more than 1,024 tokens of a step.
+"""
+
+
+class SpeculationSpec(Strict):
+    """Speculative decoding; K = ``num_tokens``, a list of them is a sweep.
+
+    ``draft`` is a folder or hub id in place of ``model.draft``, or the name of a recipe: the
+    target's own quantized copy drafts for it (self-speculation). ``eagle``, ``eagle3`` and
+    ``medusa`` need a head there. ``options`` go to the engine as they are
+    (``draft_tensor_parallel_size``, ``rejection_sample_method`` …).
+    """
+
+    method: SpeculationMethod = "draft_model"
+    num_tokens: Positive = 4
+    draft: str | None = None
+    options: dict[str, Scalar] = {}
+
+    @model_validator(mode="after")
+    def _has_head(self) -> SpeculationSpec:
+        if self.method in NEEDS_HEAD and self.draft is None:
+            raise ValueError(f"{self.method} needs a head trained for the target; set draft")
+        if self.method in _NO_MODEL and self.draft is not None:
+            raise ValueError(f"{self.method} drafts without a model; leave draft out")
+        return self
+
+
+class VariantSpec(Strict):
+    """One configuration: which weights, which levers, further engine flags of its own.
+
+    ``preset`` sets scheduler flags that ``args`` may override. ``loras`` maps names to adapters
+    that the timed requests ask for in turn; ``max_loras`` below their number makes some of them
+    cold. ``batching: static`` sends batches that wait for their slowest member. A list among
+    ``args``, or as K, stands for one variant a value.
+    """
+
+    weights: str = SIXTEEN_BIT
+    speculation: SpeculationSpec | None = None
+    prefix_cache: bool = False
+    batching: Literal["continuous", "static"] = "continuous"
+    preset: Literal["chat", "batch", "hybrid"] | None = None
+    loras: dict[str, str] = {}
+    max_loras: Positive | None = None
+    args: dict[str, Scalar] = {}
+    env: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _adapters(self) -> VariantSpec:
+        if self.max_loras is not None and not self.loras:
+            raise ValueError("max_loras means nothing without loras")
+        return self
+
+
+def standard_variants() -> dict[str, VariantSpec]:
+    """The five that are always worth comparing."""
+    draft = SpeculationSpec()
+    return {
+        "fp16": VariantSpec(),
+        "awq": VariantSpec(weights="awq"),
+        "awq+spec": VariantSpec(weights="awq", speculation=draft),
+        "awq+cache": VariantSpec(weights="awq", prefix_cache=True),
+        "awq+spec+cache": VariantSpec(weights="awq", speculation=draft, prefix_cache=True),
+    }
+
+
+def expand_sweeps(variants: Mapping[str, Any]) -> dict[str, Any]:
+    """Every variant as written, one for each value where a list stands.
+
+    ``{"a": {"args": {"max_num_seqs": [8, 32]}}}`` gives ``a.max_num_seqs8`` and
+    ``a.max_num_seqs32``; K is written ``a.k4``. Several lists give every combination.
+    ``ValueError`` where two come to the same name.
+    """
+    found: dict[str, Any] = {}
+    for name, item in variants.items():
+        if not isinstance(item, Mapping):
+            found[name] = item
+            continue
+        for suffix, one in _each(item):
+            whole = f"{name}{suffix}" if suffix else name
+            if whole in found or (suffix and whole in variants):
+                raise ValueError(
+                    f"two variants are called {whole!r}; take the value that a list of {name!r} "
+                    "has twice out of it, or rename the other variant"
+                )
+            found[whole] = one
+    return found
+
+
+def _each(item: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    swept = list(_swept(item))
+    for values in product(*(choices for _, _, choices in swept)):
+        one: dict[str, Any] = dict(item)
+        suffix = ""
+        for (section, key, _), value in zip(swept, values, strict=True):
+            one[section] = {**one[section], key: value}
+            suffix += f".k{value}" if key == "num_tokens" else f".{key}{value}"
+        yield suffix, one
+
+
+def _swept(item: Mapping[str, Any]) -> Iterator[tuple[str, str, list[Any]]]:
+    """(section, key, values) of every list in a variant."""
+    for section, keys in (("speculation", ("num_tokens",)), ("args", None)):
+        inside = item.get(section)
+        if isinstance(inside, Mapping):
+            for key, value in inside.items():
+                if isinstance(value, list) and value and (keys is None or key in keys):
+                    yield section, key, value

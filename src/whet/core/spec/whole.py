@@ -1,0 +1,190 @@
+"""The whole spec, read from YAML and checked, with sentences for what is wrong in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from whet.core.errors import UsageError
+from whet.core.names import did_you_mean, require_name
+from whet.core.spec.base import SIXTEEN_BIT, Strict
+from whet.core.spec.recipe import RecipeSpec
+from whet.core.spec.serving import EngineSpec, HardwareSpec, ModelSpec
+from whet.core.spec.traffic import LoadSpec, ObjectiveSpec, QualitySpec, WorkloadSpec
+from whet.core.spec.variants import SpeculationSpec, VariantSpec, expand_sweeps, standard_variants
+
+_SCALARS: Final = ("str", "int", "float", "bool")
+
+
+class Spec(Strict):
+    """The whole of ``whet.yaml``."""
+
+    name: str
+    model: ModelSpec
+    hardware: HardwareSpec
+    recipes: dict[str, RecipeSpec] = {"awq": RecipeSpec()}
+    engine: EngineSpec = EngineSpec()
+    workload: WorkloadSpec = WorkloadSpec()
+    load: LoadSpec = LoadSpec()
+    quality: QualitySpec = QualitySpec()
+    objective: ObjectiveSpec = ObjectiveSpec()
+    variants: dict[str, VariantSpec] = Field(default_factory=standard_variants, min_length=1)
+    baseline: str = "fp16"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sweeps(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("variants"), dict):
+            return {**data, "variants": expand_sweeps(data["variants"])}
+        return data
+
+    @model_validator(mode="after")
+    def _references(self) -> Spec:
+        if self.baseline not in self.variants:
+            swept = [name for name in self.variants if name.startswith(f"{self.baseline}.")]
+            known = (
+                f"; its lists make {', '.join(swept)}: set baseline to one of them"
+                if swept
+                else did_you_mean(self.baseline, self.variants)
+            )
+            raise ValueError(f"baseline {self.baseline!r} is not among the variants{known}")
+        for name, variant in self.variants.items():
+            if variant.weights != SIXTEEN_BIT and variant.weights not in self.recipes:
+                near = did_you_mean(variant.weights, [SIXTEEN_BIT, *self.recipes])
+                raise ValueError(
+                    f"variant {name!r} wants weights {variant.weights!r}, no recipe{near}"
+                )
+            speculation = variant.speculation
+            if speculation is None or speculation.method != "draft_model":
+                continue
+            if self.model.draft is None and speculation.draft is None:
+                raise ValueError(f"variant {name!r} speculates with a draft model; set model.draft")
+        return self
+
+
+def load_spec(path: Path) -> Spec:
+    """Read and check a spec file; relative paths in it count from its own folder.
+
+    Raises ``UsageError`` naming the key, what is wrong with it and the nearest known key.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise UsageError(f"no spec file at {path}; write one with: whet init {path}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the spec file {path} cannot be read: {error}") from error
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}" if mark else ""
+        raise UsageError(
+            f"{path} is not valid YAML{where}: {getattr(error, 'problem', error)}"
+        ) from error
+    if not isinstance(data, dict):
+        raise UsageError(f"{path} must hold keys and values; write a fresh one with: whet init")
+    return parse_spec(data, base=path.parent)
+
+
+def parse_spec(data: dict[str, Any], *, base: Path) -> Spec:
+    """A checked ``Spec`` from parsed YAML, its relative paths made absolute below ``base``."""
+    try:
+        spec = Spec.model_validate(data)
+    except ValidationError as error:
+        told = dict.fromkeys(_sentence(item) for item in error.errors())
+        raise UsageError("; ".join(list(told)[:3])) from error
+    require_name(spec.name, "the run's name")
+    for name in spec.variants:
+        require_name(name, "the variant")
+        for adapter in spec.variants[name].loras:
+            require_name(adapter, "the adapter")
+    for name in spec.recipes:
+        require_name(name, "the recipe")
+    return _absolute(spec, base.resolve())
+
+
+def _absolute(spec: Spec, base: Path) -> Spec:
+    def below(path: Path | None) -> Path | None:
+        return None if path is None else base / path.expanduser()
+
+    def model(ref: str | None) -> str | None:
+        if ref is None:
+            return None
+        local = base / Path(ref).expanduser()
+        looks_local = ref.startswith((".", "/", "~")) or local.is_dir()
+        return str(local.resolve()) if looks_local else ref
+
+    variants = {
+        name: variant.model_copy(
+            update={
+                "loras": {key: model(path) for key, path in variant.loras.items()},
+                "speculation": _own_draft(variant.speculation, spec, model),
+            }
+        )
+        for name, variant in spec.variants.items()
+    }
+    recipes = {
+        name: recipe.model_copy(
+            update={
+                "calibration": recipe.calibration.model_copy(
+                    update={"source": below(recipe.calibration.source)}
+                )
+            }
+        )
+        for name, recipe in spec.recipes.items()
+    }
+    quality = {"heldout": below(spec.quality.heldout), "tasks": below(spec.quality.tasks)}
+    return spec.model_copy(
+        update={
+            "model": spec.model.model_copy(
+                update={"target": model(spec.model.target), "draft": model(spec.model.draft)}
+            ),
+            "recipes": recipes,
+            "variants": variants,
+            "workload": spec.workload.model_copy(update={"pool": below(spec.workload.pool)}),
+            "quality": spec.quality.model_copy(update=quality),
+        }
+    )
+
+
+def _own_draft(
+    speculation: SpeculationSpec | None, spec: Spec, model: Callable[[str | None], str | None]
+) -> SpeculationSpec | None:
+    """A draft that is no recipe's name is a folder or a hub id."""
+    if speculation is None or speculation.draft is None or speculation.draft in spec.recipes:
+        return speculation
+    return speculation.model_copy(update={"draft": model(speculation.draft)})
+
+
+def _sentence(item: Any) -> str:
+    location = [str(part) for part in item["loc"]]
+    if location and location[-1] in _SCALARS:  # a flag's value: pydantic tells each of its types
+        where = ".".join(location[:-1])
+        return f"{where}: a text, a number, true or false is needed (got {item['input']!r})"
+    where = ".".join(location) or "the spec"
+    if item["type"] == "extra_forbidden":
+        parent = ".".join(location[:-1])
+        near = did_you_mean(location[-1], _keys_at(location[:-1]))
+        inside = f" in {parent}" if parent else ""
+        return f"unknown key {location[-1]!r}{inside}{near}"
+    if item["type"] == "missing":
+        return f"the key {where!r} is missing; add it (whet init shows every key)"
+    message = item["msg"].removeprefix("Value error, ")
+    got = "" if item["type"] == "value_error" and not location else f" (got {item['input']!r})"
+    return f"{where}: {message}{got}" if location else message
+
+
+def _keys_at(location: list[str]) -> list[str]:
+    """The known keys of the section at ``location``, walking through maps by name."""
+    model: Any = Spec
+    for part in location:
+        field = model.model_fields.get(part) if hasattr(model, "model_fields") else None
+        model = field.annotation if field is not None else model
+        for inner in getattr(model, "__args__", ()):
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                model = inner
+    return list(getattr(model, "model_fields", {}))

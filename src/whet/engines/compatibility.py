@@ -1,0 +1,280 @@
+"""What each version of an engine runs on which machine: a table that is shipped, and one's own.
+
+A row says of a lever (a pattern over the words of ``levers_of``) what happens when it is pulled.
+Of the rows that apply, the most specific one counts, and of equals the one seen on the newest
+version.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from whet.core.errors import StorageError, UsageError
+from whet.core.levers import plain_args, word
+from whet.core.names import did_you_mean
+from whet.core.records.engine import ResolvedEngine, Variant
+from whet.core.store import translate_disk_errors, write_atomic
+from whet.engines.compatibility_machine import (
+    Machine,
+    find_machine,
+    machine_applies,
+    machine_rank,
+)
+
+WARNINGS: Final = frozenset({"works, slow", "doubtful"})
+STOPS: Final = frozenset({"no effect", "fails", "removed"})
+OUTCOMES: Final = frozenset({"works", "needs package", *WARNINGS, *STOPS})
+_AND: Final = " & "
+_STORED: Final = {"W8A8-INT8": "W8A8", "FP8": "FP8_CHECKPOINT"}
+"""What is told from the tensors, in a recipe's words; of FP8 they do not tell which scales."""
+_NEWEST: Final = (10**6, 0, 0)
+_VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
+
+Version = tuple[int, int, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One line of the table.
+
+    It holds for versions from ``since`` to before ``until`` (empty: no bound) on machines that
+    ``machine`` names. ``lever`` is one pattern, or several joined by `` & `` of which the first is
+    the lever and the others what has to be set beside it. ``basis`` says who saw it where
+    (``seen 0.29.0 cpu-avx512``) or read it (``read 0.33``). ``own`` rows are a person's.
+    """
+
+    engine: str
+    since: str
+    until: str
+    machine: str
+    lever: str
+    outcome: str
+    says: str
+    basis: str
+    own: bool = False
+
+    @property
+    def told(self) -> str:
+        """What it says, and who saw it."""
+        return f"{self.says} ({self.basis})"
+
+    def applies(self, engine: str, version: str, machine: Machine) -> bool:
+        """Whether it speaks of this engine, version and machine."""
+        found = version_of(version)
+        early = bool(self.since) and found < version_of(self.since)
+        late = bool(self.until) and found >= version_of(self.until)
+        known = self.engine == engine and not early and not late
+        return known and machine_applies(self.machine, machine)
+
+
+COLUMNS: Final = tuple(field.name for field in fields(Row) if field.name != "own")
+
+
+def version_of(text: str) -> Version:
+    """(0, 32, 1) of ``0.32.1+cpu``; later than any release where there are no numbers."""
+    match = _VERSION.match(text)
+    return _numbers(match) if match else _NEWEST
+
+
+def levers_of(variant: Variant) -> frozenset[str]:
+    """Everything that a variant sets, a lever a word, in the words of the table.
+
+    ``weights_scheme=W4A16``, ``speculation=ngram``, ``speculation.<option>=…``, ``prefix_cache``,
+    ``lora``, every engine flag and variable with its value; ``model=`` with the architecture (and
+    ``model=mla``) where the checkpoint is on the disk.
+    """
+    schemes = variant.recipe_schemes or (_STORED.get(variant.scheme, variant.scheme),)
+    found = {f"weights_scheme={scheme}" for scheme in schemes}
+    speculation = variant.speculation
+    if speculation is not None:
+        found.add(f"speculation={speculation.method}")
+        found |= {f"speculation.{key}={word(value)}" for key, value in speculation.options}
+    if variant.prefix_cache:
+        found.add("prefix_cache")
+    if variant.loras:
+        found.add("lora")
+    found |= {f"{name}={word(value)}" for name, value in plain_args(variant).items()}
+    found |= {f"{name}={value}" for name, value in variant.env}
+    return frozenset(found) | _model_words(Path(variant.model_path))
+
+
+def lookup(
+    resolved: ResolvedEngine, machine: Machine, *, version: str | None = None
+) -> tuple[Row, ...]:
+    """The row that counts for each lever of a variant, sorted by lever; unknown levers have none.
+
+    ``version`` is the record's own where it is None. Raises ``UsageError`` where one's own table
+    cannot be read.
+    """
+    words = sorted(levers_of(resolved.variant))
+    asked = version or resolved.engine_version
+    rows = [row for row in read_table() if row.applies(resolved.engine, asked, machine)]
+    chosen = (most_specific(row for row in rows if _matches(row, one, words)) for one in words)
+    return tuple(row for row in chosen if row is not None)
+
+
+def known_of(lever: str, *, engine: str, version: str, machine: Machine) -> Row | None:
+    """The row that counts for one lever alone, with nothing set beside it."""
+    rows = (row for row in read_table() if row.applies(engine, version, machine))
+    return most_specific(row for row in rows if _matches(row, lever, ()))
+
+
+def cautions(resolved: ResolvedEngine) -> tuple[str, ...]:
+    """What works here and is slow or doubtful, a sentence a lever."""
+    rows = lookup(resolved, find_machine(resolved.device))
+    return tuple(f"{row.lever}: {row.told}" for row in rows if row.outcome in WARNINGS)
+
+
+def most_specific(rows: Iterable[Row]) -> Row | None:
+    """The one with the narrower lever, then machine, then the newer basis, then the last."""
+    ranked = [(_rank(row), at, row) for at, row in enumerate(rows)]
+    return max(ranked, key=lambda item: item[:2])[2] if ranked else None
+
+
+def read_table() -> tuple[Row, ...]:
+    """The shipped rows, then one's own."""
+    return (*shipped_rows(), *own_rows())
+
+
+@cache
+def shipped_rows() -> tuple[Row, ...]:
+    """The rows that come with whet."""
+    file = resources.files("whet.engines").joinpath("compatibility.csv")
+    return _parse(file.read_text(encoding="utf-8").splitlines(), where="compatibility.csv")
+
+
+def own_path() -> Path:
+    """``whet/compatibility.csv`` of a person's data folder (XDG base directories)."""
+    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(base).expanduser() / "whet" / "compatibility.csv"
+
+
+def own_rows() -> tuple[Row, ...]:
+    """The rows that a person has learned; none where there is no file."""
+    path = own_path()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return ()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"your compatibility table {path} cannot be read ({error}); correct or delete it"
+        ) from error
+    return tuple(replace(row, own=True) for row in _parse(lines, where=str(path)))
+
+
+def add_own(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Write rows into one's own table; of two on the same thing the newer basis stays.
+
+    Gives the rows that were written. Raises ``StorageError`` where the folder cannot be written.
+    """
+    kept = {_subject(row): row for row in own_rows()}
+    added = []
+    for row in rows:
+        before = kept.get(_subject(row))
+        if before is None or _basis_version(before) <= _basis_version(row):
+            kept[_subject(row)] = replace(row, own=True)
+            added.append(row)
+    path = own_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make the folder {path.parent}: {error.strerror}") from error
+    with translate_disk_errors(path):
+        write_atomic(path, _csv_text(kept.values()).encode())
+    return tuple(added)
+
+
+def _matches(row: Row, subject: str, words: Sequence[str]) -> bool:
+    first, *beside = row.lever.lower().split(_AND)
+    return fnmatchcase(subject.lower(), first) and all(
+        any(fnmatchcase(each.lower(), part) for each in words) for part in beside
+    )
+
+
+def _rank(row: Row) -> tuple[int, bool, int, int, Version]:
+    first, *beside = row.lever.split(_AND)
+    return (
+        len(first.replace("*", "")),
+        "*" not in first,
+        len(beside),
+        machine_rank(row.machine),
+        _basis_version(row),
+    )
+
+
+def _basis_version(row: Row) -> Version:
+    return max((_numbers(match) for match in _VERSION.finditer(row.basis)), default=(0, 0, 0))
+
+
+def _numbers(match: re.Match[str]) -> Version:
+    return int(match[1]), int(match[2]), int(match[3] or 0)
+
+
+def _subject(row: Row) -> tuple[str, ...]:
+    return row.engine, row.since, row.until, row.machine, row.lever
+
+
+def _model_words(folder: Path) -> frozenset[str]:
+    """``model=…`` of a checkpoint that can be read; what cannot be is refused elsewhere."""
+    try:
+        outer = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return frozenset()
+    if not isinstance(outer, dict):
+        return frozenset()
+    names = outer.get("architectures")
+    text = outer.get("text_config")
+    config = {**outer, **text} if isinstance(text, dict) else outer
+    found = {f"model={name}" for name in names} if isinstance(names, list) else set()
+    return frozenset(found | ({"model=mla"} if config.get("kv_lora_rank") else set()))
+
+
+def _parse(lines: Sequence[str], *, where: str) -> tuple[Row, ...]:
+    reader = csv.DictReader(lines, strict=True)
+    try:
+        if tuple(reader.fieldnames or ()) != COLUMNS:
+            raise UsageError(
+                f"the compatibility table {where} has other columns than {','.join(COLUMNS)}; "
+                "correct or delete it"
+            )
+        return tuple(_row(item, f"{where}, line {reader.line_num}") for item in reader)
+    except csv.Error as error:
+        raise UsageError(
+            f"the compatibility table {where}, line {reader.line_num}, cannot be read ({error}); "
+            "correct or delete it"
+        ) from error
+
+
+def _row(item: dict[Any, Any], where: str) -> Row:
+    wrong = None
+    if None in item or None in item.values():
+        wrong = "has more or fewer fields than the heading"
+    elif item["outcome"] not in OUTCOMES:
+        wrong = f"has the outcome {item['outcome']!r}{did_you_mean(item['outcome'], OUTCOMES)}"
+    elif machine_rank(item["machine"]) < 0:
+        wrong = f"has the unknown machine {item['machine']!r}"
+    elif not all(item[key].strip() for key in ("engine", "lever", "says", "basis")):
+        wrong = "has an empty field"
+    if wrong is not None:
+        raise UsageError(f"the compatibility table {where}, {wrong}; correct or delete that line")
+    return Row(**item)
+
+
+def _csv_text(rows: Iterable[Row]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows([getattr(row, name) for name in COLUMNS] for row in rows)
+    return out.getvalue()

@@ -1,0 +1,55 @@
+"""What each lever of a run drags along, told against a variant that lacks it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from whet.core.levers import levers, pulled
+from whet.core.records import CellSummary, LeverCost, TrialNotices
+from whet.evidence.costs import Observed, costs_of
+from whet.flow.findings import Kept
+from whet.flow.rounds import every_start
+
+
+def lever_costs(kept: Kept, cells: tuple[CellSummary, ...]) -> tuple[LeverCost, ...]:
+    """The costs of every variant against its nearest reference.
+
+    The reference is the measured variant whose levers are a part of its own and that differs in
+    the fewest; a variant of which nothing is a part is held against the baseline.
+    """
+    seen = {item.variant: item for item in _observed(kept, cells)}
+    found: list[LeverCost] = []
+    for name, mine in seen.items():
+        reference = _nearest(kept, name, set(seen))
+        if reference is not None:
+            own = pulled(kept.resolved[name].variant, kept.resolved[reference].variant)
+            found += costs_of(mine, seen[reference], sorted(own))
+    return tuple(found)
+
+
+def _observed(kept: Kept, cells: tuple[CellSummary, ...]) -> Iterator[Observed]:
+    notices = list(kept.store.all("notices", TrialNotices))
+    for name in kept.resolved:
+        starts = every_start(kept.store, name)
+        if starts:
+            yield Observed(
+                variant=name,
+                facts=starts[0][0],
+                trials=[item for item in notices if item.variant == name],
+                cells=[cell for cell in cells if cell.variant == name],
+            )
+
+
+def _nearest(kept: Kept, name: str, seen: set[str]) -> str | None:
+    baseline = kept.spec.baseline
+    whole = {other: levers(kept.resolved[other].variant) for other in seen}
+    plain = f"weights={kept.resolved[baseline].variant.weights}"
+    mine = whole[name] - {plain}
+    parts = {
+        other: len(mine - found)
+        for other, found in whole.items()
+        if other != name and (found - {plain}) < mine
+    }
+    if parts:
+        return min(parts, key=lambda other: (parts[other], other != baseline))
+    return baseline if baseline in seen and name != baseline else None

@@ -1,0 +1,115 @@
+"""``whet doctor``: with and without an engine, as a table and as JSON, and what it learns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.stage import Said, Whet
+from whet.core.errors import StorageError, UsageError
+from whet.core.provenance import Device
+from whet.engines.compatibility import own_path
+from whet.engines.compatibility_machine import Machine
+from whet.engines.vllm_limits import Installed
+
+CPU_BUILD = Installed(version="0.32.0", cpu_build=True, arctic=False)
+EPYC = Device(kind="cpu", name="EPYC × 2", memory_bytes=2**34, count=1, driver=None)
+H100 = Device(kind="cuda", name="H100", memory_bytes=80 * 2**30, count=2, driver="580.1")
+HEADING = "engine,since,until,machine,lever,outcome,says,basis\n"
+
+
+class Place:
+    """A machine and an engine of our choosing."""
+
+    def __init__(self, whet: Whet, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.whet, self.patch = whet, monkeypatch
+        self.be(EPYC, Machine(kind="cpu", vectors="avx2"), CPU_BUILD)
+
+    def be(self, device: Device, machine: Machine, installed: Installed | None) -> None:
+        for name, value in {
+            "find_device": lambda: device,
+            "find_machine": lambda _kind: machine,
+            "find_installed": lambda _python: installed,
+            "cpu_features": lambda: ("avx2",),
+        }.items():
+            self.patch.setattr(f"whet.cli.doctor.{name}", value)
+
+    def levers(self) -> dict[str, Any]:
+        said: Said = self.whet("doctor", "--json")
+        assert said.code == 0
+        return {item["lever"]: item for item in json.loads(said.out)["levers"]}
+
+
+@pytest.fixture
+def place(whet: Whet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Place:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return Place(whet, monkeypatch)
+
+
+def test_it_tells_the_machine_and_every_lever(place: Place) -> None:
+    said = place.whet("doctor")
+    assert (said.code, said.err) == (0, "")
+    assert "EPYC × 2 (cpu-avx2)" in said.out
+    assert "16 GiB" in said.out
+    assert "vLLM 0.32.0, CPU build" in said.out
+    (line,) = [line for line in said.out.splitlines() if line.startswith("weights_scheme=W8A16")]
+    assert "not available here" in line
+    assert "use W4A16 or W8A8 (seen 0.29.0 cpu-avx512)" in line
+
+
+def test_what_a_lever_is_here(place: Place) -> None:
+    found = place.levers()
+    assert found["weights_scheme=W8A8"]["status"] == "available"
+    assert found["weights_scheme=FP8*"]["status"] == "slow"
+    assert found["attention_backend=flash_attn"]["status"] == "not known here"
+    assert "arctic-inference" in found["speculation=suffix"]["why"]
+    assert found["speculation=suffix"]["status"] == "not available here"
+    place.be(EPYC, Machine(kind="cpu"), Installed(version="0.32.0", cpu_build=True, arctic=True))
+    assert place.levers()["speculation=suffix"]["status"] == "available"
+
+
+def test_a_gpu_is_another_machine(place: Place) -> None:
+    installed = Installed(version="0.26.0", cpu_build=False, arctic=False)
+    place.be(H100, Machine(kind="cuda", capability=(9, 0)), installed)
+    assert "2 × H100, driver 580.1 (cuda=9.0)" in place.whet("doctor").out
+    assert place.levers()["weights_scheme=W8A16"]["status"] == "available"
+
+
+def test_without_an_engine_it_says_how_to_get_one(place: Place) -> None:
+    place.be(EPYC, Machine(kind="cpu"), None)
+    said = place.whet("doctor")
+    assert said.code == 0
+    assert "install it: pip install 'whet[gpu]'" in said.out
+    assert "cuda<8.9" in said.out, "the table by machine"
+    plain = json.loads(place.whet("doctor", "--json").out)
+    assert (plain["engine"], plain["levers"]) == (None, [])
+    assert "not installed" in plain["trouble"]
+
+
+def test_a_build_that_does_not_fit_the_machine(place: Place) -> None:
+    place.be(EPYC, Machine(kind="cpu"), Installed(version="0.32.0", cpu_build=False, arctic=False))
+    assert "this machine shows no NVIDIA GPU" in place.whet("doctor").out
+
+
+def test_ones_own_row_goes_before_the_shipped_one(place: Place) -> None:
+    own_path().parent.mkdir(parents=True)
+    row = "vllm,0.32,0.33,cpu-avx2,prefix_cache,fails,mine; leave it out,seen 0.32.0 cpu-avx2\n"
+    own_path().write_text(HEADING + row)
+    found = place.levers()["prefix_cache"]
+    assert (found["status"], found["why"]) == ("not available here", "mine; leave it out")
+
+
+def test_a_corrupt_own_table(place: Place) -> None:
+    own_path().parent.mkdir(parents=True)
+    own_path().write_text(HEADING + "vllm,torn")
+    said = place.whet("doctor").sentence(UsageError.exit_code)
+    assert said.startswith(f"the compatibility table {own_path()}, line 2, has more or fewer")
+
+
+def test_learning_from_a_folder_that_holds_no_run(place: Place, tmp_path: Path) -> None:
+    said = place.whet("doctor", "--learn", tmp_path).sentence(StorageError.exit_code)
+    assert "holds no run" in said
+    assert not own_path().exists()

@@ -1,0 +1,237 @@
+"""The compatibility table: every row can be read, and the right one counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.engines.conftest import make_variant
+from whet.core.errors import UsageError
+from whet.core.records import ResolvedEngine, Speculation, Variant
+from whet.engines import compatibility
+from whet.engines.compatibility import (
+    Row,
+    add_own,
+    levers_of,
+    lookup,
+    most_specific,
+    own_path,
+    own_rows,
+    shipped_rows,
+    version_of,
+)
+from whet.engines.compatibility_machine import Machine, machine_applies
+
+AVX2 = Machine(kind="cpu", vectors="avx2")
+AVX512 = Machine(kind="cpu", vectors="avx512")
+HOPPER = Machine(kind="cuda", capability=(9, 0))
+HEADING = "engine,since,until,machine,lever,outcome,says,basis\n"
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+
+
+def row(**changes: object) -> Row:
+    plain = Row(
+        engine="vllm",
+        since="0.32",
+        until="0.33",
+        machine="cpu-avx2",
+        lever="prefix_cache",
+        outcome="works",
+        says="proved in a run",
+        basis="seen 0.32.1 cpu-avx2",
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def resolved(variant: Variant, version: str = "0.32.0") -> ResolvedEngine:
+    return ResolvedEngine(
+        variant=variant,
+        engine="vllm",
+        engine_version=version,
+        device="cpu",
+        served_model_name="m",
+        argv=(),
+        env=(),
+        serve_line="",
+        ready_timeout_s=1.0,
+    )
+
+
+def outcome(lever: str, machine: Machine, version: str = "0.32.0", **changes: object) -> str | None:
+    """What the table says of a lever of the variant with these changes."""
+    found = lookup(resolved(make_variant(**changes), version), machine)
+    return next((row.outcome for row in found if row.lever.startswith(lever)), None)
+
+
+def test_every_shipped_row_can_be_read_and_none_is_there_twice() -> None:
+    rows = shipped_rows()
+    assert len(rows) > 50
+    keys = [(r.engine, r.since, r.until, r.machine, r.lever.lower()) for r in rows]
+    assert len(set(keys)) == len(keys)
+    assert all(r.says[-1] != "." and ";" in r.says for r in rows if r.outcome in ("fails",)), (
+        "a sentence with its mend, which is printed inside another"
+    )
+
+
+def test_words_are_the_same_however_a_flag_was_written() -> None:
+    written = levers_of(make_variant(engine_args=(("--kv-cache-dtype", "fp8"),)))
+    plain = levers_of(make_variant(engine_args=(("kv_cache_dtype", "fp8"),)))
+    assert written == plain == {"weights_scheme=W4A16", "kv_cache_dtype=fp8"}
+
+
+def test_what_is_told_from_tensors_is_put_in_a_recipes_words() -> None:
+    assert levers_of(make_variant(scheme="W8A8-INT8")) == {"weights_scheme=W8A8"}
+    recipe = make_variant(scheme="mixed", recipe_schemes=("W4A16", "W8A8"))
+    assert levers_of(recipe) == {"weights_scheme=W4A16", "weights_scheme=W8A8"}
+
+
+def test_the_architecture_counts_where_the_checkpoint_is_there(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        '{"architectures": ["DeepseekV3ForCausalLM"], "kv_lora_rank": 512}'
+    )
+    latent = {"model_path": str(tmp_path), "prefix_cache": True}
+    assert outcome("prefix_cache", AVX2, **latent) == "no effect"
+    assert outcome("prefix_cache", HOPPER, **latent) == "works"
+    assert outcome("prefix_cache", AVX2, prefix_cache=True) == "works"
+
+
+@pytest.mark.parametrize(
+    ("machine", "scheme", "expected"),
+    [
+        (AVX2, "W8A16", "fails"),
+        (HOPPER, "W8A16", "works"),
+        (AVX2, "FP8", "fails"),
+        (AVX512, "FP8", "works, slow"),
+        (AVX2, "FP8_DYNAMIC", "works, slow"),
+        (HOPPER, "FP8_DYNAMIC", "works"),
+        (Machine(kind="cuda", capability=(8, 6)), "FP8_DYNAMIC", "works, slow"),
+        (Machine(kind="cuda", capability=(7, 0)), "FP8_DYNAMIC", "fails"),
+        (Machine(kind="cuda", capability=(7, 0)), "W4A16", "fails"),
+        (Machine(kind="cuda"), "FP8_DYNAMIC", "works"),
+        (Machine(kind="cpu"), "W4A16", None),
+    ],
+)
+def test_the_narrowest_machine_counts(machine: Machine, scheme: str, expected: str | None) -> None:
+    change = {"scheme": scheme, "recipe_schemes": (scheme,)}
+    assert outcome("weights_scheme", machine, **change) == expected
+
+
+def test_the_narrower_lever_counts() -> None:
+    for backend, expected in (("CPU_ATTN", "works"), ("FLASH_ATTN", "no effect")):
+        args = (("attention_backend", backend),)
+        assert outcome("attention_backend", AVX2, engine_args=args) == expected
+
+
+def test_what_is_set_beside_a_lever_is_narrower_but_hides_no_failure() -> None:
+    def of(method: str, **changes: object) -> list[str]:
+        speculation = Speculation(method=method, num_tokens=3, draft_path=None)
+        variant = make_variant(speculation=speculation, **changes)
+        found = lookup(resolved(variant), AVX2)
+        return [row.says for row in found if row.lever.startswith("speculation=")]
+
+    float32 = {"engine_args": (("dtype", "float32"),)}
+    assert "drops the last matched block" in of("eagle", prefix_cache=True)[0]
+    assert "needs CUDA" in of("ngram_gpu", **float32)[0]
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("0.26.0", "works"), ("0.32.9+cpu", "works"), ("0.33.0", "removed"), ("dev", "removed")],
+)
+def test_a_row_ends_where_the_next_version_begins(version: str, expected: str) -> None:
+    medusa = Speculation(method="medusa", num_tokens=3, draft_path="/heads")
+    assert outcome("speculation=medusa", AVX2, version, speculation=medusa) == expected
+
+
+def test_another_engine_is_not_spoken_of() -> None:
+    other = replace(resolved(make_variant(scheme="W8A16")), engine="openai")
+    assert lookup(other, AVX2) == ()
+
+
+def test_versions_with_suffixes() -> None:
+    assert version_of("0.32.1+cpu") == (0, 32, 1)
+    assert version_of("0.33rc1") == (0, 33, 0)
+    assert version_of("dev") > version_of("99.0")
+
+
+@pytest.mark.parametrize(
+    ("word", "capability", "expected"),
+    [
+        ("cuda<8.9", (8, 6), True),
+        ("cuda<8.9", (8, 9), False),
+        ("cuda>=8.9", (9, 0), True),
+        ("cuda>=10.0", (9, 0), False),
+        ("cuda=9.0", (9, 0), True),
+        ("cuda", None, True),
+        ("cuda<8.9", None, False),
+        ("cpu", (9, 0), False),
+    ],
+)
+def test_capabilities(word: str, capability: tuple[int, int] | None, expected: bool) -> None:
+    assert machine_applies(word, Machine(kind="cuda", capability=capability)) is expected
+
+
+def test_of_equals_the_newest_basis_counts_and_then_the_last() -> None:
+    old, new = row(basis="seen 0.32.0 cpu-avx2", says="old"), row(says="new")
+    assert most_specific([new, old]) == new
+    again = replace(new, says="again")
+    assert most_specific([new, old, again]) == again
+    assert most_specific([]) is None
+
+
+def test_a_learned_row_goes_before_the_shipped_one() -> None:
+    assert outcome("prefix_cache", AVX2, prefix_cache=True) == "works"
+    add_own([row(outcome="fails", says="its server did not start")])
+    assert outcome("prefix_cache", AVX2, prefix_cache=True) == "fails"
+    assert outcome("prefix_cache", AVX512, prefix_cache=True) == "works"
+    assert outcome("prefix_cache", AVX2, "0.33.0", prefix_cache=True) == "works"
+
+
+def test_of_two_learned_rows_the_newer_stays() -> None:
+    first = row(outcome="fails", says="a, with a comma", basis="seen 0.32.0 cpu-avx2")
+    assert add_own([first]) == (first,)
+    assert [r.says for r in own_rows()] == ["a, with a comma"]
+    assert add_own([row()]) == (row(),)
+    assert add_own([first]) == ()
+    assert [(r.outcome, r.own) for r in own_rows()] == [("works", True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("not a table\n", "other columns"),
+        (HEADING + "vllm,,,cpu,lora,work,x,seen 0.1\n", "line 2, has the outcome 'work'; did you"),
+        (HEADING + "vllm,,,gpu,lora,works,x,seen 0.1\n", "unknown machine 'gpu'"),
+        (HEADING + "vllm,,,cpu,lora,works,x\n", "more or fewer fields"),
+        (HEADING + "vllm,,,cpu,lora,works,x,seen 0.1,more\n", "more or fewer fields"),
+        (HEADING + "vllm,,,cpu,,works,x,seen 0.1\n", "an empty field"),
+        (HEADING + 'vllm,"torn\n', "cannot be read"),
+    ],
+)
+def test_a_corrupt_own_table_is_one_sentence(text: str, said: str) -> None:
+    own_path().parent.mkdir(parents=True)
+    own_path().write_text(text)
+    with pytest.raises(UsageError, match=said) as caught:
+        lookup(resolved(make_variant()), AVX2)
+    assert str(own_path()) in str(caught.value)
+    assert "delete" in str(caught.value)
+
+
+def test_bytes_that_are_no_text_are_told_too() -> None:
+    own_path().parent.mkdir(parents=True)
+    own_path().write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="correct or delete it"):
+        own_rows()
+
+
+def test_what_is_slow_is_a_caution(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compatibility, "find_machine", lambda _kind: AVX512)
+    (said,) = compatibility.cautions(resolved(make_variant(scheme="FP8")))
+    assert said.startswith("weights_scheme=FP8*: FP8 weights took 51 s")
+    assert said.endswith("(seen 0.29.0 cpu-avx512)")

@@ -1,0 +1,67 @@
+"""Advice from the traffic that a spec really draws, told once for all variants that it concerns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flow.stage import FakeEngine, tiny_spec
+from whet.checkpoint import read_facts
+from whet.core.provenance import Device
+from whet.engines.compatibility_machine import Machine
+from whet.flow import advice
+from whet.flow.advice import advice_of
+from whet.flow.prepare import resolve_variants
+
+DEVICE = Device(kind="cpu", name="EPYC", memory_bytes=2**34, count=1, driver=None)
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    machine = Machine(kind="cpu", vectors="avx512")
+    monkeypatch.setattr("whet.engines.compatibility.find_machine", lambda _kind: machine)
+
+
+def told(folder: Path, variants: dict[str, Any], **change: Any) -> tuple[str, ...]:
+    spec = tiny_spec(folder, variants=variants, **change)
+    target = read_facts(folder / "target")
+    resolved = resolve_variants(spec, folder, target=target, draft=None, engine=FakeEngine())
+    return advice_of(spec, folder, resolved=resolved, target=target, device=DEVICE)
+
+
+def test_nothing_is_drawn_where_the_spec_bounds_its_lengths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(advice, "build_workload", None)
+    assert told(tmp_path, {"fp16": {}, "other": {"prefix_cache": True}}) == ()
+
+
+def test_a_length_is_held_against_what_is_drawn(tmp_path: Path) -> None:
+    variants = {"fp16": {}, "long": {"args": {"max_model_len": 4096}}}
+    (sentence,) = told(tmp_path, variants)
+    assert sentence.startswith("long: max_model_len 4,096, while 99 in 100 requests fit ")
+    # The spec allows 400 tokens in and 16 out, so no less than the next 128 above 416.
+    assert "set it to 512" in sentence
+
+
+def test_one_sentence_for_all_that_it_concerns(tmp_path: Path) -> None:
+    load = {"batch_sizes": [64]}
+    seqs = {"args": {"max_num_seqs": 32}}
+    (sentence,) = told(tmp_path, {"fp16": seqs, "other": seqs}, load=load)
+    assert sentence.startswith("every variant: max_num_seqs 32")
+    (sentence,) = told(tmp_path, {"fp16": {}, "other": seqs}, load=load)
+    assert sentence.startswith("other: max_num_seqs 32")
+
+
+def test_what_is_slow_here_is_told(tmp_path: Path) -> None:
+    recipes = {"fp8": {"scheme": "FP8_DYNAMIC"}}
+    (sentence,) = told(tmp_path, {"fp16": {}, "f": {"weights": "fp8"}}, recipes=recipes)
+    assert sentence.startswith("f: weights_scheme=FP8*: FP8 weights took 51 s")
+
+
+def test_a_server_elsewhere_has_its_flags_already(tmp_path: Path) -> None:
+    engine = {"name": "openai", "url": "http://127.0.0.1:8000"}
+    assert told(tmp_path, {"fp16": {"args": {"max_model_len": 4096}}}, engine=engine) == ()

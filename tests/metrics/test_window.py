@@ -1,0 +1,84 @@
+"""Rate blocks: runs of requests in a closed loop, whole batches in a static one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.metrics.events import MS, event, failed, steady, trial
+from whet.core.records import RequestEvent, TrialRecord
+from whet.metrics import CellContext, summarise
+from whet.metrics.window import one_request, output_tokens, rate_blocks
+
+CELL = CellContext(price_usd_per_hour=1.0, memory_kind="device")
+
+
+def member(start_ms: float, tokens: int, index: int) -> RequestEvent:
+    """First token after 10 ms, then one every 5 ms: ``tokens`` take 5 + 5 × tokens ms."""
+    return event(start_ms=start_ms, pieces=tokens, tokens=tokens, index=index)
+
+
+def static(*events: RequestEvent, end_ms: float | None = None) -> TrialRecord:
+    made = replace(trial(events, batch_size=2), loop="static")
+    return made if end_ms is None else replace(made, window_end_ns=round(end_ms * MS))
+
+
+def two_batches() -> list[RequestEvent]:
+    """5 and 9 tokens from 0 to 50 ms, then 3 and 1 from 50 to 70 ms."""
+    return [member(0, 5, 0), member(0, 9, 1), member(50, 3, 2), member(50, 1, 3)]
+
+
+def test_a_block_is_a_batch_with_its_work_and_its_slowest_members_time() -> None:
+    found = rate_blocks(static(*two_batches()), output_tokens)
+    assert found == pytest.approx(np.array([[14, 0.050], [4, 0.020]]))
+    assert rate_blocks(static(*two_batches()), one_request)[:, 0] == pytest.approx([2, 2])
+
+
+def test_the_rate_is_all_work_over_the_window() -> None:
+    """18 tokens in 70 ms; a closed loop of the same events would have four blocks."""
+    tps = summarise([static(*two_batches())], cell=CELL).tps_mean
+    assert tps is not None
+    assert tps.value == pytest.approx(18 / 0.070)
+    assert len(rate_blocks(trial(two_batches(), batch_size=2), output_tokens)) == 4
+
+
+def test_the_interval_draws_whole_batches() -> None:
+    """Of two batches the bootstrap has the slower or the faster alone: 200 to 280 tokens/s."""
+    tps = summarise([static(*two_batches())], cell=CELL).tps_mean
+    assert tps is not None
+    assert [tps.low, tps.high] == pytest.approx([4 / 0.020, 14 / 0.050])
+
+
+def test_the_order_of_the_answers_does_not_matter() -> None:
+    forth, back = two_batches(), two_batches()[::-1]
+    assert rate_blocks(static(*forth), output_tokens) == pytest.approx(
+        rate_blocks(static(*back), output_tokens)
+    )
+
+
+def test_a_batch_that_begins_at_the_windows_end_is_left_out() -> None:
+    """The smaller batch at the end of a trial is sent and does not count."""
+    found = rate_blocks(static(*two_batches(), end_ms=50), output_tokens)
+    assert found == pytest.approx(np.array([[14, 0.050]]))
+
+
+def test_a_member_that_failed_has_no_work_and_keeps_its_time() -> None:
+    slow = replace(failed(start_ms=0), ended_ns=80 * MS, index=1)
+    found = rate_blocks(static(member(0, 5, 0), slow), output_tokens)
+    assert found == pytest.approx(np.array([[5, 0.080]]))
+
+
+def test_more_than_ten_batches_are_sums_of_neighbours() -> None:
+    """20 batches of one request, 5 tokens in 30 ms each: ten blocks of two."""
+    found = rate_blocks(static(*steady(20)), output_tokens)
+    assert found == pytest.approx(np.tile([10, 0.060], (10, 1)))
+
+
+def test_a_trial_of_one_batch_has_a_rate() -> None:
+    """As with one request of a closed loop there is nothing to draw from: no width is known."""
+    for made in (static(*two_batches()[:2]), trial(two_batches()[:1])):
+        tps = summarise([made], cell=CELL).tps_mean
+        assert tps is not None
+        assert tps.low == pytest.approx(tps.value) == pytest.approx(tps.high)
