@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from whet.client.declared import read_declared
 from whet.core.errors import EngineLostError
 from whet.core.records import ResolvedEngine, Speculation, Variant, encode
 from whet.core.spec import EngineSpec
@@ -75,8 +76,12 @@ def test_a_real_server_proves_itself_and_its_death_is_noticed(
         assert facts.unquantized_layers == 0
         assert facts.prefix_cache_enabled is True
         assert (facts.kv_cache_tokens or 0) > 512
-        (weights,) = judge_start(resolved, facts)
+        weights, *others = judge_start(resolved, facts, read_declared(server.base_url))
         assert weights.outcome == "proved", weights
+        assert {item.claim.kind: item.outcome for item in others} == {
+            "settings": "proved",
+            "execution": "proved",
+        }, others
         assert "LinearKernel for CompressedTensorsWNA16" in weights.observed
 
         _, metrics = request(server.base_url, "/metrics", timeout_s=10)

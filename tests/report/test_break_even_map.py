@@ -93,6 +93,10 @@ def test_a_sentence_has_the_edge_its_band_the_draft_and_the_verdict() -> None:
             {"l_star": estimate(4.6, 3.9), "reachable": "undecided"},
             "above 4.60 tokens a step [3.90 … ], which may be more than K + 1 = 5",
         ),
+        (
+            {"l_star": estimate(5.6, 3.9), "reachable": "undecided"},
+            "above 5.60 tokens a step [3.90 … ], beyond K + 1 = 5 but not with certainty",
+        ),
         ({"real": None, "change": None}, "the draft's own acceptance was not measured."),
     ],
 )
@@ -157,6 +161,7 @@ def test_the_files(tmp_path: Path) -> None:
     assert "k4.&lt;b&gt;" in page
     text = (tmp_path / "break_even.md").read_text()
     assert sentence(point(1)) in text
+    assert "| 1 | 4 | 2.31 [2.20 … 2.40] | 3.52 [3.50 … 3.54] | 1.50 [1.45 … 1.55] | yes |" in text
     assert "| 8 | 4 | never | – | – |" in text
 
 

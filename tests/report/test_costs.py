@@ -73,7 +73,7 @@ def test_every_form_tells_every_cost(view: RunView) -> None:
     for text in (render_markdown(view), render_html(view), console.export_text()):
         for what in {cost.what for cost in COSTS}:
             assert what in text
-    assert "awq+spec over awq: a smaller KV pool" in text
+    assert "awq+spec over awq comes with " in text
 
 
 def test_the_pages_say_what_it_means_and_quote_the_engine(view: RunView) -> None:

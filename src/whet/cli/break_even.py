@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from whet.cli.console import ConsoleObserver
 from whet.cli.run import SpecFile, with_batch_sizes
 from whet.core.errors import MeasurementError, UsageError
+from whet.core.records import BreakEvenMap
 from whet.core.spec import load_spec
 from whet.core.store import RunStore, write_atomic
 
@@ -45,7 +47,6 @@ def break_even(
 ) -> None:
     """Map, by batch size and K, the acceptance length above which speculation pays."""
     from whet.flow.break_even_map import MapRequest, run_map
-    from whet.report.break_even_map_files import print_break_even, write_break_even
 
     request = MapRequest(
         spec=with_batch_sizes(load_spec(spec_file), batch_sizes),
@@ -56,15 +57,33 @@ def break_even(
     with RunStore.open(output_dir, resume=resume) as store, ConsoleObserver() as observer:
         write_atomic(output_dir / "spec.yaml", spec_file.read_bytes())
         found = run_map(request, store, observer)
-        write_break_even(found, output_dir)
-        print_break_even(found, observer.console)
-        page = output_dir / "break_even.html"
-        observer.console.print(f"\nMap: {page}", soft_wrap=True, highlight=False)
+        page = _finish(found, output_dir, observer.console)
     if not found.points:
         raise MeasurementError(
             "no batch size has figures with evidence for a plain and a speculative server; "
             f"{page} says why for each, then go on with --resume"
         )
+
+
+def is_map(folder: Path) -> bool:
+    """Whether a folder holds a finished map."""
+    return (folder / "break_even").is_dir()
+
+
+def report_map(folder: Path, console: Console) -> None:
+    """The table and the files of a map again, from what is on disk."""
+    for found in RunStore.read(folder).all("break_even", BreakEvenMap):
+        _finish(found, folder, console)
+
+
+def _finish(found: BreakEvenMap, folder: Path, console: Console) -> Path:
+    from whet.report.break_even_map_files import print_break_even, write_break_even
+
+    write_break_even(found, folder)
+    print_break_even(found, console)
+    page = folder / "break_even.html"
+    console.print(f"\nMap: {page}", soft_wrap=True, highlight=False)
+    return page
 
 
 def _whole(text: str) -> list[int]:

@@ -1,7 +1,7 @@
 """Two LoRA adapters of the demo target: what each does to a reply, and text that shows it.
 
 ``formal`` opens every reply with a fixed phrase. ``terse`` writes a ticket as one line of order,
-issue and priority, and ends a sum at its result with a stop. Both styles are exact, so an answer shows its
+issue and priority, and stops a sum at its result. Both styles are exact, so an answer shows its
 adapter or does not, and nobody has to judge.
 """
 

@@ -70,9 +70,11 @@ def _edge(point: BreakEvenPoint) -> str:
         if point.reachable == "no":
             return f"speculation cannot pay here, whatever the draft: {free}"
         return f"no break-even was found ({free}), and the figures are too uncertain to rule it out"
-    words = f"{edge.value:.2f} tokens a step{_interval(edge)}"
+    words = f"{edge.value:.2f} tokens a step{interval(edge)}"
     if point.reachable == "no":
         return f"speculation cannot pay, whatever the draft: it takes {words} and K + 1 is {most}"
+    if point.reachable == "undecided" and edge.value > most:
+        return f"speculation pays above {words}, beyond K + 1 = {most} but not with certainty"
     if point.reachable == "undecided":
         return f"speculation pays above {words}, which may be more than K + 1 = {most}"
     return f"speculation pays above {words}"
@@ -86,10 +88,11 @@ def _draft(point: BreakEvenPoint) -> str:
 
 
 def _times(figure: Estimate, sign: str = "") -> str:
-    return f"{figure.value:.2f}{sign}{_interval(figure)}"
+    return f"{figure.value:.2f}{sign}{interval(figure)}"
 
 
-def _interval(figure: Estimate) -> str:
+def interval(figure: Estimate) -> str:
+    """`` [2.20 … 2.40]``, open where an end is not known; nothing where neither is."""
     if figure.low is None and figure.high is None:
         return ""
     low = "" if figure.low is None else f"{figure.low:.2f}"
@@ -163,7 +166,8 @@ def _own_point(point: BreakEvenPoint) -> Point:
 
 def _area(edge: Sequence[Point], own: Sequence[Point], top: float) -> tuple[Point, ...]:
     """From the line up to the most that K can yield; the word stands where there is room."""
-    widest = min(edge[1:-1] or edge, key=lambda point: point.y)
+    inside = [point for point in edge[1:-1] if top - point.y > _ROOM]
+    widest = min(inside or edge, key=lambda point: point.y)
     taken = [point.y for point in own if point.x == widest.x]
     heights = [widest.y + share * (top - widest.y) for share in _HEIGHTS]
     height = max(heights, key=lambda y: min((abs(y - other) for other in taken), default=0.0))

@@ -16,11 +16,19 @@ from rich.text import Text
 from whet import __version__
 from whet.core.records import BreakEvenMap, BreakEvenPoint, Estimate
 from whet.core.store import write_atomic
-from whet.report.break_even_map import STYLES, headline, ks_of, map_charts, sentence, worth
+from whet.report.break_even_map import (
+    STYLES,
+    headline,
+    interval,
+    ks_of,
+    map_charts,
+    sentence,
+    worth,
+)
 from whet.report.cells_csv import Value, field
 from whet.report.html import colours, page_environment
 from whet.report.svg import draw
-from whet.report.text import clean, one_line, percent, plural, shown
+from whet.report.text import DASH, clean, one_line, percent, plural
 
 _FIGURES: Final = ("plain_tps", "l_star", "draft_length", "speedup", "headroom")
 _ENDS: Final = ("", "_low", "_high")
@@ -142,13 +150,13 @@ def setting(found: BreakEvenMap) -> str:
 def cells_of(point: BreakEvenPoint) -> tuple[str, ...]:
     """One point as the table's texts: sizes, break-even, the draft's length, speed, verdict."""
     never = "never" if point.reachable == "no" else "not found"
-    edge = never if point.l_star is None else shown(point.l_star).full
+    edge = never if point.l_star is None else f"{point.l_star.value:.2f}{interval(point.l_star)}"
     return (
         str(point.batch_size),
         str(point.k),
         edge,
-        shown(point.real).full,
-        shown(point.change).full,
+        DASH if point.real is None else f"{point.real.value:.2f}{interval(point.real)}",
+        DASH if point.change is None else f"{point.change.value:.2f}{interval(point.change)}",
         point.pays if point.reachable != "no" else f"{point.pays}: beyond K + 1",
     )
 

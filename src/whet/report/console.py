@@ -10,7 +10,7 @@ from rich.text import Text
 
 from whet.core.records import Decision, MatrixEntry, Recommendation
 from whet.report import rows
-from whet.report.costs import cost_lines
+from whet.report.costs import cost_sentences
 from whet.report.factorial import factorial_sentences
 from whet.report.head_of_line import print_head_of_line
 from whet.report.sections import blank_reasons, exclusions, reading_notes
@@ -39,8 +39,8 @@ def print_report(view: RunView, console: Console) -> None:
         console.print(_comparison(view, console.width))
         _print_notes(view, console)
     print_head_of_line(view, console)
-    for line in cost_lines(view):
-        console.print(_plain(f"· {line.variant} over {line.reference}: {line.what}"))
+    for sentence in cost_sentences(view):
+        console.print(_plain(f"· {sentence}"))
     for sentence in factorial_sentences(view, every_metric=False):
         console.print(_plain(f"· {sentence}"))
     if view.decision is not None:

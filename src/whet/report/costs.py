@@ -51,3 +51,15 @@ def _line(costs: Sequence[LeverCost]) -> CostLine:
         detail="; ".join(details),
         sizes="" if None in sizes else ", ".join(map(str, sizes)),
     )
+
+
+def cost_sentences(view: RunView) -> tuple[str, ...]:
+    """A sentence a pair: ``awq+spec over awq comes with asynchronous scheduling off, …``."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for line in cost_lines(view):
+        at = f" at {line.sizes}" if line.sizes else ""
+        found.setdefault((line.variant, line.reference), []).append(f"{line.what}{at}")
+    return tuple(
+        f"{variant} over {reference} comes with {', '.join(words)}"
+        for (variant, reference), words in found.items()
+    )
