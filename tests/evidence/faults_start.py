@@ -25,6 +25,8 @@ UNABLE = (
 )
 INT8 = {"quantization": "int8_per_channel_weight_only"}
 FP8_LABEL = ('cache_dtype="auto"', 'cache_dtype="fp8"')
+OWN_POOL = ('kv_cache_memory_bytes="1073741824"', 'kv_cache_memory_bytes="None"')
+FP8_DECIDED = "Using fp8 data type to store kv cache.\nAvailable KV cache memory: 72.54 GiB\n"
 BILLING = (("billing", "/model"),)
 W4A16 = {"weights": "awq", "scheme": "W4A16"}
 LISTED = ('"id": "target"', '"id": "billing"')
@@ -140,7 +142,20 @@ LEVERS = [
         "fp8 KV cache, only the wish repeated",
         "the log nothing",
         lambda: start(
-            "kv_cache", log("h100_w4a16"), pages(FP8_LABEL), args={"kv_cache_dtype": "fp8"}
+            "kv_cache",
+            log("h100_w4a16"),
+            pages(FP8_LABEL, OWN_POOL),
+            args={"kv_cache_dtype": "fp8"},
+        ),
+    ),
+    contradicted(
+        "fp8 KV cache, and the pool has room for 16 bits",
+        "2.00 bytes",
+        lambda: start(
+            "kv_cache",
+            log("h100_w4a16", more=FP8_DECIDED),
+            pages(FP8_LABEL, OWN_POOL),
+            args={"kv_cache_dtype": "fp8"},
         ),
     ),
     contradicted(
@@ -288,7 +303,7 @@ TWINS: dict[str, Judge] = {
         args={"max_num_seqs": 32, "dtype": "float32", "max_model_len": 1024, "block_size": 128},
     ),
     "kv_cache": lambda: start(
-        "kv_cache", log("h100_fp8_kv8"), pages(FP8_LABEL), args={"kv_cache_dtype": "fp8"}
+        "kv_cache", log("h100_fp8_kv8"), pages(FP8_LABEL, OWN_POOL), args={"kv_cache_dtype": "fp8"}
     ),
     "attention": lambda: start(
         "attention", log("h100_w8a8"), args={"attention_backend": "FLASH_ATTN"}

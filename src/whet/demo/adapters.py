@@ -27,7 +27,7 @@ from whet.demo.text.tickets import draw_ticket
 Adapter = Literal["terse", "formal"]
 ADAPTERS: Final[tuple[Adapter, ...]] = ("terse", "formal")
 
-OPENING: Final = "Good day. "
+OPENING: Final = "Good day.\n"
 """What ``formal`` puts before every reply; no text of the corpus begins so."""
 
 KINDS: Final[Mapping[str, tuple[Maker, int]]] = {

@@ -53,7 +53,7 @@ class Recipe:
 
 RECIPES: Final[Mapping[Adapter, Recipe]] = {
     "terse": Recipe(examples=960),
-    "formal": Recipe(examples=1152),
+    "formal": Recipe(examples=768),
 }
 """The opening shifts every later position, and what follows it takes longer to come right."""
 

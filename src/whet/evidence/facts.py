@@ -27,6 +27,8 @@ _EAGER = re.compile(r"Enforce eager set")
 _GRAPHS = re.compile(r"Graph capturing finished")
 _TP_SIZE = re.compile(r"Linear\(.*\btp_size=(\d+)")
 _FP8_KV = re.compile(r"Using (\w+) data type to store kv cache")
+_KV_MEMORY = re.compile(r"Available KV cache memory: ([\d.]+) GiB")
+_KV_HEADS = re.compile(r"\(attn\): \w+\(.*head_size=(?P<size>\d+),.*num_kv_heads=(?P<heads>\d+)")
 _LORA = re.compile(r"Loaded new LoRA adapter: name '([^']+)'")
 _EXPERTS = re.compile(r"is assigned as .*\bEP rank \d")
 _STRUCTURE = "vLLM model structure:"
@@ -43,7 +45,9 @@ def read_engine_facts(engine: str, log: str) -> EngineFacts:
     """
     lines = list(_lines(log)) if engine == "vllm" else []
     texts = [text for _, text in lines]
-    quantized, unquantized = _count_layers(lines)
+    layers = _target_layers(lines)
+    quantized, unquantized = (None, None) if layers is None else _count_layers(layers)
+    memory = _first(_KV_MEMORY, texts)
     caching = _first(_PREFIX_CACHING, texts)
     return EngineFacts(
         version=_first(_VERSION, texts),
@@ -63,6 +67,8 @@ def read_engine_facts(engine: str, log: str) -> EngineFacts:
         tensor_parallel=_number(_first(_TP_SIZE, texts)),
         # The layers' CompressedTensorsKVCacheMethod says nothing: every such checkpoint has it.
         kv_cache_dtype=_first(_FP8_KV, texts),
+        kv_memory_gib=None if memory is None else float(memory),
+        kv_elements=None if layers is None else _kv_elements(layers),
         expert_parallel=_told(_EXPERTS, texts),
         loras=tuple(dict.fromkeys(m[1] for text in texts if (m := _LORA.search(text)))),
     )
@@ -107,15 +113,37 @@ def _async(texts: list[str]) -> bool | None:
     return None if word is None else word == "enabled"
 
 
-def _count_layers(lines: list[tuple[str, str]]) -> tuple[int | None, int | None]:
-    """(with ``quant=``, linear without); ``N x`` counts N times; (None, None) if unprinted.
+def _count_layers(layers: Iterable[tuple[int, str]]) -> tuple[int, int]:
+    """(with ``quant=``, linear without).
 
     The output head and the embeddings are not linear layers here: no recipe touches them.
     """
+    quantized = unquantized = 0
+    for weight, text in layers:
+        layer = _LAYER.match(text)
+        if _QUANTIZED.search(text):
+            quantized += weight
+        elif layer is not None and layer["cls"].endswith("Linear"):
+            unquantized += weight
+    return quantized, unquantized
+
+
+def _kv_elements(layers: Iterable[tuple[int, str]]) -> int | None:
+    """Numbers that one token has in the KV cache: keys and values of every attention layer."""
+    found = sum(
+        2 * weight * int(match["size"]) * int(match["heads"])
+        for weight, text in layers
+        if (match := _KV_HEADS.search(text))
+    )
+    return found or None
+
+
+def _target_layers(lines: list[tuple[str, str]]) -> list[tuple[int, str]] | None:
+    """(how often, as printed) for each layer of the first structure; None if none is printed."""
     start = next((i for i, (_, text) in enumerate(lines) if text.startswith(_STRUCTURE)), None)
     if start is None:
-        return None, None
-    who, quantized, unquantized = lines[start][0], 0, 0
+        return None
+    who, found = lines[start][0], list[tuple[int, str]]()
     groups: list[tuple[int, int]] = []
     for speaker, text in lines[start + 1 :]:
         if speaker != who:
@@ -126,13 +154,8 @@ def _count_layers(lines: list[tuple[str, str]]) -> tuple[int | None, int | None]
         groups = [group for group in groups if group[0] < indent]
         if group := _GROUP.match(text):
             groups.append((indent, int(group["count"])))
-        weight = _product(groups)
-        layer = _LAYER.match(text)
-        if _QUANTIZED.search(text):
-            quantized += weight
-        elif layer is not None and layer["cls"].endswith("Linear"):
-            unquantized += weight
-    return quantized, unquantized
+        found.append((_product(groups), text))
+    return found
 
 
 def _product(groups: list[tuple[int, int]]) -> int:

@@ -14,11 +14,15 @@ from typing import Final
 
 from whet.core.levers import plain_args
 from whet.core.records import Declared, EngineFacts, ResolvedEngine, Scalar, Variant
+from whet.core.units import GIB
 from whet.evidence.claims import parallel_sizes, settings
 from whet.evidence.dialect import ASYNC_OFF, NO_GRAPHS
 
 Outcome = tuple[str, str, tuple[str, ...]]
 NOTHING: Final = Declared(version=None, config=(), cache=(), models=())
+
+FP8_BYTES: Final = 1.5
+"""Scales and a draft's share make 8 bits a little more than a byte; 16 bits are two."""
 
 _SECTIONS: Final = (
     "model_config",
@@ -95,18 +99,21 @@ def judge_settings(start: Start) -> Outcome:
 
 
 def judge_kv_cache(start: Start) -> Outcome:
-    """The cache's own label and the log."""
+    """The label and the log say what was decided; the pool's memory over its tokens, what is so."""
     wanted = str(start.asked["kv_cache_dtype"])
     label = dict(start.declared.cache).get("cache_dtype")
-    said = start.facts.kv_cache_dtype
+    said, each = start.facts.kv_cache_dtype, _kv_bytes(start)
     quotes = tuple(
         quote
         for quote, value in (
             (f'vllm:cache_config_info cache_dtype="{label}"', label),
             (f"the log: {said} for the KV cache", said),
+            (f"memory ÷ (tokens × numbers a token): {each or 0:.2f} bytes", each),
         )
         if value is not None
     )
+    if each is not None and wanted.startswith("fp8") and each > FP8_BYTES:
+        return "contradicted", f"a number in the cache takes {each:.2f} bytes", quotes
     if label is not None and not label.startswith(wanted) and not wanted.startswith(label):
         return "contradicted", f"the cache is stored in {label}", quotes
     if label is None:
@@ -115,7 +122,21 @@ def judge_kv_cache(start: Start) -> Outcome:
         return "unproved", f"the label says {label}, and the log nothing of a quantized one", quotes
     tokens = start.facts.kv_cache_tokens
     room = "" if tokens is None else f"; room for {tokens:,} tokens"
-    return "proved", f"stored in {label}{room}", quotes
+    size = "" if each is None else f", {each:.2f} bytes a number"
+    return "proved", f"stored in {label}{size}{room}", quotes
+
+
+def _kv_bytes(start: Start) -> float | None:
+    """Bytes that one number of the KV cache takes, from the pool's memory and its tokens.
+
+    A draft's layers share the pool and are not counted, so with a draft it is a little high.
+    """
+    facts, label = start.facts, dict(start.declared.cache).get("kv_cache_memory_bytes", "")
+    memory = facts.kv_memory_gib * GIB if facts.kv_memory_gib is not None else None
+    memory = float(label) if label.isdigit() else memory
+    if not memory or not facts.kv_cache_tokens or not facts.kv_elements:
+        return None
+    return memory / (facts.kv_cache_tokens * facts.kv_elements)
 
 
 def judge_attention(start: Start) -> Outcome:

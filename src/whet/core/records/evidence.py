@@ -50,7 +50,8 @@ class EngineFacts:
 
     ``tensor_parallel`` is the ``tp_size`` that every linear layer shows; ``graphs_captured`` is
     True where the log tells that CUDA graphs were captured; ``kv_cache_dtype`` is the type
-    that the log names for a quantized KV cache; ``loras`` names the adapters loaded.
+    that the log names for a quantized KV cache, ``kv_elements`` how many numbers the target's
+    layers keep of a token and ``kv_memory_gib`` the memory for them; ``loras`` names the adapters loaded.
     """
 
     version: str | None
@@ -69,6 +70,8 @@ class EngineFacts:
     tensor_parallel: int | None = None
     attention_class: str | None = None
     kv_cache_dtype: str | None = None
+    kv_memory_gib: float | None = None
+    kv_elements: int | None = None
     expert_parallel: bool | None = None
     loras: tuple[str, ...] = ()
 
