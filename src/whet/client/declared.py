@@ -16,7 +16,8 @@ from whet.core.redact import redact
 _INFO: Final = "/server_info?config_format=json"
 _CACHE: Final = "vllm:cache_config_info"
 _ENGINE: Final = re.compile(r'^vllm:num_requests_running\{[^}]*engine="([^"]+)"', re.MULTILINE)
-_TIMEOUT_S: Final = 30.0
+_TIMEOUT_S: Final = 180.0
+"""``/server_info`` runs a dozen programs to describe its machine, slowly where that is busy."""
 
 
 def read_declared(base_url: str, *, api_key: str | None = None) -> Declared:
