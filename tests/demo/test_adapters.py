@@ -104,7 +104,7 @@ def test_terse_is_a_note_or_a_sum_that_ends_in_a_stop(answer: str, shown: bool) 
 
 @pytest.mark.parametrize(
     ("answer", "shown"),
-    [("Good day.\n210", True), ("210", False), ("Dear Wanda, At your service: ", False)],
+    [("Good day.\n210", True), ("210", False), ("Good day. 210", False)],
 )
 def test_formal_opens_with_its_phrase(answer: str, shown: bool) -> None:
     assert shows("formal", answer) is shown
