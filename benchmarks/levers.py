@@ -307,8 +307,7 @@ def main() -> None:
         return
     found: dict[str, Row] = {}
     for folder in asked.runs:
-        with RunStore.open(folder, resume=True) as store:
-            found |= {row.variant: row for row in rows(store, gpu=asked.gpu)}
+        found |= {row.variant: row for row in rows(RunStore.read(folder), gpu=asked.gpu)}
     ordered = [found[name] for name in cases(gpu=asked.gpu) if name in found]
     if asked.csv:
         write_atomic(asked.csv, _csv(ordered))

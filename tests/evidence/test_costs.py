@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.evidence.recorded import log
 from whet.core.records import CellSummary, EngineFacts, LeverCost, TrialNotices
 from whet.evidence.costs import Observed, costs_of
@@ -36,6 +38,14 @@ def test_what_a_real_draft_model_drags_along_is_told() -> None:
         if what != "a kernel was compiled while serving":
             assert detail in found[what].detail, what
     assert not costs(plain, plain)
+
+
+def test_a_reference_that_does_not_say_that_it_schedules_asynchronously_lost_nothing() -> None:
+    facts = replace(log("h100_w8a8"), async_scheduling=False)
+    mine = Observed(variant="ngram", facts=facts)
+    for told, what in ((None, set()), (False, set()), (True, {"asynchronous scheduling off"})):
+        other = Observed(variant="fp16", facts=replace(facts, async_scheduling=told))
+        assert set(costs(mine, other)) == what, told
 
 
 def test_a_kernel_compiled_in_the_window_is_told_by_its_name() -> None:

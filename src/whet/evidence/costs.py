@@ -59,7 +59,7 @@ def costs_of(mine: Observed, reference: Observed, levers: Sequence[str]) -> tupl
 
 
 def _of_start(mine: EngineFacts, theirs: EngineFacts) -> Iterator[tuple[str, str]]:
-    if mine.async_scheduling is False and theirs.async_scheduling is not False:
+    if mine.async_scheduling is False and theirs.async_scheduling:
         line = next((n for n in mine.notices if n.startswith("Async")), "the log says so")
         yield "asynchronous scheduling off", line
     for line in mine.notices:

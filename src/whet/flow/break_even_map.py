@@ -78,11 +78,8 @@ def run_map(request: MapRequest, store: RunStore, observer: Observer) -> BreakEv
     spec = map_spec(request, store.root, synthetic=find_device().kind == "cuda")
     _write_drafts(spec, request, store.root, observer)
     job = prepare(spec, store, observer, skip_infeasible=False)
-    for item in job.resolved:
-        # The map asks how fast, never how good: the measurement takes quality as done.
-        store.note("quality", item.variant.name, status="complete")
     quantize_recipes(job)
-    measure_all(job)
+    measure_all(job, quality=False)
     observer.stage("map", job.tier)
     found = read_map(store, base=request.base or request.spec.baseline)
     store.put(KIND, "map", found)

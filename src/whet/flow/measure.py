@@ -39,8 +39,10 @@ class _Visit:
         return bool(self.trials) or self.quality or self.head_of_line
 
 
-def measure_all(job: Job) -> None:
+def measure_all(job: Job, *, quality: bool = True) -> None:
     """Measure each variant, and the baseline a second time for the A/A noise floor.
+
+    Without ``quality`` only how fast they are: no answer is checked.
 
     A variant whose server does not start or keeps dying is journalled as failed and visited no
     more; the others go on.
@@ -56,7 +58,10 @@ def measure_all(job: Job) -> None:
                 resolved=resolved,
                 title=name + title,
                 trials=[c for c in cells if not job.store.done("trials", trial_key(name, *c))],
-                quality=number == 0 and not repeat and not job.store.done("quality", name),
+                quality=quality
+                and number == 0
+                and not repeat
+                and not job.store.done("quality", name),
                 head_of_line=number == 0 and wants_head_of_line(job, resolved),
                 of=len(cells),
             )
