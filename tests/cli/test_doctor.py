@@ -15,7 +15,7 @@ from whet.engines.compatibility import own_path
 from whet.engines.compatibility_machine import Machine
 from whet.engines.vllm_limits import Installed
 
-CPU_BUILD = Installed(version="0.32.0", cpu_build=True, arctic=False)
+CPU_BUILD = Installed(version="0.32.0", cpu_build=True)
 EPYC = Device(kind="cpu", name="EPYC × 2", memory_bytes=2**34, count=1, driver=None)
 H100 = Device(kind="cuda", name="H100", memory_bytes=80 * 2**30, count=2, driver="580.1")
 HEADING = "engine,since,until,machine,lever,outcome,says,basis\n"
@@ -67,12 +67,16 @@ def test_what_a_lever_is_here(place: Place) -> None:
     assert found["attention_backend=flash_attn"]["status"] == "not known here"
     assert "arctic-inference" in found["speculation=suffix"]["why"]
     assert found["speculation=suffix"]["status"] == "not available here"
-    place.be(EPYC, Machine(kind="cpu"), Installed(version="0.32.0", cpu_build=True, arctic=True))
+    place.be(
+        EPYC,
+        Machine(kind="cpu"),
+        Installed(version="0.32.0", cpu_build=True, packages=("arctic-inference",)),
+    )
     assert place.levers()["speculation=suffix"]["status"] == "available"
 
 
 def test_a_gpu_is_another_machine(place: Place) -> None:
-    installed = Installed(version="0.26.0", cpu_build=False, arctic=False)
+    installed = Installed(version="0.26.0", cpu_build=False)
     place.be(H100, Machine(kind="cuda", capability=(9, 0)), installed)
     assert "2 × H100, driver 580.1 (cuda=9.0)" in place.whet("doctor").out
     assert place.levers()["weights_scheme=W8A16"]["status"] == "available"
@@ -90,7 +94,7 @@ def test_without_an_engine_it_says_how_to_get_one(place: Place) -> None:
 
 
 def test_a_build_that_does_not_fit_the_machine(place: Place) -> None:
-    place.be(EPYC, Machine(kind="cpu"), Installed(version="0.32.0", cpu_build=False, arctic=False))
+    place.be(EPYC, Machine(kind="cpu"), Installed(version="0.32.0", cpu_build=False))
     assert "this machine shows no NVIDIA GPU" in place.whet("doctor").out
 
 

@@ -34,7 +34,7 @@ def resolved(**change: Any) -> ResolvedEngine:
         "speculation": None,
         "prefix_cache": False,
     }
-    installed = Installed(version="0.32.0", cpu_build=True, arctic=False)
+    installed = Installed(version="0.32.0", cpu_build=True)
     variant = Variant(**{**values, **change})
     return VllmEngine(find=lambda _python: installed).resolve(variant, EngineSpec())
 

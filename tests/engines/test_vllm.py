@@ -18,8 +18,8 @@ from whet.engines import compatibility_machine, get_engine, vllm_flags
 from whet.engines.vllm import VllmEngine, find_installed, model_name
 from whet.engines.vllm_limits import Installed, limitation
 
-CPU = Installed(version="0.32.0", cpu_build=True, arctic=False)
-CUDA = Installed(version="0.29.0", cpu_build=False, arctic=False)
+CPU = Installed(version="0.32.0", cpu_build=True)
+CUDA = Installed(version="0.29.0", cpu_build=False)
 DRAFT = Speculation(method="draft_model", num_tokens=4, draft_path="/checkpoints/draft")
 
 
@@ -192,7 +192,7 @@ def test_what_a_version_removed_is_refused_from_that_version_on() -> None:
         (CPU, {"speculation": DRAFT}),
         (CPU, {"speculation": speculating("ngram")}),
         (CPU, {"args": (("attention_backend", "CPU_ATTN"),)}),
-        (replace(CPU, arctic=True), {"speculation": speculating("suffix")}),
+        (replace(CPU, packages=("arctic-inference",)), {"speculation": speculating("suffix")}),
         (CUDA, {"gpu": True, "scheme": "W8A16"}),
         (CUDA, {"gpu": True, "args": (("quantization", "fp8"),)}),
         (replace(CPU, version="dev"), {}),

@@ -11,7 +11,19 @@ import typer
 from typer.core import TyperGroup
 
 from whet import __version__
-from whet.cli import bench, break_even, check, decide, demo, doctor, init, quantize, report, run
+from whet.cli import (
+    bench,
+    break_even,
+    check,
+    decide,
+    demo,
+    doctor,
+    init,
+    prompts,
+    quantize,
+    report,
+    run,
+)
 from whet.core.errors import Interrupted, WhetError
 from whet.core.redact import redact
 
@@ -39,7 +51,19 @@ app = typer.Typer(
     help="From a 16-bit checkpoint, a workload and a service objective to a cheaper serving "
     "configuration, with the evidence.",
 )
-for command in (init, check, doctor, run, quantize, bench, report, decide, break_even, demo):
+for command in (
+    init,
+    check,
+    doctor,
+    run,
+    quantize,
+    bench,
+    report,
+    decide,
+    break_even,
+    prompts,
+    demo,
+):
     command.register(app)
 
 

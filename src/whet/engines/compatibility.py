@@ -39,6 +39,7 @@ _AND: Final = " & "
 _STORED: Final = {"W8A8-INT8": "W8A8", "FP8": "FP8_CHECKPOINT"}
 """What is told from the tensors, in a recipe's words; of FP8 they do not tell which scales."""
 _NEWEST: Final = (10**6, 0, 0)
+_PACKAGE: Final = re.compile(r"pip install ([A-Za-z0-9_.-]*[A-Za-z0-9])")
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 
 Version = tuple[int, int, int]
@@ -68,6 +69,12 @@ class Row:
     def told(self) -> str:
         """What it says, and who saw it."""
         return f"{self.says} ({self.basis})"
+
+    @property
+    def package(self) -> str | None:
+        """The package that a lever needs, by the mend; None where it needs none."""
+        match = _PACKAGE.search(self.says) if self.outcome == "needs package" else None
+        return match[1] if match else None
 
     def applies(self, engine: str, version: str, machine: Machine) -> bool:
         """Whether it speaks of this engine, version and machine."""

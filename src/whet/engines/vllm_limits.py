@@ -18,11 +18,14 @@ OLDEST: Final = (0, 26, 0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Installed:
-    """What is installed. ``cpu_build`` is True for vLLM's CPU back end, whoever built it."""
+    """What is installed. ``cpu_build`` is True for vLLM's CPU back end, whoever built it.
+
+    ``packages`` are those beside it that a lever may need.
+    """
 
     version: str
     cpu_build: bool
-    arctic: bool
+    packages: tuple[str, ...] = ()
 
 
 def limitation(resolved: ResolvedEngine, installed: Installed, *, gpu: bool) -> str | None:
@@ -37,7 +40,7 @@ def limitation(resolved: ResolvedEngine, installed: Installed, *, gpu: bool) -> 
 def stopped(row: Row, installed: Installed | None) -> bool:
     """Whether what a row says keeps the lever from being pulled with what is installed."""
     if row.outcome == "needs package":
-        return installed is None or not installed.arctic
+        return installed is None or row.package not in installed.packages
     return row.outcome in STOPS
 
 

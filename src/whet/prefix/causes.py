@@ -1,0 +1,215 @@
+"""Say what keeps requests that should share from sharing.
+
+A request is told in pieces, each as it was sent and in its one form. Where the request is the first
+to have a beginning as it was sent, but not the first to have it in its one form, the piece at which
+the two part is what keeps it from sharing; its tokens are those that the mended request would have
+found and the sent one did not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from whet.prefix.seen import SeenHashes
+
+_MOST_MESSAGES: Final = 400_000
+_MOST_VERSIONS: Final = 512
+_LEAST_KNOWN: Final = 0.5
+"""Share of the stable text after a difference that other prompts have too, in a changed prompt."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """One request as it is judged: a line each for its pieces.
+
+    ``raw`` and ``canon`` are the pieces' hashes chained, each with all before it, ``units`` the
+    hashes of their one form alone; ``kinds`` and ``where`` are what and where they are, ``lengths``
+    their characters. A piece without a kind is text that only this request need have.
+    ``messages`` are hashes and characters of the messages after the head. ``characters`` and
+    ``tokens`` are of the whole prompt.
+    """
+
+    at_ns: int | None
+    raw: Sequence[int]
+    canon: Sequence[int]
+    units: Sequence[int]
+    kinds: Sequence[str]
+    where: Sequence[str]
+    lengths: Sequence[int]
+    messages: Sequence[tuple[int, int]]
+    characters: int
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loss:
+    """A request's first difference: its kind, where it is, and the tokens computed anew for it."""
+
+    kind: str
+    where: str
+    tokens: int
+
+
+@dataclass(slots=True)
+class _Version:
+    """A head that was met: the hashes along it, and the first and the last request with it."""
+
+    path: tuple[int, ...]
+    first: int
+    last: int
+    at_ns: int | None
+    loss: Loss | None = None
+    parts_at: int = 0
+
+
+@dataclass(kw_only=True, slots=True)
+class Tally:
+    """What one kind of cause costs in one place."""
+
+    requests: int = 0
+    tokens: int = 0
+    since_ns: int | None = None
+
+
+@dataclass(slots=True)
+class Losses:
+    """Judges requests one after another. ``block_size`` is tokens a KV block."""
+
+    block_size: int
+    tallies: dict[tuple[str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
+    _raw: SeenHashes = field(default_factory=SeenHashes)
+    _canon: SeenHashes = field(default_factory=SeenHashes)
+    _known: set[int] = field(default_factory=set)
+    _later: dict[int, None] = field(default_factory=dict)
+    _versions: dict[int, _Version] = field(default_factory=dict)
+
+    def judge(self, reading: Reading, *, index: int, hits: int, mended: int) -> Loss | None:
+        """The loss of a request that found ``hits`` tokens and would have found ``mended``.
+
+        ``index`` counts the requests.
+        """
+        raw, canon = reading.raw, reading.canon
+        stable = [bool(kind) for kind in reading.kinds]
+        end = len(stable) - next(
+            (i for i, each in enumerate(reversed(stable)) if each), len(stable)
+        )
+        first = _first_new(self._raw, raw[:end])
+        loss = self._told_loss(reading, canon, first, mended - hits)
+        cut = self._truncation(reading, canon[end - 1] if end else 0)
+        if loss is None and first is not None:
+            loss = self._changed(reading, canon[:end], first)
+            if loss is not None:
+                cut = None
+        if loss is None:
+            loss = cut
+        self._raw.update(raw[:end])
+        self._canon.update(canon[:end])
+        self._remember(reading, canon[:end], index, loss)
+        if loss is not None and loss.kind != "changed":
+            self._count(loss)
+        return loss
+
+    def settle(self) -> dict[tuple[str, str], Tally]:
+        """All tallies, once every request was judged: only now is it known whether a prompt that
+        was changed stayed so, or two versions of it are in use side by side."""
+        versions = list(self._versions.values())
+        for new in versions:
+            if new.loss is None:
+                continue
+            before = new.path[new.parts_at - 1] if new.parts_at else 0
+            old = [v for v in versions if v.first < new.first and (not before or before in v.path)]
+            replaced = all(each.last < new.first for each in old)
+            kind = "changed" if replaced else "varying"
+            tally = self._count(Loss(kind=kind, where=new.loss.where, tokens=new.loss.tokens))
+            if replaced:
+                tally.since_ns = new.at_ns
+        return self.tallies
+
+    def _count(self, loss: Loss) -> Tally:
+        tally = self.tallies[loss.kind, loss.where]
+        tally.requests += 1
+        tally.tokens += loss.tokens
+        return tally
+
+    def _told_loss(
+        self, reading: Reading, canon: Sequence[int], first: int | None, lost: int
+    ) -> Loss | None:
+        if first is None or lost < self.block_size or canon[first] not in self._canon:
+            return None
+        return Loss(kind=reading.kinds[first] or "varying", where=reading.where[first], tokens=lost)
+
+    def _changed(self, reading: Reading, canon: Sequence[int], first: int) -> Loss | None:
+        """A head whose text differs from all before, though most of what follows is known."""
+        if not reading.kinds[first] or canon[first] in self._canon or not self._known:
+            return None
+        after = [i for i in range(first + 1, len(canon)) if reading.kinds[i]]
+        text = sum(reading.lengths[i] for i in after)
+        known = sum(reading.lengths[i] for i in after if reading.units[i] in self._known)
+        tokens = self._tokens(reading, known)
+        if tokens < self.block_size or known < _LEAST_KNOWN * text:
+            return None
+        return Loss(kind="changed", where=reading.where[first], tokens=tokens)
+
+    def _truncation(self, reading: Reading, head: int) -> Loss | None:
+        """Messages right after the head that an earlier request had further on."""
+        told = [hash((head, each)) for each, _ in reading.messages]
+        kept = 0
+        for key, (_, characters) in zip(told, reading.messages, strict=True):
+            if key not in self._later:
+                break
+            kept += characters
+        if len(told) > 2:
+            if len(self._later) > _MOST_MESSAGES:
+                self._later = dict(list(self._later.items())[_MOST_MESSAGES // 2 :])
+            self._later.update(dict.fromkeys(told[2:]))
+        tokens = self._tokens(reading, kept)
+        if tokens < self.block_size:
+            return None
+        return Loss(kind="truncation", where="the history", tokens=tokens)
+
+    def _tokens(self, reading: Reading, characters: int) -> int:
+        """Full blocks' tokens of a stretch of text, at the request's own tokens a character."""
+        tokens = characters * reading.tokens / max(reading.characters, 1)
+        return int(tokens // self.block_size) * self.block_size
+
+    def _remember(
+        self, reading: Reading, canon: Sequence[int], index: int, loss: Loss | None
+    ) -> None:
+        if not canon:
+            return
+        self._known.update(c for c, kind in zip(reading.units, reading.kinds, strict=True) if kind)
+        version = self._versions.get(canon[-1])
+        if version is not None:
+            version.last = index
+        elif len(self._versions) < _MOST_VERSIONS:
+            changed = loss if loss is not None and loss.kind == "changed" else None
+            self._versions[canon[-1]] = _Version(
+                path=tuple(canon), first=index, last=index, at_ns=reading.at_ns,
+                loss=changed, parts_at=_first_new(self._versions_path(), canon) or 0,
+            )  # fmt: skip
+
+    def _versions_path(self) -> set[int]:
+        return {each for version in self._versions.values() for each in version.path}
+
+
+def _first_new(seen: SeenHashes | set[int], chained: Sequence[int]) -> int | None:
+    """The place of the first hash that is not in ``seen``; all before one that is in it are."""
+    low, high = 0, len(chained)
+    while low < high:
+        middle = (low + high) // 2
+        if chained[middle] in seen:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < len(chained) else None
+
+
+def kinds_of(losses: dict[tuple[str, str], Tally]) -> Counter[str]:
+    """Requests by kind of cause."""
+    found: Counter[str] = Counter()
+    for (kind, _), tally in losses.items():
+        found[kind] += tally.requests
+    return found

@@ -1,0 +1,210 @@
+"""``whet prompts lint`` from end to end: exit codes, files, lock and bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from click.testing import Result
+from typer.testing import CliRunner
+
+from tests.checkpoint_factory import write_tokenizer
+from whet.cli.prompts_lint import lint
+from whet.core.errors import UsageError
+
+STABLE = "You answer questions about orders.\n" * 20
+Lint = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lint:
+    """Run the command in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    app.command("lint")(lint)
+    app.callback()(lambda: None)
+
+    def call(*words: str) -> Result:
+        return CliRunner().invoke(app, ["lint", *words])
+
+    return call
+
+
+def write(name: str, text: str) -> Path:
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode())
+    return path
+
+
+def test_a_clean_folder(run: Lint) -> None:
+    write("p/a.jinja", STABLE + "{{ question }}")
+    write("p/package.json", '{"name": "no prompt"}')
+    write("p/.git/b.txt", "a \n")
+    result = run("p")
+    assert result.exit_code == 0
+    assert result.stdout == "0 errors, 0 warnings, 0 notes in 1 file\n"
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "code"), [("error", 0), ("warning", 1), ("note", 1), ("never", 0)]
+)
+def test_what_fails(run: Lint, fail_on: str, code: int) -> None:
+    write("a.txt", "a \n")
+    result = run("a.txt", "--fail-on", fail_on)
+    assert result.exit_code == code
+    assert "a.txt:1:2: warning WHET021 white space ends the line" in result.stdout
+    assert run("a.txt", "--ignore", "WHET021,WHET022").exit_code == 0
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_is_linted(run: Lint) -> None:
+    write("p/a.txt", "a \n")
+    Path("p/binary.md").write_bytes(b"a\0b")
+    Path("p/latin.md").write_bytes(b"caf\xe9")
+    Path("p/wide.md").write_bytes("a".encode("utf-16"))
+    write("p/torn.json", '{"messages": [')
+    os.truncate(write("p/huge.txt", ""), (16 << 20) + 1)
+    Path("p/empty").mkdir()
+    result = run("p", "p/empty", "gone.txt", "p/a.txt")
+    assert result.exit_code == UsageError.exit_code
+    assert result.stdout.count("WHET021") == 1
+    known = ".jinja, .j2, .txt, .md, .prompt, .json, .jsonl"
+    assert [line for line in result.stderr.splitlines() if line.startswith("error: ")] == [
+        "error: p/binary.md is a binary file; a prompt is text",
+        "error: p/huge.txt is larger than 16 MiB; split it or leave it out",
+        "error: p/latin.md is not UTF-8 (byte 3); save it as UTF-8",
+        "error: p/torn.json:1 is not valid JSON (Expecting value); mend it",
+        "error: p/wide.md is UTF-16; save it as UTF-8",
+        f"error: p/empty holds no prompt file; they end with {known}",
+        "error: no file or folder at gone.txt; mind the folder you are in",
+    ]
+
+
+def test_a_file_of_another_kind(run: Lint) -> None:
+    write("a.py", "x")
+    write("b.json", "{}")
+    result = run("a.py", "b.json")
+    assert result.exit_code == UsageError.exit_code
+    assert "a.py is no prompt file" in result.stderr
+    assert 'b.json is no chat request; "messages" has to be a list' in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--format", "xml"], "--format 'xml': choose one of text, json, sarif"),
+        (["--fail-on", "all"], "--fail-on 'all': choose one of error, warning, note, never"),
+        (["--ignore", "WHET02"], "--ignore 'WHET02' is no rule; did you mean 'WHET052'?"),
+        (["--requests-per-day", "9"], "says nothing without --prefill-tokens-per-second"),
+        (["--tokenizer", "gone"], "no tokenizer.json at gone; name the model's folder"),
+        (["--lock", "gone.lock"], "no lock file at gone.lock; write it with --write-lock"),
+    ],
+)
+def test_flags_that_cannot_be_used(run: Lint, words: list[str], told: str) -> None:
+    write("a.txt", "a")
+    result = run("a.txt", *words)
+    assert isinstance(result.exception, UsageError)
+    assert told in str(result.exception)
+
+
+def test_fix_mends_templates_in_place(run: Lint) -> None:
+    path = write("a.txt", "\ufeffa \r\n\r\n\r\n\r\nb\n")
+    path.chmod(0o640)
+    golden = write("g.json", '{"messages": [{"role": "system", "content": "a \\n"}]}')
+    before = golden.read_bytes()
+    assert run("a.txt", "g.json", "--fix").exit_code == 1
+    assert path.read_bytes() == b"a\n\nb\n"
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert golden.read_bytes() == before
+    assert run("a.txt").exit_code == 0
+
+
+def test_a_lock_fails_on_a_changed_byte_and_tells_the_cost(run: Lint) -> None:
+    path = write("p/a.jinja", STABLE + "{{ question }}")
+    result = run("p", "--write-lock")
+    assert (result.exit_code, result.stderr) == (0, "prompts.lock: 1 prompt\n")
+    assert run("p").exit_code == 0
+    path.write_text(STABLE[:350] + "!" + STABLE[351:] + "{{ question }}")
+    # 700 characters: 175 tokens, 160 in full blocks of 16. Line 11 begins at character 350,
+    # behind 87 tokens (80), and ends behind 96 (96).
+    result = run(
+        "p",
+        "--prefill-tokens-per-second",
+        "10",
+        "--requests-per-day",
+        "86400",
+        "--fail-on",
+        "error",
+    )
+    assert result.exit_code == 1
+    assert result.stdout == (
+        "p/a.jinja:11:1: error WHET051 this prompt changed within 64 characters from here: from "
+        "block 6 on, about 80 tokens are computed anew once on every server, and no request of the "
+        "old version shares beyond token 96; its stable prefix of 175 tokens has 175 now; 8.00 s "
+        "of prefill each time, about 9 times on one server at that traffic; take the change back, "
+        "or accept it with --write-lock\n"
+        "1 error, 0 warnings, 0 notes in 1 file\n"
+    )
+    assert run("p", "--write-lock").exit_code == 0
+    assert run("p").exit_code == 0
+
+
+def test_new_and_vanished_prompts(run: Lint) -> None:
+    write("p/a.txt", "one")
+    write("p/b.txt", "two")
+    run("p", "--write-lock", "--lock", "p/prompts.lock")
+    Path("p/a.txt").rename("p/c.txt")
+    result = run("p", "--lock", "p/prompts.lock")
+    assert result.exit_code == 1
+    first, second, _summary = result.stdout.splitlines()
+    assert first.startswith("p/c.txt:1:1: warning WHET052 ")
+    line = Path("p/prompts.lock").read_text().splitlines().index('  "a.txt": {') + 1
+    assert second.startswith(f"p/prompts.lock:{line}:3: warning WHET053 a.txt is gone")
+
+
+def test_a_run_over_some_files_leaves_the_others_locked(run: Lint) -> None:
+    write("a.txt", "one")
+    write("b.txt", "two")
+    run("a.txt", "b.txt", "--write-lock")
+    assert run("a.txt").exit_code == 0
+    write("a.txt", "other")
+    assert run("a.txt", "--write-lock").stderr == "prompts.lock: 2 prompts\n"
+    assert run("a.txt", "b.txt").exit_code == 0
+
+
+def test_a_broken_lock_is_refused_and_written_again(run: Lint) -> None:
+    write("a.txt", "one")
+    write("prompts.lock", "<<<<<<< ours\n")
+    result = run("a.txt")
+    assert isinstance(result.exception, UsageError)
+    assert run("a.txt", "--write-lock").exit_code == 0
+    assert run("a.txt").exit_code == 0
+
+
+def test_reports_for_machines(run: Lint) -> None:
+    write("p/a.txt", "a secret sk-a1b2c3d4e5f6 \n")
+    result = run("p", "--format", "sarif", "-o", "lint.sarif")
+    assert (result.exit_code, result.stdout) == (1, "")
+    log = json.loads(Path("lint.sarif").read_text())
+    places = [
+        each["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+        for each in log["runs"][0]["results"]
+    ]
+    assert places == ["p/a.txt", "p/a.txt"]
+    data = json.loads(run("p", "--format", "json").stdout)
+    assert [each["rule"] for each in data["findings"]] == ["WHET041", "WHET021"]
+    assert (data["files"], data["problems"]) == (1, [])
+    assert "a1b2c3" not in Path("lint.sarif").read_text() + json.dumps(data)
+    assert "secret" not in run("p", "--redact", "--ignore", "WHET041").stdout
+
+
+def test_tokens_of_a_tokenizer_are_no_estimate(run: Lint) -> None:
+    write_tokenizer(Path("model"))
+    write("a.jinja", "{{ now }}" + STABLE)
+    result = run("a.jinja", "--tokenizer", "model", "--write-lock")
+    assert "about" not in result.stdout
+    assert json.loads(Path("prompts.lock").read_text())["tokens_by"].startswith("tokenizer.json ")

@@ -1,0 +1,459 @@
+"""Reading a log in pieces: no line is lost or read twice, and no file ends it with a traceback."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tracemalloc
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from whet.core.errors import UsageError
+from whet.core.records import LeftOut
+from whet.prefix import log as log_module
+from whet.prefix.log import (
+    FOLDER,
+    OPENAI,
+    SPANS,
+    LogReader,
+    ParsedChunk,
+    item_chunks,
+    line_chunks,
+    of_model,
+    parse_chunk,
+    read_log,
+)
+
+
+def line(text: str, **fields: Any) -> bytes:
+    return json.dumps({"prompt": text, **fields}).encode() + b"\n"
+
+
+def write(folder: Path, data: bytes | str, name: str = "log.jsonl") -> Path:
+    path = folder / name
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+def prompts(path: Path, **options: Any) -> list[str | None]:
+    return [request.prompt for request in LogReader(path, **options)]
+
+
+def counts(left_out: tuple[LeftOut, ...]) -> dict[str, tuple[int, str]]:
+    return {one.reason: (one.count, one.first) for one in left_out}
+
+
+def span(text: str) -> dict[str, Any]:
+    return {
+        "traceId": "4b",
+        "attributes": [{"key": "gen_ai.prompt", "value": {"stringValue": text}}],
+    }
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 16, 40, 1000])
+@pytest.mark.parametrize("end", [b"\n", b""])
+def test_chunks_are_whole_lines_and_lose_none(tmp_path: Path, chunk_bytes: int, end: bytes) -> None:
+    whole = b"one\n\ntwo is longer than a chunk of some sizes\n\n\nthree" + end
+    chunks = list(line_chunks(write(tmp_path, whole), chunk_bytes))
+    assert b"".join(data for _, data in chunks) == whole
+    assert all(data.endswith(b"\n") for _, data in chunks[:-1])
+    for number, data in chunks:
+        assert whole.split(b"\n")[number - 1 :][: data.count(b"\n")] == data.split(b"\n")[:-1] or (
+            data == b"three"
+        )
+
+
+def test_requests_come_in_the_order_of_the_file_with_their_places(tmp_path: Path) -> None:
+    path = write(tmp_path, b"".join(line(str(number)) for number in range(50)))
+    reader = LogReader(path)
+    assert reader.form == OPENAI
+    requests = list(reader)
+    assert [request.prompt for request in requests] == [str(number) for number in range(50)]
+    assert [request.place for request in requests[:2]] == ["log.jsonl:1", "log.jsonl:2"]
+    assert reader.left_out() == ()
+    assert len(list(reader)) == 50  # a second reading starts anew
+
+
+def parse(chunk: tuple[str, int, bytes, str]) -> ParsedChunk:
+    return of_model(parse_chunk(*chunk), "m")
+
+
+def test_worker_processes_read_what_one_process_reads(tmp_path: Path) -> None:
+    other, torn = line("x", model="n"), b'{"prompt": "\n'
+    data = b"".join(line(f"prompt {number}", model="m") + other + torn for number in range(40))
+    path = write(tmp_path, data)
+    alone, shared = LogReader(path, model="m"), LogReader(path, model="m")
+    expected = list(alone)
+    with ProcessPoolExecutor(2) as pool:
+        parsed = list(pool.map(parse, shared.chunks(chunk_bytes=500)))
+    for one in parsed:
+        shared.count(one)
+    assert len(parsed) > 5
+    assert [request for one in parsed for request in one.requests] == expected
+    assert shared.left_out() == alone.left_out()
+    assert shared.models == alone.models == {"m": 40, "n": 40}
+    assert counts(alone.left_out()) == {
+        "another model (n)": (40, "log.jsonl:2"),
+        "torn, no whole JSON": (40, "log.jsonl:3"),
+    }
+
+
+def test_requests_without_a_model_stay_and_a_model_that_is_not_there_is_named(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path, line("a") + line("b", model="llama-3") + line("c", model="qwen"))
+    assert prompts(path, model="qwen") == ["a", "c"]
+    with pytest.raises(UsageError, match="no request for the model 'llama3', it has llama-3; did"):
+        prompts(write(tmp_path, line("b", model="llama-3")), model="llama3")
+
+
+def test_a_batch_is_cut_at_its_bound(tmp_path: Path) -> None:
+    path = write(tmp_path, b"\n" + line("a") + line("b") + line("c"))
+    batch = read_log(path, max_requests=2)
+    assert [request.prompt for request in batch.requests] == ["a", "b"]
+    assert counts(batch.left_out) == {"blank": (1, "log.jsonl:1")}
+    assert len(read_log(path).requests) == 3
+    with pytest.raises(UsageError, match="read at least 1"):
+        read_log(path, max_requests=0)
+
+
+def note(told: list[tuple[str, str]], reason: str, place: str) -> None:
+    told.append((reason, place))
+
+
+def test_a_line_that_is_too_long_is_skipped_and_told_with_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "MAX_LINE_BYTES", 1024)
+    fits, over = line("f" * (1024 - 14)), line("o" * (1024 - 13))
+    assert (len(fits), len(over)) == (1025, 1026)  # with the end of the line
+    many = line("m" * 5000)
+    path = write(tmp_path, over + line("a") + fits + many + line("b") + many + over.strip())
+    for chunk_bytes in (100, 1000, 1024, 10**6):
+        told: list[tuple[str, str]] = []
+        chunks = list(line_chunks(path, chunk_bytes, partial(note, told)))
+        read = [
+            one for first, data in chunks for one in parse_chunk(OPENAI, first, data, "l").requests
+        ]
+        assert [one.place for one in read] == ["l:2", "l:3", "l:5"]
+        assert [place for _, place in told] == [
+            "log.jsonl:1 (1 KiB)",
+            "log.jsonl:4 (4.9 KiB)",
+            "log.jsonl:6 (4.9 KiB)",
+            "log.jsonl:7 (1 KiB)",
+        ]
+        assert {reason for reason, _ in told} == {"longer than 32 MiB"}
+
+
+def test_a_prompt_of_a_hundred_megabytes_is_never_held(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with path.open("wb") as file:
+        file.write(line("a") + b'{"prompt": "')
+        for _ in range(100):
+            file.write(b"x" * 10**6)
+        file.write(b'"}\n' + line("b"))
+    tracemalloc.start()
+    reader = LogReader(path)
+    assert [request.prompt for request in reader] == ["a", "b"]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert counts(reader.left_out()) == {"longer than 32 MiB": (1, "log.jsonl:2 (95.4 MiB)")}
+    assert peak < 2 * log_module.MAX_LINE_BYTES
+
+
+def test_gzip_is_read_by_its_content_and_may_end_early(tmp_path: Path) -> None:
+    data = b"".join(line(f"{number} " + "text " * 40) for number in range(3000))
+    packed = gzip.compress(data)
+    assert len(prompts(write(tmp_path, packed, "log.jsonl.gz"))) == 3000
+    assert len(prompts(write(tmp_path, packed, "log"))) == 3000
+    reader = LogReader(write(tmp_path, packed[: len(packed) // 2], "log.jsonl.gz"))
+    read = [request.prompt for request in reader]
+    assert 1000 < len(read) < 2000
+    assert read == [f"{number} " + "text " * 40 for number in range(len(read))]
+    assert counts(reader.left_out())["a gzip file that is damaged or ends early"] == (
+        1,
+        "log.jsonl.gz",
+    )
+    with pytest.raises(UsageError, match="damaged or ends early: 1"):
+        LogReader(write(tmp_path, packed[:9], "log.jsonl.gz"))
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_no_matter(tmp_path: Path) -> None:
+    data = b"\xef\xbb\xbf" + (line("a") + line("b")).replace(b"\n", b"\r\n")
+    reader = LogReader(write(tmp_path, data))
+    assert [request.prompt for request in reader] == ["a", "b"]
+    assert reader.left_out() == ()
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("name", ["log.json", "log.json.gz", "export"])
+def test_an_array_of_requests_is_read_item_by_item(
+    tmp_path: Path, indent: int | None, name: str
+) -> None:
+    items = [
+        {"prompt": 'a "quoted" [text] \\ {'},
+        5,
+        {"messages": [{"role": "user", "content": "]}\n"}]},
+        [],
+        {"prompt": "last"},
+    ]
+    data = json.dumps(items, indent=indent).encode()
+    path = write(tmp_path, gzip.compress(data) if name.endswith("gz") else data, name)
+    reader = LogReader(path)
+    requests = list(reader)
+    assert [request.prompt for request in requests] == ['a "quoted" [text] \\ {', None, "last"]
+    assert [request.place for request in requests] == [f"{name}:{item}" for item in (1, 2, 4)]
+    assert counts(reader.left_out()) == {"no request in it": (1, f"{name}:3")}
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 3, 10, 1000])
+def test_items_are_the_same_in_blocks_of_any_size(tmp_path: Path, chunk_bytes: int) -> None:
+    items = [{"prompt": '\\"}{][' * number} for number in range(1, 6)]
+    path = write(tmp_path, json.dumps(items, indent=1))
+    chunks = list(item_chunks(path, chunk_bytes))
+    assert [number for number, _ in chunks] == (
+        [1] if chunk_bytes == 1000 else sorted({number for number, _ in chunks})
+    )
+    lines = [one for _, data in chunks for one in data.split(b"\n")]
+    assert [json.loads(one) for one in lines] == items
+
+
+def test_an_export_of_spans_is_one_document_or_lines(tmp_path: Path) -> None:
+    document = {"resourceSpans": [{"scopeSpans": [{"spans": [span("a"), span("b")]}]}]}
+    for indent in (None, 2):
+        reader = LogReader(write(tmp_path, json.dumps(document, indent=indent), "spans.json"))
+        assert reader.form == SPANS
+        assert [(one.prompt, one.place) for one in reader] == [
+            ("a", "spans.json:1#1"),
+            ("b", "spans.json:1#2"),
+        ]
+    lines = f"{json.dumps(document)}\n" * 2
+    for name in ("spans.json", "spans.jsonl", "spans"):
+        assert prompts(write(tmp_path, lines, name)) == ["a", "b", "a", "b"]
+
+
+def test_a_pretty_request_is_a_document_and_json_lines_are_none(tmp_path: Path) -> None:
+    request = {"messages": [{"role": "user", "content": "hi"}]}
+    (read,) = LogReader(write(tmp_path, json.dumps(request, indent=2), "one.json"))
+    assert read.messages == tuple(request["messages"])
+    torn_first = b'{"prompt": "torn\n' + line("a") + line("b")
+    assert prompts(write(tmp_path, torn_first, "log.json")) == ["a", "b"]
+
+
+def test_a_torn_document_keeps_its_whole_items(tmp_path: Path) -> None:
+    whole = json.dumps([{"prompt": "a"}, {"prompt": "b"}, {"prompt": "c"}], indent=1)
+    reader = LogReader(write(tmp_path, whole[: whole.index("c")], "log.json"))
+    assert [request.prompt for request in reader] == ["a", "b"]
+    assert counts(reader.left_out()) == {"torn, no whole JSON": (1, "log.json:3")}
+
+
+def test_an_item_too_large_to_hold_says_how_to_write_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "MAX_LINE_BYTES", 1024)
+    path = write(tmp_path, json.dumps([{"prompt": "x" * 2000}]), "log.json")
+    with pytest.raises(UsageError, match=r"one request a line, .* jq -c '\.\[\]'"):
+        list(item_chunks(path, 100))
+
+
+def test_the_first_request_tells_the_format(tmp_path: Path) -> None:
+    other = b'{"level": "info"}\n' * 3
+    assert LogReader(write(tmp_path, other + line("a"))).form == OPENAI
+    spans = json.dumps(span("a")).encode() + b"\n"
+    reader = LogReader(write(tmp_path, other + spans + line("b")))
+    assert (reader.form, [request.prompt for request in reader]) == (SPANS, ["a"])
+    assert counts(reader.left_out()) == {"no request in it": (4, "log.jsonl:1")}
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("", "is empty; give a file with at least one request"),
+        (" \n\n", "is empty; give a file with at least one request"),
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "run: git lfs pull"),
+        (b"\x28\xb5\x2f\xfd\x00", "unpack it with: zstd -d"),
+        ('{"prompt": "a"}'.encode("utf-16"), "iconv -f UTF-16"),
+        ("hello\nyou\n", r"torn, no whole JSON: 2, first log\.jsonl:1\); give one JSON object a"),
+        (b"\x00\xff\n" * 2, r"no request that can be read \(not UTF-8: 2"),
+        ('{"question": "why"}\n', r"no request in it: 1, first log\.jsonl:1"),
+        ('{"messages": []}\n', "malformed messages: 1"),
+        ('{"resourceSpans": []}\n', "no request in it: 1"),
+        ('{"gen_ai.operation.name": "chat"}\n', "CAPTURE_MESSAGE_CONTENT"),
+        ('{"gen_ai.input.messages": "[{"}\n', "unset OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT"),
+    ],
+)
+def test_a_file_without_a_request_is_refused_with_the_mend(
+    tmp_path: Path, data: str | bytes, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        prompts(write(tmp_path, data))
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no log .*none\.jsonl; give a file"):
+        LogReader(tmp_path / "none.jsonl")
+    with pytest.raises(UsageError, match="write the log to a file first"):
+        LogReader(Path("/dev/null"))
+
+
+def test_a_folder_is_a_prompt_a_file_sorted_by_name(tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "hi"}]
+    write(tmp_path, "\ufeffSay {{ name }}\n", "b.jinja")
+    write(tmp_path, "  text ", "a.TXT")
+    write(tmp_path, json.dumps({"messages": chat, "model": "m"}, indent=2), "c.json")
+    write(tmp_path, json.dumps(chat), "d.json")
+    (tmp_path / "sub").mkdir()
+    write(tmp_path / "sub", "deep", "e.md")
+    (tmp_path / ".git").mkdir()
+    write(tmp_path / ".git", "hidden", "f.md")
+    write(tmp_path, "\n", "g.prompt")
+    write(tmp_path, b"\xff", "h.prompt")
+    write(tmp_path, "{", "i.json")
+    write(tmp_path, "version https://git-lfs.github.com/spec/v1\n", "j.txt")
+    write(tmp_path, "x", "k.py")
+    reader = LogReader(tmp_path)
+    requests = list(reader)
+    assert reader.form == FOLDER
+    assert [(one.place, one.prompt or one.messages) for one in requests] == [
+        ("a.TXT", "  text "),
+        ("b.jinja", "Say {{ name }}\n"),
+        ("c.json", tuple(chat)),
+        ("d.json", tuple(chat)),
+        ("sub/e.md", "deep"),
+    ]
+    assert reader.models == {"m": 1}
+    assert counts(reader.left_out()) == {
+        "blank": (1, "g.prompt"),
+        "not UTF-8": (1, "h.prompt"),
+        "torn, no whole JSON": (1, "i.json"),
+        "a git-LFS pointer": (1, "j.txt"),
+        "no prompt file": (1, "k.py"),
+    }
+
+
+def test_a_prompt_file_too_long_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "MAX_LINE_BYTES", 4)
+    write(tmp_path, "short", "a.txt")
+    write(tmp_path, "four", "b.txt")
+    reader = LogReader(tmp_path)
+    assert [request.prompt for request in reader] == ["four"]
+    assert counts(reader.left_out()) == {"longer than 32 MiB": (1, "a.txt (5 B)")}
+
+
+def test_a_folder_without_prompts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"has no prompt \(\.jinja, .*; give a folder of such"):
+        LogReader(tmp_path)
+    path = write(tmp_path, line("a"))
+    with pytest.raises(UsageError, match=f"give its log: {path}"):
+        LogReader(tmp_path)
+
+
+WHOLE = [
+    {"prompt": "é \U0001f600 " * 3},
+    {"messages": [{"role": "user", "content": 'a "b" \\ \n'}], "model": "m"},
+    {"request": {"prompt": [1, 2, 3]}, "timestamp": "2024-01-01 00:00:00"},
+    {"prompt": "last"},
+]
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_a_log_cut_at_any_byte_keeps_every_whole_line(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    lines = [json.dumps(one, ensure_ascii=False).encode() + b"\n" for one in WHOLE]
+    whole = b"".join(lines)
+    ends = [sum(map(len, lines[: number + 1])) for number in range(len(lines))]
+    start = data.draw(st.integers(0, ends[1]))
+    stop = data.draw(st.integers(ends[2], len(whole)))
+    path = write(tmp_path_factory.mktemp("cut"), whole[start:stop])
+    begins = [0, *ends[:-1]]
+    # Without its end a line is still whole; what is left of a torn one may be blank, or its end.
+    kept = sum(begin >= start and end - 1 <= stop for begin, end in zip(begins, ends, strict=True))
+    reader = LogReader(path)
+    read = [
+        request
+        for chunk in reader.chunks(data.draw(st.integers(1, 200)))
+        for request in parse_chunk(*chunk).requests
+    ]
+    assert len(read) == kept
+    assert len(list(reader)) == kept
+
+
+KEYS = st.sampled_from(
+    [
+        "messages",
+        "prompt",
+        "request",
+        "body",
+        "response",
+        "choices",
+        "message",
+        "content",
+        "role",
+        "text",
+        "usage",
+        "metadata",
+        "tools",
+        "model",
+        "timestamp",
+        "attributes",
+        "events",
+        "name",
+        "key",
+        "value",
+        "stringValue",
+        "arrayValue",
+        "values",
+        "kvlistValue",
+        "resourceSpans",
+        "scopeSpans",
+        "spans",
+        "traceId",
+        "gen_ai.input.messages",
+        "gen_ai.prompt",
+        "parts",
+        "type",
+        "gen_ai.prompt.0.role",
+        "gen_ai.prompt.0.content",
+        "gen_ai.output.messages",
+        "tool_calls",
+        "gen_ai.system_instructions",
+        "gen_ai.tool.definitions",
+        "gen_ai.operation.name",
+    ]
+)
+VALUES = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.sampled_from(
+            ["", "chat", "text", "gen_ai.user.message", "gen_ai.choice", "[{", "{}", "[]", "[5]"]
+        ),
+        st.text(st.characters(), max_size=4),
+        KEYS,
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=5)),
+    max_leaves=25,
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.dictionaries(KEYS, VALUES, max_size=6), st.sampled_from([OPENAI, SPANS]))
+def test_no_line_of_json_raises_and_what_is_read_can_be_encoded(
+    item: dict[str, Any], form: str
+) -> None:
+    parsed = parse_chunk(form, 1, json.dumps(item).encode(), "log.jsonl")
+    for request in parsed.requests:
+        json.dumps([request.messages, request.prompt, request.output], ensure_ascii=False).encode()
+    assert parsed.requests or parsed.left_out
