@@ -81,7 +81,7 @@ def test_a_sentence_has_the_edge_its_band_the_draft_and_the_verdict() -> None:
     ("change", "said"),
     [
         ({"pays": "no", "change": estimate(0.8)}, "the draft has 3.52: does not pay (0.80×)."),
-        ({"pays": "undecided"}, "cannot be told from 1"),
+        ({"pays": "undecided"}, "cannot be told from 1 here"),
         (
             {"l_star": estimate(5.6, 5.2, 6.1), "reachable": "no"},
             "cannot pay, whatever the draft: it takes 5.60 tokens a step [5.20 … 6.10] and "
@@ -116,7 +116,11 @@ def test_what_a_better_draft_is_worth() -> None:
 
 def test_the_headline_names_where_the_draft_pays() -> None:
     found = whole(point(1), point(8), point(1, 2, pays="no"), point(8, 2, pays="undecided"))
-    assert headline(found) == "K = 2 pays at no measured size; K = 4 pays at 1, 8 in flight."
+    assert headline(found) == (
+        "K = 2 does not pay at 1 in flight, is undecided at 8; K = 4 pays at 1, 8 in flight."
+    )
+    both = whole(point(1), point(8, pays="no"))
+    assert headline(both) == "K = 4 pays at 1 in flight, does not at 8."
     assert headline(whole()) == "No point of the map has figures with evidence."
 
 

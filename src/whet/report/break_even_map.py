@@ -14,7 +14,7 @@ LINE: Final = Style(css="edge", light="#5b6470", dark="#a9b3bf", marker="square"
 DRAFT: Final = Style(css="own", light="#d55e00", dark="#f58a42", marker="circle", dash="")
 AREA: Final = Style(css="pays", light="#009e73", dark="#2fcf9f", marker="circle", dash="")
 STYLES: Final = {style.css: style for style in (LINE, DRAFT, AREA)}
-_VERDICT: Final = {"yes": "pays", "no": "does not pay", "undecided": "cannot be told from 1"}
+_VERDICT: Final = {"yes": "pays", "no": "does not pay", "undecided": "cannot be told from 1 here"}
 _SIDE: Final = 1.35
 """The room beside the outermost batch sizes, as a factor."""
 _HEIGHTS: Final = (0.75, 0.3)
@@ -47,9 +47,16 @@ def headline(found: BreakEvenMap) -> str:
     """Where the draft pays, K by K, in one sentence."""
     parts = []
     for k in ks_of(found):
-        sizes = [str(p.batch_size) for p in found.points if p.k == k and p.pays == "yes"]
-        said = f"pays at {', '.join(sizes)} in flight" if sizes else "pays at no measured size"
-        parts.append(f"K = {k} {said}")
+        yes, no, open_ = (
+            ", ".join(str(p.batch_size) for p in found.points if p.k == k and p.pays == word)
+            for word in ("yes", "no", "undecided")
+        )
+        told = [
+            f"pays at {yes} in flight" if yes else "",
+            f"does not at {no}" if yes and no else f"does not pay at {no} in flight" if no else "",
+            f"is undecided at {open_}" if open_ else "",
+        ]
+        parts.append(f"K = {k} {', '.join(each for each in told if each)}")
     return "; ".join(parts) + "." if parts else "No point of the map has figures with evidence."
 
 
