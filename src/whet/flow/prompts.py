@@ -36,13 +36,15 @@ from whet.engines import get_engine
 from whet.evidence import read_engine_facts
 from whet.evidence.cells import change_of
 from whet.evidence.dialect import HITS, QUERIES
+from whet.flow.findings import read_kept
 from whet.load import TrialPlan, run_trial
 from whet.load.plan import TEMPERATURE, Workload, describe_requests
 from whet.plan import Demand, plan_memory
 from whet.prefix.analyse import PromptQuestion, analyse
 from whet.prefix.blocks import chain_hashes, most_hits
 from whet.prefix.cache import PrefixCache
-from whet.prefix.work import Prepared, Prompt
+from whet.prefix.render import Ids
+from whet.prefix.work import Prepared
 
 _AGREES: Final = 0.01
 _CPU_POOL_GIB: Final = "2"
@@ -104,14 +106,18 @@ def ask_prompts(
 
 
 def read_served(folder: Path) -> Served:
-    """What the run directory ``folder`` holds of its baseline's server."""
+    """What the run directory ``folder`` holds: its cache, and its baseline's prefill."""
     store = RunStore.read(folder)
     facts, declared = store.all("facts", EngineFacts), store.all("declared", Declared)
     tokens = next((each.kv_cache_tokens for each in facts if each.kv_cache_tokens), None)
     told = next((dict(each.cache).get("block_size") for each in declared if each.cache), None)
     block = int(told) if told and told.isdigit() else None
-    trials = [each for each in store.all("trials", TrialRecord) if each.batch_size == 1]
-    events = [event for trial in trials[:1] for event in trial.requests]
+    kept = read_kept(store)
+    plain = kept.resolved.get(kept.spec.baseline)
+    trials = kept.trials.get((kept.spec.baseline, 1), [])
+    events = [event for trial in trials for event in trial.requests]
+    if plain is None or plain.variant.prefix_cache or plain.variant.speculation is not None:
+        events = []  # what was computed of a prompt is not known
     return Served(
         cache_blocks=tokens // block - 1 if tokens and block else None,
         block_size=block,
@@ -157,25 +163,25 @@ def _verify(
         blocks = facts.kv_cache_tokens // question.block_size - 1 if facts.kv_cache_tokens else None
         replays, events = [], list[RequestEvent]()
         for what, prompts in (
-            ("as it is", [each.sent for each in first]),
-            ("mended", [each.mended for each in first]),
+            ("as it is", [each.sent.ids for each in first]),
+            ("mended", [each.mended.ids for each in first]),
         ):
             predicted = predict(prompts, question.block_size, blocks)
-            trial = _replay(server, what, prompts, question.block_size)
+            trial = replay(server, what, prompts, question.block_size)
             replays.append(judge_replay(what, predicted, trial))
             events += trial.requests
     told = f"the replay on {resolved.engine} {resolved.engine_version}, {resolved.device}"
     return tuple(replays), fit_prefill(events, source=told)
 
 
-def predict(prompts: Sequence[Prompt], block_size: int, blocks: int | None) -> HitTokens:
+def predict(prompts: Sequence[Ids], block_size: int, blocks: int | None) -> HitTokens:
     """What an empty cache of ``blocks`` finds of prompts alone, one after another."""
     cache = PrefixCache()
-    for prompt in prompts:
-        hashes = chain_hashes(prompt.ids, block_size)
-        cache.touch(hashes, max_hits=most_hits(len(prompt.ids), block_size))
+    for ids in prompts:
+        hashes = chain_hashes(ids, block_size)
+        cache.touch(hashes, max_hits=most_hits(len(ids), block_size))
     hits = cache.hit_blocks if blocks is None else cache.hits_at(blocks)
-    total = sum(len(prompt.ids) for prompt in prompts)
+    total = sum(map(len, prompts))
     return HitTokens(prompt_tokens=total, hit_tokens=hits * block_size)
 
 
@@ -219,18 +225,18 @@ def _differs(predicted: HitTokens, measured: HitTokens) -> str | None:
     return f"{-lost:,} tokens more: the server had served such prompts before"
 
 
-def _replay(server: Server, what: str, prompts: Sequence[Prompt], block_size: int) -> TrialRecord:
+def replay(server: Server, what: str, prompts: Sequence[Ids], block_size: int) -> TrialRecord:
     """Send each prompt for one token, one at a time; a salt of its own keeps the cache empty."""
     salt = f"whet-{secrets.token_hex(8)}"
     planned = [
         PlannedRequest(
             index=index,
-            prompt_token_ids=tuple(prompt.ids.tolist()),
+            prompt_token_ids=tuple(ids.tolist()),
             max_tokens=1,
             prefix_id=None,
             shared_tokens=0,
         )
-        for index, prompt in enumerate(prompts)
+        for index, ids in enumerate(prompts)
     ]
     calls = tuple(
         CompletionCall(
@@ -275,7 +281,11 @@ def _plain(target: Path, args: Mapping[str, Scalar], env: Mapping[str, str]) -> 
 
 
 def _args(question: PromptQuestion, longest: int, wanted: VerifyRequest) -> dict[str, Scalar]:
-    args: dict[str, Scalar] = {"max_model_len": longest + 1, "block_size": question.block_size}
+    args: dict[str, Scalar] = {
+        "max_model_len": longest + 1,
+        "block_size": question.block_size,
+        "enable_prompt_tokens_details": True,
+    }
     if find_device().kind == "cpu":
         args["enforce_eager"] = True
         if (dtype := cpu_dtype()) != "auto":

@@ -29,7 +29,7 @@ from whet.prefix.log import LogReader
 from whet.prefix.render import Ids, PromptEncoder, load_encoder
 from whet.prefix.tree import Parting, TokenTree
 from whet.prefix.words import CUT_SELDOM, MENDS, PROPOSALS
-from whet.prefix.work import Batch, Prepared, Setup, prepare_log
+from whet.prefix.work import Prepared, Setup, prepare_log
 
 _SAMPLE: Final = 4_000
 _EXAMPLES: Final = 3
@@ -91,6 +91,7 @@ def analyse(
             progress(state.count)
     if not state.count:
         raise reader.nothing_read()
+    state.leave_out(reader.left_out())
     return state.found(model or "")
 
 
@@ -110,7 +111,8 @@ def learn_rules(question: PromptQuestion) -> tuple[Rules, str | None]:
 
 def _requests(reader: LogReader, setup: Setup, state: _State) -> Iterator[Prepared]:
     for batch in prepare_log(reader, setup):
-        state.count_batch(batch)
+        reader.models.update(batch.models)
+        state.leave_out(batch.left_out)
         yield from batch.requests
 
 
@@ -137,9 +139,9 @@ class _State:
         """Judge by the question's block size."""
         self.losses = Losses(self.question.block_size)
 
-    def count_batch(self, batch: Batch) -> None:
+    def leave_out(self, told: Sequence[LeftOut]) -> None:
         """Add what was left out."""
-        for each in batch.left_out:
+        for each in told:
             before = self.left_out.get(each.reason)
             count = each.count + (before.count if before else 0)
             first = before.first if before else each.first

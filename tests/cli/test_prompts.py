@@ -1,0 +1,147 @@
+"""``whet prompts`` at a terminal: what it prints and writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.stage import Whet
+from tests.prefix.planted import planted_log
+from whet.core.errors import CheckpointError, UsageError
+from whet.core.prefix_trace import read_prefix_trace
+from whet.demo import pair_paths
+
+USAGE = UsageError.exit_code
+MODEL = ("--model", pair_paths()[0])
+COUNTS = {"date": 4, "whitespace": 3, "name": 5}
+SECRET = "sk-abcdefghijklmnopqrstuvwxyz012345"
+
+
+def lines(path: str, rows: Iterable[object]) -> Path:
+    text = "".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows)
+    Path(path).write_text(text, encoding="utf-8")
+    return Path(path)
+
+
+def chat(text: str, **more: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}], **more}
+
+
+@pytest.fixture
+def log(whet: Whet) -> Path:
+    """A log with three planted causes."""
+    return lines("log.jsonl", planted_log(COUNTS, clean=20, tools=False))
+
+
+def test_the_causes_are_told_and_the_files_written(whet: Whet, log: Path) -> None:
+    said = whet(
+        "prompts",
+        log,
+        *MODEL,
+        "--cache-tokens",
+        4096,
+        "--mended",
+        "m.jsonl",
+        "--workload",
+        "w.jsonl",
+    )
+    assert said.code == 0, said.err
+    for words in ("dates and times", "white space", "names and personalisation", "Report: "):
+        assert words in said.out
+    table = Path("prompts/causes.csv").read_text().splitlines()
+    assert {row.split(",")[0]: int(row.split(",")[2]) for row in table[1:]} == {
+        "date": 4, "whitespace": 3, "name": 5,
+    }  # fmt: skip
+    assert {path.name for path in Path("prompts").iterdir()} >= {
+        "prompts.html", "prompts.md", "causes.csv", "curve.csv",
+    }  # fmt: skip
+    trace = read_prefix_trace(Path("w.jsonl"))
+    assert trace.facts.requests == 32
+    assert "Alice" not in Path("w.jsonl").read_text()
+
+    again = whet("prompts", "m.jsonl", *MODEL, "-o", "again", "--cache-tokens", 4096)
+    assert again.code == 0, again.err
+    assert Path("again/causes.csv").read_text().count("\n") == 1
+
+
+def test_redacted_output_holds_no_text(whet: Whet, log: Path) -> None:
+    said = whet("prompts", log, *MODEL, "--redact")
+    assert said.code == 0
+    written = "".join(path.read_text() for path in Path("prompts").iterdir())
+    for word in ("Alice", "warranty", "customer of ours", "kettle"):
+        assert word not in said.out + written
+
+
+def test_secrets_are_never_shown(whet: Whet) -> None:
+    rules = "Answer politely and never promise a date. " * 12
+    log = lines(
+        "log.jsonl",
+        [chat(f"Key {SECRET}{i % 4} at 10:00:{i:02d}.\n{rules}\nWhat is {i}?") for i in range(24)],
+    )
+    said = whet("prompts", log, *MODEL)
+    assert said.code == 0, said.err
+    written = "".join(path.read_text() for path in Path("prompts").iterdir())
+    assert SECRET[:16] not in said.out + written
+
+
+def test_torn_lines_and_long_ones_are_counted_with_their_place(whet: Whet) -> None:
+    log = lines("log.jsonl", [chat("one"), '{"messages": [{"role"\n', chat("two"), "\n"])
+    with log.open("a") as file:
+        file.write(json.dumps(chat("x" * (33 << 20))) + "\n")
+    said = whet("prompts", log, *MODEL)
+    assert said.code == 0, said.err
+    assert "log.jsonl:2" in said.out
+    assert "log.jsonl:5" in said.out
+    assert "longer than 32 MiB" in said.out
+
+
+def test_a_picture_is_a_mark(whet: Whet) -> None:
+    parts = [
+        {"type": "text", "text": "What is this?"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+    ]
+    log = lines("log.jsonl", [{"messages": [{"role": "user", "content": parts}]}] * 3)
+    said = whet("prompts", log, *MODEL)
+    assert said.code == 0, said.err
+    assert "AAAA" not in Path("prompts/prompts.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("rows", "words", "code", "told"),
+    [
+        ([chat("a", model="x"), chat("b", model="y")], (), USAGE, "--served-model x"),
+        ([chat("a", model="big")], ("--served-model", "bog"), USAGE, "'big'"),
+        ([{"no": "request"}], (), USAGE, "no request"),
+        ([], (), USAGE, "is empty"),
+        ([chat("a")], ("--cache-tokens", "8"), USAGE, "holds no block"),
+        ([chat("a")], ("--cache-tokens", "99", "--cache-gib", "1"), USAGE, "once"),
+        ([chat("a")], ("--mooncake", "m.jsonl"), USAGE, "give both"),
+        ([chat("a")], ("--chat-template", "missing.jinja"), USAGE, "missing.jinja"),
+        ([chat("a")], ("--model", "nowhere"), CheckpointError.exit_code, "nowhere"),
+    ],
+)
+def test_what_is_refused(
+    whet: Whet, rows: list[object], words: tuple[str, ...], code: int, told: str
+) -> None:
+    said = whet("prompts", lines("log.jsonl", rows), *MODEL, *words)
+    assert said.code == code
+    assert told in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_a_template_that_refuses_leaves_its_requests_out(whet: Whet) -> None:
+    Path("strict.jinja").write_text(
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}"
+        "{% endif %}{{ m.content }}{% endfor %}"
+    )
+    told = {"messages": [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]}
+    log = lines("log.jsonl", [chat("fine"), told])
+    said = whet("prompts", log, *MODEL, "--chat-template", "strict.jinja")
+    assert said.code == 0, said.err
+    assert "log.jsonl:2" in said.out
+    none = whet("prompts", lines("only.jsonl", [told]), *MODEL, "--chat-template", "strict.jinja")
+    assert none.code == USAGE
