@@ -339,6 +339,14 @@ def _lengths(case: _Case) -> Iterator[Problem]:
             f"tokens; set it to at least {longest}, or lower workload.max_input_tokens and "
             "workload.max_output_tokens",
         )
+    test = case.spec.load.head_of_line
+    if test is not None and length < (most := max(test.long_tokens, test.short_tokens) + 1):
+        yield case.problem(
+            "length",
+            f"max_model_len {length} is shorter than a request of the head-of-line test ({most} "
+            f"tokens); set load.head_of_line.long_tokens to at most {length - 1}, or raise "
+            "max_model_len",
+        )
     speculates = case.variant.speculation and case.variant.speculation.method == "draft_model"
     if speculates and case.draft is not None and case.draft.max_position < longest:
         yield case.problem(
