@@ -83,16 +83,6 @@ def test_it_is_left_out_where_it_is_done_or_would_tell_nothing(job: Job, tmp_pat
         assert plain.store.status("head_of_line", "fp16") is None
 
 
-def test_a_long_prompt_beyond_the_context_is_told_before_anything_is_sent(tmp_path: Path) -> None:
-    for job in make(tmp_path, SHORT | {"long_tokens": 512}):
-        assert measure(job, "fp16") is None
-        reason = job.store.reason("head_of_line", "fp16") or ""
-        assert "has 513 tokens and the context holds 512" in reason
-        assert "long_tokens to at most 511" in reason
-        assert isinstance(job.observer, Ear)
-        assert job.observer.warned == [f"fp16 head of line: {reason}"]
-
-
 def test_a_server_that_dies_is_journalled_and_raised(job: Job) -> None:
     with pytest.raises(EngineLostError, match="the engine ended"):
         measure(job, "fp16", dead=True, fault="reset")

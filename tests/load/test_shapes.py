@@ -27,7 +27,7 @@ from whet.load.shapes import (
     expected_hit_tokens,
     shape_named,
 )
-from whet.load.shapes_trace import ShapedRequest, build_shape, build_shape_text, load_shape
+from whet.load.shapes_prompts import ShapedRequest, build_shape, build_shape_text, load_shape
 from whet.load.texts import TextTokenizer, load_text_tokenizer
 
 IDS = tuple(range(100, 4000))
@@ -270,6 +270,13 @@ def test_no_parameter_may_be_nothing(name: str) -> None:
             kind(**{field: 0})
     with pytest.raises(UsageError, match="seed is -1"):
         kind(seed=-1)
+
+
+def test_words_set_parameters_of_a_shape() -> None:
+    assert shape_named("few-shot:tasks=4, examples=8") == FewShot(tasks=4, examples=8)
+    assert shape_named("rag:order=sorted", seed=3) == Rag(order="sorted", seed=3)
+    assert shape_named("rag:seed=2") == Rag(seed=2)
+    assert shape_named("multi-turn:system_tokens=0") == MultiTurn(system_tokens=0)
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from whet.core.records import LoggedRequest
-from whet.prefix.log import OPENAI, ParsedChunk, has_media, parse_chunk
+from whet.prefix.log import OPENAI, ParsedChunk, parse_chunk
+from whet.prefix.log_formats import has_media
 
 USER = {"role": "user", "content": "hi"}
 CHAT = {"model": "m", "messages": [{"role": "system", "content": "Be brief."}, USER]}

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from whet.core.records import LoggedRequest
-from whet.prefix.log import SPANS, ParsedChunk, has_media, parse_chunk
+from whet.prefix.log import SPANS, ParsedChunk, parse_chunk
+from whet.prefix.log_formats import has_media
 
 INPUT = [
     {"role": "system", "parts": [{"type": "text", "content": "You are a helpful bot"}]},
@@ -328,3 +329,29 @@ def test_of_several_spans_in_a_line_each_has_its_place() -> None:
 def test_an_answer_that_cannot_be_read_does_not_cost_the_request(told: object) -> None:
     request = one({"gen_ai.input.messages": INPUT, "gen_ai.output.messages": told})
     assert (request.messages, request.output) == (CHAT, None)
+
+
+def timed(text: str, at_ns: int | None) -> dict[str, Any]:
+    fields = {} if at_ns is None else {"startTimeUnixNano": str(at_ns)}
+    return otlp_span({"gen_ai.prompt": text}, **fields)
+
+
+T = 1_700_000_000_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("times", "order"),
+    [
+        ((T + 30, T + 10, T + 20), "bca"),
+        ((T + 10, T, T + 10, T), "bdac"),  # equal times stay as they were
+        ((T + 30, None, T + 20), "abc"),  # nothing says where the second belongs
+    ],
+)
+def test_spans_written_as_they_end_come_as_they_began(
+    times: tuple[int | None, ...], order: str
+) -> None:
+    spans = [timed(text, at_ns) for text, at_ns in zip("abcd", times, strict=False)]
+    for parsed in (parse(*spans), parse(export(*spans))):
+        assert "".join(one.prompt or "" for one in parsed.requests) == order
+    last = "abcd".index(order[-1]) + 1
+    assert parse(*spans).requests[-1].place == f"spans.jsonl:{last}"

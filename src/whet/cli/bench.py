@@ -11,12 +11,14 @@ import typer
 from whet.cli.against import Against, AgainstFlags, AgainstModel, run_against
 from whet.cli.bench_flags import (
     SourceFlags,
+    given_flags,
     is_given,
     read_arrivals,
     read_selection,
     read_source,
     refuse_misfits,
     requests_of,
+    speed_of,
 )
 from whet.cli.bench_result import print_result, save_result_files
 from whet.cli.console import ConsoleObserver
@@ -172,7 +174,8 @@ def bench(
     trace: Annotated[
         Path | None,
         typer.Option(
-            help="Azure or BurstGPT CSV, Mooncake JSONL, or a log of requests, at its own times.",
+            help="Azure or BurstGPT CSV, Mooncake JSONL, a log of requests, or what whet prompts "
+            "--workload wrote, at its own times.",
             rich_help_panel=_SOURCE,
         ),
     ] = None,
@@ -200,6 +203,14 @@ def bench(
     think_s: Annotated[
         float, typer.Option(help="Pause before each later turn.", rich_help_panel=_SOURCE)
     ] = 0.0,
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            help="Built for a known prefix hit rate: single, few-shot, rag, multi-turn or agent, "
+            "with parameters as in rag:chunks=6,order=sorted.",
+            rich_help_panel=_SOURCE,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of prompts and arrivals.")] = 0,
     goodput: Annotated[
         str | None,
@@ -272,11 +283,13 @@ def bench(
     if form not in FORMS:
         raise UsageError(f"--form {form!r}: choose one of {', '.join(FORMS)}")
     flags = SourceFlags(
+        given=given_flags(ctx),
         dataset_path=dataset_path,
         dataset_name=dataset_name,
         trace=trace,
         trace_duration_s=trace_duration,
         conversations=conversations,
+        shape=shape,
         turns=turns,
         turn_len=turn_len,
         think_s=think_s,
@@ -285,19 +298,19 @@ def bench(
         num_prompts=num_prompts,
         seed=seed,
     )
-    refuse_misfits(ctx, flags.kind)
+    refuse_misfits(flags.given, flags.kind)
     ramp = None if ramp_up_end_rps is None else (ramp_up_end_rps, ramp_s)
     bounds = None if goodput is None else parse_goodput([goodput])
     constraints = None if objective is None else parse_objective(objective)
     selection = read_selection(percentile_metrics, metric_percentiles)
+    source = read_source(flags)
     arrivals = read_arrivals(
         request_rate,
         burstiness,
         ramp,
         constant=constant,
-        trace_speed=None if trace is None else trace_speed,
+        trace_speed=speed_of(flags, source, trace_speed),
     )
-    source = read_source(flags, form_is_given=is_given(ctx, "form"))
     request = BenchRequest(
         url=url,
         model=model,

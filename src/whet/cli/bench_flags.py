@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +12,7 @@ from whet.core.errors import UsageError
 if TYPE_CHECKING:
     import typer
 
-    from whet.flow.bench_request import Source
+    from whet.flow.bench_request import KnownShape, PrefixReplay, Source
     from whet.load.trace import Trace
 
 _METRICS: Final = ("ttft", "tpot", "itl", "e2el")
@@ -22,16 +22,19 @@ _SYNTHETIC: Final = "synthetic prompts"
 _DATASET: Final = "--dataset-path"
 _TRACE: Final = "--trace"
 _CONVERSATIONS: Final = "--conversations"
+_SHAPE: Final = "--shape"
 
-_RATED: Final = (_SYNTHETIC, _DATASET)
+_RATED: Final = (_SYNTHETIC, _DATASET, _SHAPE)
 _GOES_WITH: Final[dict[str, tuple[str, ...]]] = {
-    "form": (_SYNTHETIC, _TRACE),
+    "form": (_SYNTHETIC, _TRACE, _SHAPE),
     "input_len": (_SYNTHETIC, _CONVERSATIONS),
+    "output_len": (_SYNTHETIC, _DATASET, _TRACE, _CONVERSATIONS),
     "prefixes": (_SYNTHETIC,),
     "request_rate": _RATED,
     "static_batches": _RATED,
-    "dataset_name": _RATED,
+    "dataset_name": (_SYNTHETIC, _DATASET),
     "num_prompts": (_SYNTHETIC, _DATASET, _TRACE),
+    "find_max": (_SYNTHETIC, _DATASET, _CONVERSATIONS),
     "trace_speed": (_TRACE,),
     "trace_duration": (_TRACE,),
     "turns": (_CONVERSATIONS,),
@@ -53,13 +56,19 @@ _DATASET_NAMES: Final = ("random", "sharegpt", "custom")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceFlags:
-    """Where the traffic comes from, as it was typed; None is not given."""
+    """Where the traffic comes from, as it was typed; None is not given.
+
+    ``given`` are the names of all parameters that were typed.
+    """
+
+    given: frozenset[str]
 
     dataset_path: Path | None
     dataset_name: str | None
     trace: Path | None
     trace_duration_s: float | None
     conversations: int | None
+    shape: str | None
     turns: str
     turn_len: str
     think_s: float
@@ -75,6 +84,7 @@ class SourceFlags:
             _DATASET: self.dataset_path,
             _TRACE: self.trace,
             _CONVERSATIONS: self.conversations,
+            _SHAPE: self.shape,
         }
         chosen = [flag for flag, value in given.items() if value is not None]
         if len(chosen) > 1:
@@ -82,9 +92,13 @@ class SourceFlags:
         return chosen[0] if chosen else _SYNTHETIC
 
 
-def refuse_misfits(ctx: typer.Context, kind: str) -> None:
+def given_flags(ctx: typer.Context) -> frozenset[str]:
+    """The parameters that were typed, by name."""
+    return frozenset(name for name in ctx.params if is_given(ctx, name))
+
+
+def refuse_misfits(given: frozenset[str], kind: str) -> None:
     """``UsageError`` for a flag that was given and has no meaning beside the others."""
-    given = {name for name in ctx.params if is_given(ctx, name)}
     for name, kinds in _GOES_WITH.items():
         if name not in given or kind in kinds:
             continue
@@ -103,7 +117,7 @@ def refuse_misfits(ctx: typer.Context, kind: str) -> None:
             )
 
 
-def read_source(flags: SourceFlags, *, form_is_given: bool) -> Source | None:
+def read_source(flags: SourceFlags) -> Source | None:
     """The source of the traffic, a trace already read; None for synthetic prompts."""
     _check_dataset_name(flags)
     if flags.dataset_path is not None:
@@ -111,19 +125,34 @@ def read_source(flags: SourceFlags, *, form_is_given: bool) -> Source | None:
 
         return DatasetFile(path=flags.dataset_path, limits=_limits(flags.dataset_name))
     if flags.trace is not None:
-        return _read_trace(flags, flags.trace, form_is_given=form_is_given)
+        return _read_trace(flags, flags.trace)
     if flags.conversations is not None:
         return _conversations(flags, flags.conversations)
-    return None
+    return None if flags.shape is None else _shape(flags, flags.shape)
 
 
 def requests_of(flags: SourceFlags, source: Source | None) -> int:
     """How many requests a run has, or how many conversations."""
+    from whet.flow.bench_request import KnownShape, PrefixReplay
+    from whet.flow.bench_shapes import count_requests
     from whet.load.trace import Trace
 
-    if isinstance(source, Trace):
-        return len(source.rows)
+    match source:
+        case Trace(rows=rows):
+            return len(rows)
+        case PrefixReplay(timeline=timeline):
+            return len(timeline.rows)
+        case KnownShape(shape=shape):
+            return count_requests(shape)
     return flags.conversations or flags.num_prompts or 200
+
+
+def speed_of(flags: SourceFlags, source: Source | None, speed: float) -> float | None:
+    """How fast the source's own times are played; None where it has none to play."""
+    from whet.flow.bench_request import PrefixReplay
+
+    untimed = isinstance(source, PrefixReplay) and not source.timed
+    return None if flags.trace is None or untimed else speed
 
 
 def read_arrivals(
@@ -211,21 +240,60 @@ def _limits(name: str | None) -> Any:
     )
 
 
-def _read_trace(flags: SourceFlags, path: Path, *, form_is_given: bool) -> Trace:
+def _read_trace(flags: SourceFlags, path: Path) -> Trace | PrefixReplay:
+    from whet.core.prefix_trace import is_prefix_trace
     from whet.flow.bench_replay import holds_prompts
     from whet.load.trace import cut_trace, read_trace
 
+    if is_prefix_trace(path):
+        return _read_prefix_trace(flags, path)
     trace = read_trace(path, max_rows=flags.num_prompts)
     if any(row.at_ns is None for row in trace.rows):
         raise UsageError(
             f"{path} has no times to play; give each line a time, or send its prompts with "
             "--dataset-path"
         )
-    if form_is_given and holds_prompts(trace):
+    if "form" in flags.given and holds_prompts(trace):
         raise UsageError(f"{path} holds its own prompts; leave out --form")
-    if flags.output_len is not None and all(row.output_tokens for row in trace.rows):
-        raise UsageError(f"{path} tells how long every answer was; leave out --output-len")
+    _refuse_output_len(flags, trace)
     return cut_trace(trace, duration_s=flags.trace_duration_s)
+
+
+def _read_prefix_trace(flags: SourceFlags, path: Path) -> PrefixReplay:
+    """With times, or without where not every request has one: then they are sent in order."""
+    from whet.core.prefix_trace import read_prefix_trace
+    from whet.flow.bench_request import PrefixReplay
+    from whet.load.prefix_traces import as_trace
+    from whet.load.trace import cut_trace
+
+    trace = read_prefix_trace(path, max_requests=flags.num_prompts)
+    whole = PrefixReplay(trace=trace, timeline=as_trace(trace))
+    _refuse_output_len(flags, whole.timeline)
+    if not whole.timed:
+        _refuse_untimed(flags, trace.path)
+        return whole
+    timeline = cut_trace(whole.timeline, duration_s=flags.trace_duration_s)
+    kept = replace(trace, requests=trace.requests[: len(timeline.rows)])
+    return PrefixReplay(trace=kept, timeline=timeline)
+
+
+def _refuse_output_len(flags: SourceFlags, trace: Trace) -> None:
+    if flags.output_len is not None and all(row.output_tokens is not None for row in trace.rows):
+        raise UsageError(f"{trace.path} tells how long every answer was; leave out --output-len")
+
+
+def _refuse_untimed(flags: SourceFlags, path: str) -> None:
+    for name in ("trace_speed", "trace_duration"):
+        if name in flags.given:
+            raise UsageError(f"{path} has no times to play; leave out {_flag(name)}")
+
+
+def _shape(flags: SourceFlags, words: str) -> KnownShape:
+    from whet.flow.bench_request import KnownShape
+    from whet.load.shapes import shape_named
+
+    seed = flags.seed if "seed" in flags.given else None
+    return KnownShape(words=words, shape=shape_named(words, seed=seed))
 
 
 def _conversations(flags: SourceFlags, count: int) -> Source:

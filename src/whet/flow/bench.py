@@ -15,6 +15,7 @@ from whet.core.protocols import Observer
 from whet.core.records import ClientHealth, TrialRecord, WorkloadFacts
 from whet.flow.bench_replay import tell_trace
 from whet.flow.bench_request import FORMS, BenchRequest, Target
+from whet.flow.bench_shapes import tell_best, tell_hits
 from whet.flow.bench_traffic import build_load, open_dataset, read_block_size
 from whet.load import TrialInterrupted, TrialPlan, run_trial
 from whet.metrics.quantiles import narrow_enough
@@ -64,12 +65,14 @@ def reach(request: BenchRequest, observer: Observer) -> Target:
     model, folder = str(entry["id"]), _tokenizer(request, entry)
     observer.note(f"{model}, tokenizer {folder.name}")
     tell_trace(request, observer)
-    return Target(
+    target = Target(
         model=model,
         tokenizer=folder,
         dataset=open_dataset(request, folder, observer),
         block_size=read_block_size(request, observer),
     )
+    tell_best(request, target.block_size, observer)
+    return target
 
 
 def bench(request: BenchRequest, observer: Observer) -> BenchResult:
@@ -93,6 +96,7 @@ def bench(request: BenchRequest, observer: Observer) -> BenchResult:
             break
         trials.append(trial)
         tell_trial(trial, facts, observer)
+        tell_hits(request, trial, facts, observer)
     return BenchResult(
         model=target.model,
         tokenizer=target.tokenizer.name,

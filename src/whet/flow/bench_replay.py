@@ -12,14 +12,13 @@ import numpy as np
 from whet.client import CompletionCall
 from whet.core.errors import UsageError
 from whet.core.protocols import Observer
-from whet.core.records import PlannedRequest
 from whet.core.units import ns_to_s
 from whet.flow.bench_request import OUTPUT_LENGTHS, BenchLoad, BenchRequest, Target
 from whet.flow.bench_synthetic import require_memory, warmed, write_synthetic
-from whet.load import Workload
+from whet.load.cold import cold_workload
 from whet.load.lengths import LONGEST, Counts
-from whet.load.plan import TEMPERATURE, describe_requests
-from whet.load.synthetic import cold_hit_rate, ordinary_ids, shared_with_neighbours
+from whet.load.plan import TEMPERATURE
+from whet.load.synthetic import ordinary_ids
 from whet.load.texts import TextTokenizer, load_text_tokenizer, seeded
 from whet.load.trace import Trace, TraceRow
 
@@ -45,8 +44,8 @@ def holds_hashes(trace: Trace) -> bool:
 
 def tell_trace(request: BenchRequest, observer: Observer) -> None:
     """Say what is played, at which rate, and how many rows are not."""
-    trace, arrivals = request.source, request.arrivals
-    if not isinstance(trace, Trace) or arrivals is None or arrivals.speed is None:
+    trace, arrivals = request.timeline, request.arrivals
+    if trace is None or arrivals is None or arrivals.speed is None:
         return
     rate = request.rate_rps
     played_s = ns_to_s(trace.times_ns[-1]) / arrivals.speed
@@ -111,7 +110,9 @@ def _hashed(
     blocks = _Blocks(rows, ordinary_ids(target.tokenizer), f"{request.seed}/{number}")
     prompts = [blocks.prompt(row) for row in rows]
     outputs = [row.output_tokens or 0 for row in rows]
-    return BenchLoad(workload=_workload(prompts, outputs, request, target.block_size))
+    return BenchLoad(
+        workload=cold_workload(prompts, outputs, block_size=target.block_size, seed=request.seed)
+    )
 
 
 class _Blocks:
@@ -153,14 +154,19 @@ def _logged(request: BenchRequest, trace: Trace, target: Target, number: int) ->
     """Prompts and chats as a log holds them, after a warm-up of others that are as long."""
     rows, tokenizer = trace.rows[: request.requests], load_text_tokenizer(target.tokenizer)
     prompts = [_read(trace, i, row, tokenizer) for i, row in enumerate(rows, start=1)]
-    outputs = _outputs(request, trace, rows, number)
+    outputs = answer_lengths(request, trace, rows, number)
     load = BenchLoad(
-        workload=_workload(prompts, outputs, request, target.block_size),
+        workload=cold_workload(prompts, outputs, block_size=target.block_size, seed=request.seed),
         calls=tuple(_call(row, tokens) for row, tokens in zip(rows, outputs, strict=True)),
     )
-    lengths = [max(_WARM_TOKENS, len(ids)) for ids in prompts]
-    pairs = _InOrder(pairs=tuple(zip(lengths, outputs, strict=True)))
-    return warmed(load, replace(request, form=_form(rows[0])), pairs, target, number)
+    return warmed_alike(load, replace(request, form=_form(rows[0])), target, number)
+
+
+def warmed_alike(load: BenchLoad, request: BenchRequest, target: Target, number: int) -> BenchLoad:
+    """``load`` after a warm-up of others that are as long, in the request's form."""
+    planned = load.workload.requests
+    pairs = tuple((max(_WARM_TOKENS, len(r.prompt_token_ids)), r.max_tokens) for r in planned)
+    return warmed(load, request, _InOrder(pairs=pairs), target, number)
 
 
 def _read(trace: Trace, number: int, row: TraceRow, tokenizer: TextTokenizer) -> _TokenIds:
@@ -178,10 +184,13 @@ def _read(trace: Trace, number: int, row: TraceRow, tokenizer: TextTokenizer) ->
     return tokenizer.chat_ids(messages)
 
 
-def _outputs(
+def answer_lengths(
     request: BenchRequest, trace: Trace, rows: Sequence[TraceRow], number: int
 ) -> list[int]:
-    """The rows' own output lengths, drawn where they have none and ``outputs`` is given."""
+    """The rows' own output lengths, drawn where they have none and ``outputs`` is given.
+
+    ``UsageError`` where one is not known and none is given.
+    """
     unknown = sum(row.output_tokens is None for row in rows)
     if unknown and request.outputs is None:
         raise UsageError(
@@ -212,30 +221,3 @@ def _form(row: TraceRow) -> str:
     if row.messages is not None:
         return "chat"
     return "ids" if row.prompt is None else "text"
-
-
-def _workload(
-    prompts: Sequence[_TokenIds], outputs: Sequence[int], request: BenchRequest, block_size: int
-) -> Workload:
-    """Prompts that share their first block have one ``prefix_id``, numbered as they first occur.
-
-    The hit rate to expect is that of an empty cache: no warm-up sends what a trace shares.
-    """
-    shared = shared_with_neighbours(prompts, warm=(), block_size=block_size)
-    starts = [
-        ids[:block_size] if tokens else () for ids, tokens in zip(prompts, shared, strict=True)
-    ]
-    numbers = {start: number for number, start in enumerate(dict.fromkeys(filter(None, starts)))}
-    requests = tuple(
-        PlannedRequest(
-            index=index,
-            prompt_token_ids=ids,
-            max_tokens=outputs[index],
-            prefix_id=f"found-{numbers[starts[index]]}" if starts[index] else None,
-            shared_tokens=shared[index],
-        )
-        for index, ids in enumerate(prompts)
-    )
-    facts = describe_requests(requests, block_size=block_size, seed=request.seed)
-    cold = cold_hit_rate(prompts, block_size=block_size)
-    return Workload(requests=requests, facts=replace(facts, expected_hit_rate=cold))

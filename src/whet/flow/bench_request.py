@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Final
 
 from whet.client import CompletionCall
+from whet.core.prefix_trace import PrefixTrace
 from whet.core.records import PlannedRequest
 from whet.load import Workload
 from whet.load.arrivals import Arrivals
 from whet.load.conversations import ConversationShape, PlannedConversation
 from whet.load.dataset import Dataset, LengthLimits
 from whet.load.lengths import Fixed, Lengths
+from whet.load.shapes import Shape
 from whet.load.synthetic import SharedPrefixes
 from whet.load.trace import Trace
 
@@ -32,7 +34,28 @@ class DatasetFile:
     limits: LengthLimits
 
 
-Source = DatasetFile | Trace | ConversationShape
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownShape:
+    """A built-in shape, and the words that it was asked for with."""
+
+    words: str
+    shape: Shape
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrefixReplay:
+    """A prefix trace; ``timeline`` has its lengths and times, row by row, as any trace has them."""
+
+    trace: PrefixTrace
+    timeline: Trace
+
+    @property
+    def timed(self) -> bool:
+        """Whether every request has a time; they are sent in order where one has none."""
+        return all(row.at_ns is not None for row in self.timeline.rows)
+
+
+Source = DatasetFile | Trace | ConversationShape | KnownShape | PrefixReplay
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +65,8 @@ class BenchRequest:
     ``source`` None is synthetic prompts, of ``inputs``, ``outputs`` and ``prefixes``. ``outputs``
     None is what the source says, or ``OUTPUT_LENGTHS`` where it says nothing. ``form`` is one of
     ``FORMS``: token ids or text to the completions endpoint, or a chat; a source that holds its
-    prompts has its own. ``requests`` counts the conversations where these are the source.
+    prompts has its own. ``requests`` counts the conversations where these are the source; a shape
+    and a prefix trace have their own number, which it must be.
 
     ``arrivals`` None is a closed loop, or static batches, of ``concurrency`` requests or
     conversations; with arrivals ``concurrency`` is a cap, 0 for none. ``tokenizer`` and ``model``
@@ -84,10 +108,17 @@ class BenchRequest:
         """The mean rate that is asked for; None where none is, or all are sent at once."""
         if self.arrivals is None:
             return None
-        if self.arrivals.speed is None or not isinstance(self.source, Trace):
+        if self.arrivals.speed is None or self.timeline is None:
             return self.arrivals.rate_rps
-        own = self.source.rate_rps
+        own = self.timeline.rate_rps
         return None if own is None else own * self.arrivals.speed
+
+    @property
+    def timeline(self) -> Trace | None:
+        """The trace whose times can be played; None for another source."""
+        if isinstance(self.source, PrefixReplay):
+            return self.source.timeline
+        return self.source if isinstance(self.source, Trace) else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,8 +22,11 @@ from whet.flow.bench_request import (
     BenchLoad,
     BenchRequest,
     DatasetFile,
+    KnownShape,
+    PrefixReplay,
     Target,
 )
+from whet.flow.bench_shapes import prefix_load, shape_load
 from whet.flow.bench_synthetic import draw_of, warmed, write_synthetic
 from whet.load import Workload
 from whet.load.arrivals import arrival_offsets_ns
@@ -95,22 +98,11 @@ def build_load(request: BenchRequest, target: Target, number: int) -> BenchLoad:
 
     Raises ``UsageError`` where the source holds too little, or its prompts cannot be written.
     """
-    if isinstance(request.source, ConversationShape):
-        return _conversations(request, request.source, target, number)
-    times_ns: Sequence[int] = ()
-    if isinstance(request.source, Trace):
-        load = replay(request, request.source, target, number)
-        if request.arrivals is not None and request.arrivals.kind == "trace":
-            times_ns = request.source.times_ns
-    elif target.dataset is not None:
-        load = _rows(request, target, target.dataset, number)
-    else:
-        lengths = Independent(
-            input=request.inputs or INPUT_LENGTHS, output=request.outputs or OUTPUT_LENGTHS
-        )
-        load = write_synthetic(request, lengths, target, number)
+    load = _of_source(request, target, number)
     if request.arrivals is None:
         return load
+    played = request.timeline if request.arrivals.kind == "trace" else None
+    times_ns: Sequence[int] = () if played is None else played.times_ns
     offsets_ns = arrival_offsets_ns(
         request.arrivals,
         requests=request.requests,
@@ -118,6 +110,24 @@ def build_load(request: BenchRequest, target: Target, number: int) -> BenchLoad:
         times_ns=times_ns,
     )
     return replace(load, offsets_ns=offsets_ns)
+
+
+def _of_source(request: BenchRequest, target: Target, number: int) -> BenchLoad:
+    match request.source:
+        case ConversationShape() as shape:
+            return _conversations(request, shape, target, number)
+        case Trace() as trace:
+            return replay(request, trace, target, number)
+        case KnownShape() as known:
+            return shape_load(request, known, target, number)
+        case PrefixReplay() as prefixes:
+            return prefix_load(request, prefixes, target, number)
+    if target.dataset is not None:
+        return _rows(request, target, target.dataset, number)
+    lengths = Independent(
+        input=request.inputs or INPUT_LENGTHS, output=request.outputs or OUTPUT_LENGTHS
+    )
+    return write_synthetic(request, lengths, target, number)
 
 
 def _rows(request: BenchRequest, target: Target, dataset: Dataset, number: int) -> BenchLoad:

@@ -11,7 +11,6 @@ from whet.core.units import human_duration, ns_to_s
 from whet.flow.job import Job
 from whet.load.head_of_line import HeadOfLinePlan, Pace, Target, run_head_of_line
 from whet.load.synthetic import ordinary_ids
-from whet.plan.settings import read_settings
 
 KIND = "head_of_line"
 """The store's kind; a variant's name is the key."""
@@ -51,7 +50,6 @@ def measure_head_of_line(job: Job, server: Server, resolved: ResolvedEngine) -> 
         alive=server.ensure_alive,
     )
     try:
-        _require_context(job, resolved, spec)
         record = run_head_of_line(target, _plan(job, resolved, spec))
     except (MeasurementError, EngineLostError) as error:
         job.store.note(KIND, name, status="failed", reason=str(error))
@@ -77,18 +75,6 @@ def _plan(job: Job, resolved: ResolvedEngine, spec: HeadOfLineSpec) -> HeadOfLin
         request_timeout_s=job.spec.load.request_timeout_s,
         pace=pace,
     )
-
-
-def _require_context(job: Job, resolved: ResolvedEngine, spec: HeadOfLineSpec) -> None:
-    """``MeasurementError`` where a request of the test does not fit into the context."""
-    settings = read_settings(resolved.variant, target=job.target, device=job.device)
-    longest = max(spec.long_tokens + 1, spec.short_tokens + spec.short_output)
-    if longest > settings.max_model_len:
-        raise MeasurementError(
-            f"a request of the head-of-line test has {longest:,} tokens and the context holds "
-            f"{settings.max_model_len:,}; set load.head_of_line.long_tokens to at most "
-            f"{settings.max_model_len - 1:,}, or raise max_model_len"
-        )
 
 
 def _keep(job: Job, record: HeadOfLineRecord) -> None:

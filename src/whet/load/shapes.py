@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import accumulate
 from math import comb, expm1, log1p, perm
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, get_args
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
 from whet.load.texts import seeded
 
 Order = Literal["as_retrieved", "sorted"]
+
+_MOST: Final = 1_000_000
+"""Of any parameter that is read from words."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,8 +150,11 @@ class Rag:
                 f"{self.chunks} different chunks cannot come from a corpus of {self.corpus}; ask "
                 "for fewer chunks"
             )
-        if self.order not in ("as_retrieved", "sorted"):
-            raise UsageError(f"no order {self.order!r} is known; give as_retrieved or sorted")
+        if self.order not in get_args(Order):
+            raise UsageError(
+                f"no order {self.order!r} is known{did_you_mean(self.order, get_args(Order))}; "
+                "give as_retrieved or sorted"
+            )
 
     def retrieved(self) -> Iterator[tuple[int, ...]]:
         """The numbers of each request's chunks, in its order."""
@@ -281,14 +287,34 @@ SHAPES: Final[dict[str, type[SingleSystem | FewShot | Rag | MultiTurn | AgentLoo
 }
 
 
-def shape_named(name: str) -> Shape:
-    """The shape with its defaults; ``UsageError`` for a name that none has."""
+def shape_named(words: str, *, seed: int | None = None) -> Shape:
+    """The shape of a name, alone or with parameters: ``few-shot:tasks=4,examples=8``.
+
+    The others are as by default; ``seed`` is one more of them. ``UsageError`` for a name or a
+    parameter that is not known, one that is given twice, and a value that it cannot have.
+    """
+    name, colon, told = words.partition(":")
     if name not in SHAPES:
         raise UsageError(
             f"no shape {name!r} is known{did_you_mean(name, SHAPES)}; give one of "
             f"{', '.join(SHAPES)}"
         )
-    return SHAPES[name]()
+    kind = SHAPES[name]
+    defaults = {one.name: one.default for one in fields(kind)}
+    values: dict[str, Any] = {} if seed is None else {"seed": seed}
+    for part in told.split(",") if colon else ():
+        key, equals, value = (text.strip() for text in part.partition("="))
+        if not equals:
+            raise UsageError(f"{words!r}: {part!r} is no key=value; write {name}:{_example(kind)}")
+        if key not in defaults:
+            raise UsageError(
+                f"{name} has no parameter {key!r}{did_you_mean(key, defaults)}; it has "
+                f"{', '.join(defaults)}"
+            )
+        if key in values:
+            raise UsageError(f"{words!r}: {key} is given twice; leave one out")
+        values[key] = value if isinstance(defaults[key], str) else _whole(key, value)
+    return kind(**values)
 
 
 def best_hit_tokens(shape: Shape, block_size: int) -> int:
@@ -370,6 +396,17 @@ def _require(
             raise UsageError(
                 f"{name} is {value}, and no such request can be; give {least.get(name, 1)} or more"
             )
+
+
+def _example(kind: type[Any]) -> str:
+    first = fields(kind)[0]
+    return f"{first.name}={first.default}"
+
+
+def _whole(key: str, text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= len(str(_MOST)) and int(text) <= _MOST:
+        return int(text)
+    raise UsageError(f"{key}={text}: give a whole number of at most {_MOST:,}")
 
 
 def _require_block(block_size: int) -> None:

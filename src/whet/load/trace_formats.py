@@ -12,25 +12,21 @@ its answer under ``response``, with a time beside it or without.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
+from whet.core.log_times import (
+    TIME_KEYS,
+    Json,
+    as_object,
+    clock_ns,
+    exact_number,
+    nested,
+    time_ns,
+)
 from whet.core.units import NS_PER_MS, NS_PER_S
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_CLOCK: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?: ?(Z|[+-]\d\d:?\d\d))?"
-)
-_FARTHEST_S: Final = 10**11
-"""Year 5138: no second of a trace lies beyond, so a larger number is in a smaller unit."""
-
-_TIME_KEYS: Final = ("timestamp", "created", "created_at", "start_time", "time", "ts")
-_NESTS: Final = ("request", "body")
 _MAX_DIGITS: Final = 12
 
 
@@ -77,12 +73,12 @@ class JsonFormat:
     """A format of JSON lines; ``fits`` looks at the first."""
 
     name: str
-    fits: Callable[[Mapping[str, Any]], bool]
-    read: Callable[[Mapping[str, Any]], TraceRow]
+    fits: Callable[[Json], bool]
+    read: Callable[[Json], TraceRow]
 
 
 def _azure(cells: Mapping[str, str]) -> TraceRow:
-    at_ns = _clock_ns(cells["TIMESTAMP"])
+    at_ns = clock_ns(cells["TIMESTAMP"])
     if at_ns is None:
         raise BrokenRow(
             f"TIMESTAMP is {cells['TIMESTAMP']!r}, not a time like 2023-11-16 18:15:46.6805900"
@@ -95,7 +91,7 @@ def _azure(cells: Mapping[str, str]) -> TraceRow:
 
 
 def _burstgpt(cells: Mapping[str, str]) -> TraceRow:
-    seconds = _decimal(cells["Timestamp"])
+    seconds = exact_number(cells["Timestamp"])
     if seconds is None:
         raise BrokenRow(f"Timestamp is {cells['Timestamp']!r}, not a number of seconds")
     return TraceRow(
@@ -109,7 +105,7 @@ def _mooncake(item: Mapping[str, Any]) -> TraceRow:
     for key in ("timestamp", "input_length", "output_length"):
         if item.get(key) is None:
             raise BrokenRow(f"{key} is missing")
-    milliseconds = _decimal(item["timestamp"])
+    milliseconds = exact_number(item["timestamp"])
     if milliseconds is None:
         raise BrokenRow(f"timestamp is {item['timestamp']!r}, not a number of milliseconds")
     ids = item.get("hash_ids", [])
@@ -127,7 +123,7 @@ def _is_mooncake(item: Mapping[str, Any]) -> bool:
     return not {"input_length", "output_length", "hash_ids"}.isdisjoint(item)
 
 
-def _openai(item: Mapping[str, Any]) -> TraceRow:
+def _openai(item: Json) -> TraceRow:
     request = _request(item)
     if request is None:
         raise BrokenRow('it holds no request, neither "messages" nor "prompt"')
@@ -146,31 +142,13 @@ def _openai(item: Mapping[str, Any]) -> TraceRow:
     )
 
 
-def _is_openai(item: Mapping[str, Any]) -> bool:
+def _is_openai(item: Json) -> bool:
     return _request(item) is not None
 
 
-def _request(item: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _request(item: Json) -> Json | None:
     """The request in a line of a log, at the top or nested."""
-    return next((one for one in _nested(item) if "messages" in one or "prompt" in one), None)
-
-
-def _nested(item: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield item
-    for name in _NESTS:
-        inner = _object(item.get(name))
-        if inner is not None:
-            yield from _nested(inner)
-
-
-def _object(value: object) -> Mapping[str, Any] | None:
-    """A JSON object, also one that a gateway logged as text."""
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return None
-    return value if isinstance(value, dict) else None
+    return next((one for one in nested(item) if "messages" in one or "prompt" in one), None)
 
 
 def _prompt(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,62 +174,22 @@ def _is_message(value: object) -> bool:
 
 def _usage(item: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the server counted, where the log holds its answer."""
-    response = _object(item.get("response")) or {}
-    for one in (item, response, _object(response.get("body")) or {}):
-        usage = _object(one.get("usage"))
+    response = as_object(item.get("response")) or {}
+    for one in (item, response, as_object(response.get("body")) or {}):
+        usage = as_object(one.get("usage"))
         if usage is not None:
             return usage
     return {}
 
 
-def _logged_ns(item: Mapping[str, Any]) -> int | None:
+def _logged_ns(item: Json) -> int | None:
     """The time in a line of a log: a clock time, or a number whose size tells its unit."""
-    known = ((key, one.get(key)) for one in _nested(item) for key in _TIME_KEYS)
-    for key, value in known:
-        if value is None:
-            continue
-        at_ns = _clock_ns(value) if isinstance(value, str) else None
-        if at_ns is not None:
-            return at_ns
-        number = _decimal(value)
-        if number is None:
-            raise BrokenRow(f"{key} is {value!r}, neither a clock time nor a number")
-        return _scaled_ns(number)
-    return None
-
-
-def _scaled_ns(number: Decimal) -> int:
-    """Seconds, or where these would lie too far off: milliseconds, microseconds, nanoseconds."""
-    per_s = next(unit for unit in (1, 10**3, 10**6, NS_PER_S) if number / unit < _FARTHEST_S)
-    return round(number * (NS_PER_S // per_s))
-
-
-def _clock_ns(text: str) -> int | None:
-    """Nanoseconds since 1970 of a time such as ``2023-11-16 18:15:46.6805900``, UTC unless said.
-
-    ``datetime`` alone would drop what is below a microsecond.
-    """
-    match = _CLOCK.fullmatch(text.strip())
-    if match is None:
-        return None
-    day, clock, fraction, zone = match.groups()
-    try:
-        whole = datetime.fromisoformat(f"{day}T{clock}{zone or 'Z'}")
-    except ValueError:
-        return None
-    seconds = (whole - _EPOCH) // timedelta(seconds=1)
-    return seconds * NS_PER_S + int((fraction or "").ljust(9, "0"))
-
-
-def _decimal(value: object) -> Decimal | None:
-    """A finite number below 10²⁰, exactly as it was written; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = Decimal(str(value).strip())
-    except InvalidOperation:
-        return None
-    return number if number.is_finite() and abs(number) < 10**20 else None
+    known = ((key, one.get(key)) for one in nested(item) for key in TIME_KEYS)
+    key, value = next(((key, value) for key, value in known if value is not None), ("", None))
+    at_ns = time_ns(value)
+    if at_ns is None and value is not None:
+        raise BrokenRow(f"{key} is {value!r}, neither a clock time nor a number")
+    return at_ns
 
 
 def _is_count(value: object) -> bool:

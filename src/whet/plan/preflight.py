@@ -339,7 +339,7 @@ def _lengths(case: _Case) -> Iterator[Problem]:
             f"tokens; set it to at least {longest}, or lower workload.max_input_tokens and "
             "workload.max_output_tokens",
         )
-    test = case.spec.load.head_of_line
+    test = case.spec.load.head_of_line if case.variant.batching == "continuous" else None
     if test is not None and length < (most := max(test.long_tokens, test.short_tokens) + 1):
         yield case.problem(
             "length",

@@ -1,8 +1,9 @@
-"""Read a log of requests: in pieces of whole lines that any process can parse, memory bounded.
+"""Read a log of requests, piece by piece: any process can parse a piece, and memory is bounded.
 
 A log is JSON lines, a JSON document (``.json``: an array of requests, or one export of spans),
 either of them in gzip, or a folder of prompt files. ``LogReader`` tells which by its beginning and
-yields the requests in the file's order. For a large log, hand its ``chunks`` to worker processes::
+yields the requests in the file's order, spans in that of their times (``parse_chunk``). For a large
+log, hand its ``chunks`` to worker processes::
 
     reader = LogReader(path, model=model)
     for parsed in pool.imap(parse, reader.chunks()):   # parse: of_model(parse_chunk(*chunk), model)
@@ -13,34 +14,39 @@ What cannot be read is left out and counted, with its reason and the first place
 
 from __future__ import annotations
 
-import gzip
-import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
 from whet.core.records import LeftOut, LoggedRequest
-from whet.core.units import MIB, human_bytes
+from whet.core.units import MIB
+from whet.prefix.log_files import (
+    CHUNK_BYTES,
+    LFS_MAGIC,
+    LINES,
+    blocks,
+    item_chunks,
+    line_chunks,
+    prompt_files,
+    require_prompts,
+)
 from whet.prefix.log_formats import (
     BOM,
     NO_REQUEST,
     Gathered,
     Read,
     Unreadable,
-    has_media,
     has_surrogates,
     is_openai,
     load_line,
     parse_line,
-    prompt_folder_names,
     read_chat_file,
     read_checked,
     read_openai,
@@ -49,49 +55,19 @@ from whet.prefix.log_formats import (
 )
 from whet.prefix.log_spans import CUT, NO_CONTENT, is_spans, read_spans
 
-__all__ = [
-    "FOLDER",
-    "MAX_LINE_BYTES",
-    "OPENAI",
-    "SPANS",
-    "LogBatch",
-    "LogReader",
-    "ParsedChunk",
-    "has_media",
-    "item_chunks",
-    "line_chunks",
-    "of_model",
-    "parse_chunk",
-    "read_log",
-]
-
 OPENAI: Final = "OpenAI request log"
 SPANS: Final = "OpenTelemetry GenAI spans"
 FOLDER: Final = "folder of prompt files"
 
-MAX_LINE_BYTES: Final = 32 * MIB
-CHUNK_BYTES: Final = MIB
-TOO_LONG: Final = f"longer than {human_bytes(MAX_LINE_BYTES)}"
-TORN_GZIP: Final = "a gzip file that is damaged or ends early"
-NO_PROMPT_FILE: Final = "no prompt file"
-LFS_POINTER: Final = "a git-LFS pointer"
-
-_MAX_EXPORT_BYTES: Final = 128 * MIB
-_PROMPTS: Final = frozenset({".txt", ".md", ".jinja", ".prompt", ".json"})
-_LINES: Final = frozenset({".jsonl", ".ndjson"})
-_LFS: Final = b"version https://git-lfs"
 _FOREIGN: Final = (
-    (_LFS, "is a git-LFS pointer, not the log; run: git lfs pull"),
+    (LFS_MAGIC, "is a git-LFS pointer, not the log; run: git lfs pull"),
     (b"\x28\xb5\x2f\xfd", "is in zstd, which is not read here; unpack it with: zstd -d"),
     (b"\xff\xfe", "is in UTF-16; convert it with: iconv -f UTF-16 -t UTF-8"),
     (b"\xfe\xff", "is in UTF-16; convert it with: iconv -f UTF-16 -t UTF-8"),
 )
-_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]"]', re.DOTALL)
-"""A bracket, a whole string, or the quote that begins a string without an end."""
 
 LogChunk = tuple[str, int, bytes, str]
 """The arguments of ``parse_chunk``: form, number of the first line, whole lines, name."""
-_LeaveOut = Callable[[str, str], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,6 +90,8 @@ class ParsedChunk:
 class LogReader:
     """The requests of a log in the file's order, each chunk forgotten when it was yielded.
 
+    Spans come in the order of their times within a chunk, for a span is written when it ends.
+
     ``form`` is the name of the format. With ``model``, requests of other models are left out;
     those of a log that names none stay. While or after iterating, ``left_out()`` and ``models``
     tell what was seen. Raises ``UsageError`` for a file that is missing, empty, foreign or without
@@ -129,7 +107,7 @@ class LogReader:
         self._chunks: Callable[..., Iterator[tuple[int, bytes]]] = line_chunks
         if path.is_dir():
             self.form = FOLDER
-            _require_prompts(path)
+            require_prompts(path)
         else:
             self._chunks = item_chunks if _is_document(path) else line_chunks
             self.form = self._recognise()
@@ -148,7 +126,7 @@ class LogReader:
         self._found, self._kept = Gathered(), 0
         leave_out = self._found.leave_out
         if self.form == FOLDER:
-            for name, data in _prompt_files(self.path, leave_out):
+            for name, data in prompt_files(self.path, leave_out):
                 yield FOLDER, 0, data, name
             return
         for line, data in self._chunks(self.path, chunk_bytes, leave_out):
@@ -205,7 +183,9 @@ def read_log(path: Path, *, model: str | None = None, max_requests: int | None =
 def parse_chunk(form: str, first_line: int, data: bytes, name: str) -> ParsedChunk:
     """Whole lines to requests; ``name`` and the line's number are the place. Never raises.
 
-    Of a folder's file, ``data`` is the whole and ``name`` alone the place.
+    Of a folder's file, ``data`` is the whole and ``name`` alone the place. An exporter writes a
+    span when it ends: where all spans of a chunk have times, the requests are in the order in which
+    they began. Calls that overlap across the border of two chunks stay in the file's order.
     """
     found = Gathered()
     if form == FOLDER and not name.lower().endswith(".json"):
@@ -219,8 +199,17 @@ def parse_chunk(form: str, first_line: int, data: bytes, name: str) -> ParsedChu
         else:
             for number, line in enumerate(whole_lines(data), start=first_line):
                 parse_line(read, line, f"{name}:{number}", found)
-    models = Counter(request.model for request in found.requests if request.model is not None)
-    return ParsedChunk(requests=tuple(found.requests), left_out=found.left_out, models=dict(models))
+    requests = _by_start(found.requests) if form == SPANS else found.requests
+    models = Counter(request.model for request in requests if request.model is not None)
+    return ParsedChunk(requests=tuple(requests), left_out=found.left_out, models=dict(models))
+
+
+def _by_start(requests: list[LoggedRequest]) -> list[LoggedRequest]:
+    """In the order of ``at_ns``, equal times as they were; as they were where one is missing."""
+    timed = [(one.at_ns, one) for one in requests if one.at_ns is not None]
+    if len(timed) < len(requests):
+        return requests
+    return [one for _, one in sorted(timed, key=itemgetter(0))]
 
 
 _READERS: Final[Mapping[str, Read]] = {
@@ -246,141 +235,10 @@ def of_model(parsed: ParsedChunk, model: str | None) -> ParsedChunk:
     )
 
 
-def _ignore(reason: str, place: str) -> None:
-    """What is left out is of no interest to a caller who does not ask."""
-
-
-def line_chunks(
-    path: Path, chunk_bytes: int = CHUNK_BYTES, leave_out: _LeaveOut = _ignore
-) -> Iterator[tuple[int, bytes]]:
-    """The number of the first line, from 1, and whole lines of about ``chunk_bytes`` together.
-
-    A line of over ``MAX_LINE_BYTES`` is skipped as it is read and told to ``leave_out`` with its
-    reason, its place and size; so is gzip that is damaged, which ends the file.
-    """
-    line, tail, length = 1, list[bytes](), 0  # of the line that has not ended yet
-    for block in _blocks(path, min(chunk_bytes, MAX_LINE_BYTES), leave_out):
-        start, end = 0, block.rfind(b"\n") + 1
-        if end:
-            start = block.find(b"\n") + 1
-            if length + start - 1 > MAX_LINE_BYTES:
-                size = human_bytes(length + start - 1)
-                leave_out(TOO_LONG, f"{path.name}:{line} ({size})")
-                line, tail = line + 1, []
-            else:
-                start = 0
-            if data := b"".join([*tail, block[start:end]]):
-                yield line, data
-                line += data.count(b"\n")
-            tail, length = [], 0
-        tail.append(block[end:])
-        length += len(block) - end
-        if length > MAX_LINE_BYTES:
-            tail = []
-    if length > MAX_LINE_BYTES:
-        leave_out(TOO_LONG, f"{path.name}:{line} ({human_bytes(length)})")
-    elif data := b"".join(tail):
-        yield line, data
-
-
-def item_chunks(
-    path: Path, chunk_bytes: int = CHUNK_BYTES, leave_out: _LeaveOut = _ignore
-) -> Iterator[tuple[int, bytes]]:
-    """The same of a JSON document: each object of its array, or each object at its top, a line.
-
-    The numbers count objects. ``UsageError`` for an object too large to be held.
-    """
-    number, lines, held = 1, list[bytes](), 0
-    for item in _items(path, min(chunk_bytes, MIB), leave_out):
-        lines.append(item.replace(b"\n", b" "))  # between tokens: no JSON string holds a raw one
-        held += len(item)
-        if held >= chunk_bytes:
-            yield number, b"\n".join(lines)
-            number, lines, held = number + len(lines), [], 0
-    if lines:
-        yield number, b"\n".join(lines)
-
-
-def _items(path: Path, block_bytes: int, leave_out: _LeaveOut) -> Iterator[bytes]:
-    """Each outermost object, of an array or not; the last as far as it goes if it is torn."""
-    rest, scanned, start, depth, most = b"", 0, 0, 0, 0
-    for block in _blocks(path, block_bytes, leave_out):
-        rest += block
-        if not most:
-            array = rest.lstrip()[:1] == b"["
-            most, scanned = (
-                (MAX_LINE_BYTES, rest.find(b"[") + 1) if array else (_MAX_EXPORT_BYTES, 0)
-            )
-        upto = len(rest)
-        for match in _TOKEN.finditer(rest, scanned):
-            token = match[0]
-            if token == b'"':
-                upto = match.start()
-                break
-            if token in b"{[":
-                start = match.start() if depth == 0 else start
-                depth += 1
-            elif token in b"}]" and depth:
-                depth -= 1
-                if depth == 0:
-                    yield rest[start : match.end()]
-        kept = start if depth else upto
-        rest, scanned, start = rest[kept:], upto - kept, 0
-        if len(rest) > most:
-            raise UsageError(
-                f"{path} holds one JSON object of over {human_bytes(most)}; write one request a "
-                "line, of an export with: jq -c '.resourceSpans[]', of an array with: jq -c '.[]'"
-            )
-    if depth:
-        yield rest
-
-
-def _blocks(path: Path, size: int, leave_out: _LeaveOut) -> Iterator[bytes]:
-    """The file's bytes, unpacked, ``size`` at a time, without a byte order mark."""
-    pieces, held, first = list[bytes](), 0, True
-    with _opened(path) as file:
-        while True:
-            try:
-                piece = file.read1(size - held)  # type: ignore[attr-defined]
-            except (EOFError, zlib.error, gzip.BadGzipFile):
-                leave_out(TORN_GZIP, path.name)
-                piece = b""
-            if piece:
-                pieces.append(piece)
-                held += len(piece)
-            if held and (held >= size or not piece):
-                block = b"".join(pieces)
-                yield block.removeprefix(BOM) if first else block
-                pieces, held, first = [], 0, False
-            if not piece:
-                return
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    if path.exists() and not path.is_file():
-        raise UsageError(f"{path} is neither a file nor a folder; write the log to a file first")
-    try:
-        with path.open("rb") as file:
-            magic = file.read(2)
-            file.seek(0)
-            if magic != b"\x1f\x8b":
-                yield file
-                return
-            with gzip.GzipFile(fileobj=file) as unpacked:
-                yield unpacked  # type: ignore[misc]
-    except FileNotFoundError as error:
-        raise UsageError(f"there is no log {path}; give a file or folder that exists") from error
-    except OSError as error:
-        raise UsageError(
-            f"the log {path} cannot be read ({error}); give a file that you may read"
-        ) from error
-
-
 def _is_document(path: Path) -> bool:
     """Whether the file is one JSON document; ``UsageError`` where it is empty or foreign."""
     seen = Gathered()
-    head = next(_blocks(path, MIB, seen.leave_out), b"").lstrip()
+    head = next(blocks(path, MIB, seen.leave_out), b"").lstrip()
     if not head and seen.left_out:
         raise _nothing(path, seen)
     if not head:
@@ -388,7 +246,7 @@ def _is_document(path: Path) -> bool:
     for magic, problem in _FOREIGN:
         if head.startswith(magic):
             raise UsageError(f"{path} {problem}")
-    if _LINES.intersection(path.suffixes):
+    if LINES.intersection(path.suffixes):
         return False
     if head.startswith(b"["):
         return True
@@ -421,28 +279,3 @@ def _nothing(path: Path, found: Gathered) -> UsageError:
         )
     told = ", ".join(f"{one.reason}: {one.count}, first {one.first}" for one in reasons.values())
     return UsageError(f"{path} has no request that can be read ({told or 'nothing'}); {mend}")
-
-
-def _prompt_files(folder: Path, leave_out: _LeaveOut) -> Iterator[tuple[str, bytes]]:
-    for name in prompt_folder_names(folder):
-        file = folder / name
-        if file.suffix.lower() not in _PROMPTS:
-            leave_out(NO_PROMPT_FILE, name)
-        elif (size := file.stat().st_size) > MAX_LINE_BYTES:
-            leave_out(TOO_LONG, f"{name} ({human_bytes(size)})")
-        else:
-            with _opened(file) as opened:
-                data = opened.read()
-            if data.startswith(_LFS):
-                leave_out(LFS_POINTER, name)
-            else:
-                yield name, data
-
-
-def _require_prompts(folder: Path) -> None:
-    names = prompt_folder_names(folder)
-    if any(Path(name).suffix.lower() in _PROMPTS for name in names):
-        return
-    log = next((name for name in names if _LINES.intersection(Path(name).suffixes)), None)
-    mend = "give a folder of such files" if log is None else f"give its log: {folder / log}"
-    raise UsageError(f"the folder {folder} has no prompt ({', '.join(sorted(_PROMPTS))}); {mend}")

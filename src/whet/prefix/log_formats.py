@@ -12,15 +12,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from whet.core.log_times import TIME_KEYS, Json, as_object, nested, time_ns
 from whet.core.records import LeftOut, LoggedRequest
-from whet.core.units import NS_PER_S
 
 BLANK: Final = "blank"
 TORN: Final = "torn, no whole JSON"
@@ -33,19 +31,8 @@ BAD_TOOLS: Final = "malformed tools"
 
 BOM: Final = b"\xef\xbb\xbf"
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_CLOCK: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?: ?(Z|[+-]\d\d:?\d\d))?"
-)
-_UNITS_NS: Final = ((NS_PER_S, 10**11), (10**6, 10**14), (10**3, 10**17), (1, 10**20))
-"""A unit of time in ns, and where its year 5138 begins: a larger number is in a smaller unit."""
-
-_TIME_KEYS: Final = ("timestamp", "created", "created_at", "start_time", "time", "ts")
 _SESSION_KEYS: Final = ("session_id", "conversation_id")
-_NESTS: Final = ("request", "body")
 _MEDIA: Final = re.compile("image|audio|video|file")
-
-Json = dict[str, Any]
 
 
 class Unreadable(ValueError):
@@ -147,7 +134,7 @@ def has_media(request: LoggedRequest) -> bool:
 
 def is_openai(item: object) -> bool:
     """Whether a chat or completion request stands in ``item``, well formed or not."""
-    return isinstance(item, dict) and _request(_levels(item)) is not None
+    return isinstance(item, dict) and _request(nested(item)) is not None
 
 
 def read_openai(item: object, place: str, found: Gathered) -> None:
@@ -155,7 +142,7 @@ def read_openai(item: object, place: str, found: Gathered) -> None:
 
     Raises ``Unreadable``.
     """
-    levels = _levels(item) if isinstance(item, dict) else []
+    levels = nested(item) if isinstance(item, dict) else []
     request = _request(levels)
     if request is None:
         raise Unreadable(NO_REQUEST)
@@ -236,44 +223,11 @@ def _check_text(request: LoggedRequest) -> LoggedRequest:
     return replace(request, output=request.output.encode("utf-8", "replace").decode())
 
 
-def as_object(value: object) -> Json | None:
-    """A JSON object, also one that was logged as text."""
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return None
-    return value if isinstance(value, dict) else None
-
-
-def time_ns(value: object) -> int | None:
-    """Unix nanoseconds of a clock time or of a number of s, ms, µs or ns; None for neither."""
-    if isinstance(value, str):
-        at_ns = _clock_ns(value)
-        if at_ns is not None:
-            return at_ns
-    number = _decimal(value)
-    if number is None:
-        return None
-    size = abs(number)
-    return next((round(number * unit) for unit, beyond in _UNITS_NS if size < beyond), None)
-
-
 def whole_count(value: object) -> int | None:
     """A number of tokens, also one that was logged as text; None for anything else."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 12:
         return int(value)
     return value if type(value) is int and value >= 0 else None
-
-
-def _levels(item: Json) -> list[Json]:
-    """``item`` and the objects under ``request`` and ``body`` in it, outermost first."""
-    levels = [item]
-    for one in levels:  # grows while it is walked: a body stands within a request
-        for name in _NESTS:
-            if name in one and (inner := as_object(one[name])) is not None:
-                levels.append(inner)
-    return levels
 
 
 def _request(levels: Iterable[Json]) -> Json | None:
@@ -363,37 +317,7 @@ def _text(item: Mapping[str, Any], key: str) -> str | None:
 
 def _logged_ns(levels: Sequence[Json]) -> int | None:
     for one in levels:
-        for key in _TIME_KEYS:
+        for key in TIME_KEYS:
             if key in one and (at_ns := time_ns(one[key])) is not None:
                 return at_ns
     return None
-
-
-def _clock_ns(text: str) -> int | None:
-    """Nanoseconds since 1970 of a time such as ``2023-11-16 18:15:46.6805900``, UTC unless said.
-
-    ``datetime`` alone would drop what is below a microsecond.
-    """
-    match = _CLOCK.fullmatch(text.strip())
-    if match is None:
-        return None
-    day, clock, fraction, zone = match.groups()
-    try:
-        whole = datetime.fromisoformat(f"{day}T{clock}{zone or 'Z'}")
-    except ValueError:
-        return None
-    seconds = (whole - _EPOCH) // timedelta(seconds=1)
-    return seconds * NS_PER_S + int((fraction or "").ljust(9, "0"))
-
-
-def _decimal(value: object) -> Decimal | None:
-    """A finite number, exactly as it was written; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    if isinstance(value, str) and len(value) > 40:
-        return None
-    try:
-        number = Decimal(str(value).strip())
-    except (InvalidOperation, ValueError):  # ValueError: an int of over 4,300 digits
-        return None
-    return number if number.is_finite() else None

@@ -21,16 +21,15 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from whet.core.log_times import Json, time_ns
 from whet.core.records import LoggedRequest
 from whet.prefix.log_formats import (
     BAD_MESSAGES,
     NO_REQUEST,
     Gathered,
-    Json,
     Unreadable,
     check_messages,
     check_tools,
-    time_ns,
     whole_count,
 )
 

@@ -9,7 +9,7 @@ import pytest
 from whet.core.errors import UsageError
 from whet.core.prefix_trace import PrefixRequest, PrefixTrace, PrefixTraceFacts
 from whet.load.plan import Draw
-from whet.load.shapes_trace import as_trace, load_prefix_trace
+from whet.load.prefix_traces import as_trace, load_prefix_trace
 from whet.load.trace import cut_trace, scale_rate
 
 IDS = tuple(range(100, 4000))
@@ -72,11 +72,3 @@ def test_a_prefix_trace_can_be_cut_and_played_faster_as_any_other() -> None:
     assert (trace.left_out, trace.rate_rps) == (3, 0.75)
     assert [row.input_tokens for row in trace.rows] == [40, 60, 32, 28]
     assert scale_rate(cut_trace(trace, duration_s=3), 2).times_ns == (0, 1_000_000_000)
-    assert {row.prompt_token_ids for row in trace.rows} == {None}
-
-
-def test_its_rows_hold_prompts_where_there_are_words() -> None:
-    prompts = [row.prompt_token_ids or () for row in as_trace(TRACE, IDS, seed=3).rows]
-    assert [len(ids) for ids in prompts] == [40, 60, 32, 28]
-    assert prompts[1][:40] == prompts[0]
-    assert prompts[2] == prompts[0][:32]

@@ -1,9 +1,8 @@
-"""Shapes and prefix traces as prompts, and these as a workload with the calls that send it."""
+"""Shapes as prompts, of token ids or of words, and as a load with the calls that send it."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,14 +10,12 @@ import numpy as np
 
 from whet.client import CompletionCall
 from whet.core.errors import UsageError
-from whet.core.prefix_trace import FORM, PrefixTrace, TokenArray, regenerate
 from whet.core.records import PlannedRequest
-from whet.load.plan import TEMPERATURE, Draw, Workload, describe_requests, to_call
+from whet.load.cold import KnownLoad, cold_workload
+from whet.load.plan import TEMPERATURE, to_call
 from whet.load.shapes import Layout, Piece, Shape, best_hit_tokens, shared_by_layout
 from whet.load.sharing import TokenIds
-from whet.load.synthetic import cold_hit_rate, shared_with_neighbours
-from whet.load.texts import TextTokenizer, exact_text, one_of_each, seeded
-from whet.load.trace import Trace, TraceRow
+from whet.load.texts import TextTokenizer, exact_text, seeded
 
 _BEFORE: Final = "a"
 """What a piece of text is read after, alone: a tokenizer may treat the first word otherwise."""
@@ -38,26 +35,6 @@ class ShapedRequest:
     prefix_id: str
     shared_tokens: int
     text: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KnownLoad:
-    """Requests, and the ``calls`` that send them, side by side, with what they find.
-
-    ``best_hit_tokens`` is by construction, ``cold_hit_rate`` (and the workload's
-    ``expected_hit_rate``) by the ids: sent one after another to a cache that was empty and never
-    evicts. ``offsets_ns`` is when each is due, empty where that is not known.
-    """
-
-    workload: Workload
-    calls: tuple[CompletionCall, ...]
-    best_hit_tokens: int
-    offsets_ns: tuple[int, ...] = ()
-
-    @property
-    def cold_hit_rate(self) -> float:
-        """Tokens found ÷ prompt tokens."""
-        return self.workload.facts.expected_hit_rate
 
 
 def build_shape(
@@ -113,104 +90,6 @@ def load_shape(shape: Shape, requests: Sequence[ShapedRequest], *, block_size: i
         ),
         best_hit_tokens=best_hit_tokens(shape, block_size),
     )
-
-
-def load_prefix_trace(
-    trace: PrefixTrace,
-    vocabulary: Sequence[int],
-    *,
-    draw: Draw,
-    seed: int,
-    output_tokens: int | None = None,
-) -> KnownLoad:
-    """The first ``draw.requests`` of a trace as ids, fresh for every (batch size, trial).
-
-    ``output_tokens`` is for requests that do not say how long their answer was. Raises
-    ``UsageError`` for a trace that is too short, an answer of no or unknown length, and as
-    ``regenerate`` does.
-    """
-    rows = trace.requests[: draw.requests]
-    if len(rows) < max(1, draw.requests):
-        raise UsageError(
-            f"{trace.path} has {len(rows)} requests and {draw.requests} are asked for; ask for "
-            "fewer, and at least 1"
-        )
-    outputs = [output_tokens if r.output_tokens is None else r.output_tokens for r in rows]
-    known = [tokens for tokens in outputs if tokens]
-    if len(known) < len(rows):
-        raise UsageError(
-            f"{len(rows) - len(known)} of the requests in {trace.path} have no answer or do not "
-            "say how long it was; give a length for answers, or remove them"
-        )
-    cut = replace(trace, requests=rows)
-    label = f"prefix-trace/{seed}/{draw.batch_size}/{draw.trial}"
-    workload = cold_workload(
-        _tuples(regenerate(cut, vocabulary, _number(label))),
-        known,
-        block_size=draw.block_size,
-        seed=seed,
-    )
-    times = [row.at_ns for row in rows if row.at_ns is not None]
-    return KnownLoad(
-        workload=workload,
-        calls=tuple(map(to_call, workload.requests)),
-        best_hit_tokens=cut.hits(draw.block_size).hit_tokens,
-        offsets_ns=tuple(times) if len(times) == len(rows) else (),
-    )
-
-
-def as_trace(trace: PrefixTrace, vocabulary: Sequence[int] = (), *, seed: int = 0) -> Trace:
-    """As ``read_trace`` gives one, to be cut, played faster or replayed.
-
-    Its rows hold lengths alone, or prompts where there is a ``vocabulary`` to write them with.
-    """
-    prompts: Iterable[TokenIds | None] = [None] * len(trace.requests)
-    if vocabulary:
-        prompts = _tuples(regenerate(trace, vocabulary, seed))
-    rows = tuple(
-        TraceRow(
-            at_ns=request.at_ns,
-            input_tokens=request.length,
-            output_tokens=request.output_tokens,
-            prompt_token_ids=ids,
-        )
-        for request, ids in zip(trace.requests, prompts, strict=True)
-    )
-    return Trace(path=trace.path, form=FORM, rows=rows, left_out=trace.facts.left_out)
-
-
-def cold_workload(
-    prompts: Sequence[TokenIds],
-    outputs: Sequence[int],
-    *,
-    names: Sequence[str] | None = None,
-    block_size: int,
-    seed: int,
-) -> Workload:
-    """A workload whose expected hit rate is that of an empty cache, in this order.
-
-    ``names`` are the ``prefix_id``s; without them prompts that share their first block have one,
-    numbered as they first occur.
-    """
-    shared = shared_with_neighbours(prompts, warm=(), block_size=block_size)
-    starts = [
-        ids[:block_size] if tokens else () for ids, tokens in zip(prompts, shared, strict=True)
-    ]
-    numbers = {start: number for number, start in enumerate(dict.fromkeys(filter(None, starts)))}
-    found = [f"found-{numbers[start]}" if start else None for start in starts]
-    requests = tuple(
-        PlannedRequest(
-            index=index,
-            prompt_token_ids=ids,
-            max_tokens=outputs[index],
-            prefix_id=found[index] if names is None else names[index],
-            shared_tokens=shared[index],
-        )
-        for index, ids in enumerate(prompts)
-    )
-    facts = describe_requests(requests, block_size=block_size, seed=seed)
-    cold = cold_hit_rate(prompts, block_size=block_size)
-    return Workload(requests=requests, facts=replace(facts, expected_hit_rate=cold))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -318,13 +197,3 @@ def _call(request: PlannedRequest, text: str | None) -> CompletionCall:
         ignore_eos=True,
         extra={"skip_special_tokens": False},
     )
-
-
-def _tuples(prompts: Iterable[TokenArray]) -> list[TokenIds]:
-    """Equal tokens of all prompts are one number in memory."""
-    numbers: dict[int, int] = {}
-    return [one_of_each(ids.tolist(), numbers) for ids in prompts]
-
-
-def _number(label: str) -> int:
-    return int.from_bytes(hashlib.sha256(label.encode()).digest()[:8])

@@ -1,0 +1,126 @@
+"""Traffic of a known best prefix hit rate: built-in shapes, and a log's prefix structure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from whet.core.errors import UsageError
+from whet.core.protocols import Observer
+from whet.core.records import TrialRecord, WorkloadFacts
+from whet.core.records.prompts import HitTokens
+from whet.evidence.claims import HIT_RATE_MARGIN
+from whet.flow.bench_replay import answer_lengths, warmed_alike
+from whet.flow.bench_request import BenchLoad, BenchRequest, KnownShape, PrefixReplay, Target
+from whet.flow.bench_synthetic import draw_of, require_memory
+from whet.load.prefix_traces import load_prefix_trace
+from whet.load.shapes import Shape, best_hit_tokens
+from whet.load.shapes_prompts import build_shape, build_shape_text, load_shape
+from whet.load.synthetic import ordinary_ids
+from whet.load.texts import load_text_tokenizer
+from whet.metrics.counted import prefix_hit_rate
+
+_LOOK_EVERY: Final = 1024
+"""Requests that are counted before free memory is looked at again."""
+
+
+def count_requests(shape: Shape) -> int:
+    """How many requests a shape has; ``UsageError`` where its prompts do not fit into memory."""
+    count = tokens = 0
+    for count, layout in enumerate(shape.layouts(), start=1):
+        tokens += sum(piece.tokens for piece in layout.pieces)
+        if count % _LOOK_EVERY == 0:
+            require_memory(tokens)
+    require_memory(tokens)
+    return count
+
+
+def shape_load(request: BenchRequest, source: KnownShape, target: Target, number: int) -> BenchLoad:
+    """The shape's requests in its order, with tokens of their own for every run.
+
+    ``UsageError`` for a chat, and where the tokenizer cannot write the prompts.
+    """
+    if request.form == "chat":
+        raise UsageError(
+            "a shape's prompts are exact without a chat template; give --form ids or --form text"
+        )
+    fresh = f"{request.concurrency}/{number}"
+    if request.form == "ids":
+        prompts = build_shape(source.shape, ordinary_ids(target.tokenizer), fresh=fresh)
+    else:
+        tokenizer = load_text_tokenizer(target.tokenizer)
+        prompts = build_shape_text(source.shape, tokenizer, fresh=fresh)
+    known = load_shape(source.shape, prompts, block_size=target.block_size)
+    load = BenchLoad(workload=known.workload, calls=known.calls)
+    return warmed_alike(load, request, target, number)
+
+
+def prefix_load(
+    request: BenchRequest, source: PrefixReplay, target: Target, number: int
+) -> BenchLoad:
+    """Fresh tokens for every run, which share what the trace says.
+
+    A request that had no answer is asked for one token, the least that there is: others share its
+    prompt. ``UsageError`` for answers of unknown length, and prompts that do not fit into memory.
+    """
+    if request.form != "ids":
+        raise UsageError("what a prefix trace shares is exact in token ids alone; leave out --form")
+    rows = source.timeline.rows
+    require_memory(sum(row.input_tokens or 0 for row in rows))
+    outputs = answer_lengths(request, source.timeline, rows, number)
+    asked = tuple(
+        replace(one, output_tokens=max(1, tokens))
+        for one, tokens in zip(source.trace.requests, outputs, strict=True)
+    )
+    known = load_prefix_trace(
+        replace(source.trace, requests=asked),
+        ordinary_ids(target.tokenizer),
+        draw=draw_of(request, target, number),
+        seed=request.seed,
+    )
+    load = BenchLoad(workload=known.workload, calls=known.calls)
+    return warmed_alike(load, request, target, number)
+
+
+def tell_best(request: BenchRequest, block_size: int, observer: Observer) -> None:
+    """Say the best hit rate of a shape or a prefix trace, before it is sent."""
+    match request.source:
+        case KnownShape(words=what, shape=shape):
+            tokens = sum(piece.tokens for layout in shape.layouts() for piece in layout.pieces)
+            best = HitTokens(prompt_tokens=tokens, hit_tokens=best_hit_tokens(shape, block_size))
+        case PrefixReplay(trace=trace):
+            what, best = trace.path, trace.hits(block_size)
+        case _:
+            return
+    observer.note(
+        f"{what}: {request.requests} requests in order, built for a prefix hit rate of "
+        f"{best.rate:.1%} one after another"
+    )
+
+
+def tell_hits(
+    request: BenchRequest, trial: TrialRecord, facts: WorkloadFacts, observer: Observer
+) -> None:
+    """Say what a shape or a prefix trace hit of what it can, and why where the two differ."""
+    if not isinstance(request.source, KnownShape | PrefixReplay) or trial.counters_after is None:
+        return
+    measured, best = prefix_hit_rate([trial]), facts.expected_hit_rate
+    if measured is None:
+        observer.note(f"prefix hits are not counted by this server; built for {best:.1%}")
+        return
+    told = f"prefix hit rate {measured:.1%}, built for {best:.1%}"
+    if measured > best + HIT_RATE_MARGIN:
+        observer.warn(
+            f"{told}: prompts of an earlier run were in the cache; give another --seed, or empty it"
+        )
+    elif measured >= best - HIT_RATE_MARGIN:
+        observer.note(told)
+    elif request.concurrency == 1:
+        observer.warn(
+            f"{told}: the cache did not keep what came again; see that it is large enough"
+        )
+    else:
+        observer.warn(
+            f"{told}: requests in flight together cannot hit each other's prompts, or the cache "
+            "is too small; give --max-concurrency 1 to know"
+        )

@@ -1,0 +1,66 @@
+"""Requests whose order is known, and what they find in a cache that was empty before them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from whet.client import CompletionCall
+from whet.core.records import PlannedRequest
+from whet.load.plan import Workload, describe_requests
+from whet.load.sharing import TokenIds
+from whet.load.synthetic import cold_hit_rate, shared_with_neighbours
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownLoad:
+    """Requests, and the ``calls`` that send them, side by side, with what they find.
+
+    ``best_hit_tokens`` is by construction, ``cold_hit_rate`` (and the workload's
+    ``expected_hit_rate``) by the ids: sent one after another to a cache that was empty and never
+    evicts. ``offsets_ns`` is when each is due, empty where that is not known.
+    """
+
+    workload: Workload
+    calls: tuple[CompletionCall, ...]
+    best_hit_tokens: int
+    offsets_ns: tuple[int, ...] = ()
+
+    @property
+    def cold_hit_rate(self) -> float:
+        """Tokens found ÷ prompt tokens."""
+        return self.workload.facts.expected_hit_rate
+
+
+def cold_workload(
+    prompts: Sequence[TokenIds],
+    outputs: Sequence[int],
+    *,
+    names: Sequence[str] | None = None,
+    block_size: int,
+    seed: int,
+) -> Workload:
+    """A workload whose expected hit rate is that of an empty cache, in this order.
+
+    ``names`` are the ``prefix_id``s; without them prompts that share their first block have one,
+    numbered as they first occur.
+    """
+    shared = shared_with_neighbours(prompts, warm=(), block_size=block_size)
+    starts = [
+        ids[:block_size] if tokens else () for ids, tokens in zip(prompts, shared, strict=True)
+    ]
+    numbers = {start: number for number, start in enumerate(dict.fromkeys(filter(None, starts)))}
+    found = [f"found-{numbers[start]}" if start else None for start in starts]
+    requests = tuple(
+        PlannedRequest(
+            index=index,
+            prompt_token_ids=ids,
+            max_tokens=outputs[index],
+            prefix_id=found[index] if names is None else names[index],
+            shared_tokens=shared[index],
+        )
+        for index, ids in enumerate(prompts)
+    )
+    facts = describe_requests(requests, block_size=block_size, seed=seed)
+    cold = cold_hit_rate(prompts, block_size=block_size)
+    return Workload(requests=requests, facts=replace(facts, expected_hit_rate=cold))
