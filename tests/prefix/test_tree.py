@@ -144,22 +144,18 @@ def test_many_branches_of_two_are_let_go_when_the_tree_is_full(
     check_sums(tree)
 
 
-def test_the_place_of_a_let_go_branch_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_branch_of_one_goes_and_those_of_two_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(tree_module, "_MOST_SINGLES", 4)
-    forgotten: list[int] = []
-    forget = TokenTree._forget
-
-    def counted(self: TokenTree, node: Node, key: int) -> None:
-        forgotten.append(len(node.singles))
-        forget(self, node, key)
-
-    monkeypatch.setattr(TokenTree, "_forget", counted)
     tree = TokenTree()
-    for i in range(3_000):  # every second branch is taken twice and stays
+    for i in range(3_000):  # every second branch is taken twice
         for _ in range(1 + i % 2):
             tree.insert(np.array([i, 0], dtype=np.int32), "")
-    assert forgotten == [4] * (1_500 - 4)
-    assert len(tree.root.children) == 1_504
+    singles = [key for key, child in tree.root.children.items() if child.count == 1]
+    assert singles == list(tree.root.singles) == [2_994, 2_996, 2_998]
+    assert len(tree.root.children) == 1_503
+    assert tree.root.others == 1_497
 
 
 def test_the_sibling_is_the_latest_branch() -> None:

@@ -23,8 +23,13 @@ from whet.prefix.parts import part_text
 
 _PROBES: Final = ("whet-system-probe", "whet_tool_probe")
 _LOOP: Final = re.compile(
-    r"""\{%-?\s*for\s+\w+\s+in\s+(?:[\w.\[\]'"-]*(?:\.content|\[['"]content['"]\])|content)\b"""
+    r"""\{%-?\s*for\s+\w+\s+in\s+(?:[\w.\[\]'"-]*(?:\.content\b|\[['"]content['"]\])|content\b)"""
 )
+"""A template that walks over a message's parts (what vLLM finds in its syntax tree)."""
+# What a template may raise that handles a value as what it is not.
+_FAULTS: Final = (
+    TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError
+)  # fmt: skip
 _REFUSED: Final = "the chat template does not take its messages"
 _TOOL_FIELDS: Final = ("name", "description", "parameters")
 
@@ -76,7 +81,7 @@ class ChatTemplate:
             why = str(error)
             told = f"{_REFUSED} ({why})" if why and why in self._source else _REFUSED
             raise TemplateProblem(told) from error
-        except (TypeError, LookupError, AttributeError, ValueError, ArithmeticError) as error:
+        except _FAULTS as error:
             raise TemplateProblem(_REFUSED) from error
 
     def tools_first(self) -> bool:

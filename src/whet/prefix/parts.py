@@ -11,6 +11,14 @@ from whet.core.records import LoggedRequest
 
 _ANSWER: Final = "assistant"
 _MEDIA: Final = "[media]"
+_TEXT_KEYS: Final[Mapping[str, str]] = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+}
+"""Where the text of a part stands, by its type, for the types that are text (as vLLM has them)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,14 +63,23 @@ def message_text(message: Mapping[str, Any]) -> str:
     return text + json.dumps(calls, ensure_ascii=False) if calls else text
 
 
+def part_text(part: object) -> str | None:
+    """The text of one part of a message, which may be told without its type; None for others."""
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping):
+        return None
+    key = _TEXT_KEYS.get(str(part.get("type", "text")))
+    text = None if key is None else part.get(key)
+    return text if isinstance(text, str) else None
+
+
 def _of_parts(parts: Sequence[Any]) -> str:
-    return "\n".join(
-        str(part.get("text", "")) if isinstance(part, dict) and "text" in part else _MEDIA
-        for part in parts
-    )
+    texts = map(part_text, parts)
+    return "\n".join(_MEDIA if text is None else text for text in texts if text != "")
 
 
 def tool_name(tool: Mapping[str, Any]) -> str:
     """What a tool is called, in either of the forms that are sent."""
     inner = tool.get("function")
-    return str((inner if isinstance(inner, Mapping) else tool).get("name", ""))
+    return str((inner if isinstance(inner, Mapping) else tool).get("name") or "")

@@ -9,14 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MOST_RECENT: Final = 1_000_000
-_MOST_RUNS: Final = 4
 
 
 class SeenHashes:
-    """Hashes that were added; the latest in a set, the others in few sorted arrays."""
+    """Hashes that were added; the latest in a set, the others in few sorted arrays.
 
-    def __init__(self) -> None:
-        """None yet."""
+    Each array is over twice as long as the next, so there are few, and a hash is merged into a
+    longer one about as often as there are arrays (a log-structured merge; O'Neil et al. 1996).
+    """
+
+    def __init__(self, *, most_recent: int = _MOST_RECENT) -> None:
+        """None yet; from ``most_recent`` on the latest are moved into an array."""
+        self._most_recent = most_recent
         self._recent: set[int] = set()
         self._runs: list[NDArray[np.uint64]] = []
 
@@ -24,6 +28,8 @@ class SeenHashes:
         """Whether ``each`` was added."""
         if each in self._recent:
             return True
+        if not self._runs:
+            return False
         key = np.uint64(each)
         for run in self._runs:
             at = int(run.searchsorted(key))
@@ -34,8 +40,13 @@ class SeenHashes:
     def update(self, hashes: Iterable[int]) -> None:
         """Add all of ``hashes``."""
         self._recent.update(hashes)
-        if len(self._recent) >= _MOST_RECENT:
-            self._runs.append(np.sort(np.fromiter(self._recent, dtype=np.uint64)))
-            self._recent.clear()
-        if len(self._runs) > _MOST_RUNS:
-            self._runs = [np.unique(np.concatenate(self._runs))]
+        if len(self._recent) >= self._most_recent:
+            self._flush()
+
+    def _flush(self) -> None:
+        runs = self._runs
+        runs.append(np.sort(np.fromiter(self._recent, dtype=np.uint64, count=len(self._recent))))
+        self._recent = set()  # a cleared one keeps its table
+        while len(runs) > 1 and len(runs[-2]) <= 2 * len(runs[-1]):
+            last = runs.pop()
+            runs[-1] = np.unique(np.concatenate([runs[-1], last]))

@@ -1,14 +1,17 @@
 """A radix tree over token ids with counts: what prompts have in common, and where they part.
 
 Memory is bounded: of a branch that only one request took, no more than its first tokens are kept,
-and of a node's many such branches the latest. A branch that was let go counts among the others.
+and of a node's many such branches the latest; where all grows too large, the branches of few
+requests are let go. What was let go counts among the others of its node.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Final
 
 import numpy as np
@@ -22,19 +25,30 @@ _STUB: Final = 48
 """Tokens kept of a branch that one request took."""
 _MOST_SINGLES: Final = 64
 """Branches of one request that a node keeps."""
+_MOST_NODES: Final = 200_000
+_MOST_TOKENS: Final = 40_000_000
+"""What a tree keeps at most: about 300 MB."""
 
 
 class Node:
-    """A run of tokens. ``length`` may exceed ``len(ids)`` where only its beginning is kept."""
+    """A run of tokens. ``length`` may exceed ``len(ids)`` where only its beginning is kept.
 
-    __slots__ = ("children", "count", "ids", "length", "lost", "others", "place")
+    ``count`` requests have it: ``ends`` of them end with it, the others went on to the children or
+    are ``others``, of which no more is known; ``gone`` is how many branches were let go.
+    ``singles`` are the keys of children that one request took, the oldest first.
+    """
+
+    __slots__ = (
+        "children", "count", "ends", "gone", "ids", "length", "lost", "others", "place", "singles"
+    )  # fmt: skip
 
     def __init__(self, ids: Ids, length: int, place: str) -> None:
-        """One request's run of tokens."""
+        """One request's run of tokens, with which it ends."""
         self.ids, self.length, self.place = ids, length, place
-        self.count = 1
+        self.count = self.ends = 1
+        self.others = self.gone = 0
         self.children: dict[int, Node] = {}
-        self.others = 0
+        self.singles: dict[int, None] = {}
         self.lost: Counter[str] = Counter()
 
 
@@ -56,45 +70,127 @@ class TokenTree:
     def __init__(self) -> None:
         """An empty tree."""
         self.root = Node(np.empty(0, dtype=np.int32), 0, "")
-        self.root.count = 0
+        self.root.count = self.root.ends = 0
+        self._nodes = self._tokens = 0
+        """At most so many nodes and tokens are kept."""
 
     def insert(self, ids: Ids, place: str, *, known: int = 0) -> Parting:
         """Add a prompt and return where it parts from those before.
 
-        ``known`` is a number of leading tokens that some earlier prompt is known to share.
+        ``known`` is a number of leading tokens that some earlier prompt is known to share: it tells
+        of those that are not kept.
         """
+        if self._nodes > _MOST_NODES or self._tokens > _MOST_TOKENS:
+            self._let_go()
         node, depth = self.root, 0
-        node.count += 1
+        path: list[Node] = []
         while True:
+            path.append(node)
+            node.count += 1
+            if depth == len(ids):
+                node.ends += 1
+                return Parting(depth, node, None)
             rest = ids[depth:]
-            child = node.children.get(int(rest[0])) if len(rest) else None
+            child = node.children.get(int(rest[0]))
+            if child is None and known > depth and not node.ends:
+                child = self._take_back(path, rest[: known - depth])
             if child is None:
                 return self._branch(node, ids, depth, place)
             same = _common(child.ids, rest)
             if same == len(child.ids) < child.length and len(rest) > same:
-                same = _extend(child, rest, known - depth)
+                same = self._extend(child, rest, known - depth)
             if same < child.length:
-                _split(child, same)
-            child.count += 1
+                self._split(child, same)
+            node.singles.pop(int(rest[0]), None)
             node, depth = child, depth + same
-            if depth == len(ids):
-                return Parting(depth, node, None)
 
     def record(
-        self, text_of: Callable[[Ids], str | None], *, children: int = 8, nodes: int = 400
+        self,
+        text_of: Callable[[Ids], str | None],
+        *,
+        children: int = 8,
+        nodes: int = 400,
+        levels: int = 48,
     ) -> PrefixNode:
-        """The largest nodes as a record; ``text_of`` gives the text that is shown of a node."""
-        least = max(1, _nth_largest(self.root, nodes))
-        return _record(self.root, _View(text_of, children, least))
+        """The largest ``nodes`` as a record, at most ``children`` of one and ``levels`` deep.
+
+        ``text_of`` gives the text that is shown of a node.
+        """
+        return _record(self.root, _shown(self.root, children, nodes, levels), text_of)
 
     def _branch(self, node: Node, ids: Ids, depth: int, place: str) -> Parting:
         sibling = next(reversed(node.children.values()), None)
-        if len(ids) > depth:
-            if len(node.children) >= _MOST_SINGLES:
-                _let_one_go(node)
-            stub = ids[depth : depth + _STUB].copy()
-            node.children[int(ids[depth])] = Node(stub, len(ids) - depth, place)
+        if len(node.singles) >= _MOST_SINGLES:
+            self._forget(node, next(iter(node.singles)))
+        key, stub = int(ids[depth]), ids[depth : depth + _STUB].copy()
+        node.children[key] = Node(stub, len(ids) - depth, place)
+        node.singles[key] = None
+        self._nodes += 1
+        self._tokens += len(stub)
         return Parting(depth, node, sibling)
+
+    def _take_back(self, path: Sequence[Node], ids: Ids) -> Node | None:
+        """One of the others of the last of ``path`` that has any, by what a request is known to
+        share with it; None where none is left.
+
+        What is known may be an answer, after the end of an earlier prompt: there nothing is asked.
+        """
+        at = next((i for i in reversed(range(len(path))) if path[i].others), None)
+        if at is None:
+            return None
+        path[at].others -= 1
+        path[at].gone = min(path[at].gone, path[at].others)
+        for node in path[at + 1 :]:
+            node.count += 1
+        child = Node(ids.copy(), len(ids), "")
+        child.ends, child.others, child.gone = 0, 1, 1
+        path[-1].children[int(ids[0])] = child
+        self._nodes += 1
+        self._tokens += len(ids)
+        return child
+
+    def _extend(self, node: Node, rest: Ids, known: int) -> int:
+        """Of a branch whose end was not kept, what this request is known to share is kept now."""
+        same = min(max(known, len(node.ids)), node.length, len(rest))
+        self._tokens += same - len(node.ids)
+        node.ids = rest[:same].copy()
+        return same
+
+    def _split(self, node: Node, at: int) -> None:
+        """Cut a run in two; the second keeps the children. What was not kept is an other."""
+        rest = node.ids[at:]
+        if len(rest):
+            tail = Node(rest.copy(), node.length - at, node.place)
+            for name in ("count", "ends", "others", "gone", "children", "singles", "lost"):
+                setattr(tail, name, getattr(node, name))
+            key = int(rest[0])
+            node.children, node.lost = {key: tail}, Counter()
+            node.singles = {key: None} if tail.count == 1 else {}
+            node.others = node.gone = 0
+            self._nodes += 1
+        else:
+            node.others, node.gone = node.count, 1
+        node.ends = 0
+        node.ids, node.length = node.ids[:at].copy(), at
+
+    def _forget(self, node: Node, key: int) -> None:
+        """Let a branch go, and all below it."""
+        child = node.children.pop(key)
+        node.singles.pop(key, None)
+        node.others += child.count
+        node.gone += 1
+        for each in _walk(child):
+            self._nodes -= 1
+            self._tokens -= len(each.ids)
+
+    def _let_go(self) -> None:
+        """Forget the branches of fewest requests, until half of what may be kept is kept."""
+        least = 1
+        while self._nodes > _MOST_NODES // 2 or self._tokens > _MOST_TOKENS // 2:
+            for node in _walk(self.root):
+                for key in [key for key, child in node.children.items() if child.count <= least]:
+                    self._forget(node, key)
+            least *= 2
 
 
 def _common(one: Ids, two: Ids) -> int:
@@ -106,41 +202,8 @@ def _common(one: Ids, two: Ids) -> int:
     return int(differ[0]) if len(differ) else size
 
 
-def _extend(node: Node, rest: Ids, known: int) -> int:
-    """Of a branch whose end was not kept, what this request is known to share is kept now."""
-    same = min(max(known, len(node.ids)), node.length, len(rest))
-    node.ids = rest[:same].copy()
-    return same
-
-
-def _split(node: Node, at: int) -> None:
-    """Cut a run in two; the second keeps the children. What was not kept is one of the others."""
-    rest = node.ids[at:]
-    if len(rest):
-        tail = Node(rest, node.length - at, node.place)
-        tail.count, tail.children = node.count, node.children
-        tail.others, tail.lost = node.others, node.lost
-        node.children, node.others, node.lost = {int(rest[0]): tail}, 0, Counter()
-    else:
-        node.others += node.count
-    node.ids, node.length = node.ids[:at], at
-
-
-def _let_one_go(node: Node) -> None:
-    """Forget the oldest branch that only one request took."""
-    for key, child in node.children.items():
-        if child.count == 1:
-            del node.children[key]
-            node.others += 1
-            return
-
-
-def _nth_largest(root: Node, count: int) -> int:
-    sizes = sorted((child.count for child in _walk(root)), reverse=True)
-    return sizes[count] + 1 if len(sizes) > count else 1
-
-
 def _walk(node: Node) -> Iterator[Node]:
+    """``node`` and all below it; its children are read after it was given."""
     stack = [node]
     while stack:
         each = stack.pop()
@@ -148,38 +211,48 @@ def _walk(node: Node) -> Iterator[Node]:
         stack += each.children.values()
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
-    text_of: Callable[[Ids], str | None]
-    children: int
-    least: int
+def _shown(root: Node, children: int, nodes: int, levels: int) -> dict[int, list[Node]]:
+    """The children that are told one by one, the largest first, by the id of their node.
 
-    def shown(self, node: Node) -> list[Node]:
-        """The children that are told one by one, the largest first."""
-        ranked = sorted(node.children.values(), key=lambda child: -child.count)
-        return [child for child in ranked[: self.children] if child.count >= self.least]
+    The largest nodes of the tree are taken first; none has more requests than its parent.
+    """
+    found: dict[int, list[Node]] = {}
+    order = count()
+    waiting = [(-root.count, next(order), 0, root, root)]
+    left = nodes
+    while waiting and left > 0:
+        _, _, level, parent, node = heapq.heappop(waiting)
+        left -= 1
+        if node is not root:
+            found.setdefault(id(parent), []).append(node)
+        if level < levels:
+            for child in heapq.nlargest(children, node.children.values(), key=lambda n: n.count):
+                heapq.heappush(waiting, (-child.count, next(order), level + 1, node, child))
+    return found
 
 
-def _record(root: Node, view: _View) -> PrefixNode:
-    """The record of a tree, made from the leaves up: a chain of turns may be deep."""
+def _record(
+    root: Node, shown: dict[int, list[Node]], text_of: Callable[[Ids], str | None]
+) -> PrefixNode:
+    """The record of a tree, made from the leaves up."""
     order = [(root, 0)]
     for node, start in order:
-        order += [(child, start + node.length) for child in view.shown(node)]
+        order += [(child, start + node.length) for child in shown.get(id(node), ())]
     made: dict[int, PrefixNode] = {}
     for node, start in reversed(order):
-        shown = view.shown(node)
+        told = shown.get(id(node), [])
         kind = node.lost.most_common(1)[0][0] if node.lost else None
-        rest = [each for each in node.children.values() if all(each is not one for one in shown)]
+        rest = sum(each.count for each in node.children.values()) - sum(c.count for c in told)
         made[id(node)] = PrefixNode(
             start=start,
             tokens=node.length,
             requests=node.count,
-            text=view.text_of(node.ids),
+            text=text_of(node.ids),
             children=tuple(
                 replace(made.pop(id(child)), cause=kind if i else None)  # the largest is not lost
-                for i, child in enumerate(shown)
+                for i, child in enumerate(told)
             ),
-            other_children=len(rest) + node.others,
-            other_requests=sum(child.count for child in rest) + node.others,
+            other_children=len(node.children) - len(told) + node.gone,
+            other_requests=rest + node.others,
         )
     return made[id(root)]
