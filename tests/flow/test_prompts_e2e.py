@@ -19,7 +19,15 @@ from whet.demo import pair_paths
 from whet.engines import get_engine
 from whet.engines.vllm import find_installed
 from whet.flow.prompts import VerifyRequest, ask_prompts, judge_replay, replay
-from whet.load.shapes import AgentLoop, FewShot, MultiTurn, Rag, Shape, SingleSystem, best_hit_tokens
+from whet.load.shapes import (
+    AgentLoop,
+    FewShot,
+    MultiTurn,
+    Rag,
+    Shape,
+    SingleSystem,
+    best_hit_tokens,
+)
 from whet.load.shapes_prompts import build_shape
 from whet.load.synthetic import ordinary_ids
 from whet.prefix.analyse import PromptQuestion

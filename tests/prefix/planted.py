@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-_WORDS: Final = [
+WORDS: Final = [
     "answer",
     "order",
     "refund",
@@ -86,9 +86,9 @@ def planted_log(
             "model": "demo",
             "messages": [
                 {"role": "system", "content": _system(kind, index, names, rng)},
-                {"role": "user", "content": _question(index, rng)},
+                {"role": "user", "content": question(index, rng)},
             ],
-            **({"tools": [_tool(name) for name in order]} if tools else {}),
+            **({"tools": [tool(name) for name in order]} if tools else {}),
         }
 
 
@@ -110,23 +110,25 @@ def _system(kind: str | None, index: int, keys: tuple[str, ...], rng: random.Ran
     blanks = " " * (index + 1) if kind == "whitespace" else ""
     return "\n".join(
         [f"You are the support desk of a shop.{blanks}", *told.values(), "The shop:",
-         json.dumps({key: shop[key] for key in keys}), *_rules(40)]
+         json.dumps({key: shop[key] for key in keys}), *rules(40)]
     )  # fmt: skip
 
 
-def _rules(count: int) -> list[str]:
-    rng = random.Random("rules")
+def rules(count: int, seed: str = "rules") -> list[str]:
+    """Lines of instructions."""
+    rng = random.Random(seed)
     return [
-        f"Rule {_WORDS[i % len(_WORDS)]}: {' '.join(rng.choices(_WORDS, k=14))}."
-        for i in range(count)
+        f"Rule {WORDS[i % len(WORDS)]}: {' '.join(rng.choices(WORDS, k=14))}." for i in range(count)
     ]
 
 
-def _question(index: int, rng: random.Random) -> str:
-    return f"Question about {' '.join(rng.choices(_WORDS, k=30))}, my number is {index}?"
+def question(index: int, rng: random.Random) -> str:
+    """What a user asks, like no other."""
+    return f"Question about {' '.join(rng.choices(WORDS, k=30))}, my number is {index}?"
 
 
-def _tool(name: str) -> dict[str, Any]:
+def tool(name: str) -> dict[str, Any]:
+    """A tool in the form that is sent."""
     return {
         "type": "function",
         "function": {

@@ -6,40 +6,43 @@ come in any order get one, and JSON gets its keys sorted. The pieces tell each d
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, Final
 
 from whet.core.records import LoggedRequest
-from whet.prefix.learn import Rules, cut, find_frame, frame, pair_hash, text_hash, unit_hash
-from whet.prefix.parts import Parts, message_text, split_parts, tool_name
-from whet.prefix.units import Piece, find_json, hash_text, json_piece, literal, slot, split_slots
+from whet.prefix.forms import (
+    TOOLS_PLACE,
+    ToolForms,
+    find_whole_json,
+    json_pieces,
+    mended_tools,
+)
+from whet.prefix.learn import (
+    Rules,
+    cut,
+    pair_hash,
+    role_hash,
+    text_hash,
+    triples,
+    unit_hash,
+)
+from whet.prefix.parts import Parts, message_text, split_parts
+from whet.prefix.settle import Unit, as_it_is, keep_last, left
+from whet.prefix.slots import after_unit, find_frame, frame
+from whet.prefix.units import Piece, hash_text, slot, split_slots, tidy
 
-LEAST_AFTER: Final = 96
-"""Characters of stable text after a slot below which it may stay: less than two blocks' worth."""
+EXAMPLES: Final = "the examples"
+LAST_MESSAGES: Final = "the last messages"
 _MOST_CACHED: Final = 50_000
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """A unit of a prompt with its pieces; ``known`` is its hash, 0 for one that is not stable."""
-
-    text: str
-    known: int
-    pieces: tuple[Piece, ...]
-
-    @property
-    def stable(self) -> int:
-        """Characters of it that stay."""
-        return sum(len(piece.text) for piece in self.pieces if not piece.moved) if self.known else 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Canon:
     """``pieces`` of the request in the order that a cache sees them, each with ``where`` it stands,
     and ``mended``: the request in that form, the same object where nothing had to be done.
-    ``messages`` are the texts after the head."""
+    ``messages`` are the texts after the head and the examples."""
 
     pieces: tuple[Piece, ...]
     where: tuple[str, ...]
@@ -53,70 +56,107 @@ class Canoniser:
     def __init__(self, rules: Rules, *, tools_first: bool = False) -> None:
         """``tools_first`` says that the chat template puts tools before the system prompt."""
         self._rules = rules
+        self._tools = ToolForms(rules.constant)
         self._tools_first = tools_first
-        self._units: dict[str, Unit] = {}
+        self._units: dict[tuple[str, bool], Unit] = {}
 
     def apply(self, request: LoggedRequest) -> Canon:
         """The pieces of ``request`` and the mended one."""
         parts = split_parts(request)
-        units = [(role, self._read(role, text)) for role, text in parts.head]
-        told = [(role, self._in_order(row)) for role, row in _keep_last(units)]
+        messages = request.messages or ()
+        units = [
+            (role, self._read(role, text))
+            if at >= len(messages) or not _has_media(messages[at])
+            else (role, [left(Unit(text, 0, ()))])
+            for at, (role, text) in enumerate(parts.head)
+        ]
+        said = 0 if self._tools_first or not parts.tools else len(str(parts.tools))
+        told = [(role, self._in_order(row)) for role, row in keep_last(units, said)]
         head = [(piece, place_of(role)) for role, row in told for piece in _with_role(role, row)]
-        tools = [(piece, "the tools") for piece in _tool_pieces(parts.tools)]
-        pairs = [(piece, "the examples") for piece in self._pairs_in_order(parts)]
-        rest = [(piece, "the last messages") for piece in _rest(parts)]
+        tools = [(piece, TOOLS_PLACE) for piece in self._tools.pieces(parts.tools)]
+        examples = self._examples(parts)
+        pairs = [(piece, EXAMPLES) for piece in self._pairs_in_order(parts, examples)]
+        rest = [(piece, LAST_MESSAGES) for piece in _rest(parts)]
         first, second = (tools, head) if self._tools_first else (head, tools)
         row = (*first, *second, *pairs, *rest)
-        as_it_is = all(piece.raw == piece.canon for piece, _ in row)
-        pairs_sent = [text for pair in parts.pairs for _, text in pair]
+        same = all(piece.raw == piece.canon and not piece.moved for piece, _ in row)
+        turns = [text for pair in parts.pairs[len(examples) :] for _, text in pair]
+        same_tools = all(piece.raw == piece.canon for piece, _ in tools)
         return Canon(
             pieces=tuple(piece for piece, _ in row),
             where=tuple(where for _, where in row),
-            messages=(*pairs_sent, *(text for _, text in parts.rest)),
-            mended=request if as_it_is else _mend(request, parts, told, self._sorted_pairs(parts)),
+            messages=(*turns, *(text for _, text in parts.rest)),
+            mended=request
+            if same
+            else _mend(
+                request if same_tools else replace(request, tools=mended_tools(parts.tools)),
+                told,
+                examples,
+            ),
         )
 
     def _read(self, role: str, text: str) -> list[Unit]:
-        before = hash_text(f"\0{role}")
-        units = []
-        for each in cut(text):
-            unit = self._unit(each)
+        """The units of a message; those that others do not have next to theirs are not stable."""
+        start = before = role_hash(role)
+        every = cut(text)
+        units = [self._unit(each, at + 1 == len(every)) for at, each in enumerate(every)]
+        known = [unit.known for unit in units if unit.known]
+        common = [each in self._rules.company for each in triples(start, known)]
+        near = iter([any(common[at : at + 3]) for at in range(len(known))])
+        row: list[Unit] = []
+        seen: set[int] = set()
+        for unit in units:
             if unit.known:
-                before = unit.known
+                goes_on = row and self._rules.next_of.get(row[-1].known) == unit.known
+                before = after_unit(unit.known, seen)
+                if not (next(near) or goes_on or unit.known in self._rules.rank):
+                    row.append(left(unit))
+                    continue
             elif (kind := self._rules.follows.get(before)) is not None:
-                unit = Unit(each, 0, (slot(each, kind),))
-            units.append(unit)
-        return units
+                row.append(Unit(unit.text, 0, (slot(unit.text, kind),)))
+                continue
+            row.append(unit)
+        return row
 
-    def _unit(self, text: str) -> Unit:
-        found = self._units.get(text)
+    def _unit(self, text: str, last: bool) -> Unit:
+        found = self._units.get((text, last))
         if found is None:
             if len(self._units) >= _MOST_CACHED:
                 self._units.clear()
-            found = self._units[text] = self._make(text)
+            found = self._units[text, last] = self._make(text, last)
         return found
 
-    def _make(self, text: str) -> Unit:
+    def _make(self, text: str, last: bool) -> Unit:
         framed = frame(text, self._rules.frames)
         known = unit_hash(framed)
         if known not in self._rules.stable:
-            return Unit(text, 0, (_as_it_is(text),))
+            return Unit(text, 0, (as_it_is(text),))
         if text_hash(text) in self._rules.constant:
-            return Unit(text, known, (literal(text),))
-        if framed is not text:
-            return Unit(text, known, tuple(self._cut_frame(text)))
-        value = next(find_json(text), None) if text[:1] in "{[" else None
-        if value is not None and value[:2] == (0, len(text)):
-            return Unit(text, known, (json_piece(text, value[2]),))
-        return Unit(text, known, tuple(split_slots(text)))
+            pieces = [_literal(text)]
+        elif framed is not text:
+            pieces = list(self._cut_frame(text))
+        elif (value := find_whole_json(text)) is not None:
+            return Unit(text, known, tuple(json_pieces(text, value)), last)
+        else:
+            pieces = _slots(text)
+        return Unit(text, known, tuple(self._in_form(pieces, known, last)), last)
+
+    def _in_form(self, pieces: Sequence[Piece], known: int, last: bool) -> Iterator[Piece]:
+        """``pieces`` with the commonest white space in the literals, as the unit is sent most."""
+        forms = self._rules.forms.get((known, last)) or self._rules.forms.get((known, not last))
+        count = sum(not piece.moved for piece in pieces)
+        told = iter(forms if forms is not None and len(forms) == count else ())
+        for piece in pieces:
+            form = None if piece.moved else next(told, None)
+            yield piece if form is None else _literal(piece.text, form)
 
     def _cut_frame(self, text: str) -> Iterator[Piece]:
         found = find_frame(text, self._rules.frames)
         assert found is not None
         end = len(text) - len(found.after)
-        yield from split_slots(found.before)
+        yield from _slots(found.before)
         yield slot(text[len(found.before) : end], found.kind)
-        yield from split_slots(found.after)
+        yield from _slots(found.after)
 
     def _in_order(self, units: Sequence[Unit]) -> list[Unit]:
         """The units with every run of movable ones in one order; pieces tell what was sent."""
@@ -151,23 +191,38 @@ class Canoniser:
                 blocks.append([unit])
         return blocks
 
-    def _sorted_pairs(self, parts: Parts) -> list[tuple[tuple[str, str], ...]]:
+    def _examples(self, parts: Parts) -> list[int]:
+        """Which pairs at the start come in any order, in one order."""
         ranks = self._rules.pair_rank
-        known = [pair for pair in parts.pairs if pair_hash(pair) in ranks]
-        if len(known) < len(parts.pairs):
-            return list(parts.pairs)
-        return sorted(parts.pairs, key=lambda pair: ranks[pair_hash(pair)])
-
-    def _pairs_in_order(self, parts: Parts) -> list[Piece]:
-        return [
-            Piece(pair_hash(one), pair_hash(two), "order", _said(one), _said(two))
-            for one, two in zip(parts.pairs, self._sorted_pairs(parts), strict=True)
+        if not ranks:
+            return []
+        known = [ranks.get(pair_hash(pair)) for pair in parts.pairs]
+        told = [
+            each for each in takewhile(lambda rank: rank is not None, known) if each is not None
         ]
+        return sorted(range(len(told)), key=told.__getitem__)
+
+    def _pairs_in_order(self, parts: Parts, examples: Sequence[int]) -> Iterator[Piece]:
+        for one, at in zip(parts.pairs, examples, strict=False):
+            two = parts.pairs[at]
+            yield Piece(pair_hash(one), pair_hash(two), "order", _said(one), _said(two))
+        for pair in parts.pairs[len(examples) :]:
+            yield Piece(pair_hash(pair), pair_hash(pair), "", _said(pair), _said(pair))
 
 
-def _as_it_is(text: str) -> Piece:
-    known = hash_text(text)
-    return Piece(known, known, "", text, text)
+def _literal(text: str, form: str | None = None) -> Piece:
+    """Text that should be the same in every request, in the white space of ``form``."""
+    mended = tidy(text) if form is None else form
+    raw = hash_text(text)
+    canon = raw if mended == text else hash_text(mended)
+    return Piece(raw=raw, canon=canon, kind="whitespace", text=text, mended=mended)
+
+
+def _slots(text: str) -> list[Piece]:
+    return [
+        slot(piece.text, piece.kind) if piece.moved else _literal(piece.text)
+        for piece in split_slots(text)
+    ]
 
 
 def place_of(role: str) -> str:
@@ -192,7 +247,7 @@ def _said(pair: Sequence[tuple[str, str]]) -> str:
 def _rest(parts: Parts) -> Iterator[Piece]:
     for role, text in parts.rest:
         yield _role(role)
-        yield _as_it_is(text)
+        yield as_it_is(text)
 
 
 def _pieces(units: Sequence[Unit]) -> Iterator[Piece]:
@@ -200,67 +255,19 @@ def _pieces(units: Sequence[Unit]) -> Iterator[Piece]:
         yield from unit.pieces
 
 
-def _keep_last(rows: Sequence[tuple[str, list[Unit]]]) -> list[tuple[str, list[Unit]]]:
-    """Slots with too little stable text after them stay where they are: nothing would be won."""
-    after = 0
-    kept: list[tuple[str, list[Unit]]] = []
-    for role, units in reversed(rows):
-        row = []
-        for unit in reversed(units):
-            row.append(_settle(unit, after))
-            after += unit.stable
-        kept.append((role, row[::-1]))
-    return kept[::-1]
-
-
-def _settle(unit: Unit, after: int) -> Unit:
-    """``unit`` with its slots that have less than enough stable text behind them as they were."""
-    if after >= LEAST_AFTER or not any(piece.moved for piece in unit.pieces):
-        return unit
-    settled: list[Piece] = []
-    for piece in reversed(unit.pieces):
-        stays = piece.moved and after < LEAST_AFTER
-        settled.append(_as_it_is(piece.text) if stays else piece)
-        after += 0 if piece.moved or not unit.known else len(piece.text)
-    return replace(unit, pieces=tuple(settled[::-1]))
-
-
 def _stand_in(sent: Sequence[Unit], best: Sequence[Unit]) -> Unit:
     """One unit for a block that was sent where another, or itself, has its place."""
-    text, wanted = _in_place(sent), _in_place(best)
+    text = "".join(unit.text for unit in sent)
+    wanted = "".join(
+        piece.text if piece.moved or not piece.kind else piece.mended for piece in _pieces(best)
+    )
     body = wanted.rstrip("\n") + text[len(text.rstrip("\n")) :]  # the gap belongs to the place
     raw, canon = hash_text(text.rstrip("\n")), hash_text(wanted.rstrip("\n"))
     return Unit(text, sent[0].known, (Piece(raw, canon, "order", text, body),))
 
 
-def _in_place(units: Sequence[Unit]) -> str:
-    return "".join(piece.text for piece in _pieces(units))
-
-
-def _tool_pieces(tools: Sequence[Mapping[str, Any]]) -> list[Piece]:
-    """Two pieces: the order of the tools, then what they say whatever the order of keys."""
-    if not tools:
-        return []
-    names = [tool_name(tool) for tool in tools]
-    told = sorted(tools, key=lambda tool: (tool_name(tool), _dump(tool, sort_keys=True)))
-    order = Piece(
-        hash_text("\0".join(names)), hash_text("\0".join(sorted(names))), "order",
-        ", ".join(names), ", ".join(sorted(names)),
-    )  # fmt: skip
-    text = "\n".join(_dump(tool, sort_keys=False) for tool in told)
-    best = "\n".join(_dump(tool, sort_keys=True) for tool in told)
-    return [order, Piece(hash_text(text), hash_text(best), "json", text, best)]
-
-
-def _dump(value: Any, *, sort_keys: bool) -> str:
-    return json.dumps(value, sort_keys=sort_keys, ensure_ascii=False)
-
-
 def _mend(
-    request: LoggedRequest,
-    parts: Parts,
-    head: Sequence[tuple[str, Sequence[Unit]]],
-    pairs: Sequence[tuple[tuple[str, str], ...]],
+    request: LoggedRequest, head: Sequence[tuple[str, Sequence[Unit]]], examples: Sequence[int]
 ) -> LoggedRequest:
     """``request`` in its one form; what was moved stands at the end of the last message."""
     moved: list[str] = []
@@ -268,20 +275,19 @@ def _mend(
     told = "\n".join(moved)
     if request.messages is None:
         return replace(request, prompt=texts[0] + (f"\n\n{told}" if told else ""))
-    before = [message_text(message) for message in request.messages]
-    after = [*texts, *(text for pair in pairs for _, text in pair),
-             *(text for _, text in parts.rest)]  # fmt: skip
+    messages = list(request.messages)
+    for at, text in enumerate(texts):
+        if text != message_text(messages[at]):
+            messages[at] = _with_text(messages[at], text)
+    start = len(head)
+    messages[start : start + 2 * len(examples)] = [
+        message
+        for at in examples
+        for message in request.messages[start + 2 * at : start + 2 * at + 2]
+    ]
     if told:
-        after[-1] = f"{after[-1]}\n\n{told}"
-    messages = tuple(
-        message if old == new else _with_text(message, new)
-        for message, old, new in zip(request.messages, before, after, strict=True)
-    )
-    tools = tuple(
-        json.loads(_dump(tool, sort_keys=True))
-        for tool in sorted(parts.tools, key=lambda t: (tool_name(t), _dump(t, sort_keys=True)))
-    )
-    return replace(request, messages=messages, tools=tools)
+        messages[-1] = _with_more(messages[-1], told)
+    return replace(request, messages=tuple(messages))
 
 
 def _join(units: Sequence[Unit], moved: list[str]) -> str:
@@ -291,7 +297,7 @@ def _join(units: Sequence[Unit], moved: list[str]) -> str:
         for piece in unit.pieces:
             text = piece.mended if piece.kind else piece.text
             if piece.moved:
-                tail = piece.text[len(piece.text.rstrip()) :]
+                tail = "\n" * piece.text[len(piece.text.rstrip()) :].count("\n")
                 mark = f"[{piece.kind} {len(moved) + 1}]"
                 moved.append(f"{mark}: {piece.text.strip()}")
                 text = mark + tail
@@ -300,9 +306,21 @@ def _join(units: Sequence[Unit], moved: list[str]) -> str:
 
 
 def _with_text(message: Mapping[str, Any], text: str) -> Mapping[str, Any]:
-    """The message with other text; pictures and sounds among its parts stay, before it."""
+    """The message, of text only, with another one."""
+    whole = isinstance(message.get("content"), str)
+    return {**message, "content": text if whole else [{"type": "text", "text": text}]}
+
+
+def _with_more(message: Mapping[str, Any], text: str) -> Mapping[str, Any]:
+    """The message with ``text`` after all that it holds."""
     content = message.get("content")
-    if isinstance(content, str) or content is None:
-        return {**message, "content": text}
-    media = [part for part in content if not (isinstance(part, dict) and "text" in part)]
-    return {**message, "content": [*media, {"type": "text", "text": text}] if media else text}
+    if content is None or isinstance(content, str):
+        return {**message, "content": f"{content}\n\n{text}" if content else text}
+    return {**message, "content": [*content, {"type": "text", "text": f"\n{text}"}]}
+
+
+def _has_media(message: Mapping[str, Any]) -> bool:
+    content = message.get("content")
+    return isinstance(content, list | tuple) and not all(
+        isinstance(part, dict) and "text" in part for part in content
+    )

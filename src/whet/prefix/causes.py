@@ -8,15 +8,19 @@ found and the sent one did not.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from whet.prefix.canon import EXAMPLES, LAST_MESSAGES, place_of
 from whet.prefix.seen import SeenHashes
+from whet.prefix.turns import Turns
 
-_MOST_MESSAGES: Final = 400_000
+_NOT_INSTRUCTIONS: Final = frozenset({place_of("user"), EXAMPLES, LAST_MESSAGES})
 _MOST_VERSIONS: Final = 512
+_ROLLOUT: Final = 0.02
+"""Share of a new prompt's time in which the one before may still come, from slower servers."""
 _LEAST_KNOWN: Final = 0.5
 """Share of the stable text after a difference that other prompts have too, in a changed prompt."""
 
@@ -28,7 +32,7 @@ class Reading:
     ``raw`` and ``canon`` are the pieces' hashes chained, each with all before it, ``units`` the
     hashes of their one form alone; ``kinds`` and ``where`` are what and where they are, ``lengths``
     their characters. A piece without a kind is text that only this request need have.
-    ``messages`` are hashes and characters of the messages after the head. ``characters`` and
+    ``messages`` are hashes and characters of the messages after the examples. ``characters`` and
     ``tokens`` are of the whole prompt.
     """
 
@@ -83,8 +87,9 @@ class Losses:
     _raw: SeenHashes = field(default_factory=SeenHashes)
     _canon: SeenHashes = field(default_factory=SeenHashes)
     _known: set[int] = field(default_factory=set)
-    _later: dict[int, None] = field(default_factory=dict)
+    _turns: Turns = field(default_factory=Turns)
     _versions: dict[int, _Version] = field(default_factory=dict)
+    _paths: set[int] = field(default_factory=set)
 
     def judge(self, reading: Reading, *, index: int, hits: int, mended: int) -> Loss | None:
         """The loss of a request that found ``hits`` tokens and would have found ``mended``.
@@ -98,7 +103,7 @@ class Losses:
         )
         first = _first_new(self._raw, raw[:end])
         loss = self._told_loss(reading, canon, first, mended - hits)
-        cut = self._truncation(reading, canon[end - 1] if end else 0)
+        cut = self._truncation(reading, hits)
         if loss is None and first is not None:
             loss = self._changed(reading, canon[:end], first)
             if loss is not None:
@@ -121,7 +126,8 @@ class Losses:
                 continue
             before = new.path[new.parts_at - 1] if new.parts_at else 0
             old = [v for v in versions if v.first < new.first and (not before or before in v.path)]
-            replaced = all(each.last < new.first for each in old)
+            overlap = _ROLLOUT * (new.last - new.first)
+            replaced = all(each.last < new.first + overlap for each in old)
             kind = "changed" if replaced else "varying"
             tally = self._count(Loss(kind=kind, where=new.loss.where, tokens=new.loss.tokens))
             if replaced:
@@ -143,29 +149,23 @@ class Losses:
 
     def _changed(self, reading: Reading, canon: Sequence[int], first: int) -> Loss | None:
         """A head whose text differs from all before, though most of what follows is known."""
-        if not reading.kinds[first] or canon[first] in self._canon or not self._known:
+        if canon[first] in self._canon or not self._known or reading.kinds[first] == "order":
             return None
-        after = [i for i in range(first + 1, len(canon)) if reading.kinds[i]]
+        after = range(first + 1, len(canon))
         text = sum(reading.lengths[i] for i in after)
-        known = sum(reading.lengths[i] for i in after if reading.units[i] in self._known)
+        known = sum(
+            reading.lengths[i]
+            for i in after
+            if reading.kinds[i] and reading.units[i] in self._known
+        )
         tokens = self._tokens(reading, known)
         if tokens < self.block_size or known < _LEAST_KNOWN * text:
             return None
         return Loss(kind="changed", where=reading.where[first], tokens=tokens)
 
-    def _truncation(self, reading: Reading, head: int) -> Loss | None:
-        """Messages right after the head that an earlier request had further on."""
-        told = [hash((head, each)) for each, _ in reading.messages]
-        kept = 0
-        for key, (_, characters) in zip(told, reading.messages, strict=True):
-            if key not in self._later:
-                break
-            kept += characters
-        if len(told) > 2:
-            if len(self._later) > _MOST_MESSAGES:
-                self._later = dict(list(self._later.items())[_MOST_MESSAGES // 2 :])
-            self._later.update(dict.fromkeys(told[2:]))
-        tokens = self._tokens(reading, kept)
+    def _truncation(self, reading: Reading, hits: int) -> Loss | None:
+        kept = self._turns.add(_head(reading), reading.messages)
+        tokens = min(self._tokens(reading, kept), reading.tokens - hits)
         if tokens < self.block_size:
             return None
         return Loss(kind="truncation", where="the history", tokens=tokens)
@@ -188,11 +188,18 @@ class Losses:
             changed = loss if loss is not None and loss.kind == "changed" else None
             self._versions[canon[-1]] = _Version(
                 path=tuple(canon), first=index, last=index, at_ns=reading.at_ns,
-                loss=changed, parts_at=_first_new(self._versions_path(), canon) or 0,
+                loss=changed, parts_at=_first_new(self._paths, canon) or 0,
             )  # fmt: skip
+            self._paths.update(canon)
 
-    def _versions_path(self) -> set[int]:
-        return {each for version in self._versions.values() for each in version.path}
+
+def _head(reading: Reading) -> int:
+    """The instructions that a conversation begins with."""
+    last = 0
+    for place, kind, canon in zip(reading.where, reading.kinds, reading.canon, strict=True):
+        if kind and place not in _NOT_INSTRUCTIONS:
+            last = canon
+    return last
 
 
 def _first_new(seen: SeenHashes | set[int], chained: Sequence[int]) -> int | None:
@@ -205,11 +212,3 @@ def _first_new(seen: SeenHashes | set[int], chained: Sequence[int]) -> int | Non
         else:
             high = middle
     return low if low < len(chained) else None
-
-
-def kinds_of(losses: dict[tuple[str, str], Tally]) -> Counter[str]:
-    """Requests by kind of cause."""
-    found: Counter[str] = Counter()
-    for (kind, _), tally in losses.items():
-        found[kind] += tally.requests
-    return found

@@ -10,6 +10,9 @@ from typing import Any, Final
 from whet.prefix.parts import tool_name
 from whet.prefix.units import Piece, find_json, hash_text, slot, sorted_json, split_slots
 
+TOOLS_PLACE: Final = "the tools"
+_MOST_KNOWN: Final = 4_096
+
 Tools = Sequence[Mapping[str, Any]]
 
 
@@ -51,28 +54,39 @@ def mended_tools(tools: Tools) -> tuple[Mapping[str, Any], ...]:
     return tuple(json.loads(_dump(tool, sort_keys=True)) for tool in in_order(tools))
 
 
-def tool_pieces(tools: Tools, constant: frozenset[int]) -> list[Piece]:
-    """Two pieces: the order of the tools, then what they say whatever the order of keys.
+class ToolForms:
+    """The pieces of lists of tools, each worked out once."""
 
-    ``constant`` are the hashes of lists that come in one form only and may stay in it.
-    """
-    if not tools:
-        return []
-    names = "\0".join(tool_name(tool) for tool in tools)
-    told = in_order(tools)
-    best_names = "\0".join(tool_name(tool) for tool in told)
-    text = _dump(told, sort_keys=False)
-    best = _dump(told, sort_keys=True)
-    if hash_text(tools_texts(tools)[0]) in constant:
-        best_names, best = names, text
-    return [
-        Piece(hash_text(names), hash_text(best_names), "order", names, best_names),
-        Piece(hash_text(text), hash_text(best), "json", text, best),
-    ]
+    def __init__(self, constant: frozenset[int]) -> None:
+        """``constant`` are the hashes of lists that come in one form only and may stay in it."""
+        self._constant = constant
+        self._known: dict[str, list[Piece]] = {}
+
+    def pieces(self, tools: Tools) -> list[Piece]:
+        """Two pieces: the order of the tools, then what they say whatever the order of keys."""
+        if not tools:
+            return []
+        sent = _dump(list(tools), sort_keys=False)
+        found = self._known.get(sent)
+        if found is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            found = self._known[sent] = self._make(tools, sent)
+        return found
+
+    def _make(self, tools: Tools, sent: str) -> list[Piece]:
+        names = "\0".join(tool_name(tool) for tool in tools)
+        told = in_order(tools)
+        best_names = "\0".join(tool_name(tool) for tool in told)
+        text = _dump(told, sort_keys=False)
+        best = _dump(told, sort_keys=True)
+        if hash_text(sent) in self._constant:
+            best_names, best = names, text
+        return [
+            Piece(hash_text(names), hash_text(best_names), "order", names, best_names),
+            Piece(hash_text(text), hash_text(best), "json", text, best),
+        ]
 
 
 def _dump(value: Any, *, sort_keys: bool) -> str:
     return json.dumps(value, sort_keys=sort_keys, ensure_ascii=False)
-
-
-TOOLS_PLACE: Final = "the tools"

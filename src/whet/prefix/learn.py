@@ -1,12 +1,12 @@
 """Learn from a sample of a log what its prompts have in common, and so what varies in them.
 
-A unit that many requests have is stable. A unit of few that stands before stable text is a slot:
-its common beginning and end are cut off, and what remains is what varies. Stable units that come in
-either order are movable.
+A unit that many requests have is stable, unless others stand in its place (`slots`). Stable units
+that come in either order are movable. Of each stable unit the commonest white space is kept.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,45 +15,41 @@ from itertools import combinations, pairwise
 from typing import Final
 
 from whet.core.records import LoggedRequest
+from whet.prefix.forms import find_whole_json, tools_texts
 from whet.prefix.parts import Parts, split_parts
-from whet.prefix.units import find_json, hash_text, masked, split_units, tidy
+from whet.prefix.slots import Frame, count_units, find_frame, find_slots, frame
+from whet.prefix.units import find_json, hash_text, masked, split_slots, split_units, tidy
 
 _LEAST_REQUESTS: Final = 4
 _MOST_REQUESTS: Final = 20
 _SHARE: Final = 0.002
-_LEAST_FRAME: Final = 6
-"""Characters that must stand around what varies for the unit to be known again."""
-_LEAST_VALUES: Final = 3
-_KEPT_VALUES: Final = 64
 _MOST_IN_ORDER: Final = 64
 """Stable units a request of which pairs are looked at; more would cost their square."""
-_NAME: Final = re.compile(r"[A-Z][\w'\u2019.-]*(?: [A-Z][\w'\u2019.-]*){0,3}")
-_MOST_WORDS: Final = 6
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Frame:
-    """A unit that varies between ``before`` and ``after``, by what is called ``kind``."""
-
-    before: str
-    after: str
-    kind: str
+_SHORT: Final = 64
+_LONG: Final = 400
+"""Characters of a unit above which its sentences are units of their own."""
+_SENTENCE: Final = re.compile(r"(?<=[.!?])(?= [A-Z\[])")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
     """What was learnt. Units are known by the hash of their masked text (`unit_hash`).
 
-    ``stable`` are the units that many requests have, ``constant`` those of them of which only one
-    text was seen: a date that never changes costs nothing. ``frames`` cut units that vary, ``follows``
-    says what kind the varying units are that stand after a stable one. ``next_of`` is the unit that
-    always follows, ``rank`` the place of units, and of pairs of messages, that come in any order.
+    ``stable`` are the units that many requests have, ``constant`` hashes of texts that come in one
+    form only: a date that never changes costs nothing. ``company`` are triples of units that many
+    have next to each other. ``frames`` cut units that vary, ``follows`` says what kind the varying
+    units are that stand after a stable one. ``forms`` are the literal texts of a unit, the last of
+    its message or not, with their commonest white space. ``next_of`` is the unit that always
+    follows, ``rank`` the place of units, and ``pair_rank`` that of pairs of messages, that come in
+    any order.
     """
 
     stable: frozenset[int] = frozenset()
     constant: frozenset[int] = frozenset()
+    company: frozenset[int] = frozenset()
     frames: tuple[Frame, ...] = ()
     follows: Mapping[int, str] = field(default_factory=dict)
+    forms: Mapping[tuple[int, bool], tuple[str, ...]] = field(default_factory=dict)
     next_of: Mapping[int, int] = field(default_factory=dict)
     rank: Mapping[int, int] = field(default_factory=dict)
     pair_rank: Mapping[int, int] = field(default_factory=dict)
@@ -64,42 +60,65 @@ def learn(requests: Iterable[LoggedRequest]) -> Rules:
     sample = [split_parts(request) for request in requests]
     least = min(max(round(_SHARE * len(sample)), _LEAST_REQUESTS), _MOST_REQUESTS)
     texts = [[(role, cut(text)) for role, text in parts.head] for parts in sample]
-    frames, follows = _find_slots(texts, least)
-    rows = [
-        [unit_hash(frame(unit, frames)) for _, units in messages for unit in units]
+    known = _Hashes()
+    rows = [[(role_hash(role), [(unit, known(unit)) for unit in units])
+             for role, units in messages] for messages in texts]  # fmt: skip
+    counts = count_units((each for _, units in row for _, each in units) for row in rows)
+    often = frozenset(each for each, count in counts.items() if count >= least)
+    slots = find_slots([[("", role), *units] for row in rows for role, units in row], often)
+    framed = _Hashes(slots.frames)
+    told = [
+        [(role_hash(role), [framed(unit) for unit in units]) for role, units in messages]
         for messages in texts
     ]
-    counts = _counts(rows)
-    stable = frozenset(each for each, count in counts.items() if count >= least)
-    orders = [[each for each in row if each in stable][:_MOST_IN_ORDER] for row in rows]
+    counts = count_units((each for _, units in row for each in units) for row in told)
+    stable = frozenset(e for e, count in counts.items() if count >= least) - slots.values
+    lines = [[(role, [e for e in units if e in stable]) for role, units in row] for row in told]
+    orders = [[each for _, units in row for each in units] for row in lines]
+    long = frozenset(each for unit, each in framed.known.items() if len(unit) >= _SHORT)
+    constant = _constant(framed)
     return Rules(
         stable=stable,
-        constant=_constant(texts, frames),
-        frames=frames,
-        follows=follows,
+        constant=constant | _constant_tools(sample),
+        company=_company(lines, least),
+        frames=slots.frames,
+        follows=slots.follows,
+        forms=_forms(texts, framed, stable, constant),
         next_of=_always_next(orders),
-        rank=_ranks(orders, counts),
+        rank=_ranks(orders, counts, long),
         pair_rank=_pair_ranks(sample, least),
     )
 
 
 def cut(text: str) -> list[str]:
-    """The units of a text, JSON values apart."""
+    """The units of a text: lines with what is indented below them, the sentences of long ones, and
+    JSON values apart."""
     units, at = [], 0
     for start, end, _ in find_json(text):
-        units += [*split_units(text[at:start]), text[start:end]]
+        units += [*_lines(text[at:start]), text[start:end]]
         at = end
-    return units + split_units(text[at:])
+    return units + _lines(text[at:])
+
+
+def _lines(text: str) -> list[str]:
+    return [
+        part
+        for unit in split_units(text)
+        for part in (_SENTENCE.split(unit) if len(unit) > _LONG else (unit,))
+    ]
 
 
 def unit_hash(text: str) -> int:
     """What a unit is known by: its text in one form, what varies by its look left out."""
-    found = next(find_json(text), None) if text[:1] in "{[" else None
-    if found is not None and found[:2] == (0, len(text)):
-        import json
-
-        text = json.dumps(found[2], sort_keys=True, ensure_ascii=False)
+    value = find_whole_json(text)
+    if value is not None:
+        text = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return hash_text(masked(text).strip())
+
+
+def role_hash(role: str) -> int:
+    """What the beginning of a message is known by."""
+    return hash_text(f"\0{role}")
 
 
 def pair_hash(pair: Sequence[tuple[str, str]]) -> int:
@@ -107,166 +126,83 @@ def pair_hash(pair: Sequence[tuple[str, str]]) -> int:
     return hash_text("\0".join(text for _, text in pair))
 
 
-def frame(unit: str, frames: Sequence[Frame]) -> str:
-    """``unit`` with a mark in place of what varies between a frame; as it is where none fits."""
-    fitting = find_frame(unit, frames)
-    return unit if fitting is None else f"{fitting.before}\0{fitting.kind}{fitting.after}"
-
-
-def find_frame(unit: str, frames: Sequence[Frame]) -> Frame | None:
-    """The frame that ``unit`` fits into."""
-    for each in frames:
-        if (
-            len(unit) > len(each.before) + len(each.after)
-            and unit.startswith(each.before)
-            and unit.endswith(each.after)
-        ):
-            return each
-    return None
-
-
 def text_hash(unit: str) -> int:
     """What a unit's very text is known by, white space apart."""
     return hash_text(tidy(unit).strip())
 
 
-def _constant(
-    texts: Sequence[Sequence[tuple[str, Sequence[str]]]], frames: Sequence[Frame]
-) -> frozenset[int]:
+def literals(text: str, frames: Sequence[Frame]) -> list[str]:
+    """What of a unit is the same in every request, between what varies."""
+    found = find_frame(text, frames)
+    parts = (text,) if found is None else (found.before, found.after)
+    return [piece.text for part in parts for piece in split_slots(part) if not piece.moved]
+
+
+def triples(role: int, units: Sequence[int]) -> Iterator[int]:
+    """A hash for each three of ``units`` that follow one another, the message's ends among them."""
+    row = (role, role, *units, 0, 0)
+    for at in range(len(row) - 2):
+        yield hash(row[at : at + 3])
+
+
+class _Hashes:
+    """Hashes of units, each worked out once."""
+
+    def __init__(self, frames: Sequence[Frame] = ()) -> None:
+        self.known: dict[str, int] = {}
+        self.frames = frames
+
+    def __call__(self, unit: str) -> int:
+        found = self.known.get(unit)
+        if found is None:
+            found = self.known[unit] = unit_hash(frame(unit, self.frames))
+        return found
+
+
+def _constant(hashes: _Hashes) -> frozenset[int]:
     """The text hashes of units that come in one text only."""
     forms: dict[int, set[int]] = defaultdict(set)
-    units = dict.fromkeys(unit for messages in texts for _, row in messages for unit in row)
-    for unit in units:
-        forms[unit_hash(frame(unit, frames))].add(text_hash(unit))
+    for unit, each in hashes.known.items():
+        forms[each].add(text_hash(unit))
     return frozenset(next(iter(form)) for form in forms.values() if len(form) == 1)
 
 
-def _counts(rows: Iterable[Iterable[int]]) -> Counter[int]:
-    return Counter(each for row in rows for each in set(row))
+def _constant_tools(sample: Iterable[Parts]) -> frozenset[int]:
+    """The hashes of lists of tools that come in one order, of tools and of keys, only."""
+    forms: dict[str, set[str]] = defaultdict(set)
+    for parts in sample:
+        if parts.tools:
+            sent, best = tools_texts(parts.tools)
+            forms[best].add(sent)
+    return frozenset(hash_text(next(iter(form))) for form in forms.values() if len(form) == 1)
 
 
-def _find_slots(
-    texts: Sequence[Sequence[tuple[str, Sequence[str]]]], least: int
-) -> tuple[tuple[Frame, ...], dict[int, str]]:
-    """Frames of units that vary, and the kinds of whole units that do."""
-    hashes = [
-        [(hash_text(f"\0{role}"), [(unit, unit_hash(unit)) for unit in units])
-         for role, units in messages]
-        for messages in texts
-    ]  # fmt: skip
-    counts = _counts((each for _, units in row for _, each in units) for row in hashes)
-    groups: dict[tuple[int, int], dict[str, None]] = defaultdict(dict)
-    usual: dict[int, dict[str, None]] = defaultdict(dict)
-    for row in hashes:
-        for role, units in row:
-            for key, unit in _varying(role, units, counts, least):
-                if len(groups[key]) < _KEPT_VALUES:
-                    groups[key][unit] = None
-            for before, unit in _stable_after(role, units, counts, least):
-                if len(usual[before]) < _KEPT_VALUES:
-                    usual[before][unit] = None
-    frames: dict[Frame, None] = {}
-    follows: dict[int, str] = {}
-    for (before, offset), found in groups.items():
-        framed = [
-            each
-            for group in _alike(list(found))
-            for each in _frame_of(_with_usual(group, usual[before] if offset == 0 else {}))
-        ]
-        frames.update(dict.fromkeys(framed))
-        if not framed and offset == 0 and len(found) >= _LEAST_VALUES:
-            follows[before] = _kind([unit.strip() for unit in found])
-    return tuple(sorted(frames, key=lambda each: -_size(each))), follows
+def _forms(
+    texts: Sequence[Sequence[tuple[str, Sequence[str]]]],
+    hashes: _Hashes,
+    stable: frozenset[int],
+    constant: frozenset[int],
+) -> dict[tuple[int, bool], tuple[str, ...]]:
+    """For each stable unit its literal texts as they are sent most often."""
+    seen: dict[tuple[int, bool], Counter[str]] = defaultdict(Counter)
+    for row in texts:
+        for _, units in row:
+            for at, unit in enumerate(units):
+                if (each := hashes(unit)) in stable:
+                    seen[each, at + 1 == len(units)][unit] += 1
+    forms: dict[tuple[int, bool], tuple[str, ...]] = {}
+    for key, found in seen.items():
+        told: Counter[tuple[str, ...]] = Counter()
+        for unit, count in found.items():
+            whole = text_hash(unit) in constant
+            told[(unit,) if whole else tuple(literals(unit, hashes.frames))] += count
+        forms[key] = told.most_common(1)[0][0]
+    return forms
 
 
-def _alike(units: Sequence[str]) -> list[list[str]]:
-    """All of them where they have a frame in common, else those of one first or last word."""
-    if _frame_of(units):
-        return [list(units)]
-    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for unit in units:
-        words = unit.split()
-        for key in (("first", words[0]), ("last", words[-1])) if words else ():
-            groups[key].append(unit)
-    return list(groups.values())
-
-
-def _with_usual(units: Sequence[str], usual: Iterable[str]) -> list[str]:
-    """``units`` and those of many requests that stand in their place and fit: a common value."""
-    every = list(units)
-    for each in usual:
-        now, wider = _frame_of(every), _frame_of([*every, each])
-        if now and wider and 2 * _size(wider[0]) >= _size(now[0]):
-            every.append(each)
-    return every
-
-
-def _size(found: Frame) -> int:
-    return len(found.before) + len(found.after)
-
-
-def _frame_of(units: Sequence[str]) -> list[Frame]:
-    """The frame that they have in common; none where they are few or have too little."""
-    if len(units) < _LEAST_VALUES:
-        return []
-    start, end = _common(units)
-    if len(start.strip()) + len(end.strip()) < _LEAST_FRAME:
-        return []
-    values = [unit[len(start) : len(unit) - len(end)] for unit in units]
-    return [Frame(before=start, after=end, kind=_kind(values))]
-
-
-def _varying(
-    role: int, units: Sequence[tuple[str, int]], counts: Counter[int], least: int
-) -> Iterator[tuple[tuple[int, int], str]]:
-    """The units of few requests, each with the stable unit before it and how far that is."""
-    before, offset = role, 0
-    for unit, each in units:
-        if counts[each] >= least:
-            before, offset = each, 0
-        else:
-            yield (before, offset), unit
-            offset += 1
-
-
-def _stable_after(
-    role: int, units: Sequence[tuple[str, int]], counts: Counter[int], least: int
-) -> Iterator[tuple[int, str]]:
-    """The units of many requests, each with the stable unit right before it."""
-    before = role
-    for unit, each in units:
-        if counts[each] >= least:
-            if before:
-                yield before, unit
-            before = each
-        else:
-            before = 0
-
-
-def _common(units: Sequence[str]) -> tuple[str, str]:
-    """What all begin and end with, cut back to whole words."""
-    start = _common_start(units)
-    rest = [unit[len(start) :] for unit in units]
-    end = _common_start([each[::-1] for each in rest])[::-1]
-    if not all(each == "" or not each[0].isalnum() for each in rest):
-        start = re.sub(r"\w+\Z", "", start)
-    if not all(len(each) == len(end) or not each[-len(end) - 1].isalnum() for each in rest):
-        end = re.sub(r"\A\w+", "", end)
-    return start, end
-
-
-def _common_start(texts: Sequence[str]) -> str:
-    first, last = min(texts), max(texts)  # in order, all others lie between these two
-    length = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), None)
-    return first if length is None else first[:length]
-
-
-def _kind(values: Sequence[str]) -> str:
-    told = [value.strip(" \t\n,.;:!?\"'()") for value in values]
-    if all(len(value.split()) <= _MOST_WORDS for value in told):
-        return "name"
-    names = sum(_NAME.fullmatch(value) is not None for value in told)
-    return "name" if names > len(told) / 2 else "varying"
+def _company(lines: Iterable[Sequence[tuple[int, Sequence[int]]]], least: int) -> frozenset[int]:
+    counts = count_units((e for role, units in row for e in triples(role, units)) for row in lines)
+    return frozenset(each for each, count in counts.items() if count >= least)
 
 
 def _always_next(orders: Iterable[Sequence[int]]) -> dict[int, int]:
@@ -284,18 +220,33 @@ def _always_next(orders: Iterable[Sequence[int]]) -> dict[int, int]:
     }
 
 
-def _ranks(orders: Iterable[Sequence[int]], counts: Counter[int]) -> dict[int, int]:
-    """Units that stand in either order in different requests, the commonest first."""
-    seen: set[tuple[int, int]] = set()
+def _ranks(
+    orders: Sequence[Sequence[int]], counts: Counter[int], long: frozenset[int]
+) -> dict[int, int]:
+    """Units that stand in either order in requests that begin the same, the commonest first.
+
+    Of short ones only requests that hold the very same units tell, or a common line of code in the
+    users' questions would be taken for an example.
+    """
+    before: dict[int, set[int]] = defaultdict(set)
     for row in orders:
-        seen.update(combinations(dict.fromkeys(row), 2))
-    movable = {one for one, two in seen if (two, one) in seen}
+        for one, two in pairwise((0, *row)):
+            before[two].add(one)
+    seen: set[tuple[int, int, int]] = set()
+    for row in orders:
+        told = list(dict.fromkeys(each for each in row if len(before[each]) > 1))[:_MOST_IN_ORDER]
+        same = hash(frozenset(row))
+        for one, two in combinations(told, 2):
+            seen.add((row[0] if one in long and two in long else same, one, two))
+    movable = {one for key, one, two in seen if (key, two, one) in seen}
     return {each: i for i, each in enumerate(sorted(movable, key=lambda e: (-counts[e], e)))}
 
 
 def _pair_ranks(sample: Sequence[Parts], least: int) -> dict[int, int]:
     """The same of examples that are sent as messages."""
-    rows = [[pair_hash(pair) for pair in parts.pairs][:_MOST_IN_ORDER] for parts in sample]
-    counts = _counts(rows)
-    often = [[each for each in row if counts[each] >= least] for row in rows]
-    return _ranks(often, counts)
+    rows = [[pair_hash(pair) for pair in parts.pairs] for parts in sample]
+    counts = count_units(rows)
+    often = [[0, *(each for each in row if counts[each] >= least)] for row in rows]
+    ranks = _ranks(often, counts, frozenset(counts))
+    ranks.pop(0, None)
+    return ranks

@@ -118,9 +118,10 @@ class _Place:
         self.after: dict[int, frozenset[int]] = {}
         self.lengths: dict[int, int] = {}
 
-    def add(self, unit: int, rest: Sequence[tuple[str, int]]) -> None:
+    def add(self, unit: int, length: int, rest: Sequence[tuple[str, int]]) -> None:
         """The stable ``unit`` stood here, with the stable ``rest`` after it."""
         self.order.append(unit)
+        self.lengths[unit] = length
         self.lengths.update((each, len(text)) for text, each in rest)
         told = frozenset(each for _, each in rest)
         self.ever_after[unit] |= told
@@ -144,7 +145,7 @@ class _Place:
         if not apart or len(apart) + len(self.others) < _LEAST_VALUES or not self._vary(apart):
             return []
         common = self._length(frozenset.intersection(*(after[each] for each in apart)))
-        if common < LEAST_AFTER:
+        if common < LEAST_AFTER or not self._pays(apart, common):
             return []
         return [each for each in apart if common >= _GOES_ON * self._length(after[each])]
 
@@ -153,6 +154,14 @@ class _Place:
         known = set(units)
         runs = [each for each, _ in groupby(each for each in self.order if each in known)]
         return bool(self.others) or len(runs) > len(units) or len(units) > _MOST_EDITS
+
+    def _pays(self, units: Sequence[int], common: int) -> bool:
+        """What is computed once more for each value is longer than the values that would no more
+        be found in the cache, had they been moved."""
+        known = set(units)
+        again = [self.lengths[each] for each in self.order if each in known]
+        once = sum(self.lengths[each] for each in units)
+        return (len(units) + len(self.others) - 1) * common > sum(again) - once
 
     def _length(self, units: Iterable[int]) -> int:
         return sum(self.lengths[each] for each in units)
@@ -169,9 +178,9 @@ def _new_values(rows: Sequence[Row], stable: frozenset[int]) -> set[int]:
         for key, at in _placed(row, stable):
             if (place := places.get(key)) is not None:
                 text, unit = row[at]
-                rest = [(text, each) for text, each in row[at + 1 :] if each in stable]
+                rest = [after for after in row[at + 1 :] if after[1] in stable]
                 if unit in stable:
-                    place.add(unit, rest)
+                    place.add(unit, len(text), rest)
                 else:
                     place.add_other(text, rest)
     return {each for place in places.values() for each in place.values()}
@@ -180,12 +189,21 @@ def _new_values(rows: Sequence[Row], stable: frozenset[int]) -> set[int]:
 def _placed(row: Row, stable: frozenset[int]) -> Iterator[tuple[tuple[int, int], int]]:
     """Each unit's place, by the stable unit before it and how far that is, and its index."""
     before, offset = row[0][1], 0
+    seen: set[int] = set()
     for at in range(1, len(row)):
         yield (before, offset), at
         if row[at][1] in stable:
-            before, offset = row[at][1], 0
+            before, offset = after_unit(row[at][1], seen), 0
         else:
             offset += 1
+
+
+def after_unit(unit: int, seen: set[int]) -> int:
+    """What the place after ``unit`` is known by: another one where it was ``seen`` before in the
+    message, as what opens a block of code and what closes it are the same."""
+    place = hash((unit, 1)) if unit in seen else unit
+    seen.add(unit)
+    return place
 
 
 def _alike(units: Sequence[str]) -> list[list[str]]:

@@ -9,6 +9,8 @@ from typing import Final
 from whet.prefix.seen import SeenHashes
 
 _MOST_MESSAGES: Final = 400_000
+_LEAST_KEPT: Final = 2
+"""Messages in a row; a single one may be what many say at some time."""
 
 
 @dataclass(slots=True)
@@ -37,15 +39,16 @@ class Turns:
             chain = hash((chain, each)) & 0xFFFFFFFFFFFFFFFF
             chains.append(chain)
         new = next((i for i, each in enumerate(chains) if each not in self._chains), None)
-        kept = 0
+        kept = count = 0
         if new is not None and not (new and chains[new - 1] in self._whole):
             for at in range(new, len(messages)):
                 if self._places.get(keys[at], -1) <= at:
                     break
                 kept += messages[at][1]
+                count += 1
         self._chains.update(chains)
         self._whole.update(chains[-1:])
         if len(self._places) > _MOST_MESSAGES:
             self._places = dict(list(self._places.items())[_MOST_MESSAGES // 2 :])
         self._places.update((key, at) for at, key in enumerate(keys))
-        return kept
+        return kept if count >= _LEAST_KEPT else 0
