@@ -104,5 +104,7 @@ def test_a_log_is_replayed_as_it_is_and_mended(tmp_path: Path) -> None:
     for replayed in (sent, mended):
         assert abs(replayed.measured.rate - replayed.predicted.rate) < 0.01
     assert mended.measured.rate > sent.measured.rate + 0.2
-    assert found.speed is not None and found.speed.s_per_token > 0
-    assert sent.ttft_mean_s is not None and mended.ttft_mean_s is not None
+    assert found.speed is not None
+    assert found.speed.s_per_token > 0
+    assert sent.ttft_mean_s is not None
+    assert mended.ttft_mean_s is not None

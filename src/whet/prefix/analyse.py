@@ -29,7 +29,7 @@ from whet.prefix.log import LogReader
 from whet.prefix.render import Ids, PromptEncoder, load_encoder
 from whet.prefix.tree import Parting, TokenTree
 from whet.prefix.words import CUT_SELDOM, MENDS, PROPOSALS
-from whet.prefix.work import Prepared, Setup, prepare_log
+from whet.prefix.work import Prepared, Setup, prepare_log, seldom_collected
 
 _SAMPLE: Final = 4_000
 _EXAMPLES: Final = 3
@@ -84,11 +84,12 @@ def analyse(
     )
     state = _State(question=question, encoder=encoder)
     reader = LogReader(question.log, model=model)
-    for request in islice(_requests(reader, setup, state), question.max_requests):
-        state.add(request)
-        watch(request)
-        if state.count % 1000 == 0:
-            progress(state.count)
+    with seldom_collected():
+        for request in islice(_requests(reader, setup, state), question.max_requests):
+            state.add(request)
+            watch(request)
+            if state.count % 1000 == 0:
+                progress(state.count)
     if not state.count:
         raise reader.nothing_read()
     state.leave_out(reader.left_out())

@@ -35,6 +35,10 @@ from whet.prefix.units import Piece, hash_text, slot, split_slots, tidy
 
 EXAMPLES: Final = "the examples"
 LAST_MESSAGES: Final = "the last messages"
+_LONGER: Final = 2
+_LONGER_BY: Final = 200
+"""What a stable unit may be longer by, in other dates and ids, than those of the sample were."""
+_MOST_MESSAGES: Final = 5_000
 _MOST_CACHED: Final = 50_000
 
 
@@ -59,6 +63,7 @@ class Canoniser:
         self._tools = ToolForms(rules.constant)
         self._tools_first = tools_first
         self._units: dict[tuple[str, bool], Unit] = {}
+        self._messages: dict[tuple[str, str], list[Unit]] = {}
 
     def apply(self, request: LoggedRequest) -> Canon:
         """The pieces of ``request`` and the mended one."""
@@ -72,7 +77,12 @@ class Canoniser:
         ]
         said = 0 if self._tools_first or not parts.tools else len(str(parts.tools))
         told = [(role, self._in_order(row)) for role, row in keep_last(units, said)]
-        head = [(piece, place_of(role)) for role, row in told for piece in _with_role(role, row)]
+        head = [
+            (piece, place)
+            for role, row in told
+            for place in (place_of(role),)
+            for piece in _with_role(role, row)
+        ]
         tools = [(piece, TOOLS_PLACE) for piece in self._tools.pieces(parts.tools)]
         examples = self._examples(parts)
         pairs = [(piece, EXAMPLES) for piece in self._pairs_in_order(parts, examples)]
@@ -96,6 +106,15 @@ class Canoniser:
         )
 
     def _read(self, role: str, text: str) -> list[Unit]:
+        """The units of a message; the same message is looked at once."""
+        found = self._messages.get((role, text))
+        if found is None:
+            if len(self._messages) >= _MOST_MESSAGES:
+                self._messages.clear()
+            found = self._messages[role, text] = self._look(role, text)
+        return found
+
+    def _look(self, role: str, text: str) -> list[Unit]:
         """The units of a message; those that others do not have next to theirs are not stable."""
         start = before = role_hash(role)
         every = cut(text)
@@ -128,6 +147,8 @@ class Canoniser:
 
     def _make(self, text: str, last: bool) -> Unit:
         framed = frame(text, self._rules.frames)
+        if framed is text and len(text) > _LONGER * self._rules.longest + _LONGER_BY:
+            return Unit(text, 0, (as_it_is(text),))  # a question: looking at it closely is dear
         known = unit_hash(framed)
         if known not in self._rules.stable:
             return Unit(text, 0, (as_it_is(text),))

@@ -41,7 +41,7 @@ class Rules:
     units are that stand after a stable one. ``forms`` are the literal texts of a unit, the last of
     its message or not, with their commonest white space. ``next_of`` is the unit that always
     follows, ``rank`` the place of units, and ``pair_rank`` that of pairs of messages, that come in
-    any order.
+    any order. ``longest`` is the most characters of a stable unit.
     """
 
     stable: frozenset[int] = frozenset()
@@ -53,6 +53,7 @@ class Rules:
     next_of: Mapping[int, int] = field(default_factory=dict)
     rank: Mapping[int, int] = field(default_factory=dict)
     pair_rank: Mapping[int, int] = field(default_factory=dict)
+    longest: int = 0
 
 
 def learn(requests: Iterable[LoggedRequest]) -> Rules:
@@ -87,6 +88,9 @@ def learn(requests: Iterable[LoggedRequest]) -> Rules:
         next_of=_always_next(orders),
         rank=_ranks(orders, counts, long),
         pair_rank=_pair_ranks(sample, least),
+        longest=max(
+            (len(unit) for unit, each in framed.known.items() if each in stable), default=0
+        ),
     )
 
 

@@ -94,6 +94,7 @@ class PromptEncoder:
         self._special = _special_pattern(added)
         self._ways: list[re.Pattern[str] | None] = list(_LINES)
         self._texts, self._words = _Memory(), _Memory()
+        self._before = ("", b"")
         self._seen = 0
         self._around = self._find_around()
         if any(token.single_word for token in added):
@@ -164,21 +165,32 @@ class PromptEncoder:
         while self._ways and not np.array_equal(found, true):
             self._ways.pop(0)
             self._texts, self._words = _Memory(), _Memory()
+            self._before = ("", b"")
             found = self._cut_ids(text)
         return true
 
     def _part(self, text: str, way: re.Pattern[str] | None) -> bytes:
         """What stands between two special tokens, or one of them."""
         found = self._texts.get(text)
-        if found is None:
-            found = self._of_words(_words(text, way))
-            self._texts.put(text, found)
+        if found is not None:
+            return found
+        # A mended prompt is often the sent one and something more: its last word may be another.
+        start, known = self._before
+        if not (start and text.startswith(start)):
+            start, known = "", b""
+        words = _words(text[len(start) :], way)
+        row = self._of_words(words)
+        found = known + b"".join(row)
+        last = len(words[-1]) if words else 0
+        if not start and words[1:] and words[-1][:1] == " " and not text[-last - 1].isspace():
+            self._before = (text[:-last], b"".join(row[:-1]))
+        self._texts.put(text, found)
         return found
 
-    def _of_words(self, words: Sequence[str]) -> bytes:
+    def _of_words(self, words: Sequence[str]) -> list[bytes]:
         row = self._words.get_many(words)
         if None not in row:
-            return b"".join(cast(list[bytes], row))
+            return cast(list[bytes], row)
         new = list(dict.fromkeys(w for w, ids in zip(words, row, strict=True) if ids is None))
         encoded = self._fast.encode_batch_fast(new, add_special_tokens=False)
         made = {
@@ -188,9 +200,7 @@ class PromptEncoder:
         if len(words) > 1:  # one alone is remembered as a text
             for word, ids in made.items():
                 self._words.put(word, ids)
-        return b"".join(
-            made[word] if ids is None else ids for word, ids in zip(words, row, strict=True)
-        )
+        return [made[word] if ids is None else ids for word, ids in zip(words, row, strict=True)]
 
     def _encode_whole(self, text: str, *, add_special_tokens: bool = False) -> Ids:
         encoded = self._fast.encode(text, add_special_tokens=add_special_tokens)
@@ -218,7 +228,7 @@ def _words(text: str, line: re.Pattern[str] | None) -> list[str]:
         return [text]
     words: list[str] = []
     for each in line.split(text) if "\n" in text else (text,):
-        first, *others = _SPACE.split(each)
+        first, *others = _SPACE.split(each) if "  " in each else each.split(" ")
         if first:
             words.append(first)
         words += [f" {word}" for word in others]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,7 +19,7 @@ import numpy as np
 from whet.core.errors import UsageError
 from whet.core.records import LeftOut, LoggedRequest
 from whet.prefix.blocks import Hashes, chain_hashes_many, most_hits, salt_of
-from whet.prefix.canon import Canoniser
+from whet.prefix.canon import Canon, Canoniser
 from whet.prefix.causes import Reading
 from whet.prefix.learn import Rules
 from whet.prefix.log import LogReader, of_model, parse_chunk
@@ -26,6 +28,8 @@ from whet.prefix.units import chain, hash_text
 
 _SMALL_BYTES: Final = 16 << 20
 """A log below this is read in this process: others take longer to start."""
+_RARELY: Final = 100_000
+"""Objects made before garbage is looked for."""
 _AHEAD: Final = 2
 """Chunks a process that are read ahead of the one that is judged."""
 
@@ -84,11 +88,11 @@ class Preparer:
     def chunk(self, form: str, first_line: int, data: bytes, name: str) -> Batch:
         """Everything of some lines of a log."""
         parsed = of_model(parse_chunk(form, first_line, data, name), self._setup.model)
-        found: list[Prepared] = []
+        read: list[_Read] = []
         refused: dict[str, list[str]] = {}
         for request in parsed.requests:
             try:
-                found.append(self.prepare(request))
+                read.append(self._read(request))
             except TemplateProblem as problem:
                 refused.setdefault(str(problem), []).append(request.place)
         left_out = [
@@ -96,53 +100,111 @@ class Preparer:
             for reason, places in refused.items()
         ]
         return Batch(
-            requests=tuple(found),
+            requests=tuple(self._prepare(read)),
             left_out=(*parsed.left_out, *left_out),
             models=Counter(parsed.models),
         )
 
-    def prepare(self, request: LoggedRequest) -> Prepared:
-        """One request; ``TemplateProblem`` where the chat template does not take it."""
+    def _read(self, request: LoggedRequest) -> _Read:
+        """One request's pieces and tokens; ``TemplateProblem`` where the template refuses it."""
         canon = self._canoniser.apply(request)
-        sent = self._prompt(request)
-        mended = sent if canon.mended is request else self._prompt(canon.mended)
-        units = [piece.canon for piece in canon.pieces]
-        lengths = [len(piece.text) for piece in canon.pieces]
-        reading = Reading(
-            at_ns=request.at_ns,
-            raw=chain([piece.raw for piece in canon.pieces]),
-            canon=chain(units),
-            units=units,
-            kinds=[piece.kind for piece in canon.pieces],
-            where=canon.where,
-            lengths=lengths,
-            messages=[(hash_text(text), len(text)) for text in canon.messages],
-            characters=sum(lengths),
-            tokens=len(sent.ids),
-        )
-        return Prepared(
-            place=request.place,
-            at_ns=request.at_ns,
-            output_tokens=request.output_tokens,
-            session=request.session,
-            sent=sent,
-            mended=mended,
-            reading=reading,
-        )
+        sent = self._tokens(request)
+        mended = sent if canon.mended is request else self._tokens(canon.mended)
+        return _Read(request=request, canon=canon, sent=sent, mended=mended)
 
-    def _prompt(self, request: LoggedRequest) -> Prompt:
+    def _prepare(self, read: Sequence[_Read]) -> Iterator[Prepared]:
+        """Hash the blocks of all together, which is many times faster than one by one."""
         size = self._setup.block_size
-        ids = self._encoder.ids(request)
-        held = np.concatenate([ids, self._answer(request)])
-        hashes = chain_hashes_many([held], size, salts=[salt_of(request.cache_salt)])[0]
-        return Prompt(ids=ids, hashes=hashes, most=most_hits(len(ids), size))
+        told = [tokens for each in read for tokens in each.prompts]
+        hashes = iter(
+            chain_hashes_many(
+                [tokens.held for tokens in told], size, salts=[tokens.salt for tokens in told]
+            )
+        )
+        for each in read:
+            prompts = [
+                Prompt(ids=tokens.ids, hashes=next(hashes), most=most_hits(len(tokens.ids), size))
+                for tokens in each.prompts
+            ]
+            yield Prepared(
+                place=each.request.place,
+                at_ns=each.request.at_ns,
+                output_tokens=each.request.output_tokens,
+                session=each.request.session,
+                sent=prompts[0],
+                mended=prompts[-1],
+                reading=_reading(each),
+            )
+
+    def _tokens(self, request: LoggedRequest) -> _Tokens:
+        ids, answer = self._encoder.ids(request), self._answer(request)
+        held = np.concatenate([ids, answer]) if len(answer) else ids
+        return _Tokens(ids=ids, held=held, salt=salt_of(request.cache_salt))
 
     def _answer(self, request: LoggedRequest) -> Ids:
         """The answer's tokens that stay in the cache; unknown ones are like no others."""
         if request.output is not None:
             return self._encoder.encode(request.output)[:-1]
         unknown = max((request.output_tokens or 0) - 1, 0)
+        if not unknown:
+            return _NONE
         return np.full(unknown, -1 - hash_text(request.place) % (1 << 30), dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """A prompt's ids, the same with the answer's that stay, and the cache salt."""
+
+    ids: Ids
+    held: Ids
+    salt: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A request before its blocks are hashed."""
+
+    request: LoggedRequest
+    canon: Canon
+    sent: _Tokens
+    mended: _Tokens
+
+    @property
+    def prompts(self) -> tuple[_Tokens, ...]:
+        """As it was sent, and mended where that is another."""
+        return (self.sent,) if self.mended is self.sent else (self.sent, self.mended)
+
+
+_NONE: Final[Ids] = np.empty(0, dtype=np.int32)
+
+
+def _reading(read: _Read) -> Reading:
+    pieces = read.canon.pieces
+    units = [piece.canon for piece in pieces]
+    lengths = [len(piece.text) for piece in pieces]
+    return Reading(
+        at_ns=read.request.at_ns,
+        raw=chain([piece.raw for piece in pieces]),
+        canon=chain(units),
+        units=units,
+        kinds=[piece.kind for piece in pieces],
+        where=read.canon.where,
+        lengths=lengths,
+        messages=[(hash_text(text), len(text)) for text in read.canon.messages],
+        characters=sum(lengths),
+        tokens=len(read.sent.ids),
+    )
+
+
+@contextmanager
+def seldom_collected() -> Iterator[None]:
+    """What is remembered of a log is no garbage, and looking through it again and again costs."""
+    before = gc.get_threshold()
+    gc.set_threshold(_RARELY)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def prepare_log(reader: LogReader, setup: Setup) -> Iterator[Batch]:
@@ -177,6 +239,7 @@ _PREPARER: Final[list[Preparer]] = []
 def _start(setup: Setup) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a process a core is what there is to gain
     _PREPARER.append(Preparer(setup))
+    gc.set_threshold(_RARELY)
 
 
 def _work(form: str, first_line: int, data: bytes, name: str) -> Batch:
