@@ -33,7 +33,8 @@ class Reading:
     hashes of their one form alone; ``kinds`` and ``where`` are what and where they are, ``lengths``
     their characters. A piece without a kind is text that only this request need have.
     ``messages`` are hashes and characters of the messages after the examples. ``characters`` and
-    ``tokens`` are of the whole prompt.
+    ``tokens`` are of the whole prompt. ``head`` counts the pieces up to the last that others may
+    have, ``instructions`` stands for what a conversation begins with.
     """
 
     at_ns: int | None
@@ -46,6 +47,15 @@ class Reading:
     messages: Sequence[tuple[int, int]]
     characters: int
     tokens: int
+    head: int = field(init=False)
+    instructions: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Look at the pieces once, in the process that made them."""
+        stable = [at for at, kind in enumerate(self.kinds) if kind]
+        object.__setattr__(self, "head", stable[-1] + 1 if stable else 0)
+        told = [at for at in stable if self.where[at] not in _NOT_INSTRUCTIONS]
+        object.__setattr__(self, "instructions", self.canon[told[-1]] if told else 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,23 +106,25 @@ class Losses:
 
         ``index`` counts the requests.
         """
-        raw, canon = reading.raw, reading.canon
-        stable = [bool(kind) for kind in reading.kinds]
-        end = len(stable) - next(
-            (i for i, each in enumerate(reversed(stable)) if each), len(stable)
-        )
-        first = _first_new(self._raw, raw[:end])
+        end = reading.head
+        raw, canon = reading.raw[:end], reading.canon[:end]
+        first = _first_new(self._raw, raw) if end and raw[-1] not in self._raw else None
         loss = self._told_loss(reading, canon, first, mended - hits)
         cut = self._truncation(reading, hits)
         if loss is None and first is not None:
-            loss = self._changed(reading, canon[:end], first)
+            loss = self._changed(reading, canon, first)
             if loss is not None:
                 cut = None
         if loss is None:
             loss = cut
-        self._raw.update(raw[:end])
-        self._canon.update(canon[:end])
-        self._remember(reading, canon[:end], index, loss)
+        if first is not None:
+            self._raw.update(raw)
+            self._canon.update(canon)
+            self._known.update(
+                each for each, kind in zip(reading.units, reading.kinds, strict=True) if kind
+            )
+        if end:
+            self._remember(reading, canon, index, loss)
         if loss is not None and loss.kind != "changed":
             self._count(loss)
         return loss
@@ -164,7 +176,7 @@ class Losses:
         return Loss(kind="changed", where=reading.where[first], tokens=tokens)
 
     def _truncation(self, reading: Reading, hits: int) -> Loss | None:
-        kept = self._turns.add(_head(reading), reading.messages)
+        kept = self._turns.add(reading.instructions, reading.messages)
         tokens = min(self._tokens(reading, kept), reading.tokens - hits)
         if tokens < self.block_size:
             return None
@@ -178,9 +190,6 @@ class Losses:
     def _remember(
         self, reading: Reading, canon: Sequence[int], index: int, loss: Loss | None
     ) -> None:
-        if not canon:
-            return
-        self._known.update(c for c, kind in zip(reading.units, reading.kinds, strict=True) if kind)
         version = self._versions.get(canon[-1])
         if version is not None:
             version.last = index
@@ -191,15 +200,6 @@ class Losses:
                 loss=changed, parts_at=_first_new(self._paths, canon) or 0,
             )  # fmt: skip
             self._paths.update(canon)
-
-
-def _head(reading: Reading) -> int:
-    """The instructions that a conversation begins with."""
-    last = 0
-    for place, kind, canon in zip(reading.where, reading.kinds, reading.canon, strict=True):
-        if kind and place not in _NOT_INSTRUCTIONS:
-            last = canon
-    return last
 
 
 def _first_new(seen: SeenHashes | set[int], chained: Sequence[int]) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+from array import array
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -180,12 +181,12 @@ _NONE: Final[Ids] = np.empty(0, dtype=np.int32)
 
 def _reading(read: _Read) -> Reading:
     pieces = read.canon.pieces
-    units = [piece.canon for piece in pieces]
-    lengths = [len(piece.text) for piece in pieces]
+    units = array("Q", [piece.canon for piece in pieces])  # arrays cost little to hand over
+    lengths = array("L", [len(piece.text) for piece in pieces])
     return Reading(
         at_ns=read.request.at_ns,
-        raw=chain([piece.raw for piece in pieces]),
-        canon=chain(units),
+        raw=array("Q", chain([piece.raw for piece in pieces])),
+        canon=array("Q", chain(units)),
         units=units,
         kinds=[piece.kind for piece in pieces],
         where=read.canon.where,
