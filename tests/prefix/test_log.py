@@ -339,3 +339,17 @@ def test_no_line_of_json_raises_and_what_is_read_can_be_encoded(
     for request in parsed.requests:
         json.dumps([request.messages, request.prompt, request.output], ensure_ascii=False).encode()
     assert parsed.requests or parsed.left_out
+
+
+def test_requests_from_places_spread_over_a_log(tmp_path: Path) -> None:
+    rows = [json.dumps({"model": "a", "prompt": f"number {i}"}) for i in range(1000)]
+    log = tmp_path / "log.jsonl"
+    log.write_text("\n".join(rows) + "\n")
+    found = [int((r.prompt or "").split()[1]) for r in LogReader(log).spread(4, 400)]
+    assert [min(found), max(found)] == [pytest.approx(250, abs=10), pytest.approx(760, abs=10)]
+    assert found == sorted(found)
+    assert 3 * 8 <= len(found) <= 3 * 12
+    packed = tmp_path / "log.jsonl.gz"
+    packed.write_bytes(gzip.compress(log.read_bytes()))
+    assert list(LogReader(packed).spread(4)) == []
+    assert list(LogReader(log, model="b").spread(4, 400)) == []

@@ -32,6 +32,8 @@ from whet.prefix.words import CUT_SELDOM, MENDS, PROPOSALS
 from whet.prefix.work import Prepared, Setup, prepare_log, seldom_collected
 
 _SAMPLE: Final = 4_000
+_PLACES: Final = 8
+"""The first requests of a log, and the places in it from which some more are taken, to learn."""
 _EXAMPLES: Final = 3
 _AROUND: Final = 24
 _DIFFERING: Final = 12
@@ -100,6 +102,8 @@ def learn_rules(question: PromptQuestion) -> tuple[Rules, str | None]:
     """What a sample of the log teaches, and the one model that its requests are for."""
     reader = LogReader(question.log, model=question.model)
     sample = list(islice(reader, min(_SAMPLE, question.max_requests or _SAMPLE)))
+    if len(sample) == _SAMPLE and question.max_requests is None:
+        sample += reader.spread(_PLACES)  # what changes later is learnt too
     models = Counter(request.model for request in sample if request.model is not None)
     if len(models) > 1:
         told = ", ".join(f"{name} ({count})" for name, count in models.most_common())

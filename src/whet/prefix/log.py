@@ -14,6 +14,7 @@ What cannot be read is left out and counted, with its reason and the first place
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,8 +30,10 @@ from whet.core.records import LeftOut, LoggedRequest
 from whet.core.units import MIB
 from whet.prefix.log_files import (
     CHUNK_BYTES,
+    GZIP_MAGIC,
     LFS_MAGIC,
     LINES,
+    MAX_LINE_BYTES,
     blocks,
     item_chunks,
     line_chunks,
@@ -131,6 +134,22 @@ class LogReader:
             return
         for line, data in self._chunks(self.path, chunk_bytes, leave_out):
             yield self.form, line, data, self.path.name
+
+    def spread(self, places: int, size: int = MIB) -> Iterator[LoggedRequest]:
+        """Some requests from each of ``places`` places of a plain file of lines, ``size`` bytes
+        each, from the second place on; none of a folder, a document or a packed file."""
+        if self.form == FOLDER or self._chunks is not line_chunks:
+            return
+        with self.path.open("rb") as file:
+            if file.read(len(GZIP_MAGIC)) == GZIP_MAGIC:
+                return
+            total = file.seek(0, os.SEEK_END)
+            for at in range(1, places):
+                file.seek(total * at // places)
+                file.readline(MAX_LINE_BYTES)  # the rest of a line
+                data = file.read(size)
+                chunk = parse_chunk(self.form, 0, data[: data.rfind(b"\n") + 1], self.path.name)
+                yield from of_model(chunk, self.model).requests
 
     def count(self, parsed: ParsedChunk) -> None:
         """Add what a worker parsed to the counts."""

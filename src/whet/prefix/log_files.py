@@ -18,6 +18,7 @@ from whet.core.errors import UsageError
 from whet.core.units import MIB, human_bytes
 from whet.prefix.log_formats import BOM, prompt_folder_names
 
+GZIP_MAGIC: Final = b"\x1f\x8b"
 MAX_LINE_BYTES: Final = 32 * MIB
 CHUNK_BYTES: Final = MIB
 TOO_LONG: Final = f"longer than {human_bytes(MAX_LINE_BYTES)}"
@@ -154,9 +155,9 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         raise UsageError(f"{path} is neither a file nor a folder; write the log to a file first")
     try:
         with path.open("rb") as file:
-            magic = file.read(2)
+            magic = file.read(len(GZIP_MAGIC))
             file.seek(0)
-            if magic != b"\x1f\x8b":
+            if magic != GZIP_MAGIC:
                 yield file
                 return
             with gzip.GzipFile(fileobj=file) as unpacked:
