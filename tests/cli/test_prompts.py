@@ -88,6 +88,20 @@ def test_secrets_are_never_shown(whet: Whet) -> None:
     assert SECRET[:16] not in said.out + written
 
 
+def test_no_piece_of_a_secret_is_shown_wherever_prompts_part_in_it(whet: Whet) -> None:
+    rules = "Answer politely and never promise a date. " * 12
+    body = "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7" * 3
+    keys = [
+        f"sk-{body[:at]}{body[at:][::-1]}{number:02d}" for number, at in enumerate(range(6, 78, 3))
+    ]
+    log = lines("log.jsonl", [chat(f"Key {key}.\n{rules}\nWhat now?") for key in keys * 2])
+    said = whet("prompts", log, *MODEL)
+    assert said.code == 0, said.err
+    written = said.out + "".join(path.read_text() for path in Path("prompts").iterdir())
+    pieces = {key[at : at + 6] for key in keys for at in range(3, len(key) - 5)}
+    assert [piece for piece in sorted(pieces) if piece in written] == []
+
+
 def test_torn_lines_and_long_ones_are_counted_with_their_place(whet: Whet) -> None:
     log = lines("log.jsonl", [chat("one"), '{"messages": [{"role"\n', chat("two"), "\n"])
     with log.open("a") as file:
@@ -119,7 +133,7 @@ def test_a_picture_is_a_mark(whet: Whet) -> None:
         ([], (), USAGE, "is empty"),
         ([chat("a")], ("--cache-tokens", "8"), USAGE, "holds no block"),
         ([chat("a")], ("--cache-tokens", "99", "--cache-gib", "1"), USAGE, "once"),
-        ([chat("a")], ("--mooncake", "m.jsonl"), USAGE, "give both"),
+        ([{"no": "request"}], ("--mooncake", "m.jsonl"), USAGE, "give both"),
         ([chat("a")], ("--chat-template", "missing.jinja"), USAGE, "missing.jinja"),
         ([chat("a")], ("--model", "nowhere"), CheckpointError.exit_code, "nowhere"),
     ],

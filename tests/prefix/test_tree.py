@@ -111,7 +111,7 @@ def test_a_tree_that_lets_go_still_adds_up(log: list[list[int]], most: int) -> N
     assert tree._tokens == sum(len(node.ids) for _, node in nodes_of(tree))
     assert tree._nodes == sum(1 for _ in nodes_of(tree)) - 1
     check_sums(tree)
-    root = tree.record(lambda ids: None)
+    root = tree.record(lambda before, ids, after: None)
     for node in records(root):
         ends = node.requests - sum(c.requests for c in node.children) - node.other_requests
         assert ends >= 0
@@ -175,7 +175,7 @@ def test_a_very_deep_tree_is_recorded() -> None:
     tree.insert(ids, "", known=5_000)
     for end in range(4_999, 0, -1):
         tree.insert(ids[:end], "")
-    root = tree.record(lambda ids: "x", nodes=10_000, levels=10_000)
+    root = tree.record(lambda before, ids, after: "x", nodes=10_000, levels=10_000)
     depth, node = 0, root
     while node.children:
         (node,), depth = node.children, depth + 1
@@ -187,7 +187,7 @@ def test_a_record_stays_shallow_enough_to_be_written() -> None:
     ids = np.arange(1_000, dtype=np.int32)
     for end in (1_000, 1_000, *range(999, 0, -1)):
         tree.insert(ids[:end], "", known=end)
-    told = list(records(tree.record(lambda ids: None)))
+    told = list(records(tree.record(lambda before, ids, after: None)))
     assert len(told) == 49
     assert (told[-1].other_children, told[-1].other_requests) == (1, told[-1].requests - 1)
 
@@ -199,7 +199,7 @@ def test_the_largest_nodes_are_told_and_the_largest_child_is_not_lost() -> None:
     for ids in log:
         parting = tree.insert(np.array(ids, dtype=np.int32), "")
         parting.node.lost["date" if parting.depth == 2 else "id"] += 1
-    root = tree.record(lambda ids: " ".join(map(str, ids)), children=2)
+    root = tree.record(lambda before, ids, after: " ".join(map(str, ids)), children=2)
     (node,) = root.children
     assert (root.text, root.requests, root.tokens, root.cause) == ("", 12, 0, None)
     assert (node.text, node.requests, node.start, node.tokens) == ("1 2", 12, 0, 2)
@@ -216,7 +216,7 @@ def test_no_more_nodes_are_told_than_asked_for() -> None:
     tree = TokenTree()
     for i in range(50):
         tree.insert(np.array([i % 5, i], dtype=np.int32), "")
-    root = tree.record(lambda ids: None, nodes=4)
+    root = tree.record(lambda before, ids, after: None, nodes=4)
     assert sum(1 for _ in records(root)) == 4
     assert [child.requests for child in root.children] == [10, 10, 10]
     assert (root.other_children, root.other_requests) == (2, 20)
@@ -224,7 +224,7 @@ def test_no_more_nodes_are_told_than_asked_for() -> None:
 
 def test_an_empty_prompt_and_an_empty_tree() -> None:
     tree = TokenTree()
-    assert tree.record(lambda ids: None).requests == 0
+    assert tree.record(lambda before, ids, after: None).requests == 0
     parting = tree.insert(np.empty(0, dtype=np.int32), "")
     assert (parting.depth, parting.node is tree.root, parting.sibling) == (0, True, None)
-    assert tree.record(lambda ids: None).requests == 1
+    assert tree.record(lambda before, ids, after: None).requests == 1

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whet.prefix import units
+from whet.prefix.forms import json_pieces
 from whet.prefix.units import (
     chain,
     find_json,
     hash_text,
-    json_piece,
     literal,
     masked,
     slot,
@@ -193,10 +193,11 @@ def test_a_long_text_of_good_json_is_read_to_its_end() -> None:
 
 def test_keys_in_any_order_have_one_form() -> None:
     texts = ['{"b": 1, "a": {"d": 2, "c": 3}}', '{"a": {"c": 3, "d": 2}, "b": 1}']
-    one, two = (json_piece(text, json.loads(text)) for text in texts)
-    assert one.canon == two.canon
-    assert one.raw != two.raw
-    assert one.mended == two.mended == texts[1] == two.text
+    one, two = (json_pieces(text, json.loads(text)) for text in texts)
+    assert [piece.canon for piece in one] == [piece.canon for piece in two]
+    assert [piece.raw for piece in one] != [piece.raw for piece in two]
+    assert "".join(piece.mended for piece in one) == texts[1]
+    assert "".join(piece.text for piece in two) == texts[1]
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,8 @@ def analyse(
     from whet.flow.prompts import VerifyRequest, ask_prompts, read_served
     from whet.report import print_prompts, write_prompts
 
+    if mooncake is not None and workload is None:
+        raise UsageError("--mooncake is made from --workload; give both")
     served = None if run is None else read_served(run)
     question = _question(
         log=log, model=model, served_model=served_model, chat_template=chat_template,
@@ -194,8 +196,6 @@ def _write_files(
     if mended is not None:
         _write_log(mended, mended_log(question))
         yield mended
-    if workload is None and mooncake is not None:
-        raise UsageError("--mooncake is made from --workload; give both")
     if workload is not None:
         write_prefix_trace(tokenized_log(question), workload, round_to=round_to)
         yield workload

@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from whet.checkpoint import locate
 from whet.core.errors import UsageError
 from whet.core.records import (
@@ -20,7 +22,7 @@ from whet.core.records import (
     PromptAnalysis,
     Proposal,
 )
-from whet.core.redact import redact
+from whet.core.redact import starred
 from whet.prefix.anonymise import TokenizedRequest
 from whet.prefix.cache import PrefixCache
 from whet.prefix.causes import Loss, Losses
@@ -200,33 +202,40 @@ class _State:
         if len(told) >= _EXAMPLES or parting.sibling is None:
             return
         ids, at = request.sent.ids, parting.depth
+        before, rest, other = ids[:at], ids[at:], parting.sibling.ids
         told.append(
             Excerpt(
                 place=request.place,
                 other_place=parting.sibling.place,
                 token=at,
-                before=self._text(ids[max(0, at - _AROUND) : at], keep_end=True),
-                here=self._text(ids[at : at + _DIFFERING]),
-                there=self._text(parting.sibling.ids[:_DIFFERING]),
-                after=self._text(ids[at + _DIFFERING : at + _DIFFERING + _AROUND]),
+                before=self._text(before[:-_AROUND], before[-_AROUND:], rest, keep_end=True),
+                here=self._text(before, rest[:_DIFFERING], rest[_DIFFERING:]),
+                there=self._text(before, other[:_DIFFERING], other[_DIFFERING:]),
+                after=self._text(
+                    ids[: at + _DIFFERING], rest[_DIFFERING:][:_AROUND],
+                    rest[_DIFFERING + _AROUND :],
+                ),
             )
-        )
+        )  # fmt: skip
         if loss.kind not in self.shown and not self.question.redacted:
-            before, after = (
-                redact(self.encoder.decode(prompt.ids)) for prompt in (request.sent, request.mended)
-            )
-            self.shown[loss.kind] = (request.place, before, after)
+            texts = (self.encoder.decode(p.ids) for p in (request.sent, request.mended))
+            first, second = map(starred, texts)
+            self.shown[loss.kind] = (request.place, first, second)
 
-    def _text(self, ids: Ids, *, keep_end: bool = False) -> str | None:
+    def _text(self, before: Ids, ids: Ids, after: Ids, *, keep_end: bool = False) -> str | None:
+        """The text of ``ids``, without secrets, those that it is only a piece of included."""
         if self.question.redacted:
             return None
-        text = redact(self.encoder.decode(ids))
+        start, own = self.encoder.decode(before), self.encoder.decode(ids)
+        whole = starred(start + own + self.encoder.decode(after))
+        text = whole[len(start) : len(start) + len(own)]
         if len(text) <= _LONGEST:
             return text
         return "…" + text[1 - _LONGEST :] if keep_end else text[: _LONGEST - 1] + "…"
 
-    def _node_text(self, ids: Ids) -> str | None:
-        return self._text(ids[:_NODE_TOKENS])
+    def _node_text(self, before: Ids, ids: Ids, after: Ids) -> str | None:
+        rest = np.concatenate([ids[_NODE_TOKENS:], after])
+        return self._text(before, ids[:_NODE_TOKENS], rest)
 
     def _causes(self) -> tuple[Cause, ...]:
         found = [

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Final
 
-from whet.core.redact import redact, secret_values
+from whet.core.redact import SECRET, redact, starred
 from whet.prefix.lock import (
     Prompt,
     Runs,
@@ -61,14 +61,6 @@ _WHITE: Final = (
     ("WHET022", re.compile(r"^(?: +\t|\t+ )[ \t]*", re.M), "tabs and spaces indent one line"),
 )
 _WHITE_RULES: Final = ("WHET026", *(rule for rule, _form, _words in _WHITE))
-# In JSON a line end is written \n, whose n must not hide the word's beginning.
-_SECRET: Final = re.compile(
-    r"(?:(?<!\w)|(?<=\\[nrt]))(?:sk-(?=[\w-]*\d)[\w-]{8,}|sk-[\w-]{20,}|hf_[A-Za-z0-9]{8,}"
-    r"|(?:AKIA|ASIA)[0-9A-Z]{16}\b|(?:gh[pousr]_|github_pat_|glpat-|xox[abprs]-)[\w-]{10,}"
-    r"|AIza[\w-]{35}|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]*"
-    r"|Bearer\s+(?=[^\s\d]*\d)[\w.~+/=-]{8,})"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:(?!-----END)[\s\S]){0,10000}(?:-----END [A-Z ]*-----)?"
-)
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _IGNORE: Final = re.compile(
     r"whet:\s*ignore(?P<whole>-file)?(?:\s*\[(?P<listed>[^\]\n]*)\]"
@@ -176,8 +168,8 @@ class _Teller:
         self._raw, self._path, self._options = raw, path, options
         self._starts = [0, *(match.end() for match in _LINE_END.finditer(raw))]
         self._ignored = _ignored_lines(raw, self._starts)
-        self._masked = _mask(raw)
-        self.secrets = [match.span() for match in _SECRET.finditer(raw)]
+        self._masked = starred(raw)
+        self.secrets = [match.span() for match in SECRET.finditer(raw)]
         self._found: list[tuple[Finding, tuple[int, int] | None]] = []
 
     def tell(self, rule: str, span: tuple[int, int], words: str, *, excerpt: bool = True) -> None:
@@ -235,14 +227,6 @@ class _Teller:
         shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
         shown = redact(shown)
         return shown if len(shown) <= _EXCERPT else shown[: _EXCERPT - 1] + "…"
-
-
-def _mask(text: str) -> str:
-    """``text`` with every secret as stars, of the same length."""
-    text = _SECRET.sub(lambda match: "*" * len(match.group()), text)
-    for value in secret_values():
-        text = text.replace(value, "*" * len(value))
-    return text
 
 
 def _mend(rule: str) -> str:
@@ -314,7 +298,7 @@ def _check_spans(prompt: Prompt, options: LintOptions) -> Iterator[_Told]:
         pieces.append("\x1f" * (start - at) + sent.text[start : start + length])
         at = start + length
     ends, total = options.tokenize(prompt.literal), len(prompt.literal)
-    text = _LONG.sub(lambda match: "\x1f" * len(match.group()), _mask("".join(pieces)))
+    text = _LONG.sub(lambda match: "\x1f" * len(match.group()), starred("".join(pieces)))
     for span in find_spans(text):
         weak = _WEAK.fullmatch(sent.text, span.start, span.end) is not None
         place = runs.at(span.start)

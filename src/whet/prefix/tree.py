@@ -21,6 +21,11 @@ from whet.core.records import PrefixNode
 
 Ids = NDArray[np.int32]
 
+TextOf = Callable[[Ids, Ids, Ids], str | None]
+"""The text shown of a node, from the tokens before it, its own, and some that follow."""
+
+_BEFORE: Final = 256
+"""Tokens before a node by which a secret that it begins in is known."""
 _STUB: Final = 48
 """Tokens kept of a branch that one request took."""
 _MOST_SINGLES: Final = 64
@@ -106,7 +111,7 @@ class TokenTree:
 
     def record(
         self,
-        text_of: Callable[[Ids], str | None],
+        text_of: TextOf,
         *,
         children: int = 8,
         nodes: int = 400,
@@ -114,7 +119,8 @@ class TokenTree:
     ) -> PrefixNode:
         """The largest ``nodes`` as a record, at most ``children`` of one and ``levels`` deep.
 
-        ``text_of`` gives the text that is shown of a node.
+        ``text_of`` gives the text that is shown of a node, by the tokens before it, its own and a
+        child's.
         """
         return _record(self.root, _shown(self.root, children, nodes, levels), text_of)
 
@@ -231,23 +237,24 @@ def _shown(root: Node, children: int, nodes: int, levels: int) -> dict[int, list
     return found
 
 
-def _record(
-    root: Node, shown: dict[int, list[Node]], text_of: Callable[[Ids], str | None]
-) -> PrefixNode:
+def _record(root: Node, shown: dict[int, list[Node]], text_of: TextOf) -> PrefixNode:
     """The record of a tree, made from the leaves up."""
-    order = [(root, 0)]
-    for node, start in order:
-        order += [(child, start + node.length) for child in shown.get(id(node), ())]
+    order = [(root, 0, root.ids)]
+    for node, start, before in order:
+        upto = np.concatenate([before, node.ids])[-_BEFORE:]
+        order += [(child, start + node.length, upto) for child in shown.get(id(node), ())]
     made: dict[int, PrefixNode] = {}
-    for node, start in reversed(order):
+    for node, start, before in reversed(order):
         told = shown.get(id(node), [])
         kind = node.lost.most_common(1)[0][0] if node.lost else None
         rest = sum(each.count for each in node.children.values()) - sum(c.count for c in told)
+        child = next(iter(node.children.values()), None)
+        after = node.ids[:0] if child is None else child.ids
         made[id(node)] = PrefixNode(
             start=start,
             tokens=node.length,
             requests=node.count,
-            text=text_of(node.ids),
+            text=text_of(before, node.ids, after),
             children=tuple(
                 replace(made.pop(id(child)), cause=kind if i else None)  # the largest is not lost
                 for i, child in enumerate(told)

@@ -157,17 +157,6 @@ def _is_deep(value: Any) -> bool:
     return True
 
 
-def json_piece(text: str, value: Any) -> Piece:
-    """A JSON value, whose keys may stand in any order."""
-    return Piece(
-        raw=hash_text(text),
-        canon=hash_text(masked(json.dumps(value, sort_keys=True, ensure_ascii=False))),
-        kind="json",
-        text=text,
-        mended=sorted_json(text, value),
-    )
-
-
 def sorted_json(text: str, value: Any) -> str:
     """``value`` with its keys sorted, laid out as ``text`` is."""
     indent = 2 if "\n" in text else None
