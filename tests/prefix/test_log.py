@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.prefix.log_stage import counts, line, prompts, write
 from whet.core.errors import UsageError
-from whet.core.records import LeftOut
 from whet.prefix.log import (
     FOLDER,
     OPENAI,
@@ -24,24 +24,6 @@ from whet.prefix.log import (
     parse_chunk,
     read_log,
 )
-
-
-def line(text: str, **fields: Any) -> bytes:
-    return json.dumps({"prompt": text, **fields}).encode() + b"\n"
-
-
-def write(folder: Path, data: bytes | str, name: str = "log.jsonl") -> Path:
-    path = folder / name
-    path.write_bytes(data if isinstance(data, bytes) else data.encode())
-    return path
-
-
-def prompts(path: Path, **options: Any) -> list[str | None]:
-    return [request.prompt for request in LogReader(path, **options)]
-
-
-def counts(left_out: tuple[LeftOut, ...]) -> dict[str, tuple[int, str]]:
-    return {one.reason: (one.count, one.first) for one in left_out}
 
 
 def span(text: str) -> dict[str, Any]:

@@ -7,33 +7,14 @@ import json
 import tracemalloc
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.prefix.log_stage import counts, line, prompts, write
 from whet.core.errors import UsageError
-from whet.core.records import LeftOut
 from whet.prefix import log_files
 from whet.prefix.log import OPENAI, LogReader, parse_chunk
 from whet.prefix.log_files import item_chunks, line_chunks
-
-
-def line(text: str, **fields: Any) -> bytes:
-    return json.dumps({"prompt": text, **fields}).encode() + b"\n"
-
-
-def write(folder: Path, data: bytes | str, name: str = "log.jsonl") -> Path:
-    path = folder / name
-    path.write_bytes(data if isinstance(data, bytes) else data.encode())
-    return path
-
-
-def prompts(path: Path, **options: Any) -> list[str | None]:
-    return [request.prompt for request in LogReader(path, **options)]
-
-
-def counts(left_out: tuple[LeftOut, ...]) -> dict[str, tuple[int, str]]:
-    return {one.reason: (one.count, one.first) for one in left_out}
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 7, 16, 40, 1000])
