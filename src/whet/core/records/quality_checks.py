@@ -1,0 +1,191 @@
+"""What the quality gate looked at beside perplexity and task scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from whet.core.records.quality import DocumentDistance
+from whet.core.records.summary import Estimate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServedDistances:
+    """How far a served variant's predictions are from the baseline's, as both servers said them.
+
+    Servers hand out the ``top_k`` likeliest tokens a position, not all: ``kl`` and ``kl_p99`` are
+    KL(baseline ‖ variant) in nats over those tokens that both named and one bucket for the rest,
+    which is never more than the KL over the vocabulary (data-processing inequality; Cover and
+    Thomas, section 2.8). ``covered`` is the baseline's mean probability of the tokens compared.
+    ``flips`` is the share of positions whose likeliest token differs. Intervals resample documents.
+    """
+
+    kl: Estimate
+    kl_p99: Estimate
+    flips: Estimate
+    top_k: int
+    covered: float
+    documents: tuple[DocumentDistance, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Divergence:
+    """Where one greedy continuation left the baseline's; ``at`` is None where it never did.
+
+    ``margin`` is the baseline's log-probability of its own token less that of its runner-up at the
+    first differing position, in nats: near 0 is a tie that rounding decides.
+    """
+
+    id: str
+    tokens: int
+    at: int | None
+    margin: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GreedyParity:
+    """Greedy continuations of the same prompts against the plain server's.
+
+    ``same`` of ``prompts`` are equal to the end; ``aa_same`` is the same count for the plain server
+    against itself, None where it was not asked twice. ``common`` is the mean share of tokens before
+    the first difference. ``p_value`` is McNemar's exact test of the one against the other.
+    """
+
+    prompts: int
+    same: int
+    aa_same: int | None
+    common: Estimate
+    p_value: float | None
+    divergences: tuple[Divergence, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TwoSample:
+    """Whether sampled continuations come from one distribution (MMD, arXiv 2410.20247).
+
+    ``statistic`` is the unbiased squared MMD with the Hamming kernel over token positions, averaged
+    over prompts; ``p_value`` by permutation within prompts. ``samples`` is a side and prompt.
+    """
+
+    prompts: int
+    samples: int
+    temperature: float
+    statistic: float
+    p_value: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LosslessCheck:
+    """Whether speculation changes no answer. ``verdict`` is pass, fail or unknown.
+
+    ``acceptance_rate`` is accepted ÷ drafted tokens while the check asked, from the engine's
+    counters; None where the server exports none.
+    """
+
+    parity: GreedyParity | None
+    sampling: TwoSample | None
+    acceptance_rate: float | None
+    drafted: int | None
+    verdict: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StructuredScore:
+    """One task answered free and under a constraint (a JSON schema that the engine enforces).
+
+    ``valid`` counts answers that fit the schema, ``right`` those that are right as well.
+    ``p_value`` is McNemar's exact test of right answers, constrained against free. ``missing`` says
+    why the constrained side was not measured.
+    """
+
+    task: str
+    n: int
+    free_valid: int
+    free_right: int
+    valid: int | None
+    right: int | None
+    lost: int | None
+    gained: int | None
+    p_value: float | None
+    missing: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DegenerateTraffic:
+    """Degenerate text among a variant's timed answers, by kind, and against the baseline's.
+
+    ``found`` maps a kind (``empty``, ``one mark``, ``loop``, ``unreadable``, ``language``) to how
+    many of ``answers`` show it. ``baseline_share`` is the baseline's share of degenerate answers;
+    ``p_value`` Fisher's exact test, one-sided (more than the baseline). ``examples`` are answers
+    cut to a few hundred characters.
+    """
+
+    variant: str
+    answers: int
+    found: tuple[tuple[str, int], ...]
+    baseline_share: float | None
+    p_value: float | None
+    examples: tuple[str, ...]
+    verdict: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GoldenToken:
+    """One of a probe's likeliest next tokens: its log-probability over the repetitions, in nats."""
+
+    token_id: int
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GoldenProbe:
+    """A prompt as token ids and what the server said of the one token that follows it."""
+
+    id: str
+    prompt: tuple[int, ...]
+    tokens: tuple[GoldenToken, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GoldenProbes:
+    """What a later monitor holds a deployment to: one output token a probe (arXiv 2512.03816).
+
+    ``draws`` holds, a repetition, each probe's log-probability of its own likeliest token: the
+    reference sample of a permutation test. ``model_sha256`` is of the checkpoint served, where
+    known.
+    """
+
+    variant: str
+    engine_version: str | None
+    model_sha256: str | None
+    taken_at: str
+    repetitions: int
+    probes: tuple[GoldenProbe, ...]
+    draws: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NextScheme:
+    """What to try where a variant's bits fail the gate, cheapest first; ``why`` in one sentence."""
+
+    variant: str
+    failed: str
+    scheme: str
+    method: str
+    why: str
+    recipe: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServedIdentity:
+    """Whether the server reads and writes tokens as the baseline's tokenizer does.
+
+    ``checked`` ids were written back as text and texts read as ids; ``problems`` says in words what
+    differs, most telling first; ``missing`` why nothing could be asked.
+    """
+
+    checked: int
+    problems: tuple[str, ...]
+    missing: str | None = None
