@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from whet.prefix.causes import Losses, Reading
 from whet.prefix.turns import Turns
 from whet.prefix.units import chain
@@ -10,8 +12,9 @@ from whet.prefix.units import chain
 def reading(raw: list[int], canon: list[int], kinds: list[str], at_ns: int = 0) -> Reading:
     """Each piece of 100 characters, 25 tokens."""
     return Reading(
-        at_ns=at_ns, raw=chain(raw), canon=chain(canon), units=canon, kinds=kinds,
-        where=["the system message"] * len(raw), lengths=[100] * len(raw), messages=(),
+        at_ns=at_ns, raw=array("Q", chain(raw)), canon=array("Q", chain(canon)),
+        units=array("Q", canon), kinds=tuple(kinds), where=("the system message",) * len(raw),
+        lengths=array("Q", [100] * len(raw)), messages=(),
         characters=100 * len(raw), tokens=25 * len(raw),
     )  # fmt: skip
 

@@ -43,8 +43,8 @@ from whet.plan import Demand, plan_memory
 from whet.prefix.analyse import PromptQuestion, analyse
 from whet.prefix.blocks import chain_hashes, most_hits
 from whet.prefix.cache import PrefixCache
+from whet.prefix.prepared import Prepared
 from whet.prefix.render import Ids
-from whet.prefix.work import Prepared
 
 _AGREES: Final = 0.01
 _CPU_POOL_GIB: Final = "2"

@@ -28,10 +28,11 @@ from whet.prefix.cache import PrefixCache
 from whet.prefix.causes import Loss, Losses
 from whet.prefix.learn import Rules, learn
 from whet.prefix.log import LogReader
+from whet.prefix.prepared import Prepared
 from whet.prefix.render import Ids, PromptEncoder, load_encoder
 from whet.prefix.tree import Parting, TokenTree
 from whet.prefix.words import CUT_SELDOM, MENDS, PROPOSALS
-from whet.prefix.work import Prepared, Setup, prepare_log, seldom_collected
+from whet.prefix.work import Setup, prepare_log, seldom_collected
 
 _SAMPLE: Final = 4_000
 _PLACES: Final = 8

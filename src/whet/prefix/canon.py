@@ -29,8 +29,9 @@ from whet.prefix.learn import (
     unit_hash,
 )
 from whet.prefix.parts import Parts, message_text, split_parts
-from whet.prefix.settle import Unit, as_it_is, keep_last, left
-from whet.prefix.slots import after_unit, find_frame, frame
+from whet.prefix.settle import INSTRUCTIONS, Unit, as_it_is, keep_last, left, up_to_unique
+from whet.prefix.slots import LEAST_AFTER, after_unit, find_frame, frame
+from whet.prefix.told import Told
 from whet.prefix.units import Piece, hash_text, slot, split_slots, tidy
 
 EXAMPLES: Final = "the examples"
@@ -44,14 +45,18 @@ _MOST_CACHED: Final = 50_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Canon:
-    """``pieces`` of the request in the order that a cache sees them, each with ``where`` it stands,
-    and ``mended``: the request in that form, the same object where nothing had to be done.
+    """``told`` are the pieces of the request in the order that a cache sees them, place by place,
+    and ``mended`` is the request in that form, the same object where nothing had to be done.
     ``messages`` are the texts after the head and the examples."""
 
-    pieces: tuple[Piece, ...]
-    where: tuple[str, ...]
+    told: tuple[Told, ...]
     messages: tuple[str, ...]
     mended: LoggedRequest
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """All of them."""
+        return tuple(piece for told in self.told for piece in told.pieces)
 
 
 class Canoniser:
@@ -64,53 +69,72 @@ class Canoniser:
         self._tools_first = tools_first
         self._units: dict[tuple[str, bool], Unit] = {}
         self._messages: dict[tuple[str, str], list[Unit]] = {}
+        self._settled: dict[tuple[str, str, int], tuple[list[Unit], int]] = {}
+        self._told: dict[tuple[str, str, int, bool], tuple[Told, bool]] = {}
 
     def apply(self, request: LoggedRequest) -> Canon:
         """The pieces of ``request`` and the mended one."""
         parts = split_parts(request)
-        messages = request.messages or ()
-        units = [
-            (role, self._read(role, text))
-            if at >= len(messages) or not _has_media(messages[at])
-            else (role, [left(Unit(text, 0, ()))])
-            for at, (role, text) in enumerate(parts.head)
-        ]
-        said = 0 if self._tools_first or not parts.tools else len(str(parts.tools))
-        told = [(role, self._in_order(row)) for role, row in keep_last(units, said)]
-        head = [
-            (piece, place)
-            for role, row in told
-            for place in (place_of(role),)
-            for piece in _with_role(role, row)
-        ]
-        tools = [(piece, TOOLS_PLACE) for piece in self._tools.pieces(parts.tools)]
+        head = self._head(request, parts)
+        tools = _told(TOOLS_PLACE, self._tools.pieces(parts.tools))
         examples = self._examples(parts)
-        pairs = [(piece, EXAMPLES) for piece in self._pairs_in_order(parts, examples)]
-        rest = [(piece, LAST_MESSAGES) for piece in _rest(parts)]
-        first, second = (tools, head) if self._tools_first else (head, tools)
-        row = (*first, *second, *pairs, *rest)
-        same = all(piece.raw == piece.canon and not piece.moved for piece, _ in row)
+        pairs = _told(EXAMPLES, list(self._pairs_in_order(parts, examples)))
+        rest = _told(LAST_MESSAGES, list(_rest(parts)))
+        first, second = ([tools], head) if self._tools_first else (head, [tools])
+        told = tuple(each for each in (*first, *second, pairs, rest) if each.pieces)
         turns = [text for pair in parts.pairs[len(examples) :] for _, text in pair]
-        same_tools = all(piece.raw == piece.canon for piece, _ in tools)
         return Canon(
-            pieces=tuple(piece for piece, _ in row),
-            where=tuple(where for _, where in row),
+            told=told,
             messages=(*turns, *(text for _, text in parts.rest)),
             mended=request
-            if same
+            if all(each.same for each in told)
             else _mend(
-                request if same_tools else replace(request, tools=mended_tools(parts.tools)),
-                told,
+                request if tools.same else replace(request, tools=mended_tools(parts.tools)),
+                head,
                 examples,
             ),
         )
+
+    def _head(self, request: LoggedRequest, parts: Parts) -> list[Told]:
+        """The messages of the head. What a message is told as hangs on it, and on how much stable
+        text is behind it and whether a question is before it: the same is worked out once."""
+        for memory in (self._messages, self._settled, self._told):
+            if len(memory) >= _MOST_MESSAGES:
+                memory.clear()
+        messages = request.messages or ()
+        tools = 0 if self._tools_first or not parts.tools else len(str(parts.tools))
+        rows: list[tuple[str, str, list[Unit], int]] = []
+        after = 0
+        for at, (role, text) in reversed([*enumerate(parts.head)]):
+            if role in INSTRUCTIONS:
+                after, tools = min(after + tools, LEAST_AFTER), 0
+            media = at < len(messages) and _has_media(messages[at])
+            found = None if media else self._settled.get((role, text, after))
+            if found is None:
+                units = [left(Unit(text, 0, ()))] if media else self._read(role, text)
+                found = keep_last(role, units, after)
+                if not media:
+                    self._settled[role, text, after] = found
+            rows.append((role, text, found[0], -1 if media else after))
+            after = found[1]
+        told: list[Told] = []
+        reached = False
+        for role, text, units, behind in reversed(rows):
+            key = (role, text, behind, reached)
+            known = self._told.get(key)
+            if known is None:
+                row, reached = up_to_unique(role, units, reached=reached)
+                best = self._in_order(row)
+                pieces = [_role(role), *_pieces(best)]
+                known = self._told[key] = (Told(place_of(role), pieces, best), reached)
+            told.append(known[0])
+            reached = known[1]
+        return told
 
     def _read(self, role: str, text: str) -> list[Unit]:
         """The units of a message; the same message is looked at once."""
         found = self._messages.get((role, text))
         if found is None:
-            if len(self._messages) >= _MOST_MESSAGES:
-                self._messages.clear()
             found = self._messages[role, text] = self._look(role, text)
         return found
 
@@ -231,6 +255,13 @@ class Canoniser:
             yield Piece(pair_hash(pair), pair_hash(pair), "", _said(pair), _said(pair))
 
 
+def _told(where: str, pieces: Sequence[Piece]) -> Told:
+    return Told(where, pieces) if pieces else _NOTHING
+
+
+_NOTHING: Final = Told("", ())
+
+
 def _literal(text: str, form: str | None = None) -> Piece:
     """Text that should be the same in every request, in the white space of ``form``."""
     mended = tidy(text) if form is None else form
@@ -249,11 +280,6 @@ def _slots(text: str) -> list[Piece]:
 def place_of(role: str) -> str:
     """What a report calls a message of a role."""
     return {"prompt": "the prompt", "user": "the user's message"}.get(role, f"the {role} message")
-
-
-def _with_role(role: str, units: Sequence[Unit]) -> Iterator[Piece]:
-    yield _role(role)
-    yield from _pieces(units)
 
 
 def _role(role: str) -> Piece:
@@ -287,15 +313,13 @@ def _stand_in(sent: Sequence[Unit], best: Sequence[Unit]) -> Unit:
     return Unit(text, sent[0].known, (Piece(raw, canon, "order", text, body),))
 
 
-def _mend(
-    request: LoggedRequest, head: Sequence[tuple[str, Sequence[Unit]]], examples: Sequence[int]
-) -> LoggedRequest:
+def _mend(request: LoggedRequest, head: Sequence[Told], examples: Sequence[int]) -> LoggedRequest:
     """``request`` in its one form; what was moved stands at the end of the last message."""
     moved: list[str] = []
-    texts = [_join(units, moved) for _, units in head]
-    told = "\n".join(moved)
+    texts = [told.join(moved) for told in head]
+    more = "\n".join(moved)
     if request.messages is None:
-        return replace(request, prompt=texts[0] + (f"\n\n{told}" if told else ""))
+        return replace(request, prompt=texts[0] + (f"\n\n{more}" if more else ""))
     messages = list(request.messages)
     for at, text in enumerate(texts):
         if text != message_text(messages[at]):
@@ -306,24 +330,9 @@ def _mend(
         for at in examples
         for message in request.messages[start + 2 * at : start + 2 * at + 2]
     ]
-    if told:
-        messages[-1] = _with_more(messages[-1], told)
+    if more:
+        messages[-1] = _with_more(messages[-1], more)
     return replace(request, messages=tuple(messages))
-
-
-def _join(units: Sequence[Unit], moved: list[str]) -> str:
-    """The text of a message, each slot a mark; what stood there is added to ``moved``."""
-    row = []
-    for unit in units:
-        for piece in unit.pieces:
-            text = piece.mended if piece.kind else piece.text
-            if piece.moved:
-                tail = "\n" * piece.text[len(piece.text.rstrip()) :].count("\n")
-                mark = f"[{piece.kind} {len(moved) + 1}]"
-                moved.append(f"{mark}: {piece.text.strip()}")
-                text = mark + tail
-            row.append(text)
-    return "".join(row)
 
 
 def _with_text(message: Mapping[str, Any], text: str) -> Mapping[str, Any]:

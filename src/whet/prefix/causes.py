@@ -8,9 +8,11 @@ found and the sent one did not.
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from whet.prefix.canon import EXAMPLES, LAST_MESSAGES, place_of
@@ -38,12 +40,12 @@ class Reading:
     """
 
     at_ns: int | None
-    raw: Sequence[int]
-    canon: Sequence[int]
-    units: Sequence[int]
-    kinds: Sequence[str]
-    where: Sequence[str]
-    lengths: Sequence[int]
+    raw: array[int]
+    canon: array[int]
+    units: array[int]
+    kinds: tuple[str, ...]
+    where: tuple[str, ...]
+    lengths: array[int]
     messages: Sequence[tuple[int, int]]
     characters: int
     tokens: int
@@ -51,11 +53,19 @@ class Reading:
     instructions: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Look at the pieces once, in the process that made them."""
-        stable = [at for at, kind in enumerate(self.kinds) if kind]
-        object.__setattr__(self, "head", stable[-1] + 1 if stable else 0)
-        told = [at for at in stable if self.where[at] not in _NOT_INSTRUCTIONS]
-        object.__setattr__(self, "instructions", self.canon[told[-1]] if told else 0)
+        """Look at what the pieces are."""
+        head, told = _ends(self.kinds, self.where)
+        object.__setattr__(self, "head", head)
+        object.__setattr__(self, "instructions", self.canon[told - 1] if told else 0)
+
+
+@lru_cache(maxsize=4096)
+def _ends(kinds: tuple[str, ...], where: tuple[str, ...]) -> tuple[int, int]:
+    """How many pieces there are up to the last that others may have, and to the last of them
+    among the instructions. Most requests of a log are of few forms."""
+    stable = [at for at, kind in enumerate(kinds) if kind]
+    told = [at for at in stable if where[at] not in _NOT_INSTRUCTIONS]
+    return stable[-1] + 1 if stable else 0, told[-1] + 1 if told else 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -46,6 +46,7 @@ class ChatTemplate:
     def __init__(self, tokenizer: Any, own: str | None = None) -> None:
         """``own`` replaces the tokenizer's. Raises ``UsageError`` for one with a fault in it."""
         self._tokenizer, self._own = tokenizer, own
+        self._compiled: dict[bool, tuple[Any, dict[str, Any]]] = {}
         told = own or tokenizer.chat_template or ""
         self._source = "\n".join(told.values()) if isinstance(told, dict) else str(told)
         self._walks = _LOOP.search(self._source) is not None
@@ -66,15 +67,14 @@ class ChatTemplate:
             messages = _as_system(messages)
         now = {"strftime_now": partial(_at, request.at_ns)} if self._dated else {}
         try:
-            return str(
-                self._tokenizer.apply_chat_template(
-                    messages,
-                    tools=[_tool(tool) for tool in request.tools] or None,
-                    chat_template=self._own,
-                    tokenize=False,
-                    add_generation_prompt=True,
+            return self._rendered(
+                {
+                    "messages": messages,
+                    "tools": [_tool(tool) for tool in request.tools] or None,
+                    "documents": None,
+                    "add_generation_prompt": True,
                     **now,
-                )
+                }
             )
         except TemplateError as error:
             # The template's own words are told, if no part of the messages is among them.
@@ -83,6 +83,21 @@ class ChatTemplate:
             raise TemplateProblem(told) from error
         except _FAULTS as error:
             raise TemplateProblem(_REFUSED) from error
+
+    def _rendered(self, told: dict[str, Any]) -> str:
+        """What ``apply_chat_template`` gives, without what it looks at anew for each request: it
+        takes half the time of a short prompt."""
+        with_tools = told["tools"] is not None
+        if with_tools not in self._compiled:
+            from transformers.utils.chat_template_utils import _compile_jinja_template
+
+            source = self._tokenizer.get_chat_template(self._own, told["tools"])
+            template = _compile_jinja_template(source)
+            known = {**template.globals, **self._tokenizer.special_tokens_map}
+            self._compiled[with_tools] = (template, known)
+        template, known = self._compiled[with_tools]
+        context = template.new_context({**known, **told}, shared=True)
+        return "".join(template.root_render_func(context))
 
     def tools_first(self) -> bool:
         """Whether the template puts tools before the system prompt."""

@@ -18,7 +18,15 @@ from whet.core.records import LoggedRequest
 from whet.prefix.forms import find_whole_json, tools_texts
 from whet.prefix.parts import Parts, split_parts
 from whet.prefix.slots import Frame, count_units, find_frame, find_slots, frame
-from whet.prefix.units import find_json, hash_text, masked, split_slots, split_units, tidy
+from whet.prefix.units import (
+    find_json,
+    hash_text,
+    masked,
+    split_after,
+    split_slots,
+    split_units,
+    tidy,
+)
 
 _LEAST_REQUESTS: Final = 4
 _MOST_REQUESTS: Final = 20
@@ -28,7 +36,7 @@ _MOST_IN_ORDER: Final = 64
 _SHORT: Final = 64
 _LONG: Final = 400
 """Characters of a unit above which its sentences are units of their own."""
-_SENTENCE: Final = re.compile(r"(?<=[.!?])(?= [A-Z\[])")
+_SENTENCE: Final = re.compile(r"[.!?](?= [A-Z\[])")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +116,7 @@ def _lines(text: str) -> list[str]:
     return [
         part
         for unit in split_units(text)
-        for part in (_SENTENCE.split(unit) if len(unit) > _LONG else (unit,))
+        for part in (split_after(_SENTENCE, unit) if len(unit) > _LONG else (unit,))
     ]
 
 

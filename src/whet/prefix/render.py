@@ -7,6 +7,7 @@ as they come; a way of cutting for which it does not hold is given up for the ne
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ _ENTRY: Final = 200
 _MOST_ID: Final = 2**31 - 1
 
 _SPACE: Final = re.compile(r" (?=\S)")
+_MARK: Final = "\0"
 # Where lines end for a tokenizer's words: Llama's and Qwen's take all line ends together, GPT-2's
 # leave the last one for itself. None: what stands between special tokens is not cut at all.
 _LINES: Final = (re.compile(r"(?<=\n)(?=\S)"), re.compile(r"(?=\n\S)"), None)
@@ -228,23 +230,31 @@ def _words(text: str, line: re.Pattern[str] | None) -> list[str]:
         return [text]
     words: list[str] = []
     for each in line.split(text) if "\n" in text else (text,):
-        first, *others = _SPACE.split(each) if "  " in each else each.split(" ")
-        if first:
-            words.append(first)
-        words += [f" {word}" for word in others]
-    return words
+        if "  " in each or _MARK in each:
+            first, *others = _SPACE.split(each)
+            words += [first, *(f" {word}" for word in others)]
+        else:  # each blank begins a word: twice as fast as to join it to each
+            words += each.replace(" ", _MARK + " ").split(_MARK)
+    return [word for word in words if word] if "" in words else words
 
 
 def _special_pattern(added: Sequence[Any]) -> re.Pattern[str] | None:
     """Matches a special token, the longest first, with the white space that it takes in."""
-    told = [
+    told = sorted((token for token in added if token.content), key=lambda each: -len(each.content))
+    if not told:
+        return None
+    if not any(token.lstrip or token.rstrip for token in told):
+        # A text is searched several times faster for what they all begin with.
+        start = os.path.commonprefix([token.content for token in told])  # noqa: RUF071
+        rest = "|".join(re.escape(token.content[len(start) :]) for token in told)
+        return re.compile(f"({re.escape(start)}(?:{rest}))")
+    row = [
         (r"\s*" if token.lstrip else "")
         + re.escape(token.content)
         + (r"\s*" if token.rstrip else "")
-        for token in sorted(added, key=lambda token: -len(token.content))
-        if token.content
+        for token in told
     ]
-    return re.compile("(" + "|".join(told) + ")") if told else None
+    return re.compile("(" + "|".join(row) + ")")
 
 
 def _with_specials(added: Sequence[str]) -> Iterator[str]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from whet.prefix.slots import LEAST_AFTER
 from whet.prefix.units import Piece, hash_text
 
-_INSTRUCTIONS: Final = frozenset({"system", "developer"})
-
-Message = tuple[str, Sequence["Unit"]]
+INSTRUCTIONS: Final = frozenset({"system", "developer"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,38 +50,33 @@ def left(unit: Unit) -> Unit:
     return Unit(unit.text, 0, (as_it_is(unit.text),))
 
 
-def keep_last(rows: Sequence[Message], tools: int) -> list[Message]:
+def keep_last(role: str, units: Sequence[Unit], after: int) -> tuple[list[Unit], int]:
     """Slots with too little stable text after them stay where they are: nothing would be won.
 
-    ``tools`` are the characters of tools that the chat template puts after the instructions.
+    ``after`` are the characters of stable text behind the message; with the units those behind
+    what is before it are returned, as many as matter.
     """
-    after = 0
-    kept: list[Message] = []
-    for role, units in reversed(rows):
-        if role in _INSTRUCTIONS:
-            after, tools = after + tools, 0
-        row: list[Unit] = []
-        for unit in reversed(units):
-            settled = unit if after >= LEAST_AFTER else _settle(unit, after)
-            row.append(settled)
-            stays = unit.unique or settled.moved < unit.moved
-            after = 0 if stays and role not in _INSTRUCTIONS else after + unit.stable
-        kept.append((role, row[::-1]))
-    return list(_up_to_unique(kept[::-1]))
+    row: list[Unit] = []
+    for unit in reversed(units):
+        settled = unit if after >= LEAST_AFTER else _settle(unit, after)
+        row.append(settled)
+        stays = unit.unique or settled.moved < unit.moved
+        after = 0 if stays and role not in INSTRUCTIONS else after + unit.stable
+    return row[::-1], min(after, LEAST_AFTER)
 
 
-def _up_to_unique(rows: Sequence[Message]) -> Iterator[Message]:
-    """What stands after a question that stays where it is can be shared by none, and stays too."""
-    reached = False
-    for role, units in rows:
-        if role in _INSTRUCTIONS and not reached:
-            yield role, units
-            continue
-        row = []
-        for unit in units:
-            row.append(left(unit) if reached else unit)
-            reached = reached or (unit.unique and role not in _INSTRUCTIONS)
-        yield role, row
+def up_to_unique(role: str, units: Sequence[Unit], *, reached: bool) -> tuple[Sequence[Unit], bool]:
+    """What stands after a question that stays where it is can be shared by none, and stays too.
+
+    ``reached`` says that such a question stands before the message, or with the units in it.
+    """
+    if role in INSTRUCTIONS and not reached:
+        return units, False
+    row = []
+    for unit in units:
+        row.append(left(unit) if reached else unit)
+        reached = reached or unit.unique
+    return row, reached
 
 
 def _settle(unit: Unit, after: int) -> Unit:
@@ -91,6 +84,8 @@ def _settle(unit: Unit, after: int) -> Unit:
     if not unit.pieces:
         return unit
     if after + unit.stable < LEAST_AFTER:
+        if len(unit.pieces) == 1 and not unit.pieces[0].kind:
+            return unit
         return replace(unit, pieces=(as_it_is(unit.text),))
     if not unit.moved:
         return unit

@@ -58,9 +58,12 @@ def hash_text(text: str) -> int:
 
 def split_units(text: str) -> list[str]:
     """The units of ``text``, in order; joined they are the text."""
-    if not text:
-        return []
-    ends = [match.end() for match in _CUT.finditer(text)]
+    return split_after(_CUT, text) if text else []
+
+
+def split_after(pattern: re.Pattern[str], text: str) -> list[str]:
+    """``text`` cut where a match of ``pattern`` ends."""
+    ends = [match.end() for match in pattern.finditer(text)]
     return [text[a:b] for a, b in pairwise((0, *ends, len(text)))]
 
 

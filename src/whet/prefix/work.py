@@ -19,13 +19,14 @@ import numpy as np
 
 from whet.core.errors import UsageError
 from whet.core.records import LeftOut, LoggedRequest
-from whet.prefix.blocks import Hashes, chain_hashes_many, most_hits, salt_of
+from whet.prefix.blocks import chain_hashes_many, most_hits, salt_of
 from whet.prefix.canon import Canon, Canoniser
 from whet.prefix.causes import Reading
 from whet.prefix.learn import Rules
 from whet.prefix.log import LogReader, of_model, parse_chunk
+from whet.prefix.prepared import Batch, Prepared, Prompt
 from whet.prefix.render import Ids, TemplateProblem, load_encoder
-from whet.prefix.units import chain, hash_text
+from whet.prefix.units import hash_text
 
 _SMALL_BYTES: Final = 16 << 20
 """A log below this is read in this process: others take longer to start."""
@@ -44,37 +45,6 @@ class Setup:
     block_size: int
     model: str | None
     rules: Rules
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prompt:
-    """A prompt as a cache sees it: token ids, block hashes with the answer's, the most hits."""
-
-    ids: Ids
-    hashes: Hashes
-    most: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
-    """A request, as it was sent and mended: the same object where nothing had to be done."""
-
-    place: str
-    at_ns: int | None
-    output_tokens: int | None
-    session: str | None
-    sent: Prompt
-    mended: Prompt
-    reading: Reading
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
-    """The requests of one chunk and what was left out of it."""
-
-    requests: tuple[Prepared, ...]
-    left_out: tuple[LeftOut, ...]
-    models: Counter[str]
 
 
 class Preparer:
@@ -180,19 +150,29 @@ _NONE: Final[Ids] = np.empty(0, dtype=np.int32)
 
 
 def _reading(read: _Read) -> Reading:
-    pieces = read.canon.pieces
-    units = array("Q", [piece.canon for piece in pieces])  # arrays cost little to hand over
-    lengths = array("L", [len(piece.text) for piece in pieces])
+    raw, canon, units, lengths = array("Q"), array("Q"), array("Q"), array("Q")
+    kinds: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
+    characters = 0
+    for told in read.canon.told:
+        one, two = told.chained(raw[-1] if raw else 0, canon[-1] if canon else 0)
+        raw += one
+        canon += two
+        units += told.canon
+        lengths += told.lengths
+        kinds += told.kinds
+        where += told.places
+        characters += told.characters
     return Reading(
         at_ns=read.request.at_ns,
-        raw=array("Q", chain([piece.raw for piece in pieces])),
-        canon=array("Q", chain(units)),
+        raw=raw,
+        canon=canon,
         units=units,
-        kinds=[piece.kind for piece in pieces],
-        where=read.canon.where,
+        kinds=kinds,
+        where=where,
         lengths=lengths,
         messages=[(hash_text(text), len(text)) for text in read.canon.messages],
-        characters=sum(lengths),
+        characters=characters,
         tokens=len(read.sent.ids),
     )
 
