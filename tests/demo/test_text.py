@@ -6,8 +6,10 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from whet.demo.inputs import write_inputs
 from whet.demo.text import documents, split_of
@@ -84,14 +86,42 @@ def test_inputs_have_the_agreed_lines(inputs: Path) -> None:
     assert len(tasks) >= 240
     assert len({task["id"] for task in tasks}) == len(tasks)
     keys = {"id", "task", "messages", "expected", "scorer", "max_tokens"}
-    assert all(set(task) == keys for task in tasks)
-    assert {task["scorer"] for task in tasks} == {"json_exact", "number", "exact"}
+    assert all(set(task) - {"schema"} == keys for task in tasks)
+    assert {task["scorer"] for task in tasks} == {"json_exact", "number", "exact", "rouge_l"}
     workload = _lines(inputs / "workload.jsonl")
     kinds = [line["kind"] for line in workload]
     assert kinds.count("system_short") >= 8
     assert kinds.count("system_long") >= 8
     turns = {line["text"] for line in workload if line["kind"] == "user"}
     assert len(turns) == kinds.count("user") >= 2000
+
+
+def test_every_expected_answer_fits_its_schema_and_its_order(inputs: Path) -> None:
+    """The order too, because engines write the keys in the order of the schema."""
+    seen = 0
+    for task in _lines(inputs / "tasks.jsonl"):
+        assert ("schema" in task) == (task["scorer"] == "json_exact")
+        if "schema" not in task:
+            continue
+        schema: Any = task["schema"]
+        judge = Draft202012Validator(schema)
+        answer = json.loads(str(task["expected"]))
+        judge.validate(answer)
+        assert [key for key in schema["properties"] if key in answer] == list(answer)
+        assert not judge.is_valid(answer | {"more": 1})
+        first = schema["required"][0]
+        assert not judge.is_valid({key: value for key, value in answer.items() if key != first})
+        seen += 1
+    assert seen == 144
+
+
+def test_a_schema_does_not_tell_whether_the_ticket_has_a_wish(inputs: Path) -> None:
+    tasks = [task for task in _lines(inputs / "tasks.jsonl") if "wish" in str(task.get("schema"))]
+    said = [json.loads(str(task["expected"])).get("wish") for task in tasks]
+    assert None in said
+    assert any(said)
+    schemas: list[Any] = [task["schema"] for task in tasks]
+    assert all("wish" not in schema["required"] for schema in schemas)
 
 
 def test_tasks_end_with_the_user_and_chats_with_the_assistant(inputs: Path) -> None:

@@ -1,23 +1,30 @@
-"""``whet demo``: the main job on the bundled pair, on this machine."""
+"""``whet demo``: the main job on the bundled pair, on this machine; and the pair made large."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from whet.cli.run import Output, execute
 from whet.core.names import require_name
 from whet.core.spec import load_spec
+from whet.core.units import GB, human_duration
+
+group = typer.Typer(invoke_without_command=True)
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("demo")(demo)
+    """Add the commands."""
+    group.callback()(demo)
+    group.command("testbed")(make_testbed)
+    app.add_typer(group, name="demo")
 
 
 def demo(
+    context: typer.Context,
     output_dir: Output = Path("runs"),
     name: Annotated[str, typer.Option(help="Name of the run.")] = "demo",
     resume: Annotated[
@@ -25,8 +32,71 @@ def demo(
     ] = False,
 ) -> None:
     """Run the whole story on the bundled demo pair with real vLLM; about ten minutes on 2 cores."""
+    if context.invoked_subcommand is not None:
+        return
     from whet.demo import write_spec
 
     require_name(name, "the run's name")
     spec_file = write_spec(output_dir / f"{name}.yaml")
     execute(load_spec(spec_file), output_dir / name, resume=resume, spec_file=spec_file)
+
+
+_SIZES = "Any other size of the target"
+
+
+def make_testbed(
+    out: Annotated[Path, typer.Argument(help="The folder to write; absent or empty.")],
+    shape: Annotated[
+        str, typer.Option(help="The target: 0.03b, 0.3b, 1b, 3b, 7b (8b) or 13b.")
+    ] = "7b",
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            help="The draft: a name again, or hidden,layers,heads,kv-heads,intermediate; "
+            "none by default."
+        ),
+    ] = None,
+    hidden: Annotated[int | None, typer.Option(min=1, rich_help_panel=_SIZES)] = None,
+    layers: Annotated[int | None, typer.Option(min=1, rich_help_panel=_SIZES)] = None,
+    heads: Annotated[
+        int | None, typer.Option(min=1, help="Of 128 channels.", rich_help_panel=_SIZES)
+    ] = None,
+    kv_heads: Annotated[int | None, typer.Option(min=1, rich_help_panel=_SIZES)] = None,
+    intermediate: Annotated[int | None, typer.Option(min=1, rich_help_panel=_SIZES)] = None,
+    vocab: Annotated[
+        int | None,
+        typer.Option(min=1, help="Pad the vocabulary of both: 128256. Kept at 4096 by default."),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, cuda:1; the first GPU if there is one.")
+    ] = None,
+) -> None:
+    """Write the demo pair in the shape of large models: their cost, the demo pair's answers.
+
+    Such a pair shows what a lever is worth at that size, with true answers and a true acceptance
+    rate. It says nothing about how a real model of that size bears 4 bits.
+    """
+    from whet.demo.shapes import find_sizes
+    from whet.demo.testbed import write_testbed
+
+    given: dict[str, Any] = {
+        "hidden": hidden,
+        "layers": layers,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "intermediate": intermediate,
+        "vocabulary": vocab,
+    }
+    change = {key: value for key, value in given.items() if value is not None}
+    small = None
+    if draft is not None:
+        small = find_sizes(draft)
+        small = small if vocab is None else replace(small, vocabulary=vocab)
+    target = replace(find_sizes(shape), **change)
+    for made in write_testbed(out, target=target, draft=small, device=device):
+        typer.echo(
+            f"{made.folder}: {made.parameters / 1e9:.2f} B parameters, "
+            f"{made.size_bytes / GB:.2f} GB, {human_duration(made.seconds)} ({made.sizes.text})"
+        )
+    second = f" --draft {out / 'draft'}" if small is not None else ""
+    typer.echo(f"Next: whet init whet.yaml --model {out / 'target'}{second}")

@@ -7,7 +7,7 @@ everything else is held out: its names, products and order numbers occur in no t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from whet.demo.text import Dice, Exchange, Split, document, draw_system
@@ -16,8 +16,10 @@ from whet.demo.text.extraction import extraction
 from whet.demo.text.letters import letter
 from whet.demo.text.orders import correction
 from whet.demo.text.questions import catalogue_question
+from whet.demo.text.shop import ISSUES
 from whet.demo.text.sums import arithmetic
 from whet.demo.text.system import SystemPrompt
+from whet.demo.text.tickets import PRIORITIES, WISHES
 
 CALIBRATION_LINES = 512
 HELDOUT_LINES = 256
@@ -32,8 +34,12 @@ TASKS: tuple[tuple[str, int, int, Maker], ...] = (
     ("arithmetic", 128, 256, arithmetic),
     ("recall", 96, 24, catalogue_question),
     ("correction", 48, 112, correction),
+    ("reply", 48, 128, letter),
 )
 """Task name, how many, the most tokens of a reply, and what draws one."""
+
+PROSE_SCORER = "rouge_l"
+"""How text is scored that has no one right wording."""
 
 WORKLOAD_MIX: tuple[tuple[Maker, float], ...] = (
     (extraction, 0.4),
@@ -80,14 +86,71 @@ def _tasks(seed: int) -> Iterator[dict[str, object]]:
             system = draw_system(dice, "heldout", "long" if long else "short")
             item = make(dice, "heldout", system)
             head = [{"role": "system", "content": system.text}]
+            schema = answer_schema(item)
             yield {
                 "id": f"{name}-{index:03d}",
                 "task": name,
                 "messages": head + [message.as_dict() for message in item.prompt()],
                 "expected": item.expected,
-                "scorer": item.scorer,
+                "scorer": PROSE_SCORER if item.scorer == "none" else item.scorer,
                 "max_tokens": limit,
+                **({} if schema is None else {"schema": schema}),
             }
+
+
+def answer_schema(item: Exchange) -> dict[str, object] | None:
+    """The JSON Schema of a reply to ``item``, None for a reply that is no JSON.
+
+    It says what the request says: which parts, in which order. Whether a ticket speaks of a wish is
+    not in the request, so a wish may always stand.
+    """
+    if item.scorer != "json_exact":
+        return None
+    keys = list(json.loads(item.expected))
+    if item.task == "correction":
+        return _object({"items": _ITEMS})
+    if "order_id" in keys:
+        return _object(_FLAT)
+    named = dict.fromkeys([*keys, "wish"])
+    return _object({key: _NESTED[key] for key in named}, optional=("wish",))
+
+
+def _object(properties: dict[str, object], optional: Collection[str] = ()) -> dict[str, object]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [key for key in properties if key not in optional],
+        "additionalProperties": False,
+    }
+
+
+_TEXT: dict[str, object] = {"type": "string", "minLength": 1}
+_COUNT: dict[str, object] = {"type": "integer", "minimum": 1}
+_ORDER_ID: dict[str, object] = {"type": "string", "pattern": "^[A-Z]-[0-9]{5}$"}
+_ISSUE: dict[str, object] = {"enum": list(ISSUES)}
+_PRIORITY: dict[str, object] = {"enum": ["normal", *PRIORITIES]}
+_ITEMS: dict[str, object] = {
+    "type": "array",
+    "items": _object({"product": _TEXT, "qty": _COUNT}),
+    "minItems": 1,
+}
+_NESTED: dict[str, object] = {
+    "customer": _object({"name": _TEXT, "email": _TEXT, "city": _TEXT}, optional=("email", "city")),
+    "order": _object({"id": _ORDER_ID, "items": _ITEMS}),
+    "issue": _ISSUE,
+    "priority": _PRIORITY,
+    "wish": {"enum": list(WISHES)},
+}
+_FLAT: dict[str, object] = {
+    "name": _TEXT,
+    "email": {"type": ["string", "null"]},
+    "city": {"type": ["string", "null"]},
+    "order_id": _ORDER_ID,
+    "products": {"type": "array", "items": _TEXT, "minItems": 1},
+    "pieces": _COUNT,
+    "issue": _ISSUE,
+    "priority": _PRIORITY,
+}
 
 
 def _workload(seed: int) -> Iterator[dict[str, object]]:
