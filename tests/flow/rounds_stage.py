@@ -19,7 +19,7 @@ from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.story import run
 from whet.load import TrialInterrupted, TrialLost, TrialPlan
-from whet.quality import QualityPlan
+from whet.quality import Measured, QualityPlan
 
 VARIANTS: dict[str, Any] = {"fp16": {}, "b": {}, "c": {"prefix_cache": True}}
 AGAIN = "fp16.again"
@@ -125,11 +125,9 @@ class Bench:
             raise TrialLost(str(error), record=replace(record, status="failed")) from error
         return record
 
-    def measure_quality(
-        self, _url: str, _model: str, plan: QualityPlan, **_asked: Any
-    ) -> QualityRecord:
+    def measure_quality(self, _url: str, _model: str, plan: QualityPlan, **_asked: Any) -> Measured:
         self.judged.append((plan.variant, plan.baseline is not None))
-        return QualityRecord(
+        record = QualityRecord(
             variant=plan.variant,
             baseline="fp16",
             perplexity=None,
@@ -142,6 +140,7 @@ class Bench:
             reason=None,
             seconds=0.0,
         )
+        return Measured(record=record, plain=None)
 
 
 def build_bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
@@ -149,7 +148,7 @@ def build_bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr("whet.flow.prepare.get_engine", lambda _name: made.engine)
     monkeypatch.setattr("whet.flow.measure.run_trial", made.run_trial)
     monkeypatch.setattr("whet.flow.measure.read_declared", lambda _url: DECLARED)
-    monkeypatch.setattr("whet.flow.measure.measure_quality", made.measure_quality)
+    monkeypatch.setattr("whet.flow.gated.measure_quality", made.measure_quality)
     return made
 
 

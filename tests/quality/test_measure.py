@@ -61,7 +61,7 @@ def model(
 
 def measure(plan: QualityPlan, reply: Callable[[Body], Reply]) -> tuple[QualityRecord, list[Body]]:
     with model_server(reply) as (url, asked):
-        return measure_quality(url, "m", plan), asked
+        return measure_quality(url, "m", plan).record, asked
 
 
 def uniform(position: int, token: int) -> float:
@@ -213,7 +213,7 @@ def test_a_variant_that_cannot_score_what_the_baseline_could_is_unknown(
 def test_a_dead_server_is_unknown_and_is_left_alone(plan: QualityPlan) -> None:
     with model_server(model(uniform)) as (url, _):
         pass
-    record = measure_quality(url, "m", plan)
+    record = measure_quality(url, "m", plan).record
     assert {word for _, word in record.verdicts} == {"unknown"}
     assert record.answers == ()
 

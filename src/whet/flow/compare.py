@@ -220,7 +220,7 @@ def _score(job: CompareJob, serving: Serving, plan: QualityPlan) -> ServedScheme
             server.model_name,
             replace(plan, variant=name, baseline=baseline),
             progress=lambda done, total: job.observer.progress(f"{name} quality", done, total),
-        )
+        ).record
         server.ensure_alive()
         kernels = kernels_of(resolved, server)
     store.put("quality", name, quality)

@@ -6,19 +6,19 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 
 from whet.client.declared import read_declared
-from whet.core.errors import EngineLostError, EngineStartError, MeasurementError
+from whet.core.errors import EngineLostError, EngineStartError
 from whet.core.names import REPEAT_SUFFIX
 from whet.core.protocols import Server
-from whet.core.records import QualityRecord, ResolvedEngine, TrialNotices, TrialRecord
+from whet.core.records import ResolvedEngine, TrialNotices, TrialRecord
 from whet.core.units import human_duration
 from whet.evidence import read_engine_facts, read_notices
 from whet.flow.findings import keep_cells, read_kept
+from whet.flow.gated import measure_variant_quality
 from whet.flow.head_of_line import measure_head_of_line, wants_head_of_line
 from whet.flow.job import Job, cells_of, trial_key
 from whet.flow.rounds import keep_start, rounds_of
 from whet.flow.traffic import trial_plan
 from whet.load import TrialInterrupted, TrialLost, run_trial
-from whet.quality import QualityPlan, measure_quality
 
 _SERVERS = 3
 """A server that dies under load is started again; a variant's third death in a run ends it."""
@@ -104,7 +104,7 @@ def _session(job: Job, todo: _Visit) -> None:
                 measure_head_of_line(job, server, resolved)
             if todo.quality:
                 todo.quality = False
-                _quality(job, resolved, server)
+                measure_variant_quality(job, server, resolved)
         finally:
             facts = read_engine_facts(resolved.engine, server.log_text())
             store.put("facts", name, facts)
@@ -152,32 +152,3 @@ def _keep_notices(job: Job, record: TrialRecord, notices: tuple[str, ...]) -> No
         variant=record.variant, batch_size=record.batch_size, trial=record.trial, notices=notices
     )
     job.store.put("notices", key, said)
-
-
-def _quality(job: Job, resolved: ResolvedEngine, server: Server) -> None:
-    name, spec = resolved.variant.name, job.spec
-    is_baseline = name == spec.baseline
-    plan = QualityPlan(
-        variant=name,
-        tokenizer=job.tokenizer,
-        spec=spec.quality,
-        heldout=job.inputs.heldout,
-        tasks=job.inputs.tasks,
-        baseline=None if is_baseline else job.store.get("quality", spec.baseline, QualityRecord),
-        tolerances=spec.objective.quality,
-    )
-    try:
-        record = measure_quality(
-            server.base_url,
-            server.model_name,
-            plan,
-            progress=lambda done, total: job.observer.progress(f"{name} quality", done, total),
-        )
-        server.ensure_alive()
-    except (MeasurementError, EngineLostError) as error:
-        job.store.note("quality", name, status="failed", reason=str(error))
-        if isinstance(error, EngineLostError):
-            raise
-        job.observer.warn(f"{name} quality: {error}")
-        return
-    job.store.put("quality", name, record)

@@ -1,15 +1,21 @@
 """Whether the answers are still right: perplexity, tasks, paired tests and the gate."""
 
 from whet.quality.degenerate import degenerate
+from whet.quality.golden import GoldenSource
 from whet.quality.heldout import heldout_ids
-from whet.quality.measure import measure_quality, tokens_needed
-from whet.quality.paired import detectable_drop, holm, mcnemar, wilson
-from whet.quality.plan import QualityPlan
+from whet.quality.lossless import PlainReference
+from whet.quality.measure import Measured, measure_quality, tokens_needed
+from whet.quality.paired import detectable_drop, holm, mcnemar, wilson, worse
+from whet.quality.plan import ChecksPlan, QualityPlan
 from whet.quality.prompts import Encoder
 from whet.quality.verdicts import verdicts
 
 __all__ = [
+    "ChecksPlan",
     "Encoder",
+    "GoldenSource",
+    "Measured",
+    "PlainReference",
     "QualityPlan",
     "degenerate",
     "detectable_drop",
@@ -20,4 +26,5 @@ __all__ = [
     "tokens_needed",
     "verdicts",
     "wilson",
+    "worse",
 ]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from whet.client import Failure, post_many
 from whet.core.protocols import Progress
@@ -25,47 +25,79 @@ class Peer:
 
 
 Reply = dict[str, Any] | Failure
+Found = TypeVar("Found")
+Read = Callable[[int, dict[str, Any]], Found]
+"""What is kept of the reply to the body at an index."""
 
 
 def ask(
     peer: Peer, bodies: Sequence[Mapping[str, Any]], *, progress: Progress | None = None
 ) -> list[Reply]:
-    """Every body's JSON reply or failure, in order; what failed is asked once more, one at a time.
+    """Every body's JSON reply or failure, in order; see ``ask_and_read``."""
+    return ask_and_read(peer, bodies, lambda _, reply: reply, progress=progress)
 
-    One at a time, because a burst that ran out of memory may well fit alone. A server that stopped
-    answering at all is not asked further: what is left fails with the same words.
+
+def ask_and_read(
+    peer: Peer,
+    bodies: Sequence[Mapping[str, Any]],
+    read: Read[Found],
+    *,
+    step: int | None = None,
+    progress: Progress | None = None,
+) -> list[Found | Failure]:
+    """What ``read`` keeps of every body's reply, or the failure, in order.
+
+    At most ``step`` replies are held in full at a time, by default four times what is in flight.
+    What failed is asked once more, one at a time, because a burst that ran out of memory may well
+    fit alone. A server that stopped answering at all is not asked further: what is left fails with
+    the same words.
     """
     full = [{"model": peer.model, "stream": False, **body} for body in bodies]
-    replies: list[Reply] = []
-    step = peer.concurrency * _BATCHES_A_STEP
+    found: list[Found | Failure] = []
+    step = step or peer.concurrency * _BATCHES_A_STEP
     for start in range(0, len(full), step):
-        replies += _post(peer, full[start : start + step], peer.concurrency)
+        found += _post(peer, full, range(start, min(start + step, len(full))), read)
         if progress is not None:
-            progress(len(replies), len(full))
-        if all(_is_silence(reply) for reply in replies[start:]):
-            return replies + replies[-1:] * (len(full) - len(replies))
-    return _ask_failed_again(peer, full, replies)
+            progress(len(found), len(full))
+        if all(_is_silence(reply) for reply in found[start:]):
+            return found + found[-1:] * (len(full) - len(found))
+    return _ask_failed_again(replace(peer, concurrency=1), full, found, read)
 
 
 def _ask_failed_again(
-    peer: Peer, bodies: Sequence[dict[str, Any]], replies: Sequence[Reply]
-) -> list[Reply]:
-    mended = list(replies)
-    for index, reply in enumerate(replies):
+    peer: Peer,
+    bodies: Sequence[dict[str, Any]],
+    found: Sequence[Found | Failure],
+    read: Read[Found],
+) -> list[Found | Failure]:
+    mended = list(found)
+    for index, reply in enumerate(found):
         if isinstance(reply, Failure):
-            mended[index] = _post(peer, bodies[index : index + 1], 1)[0]
+            mended[index] = _post(peer, bodies, range(index, index + 1), read)[0]
             if _is_silence(mended[index]):
                 break
     return mended
 
 
-def _is_silence(reply: Reply) -> bool:
+def _is_silence(reply: object) -> bool:
     """No HTTP answer of any kind: a timeout, a closed or refused connection."""
     return isinstance(reply, Failure) and not reply.error.startswith(_ANSWERED)
 
 
-def _post(peer: Peer, bodies: Sequence[dict[str, Any]], concurrency: int) -> list[Reply]:
-    return post_many(peer.url, _PATH, bodies, concurrency=concurrency, timeout_s=_TIMEOUT_S)
+def _post(
+    peer: Peer, bodies: Sequence[dict[str, Any]], part: range, read: Read[Found]
+) -> list[Found | Failure]:
+    replies = post_many(
+        peer.url,
+        _PATH,
+        bodies[part.start : part.stop],
+        concurrency=peer.concurrency,
+        timeout_s=_TIMEOUT_S,
+    )
+    return [
+        reply if isinstance(reply, Failure) else read(index, reply)
+        for index, reply in zip(part, replies, strict=True)
+    ]
 
 
 def why(failure: Failure) -> str:

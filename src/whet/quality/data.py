@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
+from whet.quality.json_values import fits, parse_json, refuse_schema
 from whet.quality.scoring import SCORERS
 
 Line = TypeVar("Line", bound="_Line")
@@ -40,7 +41,12 @@ class HeldoutDocument(_Line):
 
 
 class Task(_Line):
-    """One question with a known answer. ``expected`` is text, or any JSON value for json_exact."""
+    """One question with a known answer, in the form that ``scorer`` takes.
+
+    ``schema`` is the JSON Schema of an answer, for asking again under a constraint.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
 
     id: str
     task: str
@@ -48,6 +54,7 @@ class Task(_Line):
     expected: Any
     scorer: str
     max_tokens: Annotated[int, Field(ge=1)] = 256
+    json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
 
     @model_validator(mode="after")
     def _known_scorer(self) -> Task:
@@ -58,6 +65,21 @@ class Task(_Line):
         if wrong is not None:
             raise ValueError(f"'expected' does not suit scorer {self.scorer}: {wrong}")
         return self
+
+    @model_validator(mode="after")
+    def _usable_schema(self) -> Task:
+        if self.json_schema is None:
+            return self
+        wrong = refuse_schema(self.json_schema)
+        if wrong is not None:
+            raise ValueError(f"'schema' cannot be used: {wrong}")
+        if self.scorer == "json_exact" and not fits(self.json_schema, _value(self.expected)):
+            raise ValueError("'expected' does not fit the task's own 'schema'")
+        return self
+
+
+def _value(expected: Any) -> Any:
+    return parse_json(expected) if isinstance(expected, str) else expected
 
 
 def load_documents(path: Path, limit: int) -> list[HeldoutDocument]:

@@ -1,8 +1,9 @@
-"""Negative log-likelihood of held-out documents, as the server itself reports it.
+"""Negative log-likelihood of held-out documents and the likeliest tokens, as the server says them.
 
 ``prompt_logprobs`` makes vLLM hold the logits of a whole prompt (about 7.5 GiB at 8,192 tokens of
 a 152 k vocabulary), so length and concurrency are bounded, and a server that cannot answer
-leaves the perplexity unknown rather than wrong.
+leaves the perplexity unknown rather than wrong. On this side a reply becomes arrays as it comes:
+its JSON takes some hundred bytes for each of the tokens that it names.
 """
 
 from __future__ import annotations
@@ -15,15 +16,19 @@ from typing import Any, Final
 
 from whet.client import Failure
 from whet.core.protocols import Progress
-from whet.core.units import GIB
-from whet.quality.asking import Peer, Reply, ask, why
+from whet.core.units import GIB, MIB
+from whet.quality.asking import Peer, ask, ask_and_read, why
 from whet.quality.prompts import Ids
+from whet.quality.top_logprobs import TopDocument, pack
 
 _LOGITS_BUDGET_BYTES: Final = 4 * GIB
 _LOGIT_BYTES: Final = 8  # float32 logits and their log-softmax
+_REPLY_BUDGET_BYTES: Final = 256 * MIB
+_NAMED_BYTES: Final = 512  # one token of a parsed reply: an object of three entries and its key
 _CLAMPED: Final = -9999.0  # vLLM writes minus infinity so
 _NOT_A_NUMBER: Final = re.compile(r"not json compliant|\bnan\b", re.IGNORECASE)
 _SHORTEST: Final = 2
+_REFUSED: Final = "(http_4"  # in the words of ``why``: the request was understood and turned down
 
 Nll = tuple[float, int]
 
@@ -33,16 +38,32 @@ class Likelihood:
     """One (Σ −log p, tokens) pair a document, or why there is none.
 
     ``broken`` says that the server answered and its probabilities are not numbers, which is a
-    finding about the variant; ``missing`` that it did not answer, which is none.
+    finding about the variant; ``missing`` that it did not answer, which is none. ``top`` holds what
+    was named at each position of each document, empty where it was not asked for or where
+    ``top_missing`` says why the server does not tell.
     """
 
     nll: tuple[Nll, ...] = ()
     broken: str | None = None
     missing: str | None = None
+    top: tuple[TopDocument, ...] = ()
+    top_missing: str | None = None
 
 
 class BrokenProbabilities(ValueError):
     """A log-probability that is NaN or minus infinity; only this folder sees it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Scored:
+    """One document's figures; ``top`` is None where it was not asked or too few were named."""
+
+    nll: Nll
+    asked_top: bool
+    top: TopDocument | None
+
+
+_Result = _Scored | BrokenProbabilities | Failure | None
 
 
 def measure_likelihood(
@@ -51,59 +72,100 @@ def measure_likelihood(
     *,
     vocab_size: int,
     shorten: bool,
+    top_k: int = 0,
     progress: Progress | None = None,
 ) -> Likelihood:
     """Score every document; ``shorten`` tries at half the length those that fail.
 
     Only a baseline may be shortened: a variant is measured on the very tokens that the baseline
     was. One document that cannot be scored leaves the whole unknown, because the ones that fail
-    are not a random choice (the longest fail first).
+    are not a random choice (the longest fail first). A server that refuses to name ``top_k``
+    tokens is asked for the prompt's own alone.
     """
-    missing = probe(peer, documents[0])
+    wanted = min(top_k, vocab_size)
+    named, missing = _agree(peer, documents[0], wanted)
     if missing is not None:
         return Likelihood(missing=missing)
     longest = max(len(document) for document in documents)
     gentle = replace(peer, concurrency=bounded(peer.concurrency, longest, vocab_size))
-    replies = ask(gentle, [_body(document) for document in documents], progress=progress)
-    asked = list(documents)
+    results = _score(gentle, documents, named, progress)
     if shorten:
-        for index in (i for i, reply in enumerate(replies) if isinstance(reply, Failure)):
-            asked[index] = documents[index][: max(_SHORTEST, len(documents[index]) // 2)]
-            replies[index] = ask(replace(peer, concurrency=1), [_body(asked[index])])[0]
-    return _collect(replies, asked)
+        for index in (i for i, result in enumerate(results) if isinstance(result, Failure)):
+            half = documents[index][: max(_SHORTEST, len(documents[index]) // 2)]
+            results[index] = _score(replace(peer, concurrency=1), [half], named, None)[0]
+    found = _collect(results)
+    if named or not wanted or not found.nll:
+        return found
+    return replace(
+        found,
+        top_missing=f"the server refuses to name the {wanted} likeliest tokens of a position; "
+        "lower quality.top_logprobs, or raise its --max-logprobs",
+    )
 
 
-def _collect(replies: Sequence[Reply], asked: Sequence[Ids]) -> Likelihood:
-    failures = [reply for reply in replies if isinstance(reply, Failure)]
-    if any(_NOT_A_NUMBER.search(reply.detail) for reply in failures):
+def _agree(peer: Peer, document: Ids, wanted: int) -> tuple[int, str | None]:
+    """How many likeliest tokens the server is asked for, and why it cannot answer at all."""
+    missing = probe(peer, document, wanted)
+    if wanted and missing is not None and _REFUSED in missing:
+        return 0, probe(peer, document)
+    return wanted, missing
+
+
+def _score(
+    peer: Peer, documents: Sequence[Ids], top_k: int, progress: Progress | None
+) -> list[_Result]:
+    """What each reply says, read as it comes, so that few are held in full at a time."""
+
+    def read(index: int, reply: dict[str, Any]) -> _Scored | BrokenProbabilities | None:
+        try:
+            return _read(reply, documents[index], top_k)
+        except BrokenProbabilities as error:
+            return error
+
+    longest = max(len(document) for document in documents)
+    step = max(1, _REPLY_BUDGET_BYTES // (longest * (top_k + 1) * _NAMED_BYTES))
+    bodies = [_body(document, top_k) for document in documents]
+    return [*ask_and_read(peer, bodies, read, step=step, progress=progress)]
+
+
+def _collect(results: Sequence[_Result]) -> Likelihood:
+    failures = [result for result in results if isinstance(result, Failure)]
+    if any(_NOT_A_NUMBER.search(failure.detail) for failure in failures):
         return Likelihood(broken="the server's log-probabilities are not numbers (NaN)")
     if failures:
         return Likelihood(
-            missing=f"{len(failures)} of {len(replies)} held-out documents could not be scored "
+            missing=f"{len(failures)} of {len(results)} held-out documents could not be scored "
             f"({why(failures[0])}); lower quality.max_tokens or quality.concurrency"
         )
-    try:
-        pairs = [
-            nll_of(reply, ids)
-            for reply, ids in zip(replies, asked, strict=True)
-            if not isinstance(reply, Failure)
-        ]
-    except BrokenProbabilities as error:
-        return Likelihood(broken=str(error))
-    unanswered = sum(pair is None for pair in pairs)
-    if unanswered:
-        return Likelihood(missing=f"{unanswered} of {len(pairs)} replies held no log-probabilities")
-    return Likelihood(nll=tuple(pair for pair in pairs if pair is not None))
+    broken = [result for result in results if isinstance(result, BrokenProbabilities)]
+    if broken:
+        return Likelihood(broken=str(broken[0]))
+    scored = [result for result in results if isinstance(result, _Scored)]
+    if len(scored) < len(results):
+        return Likelihood(
+            missing=f"{len(results) - len(scored)} of {len(results)} replies held no "
+            "log-probabilities"
+        )
+    top = tuple(one.top for one in scored if one.top is not None)
+    short = sum(one.asked_top and one.top is None for one in scored)
+    return Likelihood(
+        nll=tuple(one.nll for one in scored),
+        top=() if short else top,
+        top_missing=f"the server names fewer likeliest tokens than it was asked for in {short} of "
+        f"{len(scored)} documents"
+        if short
+        else None,
+    )
 
 
-def probe(peer: Peer, document: Ids) -> str | None:
+def probe(peer: Peer, document: Ids, top_k: int = 0) -> str | None:
     """Why this server cannot say how likely a prompt is, or None where it can.
 
     Asked before anything is scored: some servers accept the request and leave the figures out.
     A broken figure is an answer, and is found again by the measurement itself.
     """
     short = document[: max(_SHORTEST, min(8, len(document)))]
-    reply = ask(peer, [_body(short)])[0]
+    reply = ask(peer, [_body(short, top_k)])[0]
     if isinstance(reply, Failure):
         if _NOT_A_NUMBER.search(reply.detail):
             return None
@@ -120,8 +182,8 @@ def bounded(concurrency: int, tokens: int, vocab_size: int) -> int:
     return max(1, min(concurrency, _LOGITS_BUDGET_BYTES // (tokens * vocab_size * _LOGIT_BYTES)))
 
 
-def _body(ids: Ids) -> dict[str, Any]:
-    return {"prompt": list(ids), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
+def _body(ids: Ids, top_k: int) -> dict[str, Any]:
+    return {"prompt": list(ids), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": top_k}
 
 
 def nll_of(reply: dict[str, Any], ids: Ids) -> Nll | None:
@@ -130,28 +192,52 @@ def nll_of(reply: dict[str, Any], ids: Ids) -> Nll | None:
     None where the reply holds no figure for some token. Raises ``BrokenProbabilities`` for NaN or
     minus infinity.
     """
+    scored = _read(reply, ids, 0)
+    return None if scored is None else scored.nll
+
+
+def _read(reply: dict[str, Any], ids: Ids, top_k: int) -> _Scored | None:
+    """Both figures of one document from its reply; see ``nll_of``."""
     choices = reply.get("choices") or [{}]
     entries = choices[0].get("prompt_logprobs")
     if not isinstance(entries, list) or len(entries) != len(ids) or len(ids) < _SHORTEST:
         return None
-    total = 0.0
-    for position, (entry, token) in enumerate(zip(entries, ids, strict=True)):
-        if position == 0:
-            continue
+    own: list[float] = []
+    positions: list[list[tuple[int, float]]] = []
+    for position, (entry, token) in enumerate(zip(entries[1:], ids[1:], strict=True), start=1):
         found = entry.get(str(token)) if isinstance(entry, dict) else None
         if not isinstance(found, dict) or "logprob" not in found:
             return None
-        total -= _checked(found["logprob"], position)
-    return total, len(ids) - 1
+        own.append(_checked(found["logprob"], position))
+        if top_k:
+            positions.append(_named(entry, position))
+    told = top_k > 0 and all(len(named) >= top_k for named in positions)
+    top = pack(positions, own, top_k) if told else None
+    return _Scored(nll=(-math.fsum(own), len(own)), asked_top=top_k > 0, top=top)
+
+
+def _named(entry: dict[str, Any], position: int) -> list[tuple[int, float]]:
+    """Every token named at a position. One that has probability 0 is named like any other."""
+    return [
+        (int(token), max(_number(value["logprob"], position), _CLAMPED))
+        for token, value in entry.items()
+        if isinstance(value, dict) and "logprob" in value and token.isdecimal()
+    ]
 
 
 def _checked(value: object, position: int) -> float:
-    """A log-probability as a finite number; JSON writers spell NaN as null or as a string."""
+    """The log-probability of the prompt's own token, which cannot be minus infinity."""
+    number = _number(value, position)
+    if number <= _CLAMPED:
+        raise BrokenProbabilities(f"prompt token {position} of held-out text has probability 0")
+    return number
+
+
+def _number(value: object, position: int) -> float:
+    """A log-probability that is not NaN; JSON writers spell NaN as null or as a string."""
     number = float(value) if isinstance(value, int | float | str) else math.nan
     if math.isnan(number):
         raise BrokenProbabilities(
             f"the log-probability of prompt token {position} is not a number (NaN)"
         )
-    if number <= _CLAMPED:
-        raise BrokenProbabilities(f"prompt token {position} of held-out text has probability 0")
     return number

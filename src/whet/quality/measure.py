@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from whet.core.protocols import Progress
 from whet.core.records import Estimate, QualityRecord
 from whet.quality.answers import Answers, answer_tasks, find_examples, score_tasks
 from whet.quality.asking import Peer
-from whet.quality.data import Task, load_tasks
+from whet.quality.checks import Answered, Asked, Checks, run_checks
+from whet.quality.data import load_tasks
 from whet.quality.heldout import heldout_ids
 from whet.quality.likelihood import Likelihood, measure_likelihood
+from whet.quality.lossless import PlainReference
 from whet.quality.perplexity import perplexity, perplexity_ratio
 from whet.quality.plan import QualityPlan
 from whet.quality.prompts import Encoder, Ids, identity
 from whet.quality.verdicts import Findings, verdicts
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """A variant's record, and its answers that variants with speculation will be held to."""
+
+    record: QualityRecord
+    plain: PlainReference | None
+
+
 def measure_quality(
     server_url: str, model: str, plan: QualityPlan, *, progress: Progress | None = None
-) -> QualityRecord:
+) -> Measured:
     """Ask the server at ``server_url`` for likelihoods and answers, and judge them.
 
     Without ``plan.baseline`` the variant is the baseline: its ratio is 1 by definition. A server
@@ -28,22 +39,41 @@ def measure_quality(
     raise (``UsageError``), or a tokenizer that cannot be read (``CheckpointError``).
     """
     started = time.monotonic()
+    asked = _asked(plan)
+    peer = Peer(url=server_url, model=model, concurrency=plan.spec.concurrency)
+    found = Checks()
+    total = len(asked.documents) + len(asked.tasks)
+    with found.timed("likelihood"):
+        likelihood = measure_likelihood(
+            peer,
+            asked.documents,
+            vocab_size=asked.vocab_size,
+            shorten=plan.baseline is None,
+            top_k=plan.spec.top_logprobs if plan.checks else 0,
+            progress=_part(progress, 0, total),
+        )
+    with found.timed("tasks"):
+        answered = answer_tasks(
+            peer, asked.tasks, asked.prompts, progress=_part(progress, len(asked.documents), total)
+        )
+    if plan.checks is not None:
+        run_checks(peer, plan, asked, Answered(likelihood, answered.answers), found)
+    record = _record(plan, asked, likelihood, answered, found)
+    return Measured(record=replace(record, seconds=time.monotonic() - started), plain=found.plain)
+
+
+def _asked(plan: QualityPlan) -> Asked:
     encoder = Encoder(plan.tokenizer)
     tasks = load_tasks(plan.tasks, plan.spec.max_tasks)
     prompts = [encoder.task(task) for task in tasks]
     documents = heldout_ids(plan.heldout, encoder, plan.spec)
-    data_sha256 = identity(documents, prompts, tasks)
-    peer = Peer(url=server_url, model=model, concurrency=plan.spec.concurrency)
-    total = len(documents) + len(tasks)
-    likelihood = measure_likelihood(
-        peer,
-        _as_baseline(documents, plan.baseline),
+    return Asked(
+        tasks=tasks,
+        prompts=prompts,
+        documents=_as_baseline(documents, plan.baseline),
         vocab_size=encoder.vocab_size,
-        shorten=plan.baseline is None,
-        progress=_part(progress, 0, total),
+        data_sha256=identity(documents, prompts, tasks),
     )
-    answered = answer_tasks(peer, tasks, prompts, progress=_part(progress, len(documents), total))
-    return _record(plan, tasks, likelihood, answered, data_sha256, started)
 
 
 def tokens_needed(plan: QualityPlan) -> int:
@@ -65,24 +95,21 @@ def _as_baseline(documents: Sequence[Ids], baseline: QualityRecord | None) -> li
 
 
 def _record(
-    plan: QualityPlan,
-    tasks: Sequence[Task],
-    likelihood: Likelihood,
-    answered: Answers,
-    data_sha256: str,
-    started: float,
+    plan: QualityPlan, asked: Asked, likelihood: Likelihood, answered: Answers, found: Checks
 ) -> QualityRecord:
+    data_sha256 = asked.data_sha256
     ratio, unpaired = _ratio(likelihood, plan.baseline, data_sha256)
     # Answers to other questions are not paired, whatever their ids say.
     paired = plan.baseline if plan.baseline and plan.baseline.data_sha256 == data_sha256 else None
     scores = score_tasks(answered.answers, paired)
-    gaps = (likelihood.missing, unpaired, answered.missing)
+    gaps = (likelihood.missing, unpaired, answered.missing, *found.missing)
+    broken = (likelihood.broken, *found.broken)
     findings = Findings(
         ratio=ratio,
         tasks=scores,
         answers=answered.answers,
         baseline=paired,
-        broken=() if likelihood.broken is None else (likelihood.broken,),
+        broken=tuple(each for each in broken if each is not None),
         missing=tuple(gap for gap in gaps if gap is not None),
     )
     judged, reason = verdicts(findings, plan.tolerances)
@@ -94,11 +121,18 @@ def _record(
         nll=likelihood.nll,
         tasks=scores,
         answers=answered.answers,
-        examples=find_examples(tasks, answered.answers, paired),
+        examples=find_examples(asked.tasks, answered.answers, paired),
         verdicts=judged,
         reason=reason,
-        seconds=time.monotonic() - started,
+        seconds=0.0,
         data_sha256=data_sha256,
+        distances=found.distances,
+        twin=found.twin,
+        twin_distances=found.twin_distances,
+        identity=found.identity,
+        lossless=found.lossless,
+        structured=found.structured,
+        parts=tuple(found.parts.items()),
     )
 
 

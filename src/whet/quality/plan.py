@@ -8,6 +8,26 @@ from pathlib import Path
 
 from whet.core.records import QualityRecord
 from whet.core.spec import QualitySpec
+from whet.quality.golden import GoldenSource
+from whet.quality.lossless import PlainReference
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChecksPlan:
+    """What is asked beside likelihoods and tasks, and what earlier variants left to compare with.
+
+    ``arrays`` and ``golden`` are folders of the run, with one file a variant. ``twin`` is the
+    record of the first variant that served the very same weights, None for that one itself.
+    ``plain`` are the answers of a server without speculation and with the same weights, for a
+    variant that speculates; ``is_plain`` says that such a variant will be held to this one.
+    """
+
+    arrays: Path
+    golden: Path
+    source: GoldenSource
+    twin: QualityRecord | None
+    plain: PlainReference | None
+    is_plain: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,7 +36,8 @@ class QualityPlan:
 
     ``tokenizer`` is the folder whose chat template and vocabulary make every prompt; ``baseline``
     is the finished record to pair with, None where this variant is itself the baseline.
-    ``tolerances`` are shares of perplexity regression (0.01 is 1 %).
+    ``tolerances`` are shares of perplexity regression (0.01 is 1 %). Without ``checks`` nothing
+    is asked but likelihoods and tasks.
     """
 
     variant: str
@@ -26,3 +47,4 @@ class QualityPlan:
     tasks: Path
     baseline: QualityRecord | None
     tolerances: Sequence[float]
+    checks: ChecksPlan | None = None

@@ -41,7 +41,7 @@ class Encoder:
         """A whole document: a chat without an opening for one more turn, or plain text."""
         if document.messages:
             return self._chat(document.messages, open_turn=False)
-        return tuple(self._tokenizer(document.text)["input_ids"])
+        return tuple(self._tokenizer(document.text, verbose=False)["input_ids"])
 
     def task(self, task: Task) -> Ids:
         """A question up to where the assistant speaks."""

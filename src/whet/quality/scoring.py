@@ -10,44 +10,53 @@ from decimal import Decimal, InvalidOperation
 from types import MappingProxyType
 from typing import Any, Final
 
+from whet.quality.json_values import NOT_JSON, parse_json, refuse_schema, same_json, text_fits
+from whet.quality.overlap import refuse_rouge_l, refuse_token_f1, rouge_l, token_f1
+from whet.quality.tool_calls import refuse_calls, same_calls
+
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\d)")
+
+
+GRADE_IS_RIGHT: Final = 0.5
+"""From this grade on an answer of a graded scorer counts as right, where a yes or no is needed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scorer:
-    """``right(answer, expected)`` judges; ``refuse(expected)`` says why a task cannot be scored."""
+    """``right(answer, expected)`` judges; ``refuse(expected)`` says why a task cannot be scored.
+
+    ``grade(answer, expected)`` is how right, from 0 to 1; None for a scorer that says yes or no.
+    """
 
     right: Callable[[str, Any], bool]
     refuse: Callable[[Any], str | None]
+    grade: Callable[[str, Any], float] | None = None
+
+
+def _graded(grade: Callable[[str, Any], float], refuse: Callable[[Any], str | None]) -> Scorer:
+    def right(answer: str, expected: Any) -> bool:
+        return grade(answer, expected) >= GRADE_IS_RIGHT
+
+    return Scorer(right=right, refuse=refuse, grade=grade)
 
 
 def _json_exact(answer: str, expected: Any) -> bool:
     """Equality of the parsed values: key order and white space are free, types are not."""
-    wanted = _parse_json(expected) if isinstance(expected, str) else expected
+    wanted = parse_json(expected) if isinstance(expected, str) else expected
     try:
-        return _same_json(_parse_json(answer), wanted)
-    except (ValueError, RecursionError):  # a loop of brackets nests beyond the parser
+        return same_json(parse_json(answer), wanted)
+    except NOT_JSON:
         return False
 
 
-def _parse_json(text: str) -> Any:
-    def refuse_constant(name: str) -> Any:
-        raise ValueError(f"{name} is not JSON")
-
-    return json.loads(text, parse_constant=refuse_constant)
+def _json_schema(answer: str, expected: Any) -> bool:
+    """The whole answer parses, and the schema holds."""
+    return text_fits(parse_json(expected) if isinstance(expected, str) else expected, answer)
 
 
-def _same_json(left: Any, right: Any) -> bool:
-    # Python holds True == 1; JSON does not.
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(
-            _same_json(left[key], right[key]) for key in left
-        )
-    if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(_same_json, left, right))
-    return bool(left == right)
+def _regex(answer: str, expected: Any) -> bool:
+    """The pattern covers the whole answer, white space around it aside."""
+    return re.fullmatch(expected, answer.strip()) is not None
 
 
 def _exact(answer: str, expected: Any) -> bool:
@@ -81,9 +90,26 @@ def _folded(text: str) -> str:
 def _refuse_json(expected: Any) -> str | None:
     try:
         if isinstance(expected, str):
-            _parse_json(expected)
-    except (ValueError, RecursionError) as error:
+            parse_json(expected)
+    except NOT_JSON as error:
         return f"it is not JSON ({error})"
+    return None
+
+
+def _refuse_json_schema(expected: Any) -> str | None:
+    wrong = _refuse_json(expected)
+    if wrong is not None:
+        return wrong
+    return refuse_schema(parse_json(expected) if isinstance(expected, str) else expected)
+
+
+def _refuse_regex(expected: Any) -> str | None:
+    if not isinstance(expected, str) or not expected:
+        return "it must be a pattern"
+    try:
+        re.compile(expected)
+    except (re.error, OverflowError) as error:
+        return f"it is not a pattern ({error})"
     return None
 
 
@@ -103,6 +129,11 @@ SCORERS: Final[Mapping[str, Scorer]] = MappingProxyType(
         "exact": Scorer(right=_exact, refuse=_refuse_blank),
         "number": Scorer(right=_number, refuse=_refuse_number),
         "contains": Scorer(right=_contains, refuse=_refuse_blank),
+        "regex": Scorer(right=_regex, refuse=_refuse_regex),
+        "json_schema": Scorer(right=_json_schema, refuse=_refuse_json_schema),
+        "tool_call": Scorer(right=same_calls, refuse=refuse_calls),
+        "rouge_l": _graded(rouge_l, refuse_rouge_l),
+        "token_f1": _graded(token_f1, refuse_token_f1),
     }
 )
 
@@ -110,6 +141,12 @@ SCORERS: Final[Mapping[str, Scorer]] = MappingProxyType(
 def right(answer: str, expected: Any, scorer: str) -> bool:
     """Whether ``answer`` is right by the scorer's rule; ``KeyError`` for a name not in SCORERS."""
     return SCORERS[scorer].right(answer, expected)
+
+
+def grade(answer: str, expected: Any, scorer: str) -> float | None:
+    """How right ``answer`` is, from 0 to 1; None for a scorer that says yes or no."""
+    how_right = SCORERS[scorer].grade
+    return None if how_right is None else how_right(answer, expected)
 
 
 def as_text(expected: Any) -> str:

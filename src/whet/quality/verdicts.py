@@ -5,9 +5,12 @@ Two rules, both paired with the baseline on the same questions:
 - Perplexity is a non-inferiority test. *Pass* needs the upper end of the ratio's 95 % interval
   below 1 + tolerance; *fail* is a point estimate at or above it; in between the held-out set is
   too small to tell, which is *unknown*.
-- Tasks are a test for loss. A task that lost more answers than it gained, with McNemar's exact p
-  below 0.05 after Holm's correction over all tasks, *fails* every tolerance. So does degenerate
-  text that the baseline does not write.
+- Tasks are a test for loss. A task whose score fell, with a paired p (McNemar's exact, for grades
+  a sign-flip permutation test) below 0.05 after Holm's correction over all tasks, *fails* every
+  tolerance. So do degenerate text that the baseline does not write, and answers that no longer end.
+
+What else is *broken* (other tokens, other predictions on the same weights, speculation that changes
+answers) fails every tolerance; what could not be asked leaves it unknown (``checks.py``).
 
 A test that finds no loss proves none: each score carries the drop that its set would have seen.
 """
@@ -20,7 +23,8 @@ from typing import Final
 
 from whet.core.records import Estimate, QualityRecord, TaskAnswer, TaskScore
 from whet.quality.degenerate import degenerate
-from whet.quality.paired import SIGNIFICANCE, holm, mcnemar
+from whet.quality.identity import ending_shift
+from whet.quality.paired import SIGNIFICANCE, holm, mcnemar, worse
 
 MIN_DOCUMENTS: Final = 8
 _DEGENERATE: Final = "text that is not degenerate"
@@ -89,22 +93,55 @@ def _judge(findings: Findings, tolerance: float) -> tuple[str, str | None]:
 
 
 def _lost(findings: Findings) -> list[str]:
-    """A sentence for each task, and for degenerate text, that is significantly worse."""
+    """A sentence for each task, and for how answers end and look, that is significantly worse."""
     rows = [
-        (score.task, score.lost, score.gained, score.p_value)
+        _Row(what=_changed(score), fell=worse(score), p_value=score.p_value)
         for score in findings.tasks
-        if score.lost is not None and score.gained is not None and score.p_value is not None
+        if score.p_value is not None
     ]
     if findings.baseline is not None:
-        worse, better = _degenerate_flips(findings.answers, findings.baseline.answers)
-        rows.append((_DEGENERATE, worse, better, mcnemar(worse, better)))
-    adjusted = holm([row[3] for row in rows])
+        rows += _shape_rows(findings.answers, findings.baseline.answers)
+    adjusted = holm([row.p_value for row in rows])
     return [
-        f"{task}: {lost} answers lost and {gained} gained against the baseline "
-        f"(McNemar's exact p {p:.2g} after Holm)"
-        for (task, lost, gained, _), p in zip(rows, adjusted, strict=True)
-        if p < SIGNIFICANCE and lost > gained
+        f"{row.what} (p {p:.2g} after Holm)"
+        for row, p in zip(rows, adjusted, strict=True)
+        if p < SIGNIFICANCE and row.fell
     ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    """One of the questions that are asked at once."""
+
+    what: str
+    fell: bool
+    p_value: float
+
+
+def _changed(score: TaskScore) -> str:
+    if score.graded and score.difference is not None:
+        return f"{score.task}: the mean grade changed by {score.difference.value:+.3f}"
+    return f"{score.task}: {score.lost} answers lost and {score.gained} gained against the baseline"
+
+
+def _shape_rows(here: Sequence[TaskAnswer], there: Sequence[TaskAnswer]) -> list[_Row]:
+    """What answers look like whatever they say: degenerate, and not ended by themselves."""
+    lost, gained = _degenerate_flips(here, there)
+    rows = [
+        _Row(
+            what=f"{_DEGENERATE}: {lost} answers lost and {gained} gained against the baseline",
+            fell=lost > gained,
+            p_value=mcnemar(lost, gained),
+        )
+    ]
+    ends = ending_shift(here, there)
+    if ends.p_value is not None:
+        what = (
+            f"{ends.lost} of {ends.pairs} answers that ended by themselves on the baseline run "
+            f"into their limit here and {ends.gained} the reverse: check the end-of-sequence token"
+        )
+        rows.append(_Row(what=what, fell=ends.lost > ends.gained, p_value=ends.p_value))
+    return rows
 
 
 def _degenerate_flips(here: Sequence[TaskAnswer], there: Sequence[TaskAnswer]) -> tuple[int, int]:
@@ -131,7 +168,7 @@ def _is_degenerate(answer: TaskAnswer) -> bool:
 
 def _blind(scores: Sequence[TaskScore]) -> list[str]:
     """Tasks whose set is too small to see any loss: said, not held against the variant."""
-    blind = [score.task for score in scores if score.detectable_drop is None]
+    blind = [score.task for score in scores if score.detectable_drop is None and not score.graded]
     return [f"too few questions to see a loss in {', '.join(blind)}"] if blind else []
 
 

@@ -14,6 +14,7 @@ from whet.core.records.decision import (
     MatrixEntry,
     Recommendation,
 )
+from whet.core.records.distances import Distances, DocumentDistance
 from whet.core.records.engine import ResolvedEngine, Scalar, Speculation, StartFacts, Variant
 from whet.core.records.evidence import (
     Claim,
@@ -26,6 +27,14 @@ from whet.core.records.evidence import (
     VerdictSet,
 )
 from whet.core.records.factorial import FactorialView, Interaction, LeverEffect
+from whet.core.records.harness import (
+    HarnessExample,
+    HarnessMetric,
+    HarnessRun,
+    HarnessSample,
+    HarnessScore,
+    HarnessTask,
+)
 from whet.core.records.head_of_line import HeadOfLineRecord
 from whet.core.records.load import (
     ClientHealth,
@@ -53,8 +62,6 @@ from whet.core.records.prompts import (
     ReplayResult,
 )
 from whet.core.records.quality import (
-    Distances,
-    DocumentDistance,
     QualityRecord,
     TaskAnswer,
     TaskExample,
@@ -109,6 +116,12 @@ __all__ = [
     "GoldenProbes",
     "GoldenToken",
     "GreedyParity",
+    "HarnessExample",
+    "HarnessMetric",
+    "HarnessRun",
+    "HarnessSample",
+    "HarnessScore",
+    "HarnessTask",
     "HeadOfLineRecord",
     "HitTokens",
     "Interaction",

@@ -31,6 +31,7 @@ class Variant:
     ``max_loras`` of which fit beside the weights at once. ``batching`` is how requests are sent:
     ``continuous``, or ``static`` batches that wait for their slowest member. ``own_args`` names the
     flags that this variant sets itself: they are levers, those that all variants share are not.
+    ``kv_scales`` says that the checkpoint brings scales of its own for an FP8 KV cache.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Variant:
     lora_rank: int | None = None
     batching: str = "continuous"
     own_args: tuple[str, ...] = ()
+    kv_scales: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from whet.core.records.quality_checks import (
+    LosslessCheck,
+    ServedDistances,
+    ServedIdentity,
+    StructuredScore,
+)
 from whet.core.records.summary import Estimate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskScore:
-    """Share of right answers on one task, and the paired test against the baseline's answers.
+    """How right the answers of one task are, and the paired test against the baseline's answers.
 
-    ``p_value`` is McNemar's exact test; None for the baseline itself. ``detectable_drop`` is the
-    smallest loss (in share of right answers) that this set sees with 80 % power at 5 %.
+    ``score`` is the share of right answers, or the mean grade where the task is ``graded`` from 0
+    to 1; ``right`` then counts grades of 0.5 and above, and ``lost`` and ``gained`` the answers
+    that got worse and better. ``p_value`` is McNemar's exact test, for grades a sign-flip
+    permutation test; None for the baseline itself. ``detectable_drop`` is the smallest loss of
+    ``score`` that this set sees with 80 % power at 5 %. ``difference`` is this variant's score
+    less the baseline's, over the questions that both answered.
     """
 
     task: str
@@ -24,11 +34,13 @@ class TaskScore:
     gained: int | None
     p_value: float | None
     detectable_drop: float | None
+    difference: Estimate | None = None
+    graded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskExample:
-    """An answer that was right on the baseline and is wrong here, side by side."""
+    """An answer that was right on the baseline and is wrong or graded worse here, side by side."""
 
     task: str
     id: str
@@ -40,12 +52,19 @@ class TaskExample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskAnswer:
-    """One raw answer, kept so that scores can be paired again."""
+    """One raw answer, kept so that scores can be paired again.
+
+    ``grade`` is from 0 to 1, None where the scorer says only right or wrong. ``finish_reason`` is
+    the server's word (``stop``, ``length``), ``tokens`` its count of output tokens.
+    """
 
     id: str
     task: str
     text: str
     right: bool
+    grade: float | None = None
+    finish_reason: str | None = None
+    tokens: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +76,11 @@ class QualityRecord:
     document. ``verdict`` is pass, fail or unknown per tolerance, and unknown is not a pass.
     ``data_sha256`` hashes the token ids asked and the expected answers: only records that agree
     in it may be paired, whatever their files were called.
+
+    ``distances`` are from the baseline. ``twin`` is the first variant that serves the very same
+    weights, and ``twin_distances`` those from it: where it is this one, from itself asked again.
+    ``identity`` is of the server's tokens, ``lossless`` of speculation, ``structured`` of answers
+    bound to a schema; None or empty where it was not asked. ``parts`` are seconds by question.
     """
 
     variant: str
@@ -71,41 +95,10 @@ class QualityRecord:
     reason: str | None
     seconds: float
     data_sha256: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DocumentDistance:
-    """Sums over the ``tokens`` predicted positions of one held-out document, in nats.
-
-    ``kl`` is Σ KL(16-bit ‖ candidate) and ``flips`` counts positions whose likeliest token differs.
-    """
-
-    tokens: int
-    nll: float
-    reference_nll: float
-    kl: float
-    flips: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Distances:
-    """How far a checkpoint's predictions are from its 16-bit source's, on the same tokens.
-
-    Both ran in float32 with transformers. ``kl`` is the mean of KL(16-bit ‖ candidate) by position
-    and ``kl_p99`` its 99th percentile, in nats; ``flips`` the share of positions whose likeliest
-    token differs. Intervals resample documents. ``rounded`` says what the forward rounded as an
-    engine would: ``weights``, ``activations``, ``kv_cache``. ``documents`` holds the sums that
-    every figure but the percentile is computed from; ``data_sha256`` hashes the token ids.
-    """
-
-    perplexity: Estimate
-    reference_perplexity: Estimate
-    perplexity_ratio: Estimate
-    kl: Estimate
-    kl_p99: Estimate
-    flips: Estimate
-    rounded: tuple[str, ...]
-    documents: tuple[DocumentDistance, ...]
-    data_sha256: str
-    device: str
-    seconds: float
+    distances: ServedDistances | None = None
+    twin: str | None = None
+    twin_distances: ServedDistances | None = None
+    identity: ServedIdentity | None = None
+    lossless: LosslessCheck | None = None
+    structured: tuple[StructuredScore, ...] = ()
+    parts: tuple[tuple[str, float], ...] = ()

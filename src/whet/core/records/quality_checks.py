@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whet.core.records.quality import DocumentDistance
+from whet.core.records.distances import DocumentDistance
 from whet.core.records.summary import Estimate
 
 
@@ -117,7 +117,7 @@ class DegenerateTraffic:
     ``found`` maps a kind (``empty``, ``one mark``, ``loop``, ``unreadable``, ``language``) to how
     many of ``answers`` show it. ``baseline_share`` is the baseline's share of degenerate answers;
     ``p_value`` Fisher's exact test, one-sided (more than the baseline). ``examples`` are answers
-    cut to a few hundred characters.
+    cut to a few hundred characters. ``reason`` tells the verdict in a sentence.
     """
 
     variant: str
@@ -127,6 +127,7 @@ class DegenerateTraffic:
     p_value: float | None
     examples: tuple[str, ...]
     verdict: str
+    reason: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,7 +155,8 @@ class GoldenProbes:
 
     ``draws`` holds, a repetition, each probe's log-probability of its own likeliest token: the
     reference sample of a permutation test. ``model_sha256`` is of the checkpoint served, where
-    known.
+    known. Without probes, ``missing`` says why nothing could be asked and ``broken`` why what was
+    answered is no probability.
     """
 
     variant: str
@@ -164,6 +166,8 @@ class GoldenProbes:
     repetitions: int
     probes: tuple[GoldenProbe, ...]
     draws: tuple[tuple[float, ...], ...]
+    missing: str | None = None
+    broken: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from whet.core.provenance import Environment
+from whet.core.records.distances import Distances
 from whet.core.records.model import ModelFacts
-from whet.core.records.quality import Distances, TaskScore
+from whet.core.records.quality import TaskScore
 from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.records.summary import Estimate
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from whet.core.spec.base import Positive, Share, Strict, Whole
+
+_MAX_TOP_LOGPROBS: Final = 20
 
 
 class WorkloadSpec(Strict):
@@ -55,8 +57,22 @@ class LoadSpec(Strict):
     head_of_line: HeadOfLineSpec | None = None
 
 
+NextStep = Literal["W4A16", "mixed", "W8A16", "W8A8", "FP8_DYNAMIC", "16bit"]
+NEXT_SCHEMES: Final[tuple[str, ...]] = get_args(NextStep)
+"""What the gate may propose where few bits fail; ``W4A16`` is a better method at the same bits."""
+
+
 class QualitySpec(Strict):
-    """Held-out text and tasks that stand between a fast variant and a recommendation."""
+    """Held-out text and tasks that stand between a fast variant and a recommendation.
+
+    ``top_logprobs`` likeliest tokens are asked for at every held-out position (0: no distances).
+    ``protocol: windows`` reads the held-out text as one stream, cut into windows of ``max_tokens``
+    as papers on WikiText-2 do, instead of as ``documents``.
+    ``structured`` asks tasks that carry a schema a second time, bound to it. ``lossless_prompts``
+    are continued by plain and speculative servers, and ``golden_probes`` kept for a monitor; 0 asks
+    for none. ``next_schemes`` are those that may be proposed where a variant's bits fail; none by
+    default.
+    """
 
     heldout: Path | None = None
     tasks: Path | None = None
@@ -64,6 +80,22 @@ class QualitySpec(Strict):
     max_tasks: Positive = 300
     max_tokens: Positive = 1024
     concurrency: Positive = 16
+    top_logprobs: Annotated[Whole, Field(ge=0)] = 5
+    protocol: Literal["documents", "windows"] = "documents"
+    structured: bool = True
+    lossless_prompts: Annotated[int, Field(ge=0)] = 16
+    golden_probes: Annotated[int, Field(ge=0)] = 16
+    next_schemes: tuple[NextStep, ...] = ()
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _within_the_engines_limit(cls, value: int) -> int:
+        if value > _MAX_TOP_LOGPROBS:
+            raise ValueError(
+                f"at most {_MAX_TOP_LOGPROBS} likeliest tokens a position can be asked for (vLLM's "
+                "--max-logprobs by default); lower it"
+            )
+        return value
 
 
 class ObjectiveSpec(Strict):

@@ -1,0 +1,81 @@
+"""The quality gate of one variant in a run: who it is compared with, and what is kept of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from whet.core.errors import EngineLostError, MeasurementError
+from whet.core.protocols import Server
+from whet.core.records import QualityRecord, ResolvedEngine
+from whet.flow.job import Job
+from whet.quality import ChecksPlan, GoldenSource, PlainReference, QualityPlan, measure_quality
+
+KIND: Final = "quality"
+PLAIN: Final = "plain_answers"
+_NUMERIC_ARGS: Final = frozenset(
+    {"dtype", "kv_cache_dtype", "quantization", "calculate_kv_scales", "hf_overrides"}
+)
+"""Engine arguments that change what is computed, and not only in which order."""
+
+
+def measure_variant_quality(job: Job, server: Server, resolved: ResolvedEngine) -> None:
+    """Measure and store; what fails is journalled, and only a lost engine raises."""
+    name, spec, store = resolved.variant.name, job.spec, job.store
+    is_baseline = name == spec.baseline
+    plan = QualityPlan(
+        variant=name,
+        tokenizer=job.tokenizer,
+        spec=spec.quality,
+        heldout=job.inputs.heldout,
+        tasks=job.inputs.tasks,
+        baseline=None if is_baseline else store.get(KIND, spec.baseline, QualityRecord),
+        tolerances=spec.objective.quality,
+        checks=_checks(job, resolved),
+    )
+    try:
+        measured = measure_quality(
+            server.base_url,
+            server.model_name,
+            plan,
+            progress=lambda done, total: job.observer.progress(f"{name} quality", done, total),
+        )
+        server.ensure_alive()
+    except (MeasurementError, EngineLostError) as error:
+        store.note(KIND, name, status="failed", reason=str(error))
+        if isinstance(error, EngineLostError):
+            raise
+        job.observer.warn(f"{name} quality: {error}")
+        return
+    if measured.plain is not None:
+        store.put(PLAIN, name, measured.plain)
+    store.put(KIND, name, measured.record)
+
+
+def _checks(job: Job, resolved: ResolvedEngine) -> ChecksPlan:
+    store, variant = job.store, resolved.variant
+    same = [each for each in job.resolved if weights_key(each) == weights_key(resolved)]
+    speculates = variant.speculation is not None
+    plain = next((each for each in same if each.variant.speculation is None), None)
+    others = [
+        record
+        for each in same
+        if each.variant.name != variant.name
+        and (record := store.get(KIND, each.variant.name, QualityRecord)) is not None
+    ]
+    return ChecksPlan(
+        arrays=store.path("top_logprobs"),
+        golden=store.path("golden"),
+        source=GoldenSource(variant=variant.name, engine_version=resolved.engine_version),
+        twin=next((record for record in others if record.twin == record.variant), None),
+        plain=store.get(PLAIN, plain.variant.name, PlainReference)
+        if speculates and plain is not None
+        else None,
+        is_plain=plain is resolved and any(each.variant.speculation for each in same),
+    )
+
+
+def weights_key(resolved: ResolvedEngine) -> tuple[object, ...]:
+    """What two variants have in common whose predictions may differ by rounding alone."""
+    variant = resolved.variant
+    numeric = sorted((k, v) for k, v in variant.engine_args if k in _NUMERIC_ARGS)
+    return (variant.model_path, variant.scheme, variant.loras, tuple(numeric), resolved.url)

@@ -1,0 +1,258 @@
+"""What the gate asks beside likelihoods and tasks, each against what earlier variants left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from whet.core.errors import StorageError, UsageError
+from whet.core.records import (
+    LosslessCheck,
+    QualityRecord,
+    ServedDistances,
+    ServedIdentity,
+    StructuredScore,
+    TaskAnswer,
+)
+from whet.quality.asking import Peer
+from whet.quality.data import Task
+from whet.quality.golden import (
+    choose_probes,
+    entropies_of,
+    read_golden,
+    take_golden,
+    write_golden,
+)
+from whet.quality.identity import served_identity
+from whet.quality.likelihood import Likelihood, measure_likelihood
+from whet.quality.lossless import LosslessPlan, PlainReference, check_lossless, plain_reference
+from whet.quality.plan import ChecksPlan, QualityPlan
+from whet.quality.prompts import Ids
+from whet.quality.served import served_distances
+from whet.quality.structured import measure_structured
+from whet.quality.top_logprobs import TopLogprobs, read_top_logprobs, write_top_logprobs
+from whet.quality.two_sample import Sampling
+
+_REPEATED: Final = 12
+"""Documents that the first variant of some weights is asked again, for what batching changes."""
+_TEXTS: Final = 16
+_CHATS: Final = 4
+ROUNDING_NATS: Final = 2e-5
+"""Mean KL that the same weights may show by other kernels and batch shapes, whatever the repeat."""
+_TIMES_REPEAT: Final = 4.0
+_LOSSLESS: Final = LosslessPlan(tokens=64, sampling=Sampling(samples=8, tokens=32))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """The questions that every variant is asked: they are the same for all."""
+
+    tasks: Sequence[Task]
+    prompts: Sequence[Ids]
+    documents: Sequence[Ids]
+    vocab_size: int
+    data_sha256: str
+
+
+@dataclass(kw_only=True, slots=True)
+class Checks:
+    """What was found. ``broken`` are defects that fail, ``missing`` gaps that leave unknown."""
+
+    distances: ServedDistances | None = None
+    twin: str | None = None
+    twin_distances: ServedDistances | None = None
+    identity: ServedIdentity | None = None
+    lossless: LosslessCheck | None = None
+    plain: PlainReference | None = None
+    structured: tuple[StructuredScore, ...] = ()
+    broken: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    parts: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Add the seconds of what is done within to ``part``."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.parts[part] = self.parts.get(part, 0.0) + time.monotonic() - started
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What the server already said to the questions of every variant."""
+
+    likelihood: Likelihood
+    free: Sequence[TaskAnswer]
+
+
+def run_checks(peer: Peer, plan: QualityPlan, asked: Asked, said: Answered, found: Checks) -> None:
+    """Ask all that ``plan.checks`` and ``plan.spec`` want, and add it to ``found``."""
+    with found.timed("tokens"):
+        _check_identity(peer, plan, asked, found)
+    with found.timed("distances"):
+        _check_distances(peer, plan, asked, said.likelihood, found)
+    if plan.spec.structured:
+        with found.timed("structured"):
+            found.structured = measure_structured(peer, asked.tasks, asked.prompts, said.free)
+    with found.timed("speculation"):
+        _check_speculation(peer, plan, asked, found)
+    with found.timed("golden"):
+        _keep_golden(peer, plan, asked, said.likelihood, found)
+
+
+def _check_identity(peer: Peer, plan: QualityPlan, asked: Asked, found: Checks) -> None:
+    """Does the server read and write tokens as the baseline's tokenizer does?
+
+    The baseline is asked too: what differs there is no fault of a variant but of the comparison,
+    which then says nothing.
+    """
+    before = plan.baseline.identity if plan.baseline is not None else None
+    if before is not None and before.problems:
+        return
+    found.identity = served_identity(
+        peer.url,
+        peer.model,
+        plan.tokenizer,
+        [task.messages[-1].content for task in asked.tasks[:_TEXTS]],
+        chats=[task.messages for task in asked.tasks[:_CHATS]],
+    )
+    if plan.baseline is None:
+        return
+    found.broken += found.identity.problems[:1]
+    if found.identity.missing is not None and (before is None or before.missing is None):
+        found.missing.append(found.identity.missing)
+
+
+def _check_distances(
+    peer: Peer, plan: QualityPlan, asked: Asked, likelihood: Likelihood, found: Checks
+) -> None:
+    """Distances from the baseline, and from the first variant that served the same weights."""
+    checks = plan.checks
+    if checks is None or likelihood.missing or likelihood.broken or not plan.spec.top_logprobs:
+        return
+    if not likelihood.top:
+        if likelihood.top_missing is not None:
+            found.missing.append(likelihood.top_missing)
+        return
+    here = _arrays(asked, likelihood)
+    write_top_logprobs(checks.arrays / f"{plan.variant}.npz", here)
+    if plan.baseline is not None:
+        found.distances = _from(checks, plan.baseline, here, found)
+    if checks.twin is None:
+        found.twin = plan.variant
+        found.twin_distances = _repeated(peer, asked, here)
+        return
+    found.twin = checks.twin.variant
+    found.twin_distances = _from(checks, checks.twin, here, found)
+    if found.twin_distances is not None:
+        problem = same_weights_problem(found.twin_distances, checks.twin)
+        found.broken += [] if problem is None else [problem]
+
+
+def same_weights_problem(found: ServedDistances, twin: QualityRecord) -> str | None:
+    """Why predictions on the same weights are further apart than rounding moves them, or None.
+
+    Speculation, caching and batching change the order of additions and nothing else. What that is
+    worth is seen where the first of the variants is asked twice; a KL whose interval lies wholly
+    above four times that, and above 0.00002 nats, is a fault: other weights, or a broken kernel.
+    """
+    repeat = twin.twin_distances
+    if repeat is None or found.kl.low is None:
+        return None
+    noise = repeat.kl.value if repeat.kl.high is None else repeat.kl.high
+    limit = max(_TIMES_REPEAT * noise, ROUNDING_NATS)
+    if found.kl.low <= limit:
+        return None
+    return (
+        f"predictions differ from those of {twin.variant}, which serves the same weights: mean KL "
+        f"{found.kl.value:.2g} [{found.kl.low:.2g}, {found.kl.high:.2g}] nats a token, and "
+        f"rounding makes at most {limit:.2g}; a layer, a scale or a kernel is not what it should be"
+    )
+
+
+def _check_speculation(peer: Peer, plan: QualityPlan, asked: Asked, found: Checks) -> None:
+    """Hold a variant that speculates to the plain one, or keep what a plain one says for that."""
+    checks, count = plan.checks, plan.spec.lossless_prompts
+    if checks is None or not count:
+        return
+    prompts = asked.prompts[:count]
+    names = [task.id for task in asked.tasks[:count]]
+    if checks.is_plain:
+        found.plain = plain_reference(peer, prompts, _LOSSLESS, names=names)
+    if checks.plain is None:
+        return
+    found.lossless = check_lossless(peer, checks.plain, prompts, names=names)
+    told = [f"speculation: {reason}" for reason in found.lossless.reasons[:1]]
+    if found.lossless.verdict == "fail":
+        found.broken += told
+    elif found.lossless.verdict == "unknown":
+        found.missing += told
+
+
+def _keep_golden(
+    peer: Peer, plan: QualityPlan, asked: Asked, likelihood: Likelihood, found: Checks
+) -> None:
+    """Store what this deployment says of a few tokens, for a monitor to hold it to later.
+
+    Every variant is asked what the baseline was: the probes are chosen there, once.
+    """
+    checks, count = plan.checks, plan.spec.golden_probes
+    if checks is None or not count or likelihood.missing or likelihood.broken:
+        return
+    try:
+        if plan.baseline is None:
+            unsure = [entropies_of(document) for document in likelihood.top] or None
+            probes = choose_probes(asked.documents, count, entropies=unsure)
+        else:
+            first = read_golden(checks.golden / f"{plan.baseline.variant}.json")
+            probes = [(probe.id, probe.prompt) for probe in first.probes]
+        taken = take_golden(peer, probes, checks.source)
+    except (StorageError, UsageError) as error:
+        found.missing.append(f"golden probes: {error}")
+        return
+    if taken.broken is not None:
+        found.broken.append(taken.broken)
+    write_golden(checks.golden / f"{plan.variant}.json", taken)
+
+
+def _arrays(asked: Asked, likelihood: Likelihood) -> TopLogprobs:
+    return TopLogprobs(
+        top_k=likelihood.top[0].ids.shape[1] - 1,  # a small vocabulary has fewer than were asked
+        data_sha256=asked.data_sha256,
+        documents=likelihood.top,
+    )
+
+
+def _from(
+    checks: ChecksPlan, other: QualityRecord, here: TopLogprobs, found: Checks
+) -> ServedDistances | None:
+    """Distances from a variant that was measured before; a gap where they cannot be formed."""
+    try:
+        there = read_top_logprobs(checks.arrays / f"{other.variant}.npz", here.data_sha256)
+        return served_distances(here, there)
+    except (StorageError, UsageError, ValueError) as error:
+        found.missing.append(f"no distances from {other.variant}: {error}")
+        return None
+
+
+def _repeated(peer: Peer, asked: Asked, here: TopLogprobs) -> ServedDistances | None:
+    """The server against itself: some documents again, in other batches and the opposite order."""
+    count = min(_REPEATED, len(here.documents))
+    some = [at * len(here.documents) // count for at in range(count)][::-1]
+    other = replace(peer, concurrency=max(1, peer.concurrency // 4))
+    again = measure_likelihood(
+        other,
+        [asked.documents[at] for at in some],
+        vocab_size=asked.vocab_size,
+        shorten=False,
+        top_k=here.top_k,
+    )
+    if not again.top:
+        return None
+    first = replace(here, documents=tuple(here.documents[at] for at in some))
+    return served_distances(replace(first, documents=again.top), first)

@@ -1,0 +1,111 @@
+"""JSON as the standard has it: what parses, when two values are equal, what a schema says."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any, Final
+
+_SCHEMAS: Final = 512
+NOT_JSON = (ValueError, RecursionError)
+"""What ``parse_json`` raises: text that is not JSON, or a loop of brackets beyond the parser."""
+
+
+def parse_json(text: str) -> Any:
+    """The value of a whole text; ``ValueError`` for what is not JSON, ``NaN`` included."""
+
+    def refuse_constant(name: str) -> Any:
+        raise ValueError(f"{name} is not JSON")
+
+    return json.loads(text, parse_constant=refuse_constant)
+
+
+def same_json(left: Any, right: Any) -> bool:
+    """Equality by value: key order is free, 1 is 1.0, and ``true`` is not 1."""
+    # Python holds True == 1; JSON does not.
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(same_json(left[key], right[key]) for key in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(same_json, left, right))
+    return bool(left == right)
+
+
+def fits(schema: Any, value: Any) -> bool:
+    """Whether ``value`` is valid by a JSON Schema that ``refuse_schema`` has let pass.
+
+    The draft is the one that ``$schema`` names, 2020-12 without it. ``format`` is an annotation, as
+    that draft has it, and no other document is ever fetched.
+    """
+    try:
+        return bool(_validator(json.dumps(schema)).is_valid(value))
+    except RecursionError:  # a value that nests beyond the validator
+        return False
+
+
+def text_fits(schema: Any, text: str) -> bool:
+    """Whether the whole ``text`` is JSON and valid by ``schema``, as ``fits`` has it."""
+    try:
+        return fits(schema, parse_json(text))
+    except NOT_JSON:
+        return False
+
+
+def refuse_schema(schema: Any) -> str | None:
+    """Why ``schema`` cannot judge an answer, or None."""
+    return _refusal(json.dumps(schema))
+
+
+@lru_cache(maxsize=_SCHEMAS)
+def _refusal(text: str) -> str | None:
+    """Remembered by the schema's text: a check takes 50 ms, and many tasks share one schema."""
+    from jsonschema import SchemaError
+    from referencing.exceptions import Unresolvable
+
+    schema = json.loads(text)
+    if not isinstance(schema, dict | bool):
+        return "a JSON Schema is an object"
+    if isinstance(schema, dict) and not isinstance(schema.get("$schema", ""), str):
+        return "its $schema is not the name of a draft"
+    try:
+        validator = _validator(text)
+        validator.check_schema(schema)
+        _look_up_references(schema)
+        validator.is_valid({})
+    except SchemaError as error:
+        where = "/".join(str(part) for part in error.path)
+        return f"it is not a JSON Schema ({where + ': ' if where else ''}{error.message[:200]})"
+    except Unresolvable as error:
+        return f"it refers to {error.ref!r}, which it does not hold"
+    except RecursionError:
+        return "it refers to itself without end"
+    return None
+
+
+@lru_cache(maxsize=_SCHEMAS)
+def _validator(text: str) -> Any:
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import validator_for
+    from referencing import Registry
+
+    schema = json.loads(text)
+    # An empty registry: without one, the library would fetch references over the network.
+    return validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
+
+
+def _look_up_references(schema: Any) -> None:
+    """``Unresolvable`` for a reference that leads nowhere."""
+    from referencing import Registry
+    from referencing.jsonschema import DRAFT202012, specification_with
+
+    named = schema.get("$schema") if isinstance(schema, dict) else None
+    rules = DRAFT202012 if named is None else specification_with(named, default=DRAFT202012)
+    root: Any = rules.create_resource(schema)
+    registry: Any = Registry().with_resource(root.id() or "", root)
+    todo = [(root, registry.resolver(root.id() or ""))]
+    while todo:
+        resource, resolver = todo.pop()
+        if isinstance(resource.contents, dict) and "$ref" in resource.contents:
+            resolver.lookup(resource.contents["$ref"])
+        todo += [(sub, resolver.in_subresource(sub)) for sub in resource.subresources()]

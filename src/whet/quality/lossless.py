@@ -1,0 +1,309 @@
+"""Whether speculation changes no answer, and whether it speculates at all.
+
+Speculative decoding keeps the target's distribution exactly (Leviathan et al. 2023, appendix A),
+up to the rounding of other batch shapes. Three questions are put to the server:
+
+- Greedy continuations: as equal to the plain server's as the plain server's own repeat, or else
+  different only where two tokens are all but tied.
+- Sampled continuations: of one distribution with the plain server's.
+- Drafts: are any accepted? A draft of another tokenizer, or trained on other text, keeps the
+  output right, because every wrong token is rejected; it only costs speed. No comparison of
+  answers can find it, so the engine's own counters are read.
+
+The first two look for a defect, and absence of one in a few prompts is no proof; a loss in tasks
+is the gate's question (``verdicts.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from whet.client import scrape
+from whet.core.errors import EngineLostError, MeasurementError
+from whet.core.protocols import Progress
+from whet.core.records import Counters, GreedyParity, LosslessCheck, TwoSample
+from whet.metrics.counted import ACCEPTED
+from whet.quality.asking import Peer
+from whet.quality.greedy import Continuations, continue_greedily, greedy_parity, prompts_identity
+from whet.quality.paired import SIGNIFICANCE, wilson
+from whet.quality.prompts import Ids
+from whet.quality.two_sample import Samples, Sampling, compare_samples, sample_many
+
+MIN_PROMPTS: Final = 8
+TIE_NATS: Final = 1.0
+"""A lead that rounding does not overturn: 16 bits shift a logit by tenths of a nat."""
+SAMPLING_SIGNIFICANCE: Final = 0.01
+NEVER_ACCEPTED: Final = 0.02
+_BATCH_STEP: Final = 4
+_DRAFTED: Final = "vllm:spec_decode_num_draft_tokens_total"
+_ORDER: Final = ("fail", "unknown", "pass")
+
+Finding = tuple[str, str]
+"""pass, fail or unknown, and why in a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LosslessPlan:
+    """How much is asked: greedy ``tokens`` a prompt, and what is sampled; None for greedy alone."""
+
+    tokens: int = 64
+    sampling: Sampling | None = field(default_factory=Sampling)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlainReference:
+    """The plain server's answers, kept so that any variant can be held to them later.
+
+    ``again`` are the same greedy continuations in other batches and the opposite order: what
+    batching alone changes.
+    """
+
+    plan: LosslessPlan
+    first: Continuations
+    again: Continuations
+    samples: Samples | None
+
+
+def plain_reference(
+    peer: Peer,
+    prompts: Sequence[Ids],
+    plan: LosslessPlan | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> PlainReference:
+    """Ask the server without speculation: greedy twice, sampled once.
+
+    The repeat runs at a quarter of the concurrency (at four times, where that is below 1).
+    """
+    plan = plan or LosslessPlan()
+    count = len(prompts)
+    slow = peer.concurrency // _BATCH_STEP or peer.concurrency * _BATCH_STEP
+    first = continue_greedily(
+        peer, prompts, plan.tokens, names=names, progress=_part(progress, 0, 3 * count)
+    )
+    again = continue_greedily(
+        replace(peer, concurrency=slow),
+        prompts,
+        plan.tokens,
+        names=names,
+        backwards=True,
+        progress=_part(progress, count, 3 * count),
+    )
+    samples = (
+        None
+        if plan.sampling is None
+        else sample_many(
+            peer,
+            prompts,
+            plan.sampling,
+            names=names,
+            progress=_part(progress, 2 * count, 3 * count),
+        )
+    )
+    return PlainReference(plan=plan, first=first, again=again, samples=samples)
+
+
+def check_lossless(
+    peer: Peer,
+    plain: PlainReference,
+    prompts: Sequence[Ids],
+    *,
+    names: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> LosslessCheck:
+    """Ask the speculative server what ``plain`` was asked, and judge.
+
+    - *fail*: greedy parity significantly below the plain server's own (one-sided McNemar p < 0.05)
+      and a difference where the plain server's lead exceeds 1 nat and every lead that its own
+      repeat overturned; or the sampling test's p < 0.01; or an acceptance whose upper 95 % bound
+      (Wilson) is below 2 %.
+    - *unknown*: fewer than 8 prompts; anything that was not answered or not counted; such a
+      difference, or such an acceptance, in too few prompts to be significant.
+    - *pass*: else. A parity that is lower by ties alone passes: rounding did that.
+
+    Nothing raises for what the server does not answer.
+    """
+    if prompts_identity(prompts) != plain.first.prompts_sha256:
+        reason = "the plain server was asked other prompts; ask it again with these"
+        return _check(None, None, (None, None), [("unknown", reason)])
+    before = _counters(peer)
+    count = len(prompts)
+    greedy = continue_greedily(
+        peer, prompts, plain.plan.tokens, names=names, progress=_part(progress, 0, 2 * count)
+    )
+    samples = (
+        None
+        if plain.samples is None
+        else sample_many(
+            peer,
+            prompts,
+            _fresh(plain.samples),
+            names=names,
+            backwards=True,
+            progress=_part(progress, count, 2 * count),
+        )
+    )
+    counted = _rises(before, _counters(peer))
+    parity, on_parity = _parity(greedy, plain)
+    sampling, on_sampling = _sampling(samples, plain.samples)
+    return _check(
+        parity, sampling, counted, [*on_parity, *on_sampling, _judge_acceptance(*counted)]
+    )
+
+
+def _fresh(plain: Samples) -> Sampling:
+    """The same draw with seeds beyond those of the plain side."""
+    sampling = plain.sampling
+    if sampling.seed is None:
+        return sampling
+    return replace(sampling, seed=sampling.seed + plain.asked * sampling.samples)
+
+
+def _check(
+    parity: GreedyParity | None,
+    sampling: TwoSample | None,
+    counted: tuple[int | None, int | None],
+    findings: Sequence[Finding],
+) -> LosslessCheck:
+    """The worst of the findings is the verdict; the reasons that make it stand first."""
+    accepted, drafted = counted
+    ordered = sorted(findings, key=lambda finding: _ORDER.index(finding[0]))
+    return LosslessCheck(
+        parity=parity,
+        sampling=sampling,
+        acceptance_rate=accepted / drafted if accepted is not None and drafted else None,
+        drafted=drafted,
+        verdict=ordered[0][0],
+        reasons=tuple(reason for _, reason in ordered),
+    )
+
+
+def _parity(
+    greedy: Continuations, plain: PlainReference
+) -> tuple[GreedyParity | None, list[Finding]]:
+    gaps = _gaps(here=greedy, plain=plain.first, repeat=plain.again)
+    try:
+        parity = greedy_parity(greedy, plain.first, plain.again)
+        itself = greedy_parity(plain.again, plain.first)
+    except ValueError as error:
+        return None, gaps or [("unknown", f"greedy parity cannot be formed: {error}")]
+    shown = [one.margin for one in itself.divergences if one.margin is not None]
+    return parity, [*gaps, judge_parity(parity, limit=max([TIE_NATS, *shown]))]
+
+
+def judge_parity(parity: GreedyParity, *, limit: float) -> Finding:
+    """The verdict on greedy parity; a lead of more than ``limit`` nats is no tie."""
+    said = (
+        f"{parity.same} of {parity.prompts} greedy continuations are the plain server's to the "
+        f"end (its own repeat: {parity.aa_same})"
+    )
+    if parity.prompts < MIN_PROMPTS:
+        return "unknown", f"{said}; {parity.prompts} prompts are too few: give {MIN_PROMPTS}"
+    apart = [one for one in parity.divergences if one.at is not None]
+    known = [one.margin for one in apart if one.margin is not None]
+    beyond = [margin for margin in known if margin > limit]
+    significant = parity.p_value is not None and parity.p_value < SIGNIFICANCE
+    p = "" if parity.p_value is None else f", McNemar's exact p {parity.p_value:.2g}"
+    if beyond:
+        far = (
+            f"{said}{p}; {len(beyond)} leave it where its own token leads by more than "
+            f"{limit:.2g} nats (the most: {max(beyond):.2g}), which rounding does not overturn"
+        )
+        return ("fail", far) if significant else ("unknown", f"{far}; give more prompts")
+    if len(known) < len(apart) and significant:
+        return "unknown", f"{said}{p}; without log-probabilities ties cannot be told from defects"
+    if known:
+        most = max(known)
+        return (
+            "pass",
+            f"{said}{p}; no difference where its token leads by more than {most:.2g} nats",
+        )
+    return "pass", f"{said}{p}"
+
+
+def _sampling(
+    here: Samples | None, plain: Samples | None
+) -> tuple[TwoSample | None, list[Finding]]:
+    if here is None or plain is None:
+        return None, [
+            ("pass", "sampled text was not compared: the plan asks for greedy text alone")
+        ]
+    gaps = _gaps(here=here, plain=plain)
+    try:
+        found = compare_samples(here, plain)
+    except ValueError as error:
+        return None, gaps or [("unknown", f"sampled text cannot be compared: {error}")]
+    return found, [*gaps, judge_sampling(found)]
+
+
+def judge_sampling(found: TwoSample) -> Finding:
+    """The verdict on the two-sample test."""
+    said = (
+        f"{found.samples} samples of each of {found.prompts} prompts at temperature "
+        f"{found.temperature:g}: MMD² {found.statistic:.2g}, permutation p {found.p_value:.2g}"
+    )
+    if found.prompts < MIN_PROMPTS:
+        return "unknown", f"{said}; {found.prompts} prompts are too few: give {MIN_PROMPTS}"
+    if found.p_value < SAMPLING_SIGNIFICANCE:
+        return "fail", f"{said}; sampled text is of another distribution than the plain server's"
+    return "pass", said
+
+
+def _judge_acceptance(accepted: int | None, drafted: int | None) -> Finding:
+    if accepted is None or drafted is None:
+        return "unknown", (
+            "the server exports no counters of drafted and accepted tokens, so that nothing shows "
+            "whether it speculates"
+        )
+    if drafted == 0:
+        return "unknown", "nothing was drafted while the check asked: speculation was not tested"
+    share = wilson(min(accepted, drafted), drafted)
+    said = f"{accepted:,} of {drafted:,} drafted tokens were accepted ({share.value:.1%})"
+    if share.high is not None and share.high < NEVER_ACCEPTED:
+        return "fail", (
+            f"{said}: the draft proposes what the target never says; its tokenizer or its training "
+            "is another's, and speculation only costs time"
+        )
+    if share.value < NEVER_ACCEPTED:
+        return "unknown", f"{said}, too few drafts to tell that from none; give more prompts"
+    return "pass", said
+
+
+def _gaps(**sides: Continuations | Samples) -> list[Finding]:
+    """A finding for each side that was not answered in full."""
+    words = {"here": "", "plain": "on the plain server, ", "repeat": "on the plain server again, "}
+    return [
+        ("unknown", words[name] + side.missing)
+        for name, side in sides.items()
+        if side.missing is not None
+    ]
+
+
+def _counters(peer: Peer) -> Counters | None:
+    """The engine's counters now; None where there are none to be read."""
+    try:
+        return scrape(peer.url)
+    except (EngineLostError, MeasurementError):
+        return None
+
+
+def _rises(before: Counters | None, after: Counters | None) -> tuple[int | None, int | None]:
+    """(accepted, drafted) tokens between two readings; None for a counter missing or fallen."""
+    return _rise(before, after, ACCEPTED), _rise(before, after, _DRAFTED)
+
+
+def _rise(before: Counters | None, after: Counters | None, name: str) -> int | None:
+    if before is None or after is None:
+        return None
+    start, end = before.get(name) or 0.0, after.get(name)
+    return None if end is None or end < start else round(end - start)
+
+
+def _part(progress: Progress | None, offset: int, total: int) -> Progress | None:
+    """A slice of the whole progress for one of its steps."""
+    if progress is None:
+        return None
+    return lambda done, _: progress(offset + done, total)

@@ -1,0 +1,100 @@
+"""How far a served variant's predictions are from the baseline's, from what both servers named.
+
+The tokens that both named, and one bucket for all others, are a partition of the vocabulary, so
+the KL divergence over it is never more than the whole one (data-processing inequality; Cover and
+Thomas, *Elements of Information Theory*, section 2.8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import rel_entr
+
+from whet.core.records import DocumentDistance, Estimate, ServedDistances
+from whet.metrics import certified
+from whet.quality.perplexity import document_mean
+from whet.quality.top_logprobs import TopDocument, TopLogprobs
+
+_RESOLUTION: Final = 1e-6
+"""How well a mass of about 1 is known from float32 log-probabilities. The variant's rest is raised
+by it: more rest can only lower the divergence, so that rounding never adds to it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Positions:
+    """Figures of each position of one document: KL in nats, flipped, the mass compared."""
+
+    kl: NDArray[np.float64]
+    flipped: NDArray[np.bool_]
+    covered: NDArray[np.float64]
+
+
+def served_distances(variant: TopLogprobs, baseline: TopLogprobs) -> ServedDistances:
+    """KL(baseline ‖ variant) and top-1 flips, position by position, on the same tokens.
+
+    The percentile is over positions and has no interval, as those of one document depend on each
+    other. Raises ``ValueError`` unless both are of the same data, with the same documents at the
+    same lengths and at least one likeliest token a position.
+    """
+    top_k = min(variant.top_k, baseline.top_k)
+    pairs = list(zip(variant.documents, baseline.documents, strict=False))
+    lengths = [[len(one.own) for one in side.documents] for side in (variant, baseline)]
+    if variant.data_sha256 != baseline.data_sha256 or lengths[0] != lengths[1] or not pairs:
+        raise ValueError("the two were measured on different tokens")
+    if top_k < 1:
+        raise ValueError("no likeliest tokens were asked for")
+    compared = [_compare(here, there) for here, there in pairs]
+    documents = [
+        DocumentDistance(
+            tokens=len(found.kl),
+            nll=-float(here.own.sum(dtype=np.float64)),
+            reference_nll=-float(there.own.sum(dtype=np.float64)),
+            kl=float(found.kl.sum()),
+            flips=int(found.flipped.sum()),
+        )
+        for found, (here, there) in zip(compared, pairs, strict=True)
+    ]
+    return ServedDistances(
+        kl=document_mean([(one.kl, one.tokens) for one in documents]),
+        kl_p99=_p99(np.concatenate([found.kl for found in compared])),
+        flips=document_mean([(one.flips, one.tokens) for one in documents]),
+        top_k=top_k,
+        covered=float(np.concatenate([found.covered for found in compared]).mean()),
+        documents=tuple(documents),
+    )
+
+
+def _compare(variant: TopDocument, baseline: TopDocument) -> _Positions:
+    """One document's positions; the arrays of tokens are [N, K + 1], a match of them [N, K + 1, …].
+
+    Where several tokens are likeliest alike, as 16-bit logits often have it, a position counts as
+    flipped only if the two sides share none of them.
+    """
+    match = baseline.ids[:, :, None] == variant.ids[:, None, :]
+    match &= baseline.ids[:, :, None] >= 0
+    common = match.any(axis=2)
+    ours = np.where(match, variant.logprobs.astype(np.float64)[:, None, :], 0.0).sum(axis=2)
+    p = np.where(common, np.exp(baseline.logprobs.astype(np.float64)), 0.0)
+    log_ratio = np.where(common, baseline.logprobs - ours, 0.0)
+    covered = np.minimum(p.sum(axis=1), 1.0)
+    rest = 1.0 - covered
+    rest_variant = 1.0 - np.where(common, np.exp(ours), 0.0).sum(axis=1)
+    bucket = rel_entr(rest, np.maximum(rest_variant, 0.0) + _RESOLUTION)
+    # Of nearly equal rows a sum a little below zero is left.
+    kl = np.maximum((p * log_ratio).sum(axis=1) + bucket, 0.0)
+    likeliest = baseline.logprobs == baseline.logprobs[:, :1]
+    likeliest_variant = variant.logprobs == variant.logprobs[:, :1]
+    shared = match & likeliest[:, :, None] & likeliest_variant[:, None, :]
+    return _Positions(kl=kl, flipped=~shared.any(axis=(1, 2)), covered=covered)
+
+
+def _p99(positions: NDArray[np.float64]) -> Estimate:
+    count = len(positions)
+    value = float(np.quantile(positions, 0.99))
+    return Estimate(
+        value=value, low=None, high=None, samples=count, certified=certified(0.99, count)
+    )

@@ -1,0 +1,95 @@
+"""The timed answers of a run: whose are looked at, beside whose, and what the store keeps."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flow.stage import FakeEngine, tiny_spec
+from tests.metrics.events import event, trial
+from tests.quality.test_language import ENGLISH, GERMAN
+from whet.core.protocols import Silent
+from whet.core.records import DegenerateTraffic, ModelFacts
+from whet.core.store import RunStore, write_json
+from whet.flow.degenerate import examine_all
+from whet.flow.job import Job, trial_key
+from whet.flow.prepare import prepare
+
+MARKS = "!" * 64
+VARIANTS: dict[str, Any] = {"fp16": {}, "b": {}, "c": {"prefix_cache": True}}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    spec = tiny_spec(tmp_path, variants=VARIANTS)
+    with pytest.MonkeyPatch.context() as patch, RunStore.open(tmp_path / "run") as store:
+        patch.setattr("whet.flow.prepare.get_engine", lambda _name: FakeEngine())
+        yield prepare(spec, store, Silent(), skip_infeasible=False)
+
+
+def keep(job: Job, name: str, texts: Sequence[str], *, size: int = 1, number: int = 0) -> None:
+    events = [replace(event(index=index), text=text) for index, text in enumerate(texts)]
+    record = trial(events, number=number, variant=name, batch_size=size)
+    job.store.put("trials", trial_key(name, size, number), record)
+
+
+def verdicts(job: Job) -> dict[str, str]:
+    return {record.variant: record.verdict for record in examine_all(job.store)}
+
+
+def test_every_trial_of_a_variant_is_looked_at_and_kept_as_one_record(job: Job) -> None:
+    for size in (1, 2):
+        for number in (0, 1):
+            keep(job, "fp16", ENGLISH, size=size, number=number)
+            keep(job, "b", [*ENGLISH[:4], *[MARKS] * size], size=size, number=number)
+    assert verdicts(job) == {"fp16": "pass", "b": "fail"}
+    kept = RunStore.read(job.store.root).get("degenerate", "b", DegenerateTraffic)
+    assert kept is not None
+    assert (kept.answers, kept.found, kept.baseline_share) == (22, (("one mark", 6),), 0.0)
+
+
+def test_a_variant_without_trials_has_no_record_and_neither_has_the_repeat(job: Job) -> None:
+    keep(job, "fp16", ENGLISH)
+    keep(job, "fp16.again", ENGLISH)
+    assert verdicts(job) == {"fp16": "pass"}
+    assert job.store.get("degenerate", "fp16.again", DegenerateTraffic) is None
+
+
+def test_without_the_baselines_answers_a_variant_is_unknown(job: Job) -> None:
+    keep(job, "b", ENGLISH)
+    assert verdicts(job) == {"b": "unknown"}
+
+
+def test_text_past_the_end_token_of_the_target_is_no_answer(job: Job) -> None:
+    vocabulary = json.loads((Path(job.target.path) / "tokenizer.json").read_text("utf-8"))
+    [end] = [x for x in vocabulary["added_tokens"] if x["id"] in job.target.tokenizer.eos_token_ids]
+    keep(job, "fp16", ENGLISH)
+    keep(job, "b", [text + end["content"] + "I am sorry. " * 30 for text in ENGLISH])
+    assert verdicts(job)["b"] == "pass"
+
+
+def test_a_tokenizer_or_pool_that_has_gone_is_done_without(job: Job) -> None:
+    shutil.rmtree(job.target.path)
+    keep(job, "fp16", ENGLISH)
+    assert verdicts(job) == {"fp16": "pass"}
+    gone = job.spec.workload.model_copy(update={"pool": Path("/nowhere/pool.jsonl")})
+    spec = job.spec.model_copy(update={"workload": gone})
+    write_json(job.store.path("resolved_spec.json"), spec.model_dump(mode="json"))
+    assert verdicts(job) == {"fp16": "pass"}
+    assert job.store.get("models", "target", ModelFacts) is not None
+
+
+def test_a_language_is_held_against_the_baseline_but_not_an_adapters(job: Job) -> None:
+    keep(job, "fp16", ENGLISH)
+    for name in ("b", "c"):
+        keep(job, name, [GERMAN] * 8)
+    [adapted] = [item for item in job.resolved if item.variant.name == "c"]
+    variant = replace(adapted.variant, loras=(("german", "/adapters/german"),))
+    job.store.put("variants", "c", replace(adapted, variant=variant))
+    assert verdicts(job) == {"fp16": "pass", "b": "fail", "c": "pass"}

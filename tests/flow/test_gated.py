@@ -1,0 +1,86 @@
+"""Whom a variant is held to in the gate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from whet.core.records import QualityRecord, ResolvedEngine, Speculation, Variant
+from whet.core.store import RunStore
+from whet.flow.gated import KIND, PLAIN, _checks, weights_key
+from whet.flow.job import Job
+from whet.quality import PlainReference
+from whet.quality.greedy import Continuations
+from whet.quality.lossless import LosslessPlan
+from whet.quality.two_sample import Samples, Sampling
+
+DRAFT = Speculation(method="draft_model", num_tokens=3, draft_path="/draft")
+
+
+def resolved(
+    name: str, *, path: str = "/target", speculation: Speculation | None = None, **args: Any
+) -> ResolvedEngine:
+    variant = Variant(
+        name=name, weights="16bit", scheme="16bit", model_path=path, speculation=speculation,
+        prefix_cache=False, engine_args=tuple(args.items()),
+    )  # fmt: skip
+    return ResolvedEngine(
+        variant=variant, engine="vllm", engine_version="0", device="cpu", served_model_name="m",
+        argv=(), env=(), serve_line="", ready_timeout_s=1.0,
+    )  # fmt: skip
+
+
+def record(name: str, twin: str | None) -> QualityRecord:
+    return QualityRecord(
+        variant=name, baseline="fp16", perplexity=None, perplexity_ratio=None, nll=(), tasks=(),
+        answers=(), examples=(), verdicts=(), reason=None, seconds=0.0, twin=twin,
+    )  # fmt: skip
+
+
+def plain() -> PlainReference:
+    told = Continuations(prompts_sha256="x", max_tokens=1, asked=0, answered=(), missing=None)
+    samples = Samples(prompts_sha256="x", sampling=Sampling(), asked=0, answered=(), missing=None)
+    return PlainReference(plan=LosslessPlan(), first=told, again=told, samples=samples)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RunStore]:
+    with RunStore.open(tmp_path / "run") as opened:
+        yield opened
+
+
+def checks_of(store: RunStore, every: tuple[ResolvedEngine, ...], name: str) -> Any:
+    job = cast(Job, SimpleNamespace(store=store, resolved=every))
+    return _checks(job, next(each for each in every if each.variant.name == name))
+
+
+def test_speculation_is_held_to_the_plain_server_of_the_same_weights(store: RunStore) -> None:
+    every = (
+        resolved("fp16"),
+        resolved("awq", path="/awq"),
+        resolved("awq+spec", path="/awq", speculation=DRAFT),
+    )
+    assert [checks_of(store, every, each).is_plain for each in ("fp16", "awq")] == [False, True]
+    store.put(PLAIN, "awq", plain())
+    store.put(KIND, "awq", record("awq", "awq"))
+    held = checks_of(store, every, "awq+spec")
+    assert (held.twin.variant, held.plain, held.is_plain) == ("awq", plain(), False)
+    assert checks_of(store, every, "fp16").twin is None
+
+
+def test_the_first_that_was_measured_is_the_twin(store: RunStore) -> None:
+    every = (resolved("fp16"), resolved("cache"), resolved("more"))
+    store.put(KIND, "cache", record("cache", "fp16"))
+    store.put(KIND, "fp16", record("fp16", "fp16"))
+    assert checks_of(store, every, "more").twin.variant == "fp16"
+
+
+def test_what_changes_the_numbers_makes_other_weights() -> None:
+    one = weights_key(resolved("a", max_num_seqs=1))
+    assert weights_key(resolved("b", max_num_seqs=8)) == one
+    assert weights_key(resolved("c", kv_cache_dtype="fp8")) != one
+    assert weights_key(resolved("d", path="/other")) != one

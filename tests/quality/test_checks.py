@@ -1,0 +1,45 @@
+"""When predictions on the same weights are too far apart for rounding."""
+
+from __future__ import annotations
+
+import pytest
+
+from whet.core.records import Estimate, QualityRecord, ServedDistances
+from whet.quality.checks import same_weights_problem
+
+
+def distances(value: float, low: float | None, high: float | None) -> ServedDistances:
+    kl = Estimate(value=value, low=low, high=high, samples=16)
+    return ServedDistances(kl=kl, kl_p99=kl, flips=kl, top_k=5, covered=0.9, documents=())
+
+
+def twin(repeat: ServedDistances | None) -> QualityRecord:
+    return QualityRecord(
+        variant="fp16", baseline="fp16", perplexity=None, perplexity_ratio=None, nll=(),
+        tasks=(), answers=(), examples=(), verdicts=(), reason=None, seconds=0.0,
+        twin="fp16", twin_distances=repeat,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("repeat", "low", "told"),
+    [
+        (distances(0.0, 0.0, 0.0), 1.9e-5, False),  # no more than another kernel's rounding
+        (distances(0.0, 0.0, 0.0), 2.1e-5, True),
+        (distances(5e-4, 4e-4, 1e-3), 3.9e-3, False),  # four times what a repeat shows
+        (distances(5e-4, 4e-4, 1e-3), 4.1e-3, True),
+        (distances(1e-3, None, None), 4.1e-3, True),  # one document: no interval
+    ],
+)
+def test_the_limit_is_what_the_repeat_shows(
+    repeat: ServedDistances, low: float, told: bool
+) -> None:
+    problem = same_weights_problem(distances(2 * low, low, 3 * low), twin(repeat))
+    assert (problem is not None) == told
+    if problem is not None:
+        assert "fp16, which serves the same weights" in problem
+
+
+def test_without_a_repeat_or_an_interval_nothing_is_claimed() -> None:
+    assert same_weights_problem(distances(1.0, 0.9, 1.1), twin(None)) is None
+    assert same_weights_problem(distances(1.0, None, None), twin(distances(0, 0, 0))) is None
