@@ -40,6 +40,11 @@ def test_the_headline_of_a_log_with_nothing_to_mend_or_nothing_at_all() -> None:
     assert headline(empty()).startswith("The log holds no prompt tokens")
 
 
+def test_mending_that_wins_nothing_is_told_so() -> None:
+    said = headline(replace(plain(), proposals=whole().proposals, repaired=hits(6_000)))
+    assert "and 60.0% once all is mended, if it never evicts (too few requests differ" in said
+
+
 @pytest.mark.parametrize(
     ("count", "said"),
     [(0, "0"), (999_999, "999,999"), (1_500_000, "1.50 M"), (2_100_000_000, "2.10 G")],

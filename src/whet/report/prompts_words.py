@@ -44,7 +44,14 @@ def headline(analysis: PromptAnalysis) -> str:
     better = mended.rate > hits.rate
     if better:
         said += f", and {percent(mended.rate)} once what follows is mended"
+    elif analysis.proposals:
+        said += f", and {percent(mended.rate)} once all is mended"
     said += ", if it never evicts"
+    if analysis.proposals and not better:
+        said += (
+            " (too few requests differ to pay for what then moves to the end of every prompt: "
+            "mend those requests alone)"
+        )
     if not analysis.causes and not better:
         said += " (nothing that should be shared is lost)"
     if analysis.sized is None or analysis.cache_blocks is None:
