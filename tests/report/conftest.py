@@ -1,8 +1,12 @@
-"""Four runs, written once: whole, hostile, interrupted after seven cells, and just begun."""
+"""Runs, written once: whole, with every check of the gate, hostile, interrupted, just begun.
+
+``whole`` is as older runs are: its quality records hold no more than perplexity and tasks.
+"""
 
 import pytest
 
 from tests.report.run_factory import make_run
+from tests.report.run_gate import put_gate
 from whet.core.store import RunStore
 from whet.report import RunView, load_run
 
@@ -13,8 +17,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> RunView:
 
 
 @pytest.fixture(scope="session")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> RunView:
+    return load_run(put_gate(make_run(tmp_path_factory.mktemp("runs") / "gated").root))
+
+
+@pytest.fixture(scope="session")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> RunView:
-    return load_run(make_run(tmp_path_factory.mktemp("runs") / "hostile", hostile=True))
+    root = make_run(tmp_path_factory.mktemp("runs") / "hostile", hostile=True).root
+    return load_run(put_gate(root, hostile=True))
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,8 @@ window_s,uncertified,failure,\
 ttft_p50_ms_low,ttft_p50_ms_high,ttft_p95_ms_low,ttft_p95_ms_high,tps_mean_low,tps_mean_high,\
 cost_per_1m_tokens_low,cost_per_1m_tokens_high,tpot_p50_ms_low,tpot_p50_ms_high,\
 tpot_p95_ms_low,tpot_p95_ms_high,e2e_p50_ms_low,e2e_p50_ms_high,e2e_p95_ms_low,e2e_p95_ms_high,\
-itl_p50_ms_low,itl_p50_ms_high,rps_mean_low,rps_mean_high,goodput_rps_low,goodput_rps_high"""
+itl_p50_ms_low,itl_p50_ms_high,rps_mean_low,rps_mean_high,goodput_rps_low,goodput_rps_high,\
+kl,kl_low,kl_high,kl_p99,flips,flips_low,flips_high"""
 
 
 def read(view: RunView, path: Path) -> list[dict[str, str]]:
@@ -65,6 +66,18 @@ def test_missing_is_empty_never_zero(whole: RunView, tmp_path: Path) -> None:
 
 def test_nothing_measured_gives_the_header_alone(begun: RunView, tmp_path: Path) -> None:
     assert read(begun, tmp_path / "results.csv") == []
+
+
+def test_distances_of_a_variant_are_on_each_of_its_lines(gated: RunView, tmp_path: Path) -> None:
+    lines = read(gated, tmp_path / "results.csv")
+    awq = [line for line in lines if line["config"] == "awq"]
+    assert {line["kl"] for line in awq} == {"0.0123"}
+    assert {(line["kl_low"], line["kl_high"]) for line in awq} == {("0.011808", "0.012792")}
+    assert {line["kl_p99"] for line in awq} == {"0.21"}
+    assert {line["flips"] for line in awq} == {"0.031"}
+    doubts = [line["uncertified"] for line in awq]
+    assert doubts == [*["ttft_p95_ms kl_p99"] * 4, "kl_p99"]  # the last had 256 requests
+    assert {line["kl"] for line in lines if line["config"] == "fp16"} == {""}
 
 
 def test_formulas_are_neutralised(hostile: RunView, tmp_path: Path) -> None:

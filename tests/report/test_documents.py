@@ -22,7 +22,7 @@ from whet.report import (
     render_markdown,
     write_reports,
 )
-from whet.report.markdown import fenced, safe
+from whet.report.markdown_text import fenced, safe
 from whet.report.rows import decision_headline, is_corner
 from whet.report.sections import tiles
 
@@ -81,7 +81,7 @@ def test_uncertified_figure_is_dimmed(whole: RunView) -> None:
     assert re.search(r'<span class="unsure"[^>]*>125 \?</span>', render_html(whole))
 
 
-@pytest.mark.parametrize("run", ["whole", "hostile", "interrupted", "begun"])
+@pytest.mark.parametrize("run", ["whole", "gated", "hostile", "interrupted", "begun"])
 def test_page_holds_no_code_and_loads_nothing(run: str, request: pytest.FixtureRequest) -> None:
     source = render_html(request.getfixturevalue(run))
     assert len(source.encode()) < 2_000_000
@@ -118,7 +118,9 @@ def test_markdown_has_every_cell_as_one_line(hostile: RunView) -> None:
 
 
 def test_markdown_escapes_outside_its_fences(hostile: RunView) -> None:
-    outside = re.sub(r"^(`{3,})text\n.*?\n\1$", "", render_markdown(hostile), flags=re.S | re.M)
+    outside = re.sub(
+        r"^(`{3,})(?:text|yaml)\n.*?\n\1$", "", render_markdown(hostile), flags=re.S | re.M
+    )
     assert "<script" not in outside.replace(r"\<script", "")
     assert "](javascript" not in outside.replace(r"\](javascript", "")
 
@@ -227,7 +229,7 @@ def test_decision_alone_can_be_printed(whole: RunView) -> None:
     assert "Serve awq+cache" in console.file.getvalue()
 
 
-@pytest.mark.parametrize("run", ["whole", "hostile", "interrupted", "begun"])
+@pytest.mark.parametrize("run", ["whole", "gated", "hostile", "interrupted", "begun"])
 def test_every_file_is_written(run: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     view: RunView = request.getfixturevalue(run)
     write_reports(view, tmp_path)

@@ -43,7 +43,8 @@ _CHATS: Final = 4
 ROUNDING_NATS: Final = 2e-5
 """Mean KL that the same weights may show by other kernels and batch shapes, whatever the repeat."""
 _TIMES_REPEAT: Final = 4.0
-_LOSSLESS: Final = LosslessPlan(tokens=64, sampling=Sampling(samples=8, tokens=32))
+_GREEDY_TOKENS: Final = 48
+_SAMPLING: Final = Sampling(samples=8, tokens=16)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,10 +181,11 @@ def _check_speculation(peer: Peer, plan: QualityPlan, asked: Asked, found: Check
     checks, count = plan.checks, plan.spec.lossless_prompts
     if checks is None or not count:
         return
-    prompts = asked.prompts[:count]
-    names = [task.id for task in asked.tasks[:count]]
+    prompts, names = _continued(asked, count)
     if checks.is_plain:
-        found.plain = plain_reference(peer, prompts, _LOSSLESS, names=names)
+        sampling = _SAMPLING if plan.spec.sampled else None
+        wanted = LosslessPlan(tokens=_GREEDY_TOKENS, sampling=sampling)
+        found.plain = plain_reference(peer, prompts, wanted, names=names)
     if checks.plain is None:
         return
     found.lossless = check_lossless(peer, checks.plain, prompts, names=names)
@@ -192,6 +194,16 @@ def _check_speculation(peer: Peer, plan: QualityPlan, asked: Asked, found: Check
         found.broken += told
     elif found.lossless.verdict == "unknown":
         found.missing += told
+
+
+def _continued(asked: Asked, count: int) -> tuple[list[Ids], list[str]]:
+    """Prompts that are continued, and their names: tasks, and held-out documents broken off, after
+    which much can be said. Sampled text shows a difference only where there is a choice."""
+    broken_off = [ids[: max(2, len(ids) // 3)] for ids in asked.documents[: count // 2]]
+    tasks = count - len(broken_off)
+    names = [task.id for task in asked.tasks[:tasks]]
+    names += [f"document {index + 1}" for index in range(len(broken_off))]
+    return [*asked.prompts[:tasks], *broken_off], names
 
 
 def _keep_golden(

@@ -65,7 +65,7 @@ class Encoder:
                 f"the chat template refuses a chat of roles {[m.role for m in messages]}: {error}; "
                 "correct the roles in the data file"
             ) from error
-        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        return tuple(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
 def identity(documents: Sequence[Ids], prompts: Sequence[Ids], tasks: Sequence[Task]) -> str:

@@ -74,7 +74,7 @@ def _separator(tokenizer: Any) -> tuple[int, ...]:
     Not a ``<0x0A>``: bytes in a row are decoded together, and one that is no text spoils all.
     """
     for text in _SEPARATORS:
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         if len(ids) != 1 or tokenizer.decode(ids) != text:
             continue
         if not _BYTE_TOKEN.fullmatch(tokenizer.convert_ids_to_tokens(ids)[0]):

@@ -49,6 +49,16 @@ _FIGURES: Final = (
     "tasks_right",
     "tasks_asked",
 )
+_DISTANCES: Final = (
+    "kl",
+    "kl_low",
+    "kl_high",
+    "kl_p99",
+    "flips",
+    "flips_low",
+    "flips_high",
+)
+"""From the baseline, as the servers said them: KL in nats a token, flips as a share."""
 _CIRCUMSTANCES: Final = (
     "status",
     "evidence",
@@ -68,6 +78,7 @@ CSV_COLUMNS: Final[tuple[str, ...]] = (
     *_FIGURES,
     *_CIRCUMSTANCES,
     *(f"{name}_{end}" for name in _ESTIMATES for end in ("low", "high")),
+    *_DISTANCES,
 )
 """Every column of ``results.csv``; new ones are added at the end only."""
 
@@ -85,9 +96,12 @@ def write_csv(view: RunView, path: Path) -> None:
 def csv_records(view: RunView) -> Iterator[dict[str, Value]]:
     """The cells as flat records keyed by ``CSV_COLUMNS``."""
     for cell in view.cells:
+        record = view.quality.get(cell.variant)
         yield {
             **_cell_values(cell),
-            **_quality_values(view.quality.get(cell.variant)),
+            **_quality_values(record),
+            **_distance_values(record),
+            "uncertified": " ".join(_uncertified(cell, record)) or None,
             "evidence": view.evidence(cell.variant, cell.batch_size),
             "tier": view.tier,
             "price_usd_per_hour": view.spec.hardware.price_usd_per_hour if view.spec else None,
@@ -110,7 +124,6 @@ def _cell_values(cell: CellSummary) -> dict[str, Value]:
         "errors": cell.errors,
         "warmup_excluded": cell.warmup_excluded,
         "window_s": cell.window_s,
-        "uncertified": " ".join(n for n, e in estimates.items() if e and not e.certified) or None,
         "failure": cell.failure,
     }
     for name, estimate in estimates.items():
@@ -135,6 +148,32 @@ def _quality_values(record: QualityRecord | None) -> dict[str, Value]:
         "perplexity_ratio_high": ratio.high if ratio else None,
         "tasks_right": sum(task.right for task in tasks) if tasks else None,
         "tasks_asked": sum(task.n for task in tasks) if tasks else None,
+    }
+
+
+def _uncertified(cell: CellSummary, record: QualityRecord | None) -> Iterator[str]:
+    """The columns whose percentile too few samples certify."""
+    for name in _ESTIMATES:
+        estimate = _estimate(cell, name)
+        if estimate is not None and not estimate.certified:
+            yield name
+    found = record.distances if record else None
+    if found is not None and not found.kl_p99.certified:
+        yield "kl_p99"
+
+
+def _distance_values(record: QualityRecord | None) -> dict[str, Value]:
+    found = record.distances if record else None
+    if found is None:
+        return dict.fromkeys(_DISTANCES)
+    return {
+        "kl": found.kl.value,
+        "kl_low": found.kl.low,
+        "kl_high": found.kl.high,
+        "kl_p99": found.kl_p99.value,
+        "flips": found.flips.value,
+        "flips_low": found.flips.low,
+        "flips_high": found.flips.high,
     }
 
 

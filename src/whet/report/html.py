@@ -25,6 +25,15 @@ from whet.report.pictures import (
     speculation_chart,
     variant_styles,
 )
+from whet.report.quality_checks import check_tables
+from whet.report.quality_rows import (
+    DISTANCE_HEADS,
+    distance_note,
+    has_distances,
+    quality_reasons,
+    quality_rows,
+    task_table,
+)
 from whet.report.sections import (
     blank_reasons,
     common_env,
@@ -33,10 +42,12 @@ from whet.report.sections import (
     evidence_groups,
     exclusions,
     lost_answers,
+    next_schemes,
     reading_notes,
     sizes_of,
-    task_names,
     tiles,
+    timed_text,
+    timed_text_words,
     unit_summary,
     warmup_words,
     workload_rows,
@@ -58,6 +69,7 @@ def render_html(view: RunView) -> str:
     """The whole page as text."""
     look = variant_styles(view)
     title, sentence = rows.headline(view)
+    quality = quality_rows(view)
     return (
         page_environment()
         .get_template("report.html.j2")
@@ -88,12 +100,19 @@ def render_html(view: RunView) -> str:
             costs_note=COSTS_NOTE,
             units=_units(view, look),
             evidence=evidence_groups(view),
-            tasks=task_names(view),
+            quality=quality,
+            distance_heads=DISTANCE_HEADS if has_distances(quality) else (),
+            distance_note=distance_note(view),
+            task_scores=task_table(view),
+            reasons=quality_reasons(view),
+            checks=check_tables(view),
             workloads=workload_rows(view),
             engines=engine_rows(view),
             notes=reading_notes(view),
             common=common_env(view),
             lost=lost_answers(view),
+            timed=timed_text(view),
+            next_schemes=next_schemes(view),
             warmup=warmup_words(view),
         )
     )
@@ -120,6 +139,7 @@ def page_environment() -> Environment:
         regression=rows.regression,
         env_words=env_words,
         sizes_of=sizes_of,
+        timed_text_words=timed_text_words,
         unit_summary=unit_summary,
     )
     made.filters.update(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from whet.core.records import QualityRecord
 from whet.core.store import write_atomic
 from whet.core.units import human_bytes, human_duration
 from whet.report import rows
@@ -18,6 +16,8 @@ from whet.report.factorial import (
     factorial_tables,
 )
 from whet.report.head_of_line import HEAD_OF_LINE_HEADS, head_of_line_rows, head_of_line_words
+from whet.report.markdown_text import fenced, safe, table
+from whet.report.quality_markdown import next_lines, quality_lines
 from whet.report.sections import (
     WORKLOAD_HEADS,
     blank_reasons,
@@ -26,18 +26,14 @@ from whet.report.sections import (
     env_words,
     evidence_groups,
     exclusions,
-    lost_answers,
     reading_notes,
     sizes_of,
-    task_names,
     unit_summary,
     warmup_words,
     workload_rows,
 )
-from whet.report.text import DASH, clean, moment, one_line, percent, shown
+from whet.report.text import DASH, moment
 from whet.report.view import RunView
-
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~$])")
 
 
 def write_markdown(view: RunView, path: Path) -> None:
@@ -55,34 +51,13 @@ def render_markdown(view: RunView) -> str:
         _head_of_line(view),
         _costs(view),
         _evidence(view),
-        _quality(view),
+        quality_lines(view),
+        next_lines(view),
         _quantization(view),
         _serve_lines(view),
         _setup(view),
     )
     return "\n".join(line for part in parts for line in part).rstrip() + "\n"
-
-
-def safe(text: str) -> str:
-    """``text`` on one line, with no Markdown or HTML meaning."""
-    return _SPECIAL.sub(r"\\\1", one_line(text))
-
-
-def fenced(text: str) -> str:
-    """``text`` in a code fence that is longer than any run of backticks in it."""
-    body = clean(text)
-    longest = max((len(run) for run in re.findall("`+", body)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}text\n{body}\n{fence}"
-
-
-def table(heads: Sequence[str], lines: Iterable[Sequence[str]], *, left: int = 1) -> Iterator[str]:
-    """A Markdown table; the first ``left`` columns read from the left, the others are figures."""
-    yield f"| {' | '.join(heads)} |"
-    yield "|" + "|".join("---" if at < left else "--:" for at in range(len(heads))) + "|"
-    for line in lines:
-        yield f"| {' | '.join(line)} |"
-    yield ""
 
 
 def _opening(view: RunView) -> Iterator[str]:
@@ -213,37 +188,6 @@ def _evidence(view: RunView) -> Iterator[str]:
     ]
     heads = ["config", "claim", "batch size", "verdict", "observed", "source"]
     yield from table(heads, lines, left=len(heads))
-
-
-def _quality(view: RunView) -> Iterator[str]:
-    yield "## Quality\n"
-    tasks = task_names(view)
-    records = [view.quality[name] for name in view.variants if name in view.quality]
-    lines = [_quality_line(record, tasks) for record in records]
-    heads = ["config", "perplexity", "against baseline", "tolerances", *map(safe, tasks)]
-    yield from table(heads, lines)
-    for lost in lost_answers(view):
-        yield f"Answers that {safe(lost.variants)} lost:\n"
-        for example in lost.examples[:3]:
-            yield f"**{safe(example.task)}**\n\n{fenced(example.prompt)}\n"
-            yield f"{safe(lost.baseline)} answered\n\n{fenced(example.baseline)}\n"
-            yield f"{safe(lost.variants)} answered\n\n{fenced(example.answer)}\n"
-
-
-def _quality_line(record: QualityRecord, tasks: Sequence[str]) -> list[str]:
-    scores = {task.task: task for task in record.tasks}
-    return [
-        safe(record.variant),
-        safe(shown(record.perplexity).full),
-        "baseline"
-        if record.variant == record.baseline
-        else safe(shown(record.perplexity_ratio, unit="+%").full),
-        ", ".join(f"{100 * limit:g}% {safe(verdict)}" for limit, verdict in record.verdicts),
-        *(
-            f"{percent(scores[task].score.value)} of {scores[task].n}" if task in scores else DASH
-            for task in tasks
-        ),
-    ]
 
 
 def _quantization(view: RunView) -> Iterator[str]:

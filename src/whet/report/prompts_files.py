@@ -11,7 +11,7 @@ from typing import Final
 from whet.core.records import CacheCurve, Cause, PromptAnalysis, Proposal
 from whet.core.store import write_atomic
 from whet.report.cells_csv import Value, field
-from whet.report.markdown import fenced, safe, table
+from whet.report.markdown_text import fenced, safe, table
 from whet.report.prompts_excerpt import REDACTED, shown_excerpt
 from whet.report.prompts_html import render_prompts
 from whet.report.prompts_sides import Row, side_by_side

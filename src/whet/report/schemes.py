@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from whet.core.records import Estimate, QuantizedCheckpoint, SchemeRow, SchemeTable, TaskScore
+from whet.core.records import QuantizedCheckpoint, SchemeRow, SchemeTable, TaskScore
 from whet.core.units import human_bytes, human_duration
-from whet.report.text import DASH, EMPTY, Shown, number, one_line, percent, plural, shown
+from whet.report.text import DASH, EMPTY, Shown, millinats, number, one_line, percent, plural, shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,22 +70,12 @@ def _figures(row: SchemeRow) -> tuple[Shown, ...]:
         EMPTY if row.bits_per_weight is None else Shown(text=f"{row.bits_per_weight:.2f}"),
         shown(row.perplexity),
         shown(found.perplexity_ratio, unit="+%") if found else EMPTY,
-        shown(_milli(found.kl)) if found else EMPTY,
-        shown(_milli(found.kl_p99)) if found else EMPTY,
+        shown(millinats(found.kl)) if found else EMPTY,
+        shown(millinats(found.kl_p99)) if found else EMPTY,
         shown(found.flips, unit="%") if found else EMPTY,
         _tasks(row.served.tasks if row.served else ()),
         Shown(text=human_duration(done.seconds)) if done else EMPTY,
         _peak(done),
-    )
-
-
-def _milli(estimate: Estimate) -> Estimate:
-    low, high = estimate.low, estimate.high
-    return replace(
-        estimate,
-        value=1000 * estimate.value,
-        low=None if low is None else 1000 * low,
-        high=None if high is None else 1000 * high,
     )
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from whet.core.records import (
     ComparisonSet,
     Decision,
+    DegenerateTraffic,
+    NextScheme,
     QuantizedCheckpoint,
     TaskExample,
     Verdict,
@@ -290,6 +292,24 @@ def lost_answers(view: RunView) -> tuple[Lost, ...]:
         Lost(variants=", ".join(names), baseline=baseline, examples=examples)
         for (baseline, examples), names in found.items()
     )
+
+
+def timed_text(view: RunView) -> tuple[DegenerateTraffic, ...]:
+    """What was found among each variant's timed answers; none where they were not looked at."""
+    return tuple(view.degenerate[name] for name in view.variants if name in view.degenerate)
+
+
+def next_schemes(view: RunView) -> tuple[NextScheme, ...]:
+    """What to try in place of each variant whose bits lose too much."""
+    return tuple(view.next_schemes[name] for name in view.variants if name in view.next_schemes)
+
+
+def timed_text_words(record: DegenerateTraffic) -> str:
+    """One sentence: how many answers were looked at, what was found, and the verdict's reason."""
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in record.found) or "nothing degenerate"
+    looked = f"{plural(record.answers, 'timed answer')}: {kinds}"
+    clean = record.verdict == "pass" and not record.found
+    return looked if clean or record.reason is None else f"{looked}; {record.reason}"
 
 
 def workload_rows(view: RunView) -> tuple[tuple[str, tuple[str, ...]], ...]:

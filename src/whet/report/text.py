@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path, PurePath
@@ -80,10 +80,16 @@ def percent(share: float, *, signed: bool = False) -> str:
     return f"{value:+.{places}f}%" if signed else f"{value:.{places}f}%"
 
 
+def points(share: float, *, signed: bool = False) -> str:
+    """A share as points of 100, with as many figures as ``percent`` gives."""
+    return percent(share, signed=signed).removesuffix("%")
+
+
 def shown(value: Estimate | float | None, *, unit: str = "") -> Shown:
     """An estimate, or a plain figure, as text; ``unit`` is ``$``, ``%`` or nothing.
 
-    ``%`` takes a share, ``+%`` a ratio whose distance from 1 is meant.
+    ``%`` takes a share, ``+%`` a ratio whose distance from 1 is meant, ``+pt`` a difference of
+    shares.
     """
     if value is None:
         return EMPTY
@@ -95,6 +101,17 @@ def shown(value: Estimate | float | None, *, unit: str = "") -> Shown:
     return Shown(text=_with_unit(value.value, unit), interval=interval, sure=value.certified)
 
 
+def millinats(estimate: Estimate) -> Estimate:
+    """An estimate in nats, in thousandths."""
+    low, high = estimate.low, estimate.high
+    return replace(
+        estimate,
+        value=1000 * estimate.value,
+        low=None if low is None else 1000 * low,
+        high=None if high is None else 1000 * high,
+    )
+
+
 def _with_unit(value: float, unit: str) -> str:
     if unit == "$":
         return f"${number(value)}"
@@ -102,6 +119,8 @@ def _with_unit(value: float, unit: str) -> str:
         return percent(value)
     if unit == "+%":
         return percent(value - 1, signed=True)
+    if unit == "+pt":
+        return points(value, signed=True)
     return number(value)
 
 

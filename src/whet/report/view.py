@@ -15,12 +15,14 @@ from whet.core.records import (
     CellSummary,
     ComparisonSet,
     Decision,
+    DegenerateTraffic,
     EngineFacts,
     FactorialView,
     HeadOfLineRecord,
     LeverCost,
     LeverCosts,
     ModelFacts,
+    NextScheme,
     QualityRecord,
     QuantizedCheckpoint,
     ResolvedEngine,
@@ -60,6 +62,8 @@ class RunView:
     cells: tuple[CellSummary, ...]
     verdicts: tuple[Verdict, ...]
     quality: Mapping[str, QualityRecord]
+    degenerate: Mapping[str, DegenerateTraffic]
+    next_schemes: Mapping[str, NextScheme]
     comparisons: ComparisonSet | None
     factorial: FactorialView | None
     head_of_line: Mapping[str, HeadOfLineRecord]
@@ -144,6 +148,8 @@ def load_run(store: RunStore) -> RunView:
             for verdict in item.verdicts
         ),
         quality=_keyed(store, "quality", QualityRecord),
+        degenerate=_keyed(store, "degenerate", DegenerateTraffic),
+        next_schemes=_keyed(store, "next_scheme", NextScheme),
         comparisons=store.get("comparisons", "all", ComparisonSet),
         factorial=store.get("factorial", "all", FactorialView),
         head_of_line=_keyed(store, "head_of_line", HeadOfLineRecord),

@@ -70,8 +70,8 @@ class QualitySpec(Strict):
     as papers on WikiText-2 do, instead of as ``documents``.
     ``structured`` asks tasks that carry a schema a second time, bound to it. ``lossless_prompts``
     are continued by plain and speculative servers, and ``golden_probes`` kept for a monitor; 0 asks
-    for none. ``next_schemes`` are those that may be proposed where a variant's bits fail; none by
-    default.
+    for none. ``sampled: false`` compares greedy text alone, for traffic that is. ``next_schemes``
+    are those that may be proposed where a variant's bits fail; none by default.
     """
 
     heldout: Path | None = None
@@ -84,6 +84,7 @@ class QualitySpec(Strict):
     protocol: Literal["documents", "windows"] = "documents"
     structured: bool = True
     lossless_prompts: Annotated[int, Field(ge=0)] = 16
+    sampled: bool = True
     golden_probes: Annotated[int, Field(ge=0)] = 16
     next_schemes: tuple[NextStep, ...] = ()
 
