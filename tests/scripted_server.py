@@ -19,6 +19,19 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+SENTENCE = (
+    "the order was shipped today and should reach you within three days so please write again if "
+    "nothing has come by then and we will ask the carrier or send another one at no cost to you "
+    "whichever suits best"
+)
+"""Longer than any loop that is looked for, so that an answer made of them is an ordinary one."""
+
+
+def ordinary(count: int, start: int = 0) -> str:
+    """So many ordinary words, each followed by a blank, as ``text`` repeated would be."""
+    words = SENTENCE.split()
+    return "".join(f"{words[(start + i) % len(words)]} " for i in range(count))
+
 
 @dataclass(frozen=True)
 class Script:
@@ -33,12 +46,17 @@ class Script:
     fault: str | None = None
     usage: bool = True
     text: str = "t "
+    words: bool = False  # ordinary words, one a token, in place of ``text`` again and again
     status: int = 200
     get_status: int = 200
     metrics: bool = True
     accepted_per_draft: float | None = None
     hit_share: float | None = None
     model: str = "scripted"
+
+    def says(self, count: int, start: int = 0) -> str:
+        """``count`` tokens of the answer, from the one at ``start``."""
+        return ordinary(count, start) if self.words else self.text * count
 
 
 @dataclass
@@ -150,7 +168,7 @@ async def _answer(
         out.transport.abort()
         return False
     tokens = script.tokens or data.get("max_tokens", 16)
-    text = script.text * tokens
+    text = script.says(tokens)
     choice = {"message": {"content": text}} if chat else {"text": text}
     usage = {"prompt_tokens": _prompt_tokens(data), "completion_tokens": tokens}
     answer = {"choices": [choice | {"index": 0, "finish_reason": "length"}], "usage": usage}
@@ -197,7 +215,7 @@ async def _stream(
                 return False
             fault = None
         last = sent + count == tokens
-        _chunk(out, _text_event(script.text * count, "length" if last else None))
+        _chunk(out, _text_event(script.says(count, sent), "length" if last else None))
         sent, due = sent + count, due + script.gap_s
     sent += script.fault in ("split_utf8", "invalid_utf8")  # these add a token of their own
     _finish(script, data, out, sent)

@@ -10,6 +10,7 @@ from whet.core.records import (
     Claim,
     Comparison,
     Decision,
+    DegenerateTraffic,
     Estimate,
     MatrixEntry,
     QualityRecord,
@@ -80,6 +81,20 @@ def quality(
         verdicts=tuple(zip((0.01, 0.02, 0.05), words, strict=True)),
         reason=reason,
         seconds=1.0,
+    )
+
+
+def timed(variant: str, word: str, reason: str | None) -> DegenerateTraffic:
+    """What the timed answers of ``variant`` were found to be."""
+    return DegenerateTraffic(
+        variant=variant,
+        answers=80,
+        found=(("loop", 12),) if word == "fail" else (),
+        baseline_share=0.0,
+        p_value=None,
+        examples=(),
+        verdict=word,
+        reason=reason,
     )
 
 

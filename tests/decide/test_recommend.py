@@ -4,8 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from tests.decide.cells import cell, comparison, decided, estimate, quality, tier
-from whet.core.records import Decision, Estimate, Recommendation, decode, encode
+from tests.decide.cells import cell, comparison, decided, estimate, quality, tier, timed
+from whet.core.records import (
+    Decision,
+    Estimate,
+    GreedyParity,
+    LosslessCheck,
+    QualityRecord,
+    Recommendation,
+    ServedIdentity,
+    StructuredScore,
+    decode,
+    encode,
+)
 from whet.decide.ratios import ratio
 from whet.decide.words import significant
 
@@ -142,3 +153,128 @@ def test_the_tie_is_told_by_the_matrix_and_not_again_by_the_reasons() -> None:
     found = recommended(decision)
     assert any("cannot be told" in entry.reason for entry in decision.matrix)
     assert not any("cannot be told" in reason for reason in found.reasons)
+
+
+def test_degenerate_timed_text_excludes_every_cell_of_its_variant() -> None:
+    cells = [FP16, AWQ, cell("awq", 16, 0.3, 150), cell("other", 8, 0.9, 150)]
+    found = {
+        "awq": timed("awq", "fail", "12 of 80 timed answers are degenerate text"),
+        "other": timed("other", "pass", None),
+    }
+    decision = decided(tier(cells, degenerate=found))
+    assert recommended(decision).variant == "other"
+    told = {(item.variant, item.batch_size): item.reason for item in decision.excluded}
+    assert set(told) == {("awq", 8), ("awq", 16)}
+    said = "its timed answers are degenerate text: 12 of 80 timed answers are degenerate text"
+    assert set(told.values()) == {said}
+    assert "awq" not in {variant for variant, _ in decision.pareto}
+
+
+def test_a_degenerate_baseline_leaves_no_saving_to_state() -> None:
+    found = {"fp16": timed("fp16", "fail", None), "awq": timed("awq", "pass", None)}
+    decision = decided(tier([FP16, AWQ], degenerate=found))
+    assert recommended(decision).saving is None
+    assert [item.reason for item in decision.excluded] == [
+        "its timed answers are degenerate text: 12 of 80"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "caution"),
+    [
+        ("pass", None),
+        ("unknown", "timed answers: 4 timed answers are too few to judge"),
+        (None, "timed answers: they were not looked at for degenerate text"),
+    ],
+)
+def test_timed_answers_that_nobody_could_judge_are_a_caution(
+    word: str | None, caution: str | None
+) -> None:
+    known = (
+        {} if word is None else {"awq": timed("awq", word, "4 timed answers are too few to judge")}
+    )
+    found = recommended(decided(tier([FP16, AWQ], degenerate=known)))
+    assert found.variant == "awq"
+    assert [said for said in found.cautions if said.startswith("timed")] == [caution] * bool(
+        caution
+    )
+
+
+def cautions(record: QualityRecord, *, speculates: bool = False) -> tuple[str, ...]:
+    """What is said beside the recommendation of a variant of this quality."""
+    own = replace(AWQ, acceptance_length=2.5) if speculates else AWQ
+    records = {"fp16": quality("fp16"), "awq": record}
+    known = {"awq": timed("awq", "pass", None)}
+    found = recommended(decided(tier([FP16, own], quality=records, degenerate=known)))
+    assert found.variant == "awq"
+    return found.cautions
+
+
+def lossless(verdict: str, *reasons: str, parity: GreedyParity | None = None) -> LosslessCheck:
+    return LosslessCheck(
+        parity=parity,
+        sampling=None,
+        acceptance_rate=None,
+        drafted=None,
+        verdict=verdict,
+        reasons=reasons,
+    )
+
+
+def test_checks_of_the_gate_that_were_not_made_are_cautions() -> None:
+    whole = quality("awq")
+    assert cautions(whole) == ()
+    assert cautions(whole, speculates=True) == (
+        "speculation: whether it changes answers was not checked",
+    )
+    assert cautions(replace(whole, lossless=lossless("unknown", "6 prompts are too few"))) == (
+        "speculation: 6 prompts are too few",
+    )
+    assert cautions(replace(whole, twin="awq+cache")) == (
+        "predictions: not compared with awq+cache, which serves the same weights",
+    )
+    assert cautions(replace(whole, twin="awq")) == (), "it is the first that serves them"
+    deaf = ServedIdentity(checked=0, problems=(), missing="the server has no /tokenize")
+    assert cautions(replace(whole, identity=deaf)) == ("tokens: the server has no /tokenize",)
+
+
+def test_what_the_gates_own_reason_says_is_not_said_again() -> None:
+    record = quality("awq", reason="speculation: 6 prompts are too few")
+    record = replace(record, lossless=lossless("unknown", "6 prompts are too few"))
+    assert cautions(record) == ("quality: speculation: 6 prompts are too few",)
+
+
+def test_a_schema_that_no_server_enforced_is_said_once() -> None:
+    score = StructuredScore(
+        task="a",
+        n=9,
+        free_valid=9,
+        free_right=9,
+        valid=None,
+        right=None,
+        lost=None,
+        gained=None,
+        p_value=None,
+        missing="the server takes no schema",
+    )
+    record = replace(quality("awq"), structured=(score, replace(score, task="b")))
+    assert cautions(record) == ("structured output: the server takes no schema",)
+
+
+def test_speculation_that_was_checked_is_a_reason() -> None:
+    parity = GreedyParity(
+        prompts=16,
+        same=15,
+        aa_same=14,
+        common=estimate(0.99),
+        p_value=1.0,
+        divergences=(),
+    )
+    record = replace(quality("awq"), lossless=lossless("pass", parity=parity))
+    found = recommended(
+        decided(tier([FP16, AWQ], quality={"fp16": quality("fp16"), "awq": record}))
+    )
+    assert any(
+        "15 of 16 greedy continuations are the plain server's, whose own repeat gives 14" in reason
+        for reason in found.reasons
+    )

@@ -25,6 +25,11 @@ UNABLE = (
 )
 INT8 = {"quantization": "int8_per_channel_weight_only"}
 FP8_LABEL = ('cache_dtype="auto"', 'cache_dtype="fp8"')
+UNIT_SCALES = (
+    "(EngineCore pid=3281) WARNING 11-21 15:02:35 [kv_cache.py:188] Using KV cache scaling factor "
+    "1.0 for fp8_e4m3. If this is unintended, verify that k/v_scale scaling factors are properly "
+    "set in the checkpoint.\n"
+)
 OWN_POOL = ('kv_cache_memory_bytes="1073741824"', 'kv_cache_memory_bytes="None"')
 FP8_DECIDED = "Using fp8 data type to store kv cache.\nAvailable KV cache memory: 72.54 GiB\n"
 BILLING = (("billing", "/model"),)
@@ -156,6 +161,17 @@ LEVERS = [
             log("h100_w4a16", more=FP8_DECIDED),
             pages(FP8_LABEL, OWN_POOL),
             args={"kv_cache_dtype": "fp8"},
+        ),
+    ),
+    contradicted(
+        "fp8 KV cache, the checkpoint's scales are 1.0",
+        "scales are not in use",
+        lambda: start(
+            "kv_cache",
+            log("h100_fp8_kv8", more=UNIT_SCALES),
+            pages(FP8_LABEL, OWN_POOL),
+            args={"kv_cache_dtype": "fp8"},
+            kv_scales=True,
         ),
     ),
     contradicted(
@@ -304,6 +320,19 @@ TWINS: dict[str, Judge] = {
     ),
     "kv_cache": lambda: start(
         "kv_cache", log("h100_fp8_kv8"), pages(FP8_LABEL, OWN_POOL), args={"kv_cache_dtype": "fp8"}
+    ),
+    "kv_cache with the checkpoint's scales": lambda: start(
+        "kv_cache",
+        log("h100_fp8_kv8"),
+        pages(FP8_LABEL, OWN_POOL),
+        args={"kv_cache_dtype": "fp8"},
+        kv_scales=True,
+    ),
+    "kv_cache of a checkpoint that has no scales": lambda: start(
+        "kv_cache",
+        log("h100_fp8_kv8", more=UNIT_SCALES),
+        pages(FP8_LABEL, OWN_POOL),
+        args={"kv_cache_dtype": "fp8"},
     ),
     "attention": lambda: start(
         "attention", log("h100_w8a8"), args={"attention_backend": "FLASH_ATTN"}

@@ -50,6 +50,7 @@ def test_every_claim_has_faults_and_a_twin() -> None:
         "an own flag that no source tells",
         "fp8 KV cache, the label says auto",
         "fp8 KV cache, the label is missing",
+        "fp8 KV cache, the checkpoint's scales are 1.0",
         "an attention backend that was refused",
         "eager although graphs were asked for",
         "asynchronous scheduling switched off by speculation",

@@ -85,7 +85,7 @@ class FakeEngine:
         if name in self.refuses:
             raise EngineStartError("CUDA out of memory; lower gpu_memory_utilization")
         dead = self.started.count(name) <= self.deaths.get(name, 0)
-        with scripted_server(gap_s=0.001, fault="reset" if dead else None) as scripted:
+        with scripted_server(gap_s=0.001, words=True, fault="reset" if dead else None) as scripted:
             yield FakeServer(scripted, name, dead)
 
 

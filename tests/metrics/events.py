@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tests.scripted_server import ordinary
 from whet.core.records import ClientHealth, Counters, RequestEvent, TrialRecord
 
 MS = 1_000_000
@@ -36,7 +37,7 @@ def event(
         output_tokens=tokens,
         cached_tokens=None,
         finish_reason="length",
-        text="t " * pieces,
+        text=ordinary(pieces, index),
     )
 
 

@@ -20,7 +20,7 @@ from whet.demo.faults import swap_tokens, wrong_eos  # noqa: E402
 from whet.demo.inputs import pair_paths  # noqa: E402
 from whet.quality import identity  # noqa: E402
 from whet.quality.data import Message  # noqa: E402
-from whet.quality.identity import ending_shift, kv_scales_problem, served_identity  # noqa: E402
+from whet.quality.identity import ending_shift, served_identity  # noqa: E402
 from whet.quality.token_units import vocabulary_units  # noqa: E402
 
 TARGET, _ = pair_paths()
@@ -230,14 +230,3 @@ def test_answers_without_a_word_on_their_end_are_no_pair() -> None:
     found = ending_shift(answers((None, 3)), answers(("stop", 3)))
     assert (found.pairs, found.p_value, found.problem) == (0, None, None)
     assert found.missing is not None
-
-
-def test_the_engines_own_line_on_kv_scales_is_heard() -> None:
-    line = (
-        "WARNING 11-21 10:00:00 [kv_cache.py:163] Using KV cache scaling factor 1.0 for fp8_e4m3. "
-        "If this is unintended, verify that k/v_scale scaling factors are properly set"
-    )
-    problem = kv_scales_problem(["Loading weights took 1 s", line])
-    assert problem is not None
-    assert "'Using KV cache scaling factor 1.0 for fp8_e4m3'" in problem
-    assert kv_scales_problem(["Using fp8 data type to store kv cache."]) is None

@@ -1,11 +1,18 @@
-"""Which cells count: finished, without errors, and every claim proved."""
+"""Which cells count: finished, without errors, of real answers, and every claim proved."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whet.core.records import CellSummary, Estimate, Excluded, QualityRecord, Verdict
+from whet.core.records import (
+    CellSummary,
+    DegenerateTraffic,
+    Estimate,
+    Excluded,
+    QualityRecord,
+    Verdict,
+)
 from whet.decide.inputs import TierInputs
 
 _TOLERANCE_STEP = 1e-9
@@ -13,13 +20,17 @@ _TOLERANCE_STEP = 1e-9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contender:
-    """A cell that counts, with the two figures that every comparison needs, and its quality."""
+    """A cell that counts, with the two figures that every comparison needs, and its quality.
+
+    ``timed`` is what its variant's timed answers look like, None where nobody looked.
+    """
 
     tier: str
     cell: CellSummary
     cost: Estimate
     ttft: Estimate
     quality: QualityRecord | None
+    timed: DegenerateTraffic | None = None
 
 
 def admit(inputs: TierInputs) -> tuple[list[Contender], list[Excluded]]:
@@ -30,7 +41,8 @@ def admit(inputs: TierInputs) -> tuple[list[Contender], list[Excluded]]:
     """
     contenders, excluded = [], []
     for cell in inputs.cells:
-        reason = _unfinished(cell) or unproved(cell, inputs.verdicts)
+        timed = inputs.degenerate.get(cell.variant)
+        reason = _unfinished(cell) or _garbled(timed) or unproved(cell, inputs.verdicts)
         if reason is not None:
             excluded.append(_excluded(cell.variant, cell.batch_size, reason, inputs.tier))
         elif cell.cost_per_1m_tokens is not None and cell.ttft_p95_ms is not None:
@@ -41,6 +53,7 @@ def admit(inputs: TierInputs) -> tuple[list[Contender], list[Excluded]]:
                     cost=cell.cost_per_1m_tokens,
                     ttft=cell.ttft_p95_ms,
                     quality=inputs.quality.get(cell.variant),
+                    timed=timed,
                 )
             )
     for variant in dict.fromkeys(contender.cell.variant for contender in contenders):
@@ -66,6 +79,14 @@ def _unfinished(cell: CellSummary) -> str | None:
         if figure is None
     ]
     return f"no {' and no '.join(missing)} was measured" if missing else None
+
+
+def _garbled(timed: DegenerateTraffic | None) -> str | None:
+    """That the time went into text that is no answer, or None: tokens alone are no result."""
+    if timed is None or timed.verdict != "fail":
+        return None
+    told = timed.reason or f"{sum(count for _, count in timed.found)} of {timed.answers}"
+    return f"its timed answers are degenerate text: {told}"
 
 
 def unproved(cell: CellSummary, verdicts: Sequence[Verdict]) -> str | None:

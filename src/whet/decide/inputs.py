@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from whet.core.records import CellSummary, Comparison, QualityRecord, Verdict
+from whet.core.records import CellSummary, Comparison, DegenerateTraffic, QualityRecord, Verdict
 from whet.core.spec import ObjectiveSpec
 
 
@@ -16,7 +16,8 @@ class TierInputs:
     ``comparisons`` are those that the trials themselves were compared in; where a pair has none,
     the intervals of its two summaries decide. ``noise_floor`` is the largest share by which the
     baseline differed from its own repetition, None where it was not repeated; a batch size that
-    has comparisons is judged by the floor that they name.
+    has comparisons is judged by the floor that they name. ``degenerate`` maps a variant's name to
+    what its timed answers look like.
     """
 
     tier: str
@@ -25,6 +26,7 @@ class TierInputs:
     verdicts: Sequence[Verdict]
     comparisons: Sequence[Comparison] = ()
     noise_floor: float | None = None
+    degenerate: Mapping[str, DegenerateTraffic] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

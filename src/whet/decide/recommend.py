@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from whet.core.records import Estimate, MatrixEntry, Recommendation
+from whet.core.records import Estimate, MatrixEntry, QualityRecord, Recommendation
 from whet.core.spec import ObjectiveSpec
 from whet.decide import words
 from whet.decide.admit import Contender
@@ -127,6 +127,8 @@ def _reasons(
             f"saves {words.percent(saved)} of the baseline's best cost, "
             f"{words.price(reference.cost)} ({words.place(reference.cell)}{elsewhere})"
         )
+    if (lossless := _lossless(record)) is not None:
+        reasons.append(lossless)
     reasons.append("every feature that it claims was proved to be running")
     return tuple(reasons)
 
@@ -162,9 +164,56 @@ def _cautions(
         cautions.append(f"{trials} a cell; give load.trials at least {_FEW_TRIALS}")
     if ruler.noise_floor is None:
         cautions.append("the baseline was not repeated, so the noise of this run is not known")
-    if chosen.quality is not None and chosen.quality.reason is not None:
-        cautions.append(f"quality: {chosen.quality.reason}")
-    return tuple(cautions)
+    return (*cautions, *_gate_cautions(chosen))
+
+
+def _lossless(record: QualityRecord | None) -> str | None:
+    """That speculation was seen to change no answer, where it was."""
+    found = None if record is None else record.lossless
+    if found is None or found.verdict != "pass" or found.parity is None:
+        return None
+    parity = found.parity
+    own = "" if parity.aa_same is None else f", whose own repeat gives {parity.aa_same}"
+    return (
+        "speculation was not seen to change answers: "
+        f"{parity.same} of {parity.prompts} greedy continuations are the plain server's{own}"
+    )
+
+
+def _gate_cautions(chosen: Contender) -> Iterator[str]:
+    """What the timed answers and the quality gate leave open."""
+    timed, record = chosen.timed, chosen.quality
+    if timed is None:
+        yield "timed answers: they were not looked at for degenerate text"
+    elif timed.verdict == "unknown":
+        yield f"timed answers: {timed.reason or 'whether they are degenerate text is not known'}"
+    if record is None:
+        return
+    told = record.reason or ""
+    if told:
+        yield f"quality: {told}"
+    speculates = chosen.cell.acceptance_length is not None
+    for what, why in dict.fromkeys(_open_questions(record, speculates=speculates)):
+        if why not in told:
+            yield f"{what}: {why}"
+
+
+def _open_questions(record: QualityRecord, *, speculates: bool) -> Iterator[tuple[str, str]]:
+    """(what, why) of each check that was not made, or not to an end."""
+    if record.lossless is None and speculates:
+        yield "speculation", "whether it changes answers was not checked"
+    elif record.lossless is not None and record.lossless.verdict == "unknown":
+        yield (
+            "speculation",
+            next(iter(record.lossless.reasons), "whether it changes answers is open"),
+        )
+    if record.twin not in (None, record.variant) and record.twin_distances is None:
+        yield "predictions", f"not compared with {record.twin}, which serves the same weights"
+    if record.identity is not None and record.identity.missing is not None:
+        yield "tokens", record.identity.missing
+    for score in record.structured:
+        if score.missing is not None:
+            yield "structured output", score.missing
 
 
 def _unsaved(saved: Estimate) -> Estimate:

@@ -107,7 +107,8 @@ def _levers(variant: Variant) -> Iterator[Claim]:
         yield _once(
             "kv_cache",
             f"the KV cache is stored in {dtype}",
-            "vllm:cache_config_info and the log both say so",
+            "vllm:cache_config_info and the log both say so"
+            + (", and the log tells of no scale of 1.0" if variant.kv_scales else ""),
         )
     if (backend := asked.get("attention_backend")) is not None:
         yield _once(

@@ -111,6 +111,7 @@ NOTICES: Final = (
     r"max_num_scheduled_tokens is set to .* based on the speculative decoding settings.*",
     r"lib(?:tcmalloc|iomp) is not found in LD_PRELOAD.*",
     r"Reducing Torch threads from .*",
+    r"Using KV cache scaling factor 1\.0 for \w+",
 )
 """Lines that say that something runs otherwise than asked, or slower than it could."""
 
@@ -119,6 +120,12 @@ WEIGHT_FALLBACKS: Final = (
     "Failed to find a kernel",
 )
 """Notices that contradict a claim about weights."""
+
+UNIT_KV_SCALE: Final = "Using KV cache scaling factor 1.0 for"
+"""All that a loaded FP8 KV cache is scaled by is 1.0: the engine's default, or stored so.
+
+vLLM's ``layers/quantization/kv_cache.py``. Only of a checkpoint with scales of its own a fault.
+"""
 
 ASYNC_OFF: Final = r"Async scheduling (?:not supported|is disabled|will be disabled|is not compat)"
 NO_GRAPHS: Final = r"Overriding cudagraph_mode .*to NONE|setting cudagraph_mode=NONE"

@@ -16,7 +16,7 @@ from whet.core.levers import plain_args
 from whet.core.records import Declared, EngineFacts, ResolvedEngine, Scalar, Variant
 from whet.core.units import GIB
 from whet.evidence.claims import parallel_sizes, settings
-from whet.evidence.dialect import ASYNC_OFF, NO_GRAPHS
+from whet.evidence.dialect import ASYNC_OFF, NO_GRAPHS, UNIT_KV_SCALE
 
 Outcome = tuple[str, str, tuple[str, ...]]
 NOTHING: Final = Declared(version=None, config=(), cache=(), models=())
@@ -116,6 +116,9 @@ def judge_kv_cache(start: Start) -> Outcome:
         return "contradicted", f"a number in the cache takes {each:.2f} bytes", quotes
     if label is not None and not label.startswith(wanted) and not wanted.startswith(label):
         return "contradicted", f"the cache is stored in {label}", quotes
+    unscaled = tuple(n for n in start.facts.notices if UNIT_KV_SCALE in n)
+    if start.variant.kv_scales and unscaled:
+        return "contradicted", f"the checkpoint's scales are not in use: {unscaled[0]}", unscaled
     if label is None:
         return "unproved", "vllm:cache_config_info does not tell the cache's type", quotes
     if wanted.startswith("fp8") and said is None:

@@ -10,6 +10,7 @@ from whet.core.errors import UsageError
 from whet.core.records import (
     ComparisonSet,
     Decision,
+    DegenerateTraffic,
     Excluded,
     FactorialView,
     LeverCosts,
@@ -24,13 +25,19 @@ from whet.decide.factorial import factorial
 from whet.decide.ratios import Ruler
 from whet.deploy import write_deployment
 from whet.flow.costs import lever_costs
+from whet.flow.degenerate import KIND as DEGENERATE
+from whet.flow.degenerate import examine_all
 from whet.flow.findings import Findings, Kept, find, keep_cells, read_kept
 from whet.flow.job import Job
+from whet.flow.next_scheme import propose_schemes
 
 
 def conclude(job: Job) -> Decision:
     """Summaries, verdicts, comparisons, decision and deployment files, all stored."""
     job.observer.stage("decide", job.tier)
+    for timed in examine_all(job.store):
+        if timed.verdict == "fail":
+            job.observer.warn(f"{timed.variant}: degenerate text: {timed.reason}")
     kept = read_kept(job.store)
     findings = find(kept)
     for name in kept.resolved:
@@ -45,6 +52,7 @@ def conclude(job: Job) -> Decision:
     costs = lever_costs(kept, findings.cells)
     job.store.put("costs", "all", LeverCosts(costs=costs))
     job.store.put("factorial", "all", _factorial(kept, findings))
+    propose_schemes(job)
     decision = decide_over([job.store])
     job.store.put("decision", "decision", decision)
     write_json(job.store.path("decision.json"), decision)
@@ -111,6 +119,7 @@ def _tier_inputs(kept: Kept, findings: Findings) -> TierInputs:
         verdicts=findings.verdicts,
         comparisons=findings.comparisons,
         noise_floor=findings.noise,
+        degenerate={item.variant: item for item in kept.store.all(DEGENERATE, DegenerateTraffic)},
     )
 
 

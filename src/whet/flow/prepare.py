@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from whet.checkpoint import locate, lora_rank, read_facts
-from whet.core.errors import InfeasibleError, UsageError
+from whet.checkpoint.kv_scales import kv_scales_problem
+from whet.core.errors import CheckpointError, InfeasibleError, UsageError
+from whet.core.levers import plain_args
 from whet.core.protocols import Engine, Observer
 from whet.core.provenance import Device, environment, find_device
 from whet.core.records import ModelFacts, ResolvedEngine, Speculation, Variant
@@ -25,6 +28,8 @@ from whet.flow.job import Inputs, Job
 from whet.plan import Problem, preflight
 
 _FIXED_ON_RESUME = ("model", "recipes", "engine", "workload", "load", "quality", "baseline")
+_SCALED_KV: Final = ("fp8", "fp8_e4m3")
+"""Types of the KV cache that a checkpoint's scales are for; e5m2 is meant to go without."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +64,7 @@ def survey(spec: Spec, root: Path) -> Survey:
     # With the environment as resolved: the engine's own default for the KV pool counts too.
     as_set = [replace(item.variant, env=item.env) for item in resolved]
     found = preflight(as_set, target=target, draft=draft, device=device, spec=spec)
+    found = (*found, *_kv_problems([item for item in resolved if _is_fine(item, found)]))
     said = [
         Problem(variant=item.variant.name, kind="unsupported", message=reason)
         for item in resolved
@@ -73,6 +79,24 @@ def survey(spec: Spec, root: Path) -> Survey:
         problems=(*found, *said),
         advice=advice_of(spec, root, resolved=resolved, target=target, device=device),
     )
+
+
+def _is_fine(item: ResolvedEngine, problems: Sequence[Problem]) -> bool:
+    return all(problem.variant != item.variant.name for problem in problems)
+
+
+def _kv_problems(resolved: Sequence[ResolvedEngine]) -> Iterator[Problem]:
+    """Checkpoints on the disk that bring scales for an FP8 KV cache which nobody calibrated."""
+    for item in resolved:
+        variant, folder = item.variant, Path(item.variant.model_path)
+        if plain_args(variant).get("kv_cache_dtype") not in _SCALED_KV or not folder.is_dir():
+            continue
+        try:
+            message = kv_scales_problem(folder)
+        except CheckpointError as error:
+            message = str(error)
+        if message is not None:
+            yield Problem(variant=variant.name, kind="weights", message=message)
 
 
 def prepare(spec: Spec, store: RunStore, observer: Observer, *, skip_infeasible: bool) -> Job:
@@ -168,6 +192,7 @@ def _variant(
         lora_rank=max((lora_rank(Path(path)) for path in loras.values()), default=None),
         batching=item.batching,
         own_args=tuple({**preset, **item.args}),
+        kv_scales=recipe is not None and recipe.kv_cache is not None,
     )
 
 

@@ -7,7 +7,6 @@ both and still print other words, or read a person's text as other tokens.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,6 @@ _TOLD: Final = 4
 """Differences named one by one; the rest are counted in pieces."""
 _MOST_FORCED: Final = 64
 _CUT: Final = 60
-_UNIT_KV_SCALE: Final = re.compile(r"Using KV cache scaling factor 1\.0 for \w+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,19 +165,6 @@ def ending_shift(here: Sequence[TaskAnswer], baseline: Sequence[TaskAnswer]) -> 
         p_length=mcnemar(shorter, longer) if counted else None,
         missing=None if pairs else "no answer on both sides says how it ended",
     )
-
-
-def kv_scales_problem(lines: Iterable[str]) -> str | None:
-    """The engine's own word that the FP8 KV cache has no calibrated scales, or None.
-
-    ``lines`` are of the start-up log. vLLM says so where all scales that it loaded are 1.0
-    (``layers/quantization/kv_cache.py``), stored ones or its default, so this is a problem only of
-    a variant whose checkpoint is meant to bring scales.
-    """
-    found = next((match[0] for line in lines if (match := _UNIT_KV_SCALE.search(line))), None)
-    if found is None:
-        return None
-    return f"the KV cache is not calibrated: the engine says {found!r}; quantize again with scales"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
