@@ -14,14 +14,16 @@ from whet.flow.prepare import quantized_path
 
 
 def quantize_recipes(job: Job) -> None:
-    """Write each recipe that some variant uses, once; a finished checkpoint is used again."""
+    """Write each recipe that some variant uses, once; a finished checkpoint is used again, one
+    whose folder was deleted is made anew."""
     wanted = {item.variant.weights for item in job.resolved} - {SIXTEEN_BIT}
-    for kept in job.resolved:  # self-speculation: a copy that only drafts
-        speculation = job.spec.variants[kept.variant.name].speculation
+    for item in job.resolved:  # self-speculation: a copy that only drafts
+        speculation = job.spec.variants[item.variant.name].speculation
         if speculation is not None and speculation.draft is not None:
             wanted.add(speculation.draft)
     for name in (name for name in job.spec.recipes if name in wanted):
-        if not job.store.done("quantized", name):
+        kept = quantized_path(job.store.root, name).is_dir()
+        if not (kept and job.store.done("quantized", name)):
             _quantize(job, name)
 
 
