@@ -56,7 +56,7 @@ def test_a_checkpoint_is_served_with_what_it_stores_and_room_for_every_question(
     assert found.verdict == "pass"
     assert line.variant.scheme == "32bit"
     # a document is cut to 64 tokens, its one reply included; 64 more are for speculation
-    assert 64 < dict(line.variant.engine_args)["max_model_len"] <= 512
+    assert 64 < int(dict(line.variant.engine_args)["max_model_len"]) <= 512
     assert found.target.weights_sha256 is not None
 
 
@@ -113,11 +113,11 @@ def test_a_broken_baseline_ends_the_gate_before_the_target_is_asked(asked: GateR
         assert not target.asked
 
 
-def kept(asked: GateRequest, folder: Path, **changes: HarnessAsked) -> GateRequest:
+def kept(asked: GateRequest, folder: Path, harness: HarnessAsked | None = None) -> GateRequest:
     """A baseline kept in ``folder``, and the request to hold a target to it."""
     with serve(Model()) as base:
-        run_gate(replace(asked, target=base.url, save=folder, **changes), Silent())
-    return replace(asked, against=folder, tokenizer=None, **changes)
+        run_gate(replace(asked, target=base.url, save=folder, harness=harness), Silent())
+    return replace(asked, against=folder, tokenizer=None, harness=harness)
 
 
 def test_a_kept_baseline_holds_all_that_a_later_gate_reads(
