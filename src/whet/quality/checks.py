@@ -189,7 +189,7 @@ def _check_speculation(peer: Peer, plan: QualityPlan, asked: Asked, found: Check
     if checks.plain is None:
         return
     found.lossless = check_lossless(peer, checks.plain, prompts, names=names)
-    told = [f"speculation: {reason}" for reason in found.lossless.reasons[:1]]
+    told = [f"speculation: {reason}" for reason in found.lossless.reasons]
     if found.lossless.verdict == "fail":
         found.broken += told
     elif found.lossless.verdict == "unknown":

@@ -168,9 +168,12 @@ def _check(
     counted: tuple[int | None, int | None],
     findings: Sequence[Finding],
 ) -> LosslessCheck:
-    """The worst of the findings is the verdict; the reasons that make it stand first."""
+    """The worst of the findings is the verdict; all that are no pass are its reasons, worst first,
+    and of a pass all."""
     accepted, drafted = counted
     ordered = sorted(findings, key=lambda finding: _ORDER.index(finding[0]))
+    if ordered[0][0] != "pass":
+        ordered = [finding for finding in ordered if finding[0] != "pass"]
     return LosslessCheck(
         parity=parity,
         sampling=sampling,
