@@ -1,0 +1,291 @@
+"""The testbed on one GPU: static batches with transformers, then every variant on vLLM.
+
+    python -m benchmarks.h100 run WORK          # all steps; goes on where a stopped one left off
+    python -m benchmarks.h100 run WORK --steps testbed,pool,checkpoints
+    python -m benchmarks.h100 table WORK/runs/NAME --static WORK/static.csv --out results/NAME
+
+WORK holds the spec, the testbed, the prompts, the run and ``static.csv``. On a bare machine put
+back the run's folder without its ``checkpoints`` and give ``run`` again: the testbed and the
+checkpoints are made anew by the same recipes, and only what is missing is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from benchmarks.h100_table import StaticRow, keep_results, static_csv, static_rows
+from whet.core.spec import Spec, load_spec
+from whet.core.store import write_atomic
+
+SPEC: Final = Path(__file__).with_suffix(".yaml")
+STEPS: Final = ("testbed", "pool", "checkpoints", "static", "variants")
+SYSTEM_TOKENS: Final = 1024
+USER_TOKENS: Final = 85
+"""The user turns of the built-in pool that are at least so long: with the ticket's number and the
+template a request has about 128 tokens of its own."""
+STATIC_SIZES: Final = (1, 8, 32)
+_STATIC_BATCHES: Final = 2
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse and dispatch."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    kinds = parser.add_subparsers(dest="what", required=True)
+    run = kinds.add_parser("run")
+    run.add_argument("work", type=Path)
+    run.add_argument("--steps", default=",".join(STEPS))
+    run.add_argument("--spec", type=Path, default=SPEC)
+    run.add_argument("--variants", help="these alone, for a sitting that has no time for all")
+    run.add_argument("--shape", default="7b")
+    run.add_argument("--draft", default="1b")
+    one = kinds.add_parser("checkpoint")
+    one.add_argument("work", type=Path)
+    one.add_argument("recipe")
+    made = kinds.add_parser("table")
+    made.add_argument("run", type=Path)
+    made.add_argument("--static", type=Path)
+    made.add_argument("--out", type=Path, required=True)
+    asked = parser.parse_args(argv)
+    if asked.what == "run":
+        _run(asked)
+    elif asked.what == "checkpoint":
+        make_checkpoint(asked.work, asked.recipe)
+    else:
+        keep_results(asked.run, asked.static, asked.out)
+
+
+def _run(asked: argparse.Namespace) -> None:
+    work: Path = asked.work.resolve()
+    steps = asked.steps.split(",")
+    if unknown := set(steps) - set(STEPS):
+        sys.exit(f"no step {', '.join(sorted(unknown))}; there are {', '.join(STEPS)}")
+    work.mkdir(parents=True, exist_ok=True)
+    write_atomic(work / "whet.yaml", chosen(asked.spec, asked.variants).encode())
+    for step in (step for step in STEPS if step in steps):
+        began = time.monotonic()
+        if step == "testbed" and not (work / "testbed").exists():
+            _whet("demo", "testbed", "--shape", asked.shape, "--draft", asked.draft,
+                  str(work / "testbed"))  # fmt: skip
+        elif step == "pool":
+            write_pool(work / "pool.jsonl", work / "testbed" / "target")
+        elif step == "checkpoints":
+            make_checkpoints(work)
+        elif step == "static":
+            measure_static(work, STATIC_SIZES)
+        elif step == "variants":
+            _whet("run", str(work / "whet.yaml"), "-o", str(work / "runs"), "--resume",
+                  "--skip-infeasible", check=False)  # fmt: skip
+        print(f"step {step}: {time.monotonic() - began:.1f} s", flush=True)
+
+
+def chosen(spec: Path, variants: str | None) -> str:
+    """The spec's text, with only the variants that are named, if any are."""
+    text = spec.read_text(encoding="utf-8")
+    if variants is None:
+        return text
+    data = yaml.safe_load(text)
+    names = variants.split(",")
+    if unknown := set(names) - set(data["variants"]):
+        sys.exit(
+            f"no variant {', '.join(sorted(unknown))}; there are {', '.join(data['variants'])}"
+        )
+    kept = {name: item for name, item in data["variants"].items() if name in names}
+    return str(yaml.safe_dump({**data, "variants": kept}, sort_keys=False))
+
+
+def _whet(*words: str, check: bool = True) -> None:
+    # A process of its own: what it holds on the device is free again when it ends.
+    subprocess.run([sys.executable, "-m", "whet", *words], check=check)
+
+
+def write_pool(path: Path, tokenizer: Path) -> None:
+    """One long system prompt and the longer user turns, from the built-in pool.
+
+    The system prompt is the pool's first long one with articles of the others' catalogues added
+    until it has ``SYSTEM_TOKENS`` tokens, to within one article.
+    """
+    from transformers import AutoTokenizer
+
+    from whet.demo import write_inputs
+
+    count = AutoTokenizer.from_pretrained(str(tokenizer)).encode
+    with tempfile.TemporaryDirectory() as folder:
+        write_inputs(Path(folder))
+        lines = (Path(folder) / "workload.jsonl").read_text(encoding="utf-8").splitlines()
+    texts = [json.loads(line) for line in lines]
+    long, *others = [item["text"] for item in texts if item["kind"] == "system_long"]
+    users = [item["text"] for item in texts if item["kind"] == "user"]
+    more = [line for other in others for line in articles(other)]
+    long = filled(long, more, limit=SYSTEM_TOKENS, count=lambda text: len(count(text)))
+    rows = [{"kind": "system_long", "text": long}]
+    rows += [{"kind": "user", "text": text} for text in users if len(count(text)) >= USER_TOKENS]
+    write_atomic(path, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+
+
+def filled(text: str, lines: Iterable[str], *, limit: int, count: Callable[[str], int]) -> str:
+    """``text`` with ``lines`` added below it, in order, as long as it has at most ``limit``."""
+    for line in lines:
+        if count(f"{text}\n{line}") > limit:
+            break
+        text = f"{text}\n{line}"
+    return text
+
+
+def articles(system: str) -> list[str]:
+    """The lines of a system prompt's catalogue."""
+    return system.partition("Catalogue:\n")[2].splitlines()
+
+
+def make_checkpoints(work: Path) -> None:
+    """Every recipe that a variant uses, at the same time, each in a process of its own."""
+    from whet.flow.prepare import find_inputs
+
+    spec, root = _spec(work)
+    find_inputs(spec, root)  # written once, before several processes read it
+    wanted = {variant.weights for variant in spec.variants.values()} & set(spec.recipes)
+    running = {
+        name: subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.h100", "checkpoint", str(work), name]
+        )
+        for name in sorted(wanted)
+    }
+    failed = [name for name, process in running.items() if process.wait() != 0]
+    if failed:
+        sys.exit(f"the checkpoints of {', '.join(failed)} were not made; the lines above say why")
+
+
+def make_checkpoint(work: Path, name: str) -> None:
+    """One recipe's checkpoint, where the run looks for it; one that is there is used again."""
+    from whet.flow.prepare import find_inputs, quantized_path
+    from whet.quant import quantize
+
+    spec, root = _spec(work.resolve())
+    recipe = spec.recipes[name]
+    began = time.monotonic()
+    done = quantize(
+        Path(spec.model.target),
+        quantized_path(root, name),
+        recipe,
+        calibration=recipe.calibration.source or find_inputs(spec, root).calibration,
+    )
+    print(
+        f"{name}: {recipe.title}, {done.bits_per_weight:.2f} bits a weight, "
+        f"{time.monotonic() - began:.1f} s",
+        flush=True,
+    )
+
+
+def _spec(work: Path) -> tuple[Spec, Path]:
+    spec = load_spec(work / "whet.yaml")
+    return spec, work / "runs" / spec.name
+
+
+def measure_static(work: Path, sizes: Sequence[int]) -> None:
+    """``generate`` of transformers on batches of the run's own prompts; writes ``static.csv``.
+
+    A batch size that the file already has is not measured again.
+    """
+    path = work / "static.csv"
+    rows = static_rows(path)
+    for size in sizes:
+        if all(row["batch_size"] != str(size) for row in rows):
+            rows.append({k: str(v) for k, v in asdict(_static(work, size)).items()})
+            write_atomic(path, static_csv(rows))
+            print(f"static {rows[-1]}", flush=True)
+
+
+_LOADED: dict[str, Any] = {}
+
+
+def _load(folder: str) -> tuple[Any, Any]:
+    """Model and device, read once."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    if folder not in _LOADED:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+        model.to(device)
+        _LOADED[folder] = (model, device)  # from_pretrained has it in eval mode
+    model, device = _LOADED[folder]
+    return model, device
+
+
+def _static(work: Path, size: int) -> StaticRow:
+    import torch
+    import transformers
+
+    from whet.load import Draw, build_workload
+
+    spec, _ = _spec(work)
+    assert spec.workload.pool is not None
+    draw = Draw(requests=size * _STATIC_BATCHES, batch_size=size, trial=0, block_size=16)
+    target = Path(spec.model.target)
+    requests = build_workload(spec.workload.pool, target, spec.workload, draw=draw).requests
+    model, device = _load(spec.model.target)
+    prompts = [request.prompt_token_ids for request in requests]
+    batches = [prompts[start : start + size] for start in range(0, len(prompts), size)]
+    tokens = max(request.max_tokens for request in requests)
+    _generate(model, device, batches[0], 4)
+    _wait(torch, device)
+    began = time.perf_counter()
+    for batch in batches:
+        _generate(model, device, batch, tokens)
+        _wait(torch, device)
+    seconds = time.perf_counter() - began
+    return StaticRow(
+        batch_size=size,
+        batches=len(batches),
+        seconds=round(seconds, 3),
+        requests_per_s=round(len(prompts) / seconds, 4),
+        output_tokens_per_s=round(len(prompts) * tokens / seconds, 2),
+        input_tokens_mean=round(sum(map(len, prompts)) / len(prompts), 1),
+        dtype=str(model.dtype).removeprefix("torch."),
+        attention=str(model.config._attn_implementation),
+        transformers=transformers.__version__,
+    )
+
+
+def _generate(model: Any, device: str, prompts: Sequence[Sequence[int]], tokens: int) -> None:
+    """Greedy, exactly ``tokens`` each, the shorter prompts padded on the left."""
+    import torch
+
+    longest = max(map(len, prompts))
+    ids = torch.zeros(len(prompts), longest, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+        mask[row, longest - len(prompt) :] = 1
+    with torch.inference_mode():
+        made = model.generate(
+            input_ids=ids.to(device),
+            attention_mask=mask.to(device),
+            do_sample=False,
+            min_new_tokens=tokens,
+            max_new_tokens=tokens,
+            pad_token_id=0,
+        )
+    if made.shape[1] != longest + tokens:
+        raise RuntimeError(f"{made.shape[1] - longest} tokens came instead of {tokens}")
+
+
+def _wait(torch: Any, device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    main()

@@ -1,0 +1,131 @@
+"""The testbed's campaign: what is sent, what a sitting runs, and what its table says."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from benchmarks.h100 import SPEC, articles, chosen, filled
+from benchmarks.h100_table import (
+    BYTES_PER_S,
+    FLOP_PER_S,
+    Tokens,
+    bound,
+    cost,
+    static_csv,
+    static_rows,
+    table,
+    without_paths,
+)
+
+from whet.core.spec import parse_spec
+
+STATIC = {
+    "batch_size": "8",
+    "batches": "2",
+    "seconds": "17.85",
+    "requests_per_s": "0.9",
+    "output_tokens_per_s": "115",
+    "input_tokens_mean": "1128.8",
+    "dtype": "bfloat16",
+    "attention": "sdpa",
+    "transformers": "5.17.0",
+}
+
+
+def _row(config: str, size: int, tps: str, **other: str) -> dict[str, str]:
+    row = dict.fromkeys(
+        ("rps_mean", "cost_per_1m_tokens", "ttft_p50_ms", "tpot_p50_ms", "acceptance_length",
+         "prefix_hit_rate"), ""
+    )  # fmt: skip
+    row |= {"config": config, "batch_size": str(size), "tps_mean": tps}
+    return row | {"status": "complete", "evidence": "proved"} | other
+
+
+def _cells(text: str, config: str) -> list[str]:
+    (line,) = [line for line in text.splitlines() if line.startswith(f"| {config} |")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_the_spec_is_one_that_a_run_takes() -> None:
+    spec = parse_spec(yaml.safe_load(SPEC.read_text(encoding="utf-8")), base=Path("/nowhere"))
+    assert spec.baseline in spec.variants
+    assert {item.weights for item in spec.variants.values()} - {"16bit"} == set(spec.recipes)
+
+
+def test_a_sitting_may_run_some_variants_and_changes_nothing_else() -> None:
+    whole = yaml.safe_load(SPEC.read_text(encoding="utf-8"))
+    some = yaml.safe_load(chosen(SPEC, "fp16,awq"))
+    assert list(some.pop("variants")) == ["fp16", "awq"]
+    assert some == {key: value for key, value in whole.items() if key != "variants"}
+
+
+def test_an_unknown_variant_is_told_with_the_known_ones() -> None:
+    with pytest.raises(SystemExit, match=r"no variant awk; there are fp16, awq\+cache"):
+        chosen(SPEC, "fp16,awk")
+
+
+def test_a_system_prompt_is_filled_up_to_its_tokens_and_never_beyond() -> None:
+    found = filled("a b", ["c d", "e f", "g"], limit=6, count=lambda text: len(text.split()))
+    assert found == "a b\nc d\ne f"
+
+
+def test_articles_are_the_lines_of_the_catalogue_alone() -> None:
+    assert articles("Rules:\n- one\nCatalogue:\nA lamp.\nA rug.") == ["A lamp.", "A rug."]
+    assert articles("Rules:\n- one") == []
+
+
+def test_a_bound_of_reads_alone_is_bandwidth_over_what_is_read() -> None:
+    # 1 request of 10 tokens out reads 1 GB of weights ten times.
+    tokens = Tokens(prompt=100, new=0, out=10)
+    found = bound(1, weight_bytes=1e9, linear=0, kv_bytes=0, tokens=tokens)
+    assert found == pytest.approx(BYTES_PER_S / 1e10)
+    # Keys and values at the mean length, 100 + 10 / 2, for each of 4 requests.
+    found = bound(4, weight_bytes=0, linear=0, kv_bytes=1000, tokens=tokens)
+    assert found == pytest.approx(BYTES_PER_S / (10 * 105 * 1000))
+
+
+def test_a_bound_of_arithmetic_alone_does_not_depend_on_the_batch() -> None:
+    tokens = Tokens(prompt=100, new=50, out=10)
+    for size in (1, 256):
+        found = bound(size, weight_bytes=0, linear=10**9, kv_bytes=0, tokens=tokens)
+        assert found == pytest.approx(FLOP_PER_S / (2 * 50 * 10**9))
+
+
+def test_cost_is_the_price_of_the_time_that_a_million_tokens_take() -> None:
+    assert cost(1e6 / 3600, 2.95) == pytest.approx(2.95)
+
+
+def test_factors_are_against_the_plain_server_and_static_batches_of_the_same_size() -> None:
+    rows = [_row("fp16", 8, "500"), _row("awq", 8, "1000"), _row("fp16", 4, "300")]
+    four, eight = table(rows, [STATIC], price=2.95, bounds={}).split("### 8 in flight")
+    assert _cells(eight, "awq")[3:5] == ["2.00", "8.7"]
+    assert _cells(eight, "transformers, static")[3] == "0.23"
+    assert _cells(four, "fp16")[3:5] == ["1.00", "–"]
+    assert "transformers" not in four
+
+
+def test_the_fastest_comes_first_and_a_missing_figure_is_no_nought() -> None:
+    rows = [
+        _row("fp16", 1, "100", rps_mean="1"),
+        _row("gone", 1, "", status="failed", evidence=""),
+        _row("awq", 1, "200", rps_mean="2"),
+    ]
+    text = table(rows, [], price=2.95, bounds={("awq", 1): 4.0})
+    names = [line.split("|")[1].strip() for line in text.splitlines()[4:]]
+    assert names == ["awq", "fp16", "gone"]
+    assert _cells(text, "awq")[6] == "50%"
+    assert _cells(text, "fp16")[6] == "–"
+    assert _cells(text, "gone")[1:] == ["–"] * 10 + ["failed"]
+
+
+def test_static_rows_survive_the_file_and_a_missing_file_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "static.csv"
+    assert static_rows(path) == []
+    path.write_bytes(static_csv([STATIC]))
+    assert static_rows(path) == [STATIC]
+
+
+def test_a_kept_file_has_its_lines_and_indents_and_nobodys_paths(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text("model:\n  target: /home/ann/models/big\nname: x\n", encoding="utf-8")
+    assert without_paths(path) == "model:\n  target: big\nname: x\n"
