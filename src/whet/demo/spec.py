@@ -43,6 +43,7 @@ quality:
   max_documents: 40
   max_tasks: 48
   max_tokens: 512
+  lossless_prompts: 8
 """
 
 
