@@ -60,3 +60,8 @@ def test_another_way_of_storing_is_not_judged(four: Path, tmp_path: Path) -> Non
     folder.mkdir()
     (folder / "config.json").write_text('{"quantization_config": {"quant_method": "awq"}}')
     assert gain_problem(folder, four) is None
+
+
+def test_another_model_is_not_judged_by_this_one(four: Path, tmp_path: Path) -> None:
+    other = write_tiny_llama(tmp_path / "other", num_hidden_layers=4, seed=1)
+    assert gain_problem(other, four) is None

@@ -58,7 +58,8 @@ def weight_defects(subject: Subject, source: Path) -> tuple[str, ...]:
     if subject.facts is None or not any(source.glob("*.safetensors")):
         return ()
     folder = Path(subject.facts.path)
-    if folder.resolve() == source.resolve():
+    plain = subject.facts.stored.scheme in ("16bit", "32bit")  # may be tuned further, and rightly
+    if plain or folder.resolve() == source.resolve():
         return ()
     from whet.quant.gains import gain_problem
 

@@ -29,6 +29,7 @@ from whet.quant.source import Source
 
 BOUND: Final = 0.025
 """Share by which a gain may differ from the same linear's in other layers."""
+_ANOTHER: Final = 0.2
 _METHOD: Final = "compressed-tensors"
 _NOT_WEIGHTS: Final = frozenset({"input_scale", "k_scale", "v_scale", "bias"})
 
@@ -46,7 +47,8 @@ def gain_problem(folder: Path, source: Path) -> str | None:
     """What is off in the weights of ``folder``, made of ``source``, in a sentence, or None.
 
     A linear is off where its gain differs by more than ``BOUND`` from the median of its kind over
-    the layers. Only compressed-tensors and 16-bit folders are looked at. Raises ``CheckpointError``
+    the layers. Only compressed-tensors and 16-bit folders are looked at, and none whose gains are
+    far from 1 throughout: they are of another model. Raises ``CheckpointError``
     where a tensor cannot be read and ``QuantizationError`` for layers that have no map.
     """
     found = list(find_gains(folder, source))
@@ -54,6 +56,8 @@ def gain_problem(folder: Path, source: Path) -> str | None:
         kind: median(gain.value for gain in found if gain.kind == kind)
         for kind in {gain.kind for gain in found}
     }
+    if any(abs(value - 1) > _ANOTHER for value in usual.values()):
+        return None
     off = [gain for gain in found if abs(gain.value / usual[gain.kind] - 1) > BOUND]
     if not off:
         return None
