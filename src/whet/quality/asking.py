@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -12,6 +13,8 @@ from whet.core.protocols import Progress
 _PATH = "/v1/completions"
 _TIMEOUT_S = 300.0
 _BATCHES_A_STEP = 4
+NOT_A_NUMBER = re.compile(r"not json compliant|\bnan\b", re.IGNORECASE)
+"""In a failure's detail: the server has a figure and cannot write it as JSON."""
 _ANSWERED = ("http_", "bad_json", "server_error")
 
 
@@ -103,3 +106,10 @@ def _post(
 def why(failure: Failure) -> str:
     """A failure in words short enough for a reason."""
     return f"{failure.error}: {failure.detail}"[:200] if failure.detail else failure.error
+
+
+def part_of(progress: Progress | None, offset: int, total: int) -> Progress | None:
+    """A slice of the whole progress for one of its steps."""
+    if progress is None:
+        return None
+    return lambda done, _: progress(offset + done, total)

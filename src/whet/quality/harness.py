@@ -10,7 +10,6 @@ import importlib.util
 import json
 import logging
 import math
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,13 +23,12 @@ from whet.core.errors import MeasurementError, UsageError
 from whet.core.names import did_you_mean
 from whet.core.records import HarnessRun, HarnessSample, HarnessTask
 from whet.core.redact import redact
-from whet.quality.asking import Peer, ask, why
+from whet.quality.asking import NOT_A_NUMBER, Peer, ask, why
 from whet.quality.harness_samples import read_samples, read_tasks
 
 _DEFAULT_LENGTH: Final = 2048
 _PROBE: Final = "The quick brown fox jumps over the lazy dog and runs into the wood."
 _GENERATED: Final = "generate_until"
-_NOT_A_NUMBER: Final = re.compile(r"not json compliant|\bnan\b", re.IGNORECASE)
 _SHUFFLE_SEED: Final = 0
 """The harness's own default for Python's generator, which some tasks shuffle choices with."""
 
@@ -137,7 +135,7 @@ def echo_problem(peer: Peer, ids: Sequence[int]) -> str | None:
     }
     reply = ask(peer, [body])[0]
     if isinstance(reply, Failure):
-        if _NOT_A_NUMBER.search(reply.detail):
+        if NOT_A_NUMBER.search(reply.detail):
             return None
         return f"the server does not answer a request for echo with logprobs ({why(reply)})"
     return _echo_gap(reply, len(ids))
@@ -297,7 +295,7 @@ def _missing(name: str, reason: str) -> tuple[HarnessTask, ...]:
 
 
 def _failed(name: str, detail: str) -> tuple[HarnessTask, ...]:
-    if _NOT_A_NUMBER.search(detail):
+    if NOT_A_NUMBER.search(detail):
         reason = "the server's log-probabilities are not numbers (NaN)"
         return (HarnessTask(asked=name, task=name, missing=reason, broken=1),)
     return _missing(name, f"it ended before its figures were whole ({detail})")

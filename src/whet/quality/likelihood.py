@@ -9,7 +9,6 @@ its JSON takes some hundred bytes for each of the tokens that it names.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -17,7 +16,7 @@ from typing import Any, Final
 from whet.client import Failure
 from whet.core.protocols import Progress
 from whet.core.units import GIB, MIB
-from whet.quality.asking import Peer, ask, ask_and_read, why
+from whet.quality.asking import NOT_A_NUMBER, Peer, ask, ask_and_read, why
 from whet.quality.prompts import Ids
 from whet.quality.top_logprobs import TopDocument, pack
 
@@ -26,7 +25,6 @@ _LOGIT_BYTES: Final = 8  # float32 logits and their log-softmax
 _REPLY_BUDGET_BYTES: Final = 256 * MIB
 _NAMED_BYTES: Final = 512  # one token of a parsed reply: an object of three entries and its key
 _CLAMPED: Final = -9999.0  # vLLM writes minus infinity so
-_NOT_A_NUMBER: Final = re.compile(r"not json compliant|\bnan\b", re.IGNORECASE)
 _SHORTEST: Final = 2
 _REFUSED: Final = "(http_4"  # in the words of ``why``: the request was understood and turned down
 
@@ -130,7 +128,7 @@ def _score(
 
 def _collect(results: Sequence[_Result]) -> Likelihood:
     failures = [result for result in results if isinstance(result, Failure)]
-    if any(_NOT_A_NUMBER.search(failure.detail) for failure in failures):
+    if any(NOT_A_NUMBER.search(failure.detail) for failure in failures):
         return Likelihood(broken="the server's log-probabilities are not numbers (NaN)")
     if failures:
         return Likelihood(
@@ -167,7 +165,7 @@ def probe(peer: Peer, document: Ids, top_k: int = 0) -> str | None:
     short = document[: max(_SHORTEST, min(8, len(document)))]
     reply = ask(peer, [_body(short, top_k)])[0]
     if isinstance(reply, Failure):
-        if _NOT_A_NUMBER.search(reply.detail):
+        if NOT_A_NUMBER.search(reply.detail):
             return None
         return f"the server does not answer a request for prompt_logprobs ({why(reply)})"
     try:

@@ -25,7 +25,7 @@ from whet.core.errors import EngineLostError, MeasurementError
 from whet.core.protocols import Progress
 from whet.core.records import Counters, GreedyParity, LosslessCheck, TwoSample
 from whet.metrics.counted import ACCEPTED
-from whet.quality.asking import Peer
+from whet.quality.asking import Peer, part_of
 from whet.quality.greedy import Continuations, continue_greedily, greedy_parity, prompts_identity
 from whet.quality.paired import SIGNIFICANCE, wilson
 from whet.quality.prompts import Ids
@@ -82,7 +82,7 @@ def plain_reference(
     count = len(prompts)
     slow = peer.concurrency // _BATCH_STEP or peer.concurrency * _BATCH_STEP
     first = continue_greedily(
-        peer, prompts, plan.tokens, names=names, progress=_part(progress, 0, 3 * count)
+        peer, prompts, plan.tokens, names=names, progress=part_of(progress, 0, 3 * count)
     )
     again = continue_greedily(
         replace(peer, concurrency=slow),
@@ -90,7 +90,7 @@ def plain_reference(
         plan.tokens,
         names=names,
         backwards=True,
-        progress=_part(progress, count, 3 * count),
+        progress=part_of(progress, count, 3 * count),
     )
     samples = (
         None
@@ -100,7 +100,7 @@ def plain_reference(
             prompts,
             plan.sampling,
             names=names,
-            progress=_part(progress, 2 * count, 3 * count),
+            progress=part_of(progress, 2 * count, 3 * count),
         )
     )
     return PlainReference(plan=plan, first=first, again=again, samples=samples)
@@ -132,7 +132,7 @@ def check_lossless(
     before = _counters(peer)
     count = len(prompts)
     greedy = continue_greedily(
-        peer, prompts, plain.plan.tokens, names=names, progress=_part(progress, 0, 2 * count)
+        peer, prompts, plain.plan.tokens, names=names, progress=part_of(progress, 0, 2 * count)
     )
     samples = (
         None
@@ -143,7 +143,7 @@ def check_lossless(
             _fresh(plain.samples),
             names=names,
             backwards=True,
-            progress=_part(progress, count, 2 * count),
+            progress=part_of(progress, count, 2 * count),
         )
     )
     counted = _rises(before, _counters(peer))
@@ -303,10 +303,3 @@ def _rise(before: Counters | None, after: Counters | None, name: str) -> int | N
         return None
     start, end = before.get(name) or 0.0, after.get(name)
     return None if end is None or end < start else round(end - start)
-
-
-def _part(progress: Progress | None, offset: int, total: int) -> Progress | None:
-    """A slice of the whole progress for one of its steps."""
-    if progress is None:
-        return None
-    return lambda done, _: progress(offset + done, total)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from whet.core.protocols import Progress
 from whet.core.records import Estimate, QualityRecord
 from whet.quality.answers import Answers, answer_tasks, find_examples, score_tasks
-from whet.quality.asking import Peer
+from whet.quality.asking import Peer, part_of
 from whet.quality.checks import Answered, Asked, Checks, run_checks
 from whet.quality.data import load_tasks
 from whet.quality.heldout import heldout_ids
@@ -50,11 +50,14 @@ def measure_quality(
             vocab_size=asked.vocab_size,
             shorten=plan.baseline is None,
             top_k=plan.spec.top_logprobs if plan.checks else 0,
-            progress=_part(progress, 0, total),
+            progress=part_of(progress, 0, total),
         )
     with found.timed("tasks"):
         answered = answer_tasks(
-            peer, asked.tasks, asked.prompts, progress=_part(progress, len(asked.documents), total)
+            peer,
+            asked.tasks,
+            asked.prompts,
+            progress=part_of(progress, len(asked.documents), total),
         )
     if plan.checks is not None:
         run_checks(peer, plan, asked, Answered(likelihood, answered.answers), found)
@@ -156,10 +159,3 @@ def _ratio(
     if [tokens for _, tokens in nll] != [tokens for _, tokens in baseline.nll]:
         return None, "the documents have other token counts than on the baseline"
     return perplexity_ratio(nll, baseline.nll), None
-
-
-def _part(progress: Progress | None, offset: int, total: int) -> Progress | None:
-    """A slice of the whole progress for one of its steps."""
-    if progress is None:
-        return None
-    return lambda done, _: progress(offset + done, total)
