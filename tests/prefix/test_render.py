@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import (
     AddedToken,
@@ -148,6 +148,9 @@ def test_a_tokenizer_is_cut_as_finely_as_it_may_be(
 
 
 @given(texts=st.lists(TEXTS, max_size=4))
+@example(texts=["\n ", "a\n \nb", "x\t \ty", "a\u00a0 \u00a0b c", "d \ne \n\nf "])
+@example(texts=["<| x", "<|end|>"])
+@example(texts=["the mat the", "the mats", "the mat", "the mat \n"])
 @settings(deadline=None, max_examples=60)
 def test_the_ids_are_those_of_the_whole_text(
     case: tuple[PromptEncoder, Tokenizer, object], texts: list[str]

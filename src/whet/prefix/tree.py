@@ -24,6 +24,8 @@ Ids = NDArray[np.int32]
 TextOf = Callable[[Ids, Ids, Ids], str | None]
 """The text shown of a node, from the tokens before it, its own, and some that follow."""
 
+_WIDTH: Final = 4
+"""Bytes of a token."""
 _BEFORE: Final = 256
 """Tokens before a node by which a secret that it begins in is known."""
 _STUB: Final = 48
@@ -36,7 +38,7 @@ _MOST_TOKENS: Final = 40_000_000
 
 
 class Node:
-    """A run of tokens. ``length`` may exceed ``len(ids)`` where only its beginning is kept.
+    """A run of tokens. ``length`` may exceed ``kept`` where only its beginning is kept.
 
     ``count`` requests have it: ``ends`` of them end with it, the others went on to the children or
     are ``others``, of which no more is known; ``gone`` is how many branches were let go.
@@ -44,17 +46,28 @@ class Node:
     """
 
     __slots__ = (
-        "children", "count", "ends", "gone", "ids", "length", "lost", "others", "place", "singles"
+        "children", "count", "data", "ends", "gone", "length", "lost", "others", "place", "singles"
     )  # fmt: skip
 
-    def __init__(self, ids: Ids, length: int, place: str) -> None:
-        """One request's run of tokens, with which it ends."""
-        self.ids, self.length, self.place = ids, length, place
+    def __init__(self, data: bytes, length: int, place: str) -> None:
+        """One request's run of tokens, with which it ends. ``data`` are those that are kept, four
+        bytes each: as such they are compared many times faster than as short arrays."""
+        self.data, self.length, self.place = data, length, place
         self.count = self.ends = 1
         self.others = self.gone = 0
         self.children: dict[int, Node] = {}
         self.singles: dict[int, None] = {}
         self.lost: Counter[str] = Counter()
+
+    @property
+    def ids(self) -> Ids:
+        """The tokens that are kept; not to be written to."""
+        return np.frombuffer(self.data, dtype=np.int32)
+
+    @property
+    def kept(self) -> int:
+        """How many they are."""
+        return len(self.data) // _WIDTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +87,7 @@ class TokenTree:
 
     def __init__(self) -> None:
         """An empty tree."""
-        self.root = Node(np.empty(0, dtype=np.int32), 0, "")
+        self.root = Node(b"", 0, "")
         self.root.count = self.root.ends = 0
         self._nodes = self._tokens = 0
         """At most so many nodes and tokens are kept."""
@@ -87,27 +100,28 @@ class TokenTree:
         """
         if self._nodes > _MOST_NODES or self._tokens > _MOST_TOKENS:
             self._let_go()
+        data = ids.astype(np.int32, copy=False).tobytes()
+        words = memoryview(data).cast("i")
         node, depth = self.root, 0
         path: list[Node] = []
         while True:
             path.append(node)
             node.count += 1
-            if depth == len(ids):
+            if depth == len(words):
                 node.ends += 1
                 return Parting(depth, node, None)
-            rest = ids[depth:]
-            child = node.children.get(int(rest[0]))
+            key = words[depth]
+            child = node.children.get(key)
             if child is None and known > depth and not node.ends:
-                child = self._take_back(path, rest[: known - depth])
+                child = self._take_back(path, key, data[_WIDTH * depth : _WIDTH * known])
             if child is None:
-                return self._branch(node, ids, depth, place)
-            same = _common(child.ids, rest)
-            if same == len(child.ids) < child.length and len(rest) > same:
-                same = self._extend(child, rest, known - depth)
-            if same < child.length:
-                self._split(child, same)
-            node.singles.pop(int(rest[0]), None)
-            node, depth = child, depth + same
+                return self._branch(node, data, depth, place)
+            run = child.data
+            if len(run) < _WIDTH * child.length or not data.startswith(run, _WIDTH * depth):
+                self._part(child, data[_WIDTH * depth :], known - depth)
+            if child.count == 1:
+                node.singles.pop(key, None)
+            node, depth = child, depth + child.length
 
     def record(
         self,
@@ -124,18 +138,19 @@ class TokenTree:
         """
         return _record(self.root, _shown(self.root, children, nodes, levels), text_of)
 
-    def _branch(self, node: Node, ids: Ids, depth: int, place: str) -> Parting:
+    def _branch(self, node: Node, data: bytes, depth: int, place: str) -> Parting:
         sibling = next(reversed(node.children.values()), None)
         if len(node.singles) >= _MOST_SINGLES:
             self._forget(node, next(iter(node.singles)))
-        key, stub = int(ids[depth]), ids[depth : depth + _STUB].copy()
-        node.children[key] = Node(stub, len(ids) - depth, place)
-        node.singles[key] = None
+        rest = data[_WIDTH * depth :]
+        made = Node(rest[: _WIDTH * _STUB], len(rest) // _WIDTH, place)
+        node.children[_first(rest)] = made
+        node.singles[_first(rest)] = None
         self._nodes += 1
-        self._tokens += len(stub)
+        self._tokens += made.kept
         return Parting(depth, node, sibling)
 
-    def _take_back(self, path: Sequence[Node], ids: Ids) -> Node | None:
+    def _take_back(self, path: Sequence[Node], key: int, data: bytes) -> Node | None:
         """One of the others of the last of ``path`` that has any, by what a request is known to
         share with it; None where none is left.
 
@@ -148,28 +163,34 @@ class TokenTree:
         path[at].gone = min(path[at].gone, path[at].others)
         for node in path[at + 1 :]:
             node.count += 1
-        child = Node(ids.copy(), len(ids), "")
+        child = Node(data, len(data) // _WIDTH, "")
         child.ends, child.others, child.gone = 0, 1, 1
-        path[-1].children[int(ids[0])] = child
+        path[-1].children[key] = child
         self._nodes += 1
-        self._tokens += len(ids)
+        self._tokens += child.kept
         return child
 
-    def _extend(self, node: Node, rest: Ids, known: int) -> int:
-        """Of a branch whose end was not kept, what this request is known to share is kept now."""
-        same = min(max(known, len(node.ids)), node.length, len(rest))
-        self._tokens += same - len(node.ids)
-        node.ids = rest[:same].copy()
-        return same
+    def _part(self, node: Node, rest: bytes, known: int) -> None:
+        """Let ``node`` end where a request leaves it that goes on with ``rest``.
+
+        Of a branch whose end was not kept, what the request is ``known`` to share is kept now.
+        """
+        same, here = _common(node.data, rest), len(rest) // _WIDTH
+        if same == node.kept < node.length and here > same:
+            same = min(max(known, same), node.length, here)
+            self._tokens += same - node.kept
+            node.data = rest[: _WIDTH * same]
+        if same < node.length:
+            self._split(node, same)
 
     def _split(self, node: Node, at: int) -> None:
         """Cut a run in two; the second keeps the children. What was not kept is an other."""
-        rest = node.ids[at:]
-        if len(rest):
-            tail = Node(rest.copy(), node.length - at, node.place)
+        rest = node.data[_WIDTH * at :]
+        if rest:
+            tail = Node(rest, node.length - at, node.place)
             for name in ("count", "ends", "others", "gone", "children", "singles", "lost"):
                 setattr(tail, name, getattr(node, name))
-            key = int(rest[0])
+            key = _first(rest)
             node.children, node.lost = {key: tail}, Counter()
             node.singles = {key: None} if tail.count == 1 else {}
             node.others = node.gone = 0
@@ -177,7 +198,7 @@ class TokenTree:
         else:
             node.others, node.gone = node.count, 1
         node.ends = 0
-        node.ids, node.length = node.ids[:at].copy(), at
+        node.data, node.length = node.data[: _WIDTH * at], at
 
     def _forget(self, node: Node, key: int) -> None:
         """Let a branch go, and all below it."""
@@ -187,7 +208,7 @@ class TokenTree:
         node.gone += 1
         for each in _walk(child):
             self._nodes -= 1
-            self._tokens -= len(each.ids)
+            self._tokens -= each.kept
 
     def _let_go(self) -> None:
         """Forget the branches of fewest requests, until half of what may be kept is kept."""
@@ -199,13 +220,18 @@ class TokenTree:
             least *= 2
 
 
-def _common(one: Ids, two: Ids) -> int:
+def _first(data: bytes) -> int:
+    """The first token."""
+    return memoryview(data).cast("i")[0]
+
+
+def _common(one: bytes, two: bytes) -> int:
     """How many tokens two runs have in common from their start."""
     size = min(len(one), len(two))
-    if size and one[size - 1] == two[size - 1] and np.array_equal(one[:size], two[:size]):
-        return size
-    differ = np.flatnonzero(one[:size] != two[:size])
-    return int(differ[0]) if len(differ) else size
+    differ = np.flatnonzero(
+        np.frombuffer(one[:size], dtype=np.int32) != np.frombuffer(two[:size], dtype=np.int32)
+    )
+    return int(differ[0]) if len(differ) else size // _WIDTH
 
 
 def _walk(node: Node) -> Iterator[Node]:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
 
@@ -26,6 +27,8 @@ _LEAST_JSON: Final = 16
 """Characters; shorter values hold nothing worth a canonical order."""
 _DEEPEST_JSON: Final = 64
 """Levels of a value; none that a prompt holds has more, and Python has an end to its own."""
+_OFTEN: Final = 4096
+"""Characters of a text whose hash is remembered for a while."""
 _LOOKS: Final = 4
 _MORE_LOOKS: Final = 16_384
 """Characters that may be read in vain for JSON: so many times the text, and so many more."""
@@ -52,13 +55,22 @@ class Piece:
 
 def hash_text(text: str) -> int:
     """A 64-bit hash, the same in every process."""
+    return _hash_often(text) if len(text) <= _OFTEN else _hash(text)
+
+
+def _hash(text: str) -> int:
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
+_hash_often = lru_cache(maxsize=4096)(_hash)
+
+
 def split_units(text: str) -> list[str]:
     """The units of ``text``, in order; joined they are the text."""
-    return split_after(_CUT, text) if text else []
+    if "\n" not in text:
+        return [text] if text else []
+    return split_after(_CUT, text)
 
 
 def split_after(pattern: re.Pattern[str], text: str) -> list[str]:
@@ -116,6 +128,8 @@ def find_json(text: str) -> Iterator[tuple[int, int, Any]]:
     A value with a key twice or of very many levels is none. How much is read in vain is bounded:
     after that, nothing more is found in a text that is full of beginnings without an end.
     """
+    if "{" not in text and "[" not in text:
+        return
     looks = _LOOKS * len(text) + _MORE_LOOKS
     window = max(_WINDOW, len(text) // 256)
     base = at = 0  # of `text` and within it
