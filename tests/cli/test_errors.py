@@ -31,7 +31,10 @@ INFEASIBLE, STORAGE = InfeasibleError.exit_code, StorageError.exit_code
 @pytest.mark.parametrize("command", ["check", "run"])
 def test_a_missing_spec_file(whet: Whet, tmp_path: Path, command: str) -> None:
     said = whet(command, "gone.yaml").sentence(USAGE)
-    assert said == "no spec file at gone.yaml; write one with: whet init gone.yaml"
+    assert said == (
+        "no spec file at gone.yaml; write one with: whet init gone.yaml, or see it work first: "
+        "whet demo (--long for a larger model)"
+    )
     assert list(tmp_path.iterdir()) == []
 
 

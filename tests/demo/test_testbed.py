@@ -16,6 +16,7 @@ from tests.checkpoint_factory import write_tiny_llama
 from whet.checkpoint import read_facts, tokenizer_difference
 from whet.cli.main import app
 from whet.core.errors import CheckpointError, InfeasibleError, StorageError, UsageError
+from whet.core.spec import Spec
 from whet.demo.inputs import pair_paths
 from whet.demo.shapes import Sizes
 
@@ -88,6 +89,8 @@ def test_the_folder_says_that_it_is_a_testbed(sharded: Path) -> None:
     assert "It says nothing about how a real model of this size bears 4 bits" in card
     mark = json.loads((sharded / "config.json").read_text())["whet_testbed"]
     assert (mark["hidden_size"], mark["num_hidden_layers"]) == (128, 2)
+    assert read_facts(sharded).testbed == "the draft of whet's demo pair, widened"
+    assert read_facts(DRAFT).testbed is None
 
 
 def test_the_same_call_writes_the_same_bytes(sharded: Path, tmp_path: Path) -> None:
@@ -199,7 +202,26 @@ def test_command_writes_the_pair_and_says_what_comes_next(tmp_path: Path) -> Non
 
 def test_demo_keeps_its_options_beside_the_new_command() -> None:
     said = CliRunner().invoke(app, ["demo", "--help"], env={"COLUMNS": "120", "NO_COLOR": "1"})
-    assert all(word in said.output for word in ("--output-dir", "--resume", "testbed"))
+    assert all(word in said.output for word in ("--output-dir", "--resume", "--long", "testbed"))
+
+
+def test_the_long_demo_makes_its_pair_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run: list[tuple[Spec, Path]] = []
+    monkeypatch.setattr("whet.cli.demo.execute", lambda spec, root, **_: run.append((spec, root)))
+    monkeypatch.setattr(
+        "whet.demo.shapes.find_sizes", {"0.3b": OWN_TARGET, "0.03b": OWN_DRAFT}.__getitem__
+    )
+    said = [
+        CliRunner().invoke(app, ["demo", "--long", "-o", str(tmp_path / "runs")]) for _ in range(2)
+    ]
+    assert [each.exit_code for each in said] == [0, 0], said[0].output
+    assert ["Writing the pair" in each.output for each in said] == [True, False]
+    spec, root = run[0]
+    assert root == tmp_path / "runs" / "demo-long"
+    pair = tmp_path / "runs" / "demo-long-pair"
+    assert (spec.model.target, spec.model.draft) == (str(pair / "target"), str(pair / "draft"))
+    assert spec.load.batch_sizes == (1, 4, 16)
+    assert read_facts(pair / "target").testbed is not None
 
 
 @pytest.mark.parametrize(

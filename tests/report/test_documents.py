@@ -138,6 +138,14 @@ def test_console_has_every_measured_cell(whole: RunView) -> None:
     assert "no significant winner" in "\n".join(lines)
 
 
+def test_a_testbed_is_called_one_everywhere(whole: RunView) -> None:
+    target = replace(whole.models["target"], testbed="the target of whet's demo pair, widened")
+    view = replace(whole, models={**whole.models, "target": target})
+    for told in (printed, render_markdown, render_html):
+        assert "is a testbed" in told(view)
+        assert "is a testbed" not in told(whole)
+
+
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_console_fits_its_terminal(whole: RunView, width: int) -> None:
     text = printed(whole, width)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from whet.checkpoint.config import ModelShape, read_shape
+from whet.checkpoint.files import read_json
 from whet.checkpoint.headers import TensorHeader, read_headers
 from whet.checkpoint.identity import hash_weights
 from whet.checkpoint.stored import Inventory, summarize, take_inventory
@@ -14,6 +15,8 @@ from whet.checkpoint.tokenizer import tokenizer_identity
 from whet.core.errors import CheckpointError
 from whet.core.records import ModelFacts, StoredWeights
 
+TESTBED_KEY: Final = "whet_testbed"
+"""The key of config.json that tells a testbed from a model of that size; quantizing keeps it."""
 _AGAIN = "download the checkpoint again"
 
 
@@ -53,7 +56,13 @@ def read_facts(path: Path) -> ModelFacts:
         linear_inputs=tuple(sorted({linear.inputs for linear in inventory.linears})),
         mla=shape.mla,
         experts=shape.experts,
+        testbed=_testbed(path),
     )
+
+
+def _testbed(path: Path) -> str | None:
+    mark = read_json(path / "config.json").get(TESTBED_KEY)
+    return str(mark.get("of", "another model")) if isinstance(mark, dict) else None
 
 
 def require_honest_claim(path: Path, claim: dict[str, Any] | None, stored: StoredWeights) -> None:

@@ -26,7 +26,16 @@ def register(app: typer.Typer) -> None:
 def demo(
     context: typer.Context,
     output_dir: Output = Path("runs"),
-    name: Annotated[str, typer.Option(help="Name of the run.")] = "demo",
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run; demo or demo-long by default.")
+    ] = None,
+    long: Annotated[
+        bool,
+        typer.Option(
+            "--long",
+            help="On the pair at 0.3B parameters, where the levers show their effects; an hour.",
+        ),
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an interrupted run.")
     ] = False,
@@ -34,11 +43,26 @@ def demo(
     """Run the whole story on the bundled demo pair with real vLLM; about ten minutes on 2 cores."""
     if context.invoked_subcommand is not None:
         return
-    from whet.demo import write_spec
+    from whet.demo import write_long_spec, write_spec
 
-    require_name(name, "the run's name")
-    spec_file = write_spec(output_dir / f"{name}.yaml")
+    name = require_name(name or ("demo-long" if long else "demo"), "the run's name")
+    spec_file = output_dir / f"{name}.yaml"
+    if long:
+        write_long_spec(spec_file, _long_pair(output_dir / f"{name}-pair"))
+    else:
+        write_spec(spec_file)
     execute(load_spec(spec_file), output_dir / name, resume=resume, spec_file=spec_file)
+
+
+def _long_pair(folder: Path) -> Path:
+    """The 0.3B testbed with its draft in ``folder``, made where it is not there yet."""
+    from whet.demo.shapes import find_sizes
+    from whet.demo.testbed import write_testbed
+
+    if not (folder / "draft" / "config.json").exists():
+        typer.echo(f"Writing the pair at 0.3B parameters to {folder}")
+        write_testbed(folder, target=find_sizes("0.3b"), draft=find_sizes("0.03b"))
+    return folder.resolve()
 
 
 _SIZES = "Any other size of the target"

@@ -1,4 +1,4 @@
-"""The spec of the demo run: the bundled pair on this machine's CPU."""
+"""The specs of the demo runs on this machine's CPU: the bundled pair, and its 0.3B testbed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from whet.core.store import write_atomic
 from whet.demo.inputs import pair_paths
 
 _TEMPLATE: Final = """\
-# The demo run: the bundled pair, real vLLM on the CPU. Written by whet demo.
-name: demo
+# {about}
+name: {name}
 model:
   target: {target}
   draft: {draft}
@@ -29,19 +29,20 @@ engine:
     VLLM_CPU_NUM_OF_RESERVED_CPU: "0"
 recipes:
   awq:
-    calibration: {{samples: 512, max_tokens: 128}}
+    calibration: {{samples: {samples}, max_tokens: 128}}
 workload:
   long_system_share: 0.15
   input_output_ratio: 8
   max_input_tokens: 1000
   max_output_tokens: 96
 load:
-  trials: 1         # ten minutes on 2 cores allow one; a real run wants three
+  batch_sizes: {batch_sizes}
+  trials: 1         # 2 cores allow one; a real run wants three
   min_requests: 8
   requests_per_slot: 2
 quality:
-  max_documents: 40
-  max_tasks: 48
+  max_documents: {documents}
+  max_tasks: {tasks}
   max_tokens: 512
   lossless_prompts: 8
 """
@@ -49,8 +50,38 @@ quality:
 
 def write_spec(path: Path) -> Path:
     """Write the demo's ``whet.yaml`` to ``path`` and return it."""
-    target, draft = pair_paths()
-    text = _TEMPLATE.format(target=target, draft=draft, dtype=cpu_dtype())
+    return _write(
+        path,
+        pair_paths(),
+        about="The demo run: the bundled pair, real vLLM on the CPU. Written by whet demo.",
+        name="demo",
+        samples=512,
+        batch_sizes=[1, 4, 8, 16, 32],
+        documents=40,
+        tasks=48,
+    )
+
+
+def write_long_spec(path: Path, testbed: Path) -> Path:
+    """The same for the 0.3B testbed in the folder ``testbed``, which a token costs 30 times more.
+
+    Its steps are limited by weights and arithmetic, as a large model's are, and not by the host.
+    """
+    return _write(
+        path,
+        (testbed / "target", testbed / "draft"),
+        about="The long demo: the pair at 0.3B parameters. Written by whet demo --long.",
+        name="demo-long",
+        samples=64,
+        batch_sizes=[1, 4, 16],
+        documents=12,
+        tasks=16,
+    )
+
+
+def _write(path: Path, pair: tuple[Path, Path], **told: object) -> Path:
+    target, draft = pair
+    text = _TEMPLATE.format(target=target, draft=draft, dtype=cpu_dtype(), **told)
     write_atomic(path, text.encode())
     return path
 

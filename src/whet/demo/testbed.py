@@ -17,6 +17,7 @@ from torch import Tensor
 
 from whet.checkpoint import hash_weights, read_headers
 from whet.checkpoint.config import read_shape
+from whet.checkpoint.facts import TESTBED_KEY
 from whet.checkpoint.files import read_json
 from whet.checkpoint.headers import BITS, INDEX
 from whet.core.errors import CheckpointError, InfeasibleError, StorageError, UsageError
@@ -30,9 +31,6 @@ from whet.demo.widen import Widener, Widening, source_shapes
 
 SHARD_BYTES: Final = 2 * GB
 """A shard is held in memory while it is filled, so this bounds the memory that is needed."""
-
-MARK: Final = "whet_testbed"
-"""The key of config.json that tells a testbed from a model of that size."""
 
 _SLACK_BYTES: Final = 4 * MIB  # headers, configs, tokenizer and card of one model
 
@@ -234,7 +232,7 @@ def _write_beside(source: Source, folder: Path) -> None:
         "weights_sha256": source.sha256,
         **{key: source.config[key] for key in sizes if key in source.config},
     }
-    write_json(folder / "config.json", {**source.config, **sizes, MARK: mark})
+    write_json(folder / "config.json", {**source.config, **sizes, TESTBED_KEY: mark})
     positions = int(source.config["max_position_embeddings"])
     text = card_text(source.role, source.widening, source.sha256, positions=positions)
     (folder / "MODEL_CARD.md").write_text(text, encoding="utf-8")

@@ -35,6 +35,8 @@ def print_report(view: RunView, console: Console) -> None:
         console.print(_plain("This run is incomplete:", "bold yellow"))
         for item in view.missing:
             console.print(_plain(f"  {item}"))
+    if view.about_testbed:
+        console.print(_plain(view.about_testbed, "yellow"))
     if view.cells:
         console.print(_comparison(view, console.width))
         _print_notes(view, console)

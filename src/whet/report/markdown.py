@@ -66,6 +66,8 @@ def _opening(view: RunView) -> Iterator[str]:
         yield "> **This run is incomplete.**"
         yield from (f"> - {safe(item)}" for item in view.missing)
         yield ""
+    if view.about_testbed:
+        yield f"> {safe(view.about_testbed)}\n"
     title, sentence = rows.headline(view)
     yield f"## {safe(title)}\n"
     yield f"{safe(sentence)}\n"

@@ -92,6 +92,18 @@ class RunView:
             return self.spec.hardware.tier
         return self.environment.device.name if self.environment else None
 
+    @property
+    def about_testbed(self) -> str | None:
+        """What a reader of the figures has to know where the target is a testbed."""
+        target = self.models.get("target")
+        if target is None or target.testbed is None:
+            return None
+        return (
+            f"The target is a testbed: {target.testbed}, to {target.parameters / 1e9:.2f} B "
+            "parameters. Speed, memory, acceptance and task scores are measured on it; it says "
+            "nothing about how a real model of that size bears fewer bits."
+        )
+
     def cell(self, variant: str, batch_size: int) -> CellSummary | None:
         """The summary of one cell, or None where there is none yet."""
         for cell in self.cells:

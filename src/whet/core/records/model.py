@@ -44,6 +44,7 @@ class ModelFacts:
     decoder's linear layers, and ``linear_inputs`` the distinct input widths K of these.
     ``kv_bytes_per_token`` is at 16 bits; with multi-head latent attention (``mla``) it is one
     latent vector a layer. ``intermediate_size`` is one expert's where ``experts`` is set.
+    ``testbed`` says whose answers a testbed gives: its size is that of its cost only.
     """
 
     path: str
@@ -67,3 +68,4 @@ class ModelFacts:
     linear_inputs: tuple[int, ...] = ()
     mla: bool = False
     experts: int | None = None
+    testbed: str | None = None

@@ -74,7 +74,10 @@ def load_spec(path: Path) -> Spec:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise UsageError(f"no spec file at {path}; write one with: whet init {path}") from error
+        raise UsageError(
+            f"no spec file at {path}; write one with: whet init {path}, or see it work "
+            "first: whet demo (--long for a larger model)"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the spec file {path} cannot be read: {error}") from error
     try:
