@@ -200,6 +200,16 @@ def test_a_baseline_is_shortened_and_its_variant_is_measured_on_the_same_tokens(
     assert record.perplexity_ratio.value == pytest.approx(1.0)
 
 
+def test_a_window_is_never_shortened(plan: QualityPlan, tmp_path: Path) -> None:
+    text = tmp_path / "corpus.txt"
+    text.write_text("the order was shipped today and nothing has come by then " * 20)
+    windows = plan.spec.model_copy(update={"protocol": "windows", "max_tokens": 32})
+    record, _ = measure(replace(plan, spec=windows, heldout=text), too_long(16))
+    assert record.nll == ()
+    assert {word for _, word in record.verdicts} == {"unknown"}
+    assert "raise max_model_len" in str(record.reason)
+
+
 def test_a_variant_that_cannot_score_what_the_baseline_could_is_unknown(
     plan: QualityPlan, baseline: QualityRecord
 ) -> None:

@@ -12,6 +12,8 @@ from whet.report.text import clean, moment, number, one_line, percent, plural, s
     ("value", "text"),
     [
         (0, "0"),
+        (9, "9"),
+        (48, "48"),
         (0.00123456, "0.00123"),
         (0.9876, "0.988"),
         (1.234, "1.23"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,9 +43,21 @@ def advice_of(
     said: dict[str, list[str]] = defaultdict(list)
     for item, variant in zip(resolved, variants, strict=True):
         own = advise(variant, target=target, device=device, traffic=traffic)
-        for sentence in (*own, *cautions(item)):
+        length = read_settings(variant, target=target, device=device).max_model_len
+        for sentence in (*_window_advice(spec, length), *own, *cautions(item)):
             said[sentence].append(variant.name)
     return tuple(f"{_names(names, variants)}: {sentence}" for sentence, names in said.items())
+
+
+def _window_advice(spec: Spec, max_model_len: int) -> Iterator[str]:
+    """A window is scored whole or not at all, and the server generates one token behind it."""
+    needed = spec.quality.max_tokens + 1
+    if spec.quality.protocol == "windows" and max_model_len < needed:
+        yield (
+            f"max_model_len {max_model_len:,} has no room for a window of quality.max_tokens "
+            f"{spec.quality.max_tokens:,} and the one token that a server writes behind it: set it "
+            f"to {needed:,} or lower quality.max_tokens, or the gate cannot tell the perplexity"
+        )
 
 
 def _names(names: Sequence[str], variants: Sequence[Variant]) -> str:

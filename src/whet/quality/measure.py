@@ -48,7 +48,8 @@ def measure_quality(
             peer,
             asked.documents,
             vocab_size=asked.vocab_size,
-            shorten=plan.baseline is None,
+            # A window that is cut is of another protocol, whose figures no paper has.
+            shorten=plan.baseline is None and plan.spec.protocol == "documents",
             top_k=plan.spec.top_logprobs if plan.checks else 0,
             progress=part_of(progress, 0, total),
         )

@@ -61,8 +61,10 @@ def number(value: float) -> str:
 
     Counts are whole (``int``) and keep every digit.
     """
+    if isinstance(value, int):
+        return f"{value:,}"
     size = abs(value)
-    if size >= 10_000 and isinstance(value, float):
+    if size >= 10_000:
         return f"{round(value, 3 - math.floor(math.log10(size))):,.0f}"
     if size >= 100:
         return f"{value:,.0f}"
