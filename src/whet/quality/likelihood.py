@@ -133,7 +133,8 @@ def _collect(results: Sequence[_Result]) -> Likelihood:
     if failures:
         return Likelihood(
             missing=f"{len(failures)} of {len(results)} held-out documents could not be scored "
-            f"({why(failures[0])}); lower quality.max_tokens or quality.concurrency, or raise max_model_len"
+            f"({why(failures[0])}); lower quality.max_tokens or quality.concurrency, or "
+            "raise max_model_len"
         )
     broken = [result for result in results if isinstance(result, BrokenProbabilities)]
     if broken:
