@@ -1,4 +1,4 @@
-"""``whet bench`` against real vLLM: lengths, prefix hits and a chat as the server counts them."""
+"""``whet bench`` and its shapes against real vLLM: lengths, prefix hits and a chat as it counts."""
 
 from __future__ import annotations
 
@@ -9,38 +9,60 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from whet.core.records import Variant
+from whet.core.protocols import Server
+from whet.core.records import HitTokens, Variant
 from whet.core.spec import EngineSpec
 from whet.demo import pair_paths
 from whet.engines import get_engine
 from whet.engines.vllm import find_installed
+from whet.flow.prompts import judge_replay, replay
+from whet.load.shapes import (
+    AgentLoop,
+    FewShot,
+    MultiTurn,
+    Rag,
+    Shape,
+    SingleSystem,
+    best_hit_tokens,
+)
+from whet.load.shapes_prompts import build_shape
+from whet.load.synthetic import ordinary_ids
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(find_installed(sys.executable) is None, reason="vLLM is not installed"),
 ]
 
+TARGET = pair_paths()[0]
+BLOCK = 32
+
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     variant = Variant(
-        name="fp16+cache",
+        name="cache",
         weights="fp16",
         scheme=None,
-        model_path=str(pair_paths()[0]),
+        model_path=str(TARGET),
         speculation=None,
         prefix_cache=True,
         engine_args=(
-            ("max_model_len", 1024), ("enforce_eager", True), ("block_size", 32),
+            ("max_model_len", 2048), ("enforce_eager", True), ("block_size", BLOCK),
         ),
         env=(("VLLM_CPU_KVCACHE_SPACE", "1"),),
     )  # fmt: skip
     engine = get_engine("vllm")
     resolved = engine.resolve(variant, EngineSpec(ready_timeout_s=300.0))
-    with engine.serve(resolved, log=tmp_path_factory.mktemp("log") / "engine.log") as server:
-        yield server.base_url
+    with engine.serve(resolved, log=tmp_path_factory.mktemp("log") / "engine.log") as live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def url(server: Server) -> str:
+    return server.base_url
 
 
 def bench(url: str, out: Path, *words: str) -> dict[str, Any]:
@@ -89,3 +111,27 @@ def test_conversations_find_their_own_history_in_the_cache(url: str, tmp_path: P
     )  # fmt: skip
     assert (told["completed"], told["failed"]) == (12, 0)
     assert told["run_info"]["prefix_hit_rate"] > 0.3
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        SingleSystem(requests=16, system_tokens=200),
+        FewShot(tasks=2, requests_per_task=6),
+        Rag(requests=8),
+        Rag(requests=8, order="sorted"),
+        MultiTurn(conversations=4, turns=4),
+        AgentLoop(agents=3, steps=4, system_tokens=300),
+    ],
+    ids=lambda shape: f"{type(shape).__name__}-{getattr(shape, 'order', '')}",
+)
+def test_the_known_best_of_a_shape_is_what_the_server_counts(server: Server, shape: Shape) -> None:
+    requests = build_shape(shape, ordinary_ids(TARGET))
+    prompts = [np.array(each.prompt_token_ids, dtype=np.int32) for each in requests]
+    known = HitTokens(
+        prompt_tokens=sum(map(len, prompts)), hit_tokens=best_hit_tokens(shape, BLOCK)
+    )
+    found = judge_replay("shape", known, replay(server, "shape", prompts, BLOCK))
+    assert found.measured.prompt_tokens == known.prompt_tokens
+    assert abs(found.measured.hit_tokens - known.hit_tokens) <= 0.01 * known.hit_tokens
+    assert found.differs is None
