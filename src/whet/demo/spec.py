@@ -40,6 +40,7 @@ load:
   trials: 1         # 2 cores allow one; a real run wants three
   min_requests: 8
   requests_per_slot: 2
+  warmup_requests: {warmup}
 quality:
   max_documents: {documents}
   max_tasks: {tasks}
@@ -57,6 +58,7 @@ def write_spec(path: Path) -> Path:
         name="demo",
         samples=512,
         batch_sizes=[1, 4, 8, 16, 32],
+        warmup=20,
         documents=40,
         tasks=48,
     )
@@ -74,6 +76,7 @@ def write_long_spec(path: Path, testbed: Path) -> Path:
         name="demo-long",
         samples=64,
         batch_sizes=[1, 4, 16],
+        warmup=6,
         documents=12,
         tasks=16,
     )
