@@ -118,8 +118,8 @@ def test_conversations_find_their_own_history_in_the_cache(url: str, tmp_path: P
     [
         SingleSystem(requests=16, system_tokens=200),
         FewShot(tasks=2, requests_per_task=6),
-        Rag(requests=8),
-        Rag(requests=8, order="sorted"),
+        Rag(requests=16),
+        Rag(requests=16, order="sorted"),
         MultiTurn(conversations=4, turns=4),
         AgentLoop(agents=3, steps=4, system_tokens=300),
     ],

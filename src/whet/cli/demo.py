@@ -33,14 +33,14 @@ def demo(
         bool,
         typer.Option(
             "--long",
-            help="On the pair at 0.3B parameters, where the levers show their effects; an hour.",
+            help="On the pair at 0.3B parameters, where levers show their effects; over an hour.",
         ),
     ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an interrupted run.")
     ] = False,
 ) -> None:
-    """Run the whole story on the bundled demo pair with real vLLM; about ten minutes on 2 cores."""
+    """Run the whole story on the bundled pair with real vLLM; about fifteen minutes on 2 cores."""
     if context.invoked_subcommand is not None:
         return
     from whet.demo import write_long_spec, write_spec
