@@ -18,14 +18,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 import yaml
 
 from benchmarks.h100_table import StaticRow, keep_results, static_csv, static_rows
+from whet.core.names import REPEAT_SUFFIX
 from whet.core.spec import Spec, load_spec
 from whet.core.store import write_atomic
 
@@ -36,7 +38,9 @@ USER_TOKENS: Final = 85
 """The user turns of the built-in pool that are at least so long: with the ticket's number and the
 template a request has about 128 tokens of its own."""
 STATIC_SIZES: Final = (1, 8, 32)
+REPEATED: Final = f"fp16{REPEAT_SUFFIX}"
 _STATIC_BATCHES: Final = 2
+_PROFILED_PROMPTS: Final = 2000
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -48,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     run.add_argument("--steps", default=",".join(STEPS))
     run.add_argument("--spec", type=Path, default=SPEC)
     run.add_argument("--variants", help="these alone, for a sitting that has no time for all")
+    run.add_argument("--profile", default="", help="VARIANT=1,32,256 and more after a semicolon")
     run.add_argument("--shape", default="7b")
     run.add_argument("--draft", default="1b")
     one = kinds.add_parser("checkpoint")
@@ -76,7 +81,7 @@ def _run(asked: argparse.Namespace) -> None:
     for step in (step for step in STEPS if step in steps):
         began = time.monotonic()
         if step == "testbed" and not (work / "testbed").exists():
-            _whet("demo", "testbed", "--shape", asked.shape, "--draft", asked.draft,
+            _whet("demo", "testbed", "--shape", asked.shape, "--draft", asked.draft, "--eagle3",
                   str(work / "testbed"))  # fmt: skip
         elif step == "pool":
             write_pool(work / "pool.jsonl", work / "testbed" / "target")
@@ -85,8 +90,7 @@ def _run(asked: argparse.Namespace) -> None:
         elif step == "static":
             measure_static(work, STATIC_SIZES)
         elif step == "variants":
-            _whet("run", str(work / "whet.yaml"), "-o", str(work / "runs"), "--resume",
-                  "--skip-infeasible", check=False)  # fmt: skip
+            measure_variants(work, _profiles(asked.profile))
         print(f"step {step}: {time.monotonic() - began:.1f} s", flush=True)
 
 
@@ -102,12 +106,50 @@ def chosen(spec: Path, variants: str | None) -> str:
             f"no variant {', '.join(sorted(unknown))}; there are {', '.join(data['variants'])}"
         )
     kept = {name: item for name, item in data["variants"].items() if name in names}
-    return str(yaml.safe_dump({**data, "variants": kept}, sort_keys=False))
+    there = {*kept, REPEATED}
+    groups = [[n for n in group if n in there] for group in data["load"]["together"]]
+    load = {**data["load"], "together": [group for group in groups if len(group) > 1]}
+    return str(yaml.safe_dump({**data, "load": load, "variants": kept}, sort_keys=False))
 
 
-def _whet(*words: str, check: bool = True) -> None:
+def _whet(*words: str) -> None:
     # A process of its own: what it holds on the device is free again when it ends.
-    subprocess.run([sys.executable, "-m", "whet", *words], check=check)
+    subprocess.run([sys.executable, "-m", "whet", *words], check=True)
+
+
+def measure_variants(work: Path, profiles: Mapping[str, str]) -> None:
+    """``whet run``; the servers of ``profiles`` are profiled at these sizes before they stop."""
+    from benchmarks.h100_profile import profiling
+    from whet.cli.run import execute
+    from whet.core.errors import WhetError
+    from whet.engines import get_engine
+
+    spec, root = _spec(work)
+    engine: Any = get_engine(spec.engine.name)
+    if profiles:
+        write_prompts(work)
+        engine = profiling(engine, profiles, work)
+    with mock.patch("whet.flow.prepare.get_engine", return_value=engine):
+        try:
+            execute(spec, root, resume=True, skip_infeasible=True, spec_file=work / "whet.yaml")
+        except WhetError as error:
+            print(f"the run stopped: {error}", flush=True)
+
+
+def _profiles(text: str) -> dict[str, str]:
+    return dict(part.split("=") for part in text.split(";") if part)
+
+
+def write_prompts(work: Path) -> None:
+    """Prompts of the run's own kind as token ids, for the profiler."""
+    from whet.load import Draw, build_workload
+
+    spec, _ = _spec(work)
+    assert spec.workload.pool is not None
+    draw = Draw(requests=_PROFILED_PROMPTS, batch_size=1, trial=9, block_size=16)
+    found = build_workload(spec.workload.pool, Path(spec.model.target), spec.workload, draw=draw)
+    rows = (json.dumps({"ids": list(request.prompt_token_ids)}) for request in found.requests)
+    write_atomic(work / "prompts.jsonl", "".join(f"{row}\n" for row in rows).encode())
 
 
 def write_pool(path: Path, tokenizer: Path) -> None:

@@ -103,6 +103,48 @@ def test_the_order_is_blocks_unless_it_is_said() -> None:
     assert spec.load.order == "interleaved"
 
 
+def test_servers_come_up_alone_unless_they_are_named_together() -> None:
+    assert parse_spec(dict(MINIMAL), base=Path("/base")).load.together == ()
+    groups = [["fp16", "awq", "fp16.again"], ["awq+spec", "awq+cache"]]
+    spec = parse_spec({**MINIMAL, "load": {"together": groups}}, base=Path("/base"))
+    assert [list(group) for group in spec.load.together] == groups
+
+
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [
+        ({"together": [["fp16", "awk"]]}, "'awk', which is no variant; did you mean 'awq'?"),
+        ({"together": [["fp16", "awq"], ["awq", "awq+spec"]]}, "names 'awq' twice"),
+        ({"together": [["fp16", "fp16"]]}, "names 'fp16' twice"),
+        ({"together": [["awq"]]}, "the group [awq]; name two or more, or leave it out"),
+        ({"together": [[]]}, "the group []; name two or more, or leave it out"),
+        (
+            {"together": [["fp16", "fp16.again"]], "repeat_baseline": False},
+            "the baseline is not repeated; set load.repeat_baseline: true",
+        ),
+        ({"together": [["fp16", "awq.again"]]}, "'awq.again', which is no variant"),
+        ({"together": [["fp16", "awq"]], "order": "interleaved"}, "set load.order: blocks"),
+        ({"together": ["fp16", "awq"]}, "load.together.0"),
+    ],
+)
+def test_a_wrong_group_gets_one_sentence(load: dict[str, object], said: str) -> None:
+    message = told({"load": load})
+    assert said in message
+    assert "load.together" in message
+    assert "\n" not in message
+
+
+def test_a_group_that_names_a_sweep_is_told_its_variants() -> None:
+    swept = {"fp16": {}, "k": {"speculation": {"method": "ngram", "num_tokens": [2, 4]}}}
+    message = told({"variants": swept, "load": {"together": [["fp16", "k"]]}})
+    assert "its lists make k.k2, k.k4: name one of them" in message
+
+
+def test_a_single_variant_has_no_repeat_to_come_up_with() -> None:
+    message = told({"variants": {"fp16": {}}, "load": {"together": [["fp16", "fp16.again"]]}})
+    assert "one variant alone has no repeat; add a variant" in message
+
+
 @pytest.mark.parametrize("draft", [None, "./draft"])
 def test_the_template_is_a_valid_spec_with_the_defaults(draft: str | None) -> None:
     data = yaml.safe_load(template(model="./model", draft=draft))

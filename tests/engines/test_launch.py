@@ -6,16 +6,19 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.engines.conftest import MARK, Resolve
-from whet.core.errors import EngineLostError, EngineStartError
+from whet.core.errors import EngineLostError, EngineStartError, Interrupted
 from whet.engines.launch import Patience, serve_process
+from whet.engines.process import free_port
 
 QUICK = Patience(canary_s=3.0, grace_s=0.5, retry_pause_s=0.0)
 
@@ -116,6 +119,67 @@ def test_a_stranger_that_answers_on_the_port_is_not_taken_for_the_engine(
             serve_process(resolve("serve"), log=tmp_path / "second.log", patience=QUICK),
         ):
             pass
+
+
+def test_a_server_may_be_entered_in_one_thread_and_left_in_another(
+    resolve: Resolve, tmp_path: Path
+) -> None:
+    contexts = [
+        serve_process(resolve("family"), log=tmp_path / f"{number}.log", patience=QUICK)
+        for number in range(2)
+    ]
+    ports: list[int] = []
+    starts = [
+        threading.Thread(target=lambda each=each: ports.append(each.__enter__().start.port))
+        for each in contexts
+    ]
+    with ExitStack() as stack:
+        for start, context in zip(starts, contexts, strict=True):
+            start.start()
+            stack.push(context.__exit__)
+        for start in starts:
+            start.join()
+        assert len(set(ports)) == 2
+        assert len(fakes()) == 6
+    assert fakes() == []
+
+
+def test_a_start_that_is_told_to_stop_is_given_up_at_once(resolve: Resolve, tmp_path: Path) -> None:
+    log, stop, caught = tmp_path / "engine.log", threading.Event(), []
+
+    def start() -> None:
+        try:
+            with serve_process(resolve("hang"), log=log, patience=QUICK, stop=stop):
+                pass
+        except Interrupted as error:
+            caught.append(str(error))
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    assert wait_until(lambda: log.exists() and "loading" in log.read_text())
+    stop.set()
+    thread.join(15.0)
+    assert caught == ["fake 9.9 for variant 'awq' was told to stop before it was ready"]
+    assert fakes() == []
+
+
+def test_a_port_is_not_handed_out_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may offer the same one twice before the first server listens on it."""
+    offers = iter([1, 1, 2])
+
+    class Probe:
+        def __enter__(self) -> Probe:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def bind(self, _address: object) -> None: ...
+
+        def getsockname(self) -> tuple[str, int]:
+            return "127.0.0.1", next(offers)
+
+    monkeypatch.setattr("whet.engines.process.socket.socket", Probe)
+    assert [free_port(), free_port()] == [1, 2]
 
 
 def test_a_hang_is_cut_off_and_its_last_words_quoted(resolve: Resolve, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 from tests.flow.stage import FakeEngine
@@ -166,7 +166,9 @@ class ModelEngine(FakeEngine):
     models: list[Model] = field(default_factory=list)
     lines: list[ResolvedEngine] = field(default_factory=list)
 
-    def serve(self, resolved: ResolvedEngine, *, log: Path) -> AbstractContextManager[Server]:
+    def serve(
+        self, resolved: ResolvedEngine, *, log: Path, stop: Event | None = None
+    ) -> AbstractContextManager[Server]:
         return self._own(resolved)
 
     @contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from tests.checkpoint_factory import write_tiny_llama
@@ -75,7 +76,9 @@ class FakeEngine:
     def unsupported(self, _resolved: ResolvedEngine) -> str | None:
         return None
 
-    def serve(self, resolved: ResolvedEngine, *, log: Path) -> AbstractContextManager[Server]:
+    def serve(
+        self, resolved: ResolvedEngine, *, log: Path, stop: Event | None = None
+    ) -> AbstractContextManager[Server]:
         return self._serve(resolved, log)
 
     @contextmanager

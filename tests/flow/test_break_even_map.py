@@ -157,6 +157,13 @@ def test_a_method_without_a_draft_has_its_own_level_alone_on_a_cpu(tmp_path: Pat
     assert made.variants["plain"].speculation is None
 
 
+def test_groups_of_the_spec_s_own_variants_are_not_the_map_s(tmp_path: Path) -> None:
+    spec = spec_with_draft(tmp_path)
+    load = spec.load.model_copy(update={"together": (tuple(spec.variants),)})
+    asked = MapRequest(spec=spec.model_copy(update={"load": load}), ks=(2,))
+    assert map_spec(asked, tmp_path, synthetic=True).load.together == ()
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -91,6 +91,12 @@ def make_testbed(
         int | None,
         typer.Option(min=1, help="Pad the vocabulary of both: 128256. Kept at 4096 by default."),
     ] = None,
+    eagle3: Annotated[
+        bool,
+        typer.Option(
+            "--eagle3", help="Also an EAGLE-3 head for the target, which drafts as the draft does."
+        ),
+    ] = False,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:1; the first GPU if there is one.")
     ] = None,
@@ -117,7 +123,7 @@ def make_testbed(
         small = find_sizes(draft)
         small = small if vocab is None else replace(small, vocabulary=vocab)
     target = replace(find_sizes(shape), **change)
-    for made in write_testbed(out, target=target, draft=small, device=device):
+    for made in write_testbed(out, target=target, draft=small, eagle3=eagle3, device=device):
         typer.echo(
             f"{made.folder}: {made.parameters / 1e9:.2f} B parameters, "
             f"{made.size_bytes / GB:.2f} GB, {human_duration(made.seconds)} ({made.sizes.text})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from threading import Event
 from typing import Protocol
 
 from whet.core.records.engine import ResolvedEngine, StartFacts, Variant
@@ -59,8 +60,14 @@ class Engine(Protocol):
         """Why this version cannot run it on this device, or None."""
         ...
 
-    def serve(self, resolved: ResolvedEngine, *, log: Path) -> AbstractContextManager[Server]:
-        """Start, wait for the canary, hand out, reap the process group whatever happens."""
+    def serve(
+        self, resolved: ResolvedEngine, *, log: Path, stop: Event | None = None
+    ) -> AbstractContextManager[Server]:
+        """Start, wait for the canary, hand out, reap the process group whatever happens.
+
+        A server that is not ready when ``stop`` is set is given up with ``Interrupted``: Ctrl-C
+        reaches the main thread alone, and several servers may come up in threads of their own.
+        """
         ...
 
 

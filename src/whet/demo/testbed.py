@@ -5,29 +5,26 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors.torch import load_file
 
-from whet.checkpoint import hash_weights, read_headers
-from whet.checkpoint.config import read_shape
 from whet.checkpoint.facts import TESTBED_KEY
-from whet.checkpoint.files import read_json
-from whet.checkpoint.headers import BITS, INDEX
-from whet.core.errors import CheckpointError, InfeasibleError, StorageError, UsageError
+from whet.checkpoint.headers import INDEX
+from whet.core.errors import InfeasibleError, UsageError
 from whet.core.store import translate_disk_errors, write_json
 from whet.core.units import GB, MIB
+from whet.demo.eagle import HEAD_ROLE, read_head, write_head
 from whet.demo.inputs import pair_paths
 from whet.demo.shapes import Sizes, require_groups
 from whet.demo.staged import require_free, staged_folder
 from whet.demo.testbed_card import card_text
-from whet.demo.widen import Widener, Widening, source_shapes
+from whet.demo.testbed_source import Made, Source, read_source, save_tensors
+from whet.demo.widen import Widener
 
 SHARD_BYTES: Final = 2 * GB
 """A shard is held in memory while it is filled, so this bounds the memory that is needed."""
@@ -35,39 +32,17 @@ SHARD_BYTES: Final = 2 * GB
 _SLACK_BYTES: Final = 4 * MIB  # headers, configs, tokenizer and card of one model
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Made:
-    """One model of a testbed: its folder, its role (target, draft), and what it cost."""
-
-    folder: Path
-    role: str
-    sizes: Sizes
-    parameters: int
-    size_bytes: int
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
-    """A small model to be widened, and what it is to become."""
-
-    folder: Path
-    role: str
-    config: Mapping[str, Any]
-    widening: Widening
-    sha256: str
-    element_bytes: int
-
-    @property
-    def size_bytes(self) -> int:
-        """What the large model's tensors take on disk."""
-        return self.widening.wide.parameters() * self.element_bytes
-
-
 def write_testbed(
-    out: Path, *, target: Sizes, draft: Sizes | None = None, device: str | None = None
+    out: Path,
+    *,
+    target: Sizes,
+    draft: Sizes | None = None,
+    eagle3: bool = False,
+    device: str | None = None,
 ) -> tuple[Made, ...]:
     """Write the demo target in these sizes to ``out/target``, and a draft to ``out/draft``.
+
+    With ``eagle3`` a head that drafts as the bundled draft does comes to ``out/eagle3``.
 
     ``out`` appears only when all of it is whole. ``device`` is where tensors are made: ``cpu``,
     ``cuda``, or the first GPU if there is one. Raises ``UsageError`` for sizes that cannot hold
@@ -82,9 +57,13 @@ def write_testbed(
         if sizes is not None:
             require_groups(sizes, role)
             sources.append(read_source(folder, sizes, role=role))
-    require_free(out, sum(source.size_bytes + _SLACK_BYTES for source in sources))
+    head = read_head(pair_paths()[1], target) if eagle3 else None
+    needed = sum(source.size_bytes + _SLACK_BYTES for source in sources)
+    require_free(out, needed + (0 if head is None else head.size_bytes + _SLACK_BYTES))
     with staged_folder(out) as stage:
         made = [write_model(source, stage / source.role, where) for source in sources]
+        if head is not None:
+            made.append(write_head(head, stage / HEAD_ROLE, where))
     return tuple(replace(each, folder=out / each.role) for each in made)
 
 
@@ -100,44 +79,6 @@ def pick_device(wanted: str | None) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(f"there are {torch.cuda.device_count()} GPUs, and no {wanted}; use cuda")
     return device
-
-
-def read_source(folder: Path, sizes: Sizes, *, role: str) -> Source:
-    """The small model of ``folder`` on its way to ``sizes``.
-
-    Raises ``CheckpointError`` where it is no Llama without biases whose head is its embedding, and
-    ``UsageError`` where it does not fit into the sizes.
-    """
-    config, shape = read_json(folder / "config.json"), read_shape(folder)
-    headers = read_headers(folder)
-    narrow = Sizes(
-        hidden=shape.hidden_size,
-        layers=shape.layers,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        intermediate=shape.intermediate_size,
-        head_dim=shape.head_dim,
-        vocabulary=shape.vocab_size,
-        tied=bool(shape.tied_embeddings),
-    )
-    dtypes = {header.dtype for header in headers.values()}
-    found = {name: header.shape for name, header in headers.items()}
-    if not narrow.tied or found != source_shapes(narrow) or len(dtypes) != 1:
-        raise CheckpointError(
-            f"{folder} is no Llama of one dtype, without biases and with its head tied to its "
-            "embedding; a testbed is made of the bundled demo pair"
-        )
-    wide = replace(sizes, tied=sizes.vocabulary == narrow.vocabulary)
-    widening = Widening(narrow=narrow, wide=wide, epsilon=float(config["rms_norm_eps"]))
-    widening.require_possible()
-    return Source(
-        folder=folder,
-        role=role,
-        config=config,
-        widening=widening,
-        sha256=hash_weights(headers),
-        element_bytes=BITS[dtypes.pop()] // 8,
-    )
 
 
 def write_model(
@@ -178,7 +119,7 @@ def _write_weights(source: Source, folder: Path, device: torch.device, limit: in
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         if len(shards) == 1:
             file = "model.safetensors"
-        _save({name: widener.make(name).cpu() for name in names}, folder / file)
+        save_tensors({name: widener.make(name).cpu() for name in names}, folder / file)
         weight_map |= dict.fromkeys(names, file)
     if len(shards) > 1:
         total = {"total_size": source.size_bytes}
@@ -197,17 +138,6 @@ def _shards(source: Source, limit: int) -> Iterator[list[str]]:
         names.append(name)
         held += size
     yield names
-
-
-def _save(tensors: dict[str, Tensor], file: Path) -> None:
-    try:
-        save_file(tensors, file, metadata={"format": "pt"})
-    except SafetensorError as error:
-        # The library reports a full disk as its own error, so the number is in the words.
-        raise StorageError(
-            f"cannot write {file.parent} ({error}); free some space on its disk and run again"
-        ) from error
-    file.chmod(0o644)  # the library leaves 0600, and a container may serve as another user
 
 
 def _write_beside(source: Source, folder: Path) -> None:

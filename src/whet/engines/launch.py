@@ -9,12 +9,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
-from whet.core.errors import EngineLostError, EngineStartError
+from whet.core.errors import EngineLostError, EngineStartError, Interrupted
 from whet.core.records.engine import ResolvedEngine, StartFacts
 from whet.core.redact import redact
 from whet.engines.failures import RETRIED, Failure, diagnose, last_words
-from whet.engines.memory import device_bytes, resident_bytes, used_device_bytes
+from whet.engines.memory import (
+    Place,
+    device_bytes,
+    resident_bytes,
+    take_place,
+    used_device_bytes,
+)
 from whet.engines.probe import NoAnswer, generate_canary, is_healthy
 from whet.engines.process import EngineProcess, free_port
 
@@ -52,12 +59,12 @@ class SpawnedServer:
         resolved: ResolvedEngine,
         start: StartFacts,
         *,
-        used_before: int | None,
+        place: Place,
     ) -> None:
         """Made by ``serve_process`` only."""
         self._process = process
         self._resolved = resolved
-        self._used_before = used_before
+        self._place = place
         self.start = start
 
     @property
@@ -74,7 +81,7 @@ class SpawnedServer:
         """Device memory on a GPU; Σ PSS on a CPU."""
         tree = self._process.descendants()
         if self._resolved.device == "cuda":
-            return device_bytes(tree, before=self._used_before)
+            return device_bytes(tree, before=self._place.growth_since)
         return resident_bytes(tree)
 
     def log_text(self) -> str:
@@ -91,23 +98,29 @@ class SpawnedServer:
 
 @contextmanager
 def serve_process(
-    resolved: ResolvedEngine, *, log: Path, patience: Patience | None = None
+    resolved: ResolvedEngine,
+    *,
+    log: Path,
+    patience: Patience | None = None,
+    stop: Event | None = None,
 ) -> Iterator[SpawnedServer]:
     """Spawn ``resolved.argv`` on a free port and yield it once it has generated.
 
     A taken port, a damaged compile cache and memory held by a neighbour are tried once more, the
     second time with an empty cache folder. Raises ``EngineStartError`` with the engine's own
-    reason.
+    reason, and ``Interrupted`` where ``stop`` is set before it is ready. May be entered in any
+    thread and left in another.
     """
-    patience = patience or Patience()
+    patience, stop = patience or Patience(), stop or Event()
     with ExitStack() as stack:
+        place = stack.enter_context(take_place())
         scratch: dict[str, str] = {}
         for attempt in range(1, _ATTEMPTS + 1):
             began = time.monotonic()
-            used_before = used_device_bytes() if resolved.device == "cuda" else None
+            place.used_before = used_device_bytes() if resolved.device == "cuda" else None
             process, port = _spawn(resolved, log, scratch, patience)
             stack.callback(process.stop)
-            outcome = _await_canary(process, resolved, port, patience)
+            outcome = _await_canary(process, resolved, port, patience, stop)
             if isinstance(outcome, str):
                 start = StartFacts(
                     variant=resolved.variant.name,
@@ -117,7 +130,7 @@ def serve_process(
                     pid=process.pid,
                     attempts=attempt,
                 )
-                yield SpawnedServer(process, resolved, start, used_before=used_before)
+                yield SpawnedServer(process, resolved, start, place=place)
                 return
             process.stop()
             if attempt == _ATTEMPTS or outcome.failure.kind not in RETRIED:
@@ -147,12 +160,14 @@ def _temporary_folder() -> Iterator[str]:
 
 
 def _await_canary(
-    process: EngineProcess, resolved: ResolvedEngine, port: int, patience: Patience
+    process: EngineProcess, resolved: ResolvedEngine, port: int, patience: Patience, stop: Event
 ) -> str | _Failed:
-    """The canary's text, or why there is none."""
+    """The canary's text, or why there is none. ``Interrupted`` once ``stop`` is set."""
     base_url = f"http://127.0.0.1:{port}"
     deadline = time.monotonic() + resolved.ready_timeout_s
     while not (is_healthy(base_url) and process.listens_on(port)):
+        if stop.is_set():
+            raise Interrupted(f"{_who(resolved)} was told to stop before it was ready")
         if process.exit_code() is not None:
             return _ended(process, resolved)
         if time.monotonic() > deadline:

@@ -2,9 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
 
 import psutil
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """A server's place among those of this process; ``used_before`` it came, on its device.
+
+    ``shared`` once another was there at the same time, be it on its way up or down: from then on
+    nobody can tell whose growth it is that the device shows.
+    """
+
+    used_before: int | None = None
+    shared: bool = False
+
+    @property
+    def growth_since(self) -> int | None:
+        """What ``device_bytes`` may count the growth from; None where it is not this one's."""
+        return None if self.shared else self.used_before
+
+
+_places: Final[list[Place]] = []
+_taking: Final = threading.Lock()
+
+
+@contextmanager
+def take_place() -> Iterator[Place]:
+    """Be known to the other servers of this process, from any thread."""
+    mine = Place()
+    with _taking:
+        _places.append(mine)
+        if len(_places) > 1:
+            for place in _places:
+                place.shared = True
+    try:
+        yield mine
+    finally:
+        with _taking:
+            _places.remove(mine)
 
 
 def resident_bytes(processes: Iterable[psutil.Process]) -> int | None:

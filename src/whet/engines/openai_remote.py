@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from urllib.parse import urlsplit
 
 from whet.core.errors import EngineLostError, EngineStartError, UsageError
@@ -84,8 +85,10 @@ class RemoteEngine:
         return None
 
     @contextmanager
-    def serve(self, resolved: ResolvedEngine, *, log: Path) -> Iterator[RemoteServer]:
-        """Attach once the canary has answered. ``log`` is not written."""
+    def serve(
+        self, resolved: ResolvedEngine, *, log: Path, stop: Event | None = None
+    ) -> Iterator[RemoteServer]:
+        """Attach once the canary has answered. ``log`` is not written, ``stop`` not looked at."""
         assert resolved.url is not None
         began = time.monotonic()
         timeout_s = min(_CANARY_S, resolved.ready_timeout_s)

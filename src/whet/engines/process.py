@@ -8,8 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import psutil
 
@@ -18,13 +21,24 @@ from whet.core.store import translate_disk_errors
 _SUPERVISE = Path(__file__).with_name("supervise.py")
 _TAIL_BYTES = 1 << 16
 _SLACK_S = 15.0
+_handed_out: Final[deque[int]] = deque(maxlen=64)
+_handing_out: Final = threading.Lock()
 
 
 def free_port() -> int:
-    """A port of the loopback that was free a moment ago; a race is answered by another try."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback that was free a moment ago; a race is answered by another try.
+
+    None of the last 64 is handed out again: a server listens a minute after it was given its port,
+    and others may be starting meanwhile.
+    """
+    with _handing_out:
+        while True:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = int(probe.getsockname()[1])
+            if port not in _handed_out:
+                _handed_out.append(port)
+                return port
 
 
 class EngineProcess:

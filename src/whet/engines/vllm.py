@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
+from threading import Event
 from typing import Final
 
 import psutil
@@ -26,9 +27,10 @@ from whet.engines import vllm_int4_cpu
 from whet.engines.compatibility import shipped_rows
 from whet.engines.launch import serve_process
 from whet.engines.vllm_flags import flag_words
-from whet.engines.vllm_limits import Installed, limitation
+from whet.engines.vllm_limits import Installed, front_ends, limitation
 
 _MODULE: Final = "vllm.entrypoints.openai.api_server"
+_COMMAND: Final = "vllm.entrypoints.cli.main"
 _PERSON_PORT: Final = "8000"
 _CPU_CACHE_CAP_GIB: Final = 4
 _CPU_CACHE_SHARE: Final = 6
@@ -116,7 +118,7 @@ class VllmEngine:
             engine_version=installed.version,
             device=device,
             served_model_name=name,
-            argv=(python, "-m", _MODULE, "--model", variant.model_path, *listen, "{port}", *words),
+            argv=(*_program(python, variant), *listen, "{port}", *words),
             env=tuple(sorted(_environment(variant, device).items())),
             serve_line=shlex.join(person),
             ready_timeout_s=spec.ready_timeout_s,
@@ -127,9 +129,11 @@ class VllmEngine:
         installed = self._installed(resolved.argv[0])
         return limitation(resolved, installed, gpu=find_device().kind == "cuda")
 
-    def serve(self, resolved: ResolvedEngine, *, log: Path) -> AbstractContextManager[Server]:
+    def serve(
+        self, resolved: ResolvedEngine, *, log: Path, stop: Event | None = None
+    ) -> AbstractContextManager[Server]:
         """Start it, wait for the canary, reap the whole tree whatever happens."""
-        return serve_process(resolved, log=log)
+        return serve_process(resolved, log=log, stop=stop)
 
     def _installed(self, python: str) -> Installed:
         found = self._find(python)
@@ -139,6 +143,16 @@ class VllmEngine:
                 "build of vLLM on a machine without a GPU), or set engine.python"
             )
         return found
+
+
+def _program(python: str, variant: Variant) -> tuple[str, ...]:
+    """What is run, up to the model: the server's module, or ``vllm serve`` for several of them.
+
+    The module takes ``--api-server-count`` and ignores it, whatever the number (0.26).
+    """
+    if front_ends(variant) > 1:
+        return (python, "-m", _COMMAND, "serve", variant.model_path)
+    return (python, "-m", _MODULE, "--model", variant.model_path)
 
 
 def model_name(path: str) -> str:

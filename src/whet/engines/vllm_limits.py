@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from whet.core.levers import plain_args
 from whet.core.records.engine import ResolvedEngine, Variant
 from whet.engines.compatibility import STOPS, Row, lookup, own_path, version_of
 from whet.engines.compatibility_machine import find_machine
@@ -33,6 +34,7 @@ def limitation(resolved: ResolvedEngine, installed: Installed, *, gpu: bool) -> 
     return (
         trouble_of_build(installed, gpu=gpu)
         or _draft(resolved.variant)
+        or _front_ends(resolved.variant, installed)
         or _not_available(resolved, installed)
     )
 
@@ -54,6 +56,21 @@ def trouble_of_build(installed: Installed, *, gpu: bool) -> str | None:
             "check nvidia-smi, or install a CPU build of vLLM"
         )
     return None
+
+
+def front_ends(variant: Variant) -> int:
+    """API server processes that are asked for."""
+    asked = str(plain_args(variant).get("api_server_count", 1))
+    return int(asked) if asked.isdecimal() else 1
+
+
+def _front_ends(variant: Variant, installed: Installed) -> str | None:
+    if not installed.cpu_build or front_ends(variant) == 1:
+        return None
+    return (
+        "a CPU build of vLLM runs one API server process (its `vllm serve`, which starts several, "
+        "fails); leave api_server_count out"
+    )
 
 
 def _draft(variant: Variant) -> str | None:

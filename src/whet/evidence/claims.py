@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Final
 
@@ -58,14 +59,29 @@ def settings(variant: Variant) -> dict[str, Scalar]:
     """
     asked = plain_args(variant)
     found = {
-        name: value
-        for name, value in asked.items()
-        if name not in _OWN_CLAIM | NOT_LEVERS and value not in ("auto", -1, "-1")
+        part: value
+        for name, whole in asked.items()
+        if name not in _OWN_CLAIM | NOT_LEVERS
+        for part, value in _parts(name, whole)
+        if value not in ("auto", -1, "-1")
     }
     if variant.speculation is not None:
         found["speculative_config.method"] = variant.speculation.method
         found["speculative_config.num_speculative_tokens"] = variant.speculation.num_tokens
     return found
+
+
+def _parts(name: str, value: Scalar) -> Iterator[tuple[str, Scalar]]:
+    """A flag, or each key of one that takes an object: ``compilation_config.cudagraph_mode``."""
+    try:
+        keys = json.loads(value) if isinstance(value, str) and value.startswith("{") else None
+    except ValueError:
+        keys = None
+    if not isinstance(keys, dict):
+        yield name, value
+        return
+    for key, inside in keys.items():
+        yield f"{name}.{key}", inside if isinstance(inside, Scalar) else json.dumps(inside)
 
 
 def parallel_sizes(variant: Variant) -> dict[str, Scalar]:

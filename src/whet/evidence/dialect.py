@@ -129,3 +129,6 @@ vLLM's ``layers/quantization/kv_cache.py``. Only of a checkpoint with scales of 
 
 ASYNC_OFF: Final = r"Async scheduling (?:not supported|is disabled|will be disabled|is not compat)"
 NO_GRAPHS: Final = r"Overriding cudagraph_mode .*to NONE|setting cudagraph_mode=NONE"
+GRAPHS_CHANGED: Final = (
+    r"(?:Overriding cudagraph_mode .*\bto |setting cudagraph_mode=)(?:CUDAGraphMode\.)?(\w+)"
+)

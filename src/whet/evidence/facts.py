@@ -13,6 +13,7 @@ _PREFIX = re.compile(
     r"^(?P<who>\([^)]*pid=\d+\))?\s*"
     r"(?:(?:INFO|WARNING|ERROR|CRITICAL|DEBUG) \d\d-\d\d [\d:]+ \[[^\]]+\] ?)?"
 )
+_API_SERVER = re.compile(r"\(ApiServer_(\d+) ")
 _VERSION = re.compile(r"Initializing a V1 LLM engine \(v([^)]+)\)")
 _KERNEL = re.compile(r"(?:Using|Selected) (\w+Kernel) for ([\w-]+)")
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+)")
@@ -70,6 +71,7 @@ def read_engine_facts(engine: str, log: str) -> EngineFacts:
         kv_memory_gib=None if memory is None else float(memory),
         kv_elements=None if layers is None else _kv_elements(layers),
         expert_parallel=_told(_EXPERTS, texts),
+        api_servers=len({m[1] for who, _ in lines if (m := _API_SERVER.match(who))}) or None,
         loras=tuple(dict.fromkeys(m[1] for text in texts if (m := _LORA.search(text)))),
     )
 

@@ -16,9 +16,19 @@ from whet.core.levers import plain_args
 from whet.core.records import Declared, EngineFacts, ResolvedEngine, Scalar, Variant
 from whet.core.units import GIB
 from whet.evidence.claims import parallel_sizes, settings
-from whet.evidence.dialect import ASYNC_OFF, NO_GRAPHS, UNIT_KV_SCALE
+from whet.evidence.dialect import ASYNC_OFF, GRAPHS_CHANGED, NO_GRAPHS, UNIT_KV_SCALE
 
 Outcome = tuple[str, str, tuple[str, ...]]
+_SPECULATION: Final = "speculative_config"
+_GRAPHS: Final = "compilation_config.cudagraph_mode"
+_GRAPH_MODES: Final = {
+    "0": "NONE",
+    "1": "PIECEWISE",
+    "2": "FULL",
+    "[2, 0]": "FULL_DECODE_ONLY",
+    "[2, 1]": "FULL_AND_PIECEWISE",
+}
+"""vLLM's ``CUDAGraphMode`` as ``/server_info`` writes it."""
 NOTHING: Final = Declared(version=None, config=(), cache=(), models=())
 
 FP8_BYTES: Final = 1.5
@@ -88,7 +98,7 @@ def judge_settings(start: Start) -> Outcome:
     if wrong:
         return "contradicted", f"asked for {'; '.join(wrong)}", quotes
     silent = [name for name, found in told.items() if not found]
-    own = [n for n in asked if n in start.variant.own_args or n.startswith("speculative_config")]
+    own = [n for n in asked if {n, n.split(".")[0]} & {*start.variant.own_args, _SPECULATION}]
     untold = [name for name in silent if name in own]
     if untold or len(silent) == len(asked):
         return "unproved", f"no source tells of {', '.join(untold or silent)}", quotes
@@ -283,7 +293,11 @@ def _sources(name: str, start: Start) -> Iterator[tuple[str, str]]:
         "max_model_len": start.facts.max_model_len,
         "max_num_batched_tokens": start.facts.batched_tokens,
         "enforce_eager": start.facts.eager,
+        "api_server_count": start.facts.api_servers,
     }
+    if name == _GRAPHS:
+        yield from _graph_modes(start)
+        return
     if (value := own.get(name)) is not None:
         yield str(value), f"the log says {name} {value}"
     if (label := dict(start.declared.cache).get(name)) is not None:
@@ -293,6 +307,15 @@ def _sources(name: str, start: Start) -> Iterator[tuple[str, str]]:
         if (setting := start.declared.setting(key)) is not None:
             yield setting, f"/server_info says {key}: {setting}"
             return
+
+
+def _graph_modes(start: Start) -> Iterator[tuple[str, str]]:
+    """What was resolved, and what a worker made of it once it knew the attention backend."""
+    for notice in start.facts.notices:
+        if (match := re.search(GRAPHS_CHANGED, notice)) is not None:
+            yield match[1], f"the log: {notice}"
+    if (setting := start.declared.setting(_GRAPHS)) is not None:
+        yield _GRAPH_MODES.get(setting, setting), f"/server_info says {_GRAPHS}: {setting}"
 
 
 def _each_as_text(value: int | bool | None) -> str | None:

@@ -109,7 +109,7 @@ def map_spec(request: MapRequest, root: Path, *, synthetic: bool) -> Spec:
         variants[f"k{k}.{REAL}"] = base.model_copy(update={"speculation": own})
         for name, level in _levels(request, own, root, synthetic=synthetic):
             variants[f"k{k}.{name}"] = base.model_copy(update={"speculation": level})
-    load = spec.load.model_copy(update={"head_of_line": None})
+    load = spec.load.model_copy(update={"head_of_line": None, "together": ()})
     made = spec.model_copy(update={"variants": variants, "baseline": PLAIN, "load": load})
     return parse_spec(made.model_dump(mode="json"), base=Path())
 

@@ -74,6 +74,17 @@ def _checks(job: Job, resolved: ResolvedEngine) -> ChecksPlan:
     )
 
 
+def is_held_against(job: Job, resolved: ResolvedEngine, other: ResolvedEngine) -> bool:
+    """Whether what is asked of one variant needs the answers of the other.
+
+    All need the baseline's; one that speculates needs those of the same weights without.
+    """
+    if other.variant.name == job.spec.baseline:
+        return True
+    speculates = resolved.variant.speculation is not None and other.variant.speculation is None
+    return speculates and weights_key(resolved) == weights_key(other)
+
+
 def weights_key(resolved: ResolvedEngine) -> tuple[object, ...]:
     """What two variants have in common whose predictions may differ by rounding alone."""
     variant = resolved.variant

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from whet.client.declared import read_declared
@@ -13,10 +14,11 @@ from whet.core.records import ResolvedEngine, TrialNotices, TrialRecord
 from whet.core.units import human_duration
 from whet.evidence import read_engine_facts, read_notices
 from whet.flow.findings import keep_cells, read_kept
-from whet.flow.gated import measure_variant_quality
+from whet.flow.gated import is_held_against, measure_variant_quality
 from whet.flow.head_of_line import measure_head_of_line, wants_head_of_line
 from whet.flow.job import Job, cells_of, trial_key
-from whet.flow.rounds import keep_start, rounds_of
+from whet.flow.rounds import groups_of, keep_start, rounds_of
+from whet.flow.together import log_of, serve_together
 from whet.flow.traffic import trial_plan
 from whet.load import TrialInterrupted, TrialLost, run_trial
 
@@ -35,6 +37,10 @@ class _Visit:
     head_of_line: bool
     of: int
 
+    @property
+    def name(self) -> str:
+        return self.resolved.variant.name
+
     def __bool__(self) -> bool:
         return bool(self.trials) or self.quality or self.head_of_line
 
@@ -51,72 +57,139 @@ def measure_all(job: Job, *, quality: bool = True) -> None:
     lives = {resolved.variant.name: _SERVERS for resolved in rounds[0].servers}
     for number, turn in enumerate(rounds):
         title = f", round {number + 1} of {len(rounds)}" if len(rounds) > 1 else ""
-        for resolved in turn.servers:
-            name, cells = resolved.variant.name, list(cells_of(job.spec.load, turn.trials))
-            repeat = name.endswith(REPEAT_SUFFIX)
-            todo = _Visit(
-                resolved=resolved,
-                title=name + title,
-                trials=[c for c in cells if not job.store.done("trials", trial_key(name, *c))],
-                quality=quality
-                and number == 0
-                and not repeat
-                and not job.store.done("quality", name),
-                head_of_line=number == 0 and wants_head_of_line(job, resolved),
-                of=len(cells),
-            )
-            if todo and lives[name]:
-                _serve(job, todo, lives)
-                if not repeat:
-                    keep_cells(read_kept(job.store), name)
+        for group in groups_of(job, turn):
+            visits = [
+                _Visit(
+                    resolved=resolved,
+                    title=resolved.variant.name + title,
+                    trials=_missing(job, resolved, turn.trials),
+                    quality=quality and number == 0 and _wants_quality(job, resolved),
+                    head_of_line=number == 0 and wants_head_of_line(job, resolved),
+                    of=len(turn.trials) * len(job.spec.load.batch_sizes),
+                )
+                for resolved in group
+            ]
+            _visit(job, [todo for todo in visits if todo and lives[todo.name]], lives)
 
 
-def _serve(job: Job, todo: _Visit, lives: MutableMapping[str, int]) -> None:
-    """Start servers until nothing is left to do or the variant has no more ``lives``."""
-    name, title = todo.resolved.variant.name, todo.title
-    while todo and lives[name]:
-        job.observer.stage("serve", title)
-        try:
-            _session(job, todo)
-        except EngineStartError as error:
-            lives[name] = 0
-            job.store.note("starts", name, status="failed", reason=str(error))
-            job.observer.warn(f"{name}: {error}")
-        except EngineLostError as error:
-            lives[name] -= 1
-            job.observer.warn(f"{name}: {error}")
-        title = f"{todo.title}, started again"
+def _missing(job: Job, resolved: ResolvedEngine, trials: Iterable[int]) -> list[tuple[int, int]]:
+    name, cells = resolved.variant.name, cells_of(job.spec.load, trials)
+    return [cell for cell in cells if not job.store.done("trials", trial_key(name, *cell))]
 
 
-def _session(job: Job, todo: _Visit) -> None:
-    """One server from start to end; takes from ``todo`` what it tried."""
-    resolved, store = todo.resolved, job.store
+def _wants_quality(job: Job, resolved: ResolvedEngine) -> bool:
     name = resolved.variant.name
-    log = store.path("logs", f"{name}.log")
-    with job.engine.serve(resolved, log=log) as server:
-        said = read_engine_facts(resolved.engine, server.log_text())
-        keep_start(store, name, server.start, (said, read_declared(server.base_url)))
+    return not name.endswith(REPEAT_SUFFIX) and not job.store.done("quality", name)
+
+
+def _visit(job: Job, visits: Sequence[_Visit], lives: MutableMapping[str, int]) -> None:
+    """Bring up what a group still needs, together where that is more than one server."""
+    again = False
+    if len(visits) > 1:
+        _serve_together(job, visits, lives)
+        again = True
+    for todo in visits:
+        if todo and lives[todo.name]:
+            _serve(job, todo, lives, again=again)
+            _keep_variant(job, todo.name)
+
+
+def _serve(job: Job, todo: _Visit, lives: MutableMapping[str, int], *, again: bool = False) -> None:
+    """Start servers until nothing is left to do or the variant has no more ``lives``."""
+    while todo and lives[todo.name]:
+        job.observer.stage("serve", f"{todo.title}, started again" if again else todo.title)
+        with _survived(job, todo, lives), _alone(job, todo.resolved) as server:
+            _measure(job, server, todo)
+        again = True
+
+
+def _serve_together(job: Job, visits: Sequence[_Visit], lives: MutableMapping[str, int]) -> None:
+    """One start of each at the same time; then one is measured while the others idle.
+
+    Who is lost keeps in its ``todo`` what it lacks, and so do those that are held against it: they
+    are not measured here.
+    """
+    job.observer.stage("serve", f"{', '.join(todo.title for todo in visits)}, together")
+    up: list[tuple[_Visit, Server]] = []
+    lost: list[_Visit] = []
+    with serve_together(job, [todo.resolved for todo in visits]) as outcomes:
+        for todo, outcome in zip(visits, outcomes, strict=True):
+            with _survived(job, todo, lives, lost):
+                if isinstance(outcome, EngineStartError):
+                    raise outcome
+                _keep_what_it_said(job, outcome, todo.resolved)
+                up.append((todo, outcome))
+                ready = human_duration(outcome.start.ready_s)
+                job.observer.note(
+                    f"{todo.name} ready in {ready}, one of {len(visits)} that came up together"
+                )
+            if not lives[todo.name]:
+                _keep_variant(job, todo.name)
+        for todo, server in up:
+            if any(is_held_against(job, todo.resolved, each.resolved) for each in lost):
+                continue
+            with _survived(job, todo, lives, lost):
+                server.ensure_alive()
+                _measure(job, server, todo)
+            _keep_variant(job, todo.name)
+
+
+@contextmanager
+def _survived(
+    job: Job, todo: _Visit, lives: MutableMapping[str, int], lost: list[_Visit] | None = None
+) -> Iterator[None]:
+    """A server that does not start, or dies, costs its variant ``lives`` and not the run.
+
+    What still lacks something and may be started again is added to ``lost``.
+    """
+    try:
+        yield
+    except EngineStartError as error:
+        lives[todo.name] = 0
+        job.store.note("starts", todo.name, status="failed", reason=str(error))
+        job.observer.warn(f"{todo.name}: {error}")
+    except EngineLostError as error:
+        lives[todo.name] -= 1
+        job.observer.warn(f"{todo.name}: {error}")
+        if lost is not None and todo and lives[todo.name]:
+            lost.append(todo)
+
+
+@contextmanager
+def _alone(job: Job, resolved: ResolvedEngine) -> Iterator[Server]:
+    """One server from start to end."""
+    with job.engine.serve(resolved, log=log_of(job, resolved)) as server:
+        _keep_what_it_said(job, server, resolved)
         job.observer.note(f"ready in {human_duration(server.start.ready_s)}")
-        try:
-            _load(job, server, todo)
-            if todo.head_of_line:
-                todo.head_of_line = False
-                measure_head_of_line(job, server, resolved)
-            if todo.quality:
-                todo.quality = False
-                measure_variant_quality(job, server, resolved)
-        finally:
-            facts = read_engine_facts(resolved.engine, server.log_text())
-            store.put("facts", name, facts)
+        yield server
+
+
+def _keep_what_it_said(job: Job, server: Server, resolved: ResolvedEngine) -> None:
+    said = read_engine_facts(resolved.engine, server.log_text())
+    declared = read_declared(server.base_url)
+    keep_start(job.store, resolved.variant.name, server.start, (said, declared))
+
+
+def _measure(job: Job, server: Server, todo: _Visit) -> None:
+    """All that a running server is there for; takes from ``todo`` what it tried."""
+    try:
+        _load(job, server, todo)
+        if todo.head_of_line:
+            todo.head_of_line = False
+            measure_head_of_line(job, server, todo.resolved)
+        if todo.quality:
+            todo.quality = False
+            measure_variant_quality(job, server, todo.resolved)
+    finally:
+        facts = read_engine_facts(todo.resolved.engine, server.log_text())
+        job.store.put("facts", todo.name, facts)
 
 
 def _load(job: Job, server: Server, todo: _Visit) -> None:
     warmed: set[int] = set()
     while todo.trials:
         batch_size, trial = todo.trials[0]
-        job.observer.progress(
-            f"{todo.resolved.variant.name} trials", todo.of - len(todo.trials), todo.of
-        )
+        job.observer.progress(f"{todo.name} trials", todo.of - len(todo.trials), todo.of)
         warm = batch_size not in warmed
         warmed.add(batch_size)
         plan = trial_plan(job, todo.resolved, batch_size, trial, warm=warm, first=len(warmed) == 1)
@@ -152,3 +225,8 @@ def _keep_notices(job: Job, record: TrialRecord, notices: tuple[str, ...]) -> No
         variant=record.variant, batch_size=record.batch_size, trial=record.trial, notices=notices
     )
     job.store.put("notices", key, said)
+
+
+def _keep_variant(job: Job, name: str) -> None:
+    if not name.endswith(REPEAT_SUFFIX):
+        keep_cells(read_kept(job.store), name)

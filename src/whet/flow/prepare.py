@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -257,6 +257,12 @@ def _keep_model(role: str, facts: ModelFacts, store: RunStore) -> None:
     store.put("models", role, facts)
 
 
+def _measured(data: Mapping[str, Any], key: str) -> Any:
+    """What the spec says under ``key`` of what is measured; when servers come up is no part."""
+    part = data.get(key)
+    return {k: v for k, v in part.items() if k != "together"} if key == "load" and part else part
+
+
 def _kept_spec(path: Path) -> dict[str, Any]:
     """The spec of the run's beginning, with what has been added since at its default."""
     data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -274,7 +280,9 @@ def _refuse_changes(spec: Spec, store: RunStore) -> None:
     data = spec.model_dump(mode="json")
     if path.exists() and store.path("journal.jsonl").exists():
         before = _kept_spec(path)
-        changed = [key for key in _FIXED_ON_RESUME if before.get(key) != data[key]]
+        changed = [
+            key for key in _FIXED_ON_RESUME if _measured(before, key) != _measured(data, key)
+        ]
         changed += [
             f"variants.{name}"
             for name, item in before.get("variants", {}).items()

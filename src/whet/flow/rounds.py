@@ -53,6 +53,19 @@ def _servers(job: Job) -> tuple[ResolvedEngine, ...]:
     return (*job.resolved, replace(baseline, variant=replace(baseline.variant, name=name)))
 
 
+def groups_of(job: Job, turn: Round) -> tuple[tuple[ResolvedEngine, ...], ...]:
+    """The servers of a round in the order of their visits: groups that come up together, or one.
+
+    A group stands where its first member would, and its members follow in the round's order.
+    """
+    company = {name: names for names in job.spec.load.together for name in names}
+    groups: dict[tuple[str, ...], list[ResolvedEngine]] = {}
+    for resolved in turn.servers:
+        name = resolved.variant.name
+        groups.setdefault(company.get(name, (name,)), []).append(resolved)
+    return tuple(tuple(members) for members in groups.values())
+
+
 def keep_start(store: RunStore, name: str, start: StartFacts, said: Said) -> None:
     """Store a start of a variant's server under the variant's name, as its newest.
 

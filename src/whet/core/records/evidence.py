@@ -74,6 +74,7 @@ class EngineFacts:
     kv_elements: int | None = None
     expert_parallel: bool | None = None
     loras: tuple[str, ...] = ()
+    api_servers: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -42,8 +42,9 @@ class LoadSpec(Strict):
 
     ``order: blocks`` measures all trials of a variant on one server. ``interleaved`` starts a
     server for every trial and goes through the variants forwards and backwards by turns (ABBA), so
-    that the drift of the machine falls on all alike. ``head_of_line`` adds a test of what a long
-    prompt does to short requests.
+    that the drift of the machine falls on all alike. ``together`` names variants whose servers
+    come up at the same time, to be measured one after the other. ``head_of_line`` adds a test of
+    what a long prompt does to short requests.
     """
 
     order: Literal["blocks", "interleaved"] = "blocks"
@@ -54,6 +55,7 @@ class LoadSpec(Strict):
     warmup_requests: Annotated[Whole, Field(ge=0)] = 20
     request_timeout_s: Annotated[float, Field(gt=0)] = 120.0
     repeat_baseline: bool = True
+    together: tuple[tuple[str, ...], ...] = ()
     head_of_line: HeadOfLineSpec | None = None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from whet.core.errors import UsageError
-from whet.core.names import did_you_mean, require_name
+from whet.core.names import REPEAT_SUFFIX, did_you_mean, require_name
 from whet.core.spec.base import SIXTEEN_BIT, Strict
 from whet.core.spec.recipe import RecipeSpec
 from whet.core.spec.serving import EngineSpec, HardwareSpec, ModelSpec
@@ -18,6 +18,7 @@ from whet.core.spec.traffic import LoadSpec, ObjectiveSpec, QualitySpec, Workloa
 from whet.core.spec.variants import SpeculationSpec, VariantSpec, expand_sweeps, standard_variants
 
 _SCALARS: Final = ("str", "int", "float", "bool")
+_FEWEST_TOGETHER: Final = 2
 
 
 class Spec(Strict):
@@ -45,12 +46,7 @@ class Spec(Strict):
     @model_validator(mode="after")
     def _references(self) -> Spec:
         if self.baseline not in self.variants:
-            swept = [name for name in self.variants if name.startswith(f"{self.baseline}.")]
-            known = (
-                f"; its lists make {', '.join(swept)}: set baseline to one of them"
-                if swept
-                else did_you_mean(self.baseline, self.variants)
-            )
+            known = _near(self.baseline, self.variants, mend="set baseline to one of them")
             raise ValueError(f"baseline {self.baseline!r} is not among the variants{known}")
         for name, variant in self.variants.items():
             if variant.weights != SIXTEEN_BIT and variant.weights not in self.recipes:
@@ -64,6 +60,57 @@ class Spec(Strict):
             if self.model.draft is None and speculation.draft is None:
                 raise ValueError(f"variant {name!r} speculates with a draft model; set model.draft")
         return self
+
+    @model_validator(mode="after")
+    def _groups(self) -> Spec:
+        named: set[str] = set()
+        if self.load.together and self.load.order == "interleaved":
+            raise ValueError(
+                "load.together needs one server a variant, and interleaved trials start one for "
+                "each; set load.order: blocks, or leave load.together out"
+            )
+        for group in self.load.together:
+            if len(group) < _FEWEST_TOGETHER:
+                raise ValueError(
+                    f"load.together has the group [{', '.join(group)}]; name two or more, or leave "
+                    "it out: a server that no group names comes up alone"
+                )
+            for name in group:
+                if name in named:
+                    raise ValueError(
+                        f"load.together names {name!r} twice; a server comes up once, so name it "
+                        "in one group"
+                    )
+                named.add(name)
+                self._require_server(name)
+        return self
+
+    def _require_server(self, name: str) -> None:
+        if name in self.variants:
+            return
+        repeat = self.baseline + REPEAT_SUFFIX
+        if name != repeat:
+            known = _near(name, [*self.variants, repeat], mend="name one of them")
+            raise ValueError(f"load.together names {name!r}, which is no variant{known}")
+        if not self.load.repeat_baseline:
+            raise ValueError(
+                f"load.together names {name!r}, and the baseline is not repeated; set "
+                "load.repeat_baseline: true, or leave the name out"
+            )
+        if len(self.variants) == 1:
+            raise ValueError(
+                f"load.together names {name!r}, and one variant alone has no repeat; add a "
+                "variant, or leave load.together out"
+            )
+
+
+def _near(name: str, known: Iterable[str], *, mend: str) -> str:
+    """What an unknown variant may have meant: one that its lists make, or the nearest name."""
+    known = list(known)
+    swept = [each for each in known if each.startswith(f"{name}.")]
+    if swept:
+        return f"; its lists make {', '.join(swept)}: {mend}"
+    return did_you_mean(name, known)
 
 
 def load_spec(path: Path) -> Spec:

@@ -1,0 +1,291 @@
+"""An EAGLE-3 head that proposes what the demo draft proposes, at the cost of a real head.
+
+An EAGLE-3 head (arXiv 2503.01840) reads three hidden states of the target and the embedding of the
+next token, runs one decoder layer or more, and has a vocabulary head of its own. This one is made,
+not trained. D is the draft's hidden size and H the head's.
+
+- **Layer 0 copies.** Its stream begins as the normed hidden state (``norm_before_residual``), whose
+  norm weight is zero: nothing of the target is heard. Attention heads then write the
+  token's embedding into the stream. Query and key are one constant vector on the ``m`` fastest
+  rotary frequencies, so the score of two positions ``Δ`` apart is ``A²·Σ cos(Δ·θᵢ)/√d``, largest
+  at Δ = 0 by more than 30: the softmax sees its own position alone, and the value arrives as it is.
+- **The embedding keeps its size.** Two channels fill every row up to ``H·(R² − ε')``, so RMSNorm
+  with weight R passes the row on unchanged; a third one is constant and feeds query and key.
+- **The other layers**, the final norm and the vocabulary head are the draft's, widened
+  (``whet.demo.widen``), its tied embedding as the head.
+- The projection of the hidden states, the MLP of layer 0 and everything unused is random or zero
+  as in the widened models: computed, and not heard.
+
+A head reads the token *after* a hidden state's position, so it sees a text without its first token;
+otherwise its proposals are the draft's, up to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from whet import __version__
+from whet.checkpoint.facts import TESTBED_KEY
+from whet.core.errors import UsageError
+from whet.core.store import write_json
+from whet.demo.shapes import STEP, Sizes
+from whet.demo.testbed_source import Made, Source, read_source, save_tensors
+from whet.demo.widen import Widener, Widening
+
+HEAD_ROLE: Final = "eagle3"
+LAYERS: Final = 3
+HIDDEN_STATES: Final = 3
+"""Of the target: one near its first layer, one in the middle, one near its last (EAGLE-3)."""
+MLP_SHARE: Final = 4 / 3
+"""Intermediate over hidden size: three layers of 4096 then read 0.74 GB a proposed token, where a
+trained head for Llama 3 8B (one layer, 32,000 tokens in its vocabulary) reads 0.75 GB."""
+FREQUENCIES: Final = 16
+SHARPNESS: Final = 362.0
+"""m, and the score of a position with itself, A²·m/√d."""
+_FILL: Final = (
+    1 - 2**-7
+)  # the first filling channel, short of what is needed; a second completes it
+
+_CARD: Final = """\
+# A testbed, not a model
+
+An EAGLE-3 head for a widened demo target of whet: it costs what a head costs ({text}) and proposes
+what the demo draft proposes. Made by whet {version}; nothing was trained, and of the
+target's hidden states nothing is heard. A trained head for a real model has an acceptance of its
+own. Source weights: SHA-256 `{sha256}` (over the tensors in the order of their names).
+"""
+
+
+def head_sizes(target: Sizes) -> Sizes:
+    """The sizes of a head for ``target``: as wide, three layers, the vocabulary as small as is."""
+    wide = -(-int(target.hidden * MLP_SHARE) // STEP) * STEP
+    return replace(target, layers=LAYERS, intermediate=wide, tied=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeadPlan:
+    """The head's sizes, its target's, and the draft in it."""
+
+    sizes: Sizes
+    target: Sizes
+    draft: Widening
+
+    @classmethod
+    def of(cls, narrow: Sizes, epsilon: float, target: Sizes) -> HeadPlan:
+        """``UsageError`` where the draft, layer 0 or its three channels have no room."""
+        sizes = head_sizes(target)
+        inner = replace(sizes, layers=sizes.layers - 1, tied=True)
+        draft = Widening(narrow=narrow, wide=inner, epsilon=epsilon)
+        draft.require_possible()
+        if narrow.vocabulary != sizes.vocabulary:
+            raise UsageError("an EAGLE-3 head needs the pair's own vocabulary; leave --vocab out")
+        if sizes.hidden < narrow.hidden + 3:
+            raise UsageError(
+                f"an EAGLE-3 head needs a hidden size of {narrow.hidden + 3} at least; give the "
+                "target a larger one"
+            )
+        if target.layers <= HIDDEN_STATES:
+            raise UsageError(
+                f"an EAGLE-3 head reads {HIDDEN_STATES} layers of its target; give the target "
+                f"{HIDDEN_STATES + 1} or more"
+            )
+        plan = cls(sizes=sizes, target=target, draft=draft)
+        if plan.copying > sizes.kv_heads:
+            raise UsageError(
+                f"an EAGLE-3 head needs {plan.copying} KV heads to copy {narrow.hidden} channels; "
+                "give the target as many"
+            )
+        return plan
+
+    @property
+    def copying(self) -> int:
+        """KV heads that pass the embedding on."""
+        return -(-self.draft.narrow.hidden // self.sizes.head_dim)
+
+    @property
+    def heard_layers(self) -> tuple[int, int, int]:
+        """The target's layers whose inputs the head gets: 2, L/2, L − 3 where L has room."""
+        layers = self.target.layers
+        middle = layers // 2
+        return min(2, middle - 1), middle, max(layers - 3, middle + 1)
+
+    def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Every tensor, by the names of EAGLE-3 checkpoints."""
+        hidden, sizes = self.sizes.hidden, self.sizes
+        yield "embed_tokens.weight", (sizes.vocabulary, hidden)
+        yield "fc.weight", (hidden, HIDDEN_STATES * self.target.hidden)
+        yield "layers.0.hidden_norm.weight", (hidden,)
+        for name, shape in replace(self.draft, wide=replace(sizes, tied=False)).shapes():
+            if name == "model.embed_tokens.weight":
+                continue
+            first = name.startswith("model.layers.0.self_attn.") and "o_proj" not in name
+            yield name.removeprefix("model."), (shape[0], 2 * hidden) if first else shape
+
+
+class HeadMaker:
+    """Makes the tensors of a head one by one, in the draft's dtype and on its device."""
+
+    def __init__(self, source: Mapping[str, Tensor], plan: HeadPlan) -> None:
+        """Take the small draft's tensors, on the device to work on."""
+        self._source, self._plan = source, plan
+        self._draft = Widener(source, plan.draft, salt="eagle3")
+        self._shapes = dict(plan.shapes())
+        self._table = source["model.embed_tokens.weight"]
+
+    def make(self, name: str) -> Tensor:
+        """The tensor ``name`` of the head."""
+        if name == "lm_head.weight":
+            return self._draft.make("model.embed_tokens.weight")
+        if name == "norm.weight":
+            return self._draft.make("model.norm.weight")
+        if name == "embed_tokens.weight":
+            return self._embedding()
+        _, _, rest = name.partition("layers.")
+        layer, _, part = rest.partition(".")
+        if rest and int(layer) > 0:
+            return self._draft.make(f"model.layers.{int(layer) - 1}.{part}")
+        return self._first(name, part)
+
+    @property
+    def _radius(self) -> float:
+        """R, a power of two with ``H·R²/2`` above every row's own square."""
+        largest = self._table.double().square().sum(-1).max().item() + 1.0
+        return float(2.0 ** math.ceil(math.log2(2 * largest / self._plan.sizes.hidden) / 2))
+
+    def _embedding(self) -> Tensor:
+        out = self._table.new_zeros(self._shapes["embed_tokens.weight"])
+        own = self._table.shape[1]
+        out[:, :own] = self._table
+        out[:, own] = 1.0
+        whole = self._plan.sizes.hidden * (self._radius**2 - self._plan.draft.wide_epsilon)
+        for channel, share in ((own + 1, _FILL), (own + 2, 1.0)):
+            left = (whole - out.double().square().sum(-1)).clamp_min(0.0)
+            out[:, channel] = (left.sqrt() * share).to(out.dtype)
+        return out
+
+    def _first(self, name: str, part: str) -> Tensor:
+        """A tensor of layer 0, or the projection of the hidden states."""
+        shape = self._shapes[name]
+        if part == "hidden_norm.weight":
+            return self._table.new_zeros(shape)
+        if len(shape) == 1:
+            one = self._radius if part == "input_layernorm.weight" else 1.0
+            return self._table.new_full(shape, one)
+        silent = part.endswith(("o_proj.weight", "down_proj.weight"))
+        out = self._table.new_zeros(shape) if silent else self._filler(name, shape)
+        if part.startswith("self_attn."):
+            self._copy(part.split(".")[1], out)
+        return out
+
+    def _copy(self, name: str, out: Tensor) -> None:
+        """The heads of layer 0 that pass the embedding on; ``out`` is changed in place."""
+        sizes, own = self._plan.sizes, self._table.shape[1]
+        width, group = sizes.head_dim, sizes.heads // sizes.kv_heads
+        for head in range(self._plan.copying):
+            start = head * width * (group if name in ("q_proj", "o_proj") else 1)
+            channels = range(head * width, min(own, (head + 1) * width))
+            rows = torch.arange(start, start + len(channels))
+            if name == "o_proj":
+                out[torch.tensor(channels), rows] = 1.0
+                continue
+            out[start : start + width, : own + 3] = 0.0
+            if name == "v_proj":
+                out[rows, torch.tensor(channels)] = 1.0
+            else:
+                used = min(FREQUENCIES, width // 4)
+                out[start : start + used, own] = math.sqrt(SHARPNESS * math.sqrt(width) / used)
+
+    def _filler(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        generator = torch.Generator(self._table.device)
+        generator.manual_seed(zlib.crc32(f"eagle3/{name}".encode()))
+        like = self._source["model.layers.0.mlp.up_proj.weight"]
+        drawn = torch.randn(shape, generator=generator, device=like.device, dtype=like.dtype)
+        return drawn.mul_(like.double().std())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Head:
+    """A head that can be written: the draft's folder and the plan."""
+
+    draft: Source
+    plan: HeadPlan
+
+    @property
+    def parameters(self) -> int:
+        """All weights."""
+        return sum(math.prod(shape) for _, shape in self.plan.shapes())
+
+    @property
+    def size_bytes(self) -> int:
+        """What its tensors take on disk."""
+        return self.parameters * self.draft.element_bytes
+
+
+def read_head(draft: Path, target: Sizes) -> Head:
+    """The head for ``target`` out of the small draft; ``UsageError`` where it has no room."""
+    sizes = head_sizes(target)
+    narrow = read_source(draft, replace(sizes, layers=sizes.layers - 1), role=HEAD_ROLE)
+    return Head(
+        draft=narrow,
+        plan=HeadPlan.of(narrow.widening.narrow, narrow.widening.epsilon, target),
+    )
+
+
+def write_head(head: Head, folder: Path, device: torch.device) -> Made:
+    """Write the head to the new ``folder``, in one file."""
+    start = time.perf_counter()
+    draft, plan = head.draft, head.plan
+    folder.mkdir(parents=True)
+    maker = HeadMaker(load_file(draft.folder / "model.safetensors", device=str(device)), plan)
+    tensors = {name: maker.make(name).cpu() for name, _ in plan.shapes()}
+    save_tensors(tensors, folder / "model.safetensors")
+    for path in sorted(draft.folder.glob("*.json")):
+        if path.name != "config.json":
+            shutil.copyfile(path, folder / path.name)
+    write_json(folder / "config.json", _config(draft, plan))
+    card = _CARD.format(text=plan.sizes.text, version=__version__, sha256=draft.sha256)
+    (folder / "MODEL_CARD.md").write_text(card, encoding="utf-8")
+    return Made(
+        folder=folder,
+        role=HEAD_ROLE,
+        sizes=plan.sizes,
+        parameters=head.parameters,
+        size_bytes=head.size_bytes,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _config(draft: Source, plan: HeadPlan) -> dict[str, Any]:
+    sizes = plan.sizes
+    return {
+        **draft.config,
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "hidden_size": sizes.hidden,
+        "num_hidden_layers": sizes.layers,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "head_dim": sizes.head_dim,
+        "intermediate_size": sizes.intermediate,
+        "vocab_size": sizes.vocabulary,
+        "draft_vocab_size": sizes.vocabulary,
+        "target_hidden_size": plan.target.hidden,
+        "eagle_aux_hidden_state_layer_ids": list(plan.heard_layers),
+        "tie_word_embeddings": False,
+        "norm_before_residual": True,
+        "rms_norm_eps": plan.draft.wide_epsilon,
+        TESTBED_KEY: {
+            "of": "the draft of whet's demo pair, as an EAGLE-3 head",
+            "weights_sha256": draft.sha256,
+        },
+    }
