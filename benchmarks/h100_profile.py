@@ -55,9 +55,9 @@ _CLASSES: Final = tuple(
     for name, pattern in (
         ("kv-cache write", r"reshape_and_cache|concat_and_cache"),
         ("attention", r"flash(?!infer)|fmha|attention|Batch(Decode|Prefill)With"),
-        ("matmul 4-bit", r"machete|marlin|w4a|awq|gptq"),
         ("fused norm/rope/act", r"triton_(?!tem|mm)|rms_?norm|layer_?norm|rotary|act_and_mul|silu"
          r"|(?<!de)quant"),
+        ("matmul 4-bit", r"machete|marlin|w4a|awq|gptq"),
         ("matmul 8-bit", r"scaled_mm|e4m3|e5m2|fp8|s8s8|int8_?mm|imma|nvjet_(sm\d+_)?q"),
         ("matmul 16-bit", r"nvjet|gemm|gemv|cutlass|cublas|wgmma|splitk|triton_(tem|mm)"),
         ("sampling", r"arg_?max|softmax|top_?[kp]|sampl|gumbel|temperature|penalt|rejection"),

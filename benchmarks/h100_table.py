@@ -8,15 +8,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from benchmarks.table import scrub
 from whet.core.store import write_atomic
 
+if TYPE_CHECKING:
+    from whet.core.records import ModelFacts
+    from whet.core.records.engine import Speculation
+
 _SECONDS_AN_HOUR: Final = 3600
 BYTES_PER_S: Final = 3.35e12
 FLOP_PER_S: Final = 989e12
-"""NVIDIA's data sheet of the H100 SXM: HBM3, and dense 16-bit arithmetic."""
+FLOP_PER_S_8BIT: Final = 1979e12
+"""NVIDIA's data sheet of the H100 SXM: HBM3, dense 16-bit and dense 8-bit arithmetic."""
 _KEPT: Final = ("whet.yaml", "results.csv", "report.md", "decision.json", "environment.json")
 
 
@@ -51,10 +56,13 @@ def conclude_run(run: Path) -> None:
     from whet.report import load_run, write_reports
 
     with RunStore.open(run, resume=True) as store:
-        # Of a job, deciding reads these three; a whole one would need the engine and the weights.
-        conclude(
-            cast(Any, SimpleNamespace(store=store, observer=Silent(), tier=read_kept(store).tier))
+        # Of a job, deciding reads these; a whole one would need the engine and the weights. Without
+        # resolved variants no next scheme is proposed, which would read the weights.
+        kept = read_kept(store)
+        job = SimpleNamespace(
+            store=store, observer=Silent(), tier=kept.tier, spec=kept.spec, resolved=()
         )
+        conclude(cast(Any, job))
         write_reports(load_run(store), run)
 
 
@@ -76,20 +84,30 @@ def keep_results(run: Path, static: Path | None, out: Path) -> None:
     price = float(rows[0]["price_usd_per_hour"])
     bounds = find_bounds(run, rows)
     write_atomic(out / "table.md", table(rows, batches, price=price, bounds=bounds).encode())
+    write_plot(out / "factors.svg", rows)
 
 
-def bound(size: int, *, weight_bytes: float, linear: int, kv_bytes: int, tokens: Tokens) -> float:
-    """Requests/s of ``size`` in flight that the device's data sheet allows, no step overlapping.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """What a model's step costs: bytes of weights, linear weights, bytes of KV a token.
 
-    A step reads the weights once and the keys and values of every request at its mean length; a
-    prompt costs two operations a weight of the linear layers (``linear``) and new token:
-    ``size / (out·(W + size·kv·(in + out/2)) / BYTES_PER_S + size·2·linear·new / FLOP_PER_S)``.
-    Attention's own arithmetic, the sampler and the host are left out, so it is an upper bound of
-    this order of work; overlapping reads with arithmetic could pass it.
+    ``flop_per_s`` is the peak of the arithmetic that its kernels use.
     """
-    step = (weight_bytes + size * kv_bytes * (tokens.prompt + tokens.out / 2)) / BYTES_PER_S
-    prefill = 2 * linear * tokens.new / FLOP_PER_S
-    return size / (tokens.out * step + size * prefill)
+
+    weight_bytes: float
+    linear: int
+    kv_bytes: int
+    flop_per_s: float = FLOP_PER_S
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drafting:
+    """K proposals a step, of which a step keeps ``length`` − 1 on average, and what one costs."""
+
+    proposals: int
+    length: float
+    weight_bytes: float = 0.0
+    linear: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,14 +119,38 @@ class Tokens:
     out: float
 
 
+def bound(size: int, work: Work, tokens: Tokens, drafting: Drafting | None = None) -> float:
+    """Requests/s of ``size`` in flight that the device's data sheet allows: its roofline.
+
+    ``out`` tokens take ``out / length`` steps. A step reads the weights once, the draft's once a
+    proposal, and every request's keys and values at its mean length; it computes two operations a
+    linear weight for each of 1 + K tokens, as for a new prompt token. Either the reads fill the
+    time or the arithmetic does, whichever is more, the other hidden behind it:
+    ``size / max(Σ bytes / BYTES_PER_S, Σ operations / peak)``. Attention's own arithmetic, the
+    sampler and the host are left out.
+    """
+    draft = drafting or Drafting(proposals=0, length=1.0)
+    steps = tokens.out / draft.length
+    context = tokens.prompt + tokens.out / 2
+    read = steps * (
+        work.weight_bytes + draft.proposals * draft.weight_bytes + size * work.kv_bytes * context
+    )
+    targets = tokens.new + steps * (1 + draft.proposals)
+    drafts = tokens.new + steps * draft.proposals
+    seconds = 2 * size * work.linear * targets / work.flop_per_s
+    seconds += 2 * size * draft.linear * drafts / FLOP_PER_S  # a draft computes in 16 bits
+    return size / max(read / BYTES_PER_S, seconds)
+
+
 def find_bounds(run: Path, rows: Iterable[Mapping[str, str]]) -> dict[tuple[str, int], float]:
-    """``bound`` of every cell without speculation, whose worth depends on the draft."""
+    """``bound`` of every cell, but for drafts whose cost is not known here."""
     from whet.core.records import ModelFacts, QuantizedCheckpoint, ResolvedEngine, WorkloadFacts
     from whet.core.store import RunStore
     from whet.flow.traffic import workload_key
 
     store = RunStore.read(run)
     target = store.get("models", "target", ModelFacts)
+    draft = store.get("models", "draft", ModelFacts)
     if target is None or target.linear_parameters is None or target.kv_bytes_per_token is None:
         return {}
     found = {}
@@ -116,22 +158,55 @@ def find_bounds(run: Path, rows: Iterable[Mapping[str, str]]) -> dict[tuple[str,
         name, size = row["config"], int(row["batch_size"])
         item = store.get("variants", name, ResolvedEngine)
         sent = store.get("workloads", workload_key(size, 0), WorkloadFacts)
-        if item is None or sent is None or item.variant.speculation is not None:
+        if item is None or sent is None:
             continue
-        made = store.get("quantized", item.variant.weights, QuantizedCheckpoint)
-        hits = _number(row, "prefix_hit_rate") or 0.0
-        found[name, size] = bound(
-            size,
+        variant = item.variant
+        drafting = None
+        if variant.speculation is not None:
+            drafting = _drafting(variant.speculation, _number(row, "acceptance_length"), draft)
+            if drafting is None:
+                continue
+        made = store.get("quantized", variant.weights, QuantizedCheckpoint)
+        half = dict(variant.engine_args).get("kv_cache_dtype") == "fp8"
+        eight = variant.scheme.startswith(("FP8", "W8A8"))
+        work = Work(
             weight_bytes=target.weight_bytes if made is None else made.weight_bytes,
             linear=target.linear_parameters,
-            kv_bytes=target.kv_bytes_per_token,
-            tokens=Tokens(
-                prompt=sent.input_tokens_mean,
-                new=sent.input_tokens_mean * (1 - hits),
-                out=sent.output_tokens_mean,
-            ),
+            kv_bytes=target.kv_bytes_per_token // (2 if half else 1),
+            flop_per_s=FLOP_PER_S_8BIT if eight else FLOP_PER_S,
         )
+        tokens = Tokens(
+            prompt=sent.input_tokens_mean,
+            new=sent.input_tokens_mean * (1 - (_number(row, "prefix_hit_rate") or 0.0)),
+            out=sent.output_tokens_mean,
+        )
+        found[name, size] = bound(size, work, tokens, drafting)
     return found
+
+
+def _drafting(
+    speculation: Speculation, length: float | None, draft: ModelFacts | None
+) -> Drafting | None:
+    from whet.demo.eagle import read_head
+    from whet.demo.inputs import pair_paths
+    from whet.demo.shapes import find_sizes
+
+    if length is None:
+        return None
+    if speculation.method == "eagle3":  # but for its embedding, all of it is read and computed
+        head = read_head(pair_paths()[1], find_sizes("7b"))
+        rest = head.parameters - head.plan.sizes.vocabulary * head.plan.sizes.hidden
+        return Drafting(
+            proposals=speculation.num_tokens, length=length, weight_bytes=2.0 * rest, linear=rest
+        )
+    if speculation.method == "draft_model" and draft is not None and draft.linear_parameters:
+        return Drafting(
+            proposals=speculation.num_tokens,
+            length=length,
+            weight_bytes=draft.weight_bytes,
+            linear=draft.linear_parameters,
+        )
+    return None
 
 
 def without_paths(path: Path) -> str:
@@ -161,6 +236,36 @@ def table(
         for size in sorted(by_size)
     )
     return "\n".join(lines)
+
+
+def write_plot(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
+    """Output tokens/s over the plain 16-bit server's, a line a variant, over requests in flight."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    found: dict[str, dict[int, float]] = {}
+    for row in rows:
+        if (rate := _number(row, "tps_mean")) is not None:
+            found.setdefault(row["config"], {})[int(row["batch_size"])] = rate
+    base = found.pop("fp16")
+    sizes = sorted(base)
+    last = sorted(found.items(), key=lambda item: -item[1].get(sizes[-1], 0.0))
+    with mpl.rc_context({"svg.hashsalt": "whet", "font.size": 9}):
+        figure = Figure(figsize=(8, 4.6), layout="constrained")
+        axes = figure.add_subplot()
+        for number, (name, cells) in enumerate(last):
+            style = ("-", "--", ":")[number // 5 % 3]
+            points = [(size, cells[size] / base[size]) for size in sizes if size in cells]
+            axes.plot(*zip(*points, strict=True), style, marker="o", markersize=3, label=name)
+        axes.axhline(1.0, color="black", linewidth=0.8)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [str(size) for size in sizes])
+        axes.set(xlabel="requests in flight", ylabel="× the plain 16-bit server", ylim=(0, None))
+        axes.grid(alpha=0.3)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    write_atomic(path, text.getvalue().encode())
 
 
 _HEAD: Final = (

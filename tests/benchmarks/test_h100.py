@@ -8,7 +8,9 @@ from benchmarks.h100 import SPEC, articles, chosen, filled
 from benchmarks.h100_table import (
     BYTES_PER_S,
     FLOP_PER_S,
+    Drafting,
     Tokens,
+    Work,
     bound,
     cost,
     static_csv,
@@ -80,18 +82,37 @@ def test_articles_are_the_lines_of_the_catalogue_alone() -> None:
 def test_a_bound_of_reads_alone_is_bandwidth_over_what_is_read() -> None:
     # 1 request of 10 tokens out reads 1 GB of weights ten times.
     tokens = Tokens(prompt=100, new=0, out=10)
-    found = bound(1, weight_bytes=1e9, linear=0, kv_bytes=0, tokens=tokens)
+    found = bound(1, Work(weight_bytes=1e9, linear=0, kv_bytes=0), tokens)
     assert found == pytest.approx(BYTES_PER_S / 1e10)
     # Keys and values at the mean length, 100 + 10 / 2, for each of 4 requests.
-    found = bound(4, weight_bytes=0, linear=0, kv_bytes=1000, tokens=tokens)
+    found = bound(4, Work(weight_bytes=0, linear=0, kv_bytes=1000), tokens)
     assert found == pytest.approx(BYTES_PER_S / (10 * 105 * 1000))
 
 
 def test_a_bound_of_arithmetic_alone_does_not_depend_on_the_batch() -> None:
     tokens = Tokens(prompt=100, new=50, out=10)
     for size in (1, 256):
-        found = bound(size, weight_bytes=0, linear=10**9, kv_bytes=0, tokens=tokens)
-        assert found == pytest.approx(FLOP_PER_S / (2 * 50 * 10**9))
+        found = bound(size, Work(weight_bytes=0, linear=10**9, kv_bytes=0), tokens)
+        assert found == pytest.approx(FLOP_PER_S / (2 * 60 * 10**9))
+
+
+def test_reads_and_arithmetic_hide_behind_one_another() -> None:
+    tokens = Tokens(prompt=0, new=50, out=10)
+    work = Work(weight_bytes=1e9, linear=10**9, kv_bytes=0)
+    reads, arithmetic = BYTES_PER_S / 1e10, FLOP_PER_S / (2 * 60 * 10**9)
+    assert bound(1, work, tokens) == pytest.approx(min(reads, arithmetic))
+    assert bound(10**6, work, tokens) == pytest.approx(arithmetic)
+
+
+def test_a_draft_takes_fewer_steps_and_its_own_reads_and_arithmetic() -> None:
+    tokens = Tokens(prompt=0, new=0, out=12)
+    drafting = Drafting(proposals=4, length=3.0, weight_bytes=1e8, linear=10**8)
+    # 4 steps of 1 GB and 4 times 0.1 GB; 4 steps of 5 tokens, 4 of them also the draft's.
+    slow = Work(weight_bytes=1e9, linear=0, kv_bytes=0)
+    assert bound(1, slow, tokens, drafting) == pytest.approx(BYTES_PER_S / (4 * 1.4e9))
+    work = Work(weight_bytes=0, linear=10**12, kv_bytes=0)
+    found = bound(1, work, tokens, drafting)
+    assert found == pytest.approx(FLOP_PER_S / (2 * (20 * 10**12 + 16 * 10**8)))
 
 
 def test_cost_is_the_price_of_the_time_that_a_million_tokens_take() -> None:

@@ -224,6 +224,24 @@ def test_what_this_kind_of_cpu_cannot_serve_is_said_before_a_start(
     assert refused(**change) is None
 
 
+def test_several_api_servers_need_the_command_that_starts_them() -> None:
+    variant = make_variant(engine_args=(("api_server_count", 4),))
+    argv = resolve(variant, CUDA).argv
+    at = argv.index("vllm.entrypoints.cli.main")
+    assert argv[at + 1 : at + 3] == ("serve", variant.model_path)
+    assert "--model" not in argv
+    assert value_of(argv, "--api-server-count") == "4"
+    one = make_variant(engine_args=(("api-server-count", 1),))
+    assert "vllm.entrypoints.openai.api_server" in resolve(one, CUDA).argv
+
+
+def test_a_cpu_build_has_one_api_server() -> None:
+    resolved = resolve(make_variant(engine_args=(("api_server_count", 2),)))
+    said = VllmEngine(find=lambda _python: CPU).unsupported(resolved)
+    assert said is not None
+    assert "one API server process" in said
+
+
 def value_of(argv: tuple[str, ...], flag: str) -> str:
     return argv[argv.index(flag) + 1]
 

@@ -37,6 +37,11 @@ W4A16 = {"weights": "awq", "scheme": "W4A16"}
 LISTED = ('"id": "target"', '"id": "billing"')
 
 
+NOT_FULL = (
+    "(EngineCore pid=7) WARNING 11-22 06:11:20 [compilation.py:1500] CUDAGraphMode.FULL is not "
+    "supported with FlashInferBackend backend (support: AttentionCGSupport.UNIFORM_BATCH); "
+    "setting cudagraph_mode=FULL_AND_PIECEWISE\n"
+)
 WEIGHTS = [
     contradicted(
         "said AWQ, served in 16 bit",
@@ -126,6 +131,40 @@ LEVERS = [
             log("cpu_flash_refused"),
             pages(),
             args={"max_num_seqs": 32, "stream_interval": 4},
+        ),
+    ),
+    contradicted(
+        "one API server of four asked for",
+        "api_server_count=4, and the log says api_server_count 1",
+        lambda: start(
+            "settings",
+            log("h100_front_ends", *((f"ApiServer_{n} ", "ApiServer_0 ") for n in (1, 2, 3))),
+            args={"api_server_count": 4},
+        ),
+    ),
+    unproved(
+        "four API servers asked of a module that starts one",
+        "no source tells of api_server_count",
+        lambda: start("settings", log("h100_w4a16"), args={"api_server_count": 4}),
+    ),
+    contradicted(
+        "graphs for decoding alone",
+        "cudagraph_mode=FULL, and /server_info says compilation_config.cudagraph_mode: [2, 1]",
+        lambda: start(
+            "settings",
+            log("h100_front_ends"),
+            pages(('"cudagraph_mode": 0', '"cudagraph_mode": [2, 1]')),
+            args={"compilation_config": '{"cudagraph_mode":"FULL"}'},
+        ),
+    ),
+    contradicted(
+        "graphs that a worker took back",
+        "cudagraph_mode=FULL, and the log: CUDAGraphMode.FULL is not supported",
+        lambda: start(
+            "settings",
+            log("h100_front_ends", more=NOT_FULL),
+            pages(('"cudagraph_mode": 0', '"cudagraph_mode": 2')),
+            args={"compilation_config": '{"cudagraph_mode":"FULL"}'},
         ),
     ),
     contradicted(
@@ -317,6 +356,15 @@ TWINS: dict[str, Judge] = {
         log("cpu_flash_refused"),
         pages(),
         args={"max_num_seqs": 32, "dtype": "float32", "max_model_len": 1024, "block_size": 128},
+    ),
+    "settings in objects": lambda: start(
+        "settings",
+        log("h100_front_ends"),
+        pages(('"cudagraph_mode": 0', '"cudagraph_mode": 2, "cudagraph_capture_sizes": [1, 2, 4]')),
+        args={
+            "api_server_count": 4,
+            "compilation_config": '{"cudagraph_mode":"FULL","cudagraph_capture_sizes":[1,2,4]}',
+        },
     ),
     "kv_cache": lambda: start(
         "kv_cache", log("h100_fp8_kv8"), pages(FP8_LABEL, OWN_POOL), args={"kv_cache_dtype": "fp8"}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.evidence.builders import DRAFT, counters, resolved, trial, workload
-from whet.core.records import Counters, TrialRecord, Verdict
+from whet.core.records import Counters, Speculation, TrialRecord, Verdict
 from whet.evidence import judge_cell
 
 
@@ -106,6 +108,21 @@ def test_drafts_contradict_no_speculation() -> None:
 def test_the_hit_rate_must_be_within_two_points(hits: int, outcome: str) -> None:
     verdict = cache(trial(counters(queries=50, hits=50), counters(queries=1050, hits=50 + hits)))
     assert verdict.outcome == outcome
+
+
+def test_a_head_on_hidden_states_hits_one_block_less() -> None:
+    # Nine in ten requests lose 16 of their 100 tokens: 60.0 − 14.4.
+    facts = replace(workload(0.6), shared_prefix_share=0.9, block_size=16, input_tokens_mean=100.0)
+    head = Speculation(method="eagle3", num_tokens=4, draft_path="/head")
+
+    def at(hits: int, speculation: Speculation) -> str:
+        trials = [trial(counters(queries=0, hits=0), counters(queries=1000, hits=hits))]
+        engine = resolved(prefix_cache=True, speculation=speculation)
+        return only("prefix_cache", judge_cell(engine, trials, facts)).outcome
+
+    assert at(456, head) == "proved"
+    assert at(456, DRAFT) == "contradicted"
+    assert at(600, head) == "contradicted"
 
 
 def test_a_cold_start_may_cost_the_first_uses() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Final
 
 from whet.core.records import (
     Claim,
@@ -28,6 +29,7 @@ from whet.evidence.dialect import (
 )
 
 _Outcome = tuple[str, str, tuple[str, ...]]
+_FROM_HIDDEN_STATES: Final = frozenset({"eagle", "eagle3", "mtp"})
 SYNTHETIC_MARGIN = 0.05
 """A simulated acceptance length may miss the one asked for by this share."""
 PAYS_NOTHING = 1.05
@@ -106,7 +108,21 @@ def _counted(
         return _speculation_off(trials) if found is None else _speculation_on(trials, found)
     if claim.kind == "lora_requests":
         return _adapters(trials, [name for name, _ in variant.loras])
-    return _cache_on(trials, workloads) if variant.prefix_cache else _cache_off(trials)
+    if not variant.prefix_cache:
+        return _cache_off(trials)
+    return _cache_on(trials, [_reachable(variant, workload) for workload in workloads])
+
+
+def _reachable(variant: Variant, workload: WorkloadFacts) -> WorkloadFacts:
+    """The workload with the hit rate that this variant can reach.
+
+    A head that drafts from hidden states needs those of the last block, so vLLM computes it anew:
+    every request that hits gets one block less.
+    """
+    if variant.speculation is None or variant.speculation.method not in _FROM_HIDDEN_STATES:
+        return workload
+    lost = workload.shared_prefix_share * workload.block_size / workload.input_tokens_mean
+    return replace(workload, expected_hit_rate=max(0.0, workload.expected_hit_rate - lost))
 
 
 def change_of(name: str, trials: Iterable[TrialRecord]) -> Change:
