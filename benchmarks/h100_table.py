@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,9 +194,10 @@ def _drafting(
 
     if length is None:
         return None
-    if speculation.method == "eagle3":  # but for its embedding, all of it is read and computed
+    if speculation.method == "eagle3":  # its embedding is looked up, its fc used once a step
         head = read_head(pair_paths()[1], find_sizes("7b"))
-        rest = head.parameters - head.plan.sizes.vocabulary * head.plan.sizes.hidden
+        unread = ("embed_tokens.weight", "fc.weight")
+        rest = sum(math.prod(shape) for n, shape in head.plan.shapes() if n not in unread)
         return Drafting(
             proposals=speculation.num_tokens, length=length, weight_bytes=2.0 * rest, linear=rest
         )
