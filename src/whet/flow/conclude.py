@@ -53,7 +53,7 @@ def conclude(job: Job) -> Decision:
     job.store.put("costs", "all", LeverCosts(costs=costs))
     job.store.put("factorial", "all", _factorial(kept, findings))
     propose_schemes(job)
-    decision = decide_over([job.store])
+    decision = _decide([(kept, findings)])
     job.store.put("decision", "decision", decision)
     write_json(job.store.path("decision.json"), decision)
     for resolved in kept.resolved.values():
@@ -66,24 +66,28 @@ def decide_over(stores: Sequence[RunStore]) -> Decision:
 
     The first run's objective and baseline hold. ``UsageError`` where two runs have the same tier.
     """
-    runs = [read_kept(store) for store in stores]
-    tiers = [kept.tier for kept in runs]
+    kept_runs = [read_kept(store) for store in stores]
+    return _decide([(kept, find(kept)) for kept in kept_runs])
+
+
+def _decide(runs: Sequence[tuple[Kept, Findings]]) -> Decision:
+    tiers = [kept.tier for kept, _ in runs]
     if len(set(tiers)) != len(tiers):
         raise UsageError(
             f"two of these runs are of the tier {max(tiers, key=tiers.count)!r}; "
             "decide over one run a machine, or set hardware.tier apart"
         )
-    first = runs[0].spec
+    first = runs[0][0].spec
     decision = decide(
         DecisionInputs(
             baseline=first.baseline,
-            tiers=[_tier_inputs(kept, find(kept)) for kept in runs],
+            tiers=[_tier_inputs(kept, findings) for kept, findings in runs],
             objective=first.objective,
-            twins={name: twin for kept in runs for name, twin in twins(kept.resolved).items()},
+            twins={name: twin for kept, _ in runs for name, twin in twins(kept.resolved).items()},
         )
     )
     return replace(
-        decision, excluded=(*decision.excluded, *(e for kept in runs for e in _left_out(kept)))
+        decision, excluded=(*decision.excluded, *(e for kept, _ in runs for e in _left_out(kept)))
     )
 
 

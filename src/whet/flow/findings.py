@@ -27,8 +27,8 @@ from whet.evidence import judge_cell, judge_start
 from whet.flow.job import cell_key
 from whet.flow.rounds import Said, every_start
 from whet.flow.traffic import workload_key
-from whet.metrics import CellContext, compare, summarise
-from whet.metrics.compare import noise_floors
+from whet.metrics import CellContext, summarise
+from whet.metrics.compare import Comparer, noise_floors
 
 _COMPARED: Final = ("tps_mean", "ttft_p95_ms", "tpot_p50_ms")
 _OUTCOMES: Final = ("proved", "unproved", "contradicted")
@@ -211,13 +211,13 @@ def _comparisons(
 
     A batch size that the A/A repeat lacks is held against the largest floor of the others.
     """
-    largest = max(floors.values(), default=0.0)
+    largest, comparer = max(floors.values(), default=0.0), Comparer()
     for size in kept.spec.load.batch_sizes:
         whole = [c.variant for c in cells if c.batch_size == size and c.status == "complete"]
         pairs = [(one, two) for i, one in enumerate(whole) for two in whole[i + 1 :]]
         for reference, candidate in pairs:
             for metric in _COMPARED:
-                yield compare(
+                yield comparer.compare(
                     kept.trials[reference, size],
                     kept.trials[candidate, size],
                     metric=metric,

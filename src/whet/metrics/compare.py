@@ -31,6 +31,7 @@ _LATENCIES: dict[str, tuple[Callable[[RequestFigures], float | None], float]] = 
     "e2e_p50_ms": (lambda f: f.e2e_ns, 0.50),
     "e2e_p95_ms": (lambda f: f.e2e_ns, 0.95),
 }
+_Side = tuple[float, Floats, int]
 METRICS = (*_RATES, *_LATENCIES)
 """The metrics that ``compare`` knows. Cost at one price is the inverse of ``tps_mean``."""
 
@@ -75,26 +76,58 @@ def compare(
     further from 1 than ``noise_floor``. Raises ``MeasurementError`` where a side has no usable
     trial.
     """
-    rng = np.random.default_rng(SEED)
-    below, below_draws, below_n = _sampled(reference, metric, rng)
-    above, above_draws, above_n = _sampled(candidate, metric, rng)
-    samples = min(below_n, above_n)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = above_draws / below_draws
-    low, high = percentile_interval(ratios[np.isfinite(ratios)])
-    p = _LATENCIES[metric][1] if metric in _LATENCIES else 0.5
-    ratio = Estimate(
-        value=above / below, low=low, high=high, samples=samples, certified=certified(p, samples)
-    )
-    return Comparison(
-        metric=metric,
-        batch_size=candidate[0].batch_size,
-        reference=reference[0].variant,
-        candidate=candidate[0].variant,
-        ratio=ratio,
-        noise_floor=noise_floor,
-        verdict=_verdict(ratio.value, (low, high), noise_floor, more_is_better=metric in _RATES),
-    )
+    return Comparer().compare(reference, candidate, metric=metric, noise_floor=noise_floor)
+
+
+class Comparer:
+    """``compare`` for many pairs of the same cells: each cell is resampled once for each side."""
+
+    def __init__(self) -> None:
+        self._sides: dict[tuple[int, str, int], tuple[Sequence[TrialRecord], _Side]] = {}
+
+    def compare(
+        self,
+        reference: Sequence[TrialRecord],
+        candidate: Sequence[TrialRecord],
+        *,
+        metric: str,
+        noise_floor: float,
+    ) -> Comparison:
+        """As the function; lists of trials are told apart by identity and must not change."""
+        below, below_draws, below_n = self._side(reference, metric, 0)
+        above, above_draws, above_n = self._side(candidate, metric, 1)
+        samples = min(below_n, above_n)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = above_draws / below_draws
+        low, high = percentile_interval(ratios[np.isfinite(ratios)])
+        p = _LATENCIES[metric][1] if metric in _LATENCIES else 0.5
+        ratio = Estimate(
+            value=above / below,
+            low=low,
+            high=high,
+            samples=samples,
+            certified=certified(p, samples),
+        )
+        more_is_better = metric in _RATES
+        return Comparison(
+            metric=metric,
+            batch_size=candidate[0].batch_size,
+            reference=reference[0].variant,
+            candidate=candidate[0].variant,
+            ratio=ratio,
+            noise_floor=noise_floor,
+            verdict=_verdict(ratio.value, (low, high), noise_floor, more_is_better=more_is_better),
+        )
+
+    def _side(self, trials: Sequence[TrialRecord], metric: str, which: int) -> _Side:
+        """Below (0) and above (1) draw from streams of their own, so that they are independent."""
+        key = id(trials), metric, which
+        if key not in self._sides:  # the trials are kept too, or their id could be another's
+            self._sides[key] = (
+                trials,
+                _sampled(trials, metric, np.random.default_rng([SEED, which])),
+            )
+        return self._sides[key][1]
 
 
 def _verdict(
@@ -105,9 +138,7 @@ def _verdict(
     return "better" if (value > 1) == more_is_better else "worse"
 
 
-def _sampled(
-    trials: Sequence[TrialRecord], metric: str, rng: np.random.Generator
-) -> tuple[float, Floats, int]:
+def _sampled(trials: Sequence[TrialRecord], metric: str, rng: np.random.Generator) -> _Side:
     """The figure, its bootstrap draws, and how many requests are behind it."""
     good = usable_trials(trials)
     if metric in _RATES:
