@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests.plan.builders import cpu, gpu, model, variant
-from whet.core.records import Problem, Variant
+from whet.core.records import Problem, Speculation, Variant
 from whet.core.spec import Spec, parse_spec
 from whet.plan import Traffic, advise, fitting_length, preflight
 from whet.plan.settings import read_settings
@@ -49,6 +49,28 @@ def problems(found: Variant, *, devices: int = 1, **shape: Any) -> list[Problem]
 def test_a_plain_variant_needs_no_advice() -> None:
     assert said(variant()) == ()
     assert problems(variant()) == []
+
+
+def test_many_in_flight_want_more_than_one_api_server() -> None:
+    many = replace(QUIET, largest_batch=128)
+    (sentence,) = said(variant(), many)
+    assert "for 128 in flight try api_server_count 4" in sentence
+    assert said(variant(api_server_count=4), many) == ()
+    assert said(variant(), replace(QUIET, largest_batch=127)) == ()
+    assert advise(variant(), target=model(), device=cpu(), traffic=many) == ()
+
+
+def test_steps_that_no_cuda_graph_holds() -> None:
+    head = Speculation(method="eagle3", num_tokens=4, draft_path="/head")
+    found = replace(variant(), speculation=head)
+    (sentence,) = said(found, replace(QUIET, largest_batch=103))
+    assert "has 515 tokens" in sentence
+    assert "set max_cudagraph_capture_size to 515" in sentence
+    assert said(found, replace(QUIET, largest_batch=102)) == ()  # 510 tokens
+    larger = replace(variant(max_cudagraph_capture_size=1024), speculation=head)
+    assert said(larger, replace(QUIET, largest_batch=103)) == ()
+    eager = replace(variant(enforce_eager=True), speculation=head)
+    assert said(eager, replace(QUIET, largest_batch=103)) == ()
 
 
 @pytest.mark.parametrize(("value", "warned"), [(0.93, False), (0.94, True)])
