@@ -12,20 +12,23 @@ checkpoints are made anew by the same recipes, and only what is missing is measu
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 from unittest import mock
 
 import yaml
 
+from benchmarks.h100_profile import PROFILER, Where, profile_sizes
 from benchmarks.h100_table import StaticRow, keep_results, static_csv, static_rows
 from whet.core.names import REPEAT_SUFFIX
 from whet.core.spec import Spec, load_spec
@@ -119,7 +122,6 @@ def _whet(*words: str) -> None:
 
 def measure_variants(work: Path, profiles: Mapping[str, str]) -> None:
     """``whet run``; the servers of ``profiles`` are profiled at these sizes before they stop."""
-    from benchmarks.h100_profile import profiling
     from whet.cli.run import execute
     from whet.core.errors import WhetError
     from whet.engines import get_engine
@@ -134,6 +136,41 @@ def measure_variants(work: Path, profiles: Mapping[str, str]) -> None:
             execute(spec, root, resume=True, skip_infeasible=True, spec_file=work / "whet.yaml")
         except WhetError as error:
             print(f"the run stopped: {error}", flush=True)
+
+
+def profiling(engine: Any, profiles: Mapping[str, str], work: Path) -> Any:
+    """``engine``, whose servers are profiled before they stop: ``{variant: "1,32,256"}``."""
+    one_at_a_time = Lock()
+
+    class Profiling:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(engine, name)
+
+        @contextlib.contextmanager
+        def serve(self, resolved: Any, **kwargs: Any) -> Iterator[Any]:
+            name = resolved.variant.name
+            traces = work / "traces" / name
+            if name in profiles:  # costs nothing until it is switched on
+                options = json.dumps({**PROFILER, "torch_profiler_dir": str(traces)})
+                argv = (*resolved.argv, "--profiler-config", options)
+                resolved = replace(resolved, argv=argv)
+            with engine.serve(resolved, **kwargs) as server:
+                yield server
+                if name not in profiles:
+                    return
+                where = Where(
+                    traces=traces,
+                    prompts=work / "prompts.jsonl",
+                    out=work / "profile" / name,
+                    pid=server.start.pid,
+                )
+                with one_at_a_time:
+                    try:
+                        profile_sizes(server.base_url, where, profiles[name])
+                    except Exception as error:  # a run does not fail for want of its profile
+                        print(f"no profile of {name}: {error!r}", flush=True)
+
+    return Profiling()
 
 
 def _profiles(text: str) -> dict[str, str]:

@@ -19,10 +19,9 @@ import time
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from threading import Lock
 from typing import Any, Final
 
 Event = Mapping[str, Any]
@@ -405,41 +404,6 @@ def profile_sizes(url: str, where: Where, sizes: str) -> None:
         kept.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         summaries[size] = found
     print(table(summaries))
-
-
-def profiling(engine: Any, profiles: Mapping[str, str], work: Path) -> Any:
-    """``engine``, whose servers are profiled before they stop: ``{variant: "1,32,256"}``."""
-    one_at_a_time = Lock()
-
-    class Profiling:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(engine, name)
-
-        @contextlib.contextmanager
-        def serve(self, resolved: Any, **kwargs: Any) -> Iterator[Any]:
-            name = resolved.variant.name
-            traces = work / "traces" / name
-            if name in profiles:  # costs nothing until it is switched on
-                options = json.dumps({**PROFILER, "torch_profiler_dir": str(traces)})
-                argv = (*resolved.argv, "--profiler-config", options)
-                resolved = replace(resolved, argv=argv)
-            with engine.serve(resolved, **kwargs) as server:
-                yield server
-                if name not in profiles:
-                    return
-                where = Where(
-                    traces=traces,
-                    prompts=work / "prompts.jsonl",
-                    out=work / "profile" / name,
-                    pid=server.start.pid,
-                )
-                with one_at_a_time:
-                    try:
-                        profile_sizes(server.base_url, where, profiles[name])
-                    except Exception as error:  # a run does not fail for want of its profile
-                        print(f"no profile of {name}: {error!r}", flush=True)
-
-    return Profiling()
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -78,6 +78,7 @@ def keep_results(run: Path, static: Path | None, out: Path) -> None:
     for folder in ("facts", "starts"):
         for source in sorted((run / folder).glob("*.json")):
             write_atomic(out / folder / source.name, without_paths(source).encode())
+    write_atomic(out / "run_cards.md", run_cards(run).encode())
     rows = list(csv.DictReader(io.StringIO((out / "results.csv").read_text(encoding="utf-8"))))
     batches = [] if static is None else static_rows(static)
     if static is not None:
@@ -86,6 +87,37 @@ def keep_results(run: Path, static: Path | None, out: Path) -> None:
     bounds = find_bounds(run, rows)
     write_atomic(out / "table.md", table(rows, batches, price=price, bounds=bounds).encode())
     write_plot(out / "factors.svg", rows)
+
+
+def run_cards(run: Path) -> str:
+    """What ran under each variant's name: engine, kernels, graphs, room for KV, the command."""
+    from whet.core.records import EngineFacts, ResolvedEngine, StartFacts
+    from whet.core.store import RunStore
+
+    store, cards = RunStore.read(run), []
+    for item in store.all("variants", ResolvedEngine):
+        name = item.variant.name
+        facts, start = store.get("facts", name, EngineFacts), store.get("starts", name, StartFacts)
+        if facts is None or start is None:
+            continue
+        told = {
+            "engine": f"vLLM {facts.version} on {item.device}",
+            "weights": ", ".join(facts.weight_kernels) or item.variant.scheme,
+            "attention": facts.attention_backend,
+            "asynchronous scheduling": _on_or_off(facts.async_scheduling),
+            "API servers": facts.api_servers or 1,
+            "KV cache": f"{facts.kv_cache_tokens or 0:,} tokens",
+            "ready after": f"{start.ready_s:.0f} s",
+        }
+        lines = [f"- {key}: {value}" for key, value in told.items() if value is not None]
+        lines += [f"- said: {notice}" for notice in facts.notices]
+        command = scrub(item.serve_line)
+        cards.append("\n".join([f"## {name}", "", *lines, "", "```text", command, "```", ""]))
+    return "# Run cards\n\n" + "\n".join(cards)
+
+
+def _on_or_off(value: bool | None) -> str | None:
+    return None if value is None else "on" if value else "off"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
