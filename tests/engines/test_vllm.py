@@ -224,6 +224,20 @@ def test_what_this_kind_of_cpu_cannot_serve_is_said_before_a_start(
     assert refused(**change) is None
 
 
+def test_proposals_by_load_go_to_the_engine_as_a_list() -> None:
+    by_load = Speculation(
+        method="eagle3",
+        num_tokens=6,
+        draft_path="/head",
+        options=(("num_speculative_tokens_per_batch_size", "[[1,16,6],[17,256,2]]"),),
+    )
+    config = json.loads(
+        value_of(resolve(make_variant(speculation=by_load)).argv, "--speculative-config")
+    )
+    assert config["num_speculative_tokens_per_batch_size"] == [[1, 16, 6], [17, 256, 2]]
+    assert config["num_speculative_tokens"] == 6
+
+
 def test_several_api_servers_need_the_command_that_starts_them() -> None:
     variant = make_variant(engine_args=(("api_server_count", 4),))
     argv = resolve(variant, CUDA).argv

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.evidence.builders import DRAFT
 from tests.evidence.planted import Judge, contradicted, start, unproved
 from tests.evidence.recorded import log, pages
+from whet.core.records import Speculation
 
 LORA_LOG = (
     "(APIServer pid=1) INFO 11-21 15:06:41 [serving_models.py:231] Loaded new LoRA adapter: name "
@@ -37,6 +38,16 @@ W4A16 = {"weights": "awq", "scheme": "W4A16"}
 LISTED = ('"id": "target"', '"id": "billing"')
 
 
+HEAD_BY_LOAD = Speculation(
+    method="eagle3",
+    num_tokens=6,
+    draft_path="/head",
+    options=(("num_speculative_tokens_per_batch_size", "[[1,16,6],[17,256,2]]"),),
+)
+BY_LOAD = (
+    '"speculative_config": {"method": "eagle3", "num_speculative_tokens": 6, '
+    '"num_speculative_tokens_per_batch_size": [[1, 16, 6], [17, 256, 2]]}'
+)
 NOT_FULL = (
     "(EngineCore pid=7) WARNING 11-22 06:11:20 [compilation.py:1500] CUDAGraphMode.FULL is not "
     "supported with FlashInferBackend backend (support: AttentionCGSupport.UNIFORM_BATCH); "
@@ -121,6 +132,16 @@ LEVERS = [
                 )
             ),
             speculation=DRAFT,
+        ),
+    ),
+    contradicted(
+        "proposals by load resolved otherwise",
+        "[[1, 16, 6], [17, 256, 2]], and /server_info says",
+        lambda: start(
+            "settings",
+            log("cpu_flash_refused"),
+            pages(('"speculative_config": null', BY_LOAD.replace("17, 256, 2", "17, 256, 6"))),
+            speculation=HEAD_BY_LOAD,
         ),
     ),
     unproved(
@@ -356,6 +377,12 @@ TWINS: dict[str, Judge] = {
         log("cpu_flash_refused"),
         pages(),
         args={"max_num_seqs": 32, "dtype": "float32", "max_model_len": 1024, "block_size": 128},
+    ),
+    "proposals by load": lambda: start(
+        "settings",
+        log("cpu_flash_refused"),
+        pages(('"speculative_config": null', BY_LOAD)),
+        speculation=HEAD_BY_LOAD,
     ),
     "settings in objects": lambda: start(
         "settings",

@@ -6,8 +6,9 @@ A lever is ``weights=awq``, ``quantization=fp8``, ``speculation=ngram``, ``prefi
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from whet.core.records.engine import Scalar, Variant
 
@@ -28,6 +29,17 @@ def plain_args(variant: Variant) -> dict[str, Scalar]:
             found[name.removeprefix("no_")] = not value
         else:
             found[_ALIASES.get(name, name)] = value
+    return found
+
+
+def structure(value: Scalar) -> dict[str, Any] | list[Any] | None:
+    """The object or list that a value is the JSON text of; None for a plain one."""
+    if not isinstance(value, str) or not value.startswith(("{", "[")):
+        return None
+    try:
+        found: dict[str, Any] | list[Any] = json.loads(value)
+    except ValueError:
+        return None
     return found
 
 

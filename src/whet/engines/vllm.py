@@ -12,14 +12,15 @@ from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from threading import Event
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
 from whet.core.errors import EngineStartError
+from whet.core.levers import structure
 from whet.core.protocols import Server
 from whet.core.provenance import find_device
-from whet.core.records.engine import ResolvedEngine, Scalar, Speculation, Variant
+from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.redact import public_env
 from whet.core.spec import EngineSpec
 from whet.core.units import GIB
@@ -165,14 +166,15 @@ def model_name(path: str) -> str:
 
 
 def speculative_config(speculation: Speculation) -> str:
-    """The JSON of ``--speculative-config``."""
-    config: dict[str, Scalar] = {"method": speculation.method}
+    """The JSON of ``--speculative-config``; an option that is JSON text of a list goes as one."""
+    config: dict[str, Any] = {"method": speculation.method}
     if speculation.draft_path is not None:
         config["model"] = speculation.draft_path
     config["num_speculative_tokens"] = speculation.num_tokens
     if speculation.method == "ngram":
         config |= _NGRAM_DEFAULTS
-    return json.dumps(config | dict(speculation.options))
+    options = {key: structure(value) or value for key, value in speculation.options}
+    return json.dumps(config | options)
 
 
 def _python(spec: EngineSpec) -> str:

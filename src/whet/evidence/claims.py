@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
-from whet.core.levers import NOT_LEVERS, plain_args, speculation_words
+from whet.core.levers import NOT_LEVERS, plain_args, speculation_words, structure
 from whet.core.records import Claim, Scalar, Variant
 
 UNQUANTIZED: Final = frozenset({"16bit", "32bit"})
@@ -68,15 +68,15 @@ def settings(variant: Variant) -> dict[str, Scalar]:
     if variant.speculation is not None:
         found["speculative_config.method"] = variant.speculation.method
         found["speculative_config.num_speculative_tokens"] = variant.speculation.num_tokens
+        for name, value in variant.speculation.options:
+            if (whole := structure(value)) is not None:
+                found[f"speculative_config.{name}"] = json.dumps(whole)
     return found
 
 
 def _parts(name: str, value: Scalar) -> Iterator[tuple[str, Scalar]]:
     """A flag, or each key of one that takes an object: ``compilation_config.cudagraph_mode``."""
-    try:
-        keys = json.loads(value) if isinstance(value, str) and value.startswith("{") else None
-    except ValueError:
-        keys = None
+    keys = structure(value)
     if not isinstance(keys, dict):
         yield name, value
         return

@@ -51,7 +51,8 @@ class SpeculationSpec(Strict):
     ``draft`` is a folder or hub id in place of ``model.draft``, or the name of a recipe: the
     target's own quantized copy drafts for it (self-speculation). ``eagle``, ``eagle3`` and
     ``medusa`` need a head there. ``options`` go to the engine as they are
-    (``draft_tensor_parallel_size``, ``rejection_sample_method`` …).
+    (``draft_tensor_parallel_size``, ``rejection_sample_method`` …), JSON text of a list as that
+    list: ``num_speculative_tokens_per_batch_size: "[[1, 16, 6], [17, 256, 2]]"``.
     """
 
     method: SpeculationMethod = "draft_model"
