@@ -12,8 +12,12 @@ import pytest
 
 from whet.demo import write_inputs
 from whet.demo.shapes import Sizes
+from whet.engines.vllm import find_installed
 
-pytestmark = pytest.mark.e2e
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(find_installed(sys.executable) is None, reason="vLLM is not installed"),
+]
 OWN_SIZES = Sizes(hidden=384, layers=6, heads=3, kv_heads=1, intermediate=1024)
 
 GENERATE = """
