@@ -111,13 +111,13 @@ def _cold(variant: Variant) -> Iterator[str]:
 
 
 def _front_end(variant: Variant, device: Device, traffic: Traffic) -> Iterator[str]:
-    """On one H100 (vLLM 0.26) three configurations with one process ended at 11,000 tokens/s."""
+    """On one H100 (vLLM 0.26) three configurations ended at 11,000 pieces/s, a token each."""
     asked = plain_args(variant).get("api_server_count", 1)
     if device.kind == "cuda" and traffic.largest_batch >= _MANY and asked in (1, "1"):
         yield (
-            f"one API server process writes out some 11,000 tokens/s at most, whatever the model: "
-            f"for {traffic.largest_batch} in flight try api_server_count 4 (1.1 to 1.3 times the "
-            "throughput at 256 on an H100)"
+            "one API server process writes out some 11,000 pieces of text a second at most, a "
+            f"token each without speculation: for {traffic.largest_batch} in flight try "
+            "api_server_count 4 (1.1 to 1.3 times the throughput at 256 on an H100)"
         )
 
 
