@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.checkpoint_factory import write_tiny_llama
-from whet.core.errors import UsageError
+from tests.demo.small import norms_in_own_precision, write_small
+from whet.core.errors import InfeasibleError, UsageError
 from whet.demo.inputs import pair_paths
 from whet.demo.shapes import Sizes
 
@@ -88,20 +88,14 @@ class Eagle3:
         return self.norm(stream, "norm") @ self.weight("lm_head").T
 
 
+@pytest.fixture(autouse=True)
+def norms_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    norms_in_own_precision(monkeypatch)
+
+
 @pytest.fixture(scope="module")
 def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(
-        tmp_path_factory.mktemp("draft") / "model",
-        dtype="float64",
-        hidden_size=NARROW.hidden,
-        num_hidden_layers=NARROW.layers,
-        num_attention_heads=NARROW.heads,
-        num_key_value_heads=NARROW.kv_heads,
-        head_dim=NARROW.head_dim,
-        intermediate_size=NARROW.intermediate,
-        rms_norm_eps=1e-4,
-        tie_word_embeddings=True,
-    )
+    return write_small(tmp_path_factory.mktemp("draft") / "model", NARROW)
 
 
 def head(draft: Path, out: Path, target: Sizes) -> Path:
@@ -112,16 +106,7 @@ def head(draft: Path, out: Path, target: Sizes) -> Path:
 
 
 def draft_logits(folder: Path, ids: Any, dtype: Any) -> Any:
-    from transformers.models.llama.modeling_llama import LlamaRMSNorm
-
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
-    if dtype == torch.float64:  # transformers computes its norms in float32 otherwise
-        for module in model.modules():
-            if isinstance(module, LlamaRMSNorm):
-                module.forward = lambda x, m=module: (
-                    m.weight
-                    * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + m.variance_epsilon))
-                )
     with torch.no_grad():
         return model(ids).logits[0]
 
@@ -151,6 +136,18 @@ def test_the_bundled_draft_in_its_own_precision(tmp_path: Path) -> None:
     # Norm weights times √(128/1024) are rounded to bfloat16 once more: half a unit in 2^8.
     assert (logits - expected).abs().max() < 0.01 * expected.abs().max()
     assert (logits.argmax(-1) == expected.argmax(-1)).double().mean() > 0.98
+
+
+def test_a_gpu_without_room_for_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from whet.demo import eagle
+
+    def full(_maker: object, _name: str) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(eagle.HeadMaker, "make", full)
+    target = Sizes(hidden=1024, layers=4, heads=8, kv_heads=2, intermediate=4096)
+    with pytest.raises(InfeasibleError, match="the EAGLE-3 head's largest tensor has no room"):
+        head(pair_paths()[1], tmp_path / "head", target)
 
 
 def test_what_the_folder_says_of_itself(tmp_path: Path) -> None:

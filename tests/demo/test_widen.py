@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.checkpoint_factory import write_tiny_llama
+from tests.demo.small import norms_in_own_precision, write_small
 from whet.core.errors import UsageError
 from whet.demo.shapes import SHAPES, Sizes, find_sizes, require_groups
 
@@ -20,30 +20,12 @@ IDS = torch.tensor([[7, 90, 3, 201, 44, 45, 46, 8, 150, 3], [5, 5, 61, 2, 9, 230
 
 @pytest.fixture(autouse=True)
 def norms_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers computes its norms in float32 whatever the weights are."""
-    from transformers.models.llama.modeling_llama import LlamaRMSNorm
-
-    def forward(self: LlamaRMSNorm, x: torch.Tensor) -> torch.Tensor:
-        mean = x.pow(2).mean(-1, keepdim=True)
-        return self.weight * (x * torch.rsqrt(mean + self.variance_epsilon))
-
-    monkeypatch.setattr(LlamaRMSNorm, "forward", forward)
+    norms_in_own_precision(monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(
-        tmp_path_factory.mktemp("small") / "model",
-        dtype="float64",
-        hidden_size=SMALL.hidden,
-        num_hidden_layers=SMALL.layers,
-        num_attention_heads=SMALL.heads,
-        num_key_value_heads=SMALL.kv_heads,
-        head_dim=SMALL.head_dim,
-        intermediate_size=SMALL.intermediate,
-        rms_norm_eps=1e-4,
-        tie_word_embeddings=True,
-    )
+    return write_small(tmp_path_factory.mktemp("small") / "model", SMALL)
 
 
 def widened(small: Path, out: Path, sizes: Sizes) -> Path:

@@ -146,6 +146,16 @@ def test_a_spec_that_changed_is_refused_on_resume(engine: FakeEngine, tmp_path: 
         story(changed, tmp_path / "run", resume=True)
 
 
+def test_who_comes_up_together_may_change_on_resume(engine: FakeEngine, tmp_path: Path) -> None:
+    first = story(tiny_spec(tmp_path), tmp_path / "run")
+    load = tiny_spec(tmp_path).load.model_dump(mode="json")
+    grouped = tiny_spec(tmp_path, load={**load, "together": [["fp16", "other"]]})
+    assert story(grouped, tmp_path / "run", resume=True) == first
+    longer = tiny_spec(tmp_path, load={**load, "min_requests": load["min_requests"] + 1})
+    with pytest.raises(UsageError, match="differs from the run's own in load"):
+        story(longer, tmp_path / "run", resume=True)
+
+
 def test_a_run_from_before_a_key_was_known_is_resumed(engine: FakeEngine, tmp_path: Path) -> None:
     spec, kept = tiny_spec(tmp_path), tmp_path / "run" / "resolved_spec.json"
     first = story(spec, tmp_path / "run")

@@ -10,7 +10,7 @@ from tests.metrics.events import event, failed, steady, trial
 from whet.core.errors import MeasurementError
 from whet.core.records import TrialRecord
 from whet.metrics import METRICS, CellContext, compare, events_table, noise_floor, summarise
-from whet.metrics.compare import noise_floors
+from whet.metrics.compare import Comparer, noise_floors
 
 CELL = CellContext(price_usd_per_hour=1.0, memory_kind="device")
 
@@ -53,6 +53,19 @@ def test_trials_that_scatter_more_than_they_differ_decide_nothing() -> None:
     assert found.verdict == "no difference"
     assert found.ratio.low is not None
     assert found.ratio.low < 1 < (found.ratio.high or 0)
+
+
+def test_many_pairs_are_compared_as_each_would_be_alone() -> None:
+    cells = [side(scale, jitter=0.2) for scale in (1.0, 0.7, 0.9)]
+    comparer = Comparer()
+    for one in cells:
+        for two in cells:
+            for metric in ("tps_mean", "ttft_p95_ms"):
+                pair = {"metric": metric, "noise_floor": 0.01}
+                assert comparer.compare(one, two, **pair) == compare(one, two, **pair)
+    same = comparer.compare(cells[0], cells[0], metric="tps_mean", noise_floor=0.0).ratio
+    assert same.low is not None
+    assert same.low < 1 < (same.high or 0), "the two sides' draws are independent"
 
 
 def test_a_side_without_a_usable_trial_cannot_be_compared() -> None:

@@ -130,3 +130,6 @@ def make_testbed(
         )
     second = f" --draft {out / 'draft'}" if small is not None else ""
     typer.echo(f"Next: whet init whet.yaml --model {out / 'target'}{second}")
+    if eagle3:
+        head = f"{{method: eagle3, draft: {out / 'eagle3'}}}"
+        typer.echo(f"and in a variant: speculation: {head}")

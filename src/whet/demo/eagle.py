@@ -23,9 +23,7 @@ otherwise its proposals are the draft's, up to rounding.
 from __future__ import annotations
 
 import math
-import shutil
 import time
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,8 +38,15 @@ from whet.checkpoint.facts import TESTBED_KEY
 from whet.core.errors import UsageError
 from whet.core.store import write_json
 from whet.demo.shapes import STEP, Sizes
-from whet.demo.testbed_source import Made, Source, read_source, save_tensors
-from whet.demo.widen import Widener, Widening
+from whet.demo.testbed_source import (
+    Made,
+    Source,
+    copy_tokenizer,
+    new_model,
+    read_source,
+    save_tensors,
+)
+from whet.demo.widen import Widener, Widening, random_like
 
 HEAD_ROLE: Final = "eagle3"
 LAYERS: Final = 3
@@ -183,7 +188,8 @@ class HeadMaker:
             one = self._radius if part == "input_layernorm.weight" else 1.0
             return self._table.new_full(shape, one)
         silent = part.endswith(("o_proj.weight", "down_proj.weight"))
-        out = self._table.new_zeros(shape) if silent else self._filler(name, shape)
+        like = self._source["model.layers.0.mlp.up_proj.weight"]
+        out = like.new_zeros(shape) if silent else random_like(like, shape, f"eagle3/{name}")
         if part.startswith("self_attn."):
             self._copy(part.split(".")[1], out)
         return out
@@ -205,13 +211,6 @@ class HeadMaker:
             else:
                 used = min(FREQUENCIES, width // 4)
                 out[start : start + used, own] = math.sqrt(SHARPNESS * math.sqrt(width) / used)
-
-    def _filler(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        generator = torch.Generator(self._table.device)
-        generator.manual_seed(zlib.crc32(f"eagle3/{name}".encode()))
-        like = self._source["model.layers.0.mlp.up_proj.weight"]
-        drawn = torch.randn(shape, generator=generator, device=like.device, dtype=like.dtype)
-        return drawn.mul_(like.double().std())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,19 +242,17 @@ def read_head(draft: Path, target: Sizes) -> Head:
 
 
 def write_head(head: Head, folder: Path, device: torch.device) -> Made:
-    """Write the head to the new ``folder``, in one file."""
+    """Write the head to the new ``folder``, in one file; raises as ``new_model`` does."""
     start = time.perf_counter()
     draft, plan = head.draft, head.plan
-    folder.mkdir(parents=True)
-    maker = HeadMaker(load_file(draft.folder / "model.safetensors", device=str(device)), plan)
-    tensors = {name: maker.make(name).cpu() for name, _ in plan.shapes()}
-    save_tensors(tensors, folder / "model.safetensors")
-    for path in sorted(draft.folder.glob("*.json")):
-        if path.name != "config.json":
-            shutil.copyfile(path, folder / path.name)
-    write_json(folder / "config.json", _config(draft, plan))
-    card = _CARD.format(text=plan.sizes.text, version=__version__, sha256=draft.sha256)
-    (folder / "MODEL_CARD.md").write_text(card, encoding="utf-8")
+    with new_model(folder, "EAGLE-3 head", device):
+        maker = HeadMaker(load_file(draft.folder / "model.safetensors", device=str(device)), plan)
+        tensors = {name: maker.make(name).cpu() for name, _ in plan.shapes()}
+        save_tensors(tensors, folder / "model.safetensors")
+        copy_tokenizer(draft.folder, folder)
+        write_json(folder / "config.json", _config(draft, plan))
+        card = _CARD.format(text=plan.sizes.text, version=__version__, sha256=draft.sha256)
+        (folder / "MODEL_CARD.md").write_text(card, encoding="utf-8")
     return Made(
         folder=folder,
         role=HEAD_ROLE,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,15 +14,22 @@ from safetensors.torch import load_file
 
 from whet.checkpoint.facts import TESTBED_KEY
 from whet.checkpoint.headers import INDEX
-from whet.core.errors import InfeasibleError, UsageError
-from whet.core.store import translate_disk_errors, write_json
+from whet.core.errors import UsageError
+from whet.core.store import write_json
 from whet.core.units import GB, MIB
 from whet.demo.eagle import HEAD_ROLE, read_head, write_head
 from whet.demo.inputs import pair_paths
 from whet.demo.shapes import Sizes, require_groups
 from whet.demo.staged import require_free, staged_folder
 from whet.demo.testbed_card import card_text
-from whet.demo.testbed_source import Made, Source, read_source, save_tensors
+from whet.demo.testbed_source import (
+    Made,
+    Source,
+    copy_tokenizer,
+    new_model,
+    read_source,
+    save_tensors,
+)
 from whet.demo.widen import Widener
 
 SHARD_BYTES: Final = 2 * GB
@@ -90,15 +96,8 @@ def write_model(
     and one tensor on the device. ``InfeasibleError`` where the GPU has no room for that tensor.
     """
     start = time.perf_counter()
-    with translate_disk_errors(folder):
-        folder.mkdir(parents=True)
-        try:
-            _write_weights(source, folder, device, shard_bytes)
-        except torch.OutOfMemoryError as error:
-            raise InfeasibleError(
-                f"the {source.role}'s largest tensor has no room on {device}; free the GPU, or "
-                "make it with --device cpu"
-            ) from error
+    with new_model(folder, source.role, device):
+        _write_weights(source, folder, device, shard_bytes)
         _write_beside(source, folder)
     return Made(
         folder=folder,
@@ -142,9 +141,7 @@ def _shards(source: Source, limit: int) -> Iterator[list[str]]:
 
 def _write_beside(source: Source, folder: Path) -> None:
     """The configs, the tokenizer's files byte for byte, and the card."""
-    for path in sorted(source.folder.glob("*.json")):
-        if path.name not in ("config.json", INDEX):
-            shutil.copyfile(path, folder / path.name)
+    copy_tokenizer(source.folder, folder)
     wide = source.widening.wide
     sizes = {
         "hidden_size": wide.hidden,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
@@ -14,8 +17,9 @@ from torch import Tensor
 from whet.checkpoint import hash_weights, read_headers
 from whet.checkpoint.config import read_shape
 from whet.checkpoint.files import read_json
-from whet.checkpoint.headers import BITS
-from whet.core.errors import CheckpointError, StorageError
+from whet.checkpoint.headers import BITS, INDEX
+from whet.core.errors import CheckpointError, InfeasibleError, StorageError
+from whet.core.store import translate_disk_errors
 from whet.demo.shapes import Sizes
 from whet.demo.widen import Widening, source_shapes
 
@@ -97,3 +101,28 @@ def save_tensors(tensors: dict[str, Tensor], file: Path) -> None:
             f"cannot write {file.parent} ({error}); free some space on its disk and run again"
         ) from error
     file.chmod(0o644)  # the library leaves 0600, and a container may serve as another user
+
+
+@contextmanager
+def new_model(folder: Path, role: str, device: torch.device) -> Iterator[None]:
+    """Make ``folder`` for one model to be written inside.
+
+    ``StorageError`` where the disk refuses, ``InfeasibleError`` where the GPU has no room for a
+    tensor.
+    """
+    with translate_disk_errors(folder):
+        folder.mkdir(parents=True)
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            raise InfeasibleError(
+                f"the {role}'s largest tensor has no room on {device}; free the GPU, or make it "
+                "with --device cpu"
+            ) from error
+
+
+def copy_tokenizer(source: Path, folder: Path) -> None:
+    """The tokenizer's files and the generation settings, byte for byte."""
+    for path in sorted(source.glob("*.json")):
+        if path.name not in ("config.json", INDEX):
+            shutil.copyfile(path, folder / path.name)

@@ -226,7 +226,8 @@ class Widener:
     ) -> Tensor:
         rows, columns, filled = kind
         shape = (self._widening.width(rows), self._widening.width(columns))
-        out = self._filler(name, shape, weight) if filled else weight.new_zeros(shape)
+        seed = f"{self._salt}/{name}"
+        out = random_like(weight, shape, seed) if filled else weight.new_zeros(shape)
         if real:
             row, from_row = self._index(rows, weight.device)
             column, from_column = self._index(columns, weight.device)
@@ -236,13 +237,6 @@ class Widener:
     def _index(self, axis: Axis, device: torch.device) -> tuple[Tensor, Tensor]:
         wide, narrow = self._widening.places(axis)
         return torch.tensor(wide, device=device), torch.tensor(narrow, device=device)
-
-    def _filler(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Normal values of the scale of ``like``."""
-        generator = torch.Generator(like.device)
-        generator.manual_seed(zlib.crc32(f"{self._salt}/{name}".encode()))
-        drawn = torch.randn(shape, generator=generator, device=like.device, dtype=like.dtype)
-        return drawn.mul_(like.double().std())
 
     def _norm(self, weight: Tensor, *, final: bool) -> Tensor:
         """Padding gets the mean weight: it multiplies zeros, and quantizers divide by norms."""
@@ -266,12 +260,20 @@ class Widener:
     def _head(self) -> Tensor:
         weight, wide = self._source[_EMBEDDING], self._widening.wide
         rows, columns = weight.shape
-        out = self._filler(_HEAD, (wide.vocabulary, wide.hidden), weight)
+        out = random_like(weight, (wide.vocabulary, wide.hidden), f"{self._salt}/{_HEAD}")
         out[:rows, :columns] = weight
         out[rows:, :columns] = 0.0
         out[:rows, columns] = 0.0
         out[rows:, columns] = -READ
         return out
+
+
+def random_like(like: Tensor, shape: tuple[int, ...], seed: str) -> Tensor:
+    """Normal values of the scale of ``like``, in its dtype and on its device."""
+    generator = torch.Generator(like.device)
+    generator.manual_seed(zlib.crc32(seed.encode()))
+    drawn = torch.randn(shape, generator=generator, device=like.device, dtype=like.dtype)
+    return drawn.mul_(like.double().std())
 
 
 def source_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
