@@ -32,6 +32,7 @@ from benchmarks.h100_profile import PROFILER, Where, profile_sizes
 from benchmarks.h100_table import StaticRow, keep_results, static_csv, static_rows
 from whet.core.names import REPEAT_SUFFIX
 from whet.core.spec import Spec, load_spec
+from whet.core.spec.variants import expand_sweeps
 from whet.core.store import write_atomic
 
 SPEC: Final = Path(__file__).with_suffix(".yaml")
@@ -41,6 +42,8 @@ USER_TOKENS: Final = 85
 """The user turns of the built-in pool that are at least so long: with the ticket's number and the
 template a request has about 128 tokens of its own."""
 STATIC_SIZES: Final = (1, 8, 32)
+HEAD_8BIT: Final = "eagle3-fp8"
+"""The EAGLE-3 head of the testbed with its layers in FP8."""
 REPEATED: Final = f"fp16{REPEAT_SUFFIX}"
 _STATIC_BATCHES: Final = 2
 _PROFILED_PROMPTS: Final = 2000
@@ -55,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     run.add_argument("--steps", default=",".join(STEPS))
     run.add_argument("--spec", type=Path, default=SPEC)
     run.add_argument("--variants", help="these alone, for a sitting that has no time for all")
+    run.add_argument("--set", nargs="*", default=[], help="KEY.KEY=YAML in place of the spec's")
     run.add_argument("--profile", default="", help="VARIANT=1,32,256 and more after a semicolon")
     run.add_argument("--shape", default="7b")
     run.add_argument("--draft", default="1b")
@@ -80,7 +84,7 @@ def _run(asked: argparse.Namespace) -> None:
     if unknown := set(steps) - set(STEPS):
         sys.exit(f"no step {', '.join(sorted(unknown))}; there are {', '.join(STEPS)}")
     work.mkdir(parents=True, exist_ok=True)
-    write_atomic(work / "whet.yaml", chosen(asked.spec, asked.variants).encode())
+    write_atomic(work / "whet.yaml", chosen(asked.spec, asked.variants, asked.set).encode())
     for step in (step for step in STEPS if step in steps):
         began = time.monotonic()
         if step == "testbed" and not (work / "testbed").exists():
@@ -97,19 +101,27 @@ def _run(asked: argparse.Namespace) -> None:
         print(f"step {step}: {time.monotonic() - began:.1f} s", flush=True)
 
 
-def chosen(spec: Path, variants: str | None) -> str:
-    """The spec's text, with only the variants that are named, if any are."""
+def chosen(spec: Path, variants: str | None, changes: Sequence[str] = ()) -> str:
+    """The spec's text, with only the variants that are named, if any are, and ``changes``."""
     text = spec.read_text(encoding="utf-8")
-    if variants is None:
+    if variants is None and not changes:
         return text
     data = yaml.safe_load(text)
-    names = variants.split(",")
+    for change in changes:
+        keys, _, value = change.partition("=")
+        *sections, last = keys.split(".")
+        part = data
+        for section in sections:
+            part = part[section]
+        part[last] = yaml.safe_load(value)
+    data["variants"] = expand_sweeps(data["variants"])
+    names = list(data["variants"]) if variants is None else variants.split(",")
     if unknown := set(names) - set(data["variants"]):
         sys.exit(
             f"no variant {', '.join(sorted(unknown))}; there are {', '.join(data['variants'])}"
         )
     kept = {name: item for name, item in data["variants"].items() if name in names}
-    there = {*kept, REPEATED}
+    there = {*kept, *([REPEATED] if data["load"].get("repeat_baseline", True) else [])}
     groups = [[n for n in group if n in there] for group in data["load"]["together"]]
     load = {**data["load"], "together": [group for group in groups if len(group) > 1]}
     return str(yaml.safe_dump({**data, "load": load, "variants": kept}, sort_keys=False))
@@ -228,7 +240,7 @@ def articles(system: str) -> list[str]:
 
 
 def make_checkpoints(work: Path) -> None:
-    """Every recipe that a variant uses, at the same time, each in a process of its own."""
+    """Every recipe that a variant uses, and the 8-bit head, at the same time, each in a process."""
     from whet.flow.prepare import find_inputs
 
     spec, root = _spec(work)
@@ -240,6 +252,12 @@ def make_checkpoints(work: Path) -> None:
         )
         for name in sorted(wanted)
     }
+    drafts = {item.speculation.draft for item in spec.variants.values() if item.speculation}
+    if str(head := work / "testbed" / HEAD_8BIT) in drafts:
+        source = str(work / "testbed" / "eagle3")
+        running[HEAD_8BIT] = subprocess.Popen(
+            [sys.executable, "-m", "whet", "quantize", source, str(head), "--scheme", "FP8_DYNAMIC"]
+        )
     failed = [name for name, process in running.items() if process.wait() != 0]
     if failed:
         sys.exit(f"the checkpoints of {', '.join(failed)} were not made; the lines above say why")

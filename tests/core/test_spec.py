@@ -123,7 +123,7 @@ def test_servers_come_up_alone_unless_they_are_named_together() -> None:
             "the baseline is not repeated; set load.repeat_baseline: true",
         ),
         ({"together": [["fp16", "awq.again"]]}, "'awq.again', which is no variant"),
-        ({"together": [["fp16", "awq"]], "order": "interleaved"}, "set load.order: blocks"),
+        ({"together": [["fp16", "awq"]], "order": "interleaved"}, "'awq+spec' is in none"),
         ({"together": ["fp16", "awq"]}, "load.together.0"),
     ],
 )
@@ -132,6 +132,14 @@ def test_a_wrong_group_gets_one_sentence(load: dict[str, object], said: str) -> 
     assert said in message
     assert "load.together" in message
     assert "\n" not in message
+
+
+def test_interleaved_trials_need_every_server_in_a_group() -> None:
+    two = {"variants": {"fp16": {}, "b": {"prefix_cache": True}}}
+    load = {"order": "interleaved", "together": [["fp16", "b"]]}
+    assert "'fp16.again' is in none; name it in a group" in told({**two, "load": load})
+    alone = {**load, "repeat_baseline": False}
+    assert parse_spec({**MINIMAL, **two, "load": alone}, base=Path("/base")).load.together
 
 
 def test_a_group_that_names_a_sweep_is_told_its_variants() -> None:

@@ -193,3 +193,13 @@ def test_a_length_has_the_interval_of_its_bounded_variance() -> None:
     found = length_estimate(200, 100, 4)
     assert (found.low, found.value, found.high) == pytest.approx((2.608, 3.0, 3.392))
     assert length_estimate(0, 100, 4).high == 1.0
+
+
+def test_servers_come_up_so_many_at_a_time(tmp_path: Path) -> None:
+    groups = [("plain", "k4.draft"), ("k4.noise0.5", "k4.noise1")]
+    two = map_spec(request_of(tmp_path, together=2), tmp_path, synthetic=False)
+    assert two.load.together == tuple(groups), "the repeat would be alone, so it is in no group"
+    three = map_spec(request_of(tmp_path, together=3), tmp_path, synthetic=False)
+    assert three.load.together[1] == ("k4.noise1", "plain.again")
+    with pytest.raises(UsageError, match="--together 0: one server or more"):
+        map_spec(request_of(tmp_path, together=0), tmp_path, synthetic=False)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.checkpoint_factory import write_tokenizer
@@ -120,3 +120,53 @@ def test_a_missing_projection_is_named() -> None:
     shapes = {"model.layers.0.self_attn.q_proj.weight": (4, 4)}
     with pytest.raises(QuantizationError, match=r"no model\.layers\.0\.self_attn\.k_proj\.weight"):
         read_architecture({"model_type": "llama"}, shapes)
+
+
+PUBLISHED = {"d2t": torch.zeros(40, dtype=torch.int64), "t2d": torch.ones(64, dtype=torch.bool)}
+
+
+@pytest.fixture(params=["layers.0", "midlayer"])
+def eagle_head(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A head of one layer in the two forms that they are published in."""
+    folder = tmp_path / "head"
+    source = write_model(folder, "llama", num_hidden_layers=1)
+    tensors = load_file(source / "model.safetensors")
+    wide = torch.ones(1, 2, dtype=torch.bfloat16)
+    found = {
+        name.replace("model.layers.0", request.param).removeprefix("model."): (
+            torch.kron(wide, tensor) if ".self_attn." in name and "o_proj" not in name else tensor
+        )
+        for name, tensor in tensors.items()
+    }
+    found["fc.weight"] = torch.randn(64, 3 * 64).to(torch.bfloat16)
+    if request.param == "midlayer":
+        found = {**found, **PUBLISHED}
+    save_file(found, source / "model.safetensors")
+    return source
+
+
+@pytest.mark.parametrize(
+    "recipe", [{"scheme": "W8A8", "method": "rtn"}, {"scheme": "FP8_DYNAMIC"}], ids=["int8", "fp8"]
+)
+def test_a_speculation_head_is_rounded_but_for_what_takes_in_the_target(
+    eagle_head: Path, recipe: dict[str, object], calibration: Path, tmp_path: Path
+) -> None:
+    made = quantize(
+        eagle_head, tmp_path / "out", RecipeSpec.model_validate(recipe), calibration=calibration
+    )
+    out = Path(made.path)
+    assert read_facts(out).stored.quantized_modules == 7
+    before, after = (load_file(path / "model.safetensors") for path in (eagle_head, out))
+    plain = {name for name in before if "_proj" not in name}
+    assert {"fc.weight", "lm_head.weight", "norm.weight"} < plain
+    assert all(torch.equal(before[name], after[name]) for name in plain)
+    ignored = json.loads((out / "config.json").read_text())["quantization_config"]["ignore"]
+    assert ignored == ["lm_head", "re:.*fc$"]  # vLLM calls it model.fc
+
+
+def test_a_speculation_head_has_no_inputs_to_measure(
+    eagle_head: Path, calibration: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(QuantizationError, match=r"reads its target's hidden states.*round to near"):
+        quantize(eagle_head, tmp_path / "out", RecipeSpec(), calibration=calibration)
+    assert not (tmp_path / "out").exists()

@@ -17,7 +17,8 @@ from whet.checkpoint.headers import TensorHeader
 from whet.core.errors import CheckpointError
 from whet.core.records import StoredWeights
 
-_IN_LAYER: Final = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
+_IN_LAYER: Final = re.compile(r"(?:^|\.)(?:(?:layers|h|blocks)\.(\d+)|midlayer)\.")
+"""``midlayer`` is the one layer of a published EAGLE-3 head."""
 _NOT_DECODER: Final = re.compile(r"vision|visual|audio|image|multi_modal")
 _SIDE: Final = frozenset(
     {"weight_scale", "weight_scale_inv", "weight_zero_point", "weight_shape", "weight_g_idx"}
@@ -25,6 +26,7 @@ _SIDE: Final = frozenset(
 )
 _BUFFERS: Final = frozenset(
     {"inv_freq", "input_scale", "input_global_scale", "weight_global_scale", "k_scale", "v_scale"}
+    | {"d2t", "t2d"}  # which tokens the smaller vocabulary of an EAGLE-3 head holds
 )
 _FLOATS: Final[Mapping[str, str]] = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
 _PLAIN: Final[Mapping[str, str]] = {"F16": "16bit", "BF16": "16bit", "F32": "32bit"}
@@ -88,7 +90,7 @@ def take_inventory(headers: Mapping[str, TensorHeader], *, tied: bool | None) ->
     return Inventory(
         linears=tuple(linears),
         parameters=parameters,
-        layers=frozenset(int(hit[1]) for name in headers if (hit := _layer(name))),
+        layers=frozenset(int(hit[1] or 0) for name in headers if (hit := _layer(name))),
         has_head=any(module.endswith("lm_head") for module in modules),
         dtype=floats.most_common(1)[0][0] if floats else "float16",
     )

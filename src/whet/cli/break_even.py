@@ -41,6 +41,9 @@ def break_even(
     batch_sizes: Annotated[
         str | None, typer.Option("--batch-sizes", help="Replace load.batch_sizes: 1,4,8.")
     ] = None,
+    together: Annotated[
+        int, typer.Option(help="Servers that come up at the same time, as many as memory holds.")
+    ] = 1,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an interrupted map, or add K to one.")
     ] = False,
@@ -53,6 +56,7 @@ def break_even(
         ks=tuple(_whole(k)),
         base=weights,
         levels=None if levels is None else tuple(_shares(levels)),
+        together=together,
     )
     with RunStore.open(output_dir, resume=resume) as store, ConsoleObserver() as observer:
         write_atomic(output_dir / "spec.yaml", spec_file.read_bytes())

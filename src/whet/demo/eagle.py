@@ -11,6 +11,8 @@ not trained. D is the draft's hidden size and H the head's.
   at Δ = 0 by more than 30: the softmax sees its own position alone, and the value arrives as it is.
 - **The embedding keeps its size.** Two channels fill every row up to ``H·(R² − ε')``, so RMSNorm
   with weight R passes the row on unchanged; a third one is constant and feeds query and key.
+- **It bears 8 bits.** The constant is the largest value of every row, so inputs that an engine
+  rounds with a scale a token have one scale, and query and key stay the same at all positions.
 - **The other layers**, the final norm and the vocabulary head are the draft's, widened
   (``whet.demo.widen``), its tied embedding as the head.
 - The projection of the hidden states, the MLP of layer 0 and everything unused is random or zero
@@ -58,6 +60,9 @@ trained head for Llama 3 8B (one layer, 32,000 tokens in its vocabulary) reads 0
 FREQUENCIES: Final = 16
 SHARPNESS: Final = 362.0
 """m, and the score of a position with itself, A²·m/√d."""
+_CONSTANT: Final = 0.75
+"""The constant channel over the row's norm: the filling ones, at most √(1 − 9/16) of it, stay below
+it."""
 _FILL: Final = (
     1 - 2**-7
 )  # the first filling channel, short of what is needed; a second completes it
@@ -164,15 +169,21 @@ class HeadMaker:
 
     @property
     def _radius(self) -> float:
-        """R, a power of two with ``H·R²/2`` above every row's own square."""
+        """R, a power of two with ``H·R²/2.5`` above every row's own square."""
         largest = self._table.double().square().sum(-1).max().item() + 1.0
-        return float(2.0 ** math.ceil(math.log2(2 * largest / self._plan.sizes.hidden) / 2))
+        return float(2.0 ** math.ceil(math.log2(2.5 * largest / self._plan.sizes.hidden) / 2))
+
+    @property
+    def _constant(self) -> float:
+        """Of the channel that feeds query and key, as the dtype has it."""
+        value = _CONSTANT * self._radius * math.sqrt(self._plan.sizes.hidden)
+        return float(self._table.new_tensor(value))
 
     def _embedding(self) -> Tensor:
         out = self._table.new_zeros(self._shapes["embed_tokens.weight"])
         own = self._table.shape[1]
         out[:, :own] = self._table
-        out[:, own] = 1.0
+        out[:, own] = self._constant
         whole = self._plan.sizes.hidden * (self._radius**2 - self._plan.draft.wide_epsilon)
         for channel, share in ((own + 1, _FILL), (own + 2, 1.0)):
             left = (whole - out.double().square().sum(-1)).clamp_min(0.0)
@@ -210,7 +221,8 @@ class HeadMaker:
                 out[rows, torch.tensor(channels)] = 1.0
             else:
                 used = min(FREQUENCIES, width // 4)
-                out[start : start + used, own] = math.sqrt(SHARPNESS * math.sqrt(width) / used)
+                score = math.sqrt(SHARPNESS * math.sqrt(width) / used)
+                out[start : start + used, own] = score / self._constant
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Final
 
 from whet.checkpoint import locate
 from whet.core.errors import UsageError
-from whet.core.names import did_you_mean
+from whet.core.names import REPEAT_SUFFIX, did_you_mean
 from whet.core.protocols import Observer
 from whet.core.provenance import find_device
 from whet.core.records import (
@@ -62,12 +62,14 @@ class MapRequest:
 
     ``levels`` are drafts worse than a perfect one, as shares from 0 to 1: of noise in the draft's
     linear layers on a CPU, of the K tokens that are rejected on a GPU. None takes the defaults.
+    ``together`` is how many servers come up at the same time.
     """
 
     spec: Spec
     ks: tuple[int, ...] = DEFAULT_KS
     base: str | None = None
     levels: tuple[float, ...] | None = None
+    together: int = 1
 
 
 def run_map(request: MapRequest, store: RunStore, observer: Observer) -> BreakEvenMap:
@@ -109,9 +111,20 @@ def map_spec(request: MapRequest, root: Path, *, synthetic: bool) -> Spec:
         variants[f"k{k}.{REAL}"] = base.model_copy(update={"speculation": own})
         for name, level in _levels(request, own, root, synthetic=synthetic):
             variants[f"k{k}.{name}"] = base.model_copy(update={"speculation": level})
-    load = spec.load.model_copy(update={"head_of_line": None, "together": ()})
+    groups = _groups(spec, list(variants), request.together)
+    load = spec.load.model_copy(update={"head_of_line": None, "together": groups})
     made = spec.model_copy(update={"variants": variants, "baseline": PLAIN, "load": load})
     return parse_spec(made.model_dump(mode="json"), base=Path())
+
+
+def _groups(spec: Spec, names: list[str], size: int) -> tuple[tuple[str, ...], ...]:
+    """The servers of a map in groups of ``size`` that come up together; one alone is in none."""
+    if size < 1:
+        raise UsageError(f"--together {size}: one server or more come up at a time")
+    if spec.load.repeat_baseline:
+        names = [*names, f"{PLAIN}{REPEAT_SUFFIX}"]
+    groups = [tuple(names[start : start + size]) for start in range(0, len(names), size)]
+    return tuple(group for group in groups if len(group) > 1)
 
 
 def speculation_of(request: MapRequest) -> SpeculationSpec:

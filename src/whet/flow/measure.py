@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from whet.client.declared import read_declared
 from whet.core.errors import EngineLostError, EngineStartError
@@ -17,7 +17,7 @@ from whet.flow.findings import keep_cells, read_kept
 from whet.flow.gated import is_held_against, measure_variant_quality
 from whet.flow.head_of_line import measure_head_of_line, wants_head_of_line
 from whet.flow.job import Job, cells_of, trial_key
-from whet.flow.rounds import groups_of, keep_start, rounds_of
+from whet.flow.rounds import Turn, groups_of, keep_start, rounds_of, turns_of
 from whet.flow.together import log_of, serve_together
 from whet.flow.traffic import trial_plan
 from whet.load import TrialInterrupted, TrialLost, run_trial
@@ -36,6 +36,8 @@ class _Visit:
     quality: bool
     head_of_line: bool
     of: int
+    warmed: set[int] = field(default_factory=set)
+    """The batch sizes that the server which is up has met."""
 
     @property
     def name(self) -> str:
@@ -98,13 +100,14 @@ def _serve(job: Job, todo: _Visit, lives: MutableMapping[str, int], *, again: bo
     """Start servers until nothing is left to do or the variant has no more ``lives``."""
     while todo and lives[todo.name]:
         job.observer.stage("serve", f"{todo.title}, started again" if again else todo.title)
+        todo.warmed.clear()
         with _survived(job, todo, lives), _alone(job, todo.resolved) as server:
             _measure(job, server, todo)
         again = True
 
 
 def _serve_together(job: Job, visits: Sequence[_Visit], lives: MutableMapping[str, int]) -> None:
-    """One start of each at the same time; then one is measured while the others idle.
+    """One start of each at the same time; then one is measured while the others idle, in turns.
 
     Who is lost keeps in its ``todo`` what it lacks, and so do those that are held against it: they
     are not measured here.
@@ -125,13 +128,19 @@ def _serve_together(job: Job, visits: Sequence[_Visit], lives: MutableMapping[st
                 )
             if not lives[todo.name]:
                 _keep_variant(job, todo.name)
-        for todo, server in up:
-            if any(is_held_against(job, todo.resolved, each.resolved) for each in lost):
-                continue
-            with _survived(job, todo, lives, lost):
-                server.ensure_alive()
-                _measure(job, server, todo)
-            _keep_variant(job, todo.name)
+        for turn in turns_of(job.spec.load):
+            for todo, server in reversed(up) if turn.backwards else up:
+                waits = any(_waits_for(job, todo, each) for each in lost)
+                if waits or not todo or not lives[todo.name]:
+                    continue
+                with _survived(job, todo, lives, lost):
+                    server.ensure_alive()
+                    _measure(job, server, todo, turn)
+                _keep_variant(job, todo.name)
+
+
+def _waits_for(job: Job, todo: _Visit, lost: _Visit) -> bool:
+    return todo is lost or is_held_against(job, todo.resolved, lost.resolved)
 
 
 @contextmanager
@@ -170,10 +179,13 @@ def _keep_what_it_said(job: Job, server: Server, resolved: ResolvedEngine) -> No
     keep_start(job.store, resolved.variant.name, server.start, (said, declared))
 
 
-def _measure(job: Job, server: Server, todo: _Visit) -> None:
-    """All that a running server is there for; takes from ``todo`` what it tried."""
+def _measure(job: Job, server: Server, todo: _Visit, turn: Turn | None = None) -> None:
+    """All that a running server is there for; takes from ``todo`` what it tried.
+
+    With a ``turn`` only its trials; what is asked once comes after the first.
+    """
     try:
-        _load(job, server, todo)
+        _load(job, server, todo, turn)
         if todo.head_of_line:
             todo.head_of_line = False
             measure_head_of_line(job, server, todo.resolved)
@@ -185,15 +197,15 @@ def _measure(job: Job, server: Server, todo: _Visit) -> None:
         job.store.put("facts", todo.name, facts)
 
 
-def _load(job: Job, server: Server, todo: _Visit) -> None:
-    warmed: set[int] = set()
-    while todo.trials:
-        batch_size, trial = todo.trials[0]
+def _load(job: Job, server: Server, todo: _Visit, turn: Turn | None) -> None:
+    for batch_size, trial in list(todo.trials):
+        if turn is not None and trial not in turn.trials:
+            continue
         job.observer.progress(f"{todo.name} trials", todo.of - len(todo.trials), todo.of)
-        warm = batch_size not in warmed
-        warmed.add(batch_size)
-        plan = trial_plan(job, todo.resolved, batch_size, trial, warm=warm, first=len(warmed) == 1)
-        del todo.trials[0]
+        warm, first = batch_size not in todo.warmed, not todo.warmed
+        todo.warmed.add(batch_size)
+        plan = trial_plan(job, todo.resolved, batch_size, trial, warm=warm, first=first)
+        todo.trials.remove((batch_size, trial))
         before = len(server.log_text())
         try:
             record = run_trial(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from whet.core.errors import QuantizationError
@@ -99,7 +99,14 @@ _REASONS: Final = (
     (r"qwen3_next.*|qwen3_5.*", "a gate is fused into its q_proj, which folding would ruin"),
     (r".*_vl.*|gemma3|mistral3|mllama.*|llava.*", "it is more than a text decoder"),
 )
-_IN_LAYER: Final = re.compile(r"^(?P<prefix>(?:.*\.)?layers\.\d+\.)(?P<rest>.+)\.weight$")
+_IN_LAYER: Final = re.compile(
+    r"^(?P<prefix>(?:.*\.)?(?:layers\.\d+|midlayer)\.)(?P<rest>.+)\.weight$"
+)
+_FROM_TARGET: Final = "fc"
+"""The linear of an EAGLE head that takes in its target's hidden states."""
+_HEAD_INPUTS: Final = (
+    "a speculation head (EAGLE) reads its target's hidden states, which no text of its own brings"
+)
 _ROUTERS: Final = frozenset({"gate", "router", "shared_expert_gate", "wg"})
 _FUSED: Final = {
     "q_proj": "qkv",
@@ -116,12 +123,16 @@ _SUPPORTED: Final = "Llama, Mistral, Qwen2, Qwen3 and Gemma"
 def read_architecture(config: Mapping[str, Any], shapes: Shapes) -> Architecture:
     """The map of a checkpoint from its config.json and its tensors' shapes.
 
-    An architecture without a map gets its units from the tensors' names, which is enough to round
-    to nearest. Raises ``QuantizationError`` where not even that is possible.
+    An architecture without a map, and a speculation head, gets its units from the tensors' names,
+    which is enough to round to nearest. Raises ``QuantizationError`` where not even that can be.
     """
     model_type = str(config.get("model_type"))
-    known = _KNOWN.get(model_type)
     layers = _layers(shapes)
+    if f"{_FROM_TARGET}.weight" in shapes:
+        found = _by_names(model_type, layers, _HEAD_INPUTS)
+        # Engines put a name of their own before it.
+        return replace(found, left=(*found.left, f"re:.*{_FROM_TARGET}$"))
+    known = _KNOWN.get(model_type)
     if known is None:
         return _by_names(model_type, layers)
     complete = [
@@ -178,12 +189,14 @@ def _layers(shapes: Shapes) -> dict[str, dict[str, Sequence[int]]]:
     return dict(found)
 
 
-def _by_names(model_type: str, layers: Mapping[str, Mapping[str, object]]) -> Architecture:
-    reason = next(
+def _by_names(
+    model_type: str, layers: Mapping[str, Mapping[str, object]], reason: str | None = None
+) -> Architecture:
+    reason = reason or next(
         (why for pattern, why in _REASONS if re.fullmatch(pattern, model_type)),
         "there is no map of which of its linears share an input and what stands before them",
     )
-    stems = {prefix.rsplit("layers.", 1)[0] for prefix in layers}
+    stems = {re.split(r"layers\.|midlayer", prefix)[0] for prefix in layers}
     if len(stems) != 1:
         what = "no decoder layers" if not stems else f"layers of several parts ({sorted(stems)})"
         raise QuantizationError(
@@ -218,4 +231,5 @@ def _units_by_names(linears: Mapping[str, object]) -> tuple[UnitMap, ...]:
 
 
 def _number(prefix: str) -> int:
-    return int(prefix.rstrip(".").rpartition(".")[2])
+    number = prefix.rstrip(".").rpartition(".")[2]
+    return int(number) if number.isdigit() else 0

@@ -262,8 +262,8 @@ class _Tally:
 
 
 def unit_name(task: LayerTask, unit: UnitMap) -> str:
-    """``layers.3.qkv``."""
-    return task.prefix[task.prefix.rindex("layers.") :] + unit.name
+    """``layers.3.qkv``, or ``midlayer.qkv``."""
+    return task.prefix[max(task.prefix.rfind("layers."), 0) :] + unit.name
 
 
 def stacked(task: LayerTask, unit: UnitMap, device: torch.device) -> Tensor:

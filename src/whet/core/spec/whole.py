@@ -64,11 +64,6 @@ class Spec(Strict):
     @model_validator(mode="after")
     def _groups(self) -> Spec:
         named: set[str] = set()
-        if self.load.together and self.load.order == "interleaved":
-            raise ValueError(
-                "load.together needs one server a variant, and interleaved trials start one for "
-                "each; set load.order: blocks, or leave load.together out"
-            )
         for group in self.load.together:
             if len(group) < _FEWEST_TOGETHER:
                 raise ValueError(
@@ -83,7 +78,20 @@ class Spec(Strict):
                     )
                 named.add(name)
                 self._require_server(name)
+        if self.load.together and self.load.order == "interleaved":
+            self._require_company(named)
         return self
+
+    def _require_company(self, named: set[str]) -> None:
+        repeat = self.baseline + REPEAT_SUFFIX
+        repeated = self.load.repeat_baseline and len(self.variants) > 1
+        for name in (*self.variants, *((repeat,) if repeated else ())):
+            if name not in named:
+                raise ValueError(
+                    "load.order: interleaved takes the trials of a group of load.together in "
+                    f"turn, and {name!r} is in none; name it in a group, set load.order: blocks, "
+                    "or leave load.together out"
+                )
 
     def _require_server(self, name: str) -> None:
         if name in self.variants:
