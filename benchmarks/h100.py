@@ -253,11 +253,11 @@ def make_checkpoints(work: Path) -> None:
         for name in sorted(wanted)
     }
     drafts = {item.speculation.draft for item in spec.variants.values() if item.speculation}
-    if str(head := work / "testbed" / HEAD_8BIT) in drafts:
-        source = str(work / "testbed" / "eagle3")
-        running[HEAD_8BIT] = subprocess.Popen(
-            [sys.executable, "-m", "whet", "quantize", source, str(head), "--scheme", "FP8_DYNAMIC"]
-        )
+    if any(draft and Path(draft).name == HEAD_8BIT for draft in drafts):
+        source, head = (work / "testbed" / name for name in ("eagle3", HEAD_8BIT))
+        if not head.exists():
+            words = ("quantize", str(source), str(head), "--scheme", "FP8_DYNAMIC")
+            running[HEAD_8BIT] = subprocess.Popen([sys.executable, "-m", "whet", *words])
     failed = [name for name, process in running.items() if process.wait() != 0]
     if failed:
         sys.exit(f"the checkpoints of {', '.join(failed)} were not made; the lines above say why")

@@ -46,6 +46,11 @@ quality:
   max_tasks: {tasks}
   max_tokens: 512
   lossless_prompts: 8
+{objective}"""
+_LONG_OBJECTIVE: Final = """\
+objective:   # two cores take about a second for a prompt of 250 tokens
+  ttft_ms: [2000, 5000, 15000]
+  recommend_ttft_ms: 5000
 """
 
 
@@ -61,6 +66,7 @@ def write_spec(path: Path) -> Path:
         warmup=20,
         documents=40,
         tasks=48,
+        objective="",
     )
 
 
@@ -79,6 +85,7 @@ def write_long_spec(path: Path, testbed: Path) -> Path:
         warmup=6,
         documents=12,
         tasks=16,
+        objective=_LONG_OBJECTIVE,
     )
 
 

@@ -49,15 +49,22 @@ def check_served(
 ) -> Checked:
     """Serve a finished checkpoint once, with the engine that is installed.
 
-    Raises ``NotTried`` where no engine is installed or it says that it cannot, and
-    ``EngineStartError`` with the engine's own words where it fails to load or to answer.
+    Raises ``NotTried`` where no engine is installed or it says that it cannot, and for a
+    speculation head, which serves nothing without its target; ``EngineStartError`` with the
+    engine's own words where it fails to load or to answer.
     """
     folder = Path(done.path)
+    facts = read_facts(folder)
+    if "eagle" in facts.architecture.lower():
+        raise NotTried(
+            "a speculation head serves beside its target; name it in a variant (speculation: "
+            f"{{method: eagle3, draft: {folder}}})"
+        )
     serving = Serving(
         name=folder.name,
         path=folder,
         recipe=recipe,
-        max_model_len=min(_CHECK_TOKENS, read_facts(folder).max_position),
+        max_model_len=min(_CHECK_TOKENS, facts.max_position),
     )
     spec = spec or EngineSpec()
     engine, resolved = resolve_serving(serving, spec)
