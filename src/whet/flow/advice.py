@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,12 +16,15 @@ from whet.core.records import ModelFacts, ResolvedEngine, Variant
 from whet.core.spec import Spec
 from whet.demo import write_inputs
 from whet.engines.compatibility import cautions
-from whet.load import Draw, build_workload
+from whet.load import Draw, build_workload, read_pool
 from whet.plan import Traffic, advise, far_beyond, fitting_length, longest_request
 from whet.plan.settings import read_settings
 from whet.quality import QualityPlan, tokens_needed
 
 _DRAWN: Final = 200
+_REMEMBERED: Final = "suffix_decoding_max_cached_requests"
+_OFTEN: Final = 1.5
+"""Times that a run asks a user turn, from which on repetition is worth a word."""
 
 
 def advice_of(
@@ -44,7 +48,8 @@ def advice_of(
     for item, variant in zip(resolved, variants, strict=True):
         own = advise(variant, target=target, device=device, traffic=traffic)
         length = read_settings(variant, target=target, device=device).max_model_len
-        for sentence in (*_window_advice(spec, length), *own, *cautions(item)):
+        repeats = _repeat_advice(spec, root, variant)
+        for sentence in (*_window_advice(spec, length), *own, *repeats, *cautions(item)):
             said[sentence].append(variant.name)
     return tuple(f"{_names(names, variants)}: {sentence}" for sentence, names in said.items())
 
@@ -57,6 +62,26 @@ def _window_advice(spec: Spec, max_model_len: int) -> Iterator[str]:
             f"max_model_len {max_model_len:,} has no room for a window of quality.max_tokens "
             f"{spec.quality.max_tokens:,} and the one token that a server writes behind it: set it "
             f"to {needed:,} or lower quality.max_tokens, or the gate cannot tell the perplexity"
+        )
+
+
+def _repeat_advice(spec: Spec, root: Path, variant: Variant) -> Iterator[str]:
+    """A suffix tree of earlier answers finds the next one in them, where the traffic repeats."""
+    own = variant.speculation
+    if own is None or own.method != "suffix":
+        return
+    if dict(own.options).get(_REMEMBERED) in (0, "0"):
+        return
+    with _inputs(root, needed=spec.workload.pool is None) as folder:
+        turns = len(set(read_pool(spec.workload.pool or folder / "workload.jsonl").user))
+    asked = spec.load.trials * sum(spec.load.requests(size) for size in spec.load.batch_sizes)
+    if asked >= _OFTEN * turns:
+        yield (
+            f"suffix speculation drafts from the answers that its server wrote before, and this "
+            f"run asks each of the pool's {turns:,} user turns {asked / turns:.1f} times: its "
+            "figures hold for traffic that repeats itself as much. Set options "
+            f"{{{_REMEMBERED}: 0}} to measure it without that, or give a pool as large as the "
+            "traffic"
         )
 
 
@@ -80,12 +105,20 @@ def _traffic(
     if least is None or not far_beyond(max(lengths), least):
         return bounds
     files = (spec.workload.pool, spec.quality.heldout, spec.quality.tasks)
+    with _inputs(root, needed=None in files) as folder:
+        return _drawn(spec, bounds, folder=folder, target=target)
+
+
+@contextmanager
+def _inputs(root: Path, *, needed: bool) -> Iterator[Path]:
+    """The built-in texts where the run has them, else, where ``needed``, as it will write them."""
     builtin = root / "inputs"
-    if None not in files or (builtin / "workload.jsonl").exists():
-        return _drawn(spec, bounds, folder=builtin, target=target)
-    with TemporaryDirectory() as folder:  # what the run will write beside itself
+    if not needed or (builtin / "workload.jsonl").exists():
+        yield builtin
+        return
+    with TemporaryDirectory() as folder:
         write_inputs(Path(folder))
-        return _drawn(spec, bounds, folder=Path(folder), target=target)
+        yield Path(folder)
 
 
 def _bounds(spec: Spec) -> Traffic:

@@ -64,8 +64,7 @@ def _calls(
 
 def _workload(job: Job, resolved: ResolvedEngine, batch_size: int, trial: int) -> Workload:
     """The timed requests; the first variant's facts are kept, and every other must equal them."""
-    load = job.spec.load
-    requests = max(load.min_requests, load.requests_per_slot * batch_size)
+    requests = job.spec.load.requests(batch_size)
     workload = build_workload(
         job.inputs.pool,
         job.tokenizer,

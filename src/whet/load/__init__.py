@@ -2,6 +2,7 @@
 
 from whet.load.aborted import TrialInterrupted, TrialLost
 from whet.load.plan import Draw, TrialPlan, Workload
+from whet.load.pool import read_pool
 from whet.load.trial import run_trial
 from whet.load.workload import build_warmup, build_workload
 
@@ -13,5 +14,6 @@ __all__ = [
     "Workload",
     "build_warmup",
     "build_workload",
+    "read_pool",
     "run_trial",
 ]

@@ -59,6 +59,10 @@ class LoadSpec(Strict):
     together: tuple[tuple[str, ...], ...] = ()
     head_of_line: HeadOfLineSpec | None = None
 
+    def requests(self, batch_size: int) -> int:
+        """How many a trial times at ``batch_size``."""
+        return max(self.min_requests, self.requests_per_slot * batch_size)
+
 
 NextStep = Literal["W4A16", "mixed", "W8A16", "W8A8", "FP8_DYNAMIC", "16bit"]
 NEXT_SCHEMES: Final[tuple[str, ...]] = get_args(NextStep)
