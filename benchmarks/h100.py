@@ -29,7 +29,7 @@ from unittest import mock
 import yaml
 
 from benchmarks.h100_profile import PROFILER, Where, profile_sizes
-from benchmarks.h100_table import StaticRow, keep_results, static_csv, static_rows
+from benchmarks.h100_table import HEAD_8BIT, StaticRow, keep_results, static_csv, static_rows
 from whet.core.names import REPEAT_SUFFIX
 from whet.core.spec import Spec, load_spec
 from whet.core.spec.variants import expand_sweeps
@@ -42,8 +42,6 @@ USER_TOKENS: Final = 85
 """The user turns of the built-in pool that are at least so long: with the ticket's number and the
 template a request has about 128 tokens of its own."""
 STATIC_SIZES: Final = (1, 8, 32)
-HEAD_8BIT: Final = "eagle3-fp8"
-"""The EAGLE-3 head of the testbed with its layers in FP8."""
 REPEATED: Final = f"fp16{REPEAT_SUFFIX}"
 _STATIC_BATCHES: Final = 2
 _PROFILED_PROMPTS: Final = 2000

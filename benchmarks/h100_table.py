@@ -23,6 +23,8 @@ BYTES_PER_S: Final = 3.35e12
 FLOP_PER_S: Final = 989e12
 FLOP_PER_S_8BIT: Final = 1979e12
 """NVIDIA's data sheet of the H100 SXM: HBM3, dense 16-bit and dense 8-bit arithmetic."""
+HEAD_8BIT: Final = "eagle3-fp8"
+"""The EAGLE-3 head of the testbed with its layers in FP8."""
 _KEPT: Final = ("whet.yaml", "results.csv", "report.md", "decision.json", "environment.json")
 
 
@@ -141,6 +143,7 @@ class Drafting:
     length: float
     weight_bytes: float = 0.0
     linear: int = 0
+    flop_per_s: float = FLOP_PER_S
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,7 +174,7 @@ def bound(size: int, work: Work, tokens: Tokens, drafting: Drafting | None = Non
     targets = tokens.new + steps * (1 + draft.proposals)
     drafts = tokens.new + steps * draft.proposals
     seconds = 2 * size * work.linear * targets / work.flop_per_s
-    seconds += 2 * size * draft.linear * drafts / FLOP_PER_S  # a draft computes in 16 bits
+    seconds += 2 * size * draft.linear * drafts / draft.flop_per_s
     return size / max(read / BYTES_PER_S, seconds)
 
 
@@ -229,9 +232,15 @@ def _drafting(
     if speculation.method == "eagle3":  # its embedding is looked up, its fc used once a step
         head = read_head(pair_paths()[1], find_sizes("7b"))
         unread = ("embed_tokens.weight", "fc.weight")
-        rest = sum(math.prod(shape) for n, shape in head.plan.shapes() if n not in unread)
+        read = {n: math.prod(shape) for n, shape in head.plan.shapes() if n not in unread}
+        linear, wide = sum(read.values()), read["lm_head.weight"]
+        eight = Path(speculation.draft_path or "").name == HEAD_8BIT  # but for its vocabulary
         return Drafting(
-            proposals=speculation.num_tokens, length=length, weight_bytes=2.0 * rest, linear=rest
+            proposals=speculation.num_tokens,
+            length=length,
+            weight_bytes=linear + wide if eight else 2 * linear,
+            linear=linear,
+            flop_per_s=FLOP_PER_S_8BIT if eight else FLOP_PER_S,
         )
     if speculation.method == "draft_model" and draft is not None and draft.linear_parameters:
         return Drafting(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,3 +84,14 @@ def test_an_engine_that_says_it_cannot_is_not_started(
     quantize_single(asked, notes)
     assert notes.said[1] == "not tried: no kernel for a CPU"
     assert engine.started == []
+
+
+def test_a_speculation_head_is_not_served_alone(asked: SingleRequest, engine: FakeEngine) -> None:
+    config = Path(asked.model) / "config.json"
+    told = {**json.loads(config.read_text()), "architectures": ["LlamaForCausalLMEagle3"]}
+    config.write_text(json.dumps(told))
+    notes = Notes()
+    quantize_single(asked, notes)
+    assert engine.started == []
+    assert "not tried: a speculation head serves beside its target" in notes.said[1]
+    assert f"draft: {asked.out}" in notes.said[1]

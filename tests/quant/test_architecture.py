@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.checkpoint_factory import write_tokenizer
 from whet.checkpoint import read_facts
-from whet.core.errors import QuantizationError
+from whet.core.errors import CheckpointError, QuantizationError
 from whet.core.spec import RecipeSpec
 from whet.quant import quantize
 from whet.quant.architecture import read_architecture
@@ -170,3 +170,16 @@ def test_a_speculation_head_has_no_inputs_to_measure(
     with pytest.raises(QuantizationError, match=r"reads its target's hidden states.*round to near"):
         quantize(eagle_head, tmp_path / "out", RecipeSpec(), calibration=calibration)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_head_without_a_tokenizer_is_told_where_there_is_one(
+    eagle_head: Path, calibration: Path, tmp_path: Path
+) -> None:
+    (eagle_head / "tokenizer.json").unlink()
+    with pytest.raises(CheckpointError, match=r"copy its target's tokenizer\.json"):
+        quantize(
+            eagle_head,
+            tmp_path / "out",
+            RecipeSpec(scheme="FP8_DYNAMIC", method="rtn"),
+            calibration=calibration,
+        )

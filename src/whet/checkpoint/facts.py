@@ -28,6 +28,7 @@ def read_facts(path: Path) -> ModelFacts:
     """
     shape = read_shape(path)
     headers = read_headers(path)
+    _require_tokenizer(path, headers)
     inventory = take_inventory(headers, tied=shape.tied_embeddings)
     _require_layers(path, shape, inventory)
     _require_embeddings(path, shape, headers)
@@ -113,6 +114,14 @@ def _group_weights(claim: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _join(values: set[int]) -> str:
     return " and ".join(str(value) for value in sorted(values))
+
+
+def _require_tokenizer(path: Path, headers: Mapping[str, TensorHeader]) -> None:
+    if "fc.weight" in headers and not (path / "tokenizer.json").exists():
+        raise CheckpointError(
+            f"{path} is a speculation head without a tokenizer; copy its target's tokenizer.json "
+            "and tokenizer_config.json into it"
+        )
 
 
 def _require_layers(path: Path, shape: ModelShape, inventory: Inventory) -> None:
