@@ -34,13 +34,15 @@ class Model:
         self.greedy, self.share, self.margin = greedy, share, margin
         self.accepted, self.drafted = 50.0, 100.0
         self.accepts: float | None = None  # of ten tokens drafted a request
+        self.odd = 0  # sampled requests, the first ones, of a share of their own
         self.rng = np.random.default_rng(0)
 
     def answer(self, body: Body) -> Body:
         if self.accepts is not None:
             self.accepted, self.drafted = self.accepted + self.accepts, self.drafted + 10
         if body["temperature"] > 0:
-            drawn = (self.rng.random((body["n"], 4)) < self.share).astype(int).tolist()
+            share, self.odd = 0.9 if self.odd > 0 else self.share, self.odd - 1
+            drawn = (self.rng.random((body["n"], 4)) < share).astype(int).tolist()
             return {"choices": [{"token_ids": row} for row in drawn]}
         ids = self.greedy(body["prompt"][0])
         words = [f"token_id:{token}" for token in ids]
@@ -173,6 +175,28 @@ def test_a_sampler_of_another_distribution_fails(plain: PlainReference) -> None:
     assert found.verdict == "fail"
     assert found.sampling is not None
     assert found.sampling.p_value < 0.01
+    assert "on samples drawn again; sampled text is of another distribution" in found.reasons[0]
+
+
+def test_a_first_draw_that_a_second_does_not_confirm_was_chance(plain: PlainReference) -> None:
+    model = Model(_usual)
+    model.accepts, model.odd = 6.0, len(PROMPTS)
+    with _served(model) as peer:
+        found = check_lossless(peer, plain, PROMPTS)
+    assert model.odd < -len(PROMPTS) + 1, "a second draw was asked for"
+    assert found.verdict == "pass"
+    assert found.sampling is not None
+    assert found.sampling.p_value > 0.05, "the record is the second draw's"
+    (said,) = [reason for reason in found.reasons if "drawn again" in reason]
+    assert "so the first was chance" in said
+
+
+def test_a_sound_first_draw_asks_for_no_second(plain: PlainReference) -> None:
+    model = Model(_usual)
+    model.accepts = 6.0
+    with _served(model) as peer:
+        check_lossless(peer, plain, PROMPTS)
+    assert -model.odd == len(PROMPTS)
 
 
 def test_drafts_that_are_never_accepted_fail_though_the_output_is_right(
