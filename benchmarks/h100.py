@@ -2,10 +2,12 @@
 
     python -m benchmarks.h100 run WORK          # all steps; goes on where a stopped one left off
     python -m benchmarks.h100 run WORK --steps testbed,pool,checkpoints
+    python -m benchmarks.h100 pack WORK PARTS   # what was measured, in files of at most 15 MB
+    python -m benchmarks.h100 unpack PARTS WORK
     python -m benchmarks.h100 table WORK/runs/NAME --static WORK/static.csv --out results/NAME
 
-WORK holds the spec, the testbed, the prompts, the run and ``static.csv``. On a bare machine put
-back the run's folder without its ``checkpoints`` and give ``run`` again: the testbed and the
+WORK holds the spec, the testbed, the prompts, the runs and ``static.csv``. On a bare machine
+``unpack`` what was packed on the last one and give ``run`` again: the testbed and the
 checkpoints are made anew by the same recipes, and only what is missing is measured.
 """
 
@@ -42,6 +44,9 @@ USER_TOKENS: Final = 85
 """The user turns of the built-in pool that are at least so long: with the ticket's number and the
 template a request has about 128 tokens of its own."""
 STATIC_SIZES: Final = (1, 8, 32)
+PART_BYTES: Final = 15_000_000
+_PART: Final = "part_"
+_WEIGHTS: Final = ("checkpoints", "testbed", "drafts", "traces")
 REPEATED: Final = f"fp16{REPEAT_SUFFIX}"
 _STATIC_BATCHES: Final = 2
 _PROFILED_PROMPTS: Final = 2000
@@ -63,6 +68,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     one = kinds.add_parser("checkpoint")
     one.add_argument("work", type=Path)
     one.add_argument("recipe")
+    packed = kinds.add_parser("pack")
+    packed.add_argument("work", type=Path)
+    packed.add_argument("parts", type=Path)
+    unpacked = kinds.add_parser("unpack")
+    unpacked.add_argument("parts", type=Path)
+    unpacked.add_argument("work", type=Path)
     made = kinds.add_parser("table")
     made.add_argument("run", type=Path)
     made.add_argument("--static", type=Path)
@@ -72,6 +83,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         _run(asked)
     elif asked.what == "checkpoint":
         make_checkpoint(asked.work, asked.recipe)
+    elif asked.what == "pack":
+        pack(asked.work, asked.parts)
+    elif asked.what == "unpack":
+        unpack(asked.parts, asked.work)
     else:
         keep_results(asked.run, asked.static, asked.out)
 
@@ -123,6 +138,41 @@ def chosen(spec: Path, variants: str | None, changes: Sequence[str] = ()) -> str
     groups = [[n for n in group if n in there] for group in data["load"]["together"]]
     load = {**data["load"], "together": [group for group in groups if len(group) > 1]}
     return str(yaml.safe_dump({**data, "load": load, "variants": kept}, sort_keys=False))
+
+
+def pack(work: Path, parts: Path, *, part_bytes: int = PART_BYTES) -> list[Path]:
+    """Everything in ``work`` but weights into ``parts/part_00`` and on, each small enough to carry.
+
+    Every call writes all that there is, so that the newest one alone is needed.
+    """
+    parts.mkdir(parents=True, exist_ok=True)
+    for old in parts.glob(f"{_PART}*"):
+        old.unlink()
+    left_out = [f"--exclude={name}" for name in (*_WEIGHTS, "*.safetensors")]
+    tar = subprocess.Popen(["tar", "-C", work, *left_out, "-cf", "-", "."], stdout=subprocess.PIPE)
+    xz = subprocess.Popen(["xz", "-T0", "-4"], stdin=tar.stdout, stdout=subprocess.PIPE)
+    assert tar.stdout is not None
+    tar.stdout.close()
+    split = ["split", "-d", f"--bytes={part_bytes}", "-", str(parts / _PART)]
+    subprocess.run(split, stdin=xz.stdout, check=True)
+    if tar.wait() or xz.wait():
+        sys.exit(f"{work} could not be packed; the lines above say why")
+    return sorted(parts.glob(f"{_PART}*"))
+
+
+def unpack(parts: Path, work: Path) -> None:
+    """Put back what ``pack`` wrote."""
+    found = sorted(parts.glob(f"{_PART}*"))
+    if not found:
+        sys.exit(f"{parts} has no {_PART}00; give the folder that pack wrote")
+    work.mkdir(parents=True, exist_ok=True)
+    tar = subprocess.Popen(["tar", "-C", work, "-xJf", "-"], stdin=subprocess.PIPE)
+    assert tar.stdin is not None
+    with tar.stdin:
+        for part in found:
+            tar.stdin.write(part.read_bytes())
+    if tar.wait():
+        sys.exit(f"the parts in {parts} are not whole; bring all of them")
 
 
 def _whet(*words: str) -> None:

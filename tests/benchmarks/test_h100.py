@@ -1,10 +1,11 @@
 """The testbed's campaign: what is sent, what a sitting runs, and what its table says."""
 
+import random
 from pathlib import Path
 
 import pytest
 import yaml
-from benchmarks.h100 import SPEC, articles, chosen, filled
+from benchmarks.h100 import SPEC, articles, chosen, filled, pack, unpack
 from benchmarks.h100_table import (
     BYTES_PER_S,
     FLOP_PER_S,
@@ -162,3 +163,25 @@ def test_a_run_of_its_own_has_other_values_and_variants_of_a_sweep() -> None:
     assert (made["name"], made["load"]["batch_sizes"]) == ("half", [1, 32])
     assert made["load"]["together"] == [names.split(",")[1:]]
     assert set(made["variants"]) == set(names.split(","))
+
+
+def test_what_was_measured_goes_to_the_next_machine_and_the_weights_do_not(tmp_path: Path) -> None:
+    run = tmp_path / "work" / "runs" / "a"
+    (run / "trials").mkdir(parents=True)
+    (run / "checkpoints" / "awq").mkdir(parents=True)
+    (run / "checkpoints" / "awq" / "model.safetensors").write_bytes(b"weights")
+    noise = random.Random(0).randbytes(50_000)
+    (run / "trials" / "one.json").write_bytes(noise)
+    (tmp_path / "work" / "static.csv").write_text("a,b\n")
+    parts = tmp_path / "parts"
+    made = pack(tmp_path / "work", parts, part_bytes=20_000)
+    assert [path.name for path in made] == ["part_00", "part_01", "part_02"]
+    unpack(parts, tmp_path / "next")
+    assert (tmp_path / "next" / "runs" / "a" / "trials" / "one.json").read_bytes() == noise
+    assert (tmp_path / "next" / "static.csv").exists()
+    assert not (tmp_path / "next" / "runs" / "a" / "checkpoints").exists()
+    made[1].unlink()
+    with pytest.raises(SystemExit, match="are not whole"):
+        unpack(parts, tmp_path / "other")
+    with pytest.raises(SystemExit, match="has no part_00"):
+        unpack(tmp_path / "work", tmp_path / "other")
