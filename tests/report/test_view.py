@@ -9,8 +9,10 @@ from tests.report.run_factory import make_run
 from tests.report.run_setting import cell
 from tests.report.run_texts import VARIANTS, Texts
 from whet.core.errors import StorageError
+from whet.core.records import CellSummary, Estimate
 from whet.core.store import RunStore
 from whet.report import RunView, load_run
+from whet.report.sections import reading_notes
 
 
 def test_whole_run_is_gathered(whole: RunView) -> None:
@@ -100,3 +102,26 @@ def test_quality_that_failed_says_why(tmp_path: Path) -> None:
         store.note("quality", "fp16", status="failed", reason="the server was lost")
     missing = load_run(RunStore.read(root)).missing
     assert "fp16 has no quality record: the server was lost." in missing
+
+
+def test_a_cell_that_was_held_up_is_told_unless_k_falls_with_the_load(whole: RunView) -> None:
+    def with_gap(each: CellSummary) -> CellSummary:
+        if (each.variant, each.batch_size) != ("awq+spec", 1):
+            return each
+        return replace(each, itl_p50_ms=Estimate(value=900.0, low=890.0, high=910.0, samples=64))
+
+    cells = tuple(with_gap(each) for each in whole.cells)
+    (note,) = (n for n in reading_notes(replace(whole, cells=cells)) if "Held up" in n)
+    assert "awq+spec at 1 (900 ms between tokens," in note
+    assert "measure again" in note
+    assert not [n for n in reading_notes(whole) if "Held up" in n]
+    engine = whole.engines["awq+spec"]
+    assert engine.variant.speculation is not None
+    options = (("num_speculative_tokens_per_batch_size", "[[1,4,6],[5,32,2]]"),)
+    by_load = replace(engine.variant.speculation, options=options)
+    engines = {
+        **whole.engines,
+        "awq+spec": replace(engine, variant=replace(engine.variant, speculation=by_load)),
+    }
+    shown = reading_notes(replace(whole, cells=cells, engines=engines))
+    assert not [n for n in shown if "Held up" in n]

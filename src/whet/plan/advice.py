@@ -126,8 +126,8 @@ def _graphs(variant: Variant, device: Device, traffic: Traffic) -> Iterator[str]
     own = {"compilation_config", "cudagraph_capture_sizes", "max_cudagraph_capture_size"}
     if device.kind != "cuda" or variant.speculation is None or asked.get("enforce_eager"):
         return
-    if "num_speculative_tokens_per_batch_size" in dict(variant.speculation.options):
-        return  # K falls with the load
+    if variant.speculation.by_load:
+        return
     tokens = traffic.largest_batch * (1 + variant.speculation.num_tokens)
     if tokens > LARGEST_GRAPH and not own & asked.keys():
         yield (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from whet.core.records import (
@@ -16,6 +16,7 @@ from whet.core.records import (
     Verdict,
 )
 from whet.core.units import human_duration
+from whet.metrics.disturbed import disturbed_cells
 from whet.report.rows import level, target_words
 from whet.report.text import DASH, Shown, number, percent, plural, shown
 from whet.report.view import RunView
@@ -234,7 +235,26 @@ def reading_notes(view: RunView) -> tuple[str, ...]:
         notes.append(
             f"The baseline against itself differed by {noise}; less than that means nothing."
         )
-    return tuple(notes)
+    return (*notes, *_disturbed(view))
+
+
+def _disturbed(view: RunView) -> Iterator[str]:
+    """The cells that were held up; where K falls with the load, shorter steps are meant."""
+    meant = {
+        name
+        for name, engine in view.engines.items()
+        if engine.variant.speculation is not None and engine.variant.speculation.by_load
+    }
+    cells = [
+        f"{item.variant} at {item.batch_size} ({number(item.gap_ms)} ms between tokens, "
+        f"{number(item.fuller_gap_ms)} at {item.fuller})"
+        for item in disturbed_cells(cell for cell in view.cells if cell.variant not in meant)
+    ]
+    if cells:
+        yield (
+            f"Held up by something else: {'; '.join(cells)}. More requests in flight never shorten "
+            "a step, so measure again before you trust these."
+        )
 
 
 def _noise_words(compared: ComparisonSet, largest: float) -> str:

@@ -19,6 +19,11 @@ class Speculation:
     draft_path: str | None
     options: tuple[tuple[str, Scalar], ...] = ()
 
+    @property
+    def by_load(self) -> bool:
+        """Whether K falls with the requests in flight (vLLM's schedule of K by batch size)."""
+        return "num_speculative_tokens_per_batch_size" in dict(self.options)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variant:

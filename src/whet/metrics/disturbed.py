@@ -1,0 +1,57 @@
+"""Cells that something else held up: their steps took longer than those of a fuller batch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from whet.core.records import CellSummary, Estimate
+
+LONGER: Final = 1.1
+"""Of 190 cells on H100s the gap between tokens rose with the batch in all but four: one whose
+machine was held up, and three of a draft model whose host work comes and goes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Disturbed:
+    """A cell whose median gap between tokens, ``gap_ms``, is above that of a ``fuller`` batch."""
+
+    variant: str
+    batch_size: int
+    gap_ms: float
+    fuller: int
+    fuller_gap_ms: float
+
+
+def disturbed_cells(cells: Iterable[CellSummary]) -> tuple[Disturbed, ...]:
+    """Every cell with a median gap more than a tenth above a larger batch's of its variant.
+
+    More requests in flight never shorten a step, so the smaller batch was held up. Intervals that
+    overlap show nothing.
+    """
+    gaps: dict[str, dict[int, Estimate]] = defaultdict(dict)
+    for cell in cells:
+        if cell.status == "complete" and cell.itl_p50_ms is not None:
+            gaps[cell.variant][cell.batch_size] = cell.itl_p50_ms
+    found = []
+    for variant, of in gaps.items():
+        for size in sorted(of)[:-1]:
+            fuller = min((b for b in of if b > size), key=lambda b: of[b].value)
+            if _above(of[size], of[fuller]):
+                found.append(
+                    Disturbed(
+                        variant=variant,
+                        batch_size=size,
+                        gap_ms=of[size].value,
+                        fuller=fuller,
+                        fuller_gap_ms=of[fuller].value,
+                    )
+                )
+    return tuple(found)
+
+
+def _above(gap: Estimate, fuller: Estimate) -> bool:
+    apart = gap.low is None or fuller.high is None or gap.low > fuller.high
+    return apart and gap.value > LONGER * fuller.value
