@@ -139,7 +139,7 @@ def check_lossless(
     greedy = continue_greedily(
         peer, prompts, plain.plan.tokens, names=names, progress=part_of(progress, 0, 2 * asked)
     )
-    draws = _draws(peer, plain, prompts, names, part_of(progress, asked, 2 * asked))
+    draws = _draws(peer, plain.samples, prompts, names, part_of(progress, asked, 2 * asked))
     sampling, on_sampling = _sampling(draws, plain.samples)
     counted = _rises(before, _counters(peer))
     parity, on_parity = _parity(greedy, plain)
@@ -150,17 +150,19 @@ def check_lossless(
 
 def _draws(
     peer: Peer,
-    plain: PlainReference,
+    plain: Samples | None,
     prompts: Sequence[Ids],
     names: Sequence[str] | None,
     progress: Progress | None,
 ) -> Iterator[Samples]:
     """Draw after draw of what the plain server was sampled for; each is asked when it is taken."""
-    for number in count(1) if plain.samples is not None else ():
+    if plain is None:
+        return
+    for number in count(1):
         yield sample_many(
             peer,
             prompts,
-            _fresh(plain.samples, number),
+            _fresh(plain, number),
             names=names,
             backwards=True,
             progress=progress,
