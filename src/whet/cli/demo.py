@@ -33,7 +33,7 @@ def demo(
         bool,
         typer.Option(
             "--long",
-            help="On the pair at 0.3B parameters, where levers show their effects; over an hour.",
+            help="On the pair at 0.3B parameters, where levers show their effects; an hour or so.",
         ),
     ] = False,
     resume: Annotated[
