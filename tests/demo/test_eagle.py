@@ -138,6 +138,16 @@ def test_the_bundled_draft_in_its_own_precision(tmp_path: Path) -> None:
     assert (logits.argmax(-1) == expected.argmax(-1)).double().mean() > 0.98
 
 
+def test_one_scale_a_token_is_the_same_for_every_token(tmp_path: Path) -> None:
+    """So the constant, and with it query and key of the copying layer, is rounded alike by all."""
+    target = Sizes(hidden=4096, layers=4, heads=32, kv_heads=8, intermediate=14336)
+    found = Eagle3(head(pair_paths()[1], tmp_path / "head", target))
+    normed = found.norm(found.weight("embed_tokens"), "layers.0.input_layernorm")
+    largest = normed.to(torch.bfloat16).abs().max(-1)
+    assert len(set(largest.indices.tolist())) == 1
+    assert len(set(largest.values.tolist())) == 1
+
+
 def test_a_gpu_without_room_for_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from whet.demo import eagle
 

@@ -46,13 +46,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("recipe", "least"),
-    [(None, 3.0), ({"scheme": "W8A8", "method": "rtn"}, 2.5)],  # 4.1 and 3.x seen
-    ids=["16 bits", "8 bits"],
+    "recipe", [None, {"scheme": "W8A8", "method": "rtn"}], ids=["16 bits", "8 bits"]
 )
-def test_what_the_head_proposes_is_accepted(
-    tmp_path: Path, recipe: dict[str, str] | None, least: float
-) -> None:
+def test_what_the_head_proposes_is_accepted(tmp_path: Path, recipe: dict[str, str] | None) -> None:
     from transformers import AutoTokenizer
 
     from whet.demo.testbed import write_testbed
@@ -93,4 +89,4 @@ def test_what_the_head_proposes_is_accepted(
     drafts = found["vllm:spec_decode_num_drafts"]
     length = 1 + found["vllm:spec_decode_num_accepted_tokens"] / drafts
     assert drafts > 8  # of 4 requests with 32 tokens each
-    assert length > least, found  # a head that was not made has 1.0
+    assert length > 3.0, found  # 4.09 and 4.06 seen; a head that was not made has 1.0

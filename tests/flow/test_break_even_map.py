@@ -203,3 +203,13 @@ def test_servers_come_up_so_many_at_a_time(tmp_path: Path) -> None:
     assert three.load.together[1] == ("k4.noise1", "plain.again")
     with pytest.raises(UsageError, match="--together 0: one server or more"):
         map_spec(request_of(tmp_path, together=0), tmp_path, synthetic=False)
+
+
+def test_a_server_that_interleaved_trials_would_leave_alone_is_told(tmp_path: Path) -> None:
+    asked = request_of(tmp_path, together=2)
+    load = asked.spec.load.model_copy(update={"order": "interleaved"})
+    turns = replace(asked, spec=asked.spec.model_copy(update={"load": load}))
+    with pytest.raises(UsageError, match=r"leaves plain\.again alone.*give --together 3"):
+        map_spec(turns, tmp_path, synthetic=False)
+    assert map_spec(replace(turns, together=3), tmp_path, synthetic=False).load.together
+    assert map_spec(replace(turns, together=1), tmp_path, synthetic=False).load.together == ()

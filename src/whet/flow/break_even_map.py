@@ -124,6 +124,12 @@ def _groups(spec: Spec, names: list[str], size: int) -> tuple[tuple[str, ...], .
     if spec.load.repeat_baseline:
         names = [*names, f"{PLAIN}{REPEAT_SUFFIX}"]
     groups = [tuple(names[start : start + size]) for start in range(0, len(names), size)]
+    if size > 1 and len(groups[-1]) == 1 and spec.load.order == "interleaved":
+        raise UsageError(
+            f"--together {size} leaves {groups[-1][0]} alone, and interleaved trials are taken in "
+            f"turn by servers that are up together; give --together {size + 1}, or set load.order: "
+            "blocks"
+        )
     return tuple(group for group in groups if len(group) > 1)
 
 
