@@ -31,6 +31,7 @@ from unittest import mock
 import yaml
 
 from benchmarks.h100_profile import PROFILER, Where, profile_sizes
+from benchmarks.h100_shares import keep_shares, measure_shares
 from benchmarks.h100_table import HEAD_8BIT, StaticRow, keep_results, static_csv, static_rows
 from whet.core.names import REPEAT_SUFFIX
 from whet.core.spec import Spec, load_spec
@@ -63,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     run.add_argument("--variants", help="these alone, for a sitting that has no time for all")
     run.add_argument("--set", nargs="*", default=[], help="KEY.KEY=YAML in place of the spec's")
     run.add_argument("--profile", default="", help="VARIANT=1,32,256 and more after a semicolon")
+    run.add_argument("--shares", default="", help="likewise, for prefix shares of 0 and 50%%")
     run.add_argument("--shape", default="7b")
     run.add_argument("--draft", default="1b")
     one = kinds.add_parser("checkpoint")
@@ -110,7 +112,7 @@ def _run(asked: argparse.Namespace) -> None:
         elif step == "static":
             measure_static(work, STATIC_SIZES)
         elif step == "variants":
-            measure_variants(work, _profiles(asked.profile))
+            measure_variants(work, _sizes(asked.profile), _sizes(asked.shares))
         print(f"step {step}: {time.monotonic() - began:.1f} s", flush=True)
 
 
@@ -180,17 +182,19 @@ def _whet(*words: str) -> None:
     subprocess.run([sys.executable, "-m", "whet", *words], check=True)
 
 
-def measure_variants(work: Path, profiles: Mapping[str, str]) -> None:
-    """``whet run``; the servers of ``profiles`` are profiled at these sizes before they stop."""
+def measure_variants(work: Path, profiles: Mapping[str, str], shares: Mapping[str, str]) -> None:
+    """``whet run``; before they stop, the servers of ``shares`` are sent less that is shared, and
+    those of ``profiles`` are profiled, at the sizes that stand there.
+    """
     from whet.cli.run import execute
     from whet.core.errors import WhetError
     from whet.engines import get_engine
 
     spec, root = _spec(work)
     engine: Any = get_engine(spec.engine.name)
-    if profiles:
+    if profiles or shares:
         write_prompts(work)
-        engine = profiling(engine, profiles, work)
+        engine = watching(engine, work, profiles=profiles, shares=shares)
     with mock.patch("whet.flow.prepare.get_engine", return_value=engine):
         try:
             execute(spec, root, resume=True, skip_infeasible=True, spec_file=work / "whet.yaml")
@@ -198,11 +202,13 @@ def measure_variants(work: Path, profiles: Mapping[str, str]) -> None:
             print(f"the run stopped: {error}", flush=True)
 
 
-def profiling(engine: Any, profiles: Mapping[str, str], work: Path) -> Any:
-    """``engine``, whose servers are profiled before they stop: ``{variant: "1,32,256"}``."""
-    one_at_a_time = Lock()
+def watching(
+    engine: Any, work: Path, *, profiles: Mapping[str, str], shares: Mapping[str, str]
+) -> Any:
+    """``engine``, whose servers are asked more before they stop: ``{variant: "1,32,256"}``."""
+    one_at_a_time, (spec, _) = Lock(), _spec(work)
 
-    class Profiling:
+    class Watching:
         def __getattr__(self, name: str) -> Any:
             return getattr(engine, name)
 
@@ -216,24 +222,26 @@ def profiling(engine: Any, profiles: Mapping[str, str], work: Path) -> Any:
                 resolved = replace(resolved, argv=argv)
             with engine.serve(resolved, **kwargs) as server:
                 yield server
-                if name not in profiles:
-                    return
-                where = Where(
-                    traces=traces,
-                    prompts=work / "prompts.jsonl",
-                    out=work / "profile" / name,
-                    pid=server.start.pid,
-                )
                 with one_at_a_time:
                     try:
-                        profile_sizes(server.base_url, where, profiles[name])
-                    except Exception as error:  # a run does not fail for want of its profile
-                        print(f"no profile of {name}: {error!r}", flush=True)
+                        if name in shares:
+                            rows = measure_shares(server, spec, name, shares[name])
+                            keep_shares(work / "shares.csv", rows)
+                        if name in profiles:
+                            where = Where(
+                                traces=traces,
+                                prompts=work / "prompts.jsonl",
+                                out=work / "profile" / name,
+                                pid=server.start.pid,
+                            )
+                            profile_sizes(server.base_url, where, profiles[name])
+                    except Exception as error:  # a run does not fail for want of these
+                        print(f"nothing more of {name}: {error!r}", flush=True)
 
-    return Profiling()
+    return Watching()
 
 
-def _profiles(text: str) -> dict[str, str]:
+def _sizes(text: str) -> dict[str, str]:
     return dict(part.split("=") for part in text.split(";") if part)
 
 

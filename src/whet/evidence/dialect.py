@@ -94,6 +94,10 @@ KERNELS: Final = {
     ),
 }
 
+FORCED_KERNELS: Final = {"VLLM_TEST_FORCE_FP8_MARLIN": "MarlinFP8ScaledMMLinearKernel"}
+"""Variables that ask for a kernel which is a fallback where nobody asked: it reads 8 bits a weight
+and computes in 16, without quantizing what comes in, which pays where few tokens share a step."""
+
 NOTICES: Final = (
     r"Cannot use .* backend on CPU",
     r"Async scheduling (?:not supported|is disabled|will be disabled|is not compatible).*",
@@ -115,10 +119,10 @@ NOTICES: Final = (
 )
 """Lines that say that something runs otherwise than asked, or slower than it could."""
 
-WEIGHT_FALLBACKS: Final = (
-    "Your GPU does not have native support for",
-    "Failed to find a kernel",
-)
+NO_HARDWARE: Final = "Your GPU does not have native support for"
+"""What vLLM's FP8 Marlin says of any GPU, one that was made to use it too."""
+
+WEIGHT_FALLBACKS: Final = (NO_HARDWARE, "Failed to find a kernel")
 """Notices that contradict a claim about weights."""
 
 UNIT_KV_SCALE: Final = "Using KV cache scaling factor 1.0 for"

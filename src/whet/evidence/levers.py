@@ -7,6 +7,7 @@ does nothing (``int8_per_channel_weight_only``). vLLM 0.26 to 0.33.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from whet.evidence.dialect import ASYNC_OFF, GRAPHS_CHANGED, NO_GRAPHS, UNIT_KV_
 
 Outcome = tuple[str, str, tuple[str, ...]]
 _SPECULATION: Final = "speculative_config"
+_ADDED_TO: Final = "compilation_config.custom_ops"
+"""A list that vLLM adds to: a word for the operations that it does not name, and more of them."""
 _GRAPHS: Final = "compilation_config.cudagraph_mode"
 _GRAPH_MODES: Final = {
     "0": "NONE",
@@ -93,7 +96,7 @@ def judge_settings(start: Start) -> Outcome:
         f"{name}={value}, and {quote}"
         for name, value in asked.items()
         for seen, quote in told[name]
-        if not same(value, seen)
+        if not _agrees(name, value, seen)
     ]
     if wrong:
         return "contradicted", f"asked for {'; '.join(wrong)}", quotes
@@ -268,6 +271,15 @@ JUDGES: Final[Mapping[str, Callable[[Start], Outcome]]] = {
     "parallelism": judge_parallelism,
     "lora": judge_lora,
 }
+
+
+def _agrees(name: str, asked: Scalar, seen: str) -> bool:
+    if name != _ADDED_TO:
+        return same(asked, seen)
+    try:
+        return {str(op) for op in json.loads(str(asked))} <= {str(op) for op in json.loads(seen)}
+    except (ValueError, TypeError):
+        return same(asked, seen)
 
 
 def same(asked: Scalar, seen: str) -> bool:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from whet.core.records import Claim, Declared, EngineFacts, ResolvedEngine, Verdict
 from whet.evidence.claims import UNQUANTIZED, claims, served_scheme
-from whet.evidence.dialect import KERNELS, WEIGHT_FALLBACKS
+from whet.evidence.dialect import (
+    FORCED_KERNELS,
+    KERNELS,
+    NO_HARDWARE,
+    WEIGHT_FALLBACKS,
+    SchemeKernels,
+)
 from whet.evidence.levers import JUDGES, NOTHING, Outcome, Start
 
 
@@ -27,7 +33,7 @@ def judge_start(
             outcome = (
                 _unquantized(facts, drafts=drafts)
                 if scheme in UNQUANTIZED
-                else _quantized(scheme, facts)
+                else _quantized(scheme, facts, _forced(resolved))
             )
             verdicts.append(_verdict(resolved, claim, outcome))
         elif claim.kind in JUDGES:
@@ -90,18 +96,27 @@ def _unquantized(facts: EngineFacts, *, drafts: bool) -> Outcome:
     return "proved", f"no quantized layer: {_layers(facts)}", (_layers(facts),)
 
 
-def _quantized(scheme: str, facts: EngineFacts) -> Outcome:
-    fell_back = tuple(n for n in facts.notices if any(word in n for word in WEIGHT_FALLBACKS))
+def _forced(resolved: ResolvedEngine) -> frozenset[str]:
+    """Kernels that the variant's environment asks for, as vLLM's ``envs.py`` reads it."""
+    said = {name: value.strip().lower() for name, value in resolved.env}
+    return frozenset(k for name, k in FORCED_KERNELS.items() if said.get(name) in ("1", "true"))
+
+
+def _quantized(scheme: str, facts: EngineFacts, forced: frozenset[str]) -> Outcome:
+    words = [word for word in WEIGHT_FALLBACKS if not (forced and word == NO_HARDWARE)]
+    fell_back = tuple(n for n in facts.notices if any(word in n for word in words))
     if fell_back:
         return "contradicted", f"the engine fell back: {fell_back[0]}", fell_back
     if facts.quantized_layers == 0:
         return "contradicted", f"no layer is quantized: {_layers(facts)}", (_layers(facts),)
-    return _kernels(scheme, facts)
+    return _kernels(scheme, facts, forced)
 
 
-def _kernels(scheme: str, facts: EngineFacts) -> Outcome:
+def _kernels(scheme: str, facts: EngineFacts, forced: frozenset[str]) -> Outcome:
     known = KERNELS.get(scheme)
     named = {line.split(" ", 1)[0]: line for line in facts.weight_kernels}
+    if known is not None and (wanted := forced & known.fallback):
+        known = SchemeKernels(native=wanted, fallback=known.fallback - wanted)
     if known is not None and (slow := [named[k] for k in sorted(named.keys() & known.fallback)]):
         return "contradicted", f"a fallback kernel runs: {slow[0]}", tuple(slow)
     if facts.quantized_layers is None:
