@@ -22,15 +22,21 @@ DRAFT = Speculation(method="draft_model", num_tokens=3, draft_path="/draft")
 
 
 def resolved(
-    name: str, *, path: str = "/target", speculation: Speculation | None = None, **args: Any
+    name: str,
+    *,
+    path: str = "/target",
+    scheme: str = "16bit",
+    speculation: Speculation | None = None,
+    env: tuple[tuple[str, str], ...] = (),
+    **args: Any,
 ) -> ResolvedEngine:
     variant = Variant(
-        name=name, weights="16bit", scheme="16bit", model_path=path, speculation=speculation,
+        name=name, weights="16bit", scheme=scheme, model_path=path, speculation=speculation,
         prefix_cache=False, engine_args=tuple(args.items()),
     )  # fmt: skip
     return ResolvedEngine(
         variant=variant, engine="vllm", engine_version="0", device="cpu", served_model_name="m",
-        argv=(), env=(), serve_line="", ready_timeout_s=1.0,
+        argv=(), env=env, serve_line="", ready_timeout_s=1.0,
     )  # fmt: skip
 
 
@@ -84,3 +90,28 @@ def test_what_changes_the_numbers_makes_other_weights() -> None:
     assert weights_key(resolved("b", max_num_seqs=8)) == one
     assert weights_key(resolved("c", kv_cache_dtype="fp8")) != one
     assert weights_key(resolved("d", path="/other")) != one
+
+
+MARLIN = (("VLLM_TEST_FORCE_FP8_MARLIN", "1"),)
+OPS = {"compilation_config": '{"custom_ops":["+quant_fp8"]}'}
+GRAPHS = {"compilation_config": '{"cudagraph_mode":"FULL"}'}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "other", "otherwise"),
+    [
+        ("FP8", {"env": MARLIN}, True),
+        ("FP8", OPS, True),
+        ("W8A8-INT8", {"enforce_eager": True}, True),
+        ("FP8", GRAPHS, False),
+        ("FP8", {"max_num_seqs": 8}, False),
+        ("W4A16", {"env": MARLIN}, False),  # nothing but weights is rounded
+    ],
+)
+def test_other_kernels_round_activations_otherwise(
+    store: RunStore, scheme: str, other: dict[str, Any], otherwise: bool
+) -> None:
+    every = (resolved("one", scheme=scheme), resolved("two", scheme=scheme, **other))
+    store.put(KIND, "one", record("one", "one"))
+    assert checks_of(store, every, "two").rounds_otherwise is otherwise
+    assert not checks_of(store, every, "one").rounds_otherwise

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from whet.core.errors import EngineLostError, MeasurementError
+from whet.core.levers import plain_args, structure
 from whet.core.protocols import Server
-from whet.core.records import QualityRecord, ResolvedEngine
+from whet.core.records import QualityRecord, ResolvedEngine, Variant
+from whet.evidence.claims import served_scheme
 from whet.flow.job import Job
 from whet.quality import ChecksPlan, GoldenSource, PlainReference, QualityPlan, measure_quality
 
@@ -16,6 +18,13 @@ _NUMERIC_ARGS: Final = frozenset(
     {"dtype", "kv_cache_dtype", "quantization", "calculate_kv_scales", "hf_overrides"}
 )
 """Engine arguments that change what is computed, and not only in which order."""
+_KERNEL_ARGS: Final = frozenset(
+    {"attention_backend", "enforce_eager", "linear_backend", "optimization_level"}
+)
+"""Engine arguments that choose kernels; so do ``compilation_config`` and the environment."""
+_ROUNDS: Final = frozenset({"W8A8-INT8", "FP8"})
+"""Schemes whose activations are rounded to 8 bits on the way. A mix is held to the strict limit:
+its distance from 16 bits is that of its 4-bit layers."""
 
 
 def measure_variant_quality(job: Job, server: Server, resolved: ResolvedEngine) -> None:
@@ -62,11 +71,14 @@ def _checks(job: Job, resolved: ResolvedEngine) -> ChecksPlan:
         if each.variant.name != variant.name
         and (record := store.get(KIND, each.variant.name, QualityRecord)) is not None
     ]
+    twin = next((record for record in others if record.twin == record.variant), None)
+    first = next((each for each in same if twin and each.variant.name == twin.variant), resolved)
     return ChecksPlan(
         arrays=store.path("top_logprobs"),
         golden=store.path("golden"),
         source=GoldenSource(variant=variant.name, engine_version=resolved.engine_version),
-        twin=next((record for record in others if record.twin == record.variant), None),
+        twin=twin,
+        rounds_otherwise=_rounds(variant) and _kernels(first) != _kernels(resolved),
         plain=store.get(PLAIN, plain.variant.name, PlainReference)
         if speculates and plain is not None
         else None,
@@ -90,3 +102,18 @@ def weights_key(resolved: ResolvedEngine) -> tuple[object, ...]:
     variant = resolved.variant
     numeric = sorted((k, v) for k, v in variant.engine_args if k in _NUMERIC_ARGS)
     return (variant.model_path, variant.scheme, variant.loras, tuple(numeric), resolved.url)
+
+
+def _rounds(variant: Variant) -> bool:
+    """Whether activations are rounded to 8 bits while it runs."""
+    return served_scheme(variant) in _ROUNDS
+
+
+def _kernels(resolved: ResolvedEngine) -> tuple[object, ...]:
+    """What decides which kernels run; CUDA graphs replay the same ones."""
+    asked = plain_args(resolved.variant)
+    compiled = structure(asked.pop("compilation_config", ""))
+    parts = compiled.items() if isinstance(compiled, dict) else ()
+    chosen = [(k, v) for k, v in asked.items() if k in _KERNEL_ARGS]
+    chosen += [(k, str(v)) for k, v in parts if not k.startswith("cudagraph")]
+    return (tuple(sorted(chosen)), tuple(sorted(resolved.env)))

@@ -151,22 +151,33 @@ def _check_distances(
     found.twin = checks.twin.variant
     found.twin_distances = _from(checks, checks.twin, here, found)
     if found.twin_distances is not None:
-        problem = same_weights_problem(found.twin_distances, checks.twin)
+        problem = same_weights_problem(
+            found.twin_distances, checks.twin, rounds_otherwise=checks.rounds_otherwise
+        )
         found.broken += [] if problem is None else [problem]
 
 
-def same_weights_problem(found: ServedDistances, twin: QualityRecord) -> str | None:
+def same_weights_problem(
+    found: ServedDistances, twin: QualityRecord, *, rounds_otherwise: bool = False
+) -> str | None:
     """Why predictions on the same weights are further apart than rounding moves them, or None.
 
     Speculation, caching and batching change the order of additions and nothing else. What that is
     worth is seen where the first of the variants is asked twice; a KL whose interval lies wholly
     above four times that, and above 0.00002 nats, is a fault: other weights, or a broken kernel.
+
+    Where activations are rounded to 8 bits (``rounds_otherwise``: by other kernels than the
+    twin's), a last bit of what comes in moves some by a whole step. Two independent roundings are
+    twice as far from one another as one is from none, and no rounding of activations is worth more
+    than the twin's distance from the 16-bit model: the limit is twice that distance.
     """
     repeat = twin.twin_distances
     if repeat is None or found.kl.low is None:
         return None
     noise = repeat.kl.value if repeat.kl.high is None else repeat.kl.high
     limit = max(_TIMES_REPEAT * noise, ROUNDING_NATS)
+    if rounds_otherwise and twin.distances is not None:
+        limit = max(limit, 2 * twin.distances.kl.value)
     if found.kl.low <= limit:
         return None
     return (
