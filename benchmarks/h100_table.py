@@ -281,8 +281,15 @@ def table(
     return "\n".join(lines)
 
 
+_NAMED: Final = ("fp8+cache+tuned", "fp8+cache", "awq+cache", "awq", "awq+spec+cache.k2")
+"""Single levers, which the plot names beside the variants that lead somewhere."""
+
+
 def write_plot(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
-    """Output tokens/s over the plain 16-bit server's, a line a variant, over requests in flight."""
+    """Output tokens/s over the plain 16-bit server's, a line a variant, over requests in flight.
+
+    Named are those that are the best at some size, and the single levers; the rest is grey.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -292,14 +299,18 @@ def write_plot(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
             found.setdefault(row["config"], {})[int(row["batch_size"])] = rate
     base = found.pop("fp16")
     sizes = sorted(base)
+    best = {max(found, key=lambda name: found[name].get(size, 0.0)) for size in sizes}
     last = sorted(found.items(), key=lambda item: -item[1].get(sizes[-1], 0.0))
     with mpl.rc_context({"svg.hashsalt": "whet", "font.size": 9}):
         figure = Figure(figsize=(8, 4.6), layout="constrained")
         axes = figure.add_subplot()
-        for number, (name, cells) in enumerate(last):
-            style = ("-", "--", ":")[number // 5 % 3]
+        for name, cells in last:
             points = [(size, cells[size] / base[size]) for size in sizes if size in cells]
-            axes.plot(*zip(*points, strict=True), style, marker="o", markersize=3, label=name)
+            look: dict[str, Any] = {"color": "0.85", "linewidth": 0.8, "zorder": 1}
+            if name in best or name in _NAMED:
+                style = "-" if name in best else "--"
+                look = {"label": name, "marker": "o", "markersize": 3, "linestyle": style}
+            axes.plot(*zip(*points, strict=True), **look)
         axes.axhline(1.0, color="black", linewidth=0.8)
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [str(size) for size in sizes])
