@@ -278,3 +278,18 @@ def test_speculation_that_was_checked_is_a_reason() -> None:
         "15 of 16 greedy continuations are the plain server's, whose own repeat gives 14" in reason
         for reason in found.reasons
     )
+
+
+@pytest.mark.parametrize(
+    ("held_up", "told"),
+    [
+        (("awq", 8), "its cell was held up by something else"),
+        (("fp16", 8), "before you trust the saving"),
+        (("awq", 1), None),
+    ],
+)
+def test_a_cell_that_was_held_up_is_a_caution(held_up: tuple[str, int], told: str | None) -> None:
+    found = recommended(decided(tier([FP16, AWQ], disturbed={held_up})))
+    heard = [caution for caution in found.cautions if "held up" in caution]
+    assert len(heard) == (told is not None)
+    assert told is None or told in heard[0]

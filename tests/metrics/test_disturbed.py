@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.report.run_setting import cell
 from tests.report.run_texts import Texts
-from whet.core.records import CellSummary, Estimate
+from whet.core.records import CellSummary, Estimate, Speculation, Variant
 from whet.metrics.disturbed import Disturbed, disturbed_cells
 
 
@@ -37,3 +37,14 @@ def test_a_tenth_and_overlapping_intervals_show_nothing() -> None:
 def test_cells_without_figures_are_left_out() -> None:
     failed = replace(gap(4, 1.0), status="failed", itl_p50_ms=None)
     assert disturbed_cells([gap(1, 8.4), failed]) == ()
+
+
+def test_steps_that_are_meant_to_shorten_are_no_sign() -> None:
+    by_load = (("num_speculative_tokens_per_batch_size", "[[1,2,6],[3,8,2]]"),)
+    variant = Variant(
+        name="awq", weights="awq", scheme="W4A16", model_path="/m", prefix_cache=False,
+        speculation=Speculation(method="eagle3", num_tokens=6, draft_path="/h", options=by_load),
+    )  # fmt: skip
+    cells = [gap(1, 8.4), gap(4, 6.16)]
+    assert disturbed_cells(cells, [variant]) == ()
+    assert disturbed_cells(cells, [replace(variant, name="other")]) != ()

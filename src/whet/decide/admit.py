@@ -22,7 +22,8 @@ _TOLERANCE_STEP = 1e-9
 class Contender:
     """A cell that counts, with the two figures that every comparison needs, and its quality.
 
-    ``timed`` is what its variant's timed answers look like, None where nobody looked.
+    ``timed`` is what its variant's timed answers look like, None where nobody looked;
+    ``disturbed`` where something else held the cell up.
     """
 
     tier: str
@@ -31,6 +32,7 @@ class Contender:
     ttft: Estimate
     quality: QualityRecord | None
     timed: DegenerateTraffic | None = None
+    disturbed: bool = False
 
 
 def admit(inputs: TierInputs) -> tuple[list[Contender], list[Excluded]]:
@@ -54,6 +56,7 @@ def admit(inputs: TierInputs) -> tuple[list[Contender], list[Excluded]]:
                     ttft=cell.ttft_p95_ms,
                     quality=inputs.quality.get(cell.variant),
                     timed=timed,
+                    disturbed=(cell.variant, cell.batch_size) in inputs.disturbed,
                 )
             )
     for variant in dict.fromkeys(contender.cell.variant for contender in contenders):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from whet.core.records import CellSummary, Comparison, DegenerateTraffic, QualityRecord, Verdict
@@ -17,7 +17,8 @@ class TierInputs:
     the intervals of its two summaries decide. ``noise_floor`` is the largest share by which the
     baseline differed from its own repetition, None where it was not repeated; a batch size that
     has comparisons is judged by the floor that they name. ``degenerate`` maps a variant's name to
-    what its timed answers look like.
+    what its timed answers look like. ``disturbed`` are the cells, by variant and batch size, that
+    something else held up while they were measured.
     """
 
     tier: str
@@ -27,6 +28,7 @@ class TierInputs:
     comparisons: Sequence[Comparison] = ()
     noise_floor: float | None = None
     degenerate: Mapping[str, DegenerateTraffic] = field(default_factory=dict)
+    disturbed: Collection[tuple[str, int]] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -152,6 +152,13 @@ def _cautions(
         _unsaved(saved), cell.batch_size, reference.cell.batch_size
     ):
         cautions.append("the saving lies within the noise of this run")
+    if chosen.disturbed:
+        cautions.append("its cell was held up by something else; measured again it may cost less")
+    if reference is not None and reference is not chosen and reference.disturbed:
+        cautions.append(
+            "the baseline's cell was held up by something else; measure it again before you trust "
+            "the saving"
+        )
     if not chosen.ttft.certified:
         cautions.append(uncertified(chosen))
     if "resident" in cell.memory_kind:

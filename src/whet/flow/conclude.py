@@ -30,6 +30,7 @@ from whet.flow.degenerate import examine_all
 from whet.flow.findings import Findings, Kept, find, keep_cells, read_kept
 from whet.flow.job import Job
 from whet.flow.next_scheme import propose_schemes
+from whet.metrics.disturbed import disturbed_cells
 
 
 def conclude(job: Job) -> Decision:
@@ -116,6 +117,8 @@ def _factorial(kept: Kept, findings: Findings) -> FactorialView:
 
 
 def _tier_inputs(kept: Kept, findings: Findings) -> TierInputs:
+    variants = [item.variant for item in kept.resolved.values()]
+    disturbed = disturbed_cells(findings.cells, variants)
     return TierInputs(
         tier=kept.tier,
         cells=findings.cells,
@@ -124,6 +127,7 @@ def _tier_inputs(kept: Kept, findings: Findings) -> TierInputs:
         comparisons=findings.comparisons,
         noise_floor=findings.noise,
         degenerate={item.variant: item for item in kept.store.all(DEGENERATE, DegenerateTraffic)},
+        disturbed={(item.variant, item.batch_size) for item in disturbed},
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from whet.core.records import CellSummary, Estimate
+from whet.core.records import CellSummary, Estimate, Variant
 
 LONGER: Final = 1.1
 """Of 190 cells on H100s the gap between tokens rose with the batch in all but four: one whose
@@ -25,15 +25,19 @@ class Disturbed:
     fuller_gap_ms: float
 
 
-def disturbed_cells(cells: Iterable[CellSummary]) -> tuple[Disturbed, ...]:
+def disturbed_cells(
+    cells: Iterable[CellSummary], variants: Iterable[Variant] = ()
+) -> tuple[Disturbed, ...]:
     """Every cell with a median gap more than a tenth above a larger batch's of its variant.
 
     More requests in flight never shorten a step, so the smaller batch was held up. Intervals that
-    overlap show nothing.
+    overlap show nothing, and where K falls with the load (``variants``), shorter steps are meant.
     """
+    by_load = {v.name for v in variants if v.speculation is not None and v.speculation.by_load}
     gaps: dict[str, dict[int, Estimate]] = defaultdict(dict)
     for cell in cells:
-        if cell.status == "complete" and cell.itl_p50_ms is not None:
+        counts = cell.status == "complete" and cell.variant not in by_load
+        if counts and cell.itl_p50_ms is not None:
             gaps[cell.variant][cell.batch_size] = cell.itl_p50_ms
     found = []
     for variant, of in gaps.items():

@@ -239,16 +239,12 @@ def reading_notes(view: RunView) -> tuple[str, ...]:
 
 
 def _disturbed(view: RunView) -> Iterator[str]:
-    """The cells that were held up; where K falls with the load, shorter steps are meant."""
-    meant = {
-        name
-        for name, engine in view.engines.items()
-        if engine.variant.speculation is not None and engine.variant.speculation.by_load
-    }
+    """The cells that were held up."""
+    variants = [engine.variant for engine in view.engines.values()]
     cells = [
         f"{item.variant} at {item.batch_size} ({number(item.gap_ms)} ms between tokens, "
         f"{number(item.fuller_gap_ms)} at {item.fuller})"
-        for item in disturbed_cells(cell for cell in view.cells if cell.variant not in meant)
+        for item in disturbed_cells(view.cells, variants)
     ]
     if cells:
         yield (
