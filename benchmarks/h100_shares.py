@@ -69,8 +69,8 @@ def _measure(
         memory=server.memory_bytes,
         alive=server.ensure_alive,
     )
-    price = spec.hardware.price_usd_per_hour or 0.0
-    cell = summarise([record], cell=CellContext(price_usd_per_hour=price, memory_kind="device"))
+    priced = CellContext(price_usd_per_hour=spec.hardware.price_usd_per_hour, memory_kind="device")
+    cell = summarise([record], cell=priced)
     rate = cell.tps_mean
     return ShareRow(
         config=config,

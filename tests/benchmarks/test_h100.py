@@ -1,11 +1,13 @@
 """The testbed's campaign: what is sent, what a sitting runs, and what its table says."""
 
+import csv
 import random
 from pathlib import Path
 
 import pytest
 import yaml
 from benchmarks.h100 import SPEC, articles, chosen, filled, pack, unpack
+from benchmarks.h100_shares import ShareRow, keep_shares
 from benchmarks.h100_table import (
     BYTES_PER_S,
     FLOP_PER_S,
@@ -18,6 +20,7 @@ from benchmarks.h100_table import (
     static_rows,
     table,
     without_paths,
+    write_plot,
 )
 
 from whet.core.spec import parse_spec
@@ -185,3 +188,28 @@ def test_what_was_measured_goes_to_the_next_machine_and_the_weights_do_not(tmp_p
         unpack(parts, tmp_path / "other")
     with pytest.raises(SystemExit, match="has no part_00"):
         unpack(tmp_path / "work", tmp_path / "other")
+
+
+def test_shares_of_a_variant_replace_those_of_an_earlier_sitting(tmp_path: Path) -> None:
+    def row(config: str, rate: float | None) -> ShareRow:
+        return ShareRow(
+            config=config, batch_size=8, shared_prefix_share=0.5, requests=24,
+            input_tokens_mean=1136.0, output_tokens_per_s=rate, low=None, high=None,
+            prefix_hit_rate=0.44, acceptance_length=None, problem="",
+        )  # fmt: skip
+
+    path = tmp_path / "shares.csv"
+    keep_shares(path, [row("a", 1.0)])
+    keep_shares(path, [row("b", 2.0)])
+    keep_shares(path, [row("a", None)])
+    found = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    assert [(r["config"], r["output_tokens_per_s"]) for r in found] == [("b", "2.0"), ("a", "")]
+
+
+def test_the_plot_names_what_leads_and_the_single_levers(tmp_path: Path) -> None:
+    rows = [_row("fp16", 1, "10"), _row("awq", 1, "15"), _row("best", 1, "40"), _row("x", 1, "30")]
+    write_plot(tmp_path / "plot.svg", rows)
+    text = (tmp_path / "plot.svg").read_text(encoding="utf-8")
+    assert "<!-- best -->" in text
+    assert "<!-- awq -->" in text
+    assert "<!-- x -->" not in text

@@ -95,8 +95,8 @@ KERNELS: Final = {
 }
 
 FORCED_KERNELS: Final = {"VLLM_TEST_FORCE_FP8_MARLIN": "MarlinFP8ScaledMMLinearKernel"}
-"""Variables that ask for a kernel which is a fallback where nobody asked: it reads 8 bits a weight
-and computes in 16, without quantizing what comes in, which pays where few tokens share a step."""
+"""Variables that ask for a kernel which is a fallback where nobody asked: FP8 Marlin reads 8 bits a
+weight and computes in 16, without quantizing what comes in."""
 
 NOTICES: Final = (
     r"Cannot use .* backend on CPU",
