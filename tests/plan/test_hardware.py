@@ -6,8 +6,10 @@ import re
 
 import pytest
 
+from whet.core.errors import UsageError
+from whet.core.units import GIB
 from whet.plan import find_tier
-from whet.plan.hardware import TIERS
+from whet.plan.hardware import CUDA, TIERS, planned_device
 
 
 @pytest.mark.parametrize(
@@ -56,3 +58,23 @@ def test_every_price_has_a_source_and_a_month() -> None:
         assert 0 < tier.price_low <= tier.price_typical <= tier.price_high
         assert tier.price_source
         assert re.fullmatch(r"20\d\d-\d\d", tier.price_date)
+
+
+def test_every_gpu_that_can_be_planned_is_a_tier_and_within_its_data_sheet() -> None:
+    sizes = {tier.name: tier.memory_gb for tier in TIERS}
+    for name in CUDA:
+        device, _ = planned_device(name)
+        assert (device.kind, device.name, device.count) == ("cuda", name, 1)
+        assert 0.93 * sizes[name] * GIB < device.memory_bytes <= 1.03 * sizes[name] * GIB
+
+
+def test_several_gpus_and_any_spelling() -> None:
+    device, capability = planned_device(" 4x  h100  sxm")
+    assert (device.name, device.count, capability) == ("H100 SXM", 4, (9, 0))
+    assert device.memory_bytes == 85_520_809_984  # as NVML reports it there
+
+
+@pytest.mark.parametrize("text", ["", "0x L4", "MI300X", "L4 L4"])
+def test_what_is_no_gpu_that_can_be_planned(text: str) -> None:
+    with pytest.raises(UsageError, match="no GPU is known as"):
+        planned_device(text)

@@ -137,9 +137,9 @@ def known_of(lever: str, *, engine: str, version: str, machine: Machine) -> Row 
     return most_specific(row for row in rows if _matches(row, lever, ()))
 
 
-def cautions(resolved: ResolvedEngine) -> tuple[str, ...]:
-    """What works here and is slow or doubtful, a sentence a lever."""
-    rows = lookup(resolved, find_machine(resolved.device))
+def cautions(resolved: ResolvedEngine, machine: Machine | None = None) -> tuple[str, ...]:
+    """What works and is slow or doubtful, a sentence a lever. ``machine`` is this by default."""
+    rows = lookup(resolved, machine or find_machine(resolved.device))
     return tuple(f"{row.lever}: {row.told}" for row in rows if row.outcome in WARNINGS)
 
 

@@ -19,7 +19,7 @@ import psutil
 from whet.core.errors import EngineStartError
 from whet.core.levers import structure
 from whet.core.protocols import Server
-from whet.core.provenance import find_device
+from whet.core.provenance import Device, find_device
 from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.redact import public_env
 from whet.core.spec import EngineSpec
@@ -27,6 +27,7 @@ from whet.core.units import GIB
 from whet.engines import vllm_int4_cpu
 from whet.engines.compatibility import shipped_rows
 from whet.engines.launch import serve_process
+from whet.engines.planned import Planned
 from whet.engines.vllm_flags import flag_words
 from whet.engines.vllm_limits import Installed, front_ends, limitation
 
@@ -95,9 +96,14 @@ class VllmEngine:
 
     name = "vllm"
 
-    def __init__(self, find: Callable[[str], Installed | None] = find_installed) -> None:
-        """``find`` tells what a Python has installed."""
+    def __init__(
+        self,
+        find: Callable[[str], Installed | None] = find_installed,
+        planned: Planned | None = None,
+    ) -> None:
+        """``find`` tells what a Python has installed; ``planned`` is a machine that is not here."""
         self._find = find
+        self._planned = planned
 
     def version(self, spec: EngineSpec) -> str:
         """The installed version; ``EngineStartError`` with the mend where there is none."""
@@ -107,7 +113,7 @@ class VllmEngine:
         """Every flag and variable; ``UsageError`` for a flag that this vLLM does not have."""
         python = _python(spec)
         installed = self._installed(python)
-        device = "cpu" if installed.cpu_build else find_device().kind
+        device = "cpu" if installed.cpu_build else self._device().kind
         name = model_name(variant.model_path)
         words = _server_words(variant, python)
         listen = ["--served-model-name", name, "--host", "127.0.0.1", "--port"]
@@ -128,7 +134,9 @@ class VllmEngine:
     def unsupported(self, resolved: ResolvedEngine) -> str | None:
         """Why the installed version cannot run it on this device, or None."""
         installed = self._installed(resolved.argv[0])
-        return limitation(resolved, installed, gpu=find_device().kind == "cuda")
+        machine = None if self._planned is None else self._planned.machine
+        gpu = self._device().kind == "cuda"
+        return limitation(resolved, installed, gpu=gpu, machine=machine)
 
     def serve(
         self, resolved: ResolvedEngine, *, log: Path, stop: Event | None = None
@@ -136,8 +144,11 @@ class VllmEngine:
         """Start it, wait for the canary, reap the whole tree whatever happens."""
         return serve_process(resolved, log=log, stop=stop)
 
+    def _device(self) -> Device:
+        return find_device() if self._planned is None else self._planned.device
+
     def _installed(self, python: str) -> Installed:
-        found = self._find(python)
+        found = self._find(python) if self._planned is None else self._planned.installed
         if found is None:
             raise EngineStartError(
                 f"vLLM is not installed for {python}; install it: pip install 'whet[gpu]' (a CPU "

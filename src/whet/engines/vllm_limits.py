@@ -12,7 +12,7 @@ from typing import Final
 from whet.core.levers import plain_args
 from whet.core.records.engine import ResolvedEngine, Variant
 from whet.engines.compatibility import STOPS, Row, lookup, own_path, version_of
-from whet.engines.compatibility_machine import find_machine
+from whet.engines.compatibility_machine import Machine, find_machine
 
 OLDEST: Final = (0, 26, 0)
 
@@ -29,13 +29,15 @@ class Installed:
     packages: tuple[str, ...] = ()
 
 
-def limitation(resolved: ResolvedEngine, installed: Installed, *, gpu: bool) -> str | None:
-    """Why this cannot run, with the mend, or None."""
+def limitation(
+    resolved: ResolvedEngine, installed: Installed, *, gpu: bool, machine: Machine | None = None
+) -> str | None:
+    """Why this cannot run, with the mend, or None. ``machine`` is this one by default."""
     return (
         trouble_of_build(installed, gpu=gpu)
         or _draft(resolved.variant)
         or _front_ends(resolved.variant, installed)
-        or _not_available(resolved, installed)
+        or _not_available(resolved, installed, machine or find_machine(resolved.device))
     )
 
 
@@ -82,12 +84,12 @@ def _draft(variant: Variant) -> str | None:
     return "speculation with a draft model needs a draft; set model.draft"
 
 
-def _not_available(resolved: ResolvedEngine, installed: Installed) -> str | None:
+def _not_available(resolved: ResolvedEngine, installed: Installed, machine: Machine) -> str | None:
     """The sentence of the first row that stops it.
 
     The version is the one installed now, not the one that a stored record was resolved for.
     """
-    rows = lookup(resolved, find_machine(resolved.device), version=installed.version)
+    rows = lookup(resolved, machine, version=installed.version)
     row = next((row for row in rows if stopped(row, installed)), None)
     if row is None:
         return None

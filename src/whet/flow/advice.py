@@ -16,6 +16,7 @@ from whet.core.records import ModelFacts, ResolvedEngine, Variant
 from whet.core.spec import Spec
 from whet.demo import write_inputs
 from whet.engines.compatibility import cautions
+from whet.engines.compatibility_machine import Machine
 from whet.load import Draw, build_workload, read_pool
 from whet.plan import Traffic, advise, far_beyond, fitting_length, longest_request
 from whet.plan.settings import read_settings
@@ -34,6 +35,7 @@ def advice_of(
     resolved: Sequence[ResolvedEngine],
     target: ModelFacts,
     device: Device,
+    machine: Machine | None = None,
 ) -> tuple[str, ...]:
     """A sentence for each thing, headed by the variants that it concerns.
 
@@ -49,7 +51,7 @@ def advice_of(
         own = advise(variant, target=target, device=device, traffic=traffic)
         length = read_settings(variant, target=target, device=device).max_model_len
         repeats = _repeat_advice(spec, root, variant)
-        for sentence in (*_window_advice(spec, length), *own, *repeats, *cautions(item)):
+        for sentence in (*_window_advice(spec, length), *own, *repeats, *cautions(item, machine)):
             said[sentence].append(variant.name)
     return tuple(f"{_names(names, variants)}: {sentence}" for sentence, names in said.items())
 

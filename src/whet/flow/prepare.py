@@ -23,6 +23,8 @@ from whet.core.spec import PRESETS, SIXTEEN_BIT, Spec, SpeculationSpec, VariantS
 from whet.core.store import RunStore, write_json
 from whet.demo import write_inputs
 from whet.engines import get_engine
+from whet.engines.planned import Planned
+from whet.engines.vllm import VllmEngine
 from whet.flow.advice import advice_of
 from whet.flow.job import Inputs, Job
 from whet.plan import Problem, preflight
@@ -48,10 +50,11 @@ class Survey:
     advice: tuple[str, ...]
 
 
-def survey(spec: Spec, root: Path) -> Survey:
+def survey(spec: Spec, root: Path, planned: Planned | None = None) -> Survey:
     """Read the checkpoints, resolve every variant and look for what cannot run here.
 
-    ``root`` is the run directory, where quantized checkpoints lie or will lie.
+    ``root`` is the run directory, where quantized checkpoints lie or will lie. With ``planned`` it
+    is that machine which counts, and nothing is asked of this one but the files.
     """
     for key, path in _own_files(spec).items():
         if path is not None and not path.is_file():
@@ -59,11 +62,13 @@ def survey(spec: Spec, root: Path) -> Survey:
     revision = spec.model.revision
     target = read_facts(locate(spec.model.target, revision=revision))
     draft = read_facts(locate(spec.model.draft, revision=revision)) if spec.model.draft else None
-    engine, device = get_engine(spec.engine.name), find_device()
+    engine, device = _engine(spec, planned)
     resolved = resolve_variants(spec, root, target=target, draft=draft, engine=engine)
     # With the environment as resolved: the engine's own default for the KV pool counts too.
     as_set = [replace(item.variant, env=item.env) for item in resolved]
     found = preflight(as_set, target=target, draft=draft, device=device, spec=spec)
+    if planned is not None:  # its disk is another one too
+        found = tuple(problem for problem in found if problem.kind != "disk")
     found = (*found, *_kv_problems([item for item in resolved if _is_fine(item, found)]))
     said = [
         Problem(variant=item.variant.name, kind="unsupported", message=reason)
@@ -77,8 +82,26 @@ def survey(spec: Spec, root: Path) -> Survey:
         draft=draft,
         resolved=resolved,
         problems=(*found, *said),
-        advice=advice_of(spec, root, resolved=resolved, target=target, device=device),
+        advice=advice_of(
+            spec,
+            root,
+            resolved=resolved,
+            target=target,
+            device=device,
+            machine=None if planned is None else planned.machine,
+        ),
     )
+
+
+def _engine(spec: Spec, planned: Planned | None) -> tuple[Engine, Device]:
+    if planned is None:
+        return get_engine(spec.engine.name), find_device()
+    if spec.engine.name != VllmEngine.name or spec.engine.url is not None:
+        raise UsageError(
+            "a machine that is not here can be planned only where whet starts vLLM there; leave "
+            "engine.url out"
+        )
+    return VllmEngine(planned=planned), planned.device
 
 
 def _is_fine(item: ResolvedEngine, problems: Sequence[Problem]) -> bool:

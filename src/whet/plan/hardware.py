@@ -7,11 +7,18 @@ dollars, on the date beside them; they move, and a spec's own price always goes 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from whet.core.errors import UsageError
+from whet.core.names import did_you_mean
+from whet.core.provenance import Device
+from whet.core.units import MIB
+
 _PRICE_SOURCE: Final = "range of public on-demand cloud prices"
 _PRICE_DATE: Final = "2026-11"
+_SEVERAL: Final = re.compile(r"([1-9]\d*) ?x (.+)", re.IGNORECASE)
 _NOT_WHOLE: Final = re.compile(r"laptop|max-q|\bmig\b", re.IGNORECASE)
 
 
@@ -42,6 +49,27 @@ def find_tier(device_name: str) -> HardwareTier | None:
         return None
     matches = (tier for tier in TIERS if re.search(tier.pattern, device_name, re.IGNORECASE))
     return next(matches, None)
+
+
+def planned_device(text: str) -> tuple[Device, tuple[int, int]]:
+    """The GPU that a person means by ``L4``, ``h100 sxm`` or ``4x L4``, and its compute capability.
+
+    ``UsageError`` names those that are known.
+    """
+    words = " ".join(text.split())
+    several = _SEVERAL.fullmatch(words)
+    count, name = (int(several[1]), several[2]) if several else (1, words)
+    known = {each.lower(): each for each in CUDA}
+    if name.lower() not in known:
+        raise UsageError(
+            f"no GPU is known as {name!r}{did_you_mean(name, CUDA)} (known: {', '.join(CUDA)})"
+        )
+    found = known[name.lower()]
+    memory_mib, capability = CUDA[found]
+    device = Device(
+        kind="cuda", name=found, memory_bytes=memory_mib * MIB, count=count, driver=None
+    )
+    return device, capability
 
 
 def _tier(
@@ -83,3 +111,19 @@ TIERS: Final = (
     _tier("MI300X", r"\bMI300X\b", (192, 5.3), (1307, 2615, 2615), (1.7, 4.0, 2.85)),
 )
 # fmt: on
+
+CUDA: Final[Mapping[str, tuple[int, tuple[int, int]]]] = {
+    "RTX 4090": (24564, (8, 9)),
+    "RTX 5090": (32607, (12, 0)),
+    "L4": (23034, (8, 9)),
+    "A10G": (23028, (8, 6)),
+    "L40S": (46068, (8, 9)),
+    "A100 40GB": (40960, (8, 0)),
+    "A100 80GB SXM": (81920, (8, 0)),
+    "H100 PCIe": (81559, (9, 0)),
+    "H100 SXM": (81559, (9, 0)),
+    "H200": (143771, (9, 0)),
+    "B200": (183359, (10, 0)),
+}
+"""What a program sees of these: the MiB that nvidia-smi reports, as found in public logs (a data
+centre's GDDR6 keeps a part for error correction), and CUDA's compute capability."""
