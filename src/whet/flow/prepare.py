@@ -27,7 +27,7 @@ from whet.engines.planned import Planned
 from whet.engines.vllm import VllmEngine
 from whet.flow.advice import advice_of
 from whet.flow.job import Inputs, Job
-from whet.plan import Problem, preflight
+from whet.plan import Problem, crowded, memory_plans, preflight
 
 _FIXED_ON_RESUME = ("model", "recipes", "engine", "workload", "load", "quality", "baseline")
 _SCALED_KV: Final = ("fp8", "fp8_e4m3")
@@ -75,6 +75,15 @@ def survey(spec: Spec, root: Path, planned: Planned | None = None) -> Survey:
         for item in resolved
         if (reason := engine.unsupported(item)) is not None
     ]
+    plans = memory_plans(as_set, target=target, draft=draft, device=device, spec=spec)
+    advice = advice_of(
+        spec,
+        root,
+        resolved=resolved,
+        target=target,
+        device=device,
+        machine=None if planned is None else planned.machine,
+    )
     return Survey(
         engine=engine,
         device=device,
@@ -82,14 +91,7 @@ def survey(spec: Spec, root: Path, planned: Planned | None = None) -> Survey:
         draft=draft,
         resolved=resolved,
         problems=(*found, *said),
-        advice=advice_of(
-            spec,
-            root,
-            resolved=resolved,
-            target=target,
-            device=device,
-            machine=None if planned is None else planned.machine,
-        ),
+        advice=(*advice, *crowded(spec.load.together, plans, device)),
     )
 
 

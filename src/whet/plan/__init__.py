@@ -6,7 +6,8 @@ from whet.plan.disk import check_disk
 from whet.plan.hardware import HardwareTier, find_tier
 from whet.plan.memory import Demand, plan_memory
 from whet.plan.predict import predict_served
-from whet.plan.preflight import longest_request, preflight
+from whet.plan.preflight import longest_request, memory_plans, preflight
+from whet.plan.together import crowded
 
 __all__ = [
     "Demand",
@@ -16,10 +17,12 @@ __all__ = [
     "Traffic",
     "advise",
     "check_disk",
+    "crowded",
     "far_beyond",
     "find_tier",
     "fitting_length",
     "longest_request",
+    "memory_plans",
     "plan_memory",
     "predict_served",
     "preflight",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -72,6 +73,8 @@ def plan_memory(
     settings = read_settings(variant, target=target, device=device)
     helper = draft if variant.speculation and variant.speculation.method == "draft_model" else None
     sizes = _sizes(settings, (target, served, helper), device, demand)
+    if helper is None:
+        sizes = replace(sizes, draft=_head_bytes(variant))
     request, needed = _needed_tokens(variant, settings, demand)
     needed_bytes = needed * sizes.per_token
     explicit, block = settings.kv_pool_bytes, settings.block_tokens
@@ -148,6 +151,14 @@ def _needed_tokens(variant: Variant, settings: Settings, demand: Demand) -> tupl
     request = _round_up(demand.tokens_per_request + lookahead, block)
     longest = _round_up(settings.max_model_len, block)
     return request, max(demand.max_batch * request, longest)
+
+
+def _head_bytes(variant: Variant) -> int | None:
+    """What a head (EAGLE, Medusa) stores; None without one on the disk. Its KV is small."""
+    if variant.speculation is None or variant.speculation.draft_path is None:
+        return None
+    files = Path(variant.speculation.draft_path).glob("*.safetensors")
+    return sum(file.stat().st_size for file in files) or None
 
 
 def _sizes(

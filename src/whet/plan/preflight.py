@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,7 @@ from whet.checkpoint import read_facts, tokenizer_difference
 from whet.core.errors import CheckpointError, StorageError
 from whet.core.names import did_you_mean
 from whet.core.provenance import Device
-from whet.core.records import ModelFacts, Problem, Variant
+from whet.core.records import MemoryPlan, ModelFacts, Problem, Variant
 from whet.core.spec import SIXTEEN_BIT, Spec, WorkloadSpec
 from whet.core.units import MIB
 from whet.plan.adapters import foreign_width
@@ -75,6 +76,30 @@ def preflight(
         problems += _problems(case, demand_of(spec, target, free_bytes=free_bytes))
     to_write = [facts for facts in known.values() if not Path(facts.path).exists()]
     return (*problems, *_disk_problems(to_write))
+
+
+def memory_plans(
+    variants: Sequence[Variant],
+    *,
+    target: ModelFacts,
+    draft: ModelFacts | None,
+    device: Device,
+    spec: Spec,
+) -> dict[str, MemoryPlan]:
+    """``plan_memory`` of each variant whose checkpoints can be read or foreseen, by its name."""
+    models = _Models(target=target, draft=draft, spec=spec, known={})
+    plans = {}
+    for variant in variants:
+        with suppress(CheckpointError):
+            plans[variant.name] = plan_memory(
+                variant,
+                target=target,
+                served=models.served(variant),
+                draft=models.draft_of(variant),
+                device=device,
+                demand=demand_of(spec, target),
+            )
+    return plans
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
