@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from whet.core.errors import UsageError
@@ -276,6 +276,7 @@ def test_a_cut_to_no_rows_and_a_log_without_times_are_refused(tmp_path: Path) ->
             change()
 
 
+@example(text='"', header="")
 @given(text=st.text(max_size=300), header=st.sampled_from(["", AZURE, BURSTGPT, MOONCAKE, "{"]))
 def test_no_text_ends_in_anything_but_a_trace_or_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, text: str, header: str

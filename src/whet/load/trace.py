@@ -159,7 +159,8 @@ def _json_object(line: str, path: Path, number: int) -> dict[str, Any]:
 
 def _csv_rows(file: TextIO, path: Path) -> tuple[str, _Rows]:
     reader = csv.reader(file)
-    header = [name.strip() for name in next(line for line in reader if any(map(str.strip, line)))]
+    first = next((line for line in reader if any(map(str.strip, line))), [])
+    header = [name.strip() for name in first]
     form = next((form for form in CSV_FORMATS if not form.marks.isdisjoint(header)), None)
     if form is None:
         raise _unknown(path)
