@@ -16,6 +16,7 @@ from typing import Any, Final
 from whet.core.protocols import Server
 from whet.core.spec import Spec
 from whet.core.store import write_atomic
+from whet.flow.bench_request import ASSUMED_BLOCK_SIZE
 from whet.load import Draw, TrialPlan, build_warmup, build_workload, run_trial
 from whet.metrics.summary import CellContext, summarise
 from whet.metrics.usable import trial_problem
@@ -24,7 +25,6 @@ SHARES: Final = (0.0, 0.5)
 _FIRST_TRIAL: Final = 50
 """Beyond those of the run, whose prompts are in the cache."""
 _WARMUP: Final = 8
-_BLOCK: Final = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +59,7 @@ def _measure(
     traffic = spec.workload.model_copy(update={"shared_prefix_share": share})
     count = spec.load.requests(size)
     source = (spec.workload.pool, Path(spec.model.target), traffic)
-    draw = {"batch_size": size, "trial": trial, "block_size": _BLOCK}
+    draw = {"batch_size": size, "trial": trial, "block_size": ASSUMED_BLOCK_SIZE}
     sent = build_workload(*source, draw=Draw(requests=count, **draw))
     before = build_warmup(*source, draw=Draw(requests=min(size, _WARMUP), **draw))
     record = run_trial(

@@ -32,11 +32,11 @@ def resolved(
 ) -> ResolvedEngine:
     variant = Variant(
         name=name, weights="16bit", scheme=scheme, model_path=path, speculation=speculation,
-        prefix_cache=False, engine_args=tuple(args.items()),
+        prefix_cache=False, engine_args=tuple(args.items()), env=env,
     )  # fmt: skip
     return ResolvedEngine(
         variant=variant, engine="vllm", engine_version="0", device="cpu", served_model_name="m",
-        argv=(), env=env, serve_line="", ready_timeout_s=1.0,
+        argv=(), env=(("SET_BY_THE_ENGINE", name), *env), serve_line="", ready_timeout_s=1.0,
     )  # fmt: skip
 
 

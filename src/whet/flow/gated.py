@@ -21,7 +21,7 @@ _NUMERIC_ARGS: Final = frozenset(
 _KERNEL_ARGS: Final = frozenset(
     {"attention_backend", "enforce_eager", "linear_backend", "optimization_level"}
 )
-"""Engine arguments that choose kernels; so do ``compilation_config`` and the environment."""
+"""Arguments that choose kernels; so do ``compilation_config`` and the variant's environment."""
 _ROUNDS: Final = frozenset({"W8A8-INT8", "FP8"})
 """Schemes whose activations are rounded to 8 bits on the way. A mix is held to the strict limit:
 its distance from 16 bits is that of its 4-bit layers."""
@@ -110,10 +110,10 @@ def _rounds(variant: Variant) -> bool:
 
 
 def _kernels(resolved: ResolvedEngine) -> tuple[object, ...]:
-    """What decides which kernels run; CUDA graphs replay the same ones."""
+    """What is asked that decides which kernels run; CUDA graphs replay the same ones."""
     asked = plain_args(resolved.variant)
     compiled = structure(asked.pop("compilation_config", ""))
     parts = compiled.items() if isinstance(compiled, dict) else ()
     chosen = [(k, v) for k, v in asked.items() if k in _KERNEL_ARGS]
     chosen += [(k, str(v)) for k, v in parts if not k.startswith("cudagraph")]
-    return (tuple(sorted(chosen)), tuple(sorted(resolved.env)))
+    return (tuple(sorted(chosen)), tuple(sorted(resolved.variant.env)))

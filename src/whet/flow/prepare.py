@@ -15,6 +15,7 @@ from whet.checkpoint import locate, lora_rank, read_facts
 from whet.checkpoint.kv_scales import kv_scales_problem
 from whet.core.errors import CheckpointError, InfeasibleError, UsageError
 from whet.core.levers import plain_args
+from whet.core.names import REPEAT_SUFFIX
 from whet.core.protocols import Engine, Observer
 from whet.core.provenance import Device, environment, find_device
 from whet.core.records import ModelFacts, ResolvedEngine, Speculation, Variant
@@ -75,7 +76,9 @@ def survey(spec: Spec, root: Path, planned: Planned | None = None) -> Survey:
         for item in resolved
         if (reason := engine.unsupported(item)) is not None
     ]
-    plans = memory_plans(as_set, target=target, draft=draft, device=device, spec=spec)
+    grouped = {name.removesuffix(REPEAT_SUFFIX) for group in spec.load.together for name in group}
+    beside = [variant for variant in as_set if variant.name in grouped]
+    plans = memory_plans(beside, target=target, draft=draft, device=device, spec=spec)
     advice = advice_of(
         spec,
         root,
