@@ -97,21 +97,30 @@ OPS = {"compilation_config": '{"custom_ops":["+quant_fp8"]}'}
 GRAPHS = {"compilation_config": '{"cudagraph_mode":"FULL"}'}
 
 
+EAGER = {"enforce_eager": True}
+
+
 @pytest.mark.parametrize(
-    ("scheme", "other", "otherwise"),
+    ("one", "two", "otherwise"),
     [
-        ("FP8", {"env": MARLIN}, True),
-        ("FP8", OPS, True),
-        ("W8A8-INT8", {"enforce_eager": True}, True),
-        ("FP8", GRAPHS, False),
-        ("FP8", {"max_num_seqs": 8}, False),
-        ("W4A16", {"env": MARLIN}, False),  # nothing but weights is rounded
+        ({}, {"max_num_seqs": 8}, True),  # each is compiled anew, and may keep other kernels
+        (EAGER, {**EAGER, "max_num_seqs": 8}, False),
+        (EAGER, {**EAGER, **GRAPHS}, False),
+        (EAGER, {}, True),
+        (EAGER, {**EAGER, "env": MARLIN}, True),
+        (EAGER, {**EAGER, **OPS}, True),
     ],
 )
-def test_other_kernels_round_activations_otherwise(
-    store: RunStore, scheme: str, other: dict[str, Any], otherwise: bool
+def test_servers_may_run_on_other_kernels_unless_both_are_eager_and_none_is_asked_for(
+    store: RunStore, one: dict[str, Any], two: dict[str, Any], otherwise: bool
 ) -> None:
-    every = (resolved("one", scheme=scheme), resolved("two", scheme=scheme, **other))
+    every = (resolved("one", **one), resolved("two", **two))
     store.put(KIND, "one", record("one", "one"))
-    assert checks_of(store, every, "two").rounds_otherwise is otherwise
-    assert not checks_of(store, every, "one").rounds_otherwise
+    assert checks_of(store, every, "two").other_kernels is otherwise
+
+
+@pytest.mark.parametrize(
+    ("scheme", "rounds"), [("FP8", True), ("W8A8-INT8", True), ("W4A16", False)]
+)
+def test_schemes_that_round_activations(store: RunStore, scheme: str, rounds: bool) -> None:
+    assert checks_of(store, (resolved("one", scheme=scheme),), "one").rounds is rounds

@@ -45,21 +45,27 @@ def test_without_a_repeat_or_an_interval_nothing_is_claimed() -> None:
     assert same_weights_problem(distances(1.0, None, None), twin(distances(0, 0, 0))) is None
 
 
-# As measured on an H100 of one 7B checkpoint in FP8: other kernels for the same weights, each as
-# far from 16 bits as the first (1.3e-4 nats).
+# As measured on an H100 of one 7B checkpoint in FP8, all as far from 16 bits as the first (1.3e-4
+# nats): two compilations of one configuration, and other kernels that were asked for; in 4 bits,
+# where activations are not rounded, Marlin in place of Machete.
 @pytest.mark.parametrize(
-    ("low", "otherwise", "told"),
+    ("low", "otherwise", "rounds", "told"),
     [
-        (9.8e-5, True, False),
-        (9.8e-5, False, True),  # by the same kernels it is a fault
-        (2.5e-4, True, False),
-        (2.7e-4, True, True),
+        (3.1e-5, True, True, False),
+        (9.8e-5, True, True, False),
+        (9.8e-5, False, True, True),  # by the same kernels it is a fault
+        (2.5e-4, True, True, False),
+        (2.7e-4, True, True, True),
+        (2.0e-5, True, False, False),
+        (9.8e-5, True, False, False),
+        (1.1e-4, True, False, True),
     ],
 )
-def test_activations_rounded_by_other_kernels_may_differ_by_twice_what_rounding_them_is_worth(
-    low: float, otherwise: bool, told: bool
+def test_other_kernels_may_differ_by_their_rounding_and_twice_that_of_activations(
+    low: float, otherwise: bool, rounds: bool, told: bool
 ) -> None:
     nothing, away = distances(0.0, 0.0, 0.0), distances(1.31e-4, 1.2e-4, 1.4e-4)
     found = distances(1.1 * low, low, 1.2 * low)
-    problem = same_weights_problem(found, twin(nothing, away=away), rounds_otherwise=otherwise)
+    first = twin(nothing, away=away)
+    problem = same_weights_problem(found, first, other_kernels=otherwise, rounds=rounds)
     assert (problem is not None) == told

@@ -7,7 +7,7 @@ from typing import Final
 from whet.core.errors import EngineLostError, MeasurementError
 from whet.core.levers import plain_args, structure
 from whet.core.protocols import Server
-from whet.core.records import QualityRecord, ResolvedEngine, Variant
+from whet.core.records import QualityRecord, ResolvedEngine
 from whet.evidence.claims import served_scheme
 from whet.flow.job import Job
 from whet.quality import ChecksPlan, GoldenSource, PlainReference, QualityPlan, measure_quality
@@ -78,7 +78,8 @@ def _checks(job: Job, resolved: ResolvedEngine) -> ChecksPlan:
         golden=store.path("golden"),
         source=GoldenSource(variant=variant.name, engine_version=resolved.engine_version),
         twin=twin,
-        rounds_otherwise=_rounds(variant) and _kernels(first) != _kernels(resolved),
+        other_kernels=_other_kernels(first, resolved),
+        rounds=served_scheme(variant) in _ROUNDS,
         plain=store.get(PLAIN, plain.variant.name, PlainReference)
         if speculates and plain is not None
         else None,
@@ -104,9 +105,14 @@ def weights_key(resolved: ResolvedEngine) -> tuple[object, ...]:
     return (variant.model_path, variant.scheme, variant.loras, tuple(numeric), resolved.url)
 
 
-def _rounds(variant: Variant) -> bool:
-    """Whether activations are rounded to 8 bits while it runs."""
-    return served_scheme(variant) in _ROUNDS
+def _other_kernels(first: ResolvedEngine, resolved: ResolvedEngine) -> bool:
+    """Whether two servers may run on other kernels.
+
+    So they may where none is asked for, unless both are eager: the compiler times what it writes
+    at every start and keeps the fastest, and two servers of one configuration keep two.
+    """
+    eager = all(plain_args(each.variant).get("enforce_eager") is True for each in (first, resolved))
+    return not eager or _kernels(first) != _kernels(resolved)
 
 
 def _kernels(resolved: ResolvedEngine) -> tuple[object, ...]:

@@ -20,7 +20,8 @@ class ChecksPlan:
     record of the first variant that served the very same weights, None for that one itself.
     ``plain`` are the answers of a server without speculation and with the same weights, for a
     variant that speculates; ``is_plain`` says that such a variant will be held to this one.
-    ``rounds_otherwise`` where activations are rounded and not by the kernels of the ``twin``.
+    ``other_kernels`` where it may run on other kernels than the ``twin``; ``rounds`` where
+    activations are rounded to 8 bits.
     """
 
     arrays: Path
@@ -29,7 +30,8 @@ class ChecksPlan:
     twin: QualityRecord | None
     plain: PlainReference | None
     is_plain: bool
-    rounds_otherwise: bool = False
+    other_kernels: bool = False
+    rounds: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
