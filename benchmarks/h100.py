@@ -44,7 +44,7 @@ SYSTEM_TOKENS: Final = 1024
 USER_TOKENS: Final = 85
 """The user turns of the built-in pool that are at least so long: with the ticket's number and the
 template a request has about 128 tokens of its own."""
-STATIC_SIZES: Final = (1, 8, 32)
+STATIC_SIZES: Final = (1, 4, 8, 16, 32, 64, 128, 256)
 PART_BYTES: Final = 15_000_000
 _PART: Final = "part_"
 _WEIGHTS: Final = ("checkpoints", "testbed", "drafts", "traces")

@@ -281,8 +281,12 @@ def table(
     return "\n".join(lines)
 
 
-_NAMED: Final = ("fp8+cache+tuned", "fp8+cache", "awq+cache", "awq", "awq+spec+cache.k2")
-"""Single levers, which the plot names beside the variants that lead somewhere."""
+_NAMED: Final = (
+    *("fp8+cache+tuned", "awq+cache", "awq", "awq+spec+cache.k2", "fp16+cache"),
+    "awq+eagle8+cache+marlin",
+)
+"""Single levers, and what leads where traffic does not repeat itself: the plot names them beside
+the variants that lead somewhere."""
 
 
 def write_plot(path: Path, rows: Iterable[Mapping[str, str]]) -> None:

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from whet.core.levers import levers, plain_args, pulled, speculation_words, word
+from whet.core.levers import (
+    levers,
+    plain_args,
+    pulled,
+    speculation_words,
+    without_room,
+    word,
+)
 from whet.core.records import Speculation, Variant
 
 ADAPTERS = (("support", "/a/support"), ("sales", "/a/sales"))
@@ -129,3 +136,18 @@ def test_what_only_the_baseline_sets_counts_as_unset() -> None:
     baseline = variant(prefix_cache=True, engine_args=(("seed", 1), ("dtype", "float32")))
     other = variant(engine_args=(("dtype", "bfloat16"),))
     assert pulled(other, baseline) == {"prefix_cache=unset", "seed=unset", "dtype=bfloat16"}
+
+
+def test_an_object_is_a_lever_for_each_of_its_keys_and_a_long_list_is_cut() -> None:
+    whole = '{"cudagraph_mode":"FULL","cudagraph_capture_sizes":[1,2,4,8,16,32,64]}'
+    found = levers(variant(engine_args=(("compilation_config", whole),)))
+    assert found == {
+        "weights=16bit",
+        "compilation_config.cudagraph_mode=FULL",
+        "compilation_config.cudagraph_capture_sizes=[1, 2, … 64; 7]",
+    }
+
+
+def test_what_a_server_is_given_of_the_device_can_be_left_out() -> None:
+    found = levers(variant(engine_args=(("kv_cache_memory_bytes", 9), ("max_num_seqs", 8))))
+    assert without_room(found) == {"weights=16bit", "max_num_seqs=8"}

@@ -291,6 +291,20 @@ def test_levers_that_no_variant_has_apart_are_one() -> None:
     assert sets["awq+spec"] == frozenset(levers)
 
 
+def test_the_size_of_the_pool_is_a_lever_only_where_nothing_else_differs() -> None:
+    def sized(name: str, room: int) -> Variant:
+        return variant(name, engine_args=(("kv_cache_memory_bytes", room),))
+
+    run = [sized("fp16", 45), sized("awq", 43), sized("awq+spec", 56)]
+    levers, sets = find_levers(run, "fp16")
+    assert levers == (AWQ, SPEED)
+    assert sets["awq+spec"] == frozenset(levers)
+    levers, _ = find_levers([*run, replace(run[1], name="small")], "fp16")
+    assert levers == (AWQ, SPEED), "a twin in all is no reason"
+    levers, _ = find_levers([*run, sized("awq2", 12)], "fp16")
+    assert "kv_cache_memory_bytes=12" in levers
+
+
 def test_a_run_in_which_nothing_counts_tells_nothing() -> None:
     view = factorial(
         [],

@@ -122,6 +122,36 @@ def test_the_narrowest_machine_counts(machine: Machine, scheme: str, expected: s
     assert outcome("weights_scheme", machine, **change) == expected
 
 
+@pytest.mark.parametrize(
+    ("version", "machine", "changes", "expected"),
+    [
+        ("0.26.0", HOPPER, {}, "doubtful"),
+        ("0.26.0", HOPPER, {"env": (("VLLM_USE_V2_MODEL_RUNNER", "0"),)}, "works"),
+        ("0.26.0", AVX2, {}, "no effect"),
+        ("0.32.0", HOPPER, {"env": (("VLLM_USE_V2_MODEL_RUNNER", "0"),)}, "no effect"),
+    ],
+)
+def test_cascade_attention_needs_the_runner_that_has_it(
+    version: str, machine: Machine, changes: dict[str, object], expected: str
+) -> None:
+    args = (("disable_cascade_attn", False),)
+    found = outcome("disable_cascade_attn", machine, version, engine_args=args, **changes)
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"), [({}, "doubtful"), ({"async_scheduling": False}, "works")]
+)
+def test_cascade_attention_with_a_head_needs_synchronous_scheduling(
+    args: dict[str, bool], expected: str
+) -> None:
+    head = Speculation(method="eagle3", num_tokens=2, draft_path="/head")
+    asked = tuple({"disable_cascade_attn": False, **args}.items())
+    env = (("VLLM_USE_V2_MODEL_RUNNER", "0"),)
+    changes = {"engine_args": asked, "env": env, "speculation": head}
+    assert outcome("disable_cascade_attn", HOPPER, "0.26.0", **changes) == expected
+
+
 def test_the_narrower_lever_counts() -> None:
     for backend, expected in (("CPU_ATTN", "works"), ("FLASH_ATTN", "no effect")):
         args = (("attention_backend", backend),)

@@ -100,6 +100,15 @@ def test_a_run_that_told_nothing_has_no_section(whole: RunView) -> None:
     assert printed(empty) == printed(whole)
 
 
+def test_of_what_a_run_does_not_tell_a_few_are_printed(told: RunView) -> None:
+    assert told.factorial is not None
+    lacking = tuple(f"a × b{at}: not told, as no cell that counts has b alone" for at in range(20))
+    many = replace(told, factorial=replace(told.factorial, unmeasured=lacking))
+    sentences = factorial_sentences(many)
+    assert sum("not told" in sentence for sentence in sentences) == 8
+    assert sentences[-1] == "12 more are in the run's factorial/all.json."
+
+
 def test_the_view_is_read_from_the_run(whole: RunView, told: RunView) -> None:
     store = RunStore.read(whole.root)
     write_json(store.path("factorial", "all.json"), told.factorial)

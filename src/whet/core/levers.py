@@ -7,6 +7,7 @@ A lever is ``weights=awq``, ``quantization=fp8``, ``speculation=ngram``, ``prefi
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,10 @@ NOT_LEVERS: Final = frozenset(
 )
 """Flags that change what is told and not what runs."""
 
+ROOM: Final = ("kv_cache_memory_bytes=", "gpu_memory_utilization=", "num_gpu_blocks_override=")
+"""What gives a server its share of the device: what it costs to have less is told beside levers."""
+
+_LONG_LIST: Final = 6
 _ALIASES: Final = {"tp": "tensor_parallel_size", "O": "optimization_level"}
 
 
@@ -59,8 +64,37 @@ def levers(variant: Variant) -> frozenset[str]:
         names = "+".join(name for name, _ in variant.loras)
         found.add(f"lora={names}{' cold' if few else ''}")
     args = plain_args(variant)
-    found |= {f"{name}={word(value)}" for name, value in args.items() if name not in NOT_LEVERS}
+    found |= {
+        f"{part}={_short(inside)}"
+        for name, value in args.items()
+        if name not in NOT_LEVERS
+        for part, inside in parts_of(name, value)
+    }
     return frozenset(found | {f"{name}={value}" for name, value in variant.env})
+
+
+def without_room(found: Iterable[str]) -> frozenset[str]:
+    """Levers but for those of ``ROOM``."""
+    return frozenset(lever for lever in found if not lever.startswith(ROOM))
+
+
+def parts_of(name: str, value: Scalar) -> Iterator[tuple[str, Scalar]]:
+    """A flag, or each key of one that takes an object: ``compilation_config.cudagraph_mode``."""
+    keys = structure(value)
+    if not isinstance(keys, dict):
+        yield name, value
+        return
+    for key, inside in keys.items():
+        yield f"{name}.{key}", inside if isinstance(inside, Scalar) else json.dumps(inside)
+
+
+def _short(value: Scalar) -> str:
+    """A value as a lever names it: of a long list its ends and its length."""
+    items = structure(value)
+    if not isinstance(items, list) or len(items) <= _LONG_LIST:
+        return word(value)
+    first, second, *_, last = (json.dumps(item) for item in items)
+    return f"[{first}, {second}, … {last}; {len(items)}]"
 
 
 def pulled(variant: Variant, baseline: Variant) -> frozenset[str]:

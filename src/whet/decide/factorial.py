@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Final
 
-from whet.core.levers import pulled
+from whet.core.levers import pulled, without_room
 from whet.core.records import (
     CellSummary,
     Estimate,
@@ -80,12 +80,17 @@ def find_levers(
     """The levers in the order in which the variants bring them, and each variant's set of them.
 
     What comes in the same variants always, as a recipe's weights and its KV cache, is one lever
-    (``weights=x + kv_cache_dtype=fp8``): no cell can tell its parts apart.
+    (``weights=x + kv_cache_dtype=fp8``): no cell can tell its parts apart. The size of the KV pool
+    is none unless two variants differ by nothing else.
     """
     [plain] = [item for item in variants if item.name == baseline]
+    pulls = {item.name: pulled(item, plain) for item in variants}
+    bare = {name: without_room(found) for name, found in pulls.items()}
+    if len(set(bare.values())) == len(set(pulls.values())):
+        pulls = bare
     support: dict[str, list[str]] = {}
     for item in variants:
-        for part in sorted(pulled(item, plain), key=lambda part: (_rank(part), part)):
+        for part in sorted(pulls[item.name], key=lambda part: (_rank(part), part)):
             support.setdefault(part, []).append(item.name)
     together: dict[tuple[str, ...], list[str]] = {}
     for part, names in support.items():

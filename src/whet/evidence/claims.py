@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
-from whet.core.levers import NOT_LEVERS, plain_args, speculation_words, structure
+from whet.core.levers import NOT_LEVERS, parts_of, plain_args, speculation_words, structure
 from whet.core.records import Claim, Scalar, Variant
 
 UNQUANTIZED: Final = frozenset({"16bit", "32bit"})
@@ -62,7 +62,7 @@ def settings(variant: Variant) -> dict[str, Scalar]:
         part: value
         for name, whole in asked.items()
         if name not in _OWN_CLAIM | NOT_LEVERS
-        for part, value in _parts(name, whole)
+        for part, value in parts_of(name, whole)
         if value not in ("auto", -1, "-1")
     }
     if variant.speculation is not None:
@@ -72,16 +72,6 @@ def settings(variant: Variant) -> dict[str, Scalar]:
             if (whole := structure(value)) is not None:
                 found[f"speculative_config.{name}"] = json.dumps(whole)
     return found
-
-
-def _parts(name: str, value: Scalar) -> Iterator[tuple[str, Scalar]]:
-    """A flag, or each key of one that takes an object: ``compilation_config.cudagraph_mode``."""
-    keys = structure(value)
-    if not isinstance(keys, dict):
-        yield name, value
-        return
-    for key, inside in keys.items():
-        yield f"{name}.{key}", inside if isinstance(inside, Scalar) else json.dumps(inside)
 
 
 def parallel_sizes(variant: Variant) -> dict[str, Scalar]:

@@ -104,6 +104,7 @@ NOTICES: Final = (
     r"CUDAGraphMode\.\w+ is not supported.*; setting cudagraph_mode=.*",
     r"Model Runner V2 (?:does not yet support|requires) .*",
     r"Overriding cudagraph_mode .*",
+    r"Disabling cascade attention.*",
     r"Enforce eager set.*",
     r"(?:JIT compilation|autotuning) during inference.*",
     r"MLA is enabled on a non-GPU platform.*",

@@ -30,6 +30,7 @@ _TP_SIZE = re.compile(r"Linear\(.*\btp_size=(\d+)")
 _FP8_KV = re.compile(r"Using (\w+) data type to store kv cache")
 _KV_MEMORY = re.compile(r"Available KV cache memory: ([\d.]+) GiB")
 _KV_HEADS = re.compile(r"\(attn\): \w+\(.*head_size=(?P<size>\d+),.*num_kv_heads=(?P<heads>\d+)")
+_V2_RUNNER = re.compile(r"Using V2 Model Runner")
 _LORA = re.compile(r"Loaded new LoRA adapter: name '([^']+)'")
 _EXPERTS = re.compile(r"is assigned as .*\bEP rank \d")
 _STRUCTURE = "vLLM model structure:"
@@ -72,6 +73,7 @@ def read_engine_facts(engine: str, log: str) -> EngineFacts:
         kv_elements=None if layers is None else _kv_elements(layers),
         expert_parallel=_told(_EXPERTS, texts),
         api_servers=len({m[1] for who, _ in lines if (m := _API_SERVER.match(who))}) or None,
+        v2_model_runner=_told(_V2_RUNNER, texts),
         loras=tuple(dict.fromkeys(m[1] for text in texts if (m := _LORA.search(text)))),
     )
 

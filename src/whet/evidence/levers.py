@@ -24,6 +24,7 @@ _SPECULATION: Final = "speculative_config"
 _ADDED_TO: Final = "compilation_config.custom_ops"
 """A list that vLLM adds to: a word for the operations that it does not name, and more of them."""
 _GRAPHS: Final = "compilation_config.cudagraph_mode"
+_CASCADE: Final = "disable_cascade_attn"
 _GRAPH_MODES: Final = {
     "0": "NONE",
     "1": "PIECEWISE",
@@ -310,6 +311,8 @@ def _sources(name: str, start: Start) -> Iterator[tuple[str, str]]:
     if name == _GRAPHS:
         yield from _graph_modes(start)
         return
+    if name == _CASCADE:
+        yield from _no_cascade(start)
     if (value := own.get(name)) is not None:
         yield str(value), f"the log says {name} {value}"
     if (label := dict(start.declared.cache).get(name)) is not None:
@@ -319,6 +322,17 @@ def _sources(name: str, start: Start) -> Iterator[tuple[str, str]]:
         if (setting := start.declared.setting(key)) is not None:
             yield setting, f"/server_info says {key}: {setting}"
             return
+
+
+def _no_cascade(start: Start) -> Iterator[tuple[str, str]]:
+    """Where the setting is resolved as asked and nothing reads it (vLLM 0.26)."""
+    if start.resolved.device == "cpu":
+        yield "true", "vLLM has no cascade attention on a CPU"
+    elif start.facts.v2_model_runner:
+        yield "true", "the log says Using V2 Model Runner, which has no cascade attention"
+    for notice in start.facts.notices:
+        if notice.startswith("Disabling cascade attention"):
+            yield "true", f"the log: {notice}"
 
 
 def _graph_modes(start: Start) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from whet.core.levers import levers, pulled
+from whet.core.levers import levers, pulled, without_room
 from whet.core.records import CellSummary, LeverCost, TrialNotices
 from whet.evidence.costs import Observed, costs_of
 from whet.flow.findings import Kept
@@ -14,8 +14,9 @@ from whet.flow.rounds import every_start
 def lever_costs(kept: Kept, cells: tuple[CellSummary, ...]) -> tuple[LeverCost, ...]:
     """The costs of every variant against its nearest reference.
 
-    The reference is the measured variant whose levers are a part of its own and that differs in
-    the fewest; a variant of which nothing is a part is held against the baseline.
+    The reference is the measured variant whose levers, but for the size of its KV pool, are a part
+    of its own and that differs in the fewest; a variant of which nothing is a part is held against
+    the baseline.
     """
     seen = {item.variant: item for item in _observed(kept, cells)}
     found: list[LeverCost] = []
@@ -42,7 +43,7 @@ def _observed(kept: Kept, cells: tuple[CellSummary, ...]) -> Iterator[Observed]:
 
 def _nearest(kept: Kept, name: str, seen: set[str]) -> str | None:
     baseline = kept.spec.baseline
-    whole = {other: levers(kept.resolved[other].variant) for other in seen}
+    whole = {other: without_room(levers(kept.resolved[other].variant)) for other in seen}
     plain = f"weights={kept.resolved[baseline].variant.weights}"
     mine = whole[name] - {plain}
     parts = {

@@ -17,6 +17,8 @@ _TITLES: Final = {
     "tpot_p50_ms": "1/TPOT p50",
 }
 _CHANCE: Final = 0.05
+_LACKING: Final = 8
+"""Sentences on what a run does not tell that are printed; a run of many variants has a hundred."""
 _TOLD: Final = ("fight", "help")
 
 
@@ -72,7 +74,10 @@ def factorial_sentences(view: RunView, *, every_metric: bool = True) -> tuple[st
     kept = [item for item in found.interactions if every_metric or item.metric == THROUGHPUT]
     named = [item for item in kept if item.verdict in _TOLD and item.ratio.certified]
     named.sort(key=lambda item: _TOLD.index(item.verdict))
-    return (*(f"{item.sentence}." for item in named), *_counts(kept), *_ends(found.unmeasured))
+    lacking = found.unmeasured[:_LACKING]
+    more = len(found.unmeasured) - len(lacking)
+    rest = (f"{more} more are in the run's factorial/all.json.",) if more else ()
+    return (*(f"{item.sentence}." for item in named), *_counts(kept), *_ends(lacking), *rest)
 
 
 def factorial_note(view: RunView) -> str:

@@ -75,6 +75,7 @@ class EngineFacts:
     expert_parallel: bool | None = None
     loras: tuple[str, ...] = ()
     api_servers: int | None = None
+    v2_model_runner: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
