@@ -142,13 +142,19 @@ def tier(cells: Sequence[CellSummary], **changes: Any) -> TierInputs:
     return TierInputs(**(fields | changes))
 
 
-def decided(*tiers: TierInputs, twins: dict[str, str] | None = None, **objective: Any) -> Decision:
+def decided(
+    *tiers: TierInputs,
+    twins: dict[str, str] | None = None,
+    cached: str | None = None,
+    **objective: Any,
+) -> Decision:
     return decide(
         DecisionInputs(
             baseline="fp16",
             tiers=tiers,
             objective=ObjectiveSpec(**objective),
             twins=twins or {},
+            cached=cached,
         )
     )
 

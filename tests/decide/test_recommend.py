@@ -43,6 +43,21 @@ def test_the_saving_is_against_the_baselines_own_best_cost() -> None:
     assert any("saves 40.0%" in reason for reason in found.reasons)
 
 
+def test_what_is_saved_of_the_baseline_with_the_prefix_cache_is_a_reason() -> None:
+    usual = cell("fp16+cache", 8, 0.75, 100)
+    run = tier([FP16, usual, AWQ])
+    assert not any("by itself" in reason for reason in recommended(decided(run)).reasons)
+    found = recommended(decided(run, cached="fp16+cache"))
+    assert found.saving is not None
+    assert found.saving.value == pytest.approx(0.4), "the baseline's all the same"
+    [reason] = [reason for reason in found.reasons if "by itself" in reason]
+    assert reason.startswith("saves 20.0%")
+    assert "fp16+cache at batch size 8" in reason
+    cheapest = tier([FP16, cell("fp16+cache", 8, 0.5, 100), AWQ])
+    own = recommended(decided(cheapest, cached="fp16+cache"))
+    assert (own.variant, any("by itself" in each for each in own.reasons)) == ("fp16+cache", False)
+
+
 def test_the_ratio_of_two_figures_has_the_delta_methods_interval() -> None:
     # Log-normal figures with standard errors 0.03 and 0.04: the ratio's is 0.05.
     def figure(value: float, error: float) -> Estimate:

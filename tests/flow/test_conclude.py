@@ -16,7 +16,8 @@ from tests.metrics.events import steady, trial
 from whet.core.protocols import Silent
 from whet.core.records import DegenerateTraffic, NextScheme, TrialRecord
 from whet.core.store import RunStore
-from whet.flow.conclude import conclude, decide_over
+from whet.flow.conclude import cached, conclude, decide_over
+from whet.flow.findings import read_kept
 from whet.flow.job import Job, trial_key
 from whet.flow.next_scheme import propose_schemes
 from whet.flow.prepare import prepare
@@ -117,6 +118,17 @@ STEPS: list[tuple[Sequence[str], tuple[str, ...], str | None]] = [
     (("unknown", "pass", "pass"), ("W8A8",), None),
     (("pass", "pass", "pass"), ("W8A8",), None),
 ]
+
+
+def test_the_baseline_with_the_cache_is_found_whatever_its_pool(start: Start) -> None:
+    room = {"kv_cache_memory_bytes": 1 << 30}
+    variants = {
+        "fp16": {},
+        "seqs": {"prefix_cache": True, "args": {"max_num_seqs": 3}},
+        "usual": {"prefix_cache": True, "args": room},
+    }
+    with start(variants=variants) as job:
+        assert cached(read_kept(job.store)) == "usual"
 
 
 def test_only_a_step_that_is_allowed_and_can_be_served_is_proposed(start: Start) -> None:

@@ -43,5 +43,7 @@ def decide(inputs: DecisionInputs) -> Decision:
         pareto=tuple(dict.fromkeys((item.cell.variant, item.cell.batch_size) for item in front)),
         break_even=tuple(break_even),
         excluded=tuple(excluded),
-        recommendation=recommend(contenders, matrix, inputs.objective, rulers, inputs.baseline),
+        recommendation=recommend(
+            contenders, matrix, inputs.objective, rulers, inputs.baseline, inputs.cached
+        ),
     )

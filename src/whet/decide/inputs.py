@@ -35,10 +35,12 @@ class TierInputs:
 class DecisionInputs:
     """Everything that ``decide`` looks at.
 
-    ``twins`` maps each variant with speculation to the same variant without it.
+    ``twins`` maps each variant with speculation to the same variant without it; ``cached`` is the
+    one that is the baseline with the prefix cache and nothing else.
     """
 
     baseline: str
     tiers: Sequence[TierInputs]
     objective: ObjectiveSpec
     twins: Mapping[str, str] = field(default_factory=dict)
+    cached: str | None = None

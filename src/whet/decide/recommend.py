@@ -20,8 +20,13 @@ def recommend(
     objective: ObjectiveSpec,
     rulers: Mapping[str, Ruler],
     baseline: str,
+    cached: str | None = None,
 ) -> Recommendation | None:
-    """The cheapest entry over the tiers at the recommended corner; None where nothing qualifies."""
+    """The cheapest entry over the tiers at the recommended corner; None where nothing qualifies.
+
+    ``cached`` is the baseline with the prefix cache, which engines have on by themselves: a reason
+    says what is saved of its cost too.
+    """
     entries = [
         entry
         for entry in matrix
@@ -38,7 +43,8 @@ def recommend(
         if (item.tier, item.cell.variant, item.cell.batch_size)
         == (entry.tier, entry.variant, entry.batch_size)
     )
-    reference = _baseline_best(contenders, objective, baseline)
+    reference = _best_of(contenders, objective, baseline)
+    usual = None if cached is None else _best_of(contenders, objective, cached)
     saved = None if reference is None else _saved(chosen, reference)
     return Recommendation(
         variant=chosen.cell.variant,
@@ -51,7 +57,7 @@ def recommend(
         saving=saved,
         reasons=(
             _cheapest(chosen, entry, contenders, _corner(entry.tier, objective)),
-            *_reasons(chosen, entry, reference, saved),
+            *_reasons(chosen, entry, reference, saved, usual),
         ),
         cautions=_cautions(chosen, entry, reference, saved, rulers[chosen.tier]),
     )
@@ -62,15 +68,15 @@ def _cost(entry: MatrixEntry) -> float:
     return entry.cost_per_1m_tokens.value
 
 
-def _baseline_best(
-    contenders: Sequence[Contender], objective: ObjectiveSpec, baseline: str
+def _best_of(
+    contenders: Sequence[Contender], objective: ObjectiveSpec, variant: str
 ) -> Contender | None:
-    """The baseline's cheapest qualifying cell at the corner, over all tiers."""
+    """The variant's cheapest qualifying cell at the corner, over all tiers."""
     found = [
         item
         for tier in dict.fromkeys(item.tier for item in contenders)
         for item in qualifying([c for c in contenders if c.tier == tier], _corner(tier, objective))
-        if item.cell.variant == baseline
+        if item.cell.variant == variant
     ]
     return min(found, key=lambda item: item.cost.value, default=None)
 
@@ -102,7 +108,11 @@ def _cheapest(
 
 
 def _reasons(
-    chosen: Contender, entry: MatrixEntry, reference: Contender | None, saved: Estimate | None
+    chosen: Contender,
+    entry: MatrixEntry,
+    reference: Contender | None,
+    saved: Estimate | None,
+    usual: Contender | None,
 ) -> tuple[str, ...]:
     cell, record = chosen.cell, chosen.quality
     reasons = []
@@ -126,6 +136,12 @@ def _reasons(
         reasons.append(
             f"saves {words.percent(saved)} of the baseline's best cost, "
             f"{words.price(reference.cost)} ({words.place(reference.cell)}{elsewhere})"
+        )
+    if usual is not None and chosen is not reference and chosen.cell.variant != usual.cell.variant:
+        reasons.append(
+            f"saves {words.percent(_saved(chosen, usual))} of {words.price(usual.cost)} "
+            f"({words.place(usual.cell)}), the baseline with the prefix cache, which vLLM has on "
+            "by itself"
         )
     if (lossless := _lossless(record)) is not None:
         reasons.append(lossless)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from whet.core.errors import UsageError
+from whet.core.levers import pulled, without_room
 from whet.core.records import (
     ComparisonSet,
     Decision,
@@ -85,11 +86,25 @@ def _decide(runs: Sequence[tuple[Kept, Findings]]) -> Decision:
             tiers=[_tier_inputs(kept, findings) for kept, findings in runs],
             objective=first.objective,
             twins={name: twin for kept, _ in runs for name, twin in twins(kept.resolved).items()},
+            cached=next((name for kept, _ in runs if (name := cached(kept))), None),
         )
     )
     return replace(
         decision, excluded=(*decision.excluded, *(e for kept, _ in runs for e in _left_out(kept)))
     )
+
+
+def cached(kept: Kept) -> str | None:
+    """The variant that is the baseline with the prefix cache, whatever its KV pool."""
+    plain = kept.resolved.get(kept.spec.baseline)
+    if plain is None:
+        return None
+    found = (
+        name
+        for name, item in kept.resolved.items()
+        if without_room(pulled(item.variant, plain.variant)) == {"prefix_cache"}
+    )
+    return next(found, None)
 
 
 def twins(resolved: dict[str, ResolvedEngine]) -> dict[str, str]:

@@ -109,7 +109,7 @@ def _other_kernels(first: ResolvedEngine, resolved: ResolvedEngine) -> bool:
     """Whether two servers may run on other kernels.
 
     So they may where none is asked for, unless both are eager: the compiler times what it writes
-    at every start and keeps the fastest, and two servers of one configuration keep two.
+    at every start, and two servers of one configuration may keep different ones.
     """
     eager = all(plain_args(each.variant).get("enforce_eager") is True for each in (first, resolved))
     return not eager or _kernels(first) != _kernels(resolved)
