@@ -10,7 +10,7 @@ from typing import Final
 from whet.core.levers import plain_args
 from whet.core.provenance import Device
 from whet.core.records import ModelFacts, Variant
-from whet.plan.settings import DEFAULT_UTILIZATION, Settings, read_settings
+from whet.plan.settings import DEFAULT_UTILIZATION, LARGEST_GRAPH, Settings, read_settings
 
 HIGH_UTILIZATION: Final = 0.93
 _FAR: Final = 1.5
@@ -32,8 +32,6 @@ class Traffic:
 
 
 _MANY: Final = 128
-LARGEST_GRAPH: Final = 512
-"""vLLM's own bound where none is set (``VllmConfig._set_cudagraph_sizes``)."""
 
 
 def advise(

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from whet.core.errors import UsageError
-from whet.core.levers import plain_args
+from whet.core.levers import plain_args, structure
 from whet.core.provenance import Device
 from whet.core.records import ModelFacts, Scalar, Variant
 from whet.core.units import GIB
 
 DEFAULT_UTILIZATION: Final = 0.92
+LARGEST_GRAPH: Final = 512
+"""Tokens of vLLM's largest CUDA graph where nothing else is set (``_set_cudagraph_sizes``)."""
 CPU_KV_ENV: Final = "VLLM_CPU_KVCACHE_SPACE"
 _ALIASES: Final = {
     "device_memory_utilization": "gpu_memory_utilization",
@@ -30,6 +32,7 @@ class Settings:
     ``kv_pool_bytes`` is None where the engine sizes the pool. ``data_parallel`` counts the replicas
     of this host; ``elsewhere`` is True where other hosts' devices may serve too. ``max_seqs`` is
     never more than ``batched_tokens`` unless ``seqs_set``: a default gives way, a flag does not.
+    ``graph_tokens`` is the longest step that has a CUDA graph.
     """
 
     max_model_len: int
@@ -47,6 +50,7 @@ class Settings:
     elsewhere: bool = False
     chunked_prefill: bool = True
     seqs_set: bool = False
+    graph_tokens: int = LARGEST_GRAPH
 
 
 def read_settings(variant: Variant, *, target: ModelFacts, device: Device) -> Settings:
@@ -75,7 +79,21 @@ def read_settings(variant: Variant, *, target: ModelFacts, device: Device) -> Se
         elsewhere=_elsewhere(args),
         chunked_prefill=args.get("enable_chunked_prefill") is not False,
         seqs_set="max_num_seqs" in args,
+        graph_tokens=_graph_tokens(args),
     )
+
+
+def _graph_tokens(args: dict[str, Scalar]) -> int:
+    """As flags of their own or within ``compilation_config``; a list of sizes goes first."""
+    inside = structure(args.get("compilation_config", ""))
+    told = {**args, **inside} if isinstance(inside, dict) else args
+    sizes = told.get("cudagraph_capture_sizes")
+    sizes = structure(sizes) if isinstance(sizes, str) else sizes
+    if args.get("enforce_eager") is True:
+        return 0
+    if isinstance(sizes, list) and sizes and all(isinstance(size, int) for size in sizes):
+        return int(max(sizes))
+    return int(_number(told, "max_cudagraph_capture_size", LARGEST_GRAPH))
 
 
 def _scheduled(
