@@ -22,8 +22,9 @@ from whet.report.chart import (
     step_axis,
     value_axis,
 )
+from whet.report.html import render_html
 from whet.report.palette import styles
-from whet.report.pictures import load_charts, pareto_chart, speculation_chart
+from whet.report.pictures import load_charts, pareto_chart, speculation_chart, variant_styles
 from whet.report.svg import draw
 from whet.report.unit_charts import unit_charts
 
@@ -65,6 +66,45 @@ def test_styles_are_distinct_and_the_baseline_neutral() -> None:
     assert len({(s.light, s.marker, s.dash) for s in made.values()}) == 11
     assert made["base"].css == "v0"
     assert list(made) == ["a", "base", *"bcdefghij"]
+
+
+def test_those_that_are_not_named_are_quiet_and_keep_the_colours_for_the_others() -> None:
+    made = styles(["a", "base", *"bcd"], "base", {"b", "d"})
+    assert [name for name, style in made.items() if style.quiet] == ["a", "c"]
+    assert [made[name].css for name in ("base", "b", "d")] == ["v0", "v1", "v2"]
+    assert list(made) == ["a", "base", *"bcd"]
+
+
+@pytest.fixture
+def crowd(whole: RunView) -> RunView:
+    """A run with ten slow variants more, each with the baseline's cells."""
+    slow = [
+        replace(cell, variant=f"slow{at}", tps_mean=None, cost_per_1m_tokens=None)
+        for at in range(10)
+        for cell in whole.cells
+        if cell.variant == whole.baseline
+    ]
+    variants = (*whole.variants, *(f"slow{at}" for at in range(10)))
+    return replace(whole, cells=(*whole.cells, *slow), variants=variants)
+
+
+def test_of_many_variants_those_are_named_that_lead_somewhere(
+    whole: RunView, crowd: RunView
+) -> None:
+    assert not any(style.quiet for style in variant_styles(whole).values())
+    look = variant_styles(crowd)
+    assert all(look[f"slow{at}"].quiet for at in range(10))
+    assert whole.decision is not None
+    assert whole.decision.recommendation is not None
+    assert not look[whole.decision.recommendation.variant].quiet
+    chart = next(chart for chart in load_charts(crowd) if chart.id == "ttft-p50")
+    quiet = [series.style.quiet for series in chart.series]
+    assert quiet == sorted(quiet, reverse=True), "beneath the others"
+    page = render_html(crowd)
+    count = sum(style.quiet for style in look.values())
+    assert f"grey: {count} others" in page
+    assert "scale(.5)" in page
+    assert "none of which leads" not in render_html(whole)
 
 
 def test_failed_cell_has_no_point_and_contradicted_one_is_flagged(whole: RunView) -> None:

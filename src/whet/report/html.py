@@ -78,6 +78,7 @@ def render_html(view: RunView) -> str:
             version=__version__,
             look=look,
             colours=colours(look),
+            quiet=sum(style.quiet for style in look.values()),
             headline=title,
             sentence=sentence,
             tiles=tiles(view),
@@ -166,8 +167,9 @@ def _finalize(value: Any) -> Any:
 
 def colours(look: Mapping[str, Style]) -> Markup:
     """The style sheet's colours of these looks, light and dark."""
-    light = "".join(f".{style.css}{{--c:{style.light}}}" for style in look.values())
-    dark = "".join(f".{style.css}{{--c:{style.dark}}}" for style in look.values())
+    each = dict.fromkeys(look.values())
+    light = "".join(f".{style.css}{{--c:{style.light}}}" for style in each)
+    dark = "".join(f".{style.css}{{--c:{style.dark}}}" for style in each)
     return Markup(f"{light}@media (prefers-color-scheme:dark){{{dark}}}")
 
 

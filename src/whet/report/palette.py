@@ -1,16 +1,18 @@
 """One look a variant, the same in every plot: a colour, a marker and, past eight, a dash.
 
 The colours are Okabe and Ito's (2008), which people with any common colour blindness tell apart,
-lightened for a dark page. The baseline is drawn in the neutral ink, so that others stand out.
+lightened for a dark page. The baseline is drawn in the neutral ink, so that others stand out. Of
+many variants a few are named, and the rest is quiet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 NEUTRAL: Final = ("#5b6470", "#a9b3bf")
+_QUIET: Final = ("#c9ced4", "#474f59")
 _COLOURS: Final = (
     ("#0072b2", "#56b4e9"),
     ("#d55e00", "#f58a42"),
@@ -26,19 +28,34 @@ _DASHES: Final = ("", "7 3", "2 3")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Style:
-    """How one variant is drawn: ``css`` is its class on a page, the colours are hexadecimal."""
+    """How one variant is drawn: ``css`` is its class on a page, the colours are hexadecimal.
+
+    A ``quiet`` one is thin and grey, beneath the others.
+    """
 
     css: str
     light: str
     dark: str
     marker: str
     dash: str
+    quiet: bool = False
 
 
-def styles(variants: Sequence[str], baseline: str | None) -> dict[str, Style]:
-    """A style for each variant, steady as long as the order of the variants is."""
-    made: dict[str, Style] = {}
-    others = [name for name in variants if name != baseline]
+QUIET: Final = Style(
+    css="quiet", light=_QUIET[0], dark=_QUIET[1], marker="circle", dash="", quiet=True
+)
+
+
+def styles(
+    variants: Sequence[str], baseline: str | None, named: Collection[str] | None = None
+) -> dict[str, Style]:
+    """A style for each variant, steady as long as the order of the variants is.
+
+    With ``named`` all others but the baseline are quiet.
+    """
+    shown = variants if named is None else [name for name in variants if name in named]
+    made = dict.fromkeys(variants, QUIET)
+    others = [name for name in shown if name != baseline]
     if baseline in variants and baseline is not None:
         made[baseline] = Style(
             css="v0", light=NEUTRAL[0], dark=NEUTRAL[1], marker="circle", dash=""
@@ -52,4 +69,4 @@ def styles(variants: Sequence[str], baseline: str | None) -> dict[str, Style]:
             marker=_MARKERS[(at + 1) % len(_MARKERS)],
             dash=_DASHES[(at // len(_COLOURS)) % len(_DASHES)],
         )
-    return {name: made[name] for name in variants}
+    return made

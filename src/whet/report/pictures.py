@@ -13,11 +13,35 @@ from whet.report.text import number, percent
 from whet.report.view import RunView
 
 _Pick = Callable[[CellSummary], Estimate | None]
+_MANY = 12
+"""Variants that plots can name; of more, those that lead somewhere."""
 
 
 def variant_styles(view: RunView) -> dict[str, Style]:
     """Each variant's look in every plot of this run."""
-    return styles(view.variants, view.baseline)
+    few = len(view.variants) <= _MANY
+    return styles(view.variants, view.baseline, None if few else leaders(view))
+
+
+def leaders(view: RunView) -> frozenset[str]:
+    """What stands in the matrix or on the front, is the fastest at a size, or speculates beside a
+    variant that does not: the plot of what that brings has no others.
+    """
+    found = {
+        max(cells, key=lambda cell: cell.tps_mean.value if cell.tps_mean else 0.0).variant
+        for size in view.batch_sizes
+        if (cells := [c for c in view.cells if c.batch_size == size and c.status == "complete"])
+    }
+    if view.decision is not None:
+        found |= {entry.variant for entry in view.decision.matrix if entry.variant is not None}
+        found |= {name for name, _ in view.decision.pareto}
+        found |= {one.candidate for one in view.decision.break_even}
+    return frozenset(found)
+
+
+def _drawn(look: dict[str, Style]) -> list[str]:
+    """In the order of drawing: what is quiet lies beneath."""
+    return sorted(look, key=lambda name: not look[name].quiet)
 
 
 def load_charts(view: RunView) -> tuple[Chart, ...]:
@@ -57,7 +81,7 @@ def _against_batch(view: RunView, id: str, title: str, unit: str, pick: _Pick) -
     place = {size: float(at) for at, size in enumerate(view.batch_sizes)}
     look = variant_styles(view)
     series = []
-    for name in view.variants:
+    for name in _drawn(look):
         points = tuple(
             _point(view, cell, value, place[cell.batch_size])
             for cell in view.cells
@@ -119,7 +143,7 @@ def pareto_chart(view: RunView) -> Chart | None:
         }
     )
     series = []
-    for name in view.variants:
+    for name in _drawn(look):
         points = tuple(
             _front_point(*found[key], on_front=key in front) for key in found if key[0] == name
         )

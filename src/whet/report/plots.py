@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from whet.core.errors import UsageError
 from whet.core.store import translate_disk_errors
 from whet.report.chart import Axis, Chart, Series, guide_spot
+from whet.report.palette import Style
 from whet.report.pictures import load_charts, pareto_chart
 from whet.report.text import one_line
 from whet.report.view import RunView
@@ -41,6 +42,8 @@ _SETTINGS: Final[Any] = {
     "ytick.left": False,
 }
 _INK: Final = "#16191d"
+_LEGEND_LETTERS, _KEY_LETTERS = 130, 9
+"""What a line of the legend holds, and what a key and the room around it take of it."""
 
 
 def write_png(view: RunView, path: Path) -> None:
@@ -133,7 +136,10 @@ def _series(axes: Axes, series: Series) -> None:
     colour, marker = series.style.light, _MARKERS[series.style.marker]
     xs, ys = [point.x for point in series.points], [point.y for point in series.points]
     if series.joined:
-        axes.plot(xs, ys, color=colour, linewidth=1.7)
+        width = 0.9 if series.style.quiet else 1.7
+        axes.plot(xs, ys, color=colour, linewidth=width, linestyle=_line(series.style))
+    if series.style.quiet:
+        return
     bounded = [
         (p.x, p.low, p.high) for p in series.points if p.low is not None and p.high is not None
     ]
@@ -171,14 +177,27 @@ def _series(axes: Axes, series: Series) -> None:
             )
 
 
+def _line(style: Style) -> Any:
+    """matplotlib's words for the dash, which a page gives in widths of two pixels."""
+    return (0, tuple(float(part) / 2 for part in style.dash.split())) if style.dash else "-"
+
+
 def _legend(figure: Figure, charts: list[Chart]) -> None:
     from matplotlib.lines import Line2D
 
     found = {series.name: series.style for chart in charts for series in chart.series}
     handles = [
-        Line2D([], [], color=style.light, marker=_MARKERS[style.marker], label=one_line(name))
+        Line2D(
+            [],
+            [],
+            color=style.light,
+            marker=_MARKERS[style.marker],
+            linestyle=_line(style),
+            label=one_line(name),
+        )
         for name, style in found.items()
+        if not style.quiet
     ]
-    figure.legend(
-        handles=handles, loc="outside upper center", ncols=min(6, len(handles)), frameon=False
-    )
+    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
+    columns = min(6, len(handles), max(_LEGEND_LETTERS // (longest + _KEY_LETTERS), 1))
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)

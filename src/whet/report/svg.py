@@ -8,6 +8,7 @@ from typing import Final
 from markupsafe import Markup, escape
 
 from whet.report.chart import Axis, Chart, Point, Series, guide_spot
+from whet.report.palette import Style
 from whet.report.text import clean
 
 _WIDTH: Final = 520.0
@@ -41,12 +42,12 @@ def draw(chart: Chart, *, height: float = 300.0) -> Markup:
     return Markup("").join(Markup(part) for part in parts)
 
 
-def mark(kind: str, css: str) -> Markup:
+def mark(kind: str, css: str, dash: str = "") -> Markup:
     """A series' marker on its line, for the legend."""
-    shape = _shape(kind)
+    shape, dashed = _shape(kind), f' stroke-dasharray="{dash}"' if dash else ""
     return Markup(
         f'<svg class="key {css}" viewBox="-14 -8 28 16" aria-hidden="true">'
-        f'<path class="line" d="M-13 0H13"/>{shape}</svg>'
+        f'<path class="line"{dashed} d="M-13 0H13"/>{shape}</svg>'
     )
 
 
@@ -126,6 +127,8 @@ def _spread(series: Series, frame: _Frame) -> Iterator[str]:
         if p.low is not None and p.high is not None
     ]
     css = series.style.css
+    if series.style.quiet:
+        return
     if series.spread == "band" and len(bounded) > 1:
         upper = [(x, high) for x, _, high in bounded]
         lower = [(x, low) for x, low, _ in reversed(bounded)]
@@ -142,7 +145,7 @@ def _series(series: Series, frame: _Frame) -> Iterator[str]:
     if series.joined and len(placed) > 1:
         yield f'<path class="line"{dash} d="{_path((x, y) for _, x, y in placed)}"/>'
     for point, x, y in placed:
-        yield _dot(point, series.style.marker, x, y)
+        yield _dot(point, series.style, x, y)
     yield "</g>"
 
 
@@ -154,10 +157,11 @@ def _labels(series: Series, frame: _Frame) -> Iterator[str]:
             yield f'<text class="tag mid" x="{x}" y="{y:g}">{_text(point.label)}</text>'
 
 
-def _dot(point: Point, marker: str, x: float, y: float) -> str:
+def _dot(point: Point, style: Style, x: float, y: float) -> str:
     title = f"<title>{_text(point.hover)}</title>" if point.hover else ""
     hollow = "" if point.sure else " hollow"
-    return f'<g class="dot{hollow}" transform="translate({x} {y})">{_shape(marker)}{title}</g>'
+    where = f"translate({x} {y}){' scale(.5)' if style.quiet else ''}"
+    return f'<g class="dot{hollow}" transform="{where}">{_shape(style.marker)}{title}</g>'
 
 
 def _shape(marker: str) -> str:
