@@ -348,15 +348,21 @@ def _spec(work: Path) -> tuple[Spec, Path]:
 def measure_static(work: Path, sizes: Sequence[int]) -> None:
     """``generate`` of transformers on batches of the run's own prompts; writes ``static.csv``.
 
-    A batch size that the file already has is not measured again.
+    A batch size that the file already has is not measured again, and one that the device has not
+    the memory for is left out.
     """
-    path = work / "static.csv"
-    rows = static_rows(path)
+    import torch
+
+    rows = static_rows(path := work / "static.csv")
     for size in sizes:
         if all(row["batch_size"] != str(size) for row in rows):
-            rows.append({k: str(v) for k, v in asdict(_static(work, size)).items()})
+            try:
+                rows.append({k: str(v) for k, v in asdict(_static(work, size)).items()})
+                print(f"static {rows[-1]}", flush=True)
+            except torch.OutOfMemoryError:
+                print(f"static {size}: more than the device's memory", flush=True)
+            rows.sort(key=lambda row: int(row["batch_size"]))
             write_atomic(path, static_csv(rows))
-            print(f"static {rows[-1]}", flush=True)
 
 
 _LOADED: dict[str, Any] = {}

@@ -5,13 +5,15 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
-from benchmarks.h100 import SPEC, articles, chosen, filled, pack, unpack
+from benchmarks.h100 import SPEC, articles, chosen, filled, measure_static, pack, unpack
 from benchmarks.h100_shares import ShareRow, keep_shares
 from benchmarks.h100_table import (
     BYTES_PER_S,
     FLOP_PER_S,
     Drafting,
+    StaticRow,
     Tokens,
     Work,
     bound,
@@ -151,6 +153,26 @@ def test_static_rows_survive_the_file_and_a_missing_file_has_none(tmp_path: Path
     assert static_rows(path) == []
     path.write_bytes(static_csv([STATIC]))
     assert static_rows(path) == [STATIC]
+
+
+def test_static_sizes_that_do_not_fit_are_left_out_and_no_size_is_measured_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def static(_work: Path, size: int) -> StaticRow:
+        if size > 16:
+            raise torch.OutOfMemoryError
+        return StaticRow(
+            batch_size=size, batches=2, seconds=1.0, requests_per_s=2.0 * size,
+            output_tokens_per_s=256.0 * size, input_tokens_mean=1.0, dtype="bfloat16",
+            attention="sdpa", transformers="5",
+        )  # fmt: skip
+
+    monkeypatch.setattr("benchmarks.h100._static", static)
+    (tmp_path / "static.csv").write_bytes(static_csv([{**STATIC, "batch_size": "8"}]))
+    measure_static(tmp_path, (4, 8, 16, 256))
+    rows = static_rows(tmp_path / "static.csv")
+    assert [row["batch_size"] for row in rows] == ["4", "8", "16"]
+    assert rows[1]["requests_per_s"] == STATIC["requests_per_s"]
 
 
 def test_a_kept_file_has_its_lines_and_indents_and_nobodys_paths(tmp_path: Path) -> None:
