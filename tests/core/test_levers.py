@@ -148,6 +148,7 @@ def test_an_object_is_a_lever_for_each_of_its_keys_and_a_long_list_is_cut() -> N
     }
 
 
-def test_what_a_server_is_given_of_the_device_can_be_left_out() -> None:
-    found = levers(variant(engine_args=(("kv_cache_memory_bytes", 9), ("max_num_seqs", 8))))
+def test_what_sizes_the_kv_pool_can_be_left_out() -> None:
+    args = (("kv_cache_memory_bytes", 9), ("max_num_seqs", 8))
+    found = levers(variant(engine_args=args, env=(("VLLM_CPU_KVCACHE_SPACE", "4"),)))
     assert without_room(found) == {"weights=16bit", "max_num_seqs=8"}

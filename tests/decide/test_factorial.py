@@ -274,6 +274,15 @@ def test_a_variant_without_levers_of_its_own_is_left_out_and_named() -> None:
     )
     assert only_effect(view, AWQ).ratio.value == pytest.approx(1.5)
     assert view.unmeasured == ("twin pulls the same levers as fp16, and is left out here",)
+    names = ("fp16", "twin", "awq", "awq+spec")
+    told = factorial(
+        [figured(name, 100) for name in names],
+        [variant(name) for name in names],
+        baseline="fp16",
+        ruler=Ruler(comparisons=(), noise_floor=None),
+    )
+    assert told.unmeasured[0].startswith("twin "), "before pairs, of which there may be many"
+    assert len(told.unmeasured) == 2
 
 
 def test_levers_that_no_variant_has_apart_are_one() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from whet.core.spec import QualitySpec
 from whet.flow import gate as flow_gate
 from whet.flow.gate import run_gate
 from whet.flow.gate_request import GateRequest, HarnessAsked
+from whet.quality import Measured, QualityPlan, measure_quality
 
 
 @pytest.fixture
@@ -156,6 +158,25 @@ def test_speculation_needs_the_plain_answers_of_the_kept_baseline(
     request = kept(replace(asked, quality=none), tmp_path / "kept")
     with serve(Model()) as target, pytest.raises(UsageError, match="no answers for --speculative"):
         run_gate(replace(request, target=target.url, speculative=True), Silent())
+
+
+def test_kernels_are_known_to_be_the_same_where_whet_serves_both_sides(
+    asked: GateRequest, engine: ModelEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = []
+
+    def measured(url: str, model: str, plan: QualityPlan, **other: Any) -> Measured:
+        plans.append(plan)
+        return measure_quality(url, model, plan, **other)
+
+    monkeypatch.setattr(flow_gate, "measure_quality", measured)
+    one, two = (str(write_tiny_llama(tmp_path / name, seed=at)) for at, name in enumerate("ab"))
+    engine.models = [Model(), Model()]
+    both = replace(asked, target=two, baseline=one, tokenizer=None, speculative=True)
+    run_gate(both, Silent())
+    with serve(Model()) as target, serve(Model()) as base:
+        run_gate(replace(asked, target=target.url, baseline=base.url, speculative=True), Silent())
+    assert [plan.checks.other_kernels for plan in plans] == [False, False, False, True]
 
 
 def test_speculation_without_counters_is_unknown(asked: GateRequest) -> None:

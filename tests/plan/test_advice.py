@@ -69,6 +69,11 @@ def test_steps_that_no_cuda_graph_holds() -> None:
     assert said(found, replace(QUIET, largest_batch=102)) == ()  # 510 tokens
     larger = replace(variant(max_cudagraph_capture_size=1024), speculation=head)
     assert said(larger, replace(QUIET, largest_batch=103)) == ()
+    smaller = replace(
+        variant(compilation_config='{"max_cudagraph_capture_size":64}'), speculation=head
+    )
+    (sentence,) = said(smaller, replace(QUIET, largest_batch=13))
+    assert "has 65 tokens, more than vLLM's largest CUDA graph (64)" in sentence
     eager = replace(variant(enforce_eager=True), speculation=head)
     assert said(eager, replace(QUIET, largest_batch=103)) == ()
 

@@ -160,6 +160,7 @@ def test_activations_are_near_what_an_engine_reported() -> None:
         ({"compilation_config": '{"max_cudagraph_capture_size":640}'}, 640),
         ({"compilation_config": '{"cudagraph_mode":"FULL"}'}, 512),
         ({"max_cudagraph_capture_size": 1024, "enforce_eager": True}, 0),
+        ({"compilation_config": '{"cudagraph_mode":"NONE"}'}, 0),
     ],
 )
 def test_the_longest_step_with_a_graph(args: dict[str, Any], tokens: int) -> None:

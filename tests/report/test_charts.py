@@ -8,6 +8,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from whet.core.errors import UsageError
 from whet.core.records import Estimate
@@ -24,7 +26,13 @@ from whet.report.chart import (
 )
 from whet.report.html import render_html
 from whet.report.palette import styles
-from whet.report.pictures import load_charts, pareto_chart, speculation_chart, variant_styles
+from whet.report.pictures import (
+    leaders,
+    load_charts,
+    pareto_chart,
+    speculation_chart,
+    variant_styles,
+)
 from whet.report.svg import draw
 from whet.report.unit_charts import unit_charts
 
@@ -75,6 +83,24 @@ def test_those_that_are_not_named_are_quiet_and_keep_the_colours_for_the_others(
     assert list(made) == ["a", "base", *"bcd"]
 
 
+def test_each_way_to_lead_counts_by_itself(whole: RunView) -> None:
+    decision = whole.decision
+    assert decision is not None
+    matrix = replace(decision, pareto=(), break_even=())
+    front = replace(decision, matrix=(), break_even=())
+    beside = replace(decision, matrix=(), pareto=())
+    of = {
+        name: leaders(replace(whole, cells=(), decision=only))
+        for name, only in (("matrix", matrix), ("front", front), ("beside", beside))
+    }
+    assert of["matrix"] == {entry.variant for entry in decision.matrix if entry.variant} != set()
+    assert of["front"] == {name for name, _ in decision.pareto} != set()
+    assert of["beside"] == {one.candidate for one in decision.break_even} != set()
+    fastest = leaders(replace(whole, decision=None))
+    assert fastest
+    assert fastest < {cell.variant for cell in whole.cells}
+
+
 @pytest.fixture
 def crowd(whole: RunView) -> RunView:
     """A run with ten slow variants more, each with the baseline's cells."""
@@ -105,6 +131,25 @@ def test_of_many_variants_those_are_named_that_lead_somewhere(
     assert f"grey: {count} others" in page
     assert "scale(.5)" in page
     assert "none of which leads" not in render_html(whole)
+
+
+def test_a_picture_tells_many_variants_apart_and_its_legend_fits(
+    whole: RunView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = tuple(f"fp8+eagle8+cache+tuned.k{at}" for at in range(12))
+    cells = [cell for cell in whole.cells if cell.variant == whole.baseline]
+    copies = tuple(replace(cell, variant=name) for name in names for cell in cells)
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_a, **_k: figures.append(figure))
+    write_png(replace(whole, variants=names, cells=copies), tmp_path / "a.png")
+    [figure] = figures
+    figure.draw_without_rendering()
+    [legend] = figure.legends
+    box = legend.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+    lines = [line for line in legend.get_lines() if isinstance(line, Line2D)]
+    looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}
+    assert len(looks) == len(names)
 
 
 def test_failed_cell_has_no_point_and_contradicted_one_is_flagged(whole: RunView) -> None:

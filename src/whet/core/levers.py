@@ -18,7 +18,13 @@ NOT_LEVERS: Final = frozenset(
 )
 """Flags that change what is told and not what runs."""
 
-ROOM: Final = ("kv_cache_memory_bytes=", "gpu_memory_utilization=", "num_gpu_blocks_override=")
+CPU_KV_ENV: Final = "VLLM_CPU_KVCACHE_SPACE"
+_ROOM: Final = (
+    "kv_cache_memory_bytes=",
+    "gpu_memory_utilization=",
+    "num_gpu_blocks_override=",
+    f"{CPU_KV_ENV}=",
+)
 """What gives a server its share of the device: what it costs to have less is told beside levers."""
 
 _LONG_LIST: Final = 6
@@ -74,8 +80,8 @@ def levers(variant: Variant) -> frozenset[str]:
 
 
 def without_room(found: Iterable[str]) -> frozenset[str]:
-    """Levers but for those of ``ROOM``."""
-    return frozenset(lever for lever in found if not lever.startswith(ROOM))
+    """Levers but for those that size the KV pool."""
+    return frozenset(lever for lever in found if not lever.startswith(_ROOM))
 
 
 def parts_of(name: str, value: Scalar) -> Iterator[tuple[str, Scalar]]:

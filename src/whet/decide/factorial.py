@@ -70,7 +70,7 @@ def factorial(
         levers=levers,
         effects=tuple(effects),
         interactions=tuple(interactions),
-        unmeasured=(*_unmeasured(design, judged), *_alike(sets, baseline)),
+        unmeasured=(*_alike(sets, baseline), *_unmeasured(design, judged)),
     )
 
 

@@ -297,7 +297,7 @@ def _checks(job: _Job, side: Side, base: _Base | None) -> ChecksPlan:
         twin=None if twin is None else twin.record,
         plain=None if held is None else held.plain,
         is_plain=base is None and (speculative or keeps),
-        other_kernels=base is not None and not side.computes_as(base.side),
+        other_kernels=base is not None and None in (side.settings, base.side.settings),
     )
 
 

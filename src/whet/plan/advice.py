@@ -10,7 +10,7 @@ from typing import Final
 from whet.core.levers import plain_args
 from whet.core.provenance import Device
 from whet.core.records import ModelFacts, Variant
-from whet.plan.settings import DEFAULT_UTILIZATION, LARGEST_GRAPH, Settings, read_settings
+from whet.plan.settings import DEFAULT_UTILIZATION, Settings, read_settings
 
 HIGH_UTILIZATION: Final = 0.93
 _FAR: Final = 1.5
@@ -45,7 +45,7 @@ def advise(
         *_queue(settings, traffic),
         *_cold(variant),
         *_front_end(variant, device, traffic),
-        *_graphs(variant, device, traffic),
+        *_graphs(variant, settings, device, traffic),
     )
 
 
@@ -119,18 +119,19 @@ def _front_end(variant: Variant, device: Device, traffic: Traffic) -> Iterator[s
         )
 
 
-def _graphs(variant: Variant, device: Device, traffic: Traffic) -> Iterator[str]:
-    asked = plain_args(variant)
-    own = {"compilation_config", "cudagraph_capture_sizes", "max_cudagraph_capture_size"}
-    if device.kind != "cuda" or variant.speculation is None or asked.get("enforce_eager"):
+def _graphs(
+    variant: Variant, settings: Settings, device: Device, traffic: Traffic
+) -> Iterator[str]:
+    largest = settings.graph_tokens
+    if device.kind != "cuda" or variant.speculation is None or not largest:
         return
     if variant.speculation.by_load:
         return
     tokens = traffic.largest_batch * (1 + variant.speculation.num_tokens)
-    if tokens > LARGEST_GRAPH and not own & asked.keys():
+    if tokens > largest:
         yield (
             f"a step of {traffic.largest_batch} requests with {variant.speculation.num_tokens} "
             f"proposals each has {tokens:,} tokens, more than vLLM's largest CUDA graph "
-            f"({LARGEST_GRAPH}), and runs without one: set max_cudagraph_capture_size to {tokens}, "
+            f"({largest:,}), and runs without one: set max_cudagraph_capture_size to {tokens}, "
             "or speculate with fewer tokens"
         )

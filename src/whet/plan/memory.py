@@ -15,10 +15,11 @@ from typing import Final
 
 import psutil
 
+from whet.core.levers import CPU_KV_ENV
 from whet.core.provenance import Device
 from whet.core.records import MemoryPlan, ModelFacts, Variant
 from whet.core.units import GIB, human_bytes
-from whet.plan.settings import CPU_KV_ENV, LARGEST_GRAPH, Settings, read_settings
+from whet.plan.settings import LARGEST_GRAPH, Settings, read_settings
 
 _GPU_RUNTIME_BYTES: Final = 1 * GIB  # CUDA context and libraries, graphs of up to 512 tokens
 _GRAPH_COPIES: Final = 20

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from whet.core.errors import UsageError
-from whet.core.levers import plain_args, structure
+from whet.core.levers import CPU_KV_ENV, plain_args, structure
 from whet.core.provenance import Device
 from whet.core.records import ModelFacts, Scalar, Variant
 from whet.core.units import GIB
@@ -15,7 +15,6 @@ from whet.core.units import GIB
 DEFAULT_UTILIZATION: Final = 0.92
 LARGEST_GRAPH: Final = 512
 """Tokens of vLLM's largest CUDA graph where nothing else is set (``_set_cudagraph_sizes``)."""
-CPU_KV_ENV: Final = "VLLM_CPU_KVCACHE_SPACE"
 _ALIASES: Final = {
     "device_memory_utilization": "gpu_memory_utilization",
     "pp": "pipeline_parallel_size",
@@ -89,7 +88,7 @@ def _graph_tokens(args: dict[str, Scalar]) -> int:
     told = {**args, **inside} if isinstance(inside, dict) else args
     sizes = told.get("cudagraph_capture_sizes")
     sizes = structure(sizes) if isinstance(sizes, str) else sizes
-    if args.get("enforce_eager") is True:
+    if args.get("enforce_eager") is True or told.get("cudagraph_mode") == "NONE":
         return 0
     if isinstance(sizes, list) and sizes and all(isinstance(size, int) for size in sizes):
         return int(max(sizes))

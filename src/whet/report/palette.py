@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 NEUTRAL: Final = ("#5b6470", "#a9b3bf")
-_QUIET: Final = ("#c9ced4", "#474f59")
 _COLOURS: Final = (
     ("#0072b2", "#56b4e9"),
     ("#d55e00", "#f58a42"),
@@ -42,7 +41,7 @@ class Style:
 
 
 QUIET: Final = Style(
-    css="quiet", light=_QUIET[0], dark=_QUIET[1], marker="circle", dash="", quiet=True
+    css="quiet", light="#c9ced4", dark="#474f59", marker="circle", dash="", quiet=True
 )
 
 
