@@ -103,6 +103,14 @@ def test_of_two_that_are_as_near_the_baseline_is_taken(store: RunStore) -> None:
     assert told(run) == {"cache": ("fp16", ("prefix_cache",))}
 
 
+def test_of_others_that_are_as_near_the_first_is_taken(store: RunStore) -> None:
+    flags = [(f"flag{at}", 1) for at in range(8)]
+    nearest = [variant(f"one{at}", engine_args=(flag,)) for at, flag in enumerate(flags)]
+    run = [variant("fp16"), *nearest, variant("all", engine_args=tuple(flags))]
+    found = lever_costs(kept(store, *((item, 900) for item in run[:-1]), (run[-1], 100)), ())
+    assert [(cost.variant, cost.reference) for cost in found] == [("all", "one0")]
+
+
 def test_what_has_no_part_is_held_against_the_baseline_with_what_it_lacks(store: RunStore) -> None:
     baseline = variant("fp16", prefix_cache=True)
     run = kept(store, (baseline, 100), (variant("spec", speculation=DRAFT), 80))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from whet.core.levers import levers, pulled, without_room
 from whet.core.records import CellSummary, LeverCost, TrialNotices
@@ -15,13 +15,13 @@ def lever_costs(kept: Kept, cells: tuple[CellSummary, ...]) -> tuple[LeverCost, 
     """The costs of every variant against its nearest reference.
 
     The reference is the measured variant whose levers, but for the size of its KV pool, are a part
-    of its own and that differs in the fewest; a variant of which nothing is a part is held against
-    the baseline.
+    of its own and that differs in the fewest, the baseline or else the first of equals; a variant
+    of which nothing is a part is held against the baseline.
     """
     seen = {item.variant: item for item in _observed(kept, cells)}
     found: list[LeverCost] = []
     for name, mine in seen.items():
-        reference = _nearest(kept, name, set(seen))
+        reference = _nearest(kept, name, list(seen))
         if reference is not None:
             own = pulled(kept.resolved[name].variant, kept.resolved[reference].variant)
             found += costs_of(mine, seen[reference], sorted(own))
@@ -41,7 +41,7 @@ def _observed(kept: Kept, cells: tuple[CellSummary, ...]) -> Iterator[Observed]:
             )
 
 
-def _nearest(kept: Kept, name: str, seen: set[str]) -> str | None:
+def _nearest(kept: Kept, name: str, seen: Sequence[str]) -> str | None:
     baseline = kept.spec.baseline
     whole = {other: without_room(levers(kept.resolved[other].variant)) for other in seen}
     plain = f"weights={kept.resolved[baseline].variant.weights}"
