@@ -126,7 +126,7 @@ def test_the_narrowest_machine_counts(machine: Machine, scheme: str, expected: s
     ("version", "machine", "changes", "expected"),
     [
         ("0.26.0", HOPPER, {}, "doubtful"),
-        ("0.26.0", HOPPER, {"env": (("VLLM_USE_V2_MODEL_RUNNER", "0"),)}, "works"),
+        ("0.26.0", HOPPER, {"env": (("VLLM_USE_V2_MODEL_RUNNER", "0"),)}, "works, slow"),
         ("0.26.0", AVX2, {}, "no effect"),
         ("0.32.0", HOPPER, {"env": (("VLLM_USE_V2_MODEL_RUNNER", "0"),)}, "no effect"),
     ],
@@ -140,7 +140,7 @@ def test_cascade_attention_needs_the_runner_that_has_it(
 
 
 @pytest.mark.parametrize(
-    ("args", "expected"), [({}, "doubtful"), ({"async_scheduling": False}, "works")]
+    ("args", "expected"), [({}, "doubtful"), ({"async_scheduling": False}, "works, slow")]
 )
 def test_cascade_attention_with_a_head_needs_synchronous_scheduling(
     args: dict[str, bool], expected: str
@@ -150,6 +150,7 @@ def test_cascade_attention_with_a_head_needs_synchronous_scheduling(
     env = (("VLLM_USE_V2_MODEL_RUNNER", "0"),)
     changes = {"engine_args": asked, "env": env, "speculation": head}
     assert outcome("disable_cascade_attn", HOPPER, "0.26.0", **changes) == expected
+    assert outcome("VLLM_USE_V2_MODEL_RUNNER", HOPPER, "0.26.0", **changes) == "doubtful"
 
 
 def test_the_narrower_lever_counts() -> None:

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from whet.core.records import QualityRecord, ResolvedEngine, Speculation, Variant
+from whet.core.records import EngineFacts, QualityRecord, ResolvedEngine, Speculation, Variant
 from whet.core.store import RunStore
-from whet.flow.gated import KIND, PLAIN, _checks, weights_key
+from whet.flow.gated import KIND, PLAIN, _checks, _scoring_defect, weights_key
 from whet.flow.job import Job
 from whet.quality import PlainReference
 from whet.quality.greedy import Continuations
@@ -117,6 +117,19 @@ def test_servers_may_run_on_other_kernels_unless_both_are_eager_and_none_is_aske
     every = (resolved("one", **one), resolved("two", **two))
     store.put(KIND, "one", record("one", "one"))
     assert checks_of(store, every, "two").other_kernels is otherwise
+
+
+def test_what_is_known_of_the_engine_is_asked_of_its_own_words(store: RunStore) -> None:
+    job = cast(Job, SimpleNamespace(store=store))
+    spec = resolved("spec", speculation=DRAFT)
+    assert _scoring_defect(job, spec) is None, "nothing is known of a server that said nothing"
+    facts = EngineFacts(
+        version="0.26.0", weight_kernels=(), quantized_layers=None, unquantized_layers=None,
+        attention_backend=None, kv_cache_tokens=None, prefix_cache_enabled=None,
+        async_scheduling=None, notices=(), graphs_captured=True,
+    )  # fmt: skip
+    store.put("facts", "spec", facts)
+    assert "53488" in (_scoring_defect(job, spec) or "")
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from whet.core.records import Estimate, QualityRecord, ServedDistances
+from whet.core.records import DocumentDistance, Estimate, QualityRecord, ServedDistances
 from whet.quality.checks import same_weights_problem
 
 
-def distances(value: float, low: float | None, high: float | None) -> ServedDistances:
+def distances(
+    value: float, low: float | None, high: float | None, documents: tuple[float, ...] = ()
+) -> ServedDistances:
+    """``documents``: nats a token of each."""
     kl = Estimate(value=value, low=low, high=high, samples=16)
-    return ServedDistances(kl=kl, kl_p99=kl, flips=kl, top_k=5, covered=0.9, documents=())
+    each = tuple(
+        DocumentDistance(tokens=300, nll=0.0, reference_nll=0.0, kl=300 * nats, flips=0)
+        for nats in documents
+    )
+    return ServedDistances(kl=kl, kl_p99=kl, flips=kl, top_k=5, covered=0.9, documents=each)
 
 
 def twin(repeat: ServedDistances | None, *, away: ServedDistances | None = None) -> QualityRecord:
@@ -43,6 +50,26 @@ def test_the_limit_is_what_the_repeat_shows(
 def test_without_a_repeat_or_an_interval_nothing_is_claimed() -> None:
     assert same_weights_problem(distances(1.0, 0.9, 1.1), twin(None)) is None
     assert same_weights_problem(distances(1.0, None, None), twin(distances(0, 0, 0))) is None
+
+
+@pytest.mark.parametrize(
+    ("worst", "told"),
+    [
+        (6.6, True),  # a text that came back as noise, as vLLM 0.26 did on an H100
+        (6e-3, True),
+        (4e-3, False),
+        (2.6e-4, False),  # the most of any text of 43 right servers there
+    ],
+)
+@pytest.mark.parametrize("low", [0.0, None])
+def test_one_text_that_is_scored_otherwise_is_told_however_small_its_share(
+    worst: float, told: bool, low: float | None
+) -> None:
+    found = distances(worst / 60, low, worst / 20, documents=(*[1e-8] * 59, worst))
+    problem = same_weights_problem(found, twin(distances(0.0, 0.0, 0.0)), other_kernels=True)
+    assert (problem is not None) == told
+    if problem is not None:
+        assert "1 of 60 documents" in problem
 
 
 # As measured on an H100 of one 7B checkpoint in FP8, all as far from 16 bits as the first (1.3e-4

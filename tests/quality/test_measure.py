@@ -163,6 +163,41 @@ def test_nan_that_the_server_cannot_write_fails_too(
     assert {word for _, word in record.verdicts} == {"fail"}
 
 
+def test_nan_among_others_fails_although_the_text_is_right_alone(
+    plan: QualityPlan, baseline: QualityRecord
+) -> None:
+    plain, seen = model(uniform), list[int]()
+    error = {"error": {"message": "Out of range float values are not JSON compliant: nan"}}
+
+    def reply(body: Body) -> Reply:
+        if "prompt_logprobs" in body and len(body["prompt"]) > 8:
+            seen.append(len(body["prompt"]))
+            if len(seen) == 2:
+                return 500, error
+        return plain(body)
+
+    record, _ = measure(against(baseline, plan), reply)
+    assert {word for _, word in record.verdicts} == {"fail"}
+    assert record.reason is not None
+    assert "1 of" in record.reason
+    assert "NaN" in record.reason
+
+
+@pytest.mark.parametrize("value", [float("nan"), -7.0])
+def test_a_known_defect_is_named_where_scores_fail(
+    plan: QualityPlan, baseline: QualityRecord, value: float
+) -> None:
+    suspected = replace(against(baseline, plan), scoring_defect="the engine is known to")
+    failed, _ = measure(suspected, model(lambda position, token: value))
+    assert failed.reason is not None
+    assert failed.reason.endswith("; the engine is known to")
+    right, _ = measure(suspected, model(uniform))
+    assert right.reason is None
+    wrong, _ = measure(suspected, model(uniform, lambda number: "no"))
+    assert wrong.reason is not None
+    assert "known" not in wrong.reason, "answers are no scores"
+
+
 def test_a_document_that_fails_once_is_asked_again(plan: QualityPlan) -> None:
     plain, seen = model(uniform), set[int]()
 

@@ -63,6 +63,19 @@ def test_an_interval_across_the_tolerance_is_unknown() -> None:
     assert "more held-out text" in reason
 
 
+def test_each_reason_is_said_once_for_all_its_tolerances() -> None:
+    words, reason = verdicts(findings(ratio(1.03, 1.02, 1.06)), (0.01, 0.02, 0.04, 0.05, 0.1))
+    assert [word for _, word in words] == ["fail", "fail", "unknown", "unknown", "pass"]
+    assert reason == (
+        "perplexity changes by +3.00 % [+2.00 %, +6.00 %], which is not below 1 % or 2 %; "
+        "perplexity changes by +3.00 % [+2.00 %, +6.00 %], which 100 documents cannot tell from "
+        "4 % or 5 %; give more held-out text"
+    )
+    _, all_failed = verdicts(findings(ratio(1.2, 1.1, 1.3)), (0.01, 0.02, 0.05))
+    assert all_failed is not None
+    assert all_failed.endswith("which is not below 1 %, 2 % or 5 %")
+
+
 def test_exactly_the_tolerance_is_not_below_it() -> None:
     assert judged(findings(ratio(1.01, 1.01, 1.01)))[0] == "fail"
 

@@ -7,8 +7,9 @@ from typing import Final
 from whet.core.errors import EngineLostError, MeasurementError
 from whet.core.levers import plain_args, structure
 from whet.core.protocols import Server
-from whet.core.records import QualityRecord, ResolvedEngine
+from whet.core.records import EngineFacts, QualityRecord, ResolvedEngine
 from whet.evidence.claims import served_scheme
+from whet.evidence.defects import scoring_defect
 from whet.flow.job import Job
 from whet.quality import ChecksPlan, GoldenSource, PlainReference, QualityPlan, measure_quality
 
@@ -40,6 +41,7 @@ def measure_variant_quality(job: Job, server: Server, resolved: ResolvedEngine) 
         baseline=None if is_baseline else store.get(KIND, spec.baseline, QualityRecord),
         tolerances=spec.objective.quality,
         checks=_checks(job, resolved),
+        scoring_defect=_scoring_defect(job, resolved),
     )
     try:
         measured = measure_quality(
@@ -85,6 +87,11 @@ def _checks(job: Job, resolved: ResolvedEngine) -> ChecksPlan:
         else None,
         is_plain=plain is resolved and any(each.variant.speculation for each in same),
     )
+
+
+def _scoring_defect(job: Job, resolved: ResolvedEngine) -> str | None:
+    name = resolved.variant.name
+    return scoring_defect(resolved.variant, job.store.get("facts", name, EngineFacts))
 
 
 def is_held_against(job: Job, resolved: ResolvedEngine, other: ResolvedEngine) -> bool:

@@ -52,8 +52,9 @@ def ask_and_read(
 
     At most ``step`` replies are held in full at a time, by default four times what is in flight.
     What failed is asked once more, one at a time, because a burst that ran out of memory may well
-    fit alone. A server that stopped answering at all is not asked further: what is left fails with
-    the same words.
+    fit alone. Not so a figure that is not a number: it is wrong beside others, where the traffic
+    is, whatever it is alone. A server that stopped answering at all is not asked further: what is
+    left fails with the same words.
     """
     full = [{"model": peer.model, "stream": False, **body} for body in bodies]
     found: list[Found | Failure] = []
@@ -75,7 +76,7 @@ def _ask_failed_again(
 ) -> list[Found | Failure]:
     mended = list(found)
     for index, reply in enumerate(found):
-        if isinstance(reply, Failure):
+        if isinstance(reply, Failure) and not NOT_A_NUMBER.search(reply.detail):
             mended[index] = _post(peer, bodies, range(index, index + 1), read)[0]
             if _is_silence(mended[index]):
                 break

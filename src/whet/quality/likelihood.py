@@ -128,8 +128,11 @@ def _score(
 
 def _collect(results: Sequence[_Result]) -> Likelihood:
     failures = [result for result in results if isinstance(result, Failure)]
-    if any(NOT_A_NUMBER.search(failure.detail) for failure in failures):
-        return Likelihood(broken="the server's log-probabilities are not numbers (NaN)")
+    if wrong := sum(bool(NOT_A_NUMBER.search(failure.detail)) for failure in failures):
+        return Likelihood(
+            broken=f"the server's log-probabilities are not numbers (NaN) in {wrong} of "
+            f"{len(results)} documents"
+        )
     if failures:
         return Likelihood(
             missing=f"{len(failures)} of {len(results)} held-out documents could not be scored "

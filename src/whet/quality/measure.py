@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -117,6 +118,9 @@ def _record(
         missing=tuple(gap for gap in gaps if gap is not None),
     )
     judged, reason = verdicts(findings, plan.tolerances)
+    too_far = ratio is not None and ratio.value >= 1 + min(plan.tolerances, default=math.inf)
+    if plan.scoring_defect and (likelihood.broken or found.scores_differ or too_far):
+        reason = f"{reason}; {plan.scoring_defect}"
     return QualityRecord(
         variant=plan.variant,
         baseline=plan.variant if plan.baseline is None else plan.baseline.variant,

@@ -41,7 +41,8 @@ class QualityPlan:
     ``tokenizer`` is the folder whose chat template and vocabulary make every prompt; ``baseline``
     is the finished record to pair with, None where this variant is itself the baseline.
     ``tolerances`` are shares of perplexity regression (0.01 is 1 %). Without ``checks`` nothing
-    is asked but likelihoods and tasks.
+    is asked but likelihoods and tasks. ``scoring_defect`` is what is known to be wrong with this
+    server's scores, in words: it is told beside scores that fail and excuses none.
     """
 
     variant: str
@@ -52,3 +53,4 @@ class QualityPlan:
     baseline: QualityRecord | None
     tolerances: Sequence[float]
     checks: ChecksPlan | None = None
+    scoring_defect: str | None = None

@@ -17,7 +17,7 @@ A test that finds no loss proves none: each score carries the drop that its set 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,38 +58,59 @@ def verdicts(
     if broken:
         words = ["fail"] * len(judged)
     else:
-        words = [word if word == "fail" or not missing else "unknown" for word, _ in judged]
-    said = dict.fromkeys(reason for _, reason in judged if reason is not None)
+        words = [word if word == "fail" or not missing else "unknown" for word in judged]
     reasons = [
         *broken,
         *missing,
-        *([] if findings.ratio is None else said),
+        *_perplexity(findings, tolerances, judged),
         *_blind(findings.tasks),
     ]
     return tuple(zip(tolerances, words, strict=True)), "; ".join(reasons) or None
 
 
-def _judge(findings: Findings, tolerance: float) -> tuple[str, str | None]:
+def _judge(findings: Findings, tolerance: float) -> str:
     """The verdict on perplexity alone. A baseline is what others are judged by, so it passes."""
     ratio = findings.ratio
     if ratio is None:
-        return "unknown", None
+        return "unknown"
     if findings.baseline is None:
-        return "pass", None
-    change = f"perplexity changes by {_percent(ratio.value)}{_interval(ratio)}"
+        return "pass"
     if ratio.value >= 1 + tolerance:
-        return "fail", f"{change}, which is not below {100 * tolerance:g} %"
-    if ratio.samples < MIN_DOCUMENTS or ratio.high is None:
-        return "unknown", (
-            f"{ratio.samples} held-out documents are too few to judge perplexity; "
-            f"give at least {MIN_DOCUMENTS}"
-        )
-    if ratio.high >= 1 + tolerance:
-        return "unknown", (
-            f"{change}, which {ratio.samples} documents cannot tell from {100 * tolerance:g} %; "
-            "give more held-out text"
-        )
-    return "pass", None
+        return "fail"
+    return "unknown" if _few(ratio) or ratio.high is None or ratio.high >= 1 + tolerance else "pass"
+
+
+def _few(ratio: Estimate) -> bool:
+    return ratio.samples < MIN_DOCUMENTS or ratio.high is None
+
+
+def _perplexity(
+    findings: Findings, tolerances: Sequence[float], judged: Sequence[str]
+) -> Iterator[str]:
+    """A sentence for all tolerances that fail, and one for all that cannot be told."""
+    ratio = findings.ratio
+    if ratio is None:
+        return
+    change = f"perplexity changes by {_percent(ratio.value)}{_interval(ratio)}"
+    pairs = list(zip(tolerances, judged, strict=True))
+    if failed := [tolerance for tolerance, word in pairs if word == "fail"]:
+        yield f"{change}, which is not below {_listed(failed)}"
+    if unsure := [tolerance for tolerance, word in pairs if word == "unknown"]:
+        if _few(ratio):
+            yield (
+                f"{ratio.samples} held-out documents are too few to judge perplexity; "
+                f"give at least {MIN_DOCUMENTS}"
+            )
+        else:
+            yield (
+                f"{change}, which {ratio.samples} documents cannot tell from {_listed(unsure)}; "
+                "give more held-out text"
+            )
+
+
+def _listed(tolerances: Sequence[float]) -> str:
+    *most, last = [f"{100 * tolerance:g} %" for tolerance in tolerances]
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def _lost(findings: Findings) -> list[str]:
