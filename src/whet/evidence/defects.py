@@ -28,6 +28,6 @@ def scoring_defect(variant: Variant, facts: EngineFacts | None) -> str | None:
     return (
         "vLLM's V1 model runner is known to overwrite what a prompt's log-probabilities are "
         "computed from, where a drafter runs (vllm-project/vllm#53488), and may answer rightly all "
-        f"the same: set {_LATER}: true in the speculation's options, or serve on the V2 runner, "
-        "and run again"
+        f"the same: to see that, set {_LATER}: true in the speculation's options, which switches "
+        "asynchronous scheduling off, or serve on the V2 runner"
     )
