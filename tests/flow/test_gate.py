@@ -77,6 +77,22 @@ def test_the_same_weights_may_differ_by_rounding_only(
         assert found.record.distances.kl.value > 1e-4
 
 
+def test_predictions_that_differ_name_a_known_defect(
+    asked: GateRequest, engine: ModelEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def suspected(url: str, model: str, plan: QualityPlan, **other: Any) -> Measured:
+        known = replace(plan, scoring_defect="the engine is known to", tolerances=(9.0,))
+        return measure_quality(url, model, known, **other)
+
+    monkeypatch.setattr(flow_gate, "measure_quality", suspected)
+    folder = str(write_tiny_llama(tmp_path / "model"))
+    both = replace(asked, target=folder, baseline=folder, tokenizer=None)
+    for moves, told in ((0.3, True), (0.0, False)):
+        engine.models = [Model(), Model(moves=moves)]
+        reason = run_gate(both, Silent()).reason or ""
+        assert reason.endswith("; the engine is known to") == told
+
+
 def test_an_engine_that_cannot_serve_the_checkpoint_says_why(
     asked: GateRequest, engine: ModelEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
