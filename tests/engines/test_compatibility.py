@@ -150,7 +150,18 @@ def test_cascade_attention_with_a_head_needs_synchronous_scheduling(
     env = (("VLLM_USE_V2_MODEL_RUNNER", "0"),)
     changes = {"engine_args": asked, "env": env, "speculation": head}
     assert outcome("disable_cascade_attn", HOPPER, "0.26.0", **changes) == expected
-    assert outcome("VLLM_USE_V2_MODEL_RUNNER", HOPPER, "0.26.0", **changes) == "doubtful"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [((), "doubtful"), ((("disable_padded_drafter_batch", True),), "works")],
+)
+def test_a_head_on_the_v1_runner_scores_rightly_where_it_drafts_later(
+    options: tuple[tuple[str, bool], ...], expected: str
+) -> None:
+    head = Speculation(method="eagle3", num_tokens=2, draft_path="/head", options=options)
+    changes = {"env": (("VLLM_USE_V2_MODEL_RUNNER", "0"),), "speculation": head}
+    assert outcome("VLLM_USE_V2_MODEL_RUNNER", HOPPER, "0.26.0", **changes) == expected
 
 
 def test_the_narrower_lever_counts() -> None:

@@ -179,8 +179,24 @@ def test_nan_among_others_fails_although_the_text_is_right_alone(
     record, _ = measure(against(baseline, plan), reply)
     assert {word for _, word in record.verdicts} == {"fail"}
     assert record.reason is not None
-    assert "1 of" in record.reason
-    assert "NaN" in record.reason
+    assert f"(NaN) in 1 of {DOCUMENTS} documents" in record.reason
+
+
+def test_nan_of_a_baseline_is_not_tried_at_half_the_length(plan: QualityPlan) -> None:
+    plain, longest = model(uniform), list[int]()
+    error = {"error": {"message": "Out of range float values are not JSON compliant: nan"}}
+
+    def reply(body: Body) -> Reply:
+        length = len(body["prompt"])
+        if "prompt_logprobs" in body and length > 16:
+            longest.append(length)
+            return 500, error
+        return plain(body)
+
+    record, _ = measure(plan, reply)
+    assert longest
+    assert {word for _, word in record.verdicts} == {"fail"}
+    assert "NaN" in (record.reason or "")
 
 
 @pytest.mark.parametrize("value", [float("nan"), -7.0])

@@ -76,11 +76,16 @@ def _ask_failed_again(
 ) -> list[Found | Failure]:
     mended = list(found)
     for index, reply in enumerate(found):
-        if isinstance(reply, Failure) and not NOT_A_NUMBER.search(reply.detail):
+        if isinstance(reply, Failure) and not is_not_a_number(reply):
             mended[index] = _post(peer, bodies, range(index, index + 1), read)[0]
             if _is_silence(mended[index]):
                 break
     return mended
+
+
+def is_not_a_number(reply: object) -> bool:
+    """A failure because the server has a figure that is NaN or infinite: an answer, and wrong."""
+    return isinstance(reply, Failure) and NOT_A_NUMBER.search(reply.detail) is not None
 
 
 def _is_silence(reply: object) -> bool:

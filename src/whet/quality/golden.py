@@ -31,7 +31,7 @@ from whet.core.provenance import now
 from whet.core.records.codec import decode
 from whet.core.records.quality_checks import GoldenProbe, GoldenProbes, GoldenToken
 from whet.core.store import write_json
-from whet.quality.asking import NOT_A_NUMBER, Peer, ask, why
+from whet.quality.asking import Peer, ask, is_not_a_number, why
 from whet.quality.prompts import Ids
 from whet.quality.top_logprobs import TopDocument
 
@@ -249,7 +249,7 @@ def _ask(peer: Peer, prompts: Sequence[Ids], seed: int, turn: int) -> list[Liste
     level = min(peer.concurrency, _CONCURRENCY[turn % len(_CONCURRENCY)])
     replies = ask(replace(peer, concurrency=level), [_body(prompts[index]) for index in order])
     failed = [reply for reply in replies if isinstance(reply, Failure)]
-    if any(NOT_A_NUMBER.search(reply.detail) for reply in failed):
+    if any(is_not_a_number(reply) for reply in failed):
         raise _Broken("the server's log-probabilities are not numbers (NaN)")
     if failed:
         raise _Missing(f"{len(failed)} of {len(replies)} golden probes failed ({why(failed[0])})")

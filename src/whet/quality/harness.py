@@ -23,7 +23,7 @@ from whet.core.errors import MeasurementError, UsageError
 from whet.core.names import did_you_mean
 from whet.core.records import HarnessRun, HarnessSample, HarnessTask
 from whet.core.redact import redact
-from whet.quality.asking import NOT_A_NUMBER, Peer, ask, why
+from whet.quality.asking import NOT_A_NUMBER, Peer, ask, is_not_a_number, why
 from whet.quality.harness_samples import read_samples, read_tasks
 
 _DEFAULT_LENGTH: Final = 2048
@@ -135,7 +135,7 @@ def echo_problem(peer: Peer, ids: Sequence[int]) -> str | None:
     }
     reply = ask(peer, [body])[0]
     if isinstance(reply, Failure):
-        if NOT_A_NUMBER.search(reply.detail):
+        if is_not_a_number(reply):
             return None
         return f"the server does not answer a request for echo with logprobs ({why(reply)})"
     return _echo_gap(reply, len(ids))

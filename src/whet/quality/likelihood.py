@@ -16,7 +16,7 @@ from typing import Any, Final
 from whet.client import Failure
 from whet.core.protocols import Progress
 from whet.core.units import GIB, MIB
-from whet.quality.asking import NOT_A_NUMBER, Peer, ask, ask_and_read, why
+from whet.quality.asking import Peer, ask, ask_and_read, is_not_a_number, why
 from whet.quality.prompts import Ids
 from whet.quality.top_logprobs import TopDocument, pack
 
@@ -88,7 +88,9 @@ def measure_likelihood(
     gentle = replace(peer, concurrency=bounded(peer.concurrency, longest, vocab_size))
     results = _score(gentle, documents, named, progress)
     if shorten:
-        for index in (i for i, result in enumerate(results) if isinstance(result, Failure)):
+        for index, result in enumerate(results):
+            if not isinstance(result, Failure) or is_not_a_number(result):
+                continue
             half = documents[index][: max(_SHORTEST, len(documents[index]) // 2)]
             results[index] = _score(replace(peer, concurrency=1), [half], named, None)[0]
     found = _collect(results)
@@ -128,7 +130,7 @@ def _score(
 
 def _collect(results: Sequence[_Result]) -> Likelihood:
     failures = [result for result in results if isinstance(result, Failure)]
-    if wrong := sum(bool(NOT_A_NUMBER.search(failure.detail)) for failure in failures):
+    if wrong := sum(is_not_a_number(failure) for failure in failures):
         return Likelihood(
             broken=f"the server's log-probabilities are not numbers (NaN) in {wrong} of "
             f"{len(results)} documents"
@@ -169,7 +171,7 @@ def probe(peer: Peer, document: Ids, top_k: int = 0) -> str | None:
     short = document[: max(_SHORTEST, min(8, len(document)))]
     reply = ask(peer, [_body(short, top_k)])[0]
     if isinstance(reply, Failure):
-        if NOT_A_NUMBER.search(reply.detail):
+        if is_not_a_number(reply):
             return None
         return f"the server does not answer a request for prompt_logprobs ({why(reply)})"
     try:

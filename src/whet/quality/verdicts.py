@@ -77,11 +77,9 @@ def _judge(findings: Findings, tolerance: float) -> str:
         return "pass"
     if ratio.value >= 1 + tolerance:
         return "fail"
-    return "unknown" if _few(ratio) or ratio.high is None or ratio.high >= 1 + tolerance else "pass"
-
-
-def _few(ratio: Estimate) -> bool:
-    return ratio.samples < MIN_DOCUMENTS or ratio.high is None
+    if ratio.samples < MIN_DOCUMENTS or ratio.high is None or ratio.high >= 1 + tolerance:
+        return "unknown"
+    return "pass"
 
 
 def _perplexity(
@@ -96,7 +94,7 @@ def _perplexity(
     if failed := [tolerance for tolerance, word in pairs if word == "fail"]:
         yield f"{change}, which is not below {_listed(failed)}"
     if unsure := [tolerance for tolerance, word in pairs if word == "unknown"]:
-        if _few(ratio):
+        if ratio.samples < MIN_DOCUMENTS or ratio.high is None:
             yield (
                 f"{ratio.samples} held-out documents are too few to judge perplexity; "
                 f"give at least {MIN_DOCUMENTS}"
