@@ -12,6 +12,7 @@ import numpy as np
 
 from whet.checkpoint import locate, read_facts
 from whet.client import CompletionCall
+from whet.core.counters import PREFIX_HITS, PREFIX_QUERIES
 from whet.core.errors import CheckpointError, EngineStartError, MeasurementError, UsageError
 from whet.core.protocols import Observer, Server
 from whet.core.provenance import find_device
@@ -32,11 +33,9 @@ from whet.core.spec import SIXTEEN_BIT, EngineSpec
 from whet.core.store import RunStore
 from whet.core.units import GIB, human_duration, ns_to_s
 from whet.demo.spec import cpu_dtype
-from whet.engines import get_engine
-from whet.evidence import read_engine_facts
-from whet.evidence.cells import change_of
-from whet.evidence.dialect import HITS, QUERIES
+from whet.engines import get_engine, get_profile
 from whet.flow.findings import read_kept
+from whet.levers.counters import counter_change
 from whet.load import TrialPlan, run_trial
 from whet.load.plan import TEMPERATURE, Workload, describe_requests
 from whet.plan import Demand, plan_memory
@@ -159,7 +158,7 @@ def _verify(
     observer.stage("verify", f"{len(first)} requests, as they are and mended")
     with engine.serve(resolved, log=wanted.log) as server:
         observer.note(f"ready in {human_duration(server.start.ready_s)}")
-        facts = read_engine_facts(resolved.engine, server.log_text())
+        facts = get_profile(resolved.engine).read_log(server.log_text())
         blocks = facts.kv_cache_tokens // question.block_size - 1 if facts.kv_cache_tokens else None
         replays, events = [], list[RequestEvent]()
         for what, prompts in (
@@ -193,7 +192,7 @@ def judge_replay(what: str, predicted: HitTokens, trial: TrialRecord) -> ReplayR
             f"{len(failed)} of {len(trial.requests)} requests of the replay failed "
             f"({failed[0].error}: {failed[0].detail}); see the server's log"
         )
-    hits, queries = change_of(HITS, [trial]), change_of(QUERIES, [trial])
+    hits, queries = (counter_change(name, [trial]) for name in (PREFIX_HITS, PREFIX_QUERIES))
     if hits.delta is None or queries.delta is None:
         raise MeasurementError(
             f"the server does not count prefix hits as whet knows it ({hits.source}); "

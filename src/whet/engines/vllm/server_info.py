@@ -1,0 +1,68 @@
+"""What a server's own endpoints say about it once it is up."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from whet.client.counters import info_labels
+from whet.client.errors import HttpError
+from whet.client.simple import get_text
+from whet.core.records import Declared
+from whet.core.redact import redact
+
+_INFO: Final = "/server_info?config_format=json"
+_CACHE: Final = "vllm:cache_config_info"
+_ENGINE: Final = re.compile(r'^vllm:num_requests_running\{[^}]*engine="([^"]+)"', re.MULTILINE)
+_TIMEOUT_S: Final = 180.0
+"""``/server_info`` runs a dozen programs to describe its machine, slowly where that is busy."""
+
+
+def read_declared(base_url: str, api_key: str | None = None) -> Declared:
+    """GET ``/version``, ``/server_info`` (vLLM's developer mode), ``/metrics`` and ``/v1/models``.
+
+    An endpoint that is missing leaves its part empty. Raises ``EngineLostError`` where the server
+    does not answer at all.
+    """
+    texts = {
+        path: _text_or_none(base_url, path, api_key)
+        for path in ("/version", _INFO, "/metrics", "/v1/models")
+    }
+    version = _object(texts["/version"]).get("version")
+    models = _object(texts["/v1/models"]).get("data")
+    metrics = texts["/metrics"] or ""
+    return Declared(
+        version=version if isinstance(version, str) else None,
+        config=tuple(sorted(flatten(_object(texts[_INFO]).get("vllm_config")))),
+        cache=tuple(sorted(info_labels(metrics, _CACHE).items())),
+        models=tuple(str(item.get("id")) for item in models if isinstance(item, dict))
+        if isinstance(models, list)
+        else (),
+        engines=len(set(_ENGINE.findall(metrics))) or None,
+    )
+
+
+def flatten(value: object, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """``{"a": {"b": 1}}`` → ``("a.b", "1")``; a list is one value, in JSON."""
+    if isinstance(value, dict):
+        for key, inside in value.items():
+            yield from flatten(inside, f"{prefix}.{key}" if prefix else str(key))
+    elif prefix:
+        yield prefix, redact(value if isinstance(value, str) else json.dumps(value))
+
+
+def _text_or_none(base_url: str, path: str, api_key: str | None) -> str | None:
+    try:
+        return get_text(base_url, path, timeout_s=_TIMEOUT_S, api_key=api_key)
+    except HttpError:
+        return None
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    try:
+        data = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}
