@@ -18,7 +18,7 @@ LOW = {
     "client": {"core"},
     "metrics": {"core"},
     "evidence": {"core"},
-    "engines": {"core"},
+    "engines": {"core", "client"},
     "deploy": {"core"},
     "plan": {"core", "checkpoint"},
     "quant": {"core", "checkpoint"},

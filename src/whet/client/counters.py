@@ -16,15 +16,13 @@ _SPLIT_LABELS = ("position", "source", "finished_reason", "running_lora_adapters
 _LEFT_OUT = ("_bucket", "_created")
 
 
-def scrape(
-    base_url: str, *, origin_ns: int = 0, timeout_s: float = 30.0, api_key: str | None = None
-) -> Counters:
+def scrape(base_url: str, *, origin_ns: int = 0, timeout_s: float = 30.0) -> Counters:
     """GET ``/metrics`` now; ``taken_ns`` counts from ``origin_ns`` (absolute monotonic ns).
 
     Raises ``HttpError`` where the server has none (status 404) and ``EngineLostError`` where it
     does not answer.
     """
-    text = get_text(base_url, "/metrics", timeout_s=timeout_s, api_key=api_key)
+    text = get_text(base_url, "/metrics", timeout_s=timeout_s)
     return Counters(taken_ns=monotonic_ns() - origin_ns, values=parse_counters(text))
 
 

@@ -59,7 +59,6 @@ class TrialPlan:
     workload: Workload
     warmup: tuple[PlannedRequest, ...] = ()
     request_timeout_s: float = 120.0
-    api_key: str | None = None
     loop: str = "closed"
     offsets_ns: tuple[int, ...] = ()
     calls: tuple[CompletionCall, ...] | None = None

@@ -76,9 +76,8 @@ async def _trial(
     seen: _Seen,
 ) -> None:
     client = StreamClient(
-        url, model, timeout_s=plan.request_timeout_s, api_key=plan.api_key,
-        max_connections=plan.connections,
-    )  # fmt: skip
+        url, model, timeout_s=plan.request_timeout_s, max_connections=plan.connections
+    )
     with cancel_on_signals():
         async with client:
             timed: Sequence[Any] = plan.conversations or encode_all(
@@ -89,7 +88,7 @@ async def _trial(
             timed_loop = _Timed(client, plan, alive=alive, window=seen.window)
             try:
                 await timed_loop.prepare(url, model, timed)
-                seen.before = _counters(url, plan)
+                seen.before = _counters(url)
                 sampler = MemorySampler(memory)
                 sampler.start()
                 try:
@@ -99,7 +98,7 @@ async def _trial(
                     seen.memory_bytes = sampler.highest
             finally:
                 await timed_loop.close()
-        seen.after = _counters(url, plan)
+        seen.after = _counters(url)
 
 
 async def _warm_up(
@@ -153,10 +152,10 @@ class _Timed:
             await self._workers.close()
 
 
-def _counters(url: str, plan: TrialPlan) -> Counters | None:
+def _counters(url: str) -> Counters | None:
     """The server's counters now, on the monotonic clock; None where it exports none."""
     try:
-        return scrape(url, api_key=plan.api_key)
+        return scrape(url)
     except HttpError as error:
         if error.status == _NOT_FOUND:
             return None
