@@ -46,18 +46,17 @@ def steady_window(trial: TrialRecord) -> TrialRecord:
     """The trial with the window over which its rates are computed; a pure function of its events.
 
     It starts with the latest first token of the first wave and ends with the last request, the
-    drain included: what the server did while slow requests held it up counts. Where that would
-    leave out most of the later requests, as when one of the first wave stalls, or where there is
-    nothing but a first wave, it starts with the first send. Static batches keep their window.
+    drain included: a stall counts wherever it happens. Where the first wave takes more than half of
+    the run, as when one of its requests stalls, or is all there is, it starts with the first send.
+    The drain makes a rate about 6% low at 8 requests per slot and 8 slots, 3% at 32 slots
+    (simulated in tests/metrics). Static batches keep their window.
     """
     if trial.loop == "static" or not trial.requests:
         return trial
     end_ns = max(event.ended_ns for event in trial.requests)
     wave = first_wave(trial)
     start_ns = max((e.chunk_ns[0] if e.chunk_ns else e.ended_ns for e in wave), default=0)
-    later = len(trial.requests) - len(wave)
-    ended_before = sum(event.ended_ns <= start_ns for event in trial.requests)
-    if not wave or not later or 2 * ended_before > later:
+    if not wave or len(wave) == len(trial.requests) or 2 * start_ns > end_ns:
         start_ns = trial.window_start_ns
     return replace(trial, window_start_ns=start_ns, window_end_ns=end_ns)
 
@@ -131,10 +130,13 @@ def _blocks(table: Floats) -> Floats:
 
 
 def _inside(event: RequestEvent, start_ns: int, end_ns: int) -> float:
-    """The share of a completed request's pieces that arrived in the window; 0 for an error."""
+    """The share of a completed request's pieces that arrived in the window; 0 for an error.
+
+    A piece that arrives as the window begins is the end of work before it.
+    """
     if event.error is not None or not event.chunk_ns:
         return 0.0
-    return sum(start_ns <= at <= end_ns for at in event.chunk_ns) / len(event.chunk_ns)
+    return sum(start_ns < at <= end_ns for at in event.chunk_ns) / len(event.chunk_ns)
 
 
 def _overlap_ns(event: RequestEvent, start_ns: int, end_ns: int) -> int:

@@ -73,10 +73,6 @@ COLUMNS: Final[tuple[tuple[Heading, _Pick], ...]] = (
         lambda cell: shown(cell.ttft_p95_ms),
     ),
     (
-        Heading(name="Burst TTFT p95", unit="ms", meaning="of the first wave, on an idle server"),
-        lambda cell: shown(cell.burst_ttft_p95_ms),
-    ),
-    (
         Heading(name="TPOT p50", unit="ms", meaning="median time per output token after the first"),
         lambda cell: shown(cell.tpot_p50_ms),
     ),
