@@ -102,7 +102,7 @@ def p95(events: tuple[RequestEvent, ...]) -> float:
 
 @pytest.mark.parametrize("slots", [8, 32])
 def test_short_trials_agree_with_a_long_run(slots: int) -> None:
-    """Twelve trials of 8 requests per slot against 200 per slot; the drain makes rates a bit low."""
+    """Twelve trials of 8 requests per slot against 200 per slot: rates a bit low by the drain."""
     long = closed_loop(slots=slots, requests=200 * slots, seed=1)
     short = [closed_loop(slots=slots, requests=8 * slots, seed=10 + seed) for seed in range(12)]
     reference = summary(long)
