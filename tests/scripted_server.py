@@ -53,6 +53,7 @@ class Script:
     accepted_per_draft: float | None = None
     hit_share: float | None = None
     model: str = "scripted"
+    key: str | None = None  # a request without it is answered 401, whatever its path
 
     def says(self, count: int, start: int = 0) -> str:
         """``count`` tokens of the answer, from the one at ``start``."""
@@ -61,13 +62,18 @@ class Script:
 
 @dataclass
 class ScriptedServer:
-    """A running server. ``requests`` holds every body received, ``counters`` what /metrics says."""
+    """A running server. ``requests`` holds every body received, ``counters`` what /metrics says.
+
+    ``paths`` are those that were answered, ``refused`` those of requests without the key.
+    """
 
     script: Script
     url: str = ""
     requests: list[dict[str, Any]] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
     connections: int = 0
+    paths: set[str] = field(default_factory=set)
+    refused: list[str] = field(default_factory=list)
     engine: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -82,8 +88,13 @@ class ScriptedServer:
             writer.close()
 
     async def _respond(
-        self, method: str, path: str, body: bytes, out: asyncio.StreamWriter
+        self, method: str, path: str, key: str, body: bytes, out: asyncio.StreamWriter
     ) -> bool:
+        if self.script.key is not None and key != f"Bearer {self.script.key}":
+            self.refused.append(path)
+            text = json.dumps({"error": {"message": f"wrong key: {key}"}})
+            return _send(out, 401, "application/json", text)
+        self.paths.add(path)
         if method == "GET":
             return _send(out, *self._get(path))
         data = json.loads(body)
@@ -137,7 +148,8 @@ class ScriptedServer:
             self.counters[name] = self.counters.get(name, 0.0) + value
 
 
-async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str, bytes] | None:
+async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str, str, bytes] | None:
+    """Method, path, ``Authorization`` and body of the next request."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
     except (asyncio.IncompleteReadError, ConnectionError):
@@ -146,7 +158,7 @@ async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str, bytes] 
     headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in rest)}
     body = await reader.readexactly(int(headers.get("content-length", 0)))
     method, path, _ = first.split(" ")
-    return method, path, body
+    return method, path, headers.get("authorization", ""), body
 
 
 def _send(out: asyncio.StreamWriter, status: int, kind: str, text: str) -> bool:

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+import http.server
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from tests.scripted_server import scripted_server
 from whet.client import (
@@ -19,6 +31,38 @@ from whet.client import (
 )
 from whet.client.counters import info_label
 from whet.core.errors import EngineLostError, MeasurementError, UsageError
+
+
+@contextmanager
+def tls_server(folder: Path) -> Iterator[int]:
+    """A server with a certificate that nobody signed but itself; yields its port."""
+    key, name = (
+        ec.generate_private_key(ec.SECP256R1()),
+        x509.NameAttribute(NameOID.COMMON_NAME, "h"),
+    )
+    now, subject = datetime.now(UTC), x509.Name([name])
+    certificate = (
+        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now)
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    path = folder / "server.pem"
+    path.write_bytes(
+        certificate.public_bytes(pem) + key.private_bytes(pem, form, serialization.NoEncryption())
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path)
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), http.server.BaseHTTPRequestHandler
+    ) as server:
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
 
 COUNTERS = """
 # HELP vllm:prefix_cache_hits_total Hits.
@@ -150,14 +194,49 @@ def test_fields_of_one_engine_are_sent_only_when_asked_for() -> None:
     ],
 )
 def test_a_base_url_is_understood_with_and_without_v1(
-    url: str, said: tuple[str, int, bool, str]
+    url: str, said: tuple[str, int, bool, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endpoint = Endpoint.parse(url, api_key="sk-secret-secret")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-secret\n")
+    endpoint = Endpoint.parse(url)
     assert (endpoint.host, endpoint.port, endpoint.tls, endpoint.prefix) == said
     assert "secret" not in repr(endpoint)
+    assert endpoint.headers()["Authorization"] == "Bearer sk-secret-secret"
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "ftp://h", "http://", "http://h:99999"])
-def test_what_is_no_url_is_refused_with_the_form_to_write(url: str) -> None:
-    with pytest.raises(UsageError, match="http://host:port"):
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("localhost:8000", "write http://host:port"),
+        ("ftp://h", "write http://host:port"),
+        ("ftp://h:21", "write http://host:port"),
+        ("http://", "write http://host:port"),
+        ("http://h:99999", "write http://host:port"),
+        ("http://h:0", "port 0"),
+        ("http://h/v1?api-version=1", "query"),
+        ("http://h/v1#part", "fragment"),
+        ("http://bob:hunter2pass@h", "OPENAI_API_KEY"),
+        ("http://bob:hunter2/pass@h", "OPENAI_API_KEY"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused_with_the_fix(url: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told) as caught:
         Endpoint.parse(url)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["schlüssel-1234", "two words", "line\nbreak"])
+def test_a_key_that_no_header_carries_is_refused(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(UsageError, match="OPENAI_API_KEY has a character") as caught:
+        get_text("http://127.0.0.1:9", "/v1/models")
+    assert key not in str(caught.value)
+
+
+def test_a_certificate_that_is_not_trusted_names_the_variable_to_set(tmp_path: Path) -> None:
+    with tls_server(tmp_path) as port:
+        with pytest.raises(EngineLostError, match=r"not trusted.*SSL_CERT_FILE"):
+            get_text(f"https://127.0.0.1:{port}", "/v1/models")
+        with pytest.raises(EngineLostError, match="write https://"):
+            get_text(f"http://127.0.0.1:{port}", "/v1/models")
+    with scripted_server() as plain, pytest.raises(EngineLostError, match="write http://"):
+        get_text(plain.url.replace("http:", "https:"), "/v1/models", timeout_s=1.0)

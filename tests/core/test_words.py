@@ -1,12 +1,13 @@
 """Names, units and secrets."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean, inside, require_name
-from whet.core.redact import public_env, redact
+from whet.core.redact import is_secret_name, public_env, redact, redact_json
 from whet.core.units import human_bytes, human_duration
 
 
@@ -53,3 +54,38 @@ def test_secrets_go_by_value_and_by_form() -> None:
     )
     assert text == "token [redacted], key [redacted], [redacted], [redacted]"
     assert public_env(env) == {"PATH": "/bin"}
+    assert redact("reach http://bob:p/w@host:1/v1, http://h/") == (
+        "reach http://[redacted]@host:1/v1, http://h/"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("HF_TOKEN", True),
+        ("MY_DB_PASS", True),
+        ("db_pwd", True),
+        ("AWS_ACCESS_KEY_ID", True),
+        ("SSH_KEY", True),
+        ("GOOGLE_CREDENTIALS", True),
+        ("VLLM_API_KEY", True),
+        ("NCCL_SECRET", True),
+        ("TOKENIZERS_PARALLELISM", False),
+        ("VLLM_CPU_KVCACHE_SPACE", False),
+        ("VLLM_MAX_TOKENS_PER_EXPERT_FP4_MOE", False),
+        ("VLLM_MULTI_STREAM_GEMM_TOKEN_THRESHOLD", False),
+        ("VLLM_ENABLE_PREGRAD_PASSES", False),
+        ("CUDA_VISIBLE_DEVICES", False),
+        ("PWD", False),
+    ],
+)
+def test_a_name_says_whether_its_value_is_secret(name: str, secret: bool) -> None:
+    assert is_secret_name(name) is secret
+
+
+def test_only_strings_of_json_are_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_DB_PASS", "123456")
+    assert json.loads(redact_json('{"a": 123456, "b": ["is 123456"]}')) == {
+        "a": 123456,
+        "b": ["is [redacted]"],
+    }

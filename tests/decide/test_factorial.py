@@ -22,7 +22,7 @@ from whet.core.records import (
 )
 from whet.decide.factorial import factorial, find_levers, floor_of, joint
 from whet.decide.ratios import Ruler
-from whet.levers.labels import lever_diff
+from whet.levers import lever_diff
 
 SPEC = Speculation(method="ngram", num_tokens=4, draft_path=None)
 AWQ, SPEED, CACHE = "weights=awq", "speculation=ngram K=4", "prefix_cache"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -17,6 +19,7 @@ import pytest
 
 from tests.engines.conftest import MARK, Resolve
 from whet.core.errors import EngineLostError, EngineStartError, Interrupted
+from whet.core.records import encode
 from whet.engines.launch import Patience, serve_process
 from whet.engines.process import free_port
 
@@ -302,6 +305,22 @@ def test_secrets_reach_neither_the_log_file_nor_the_error(
         pass
     assert "[redacted]" in log.read_text()
     assert "correct-horse" not in log.read_text() + str(caught.value)
+
+
+def test_a_secret_of_the_spec_reaches_the_engine_and_no_log(
+    resolve: Resolve, tmp_path: Path
+) -> None:
+    resolved, log = resolve("secret"), tmp_path / "engine.log"
+    secret = (("FAKE_TOKEN", "correct-horse-battery"),)
+    resolved = replace(resolved, variant=replace(resolved.variant, secret_env=secret))
+    with (
+        pytest.raises(EngineStartError) as caught,
+        serve_process(resolved, log=log, patience=QUICK),
+    ):
+        pass
+    assert "bad token [redacted] in" in log.read_text()  # the engine did get it
+    assert "correct-horse" not in log.read_text() + str(caught.value)
+    assert "correct-horse" not in repr(resolved) + json.dumps(encode(resolved))
 
 
 def test_the_port_is_freed_for_the_next(resolve: Resolve, tmp_path: Path) -> None:

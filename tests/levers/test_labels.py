@@ -8,7 +8,7 @@ import pytest
 
 from whet.core.flags import drop_kv_sizing, format_value, plain_args
 from whet.core.records import Speculation, Variant
-from whet.levers.labels import labels, lever_diff
+from whet.levers import labels, lever_diff
 from whet.levers.speculation import speculation_label
 
 ADAPTERS = (("support", "/a/support"), ("sales", "/a/sales"))

@@ -1,6 +1,7 @@
 """What is cut from a trial, and what is said of the rest."""
 
 import random
+from dataclasses import replace
 
 from tests.metrics.events import MS, event, failed, trial
 from whet.core.records import RequestEvent
@@ -31,10 +32,10 @@ def test_a_warm_up_is_found_and_cut() -> None:
     assert dict(found.drifts)["TTFT"].verdict != "drifting"
 
 
-def test_a_load_that_only_gets_slower_is_left_whole_and_drifts() -> None:
+def test_of_a_load_that_only_gets_slower_only_the_first_wave_is_cut_and_it_drifts() -> None:
     whole = trial(loop(200, grow=0.01))
     found = steadiness(whole)
-    assert (found.cut, found.trial) == (0, whole)
+    assert (found.cut, found.trial.requests) == (1, whole.requests[1:])
     assert found.reason is not None
     assert {name: item.verdict for name, item in found.drifts} == {
         "TTFT": "drifting",
@@ -42,15 +43,15 @@ def test_a_load_that_only_gets_slower_is_left_whole_and_drifts() -> None:
     }
 
 
-def test_a_short_trial_is_left_whole() -> None:
+def test_of_a_short_trial_only_the_first_wave_is_cut() -> None:
     whole = trial(loop(12))
     found = steadiness(whole)
-    assert (found.cut, found.trial) == (0, whole)
+    assert (found.cut, found.trial.requests) == (1, whole.requests[1:])
     assert found.reason is not None
 
 
 def test_failures_are_no_figures_and_stay_where_they_are_steady() -> None:
-    events = [*loop(200, slow=15), failed(start_ms=5e3)]
+    events = [*loop(200, slow=15), replace(failed(start_ms=6.5e3), index=200)]
     found = steadiness(trial(events))
     assert any(item.error is not None for item in found.trial.requests)
-    assert steadiness(trial([failed(), failed(start_ms=4)])).cut == 0
+    assert steadiness(trial([failed(), replace(failed(start_ms=4), index=1)])).cut == 0

@@ -233,14 +233,12 @@ def test_prompts_that_do_not_fit_are_counted(plan: HarnessPlan) -> None:
 
 
 @installed
-def test_the_person_s_key_is_not_sent_to_the_server(
-    plan: HarnessPlan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_of_the_server_is_sent(plan: HarnessPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     from whet.quality.harness_model import BoundedCompletions
 
     monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789abcdef")
     lm = BoundedCompletions("http://127.0.0.1:9", "m", plan, max_length=64)
-    assert "sk-0123456789abcdef" not in str(lm.header)
+    assert lm.header["Authorization"] == "Bearer sk-0123456789abcdef"
 
 
 @installed

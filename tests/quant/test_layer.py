@@ -93,6 +93,31 @@ def test_inputs_are_those_of_the_whole_model_without_padding(model: Any, tmp_pat
 
 
 @torch.no_grad()
+def test_the_samples_of_full_length_rows_come_from_many_positions(tmp_path: Path) -> None:
+    """Each position has a token of its own, so the sampled input of layer 0 names its position."""
+    torch.manual_seed(0)
+    length = 128  # 32 rows make a batch of 4,096 tokens
+    config = AutoConfig.for_model("llama", **{**SHAPE, "vocab_size": length})
+    model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    config.save_pretrained(tmp_path)
+
+    def sample(rows: int) -> Tensor:
+        stream = LayerStream(tmp_path, [list(range(length))] * rows, architecture_of(model), CPU)
+        stream.embed(model.model.embed_tokens.weight)
+        return stream.measure(0, layer_of(model, 0)).units["qkv"].sample
+
+    taken = sample(64)
+    by_position = model.model.layers[0].input_layernorm(model.model.embed_tokens.weight)
+    positions = torch.cdist(taken, by_position).argmin(dim=1)
+    assert torch.allclose(taken, by_position[positions], atol=1e-5)
+    assert len(taken) == 16
+    assert len(set(positions.tolist())) >= 12
+    assert not torch.equal(taken[:8], taken[8:])
+    assert torch.equal(taken, sample(64))
+    assert torch.equal(taken[:8], sample(32))
+
+
+@torch.no_grad()
 def test_folding_leaves_the_layers_answer_as_it_was(model: Any) -> None:
     """Random scales, no rounding: norms, biases, rows and columns must cancel exactly."""
     tensors, head_dim = layer_of(model, 0), 16

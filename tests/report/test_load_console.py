@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -13,7 +14,8 @@ from whet.report import Selection, print_load
 
 def line(name: str, *, count: int, pieces: int, p: float) -> list[str]:
     """The cells of one latency over ``count`` requests of ``pieces`` chunks each."""
-    made = trial([event(start_ms=60 * n, index=n, pieces=pieces) for n in range(count)])
+    events = [event(start_ms=60 * n, index=n, pieces=pieces) for n in range(count)]
+    made = replace(trial(events), loop="open")
     console = Console(file=io.StringIO(), width=200)
     print_load([made], Selection(metrics=("ttft", "itl"), percentiles=(p,)), console)
     out = console.file

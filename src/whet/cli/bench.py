@@ -24,6 +24,7 @@ from whet.cli.bench_result import print_result, save_result_files
 from whet.cli.console import ConsoleObserver
 from whet.cli.search import FIND_SECONDS, FindSeconds, SearchFlags, run_search
 from whet.core.errors import Interrupted, UsageError
+from whet.core.server_url import split_server_url
 
 _LOAD: Final = "Load"
 _PROMPTS: Final = "Synthetic prompts"
@@ -46,7 +47,9 @@ def bench(
     tokenizer: Annotated[
         str | None, typer.Option(help="Folder or hub id; where the server's model lies by default.")
     ] = None,
-    api_key: Annotated[str | None, typer.Option(help="OPENAI_API_KEY by default.")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(help="The server's key. Default: the variable OPENAI_API_KEY.")
+    ] = None,
     form: Annotated[str, typer.Option(help="ids or text (completions endpoint), or chat.")] = "ids",
     request_rate: Annotated[
         float | None,
@@ -311,6 +314,11 @@ def bench(
         constant=constant,
         trace_speed=speed_of(flags, source, trace_speed),
     )
+    if api_key is not None:  # every request reads the variable, and redaction does too
+        os.environ["OPENAI_API_KEY"] = api_key
+    split_server_url(url, "URL")
+    if against is not None:
+        split_server_url(against, "--against")
     request = BenchRequest(
         url=url,
         model=model,
@@ -334,7 +342,6 @@ def bench(
         most_runs=max_runs,
         seed=seed,
         timeout_s=timeout_s,
-        api_key=api_key or os.environ.get("OPENAI_API_KEY"),
         workers=workers,
     )
     path = result_dir / result_filename if save_result else None

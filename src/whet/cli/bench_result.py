@@ -25,6 +25,7 @@ def print_result(
     """All runs in one table; ``asked`` are the selection, the bounds and the constraints."""
     from whet.metrics.objective import attainment, goodput_text, judge
     from whet.metrics.usable import usable_trials
+    from whet.metrics.window import steady_requests
     from whet.report.load_console import print_load, print_verdict
 
     selection, bounds, constraints = asked
@@ -32,7 +33,7 @@ def print_result(
     if facts is not None and (request.prefixes is not None or facts.expected_hit_rate > 0):
         observer.note(f"prefix hit rate to expect: {facts.expected_hit_rate:.3g}")
     print_load(result.trials, selection, observer.console)
-    events = [event for trial in usable_trials(result.trials) for event in trial.requests]
+    events = [e for trial in usable_trials(result.trials) for e in steady_requests(trial)]
     if bounds is not None and (share := attainment(events, bounds)) is not None:
         observer.console.print(
             f"{share.value:.1%} [{share.low or 0:.1%}, {share.high or 1:.1%}] of requests within "

@@ -12,7 +12,7 @@ from whet.cli.console import ConsoleObserver
 from whet.cli.run import SpecFile, with_batch_sizes
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.records import BreakEvenMap
-from whet.core.spec import load_spec
+from whet.core.spec import load_spec, redacted_source
 from whet.core.store import RunStore, write_atomic
 
 
@@ -59,7 +59,7 @@ def break_even(
         together=together,
     )
     with RunStore.open(output_dir, resume=resume) as store, ConsoleObserver() as observer:
-        write_atomic(output_dir / "spec.yaml", spec_file.read_bytes())
+        write_atomic(output_dir / "spec.yaml", redacted_source(spec_file))
         found = run_map(request, store, observer)
         page = _finish(found, output_dir, observer.console)
     if not found.points:

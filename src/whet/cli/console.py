@@ -15,6 +15,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from whet.core.redact import redact
+
 _LINE_EVERY_S = 15.0
 
 
@@ -90,4 +92,4 @@ class ConsoleObserver:
 
 
 def _plain(text: str) -> str:
-    return text.replace("[", "\\[")
+    return redact(text).replace("[", "\\[")

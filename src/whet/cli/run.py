@@ -11,7 +11,7 @@ from whet.cli.console import ConsoleObserver
 from whet.cli.finish import finish
 from whet.core.errors import UsageError
 from whet.core.names import require_name
-from whet.core.spec import Spec, load_spec, parse_spec
+from whet.core.spec import Spec, load_spec, parse_spec, redacted_source
 from whet.core.store import RunStore, write_atomic
 
 SpecFile = Annotated[
@@ -54,7 +54,7 @@ def execute(
     from whet.flow.story import run as run_story
 
     with RunStore.open(root, resume=resume) as store, ConsoleObserver() as observer:
-        write_atomic(root / "spec.yaml", spec_file.read_bytes())
+        write_atomic(root / "spec.yaml", redacted_source(spec_file))
         try:
             decision = run_story(spec, store, observer, skip_infeasible=skip_infeasible)
         except BaseException:

@@ -1,16 +1,20 @@
-"""Where a server is, and the bytes of a request to it."""
+"""Where a server is, what a request to it carries, and why it cannot be reached."""
 
 from __future__ import annotations
 
+import http.client
 import json
+import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from whet.core.errors import UsageError
+from whet.core.server_url import split_server_url
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+KEY_VARIABLE = "OPENAI_API_KEY"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,26 +28,19 @@ class Endpoint:
     api_key: str | None = field(default=None, repr=False)
 
     @classmethod
-    def parse(cls, base_url: str, *, api_key: str | None = None) -> Endpoint:
+    def parse(cls, base_url: str) -> Endpoint:
         """From ``http://127.0.0.1:8000``; a trailing ``/v1`` is understood and dropped.
 
-        Raises ``UsageError`` for anything that is not an http or https URL with a host.
+        The key is that of ``OPENAI_API_KEY``. Raises ``UsageError`` for a URL or a key that cannot
+        be used.
         """
-        try:
-            parts = urlsplit(base_url)
-            port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
-        except ValueError as error:
-            raise UsageError(
-                f"{base_url!r} is not a URL ({error}); write http://host:port"
-            ) from error
-        if port is None or not parts.hostname:
-            raise UsageError(f"{base_url!r} is not a server's URL; write http://host:port")
+        parts = split_server_url(base_url)
         return cls(
-            host=parts.hostname,
-            port=port,
+            host=str(parts.hostname),
+            port=parts.port or _DEFAULT_PORTS[parts.scheme],
             tls=parts.scheme == "https",
             prefix=parts.path.rstrip("/").removesuffix("/v1"),
-            api_key=api_key,
+            api_key=_environment_key(),
         )
 
     @property
@@ -69,3 +66,26 @@ class Endpoint:
     def _authority(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+    def why(self, error: Exception) -> str:
+        """What an error of the connection means, with the fix where the scheme is the cause."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return (
+                f"its certificate is not trusted: {error.verify_message}; set SSL_CERT_FILE to the "
+                "certificate of its authority"
+            )
+        if isinstance(error, ssl.SSLError):
+            return f"no TLS connection: {error.reason}; for a server without TLS write http://"
+        if isinstance(error, http.client.BadStatusLine | ConnectionResetError) and not self.tls:
+            return f"no HTTP answer: {error}; for a server with TLS write https://"
+        return str(error) or type(error).__name__
+
+
+def _environment_key() -> str | None:
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise UsageError(
+            f"{KEY_VARIABLE} has a character that a header cannot carry (a blank, a line break or "
+            "one that is not ASCII); copy the key again"
+        )
+    return key or None

@@ -46,13 +46,12 @@ def post_many(
     *,
     concurrency: int,
     timeout_s: float,
-    api_key: str | None = None,
 ) -> list[dict[str, Any] | Failure]:
     """POST every body, at most ``concurrency`` at once; order kept, nothing dropped or raised.
 
     ``timeout_s`` bounds each request. Not for callers inside a running event loop.
     """
-    endpoint = Endpoint.parse(base_url, api_key=api_key)
+    endpoint = Endpoint.parse(base_url)
     exchanges = [Exchange(request=endpoint.post(path, body)) for body in bodies]
     run_async(_exchange_all(endpoint, exchanges, concurrency=concurrency, timeout_s=timeout_s))
     return [_answer(exchange) for exchange in exchanges]
@@ -65,7 +64,6 @@ def complete_many(
     *,
     concurrency: int,
     timeout_s: float,
-    api_key: str | None = None,
 ) -> list[Completion]:
     """Answer every call without streaming; order kept. Calls may mix prompts and chats."""
     paths = list(dict.fromkeys(call.path for call in calls))
@@ -73,9 +71,7 @@ def complete_many(
     for path in paths:
         chosen = [i for i, call in enumerate(calls) if call.path == path]
         bodies = [calls[i].body(model=model, stream=False) for i in chosen]
-        got = post_many(
-            base_url, path, bodies, concurrency=concurrency, timeout_s=timeout_s, api_key=api_key
-        )
+        got = post_many(base_url, path, bodies, concurrency=concurrency, timeout_s=timeout_s)
         answers.update(zip(chosen, got, strict=True))
     return [_completion(answers[i]) for i in range(len(calls))]
 

@@ -22,14 +22,13 @@ def post_json(
     body: Mapping[str, Any],
     *,
     timeout_s: float = 120.0,
-    api_key: str | None = None,
 ) -> dict[str, Any]:
     """POST a JSON body and return the JSON object that comes back.
 
     Raises ``EngineLostError`` where nothing answers in time, ``HttpError`` for an HTTP error, and
     ``MeasurementError`` for an answer that is not a JSON object.
     """
-    endpoint = Endpoint.parse(base_url, api_key=api_key)
+    endpoint = Endpoint.parse(base_url)
     answer = _request(endpoint, "POST", path, body=json.dumps(body).encode(), timeout_s=timeout_s)
     try:
         value = json.loads(answer)
@@ -43,11 +42,9 @@ def post_json(
     return value
 
 
-def get_text(
-    base_url: str, path: str, *, timeout_s: float = 30.0, api_key: str | None = None
-) -> str:
+def get_text(base_url: str, path: str, *, timeout_s: float = 30.0) -> str:
     """GET a text; raises as ``post_json`` does."""
-    endpoint = Endpoint.parse(base_url, api_key=api_key)
+    endpoint = Endpoint.parse(base_url)
     return _request(endpoint, "GET", path, body=None, timeout_s=timeout_s).decode(
         "utf-8", "replace"
     )
@@ -66,10 +63,12 @@ def _request(
     except TimeoutError as error:
         raise EngineLostError(
             f"{endpoint.url}{path} gave no answer within {timeout_s:g} s; look at the server's log"
+            + (", and for a server without TLS write http://" if endpoint.tls else "")
         ) from error
     except (OSError, http.client.HTTPException) as error:
         raise EngineLostError(
-            f"{endpoint.url} cannot be reached ({error}); check that the server is running"
+            f"{endpoint.url} cannot be reached ({endpoint.why(error)}); check that the server is "
+            "running"
         ) from error
     finally:
         connection.close()

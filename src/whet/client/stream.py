@@ -32,11 +32,10 @@ class StreamClient:
         model: str,
         *,
         timeout_s: float = 120.0,
-        api_key: str | None = None,
         max_connections: int = 1024,
     ) -> None:
         """``timeout_s`` bounds a request from its start to its last byte."""
-        self._endpoint = Endpoint.parse(base_url, api_key=api_key)
+        self._endpoint = Endpoint.parse(base_url)
         self._model = model
         self._pool = ConnectionPool(self._endpoint, size=max_connections, timeout_s=timeout_s)
 

@@ -1,14 +1,21 @@
-"""Secrets never reach a log, a record or a report."""
+"""Secrets never reach a log, a record, a report or a message."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
+from typing import Any, Final
 
-_SECRET_NAME = re.compile(
-    r"TOKEN$|_TOKEN|API_?KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE
+REDACTED: Final = "[redacted]"
+_SECRET_NAME = re.compile(r"TOKEN(?!IZ)|KEY|SECRET|PASS|_PWD|CREDENTIAL", re.IGNORECASE)
+_ENGINE_NAME = re.compile(r"(VLLM|CUDA|NCCL|OMP)_", re.IGNORECASE)
+_ENGINE_SECRET_NAME = re.compile(
+    r"_(TOKEN$|(API_?)?KEY(_|$)|SECRET|PASS(WORD|WD|PHRASE)?(_|$)|PWD$|CREDENTIAL)", re.IGNORECASE
 )
+"""Settings of the engine count tokens and passes; only these words make one of them a secret."""
+_URL_LOGIN = re.compile(r"(://)[^\s\"'<>]+@")
 _SECRET_VALUE = re.compile(
     r"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._~+/=-]{8,})"
 )
@@ -24,18 +31,57 @@ SECRET = re.compile(
 """Secrets by their form, also within longer texts: keys, tokens, private keys."""
 
 
+_spec_values: set[str] = set()
+"""Secrets of the spec that this process reads; those of its environment are read when needed."""
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether the name of an environment variable says that its value is secret."""
+    pattern = _ENGINE_SECRET_NAME if _ENGINE_NAME.match(name) else _SECRET_NAME
+    return pattern.search(name) is not None
+
+
+def remember_secrets(env: Mapping[str, str]) -> None:
+    """Redact the secret values of ``env`` from now on, wherever they appear."""
+    _spec_values.update(value.strip() for value in secret_env(env).values())
+
+
 def secret_values(env: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The values of environment variables whose names say that they are secret, longest first."""
+    """The secret values of the environment and of the spec, longest first.
+
+    A value that is the path of a file or folder here is not a secret.
+    """
     source = os.environ if env is None else env
-    found = {v for k, v in source.items() if _SECRET_NAME.search(k) and len(v) >= _MIN_LENGTH}
-    return tuple(sorted(found, key=len, reverse=True))
+    values = {value.strip() for name, value in source.items() if is_secret_name(name)}
+    values = {value for value in values if not (value.startswith("/") and os.path.exists(value))}
+    values |= _spec_values
+    return tuple(sorted((v for v in values if len(v) >= _MIN_LENGTH), key=len, reverse=True))
 
 
 def redact(text: str, *, env: Mapping[str, str] | None = None) -> str:
     """``text`` with secrets replaced, both by known value and by form."""
     for value in secret_values(env):
-        text = text.replace(value, "[redacted]")
-    return _SECRET_VALUE.sub("[redacted]", text)
+        text = text.replace(value, REDACTED)
+    return _URL_LOGIN.sub(rf"\1{REDACTED}@", _SECRET_VALUE.sub(REDACTED, text))
+
+
+def redact_json(text: str) -> str:
+    """JSON ``text`` with every known secret value replaced within its strings."""
+    values = secret_values()
+    if not any(json.dumps(value, ensure_ascii=False)[1:-1] in text for value in values):
+        return text
+
+    def hide(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: hide(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [hide(item) for item in value]
+        if isinstance(value, str):
+            for secret in values:
+                value = value.replace(secret, REDACTED)
+        return value
+
+    return json.dumps(hide(json.loads(text)), indent=1, ensure_ascii=False)
 
 
 def starred(text: str) -> str:
@@ -49,6 +95,23 @@ def starred(text: str) -> str:
     return text
 
 
+def secret_env(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that only the process may have: secret by name, or by what the value holds.
+
+    One whose value was redacted in a copy of a spec is left out: the environment has it.
+    """
+    return {k: v for k, v in env.items() if _is_secret(k, v) and v != REDACTED}
+
+
 def public_env(env: Mapping[str, str]) -> dict[str, str]:
-    """``env`` without the variables whose names say that they are secret."""
-    return {key: redact(value) for key, value in env.items() if not _SECRET_NAME.search(key)}
+    """``env`` without its secret variables."""
+    return {k: v for k, v in env.items() if not _is_secret(k, v)}
+
+
+def shown_env(env: Mapping[str, str]) -> dict[str, str]:
+    """``env`` with ``[redacted]`` in place of secret values."""
+    return {k: REDACTED if _is_secret(k, v) else v for k, v in env.items()}
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return is_secret_name(name) or redact(value) != value

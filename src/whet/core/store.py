@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from whet.core.errors import StorageError
 from whet.core.names import inside
 from whet.core.records.codec import decode, encode
+from whet.core.redact import redact, redact_json
 
 T = TypeVar("T")
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -58,7 +59,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 def write_json(path: Path, record: object) -> None:
     """Write a record (or plain JSON values) atomically, readable and with sorted keys off."""
     plain = record if isinstance(record, dict | list) else encode(record)
-    text = json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
+    text = redact_json(json.dumps(plain, indent=1, ensure_ascii=False)) + "\n"
     # A model may write half of a surrogate pair, which UTF-8 has no form for.
     write_atomic(path, text.encode("utf-8", "replace"))
 
@@ -129,7 +130,8 @@ class RunStore:
 
     def note(self, kind: str, key: str, *, status: str, reason: str | None = None) -> None:
         """Journal the status of a key whose data, if any, lies elsewhere."""
-        entry = {"at": time.time(), "kind": kind, "key": key, "status": status, "reason": reason}
+        why = None if reason is None else redact(reason)
+        entry = {"at": time.time(), "kind": kind, "key": key, "status": status, "reason": why}
         path = self.root / "journal.jsonl"
         with translate_disk_errors(path), path.open("ab") as file:
             file.write(self._line_start(file) + json.dumps(entry).encode() + b"\n")

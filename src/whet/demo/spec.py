@@ -38,8 +38,8 @@ workload:
 load:
   batch_sizes: {batch_sizes}
   trials: 1         # 2 cores allow one; a real run wants three
-  min_requests: 8
-  requests_per_slot: 2
+  min_requests: 16
+  requests_per_slot: {per_slot}
   warmup_requests: {warmup}
 quality:
   max_documents: {documents}
@@ -62,7 +62,8 @@ def write_spec(path: Path) -> Path:
         about="The demo run: the bundled pair, real vLLM on the CPU. Written by whet demo.",
         name="demo",
         samples=512,
-        batch_sizes=[1, 4, 8, 16, 32],
+        batch_sizes=[1, 8, 32],
+        per_slot=8,
         warmup=20,
         documents=40,
         tasks=48,
@@ -82,6 +83,7 @@ def write_long_spec(path: Path, testbed: Path) -> Path:
         name="demo-long",
         samples=64,
         batch_sizes=[1, 4, 16],
+        per_slot=6,
         warmup=6,
         documents=12,
         tasks=16,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from whet.core.records import Declared, EngineFacts, Variant
 from whet.engines.failures import FailureSign
@@ -34,14 +33,6 @@ class Patterns:
     weight_fallbacks: tuple[str, ...] = ()
 
 
-class DeclaredReader(Protocol):
-    """Reads what a server's endpoints declare."""
-
-    def __call__(self, base_url: str, api_key: str | None = None) -> Declared:
-        """``base_url`` is without ``/v1``."""
-        ...
-
-
 def _no_defect(variant: Variant, facts: EngineFacts | None) -> str | None:
     return None
 
@@ -52,7 +43,7 @@ class EngineProfile:
 
     ``read_log`` turns a start-up log into facts, None where the log says nothing; ``read_notices``
     gives the lines that report something slower or other than requested. ``read_declared`` takes a
-    base URL and an API key. ``kernels`` are by scheme; ``forced_kernels`` map an environment
+    base URL without ``/v1``. ``kernels`` are by scheme; ``forced_kernels`` map an environment
     variable to the kernel it requests. ``attention_classes`` map a layer's class to the backend.
     ``load_time_schemes`` map a ``quantization`` flag to the scheme it makes of 16-bit weights.
     ``setting_sections`` are the parts of the resolved configuration to look a flag up in.
@@ -64,7 +55,7 @@ class EngineProfile:
     name: str
     read_log: Callable[[str], EngineFacts]
     read_notices: Callable[[str], tuple[str, ...]]
-    read_declared: DeclaredReader
+    read_declared: Callable[[str], Declared]
     patterns: Patterns = field(default_factory=Patterns)
     kernels: Mapping[str, SchemeKernels] = field(default_factory=dict)
     forced_kernels: Mapping[str, str] = field(default_factory=dict)

@@ -146,7 +146,7 @@ def _spawn(
 ) -> tuple[EngineProcess, int]:
     port = free_port()
     argv = [word.replace("{port}", str(port)) for word in resolved.argv]
-    env = {**os.environ, **dict(resolved.env), **scratch}
+    env = {**os.environ, **dict(resolved.env), **dict(resolved.variant.secret_env), **scratch}
     env.pop("VLLM_API_KEY", None)  # the server is on the loopback, and the client sends no key
     process = EngineProcess(argv, env=env, log=log, grace_s=patience.grace_s)
     if resolved.device == "cpu":

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 from typing import Any
-from urllib.parse import urlsplit
 
+from whet.client import Endpoint
 from whet.core.errors import EngineError
 from whet.core.redact import redact
 
@@ -25,21 +24,19 @@ def request(base_url: str, path: str, *, body: object = None, timeout_s: float) 
 
     No proxy is ever used: the loopback is not the internet.
     """
-    url = urlsplit(base_url)
-    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    connection = kind(url.hostname or "127.0.0.1", url.port, timeout=timeout_s)
-    headers = {"Content-Type": "application/json"}
-    if key := os.environ.get("OPENAI_API_KEY"):
-        headers["Authorization"] = f"Bearer {key}"
+    endpoint = Endpoint.parse(base_url)
+    kind = http.client.HTTPSConnection if endpoint.tls else http.client.HTTPConnection
+    connection = kind(endpoint.host, endpoint.port, timeout=timeout_s)
+    headers = endpoint.headers() | {"Content-Type": "application/json"}
     try:
         data = None if body is None else json.dumps(body)
         method = "GET" if body is None else "POST"
-        connection.request(method, f"{url.path.rstrip('/')}{path}", body=data, headers=headers)
+        connection.request(method, f"{endpoint.prefix}{path}", body=data, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read().decode(errors="replace")
     except (OSError, http.client.HTTPException) as error:
-        what = "no answer in time" if isinstance(error, TimeoutError) else str(error)
-        raise NoAnswer(f"{path}: {what or type(error).__name__}") from error
+        what = "no answer in time" if isinstance(error, TimeoutError) else endpoint.why(error)
+        raise NoAnswer(f"{path}: {what}") from error
     finally:
         connection.close()
 

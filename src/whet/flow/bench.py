@@ -127,7 +127,6 @@ def run_once(
         workload=load.workload,
         warmup=load.warmup,
         request_timeout_s=request.timeout_s,
-        api_key=request.api_key,
         loop=request.loop,
         offsets_ns=load.offsets_ns,
         calls=load.calls,
@@ -145,7 +144,7 @@ def run_once(
 def model_entry(request: BenchRequest) -> dict[str, Any]:
     """What ``/v1/models`` says of the model asked for, or of the only one; raises as ``reach``."""
     try:
-        told = json.loads(get_text(request.url, "/v1/models", api_key=request.api_key))
+        told = json.loads(get_text(request.url, "/v1/models"))
         entries = [item for item in told["data"] if isinstance(item, dict) and "id" in item]
     except HttpError as error:
         if error.status == _UNAUTHORIZED:

@@ -91,7 +91,6 @@ class BenchRequest:
     most_runs: int = 10
     seed: int = 0
     timeout_s: float = 600.0
-    api_key: str | None = None
     workers: int | None = None
 
     @property

@@ -79,7 +79,7 @@ def read_block_size(request: BenchRequest, observer: Observer) -> int:
     Only vLLM tells it. A server that cannot be asked for it is one that does not tell.
     """
     try:
-        text = get_text(request.url, "/metrics", api_key=request.api_key)
+        text = get_text(request.url, "/metrics")
     except (EngineLostError, MeasurementError):
         text = ""
     told = info_label(text, "vllm:cache_config_info", "block_size")

@@ -31,7 +31,7 @@ from whet.flow.degenerate import examine_all
 from whet.flow.findings import Findings, Kept, find, keep_cells, read_kept
 from whet.flow.job import Job
 from whet.flow.next_scheme import propose_schemes
-from whet.levers.labels import lever_diff
+from whet.levers import lever_diff
 from whet.metrics.disturbed import disturbed_cells
 
 

@@ -8,7 +8,7 @@ from whet.core.flags import drop_kv_sizing
 from whet.core.records import CellSummary, LeverCost, TrialNotices
 from whet.flow.findings import Kept
 from whet.flow.rounds import every_start
-from whet.levers.labels import labels, lever_diff
+from whet.levers import labels, lever_diff
 from whet.levers.side_effects import Observed, side_effects_of
 
 

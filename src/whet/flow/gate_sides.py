@@ -22,6 +22,7 @@ from whet.core.errors import (
 )
 from whet.core.protocols import Engine
 from whet.core.records import ModelFacts, ResolvedEngine
+from whet.core.server_url import split_server_url
 from whet.core.spec import EngineSpec
 from whet.flow.gate_kept import Side
 from whet.flow.served import NotTried, Serving, engine_words, release_models, resolve_serving
@@ -99,6 +100,7 @@ def find_subject(ref: str, model: str | None, *, flag: str) -> Subject:
             tokenizer=Path(facts.path),
             facts=facts,
         )
+    split_server_url(ref)
     entry = _entry(ref, model, flag)
     root = entry.get("root")
     here = isinstance(root, str) and (Path(root) / "tokenizer.json").is_file()
@@ -201,8 +203,7 @@ def _entry(url: str, model: str | None, flag: str) -> dict[str, Any]:
     except HttpError as error:
         if error.status == _UNAUTHORIZED:
             raise UsageError(
-                f"{url} asks for a key (401), which the gate does not send; give an address behind "
-                "it that asks for none"
+                f"{url} refuses the key (401); put the right one into OPENAI_API_KEY"
             ) from error
         raise
     except (ValueError, KeyError, TypeError) as error:

@@ -19,8 +19,14 @@ from whet.core.names import REPEAT_SUFFIX
 from whet.core.protocols import Engine, Observer
 from whet.core.provenance import Device, environment, find_device
 from whet.core.records import ModelFacts, ResolvedEngine, Speculation, Variant
-from whet.core.redact import public_env
-from whet.core.spec import SIXTEEN_BIT, Spec, SpeculationSpec, VariantSpec
+from whet.core.redact import public_env, secret_env
+from whet.core.spec import (
+    SIXTEEN_BIT,
+    Spec,
+    SpeculationSpec,
+    VariantSpec,
+    redacted_spec,
+)
 from whet.core.store import RunStore, write_json
 from whet.demo import write_inputs
 from whet.engines import get_engine
@@ -138,7 +144,7 @@ def prepare(spec: Spec, store: RunStore, observer: Observer, *, skip_infeasible:
     observer.stage("preflight", spec.model.target)
     seen = survey(spec, store.root)
     kept = feasible(seen, spec, skip=skip_infeasible)
-    write_json(store.path("resolved_spec.json"), spec.model_dump(mode="json"))
+    write_json(store.path("resolved_spec.json"), redacted_spec(spec.model_dump(mode="json")))
     _keep_model("target", seen.target, store)
     if seen.draft is not None:
         _keep_model("draft", seen.draft, store)
@@ -206,6 +212,7 @@ def _variant(
     cache = {"kv_cache_dtype": recipe.kv_cache} if recipe and recipe.kv_cache else {}
     own = {**lever_args(item.lever_values), **item.args}
     loras = {key: str(locate(path)) for key, path in item.loras.items()}
+    env = {**spec.engine.env, **item.env}
     return Variant(
         name=name,
         weights=item.weights,
@@ -214,7 +221,8 @@ def _variant(
         speculation=_speculation(item.speculation, spec, root=root, draft=draft),
         prefix_cache=item.prefix_cache,
         engine_args=tuple({**cache, **spec.engine.args, **own}.items()),
-        env=tuple(public_env({**spec.engine.env, **item.env}).items()),
+        env=tuple(public_env(env).items()),
+        secret_env=tuple(secret_env(env).items()),
         recipe_schemes=() if recipe is None else recipe.schemes,
         loras=tuple(loras.items()),
         max_loras=item.max_loras or len(loras) or None,
@@ -306,9 +314,9 @@ def _refuse_changes(spec: Spec, store: RunStore) -> None:
     A folder without a journal holds no measurement, whatever else a stopped start left in it.
     """
     path = store.path("resolved_spec.json")
-    data = spec.model_dump(mode="json")
+    data = redacted_spec(spec.model_dump(mode="json"))
     if path.exists() and store.path("journal.jsonl").exists():
-        before = _kept_spec(path)
+        before = redacted_spec(_kept_spec(path))
         changed = [
             key for key in _FIXED_ON_RESUME if _measured(before, key) != _measured(data, key)
         ]

@@ -20,6 +20,7 @@ from whet.metrics.objective import judge, judge_attainment
 from whet.metrics.saturation import SearchPlan, find_knee, find_saturation
 from whet.metrics.summary import CellContext, summarise
 from whet.metrics.usable import trial_problem
+from whet.metrics.window import steady_requests
 
 Axis = Literal["rate", "concurrency"]
 
@@ -210,7 +211,7 @@ class _LevelSearch:
             )
         self._require_server(trial, level, effort)
         self._keep(trial, level, effort)
-        outcome = self.objective.judge(trial.requests)
+        outcome = self.objective.judge(steady_requests(trial))
         self.outcomes[level, effort] = outcome
         self.observer.note(_told(trial, outcome))
         return outcome

@@ -11,7 +11,7 @@ from whet.core.errors import EngineStartError
 from whet.core.protocols import Engine, Server
 from whet.core.provenance import find_device
 from whet.core.records import QuantizedCheckpoint, ResolvedEngine, Scalar, Variant
-from whet.core.redact import public_env
+from whet.core.redact import public_env, secret_env
 from whet.core.spec import SIXTEEN_BIT, EngineSpec, RecipeSpec
 from whet.demo.spec import cpu_dtype
 from whet.engines import get_engine, get_profile
@@ -117,6 +117,7 @@ def _variant(serving: Serving, spec: EngineSpec) -> Variant:
         prefix_cache=False,
         engine_args=tuple({**_defaults(serving), **spec.args}.items()),
         env=tuple(public_env(spec.env).items()),
+        secret_env=tuple(secret_env(spec.env).items()),
         recipe_schemes=() if recipe is None else recipe.schemes,
     )
 

@@ -52,6 +52,28 @@ LEVERS: Final[tuple[Lever, ...]] = (
 register_lever_keys({x.name: x.spec_type for x in LEVERS if x.spec_type is not None})
 
 
+def labels(variant: Variant) -> frozenset[str]:
+    """Everything that a variant sets: ``weights=awq``, ``prefix_cache``, ``kv_cache_dtype=fp8``."""
+    return frozenset(label for lever in LEVERS for label in lever.labels(variant))
+
+
+def lever_diff(variant: Variant, baseline: Variant) -> frozenset[str]:
+    """The labels by which a variant differs from ``baseline``.
+
+    A flag that only the baseline sets is written ``name=unset``, so that leaving it out counts too.
+    """
+    mine, theirs = labels(variant), labels(baseline)
+    names = {label.split("=", 1)[0] for label in mine}
+    gone = {label.split("=", 1)[0] for label in theirs - mine} - names
+    return frozenset((mine - theirs) | {f"{name}=unset" for name in gone})
+
+
+def start_side_effects(mine: EngineFacts, reference: EngineFacts) -> Iterator[tuple[str, str]]:
+    """(what, detail) of what changed between two starts besides the levers themselves."""
+    for lever in LEVERS:
+        yield from lever.side_effects(mine, reference)
+
+
 def lever_args(values: Mapping[str, Any]) -> dict[str, Scalar]:
     """The engine flags that a variant's own lever keys stand for (``preset: chat``)."""
     args: dict[str, Scalar] = {}

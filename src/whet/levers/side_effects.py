@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from whet.core.records import CellSummary, EngineFacts, LeverCost, TrialNotices
-from whet.levers import LEVERS
+from whet.levers import start_side_effects
 
 HIT_POINTS: Final = 0.01
 """A hit rate lower than the reference's by more than a point is a cost."""
@@ -64,8 +64,7 @@ def _of_start(mine: EngineFacts, theirs: EngineFacts) -> Iterator[tuple[str, str
         name = next((name for word, name in _WORDS if word in line), None)
         if name is not None and not any(_alike(line, other) for other in theirs.notices):
             yield name, line
-    for lever in LEVERS:
-        yield from lever.side_effects(mine, theirs)
+    yield from start_side_effects(mine, theirs)
 
 
 def _alike(line: str, other: str) -> bool:

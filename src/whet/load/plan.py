@@ -50,7 +50,8 @@ class TrialPlan:
     many are in flight, 0 for no cap; or ``conversations``: these are sent in place of the
     workload's requests, ``batch_size`` at once. ``calls`` and ``warmup_calls`` are what is sent
     where it is not the token ids of the requests. ``workers`` is how many processes send, None for
-    as many as the warm-up shows to be needed.
+    as many as the warm-up shows to be needed. ``counter_names`` map an engine's own counters to
+    those of ``core.counters``.
     """
 
     variant: str
@@ -59,13 +60,13 @@ class TrialPlan:
     workload: Workload
     warmup: tuple[PlannedRequest, ...] = ()
     request_timeout_s: float = 120.0
-    api_key: str | None = None
     loop: str = "closed"
     offsets_ns: tuple[int, ...] = ()
     calls: tuple[CompletionCall, ...] | None = None
     warmup_calls: tuple[CompletionCall, ...] | None = None
     conversations: tuple[PlannedConversation, ...] = ()
     workers: int | None = None
+    counter_names: tuple[tuple[str, str], ...] = ()
 
     @property
     def connections(self) -> int:

@@ -76,9 +76,8 @@ async def _trial(
     seen: _Seen,
 ) -> None:
     client = StreamClient(
-        url, model, timeout_s=plan.request_timeout_s, api_key=plan.api_key,
-        max_connections=plan.connections,
-    )  # fmt: skip
+        url, model, timeout_s=plan.request_timeout_s, max_connections=plan.connections
+    )
     with cancel_on_signals():
         async with client:
             timed: Sequence[Any] = plan.conversations or encode_all(
@@ -156,7 +155,7 @@ class _Timed:
 def _counters(url: str, plan: TrialPlan) -> Counters | None:
     """The server's counters now, on the monotonic clock; None where it exports none."""
     try:
-        return scrape(url, api_key=plan.api_key)
+        return scrape(url, names=dict(plan.counter_names))
     except HttpError as error:
         if error.status == _NOT_FOUND:
             return None

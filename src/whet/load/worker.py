@@ -36,7 +36,6 @@ class Share:
     url: str
     model: str
     timeout_s: float
-    api_key: str | None
     connections: int
     plan: LoopPlan
     prepared: Sequence[Any]
@@ -100,9 +99,8 @@ def work(share: Share, pipe: Connection) -> None:
 
 async def _send(share: Share, pipe: Connection, window: Window) -> None:
     client = StreamClient(
-        share.url, share.model, timeout_s=share.timeout_s, api_key=share.api_key,
-        max_connections=share.connections,
-    )  # fmt: skip
+        share.url, share.model, timeout_s=share.timeout_s, max_connections=share.connections
+    )
     async with client:
         await client.open(min(share.connections, OPENED_BEFORE))
         orders = _Orders(pipe)

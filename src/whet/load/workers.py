@@ -75,7 +75,6 @@ class Workers:
             url=url,
             model=model,
             timeout_s=plan.request_timeout_s,
-            api_key=plan.api_key,
             connections=0,
             plan=self._whole,
             prepared=(),

@@ -20,7 +20,7 @@ from whet.metrics.estimates import (
 )
 from whet.metrics.requests import RequestFigures, request_figures
 from whet.metrics.usable import usable_trials
-from whet.metrics.window import one_request, output_tokens, rate_blocks
+from whet.metrics.window import one_request, output_tokens, rate_blocks, steady_requests
 
 _RATES = {"tps_mean": output_tokens, "rps_mean": one_request}
 _LATENCIES: dict[str, tuple[Callable[[RequestFigures], float | None], float]] = {
@@ -158,7 +158,7 @@ def _sampled(trials: Sequence[TrialRecord], metric: str, rng: np.random.Generato
 
 def _values(trial: TrialRecord, metric: str) -> Floats:
     of = _LATENCIES[metric][0]
-    figures = (request_figures(event) for event in trial.requests)
+    figures = (request_figures(event) for event in steady_requests(trial))
     found = [value / NS_PER_MS for f in figures if f is not None and (value := of(f)) is not None]
     return np.asarray(found, dtype=float)
 

@@ -9,6 +9,7 @@ from typing import Final
 from whet.core.records import RequestEvent, TrialRecord
 from whet.metrics.requests import RequestFigures, request_figures
 from whet.metrics.steady import ALWAYS_CUT, Drift, drift, steady_start
+from whet.metrics.window import steady_requests
 
 _SERIES: Final[dict[str, Callable[[RequestFigures], float | None]]] = {
     "TTFT": lambda f: f.ttft_ns,
@@ -33,11 +34,12 @@ class Steadiness:
 
 
 def steadiness(trial: TrialRecord) -> Steadiness:
-    """Cut what comes before TTFT and TPOT are both steady (``steady_start``, in order of ends).
+    """Cut the first wave, and what comes before TTFT and TPOT are both steady (``steady_start``).
 
     The window then begins where the last request that is cut has ended, and requests that were
-    scheduled before that are cut too. A trial whose figures never settle is left whole.
+    scheduled before that are cut too. Where the figures never settle only the first wave is cut.
     """
+    whole, trial = trial, _without_first_wave(trial)
     answered = _answered(trial)
     starts_ns, reasons = [], []
     for name, of in _SERIES.items():
@@ -48,16 +50,31 @@ def steadiness(trial: TrialRecord) -> Steadiness:
         elif found.index:
             starts_ns.append(series[found.index - 1][0].ended_ns)
     kept = trial if reasons or not starts_ns else _from(trial, max(starts_ns))
-    cut = len(trial.requests) - len(kept.requests)
+    cut = len(whole.requests) - len(kept.requests)
     drifts = tuple((name, _drift(kept, of)) for name, of in _SERIES.items())
     left = {event.index for event in kept.requests}
-    slowest_ns = max((f.e2e_ns for event, f in answered if event.index not in left), default=None)
+    slowest_ns = max(
+        (f.e2e_ns for event, f in _answered(whole) if event.index not in left), default=None
+    )
     return Steadiness(
         trial=kept,
         cut=cut,
         drifts=drifts,
         reason="; ".join(reasons) or None,
         slowest_cut_ns=slowest_ns,
+    )
+
+
+def _without_first_wave(trial: TrialRecord) -> TrialRecord:
+    kept = steady_requests(trial)
+    if len(kept) == len(trial.requests):
+        return trial
+    start_ns = min(event.scheduled_ns for event in kept)
+    return replace(
+        trial,
+        requests=kept,
+        window_start_ns=start_ns,
+        excluded_warmup=trial.excluded_warmup + len(trial.requests) - len(kept),
     )
 
 

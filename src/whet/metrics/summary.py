@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,15 @@ from whet.metrics.estimates import mean_rate, quantile_estimate
 from whet.metrics.quantiles import clustered_quantile
 from whet.metrics.requests import RequestFigures, request_figures
 from whet.metrics.usable import trial_problem, usable_trials
-from whet.metrics.window import one_request, output_tokens, rate_blocks, window_s
+from whet.metrics.window import (
+    first_wave,
+    one_request,
+    output_tokens,
+    rate_blocks,
+    steady_requests,
+    steady_window,
+    window_s,
+)
 
 _SECONDS_PER_HOUR = 3600
 _TOKENS = 1_000_000
@@ -35,15 +43,23 @@ class CellContext:
     e2e_ms: float | None = None
 
 
-def summarise(trials: Sequence[TrialRecord], *, cell: CellContext) -> CellSummary:
+def summarise(
+    trials: Sequence[TrialRecord],
+    *,
+    cell: CellContext,
+    window: Callable[[TrialRecord], TrialRecord] = steady_window,
+) -> CellSummary:
     """One variant at one batch size; ``trials`` must hold at least one, all of the same cell.
 
-    Figures come from the usable trials alone; any other makes the cell failed (or interrupted) and
-    says why, with the figures beside it. Failed requests are counted in ``errors``.
+    Rates are over each trial's ``window``, latencies of the requests after the first wave, which
+    has figures of its own (``burst_…``). Figures come from the usable trials alone; any other makes
+    the cell failed (or interrupted) and says why, with the figures beside it. Failed requests are
+    counted in ``errors``.
     """
-    good = usable_trials(trials)
+    good = [window(trial) for trial in usable_trials(trials)]
     problems = [said for trial in trials if (said := trial_problem(trial)) is not None]
-    figures = [f for trial in good for e in trial.requests if (f := request_figures(e)) is not None]
+    figures = _figures(event for trial in good for event in steady_requests(trial))
+    burst = _figures(event for trial in good for event in first_wave(trial))
     tps = _rate(good, output_tokens)
     events = [event for trial in trials for event in trial.requests]
     return CellSummary(
@@ -55,6 +71,8 @@ def summarise(trials: Sequence[TrialRecord], *, cell: CellContext) -> CellSummar
         errors=sum(event.error is not None for event in events),
         ttft_p50_ms=_latency(figures, lambda f: f.ttft_ns, 0.50),
         ttft_p95_ms=_latency(figures, lambda f: f.ttft_ns, 0.95),
+        burst_ttft_p50_ms=_latency(burst, lambda f: f.ttft_ns, 0.50),
+        burst_ttft_p95_ms=_latency(burst, lambda f: f.ttft_ns, 0.95),
         tpot_p50_ms=_latency(figures, lambda f: f.tpot_ns, 0.50),
         tpot_p95_ms=_latency(figures, lambda f: f.tpot_ns, 0.95),
         e2e_p50_ms=_latency(figures, lambda f: f.e2e_ns, 0.50),
@@ -113,6 +131,10 @@ def _status(trials: Sequence[TrialRecord], problems: Sequence[str]) -> str:
     if any(trial.status == "interrupted" for trial in trials):
         return "interrupted"
     return "failed" if problems else "complete"
+
+
+def _figures(events: Iterable[RequestEvent]) -> list[RequestFigures]:
+    return [found for event in events if (found := request_figures(event)) is not None]
 
 
 def _latency(

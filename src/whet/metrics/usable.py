@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Sequence
 
 from whet.core.records import TrialRecord
+from whet.metrics.window import LEAST_BUSY, busy_slots, first_wave, steady_window
 
 MAX_ERROR_SHARE = 0.05
 """Past one request in twenty, the p95 of those that came back is a figure of survivors."""
 
 
 def usable_trials(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """The trials that can carry a figure."""
-    return [trial for trial in trials if trial_problem(trial) is None]
+    """The trials that can carry a figure, each with its steady window (``steady_window``)."""
+    return [steady_window(trial) for trial in trials if trial_problem(trial) is None]
 
 
 def trial_problem(trial: TrialRecord) -> str | None:
@@ -28,6 +29,21 @@ def trial_problem(trial: TrialRecord) -> str | None:
         return f"trial {trial.trial}: {errors.total()} of {len(trial.requests)} failed ({words})"
     if any(e.error is None and e.output_tokens is None for e in trial.requests):
         return f"trial {trial.trial}: the server reports no token usage, so no rate can be computed"
-    if not trial.requests or trial.window_end_ns <= trial.window_start_ns:
+    steady = steady_window(trial)
+    if steady.window_end_ns <= steady.window_start_ns:
         return f"trial {trial.trial} has no steady window; send more requests"
-    return None
+    return _idle_slots(steady)
+
+
+def _idle_slots(trial: TrialRecord) -> str | None:
+    """Why a closed loop did not hold its batch size, by Little's law; None where it did."""
+    if trial.loop != "closed" or len(first_wave(trial)) == len(trial.requests):
+        return None
+    busy, slots = busy_slots(trial), min(trial.batch_size, len(trial.requests))
+    if busy >= LEAST_BUSY * slots:
+        return None
+    return (
+        f"trial {trial.trial} is invalid: {busy:.1f} of {slots} slots were busy on average, so its "
+        "rate is that of a few slow requests; look for stalls in the server's log, or send more "
+        "requests per slot (load.requests_per_slot, --num-prompts)"
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 
+from whet.client import Endpoint
 from whet.quality.likelihood import bounded
 
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ class BoundedCompletions(LocalCompletionsAPI):  # type: ignore[misc]  # lm_eval 
             max_length=max_length,
             seed=plan.seed,
             timeout=TIMEOUT_S,
-            # Without a header of ours it sends the person's OPENAI_API_KEY to this server.
-            header={"User-Agent": "whet"},
+            header={k: v for k, v in Endpoint.parse(base_url).headers().items() if k != "Host"},
         )
         # The template writes the first token itself; without one the tokenizer's habit decides.
         self.add_bos_token = not plan.chat_template and _adds_bos(self.tokenizer)

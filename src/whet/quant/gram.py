@@ -6,6 +6,7 @@ layer again, and row by row: δ·H·δᵀ is the error that one output channel a
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ _SAMPLE_ROWS: Final = 8
 class InputStats:
     """Means over ``tokens`` of x·xᵀ, [K, K], and of |x|, [K]; the largest |x|, [K].
 
-    ``sample`` [S, K] holds a few of the inputs themselves, spread over all batches. All float32.
+    ``sample`` [S, K] holds a few inputs of every batch, drawn at random. All float32.
     """
 
     gram: Tensor
@@ -37,8 +38,9 @@ class InputStats:
 class InputMeter:
     """Adds up one linear input while batches pass by."""
 
-    def __init__(self, channels: int, device: torch.device) -> None:
-        """Zeroed sums in float32, whatever the activations' dtype is."""
+    def __init__(self, channels: int, device: torch.device, name: str = "") -> None:
+        """Zeroed sums in float32, whatever the activations' dtype is. ``name`` seeds the sample."""
+        self._name = name
         self._gram = torch.zeros(channels, channels, device=device)
         self._abs = torch.zeros(channels, device=device)
         self._peak = torch.zeros(channels, device=device)
@@ -47,8 +49,11 @@ class InputMeter:
         # H is symmetric: eight column blocks from the diagonal down cost 9/16 of the whole product.
         self._block = channels if channels <= _WHOLE else -(-channels // 8)
 
-    def add(self, x: Tensor) -> None:
-        """Add the rows of ``x`` [tokens, K]; padding must have been left out."""
+    def add(self, x: Tensor, *, batch: int = 0) -> None:
+        """Add the rows of ``x`` [tokens, K]; padding must have been left out.
+
+        ``batch`` is the number of the batch. It and the unit's name decide which rows are sampled.
+        """
         # A tensor core multiplies 16-bit numbers exactly and adds them up in float32.
         native = x.is_cuda and x.dtype != torch.float32
         x = x if native else x.float()
@@ -62,8 +67,13 @@ class InputMeter:
         size = x.abs()
         self._abs += size.sum(dim=0, dtype=torch.float32)
         self._peak = torch.maximum(self._peak, size.amax(dim=0).float())
-        self._sample.append(x[:: max(1, x.shape[0] // _SAMPLE_ROWS)][:_SAMPLE_ROWS].float())
+        self._sample.append(x[self._rows(x.shape[0], batch).to(x.device)].float())
         self._tokens += x.shape[0]
+
+    def _rows(self, count: int, batch: int) -> Tensor:
+        """Random rows: evenly spaced ones all hit one position of samples of equal length."""
+        dice = torch.Generator().manual_seed(zlib.crc32(f"{self._name} {batch}".encode()))
+        return torch.randperm(count, generator=dice)[:_SAMPLE_ROWS]
 
     def finish(self, name: str) -> InputStats:
         """The means; ``QuantizationError`` where an activation was not finite."""

@@ -137,7 +137,8 @@ class LayerStream:
     def _advance(self, index: int, layer: nn.Module, cache: _CacheMeter, meters: _Meters) -> None:
         turn = _Turn(layer, cache, first=index == 0)
         self._decoder.layers = nn.ModuleList([*(_Stand() for _ in range(index)), turn])
-        for batch in self._batches:
+        for number, batch in enumerate(self._batches):
+            meters.batch = number
             meters.rows = cache.rows = batch.rows
             turn.hidden = batch.hidden.to(self._device, non_blocking=True)
             try:
@@ -207,9 +208,10 @@ class _CacheMeter:
 
 @dataclass(kw_only=True, slots=True)
 class _Meters:
-    """One meter a unit; ``rows`` are the real tokens of the batch that passes."""
+    """One meter a unit; ``rows`` are the real tokens of batch number ``batch``, which passes."""
 
     units: dict[str, InputMeter]
+    batch: int = 0
     rows: Tensor | None = None
 
 
@@ -220,7 +222,7 @@ def _metered(layer: nn.Module, units: Sequence[UnitMap], device: torch.device) -
     hooks = []
     for unit in units:
         linear = cast(nn.Linear, layer.get_submodule(unit.linears[0]))
-        meters.units[unit.name] = InputMeter(linear.in_features, device)
+        meters.units[unit.name] = InputMeter(linear.in_features, device, unit.name)
         hooks.append(linear.register_forward_pre_hook(partial(_observe, meters, unit.name)))
     try:
         yield meters
@@ -231,7 +233,8 @@ def _metered(layer: nn.Module, units: Sequence[UnitMap], device: torch.device) -
 
 def _observe(meters: _Meters, unit: str, _module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     flat = inputs[0].flatten(0, -2)
-    meters.units[unit].add(flat if meters.rows is None else flat[meters.rows])
+    real = flat if meters.rows is None else flat[meters.rows]
+    meters.units[unit].add(real, batch=meters.batch)
 
 
 def batch_by_length(ids: Sequence[Sequence[int]], budget: int) -> list[list[Sequence[int]]]:

@@ -59,6 +59,8 @@ _DISTANCES: Final = (
     "flips_high",
 )
 """From the baseline, as the servers said them: KL in nats a token, flips as a share."""
+_BURST: Final = ("burst_ttft_p50_ms", "burst_ttft_p95_ms")
+"""Of the first wave, which the other figures leave out."""
 _CIRCUMSTANCES: Final = (
     "status",
     "evidence",
@@ -79,6 +81,7 @@ CSV_COLUMNS: Final[tuple[str, ...]] = (
     *_CIRCUMSTANCES,
     *(f"{name}_{end}" for name in _ESTIMATES for end in ("low", "high")),
     *_DISTANCES,
+    *_BURST,
 )
 """Every column of ``results.csv``; new ones are added at the end only."""
 
@@ -126,6 +129,9 @@ def _cell_values(cell: CellSummary) -> dict[str, Value]:
         "window_s": cell.window_s,
         "failure": cell.failure,
     }
+    for name in _BURST:
+        burst = _estimate(cell, name)
+        values[name] = burst.value if burst else None
     for name, estimate in estimates.items():
         values[name] = estimate.value if estimate else None
         values[f"{name}_low"] = estimate.low if estimate else None

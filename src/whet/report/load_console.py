@@ -21,6 +21,7 @@ from whet.metrics.requests import RequestFigures
 from whet.metrics.steady_trial import steadiness
 from whet.metrics.summary import CellContext
 from whet.metrics.usable import usable_trials
+from whet.metrics.window import first_wave, whole_run
 from whet.report.text import one_line
 from whet.report.vllm_json import Selection
 
@@ -76,7 +77,9 @@ def print_verdict(verdict: ObjectiveVerdict, console: Console) -> None:
 
 
 def _print_rates(good: Sequence[TrialRecord], console: Console) -> None:
-    summary = summarise(good, cell=CellContext(price_usd_per_hour=0.0, memory_kind="device"))
+    """Rates over whole runs, as ``vllm bench serve`` counts them; hit rate and acceptance."""
+    cell = CellContext(price_usd_per_hour=0.0, memory_kind="device")
+    summary = summarise(good, cell=cell, window=whole_run)
     told = [
         ("requests/s", summary.rps_mean),
         ("output tokens/s", summary.tps_mean),
@@ -84,6 +87,14 @@ def _print_rates(good: Sequence[TrialRecord], console: Console) -> None:
     for name, estimate in told:
         if estimate is not None:
             console.print(f"{name}: {_number(estimate)}", highlight=False)
+    if summary.burst_ttft_p95_ms is not None:
+        waves = sum(len(first_wave(trial)) for trial in good)
+        console.print(
+            f"burst TTFT: p50 {_point(summary.burst_ttft_p50_ms)} ms, p95 "
+            f"{_point(summary.burst_ttft_p95_ms)} ms over the {waves} requests that began on an "
+            "idle server; left out below",
+            highlight=False,
+        )
     for name, value in (
         ("prefix hit rate", summary.prefix_hit_rate),
         ("acceptance length", summary.acceptance_length),

@@ -3,7 +3,8 @@
 The names are vLLM 0.29's, so that what reads its files reads this one. Latencies count from the
 schedule, where vLLM's count from the send and leave the wait of ``--max-concurrency`` out; the
 figures from the send stand beside them as ``…_from_send_ms``. Statistics of latencies are those of
-the steady part; counts, rates and the lists have every timed request, as vLLM's do. A figure
+the steady part, without the first wave of a closed loop, which has its own
+``…_burst_ttft_ms``; counts, rates and the lists have every timed request, as vLLM's do. A figure
 without data is null, which vLLM writes as 0.
 """
 
@@ -24,6 +25,7 @@ from whet.metrics.counted import acceptance_length, prefix_hit_rate
 from whet.metrics.objective import attainment
 from whet.metrics.requests import RequestFigures
 from whet.metrics.steady_trial import steadiness
+from whet.metrics.window import first_wave
 
 SCHEMA_VERSION: Final = 1
 METRICS: Final = ("ttft", "tpot", "itl", "e2el")
@@ -87,6 +89,9 @@ def vllm_result(
     for name in [*names, *(["ttft_from_send"] if "ttft" in names else [])]:
         values = [value for item in figures for value in _VALUES[name](item) if value is not None]
         result |= _statistics(name, np.asarray(values) / NS_PER_MS, selection.percentiles)
+    burst = [item.ttft_ns for e in first_wave(trial) if (item := request_figures(e)) is not None]
+    if burst:
+        result |= _statistics("burst_ttft", np.asarray(burst) / NS_PER_MS, (95.0,))
     length = acceptance_length([trial])
     if length is not None:
         result["spec_decode_acceptance_length"] = length

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
 
 Scalar = str | int | float | bool
 
@@ -37,6 +40,7 @@ class Variant:
     ``continuous``, or ``static`` batches that wait for their slowest member. ``own_args`` names the
     flags that this variant sets itself: they are levers, those that all variants share are not.
     ``kv_scales`` says that the checkpoint brings scales of its own for an FP8 KV cache.
+    ``secret_env`` goes to the engine's process only: it is never stored, printed or compared.
     """
 
     name: str
@@ -54,6 +58,9 @@ class Variant:
     batching: str = "continuous"
     own_args: tuple[str, ...] = ()
     kv_scales: bool = False
+    secret_env: Annotated[tuple[tuple[str, str], ...], Field(exclude=True)] = field(
+        default=(), repr=False, compare=False
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

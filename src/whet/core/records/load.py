@@ -102,10 +102,11 @@ class Counters:
 class TrialRecord:
     """One timed repetition of a cell. ``status`` is complete, interrupted or failed.
 
-    The steady window [``window_start_ns``, ``window_end_ns``] runs from the first timed send to
-    the moment the loop has no request left to keep ``batch_size`` in flight. ``counters_before``
-    and ``counters_after`` bracket the timed requests; ``memory_bytes`` is the highest reading of
-    the server's process tree in between. ``excluded_warmup`` counts the requests sent before.
+    [``window_start_ns``, ``window_end_ns``] runs from the first timed send to the moment the loop
+    has no request left to keep ``batch_size`` in flight; rates are over ``metrics.steady_window``.
+    ``counters_before`` and ``counters_after`` bracket the timed requests; ``memory_bytes`` is the
+    highest reading of the server's process tree in between. ``excluded_warmup`` counts the requests
+    sent before.
     ``loop`` is closed, static, open or conversations; in an open loop ``batch_size`` is the cap,
     0 for none.
     """

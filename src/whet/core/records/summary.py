@@ -26,7 +26,9 @@ class CellSummary:
 
     ``cost_per_1m_tokens`` is USD. ``memory_gb`` is decimal GB of the server's process tree: device
     memory on a GPU, resident memory on a CPU (``memory_kind`` says which).
-    ``status`` is complete, interrupted or failed; a failed cell says why in ``failure``.
+    ``status`` is complete, interrupted or failed; a failed cell says why in ``failure``. Latencies
+    and rates leave out the first wave of a closed loop, a burst on an idle server; ``burst_…`` are
+    its TTFT.
     """
 
     variant: str
@@ -54,6 +56,8 @@ class CellSummary:
     window_s: float | None
     warmup_excluded: int
     failure: str | None = None
+    burst_ttft_p50_ms: Estimate | None = None
+    burst_ttft_p95_ms: Estimate | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from whet.core.spec.base import SIXTEEN_BIT
 from whet.core.spec.recipe import GROUPED, METHODS_OF, CalibrationSpec, MixedSpec, RecipeSpec
+from whet.core.spec.redacted import redacted_source, redacted_spec
 from whet.core.spec.serving import EngineSpec, HardwareSpec, ModelSpec
 from whet.core.spec.traffic import (
     HeadOfLineSpec,
@@ -36,4 +37,6 @@ __all__ = [
     "WorkloadSpec",
     "load_spec",
     "parse_spec",
+    "redacted_source",
+    "redacted_spec",
 ]

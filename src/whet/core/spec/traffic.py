@@ -52,7 +52,7 @@ class LoadSpec(Strict):
     batch_sizes: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1, 4, 8, 16, 32)
     trials: Positive = 3
     min_requests: Positive = 16
-    requests_per_slot: Positive = 4
+    requests_per_slot: Positive = 10
     warmup_requests: Annotated[Whole, Field(ge=0)] = 20
     request_timeout_s: Annotated[float, Field(gt=0)] = 120.0
     repeat_baseline: bool = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +11,8 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from whet.core.errors import UsageError
 from whet.core.names import REPEAT_SUFFIX, did_you_mean, require_name
+from whet.core.redact import is_secret_name, remember_secrets
+from whet.core.server_url import split_server_url
 from whet.core.spec.base import SIXTEEN_BIT, Strict
 from whet.core.spec.recipe import RecipeSpec
 from whet.core.spec.serving import EngineSpec, HardwareSpec, ModelSpec
@@ -146,22 +148,30 @@ def load_spec(path: Path) -> Spec:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
-        raise UsageError(
-            f"{path} is not valid YAML{where}: {getattr(error, 'problem', error)}"
-        ) from error
+        problem = f": {getattr(error, 'problem', error)}"
+        if mark and is_secret_name("".join(text.splitlines()[mark.line : mark.line + 1])):
+            problem = ", where the value of a secret needs quotes"  # the problem may quote it
+        raise UsageError(f"{path} is not valid YAML{where}{problem}") from error
     if not isinstance(data, dict):
         raise UsageError(f"{path} must hold keys and values; write a fresh one with: whet init")
     return parse_spec(data, base=path.parent)
 
 
 def parse_spec(data: dict[str, Any], *, base: Path) -> Spec:
-    """A checked ``Spec`` from parsed YAML, its relative paths made absolute below ``base``."""
+    """A checked ``Spec`` from parsed YAML, its relative paths made absolute below ``base``.
+
+    Its secrets are redacted from now on in every file and message.
+    """
+    for env in _environments(data):
+        remember_secrets({str(name): str(value) for name, value in env.items()})
     try:
         spec = Spec.model_validate(data)
     except ValidationError as error:
         told = dict.fromkeys(_sentence(item) for item in error.errors())
         raise UsageError("; ".join(list(told)[:3])) from error
     require_name(spec.name, "the run's name")
+    if spec.engine.url is not None:
+        split_server_url(spec.engine.url, "engine.url")
     for name in spec.variants:
         require_name(name, "the variant")
         for adapter in spec.variants[name].loras:
@@ -169,6 +179,15 @@ def parse_spec(data: dict[str, Any], *, base: Path) -> Spec:
     for name in spec.recipes:
         require_name(name, "the recipe")
     return _absolute(spec, base.resolve())
+
+
+def _environments(data: Mapping[str, Any]) -> Iterator[Mapping[Any, Any]]:
+    """Every ``env`` of the spec, before it is checked."""
+    variants = data.get("variants")
+    sections = [data.get("engine"), *(variants.values() if isinstance(variants, dict) else ())]
+    for section in sections:
+        if isinstance(section, dict) and isinstance(section.get("env"), dict):
+            yield section["env"]
 
 
 def _absolute(spec: Spec, base: Path) -> Spec:
@@ -226,6 +245,8 @@ def _own_draft(
 
 def _sentence(item: Any) -> str:
     location = [str(part) for part in item["loc"]]
+    if "env" in location[1:3]:  # the value may be a secret
+        return f'{".".join(location)}: {item["msg"]}; write each variable as NAME: "text"'
     if location and location[-1] in _SCALARS:  # a flag's value: pydantic tells each of its types
         where = ".".join(location[:-1])
         return f"{where}: a text, a number, true or false is needed (got {item['input']!r})"

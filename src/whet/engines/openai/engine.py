@@ -6,20 +6,24 @@ does can be proved by its counters alone, where it exports any.
 
 from __future__ import annotations
 
+import http.client
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from urllib.parse import urlsplit
 
+from whet.client import Endpoint
 from whet.core.errors import EngineLostError, EngineStartError, UsageError
 from whet.core.records.engine import ResolvedEngine, StartFacts, Variant
+from whet.core.server_url import split_server_url
 from whet.core.spec import EngineSpec
-from whet.engines.probe import NoAnswer, ask_json, generate_canary
+from whet.engines.probe import NoAnswer, ask_json, generate_canary, request
 
 UNKNOWN = "unknown"
 _CANARY_S = 120.0
+_MODELS_S = 10.0
 
 
 class RemoteServer:
@@ -58,7 +62,7 @@ class RemoteEngine:
             answer = ask_json(_base_url(spec), "/version")
         except NoAnswer as error:
             raise EngineStartError(
-                f"nothing answers at {spec.url}; start the server or correct engine.url"
+                f"nothing answers at {spec.url} ({error}); start the server or correct engine.url"
             ) from error
         return str(answer["version"]) if answer and "version" in answer else UNKNOWN
 
@@ -103,7 +107,7 @@ class RemoteEngine:
             variant=resolved.variant.name,
             ready_s=time.monotonic() - began,
             canary_text=text,
-            port=_port(resolved.url),
+            port=Endpoint.parse(resolved.url).port,
             pid=None,
             attempts=1,
         )
@@ -113,24 +117,19 @@ class RemoteEngine:
 def _base_url(spec: EngineSpec) -> str:
     if spec.url is None:
         raise UsageError("the engine 'openai' needs an address; set engine.url (http://host:port)")
-    parts = urlsplit(spec.url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise UsageError(f"engine.url {spec.url!r} is no address; write it as http://host:port")
-    if parts.username or parts.password:
-        raise UsageError("engine.url holds a password; put the key into OPENAI_API_KEY instead")
-    return spec.url.rstrip("/").removesuffix("/v1")
-
-
-def _port(url: str) -> int:
-    parts = urlsplit(url)
-    return parts.port or (443 if parts.scheme == "https" else 80)
+    split_server_url(spec.url, "engine.url")
+    return Endpoint.parse(spec.url).url
 
 
 def _first_model(base_url: str) -> str:
     try:
-        answer = ask_json(base_url, "/v1/models") or {}
-        return str(answer["data"][0]["id"])
-    except (NoAnswer, KeyError, IndexError, TypeError) as error:
+        status, text = request(base_url, "/v1/models", timeout_s=_MODELS_S)
+        if status == http.client.UNAUTHORIZED:
+            raise EngineStartError(
+                f"{base_url} refuses the key (401); put the right one into OPENAI_API_KEY"
+            )
+        return str(json.loads(text)["data"][0]["id"])
+    except (NoAnswer, ValueError, KeyError, IndexError, TypeError) as error:
         raise EngineStartError(
             f"{base_url}/v1/models lists no model; name it with engine.args.model"
         ) from error

@@ -20,14 +20,14 @@ _TIMEOUT_S: Final = 180.0
 """``/server_info`` runs a dozen programs to describe its machine, slowly where that is busy."""
 
 
-def read_declared(base_url: str, api_key: str | None = None) -> Declared:
+def read_declared(base_url: str) -> Declared:
     """GET ``/version``, ``/server_info`` (vLLM's developer mode), ``/metrics`` and ``/v1/models``.
 
     An endpoint that is missing leaves its part empty. Raises ``EngineLostError`` where the server
     does not answer at all.
     """
     texts = {
-        path: _text_or_none(base_url, path, api_key)
+        path: _text_or_none(base_url, path)
         for path in ("/version", _INFO, "/metrics", "/v1/models")
     }
     version = _object(texts["/version"]).get("version")
@@ -53,9 +53,9 @@ def flatten(value: object, prefix: str = "") -> Iterator[tuple[str, str]]:
         yield prefix, redact(value if isinstance(value, str) else json.dumps(value))
 
 
-def _text_or_none(base_url: str, path: str, api_key: str | None) -> str | None:
+def _text_or_none(base_url: str, path: str) -> str | None:
     try:
-        return get_text(base_url, path, timeout_s=_TIMEOUT_S, api_key=api_key)
+        return get_text(base_url, path, timeout_s=_TIMEOUT_S)
     except HttpError:
         return None
 
