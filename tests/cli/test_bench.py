@@ -106,7 +106,7 @@ def test_a_server_that_takes_no_token_ids(whet: Whet, form: str) -> None:
     assert isinstance(body["messages" if form == "chat" else "prompt"][0], (dict, str))
 
 
-@pytest.mark.parametrize(("percent", "runs"), [(90, 1), (0.01, 3)])
+@pytest.mark.parametrize(("percent", "runs"), [(900, 2), (0.01, 3)])
 def test_runs_go_on_until_the_rate_is_known(
     whet: Whet, tmp_path: Path, percent: float, runs: int
 ) -> None:

@@ -36,7 +36,7 @@ def test_a_map_ends_with_its_table_and_its_files(
 ) -> None:
     stage(monkeypatch, Physics(accepted={"draft": 3.0, "noise0.5": 1.0, "noise1": 0.0}))
     spec = tmp_path / "whet.yaml"
-    spec.write_text(spec_with_draft(tmp_path).model_dump_json())
+    spec.write_text(spec_with_draft(tmp_path, starts=2).model_dump_json())
     said = whet("break-even", spec, "-o", "map", "--k", "4", "--levels", "0.5,1")
     assert said.code == 0, said.err
     assert "at 1, K = 4: speculation pays above 2.00 tokens a step" in said.out

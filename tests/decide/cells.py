@@ -38,6 +38,7 @@ def cell(variant: str, batch: int, cost: float, ttft: float, **changes: Any) -> 
         "batch_size": batch,
         "status": "complete",
         "trials": 3,
+        "starts": 3,
         "requests": 200,
         "errors": 0,
         "ttft_p50_ms": estimate(ttft / 2),

@@ -23,7 +23,7 @@ def found(gains: dict[int, float], noise_floor: float = 0.02) -> BreakEven:
     ("gains", "pays_up_to", "stops_at", "said"),
     [
         ((1.8, 1.6, 0.9, 0.8, 0.7), 4, 8, "stops paying at 8 (0.90×"),
-        ((0.95, 0.9, 0.9, 0.8, 0.7), None, 1, "does not pay at any measured batch size"),
+        ((0.95, 0.9, 0.9, 0.8, 0.7), None, 1, "no significant gain at any measured batch size"),
         ((1.8, 1.6, 1.4, 1.3, 1.2), 32, None, "where it stops paying lies above"),
         ((1.8, 0.9, 1.3, 0.8, 0.7), 8, 16, "no significant gain at 4, below that"),
         ((1.8, 0.9, 0.9, 0.8, 1.2), 32, None, "no significant gain at 4, 8, 16"),
@@ -37,6 +37,15 @@ def test_patterns(
     assert (record.pays_up_to, record.stops_at) == (pays_up_to, stops_at)
     assert said in record.sentence
     assert record.tier == "L4"
+
+
+def test_one_start_claims_no_gain() -> None:
+    cells = [cell("awq", 8, 1.0, 100), cell("awq+spec", 8, 0.5, 100)]
+    told = comparison("awq", "awq+spec", 8, 2.0, "unknown")
+    told = replace(told, ratio=replace(told.ratio, low=None, high=None))
+    [record] = decided(tier(cells, comparisons=[told]), twins=TWINS).break_even
+    assert (record.pays_up_to, record.stops_at) == (None, None)
+    assert "one start: no verdict on where speculation pays; at best 2.00×" in record.sentence
 
 
 def test_a_gain_within_the_noise_is_no_gain() -> None:
@@ -59,6 +68,15 @@ def test_the_trials_own_comparison_decides() -> None:
     told = comparison("awq", "awq+spec", 1, 1.01, "no difference")
     [record] = decided(tier(cells, comparisons=[told]), twins=TWINS).break_even
     assert (record.pays_up_to, record.stops_at) == (None, 1)
+
+
+def test_the_trials_own_comparison_decides_whichever_side_is_its_reference() -> None:
+    """Plain has half the throughput of speculation, in a spec that names it last."""
+    cells = [cell("awq", 1, 1.0, 100), cell("awq+spec", 1, 1.0, 100)]
+    told = comparison("awq+spec", "awq", 1, 0.5, "worse")
+    [record] = decided(tier(cells, comparisons=[told]), twins=TWINS).break_even
+    assert record.pays_up_to == 1
+    assert "2.00×" in record.sentence
 
 
 def test_a_size_without_evidence_is_not_measured() -> None:

@@ -162,7 +162,7 @@ def test_without_an_interval_nothing_is_decided() -> None:
     found = square(151.2, awq=Estimate(value=150, low=None, high=None, samples=9))
     assert found.ratio.value == pytest.approx(0.84)
     assert (found.ratio.low, found.verdict) == (None, "undecided")
-    assert "a cell has no interval" in found.sentence
+    assert "one start: no verdict" in found.sentence
 
 
 def test_a_floor_hides_a_small_interaction() -> None:

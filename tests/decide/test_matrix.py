@@ -120,14 +120,39 @@ def test_the_trials_own_comparison_outweighs_overlapping_summaries() -> None:
     assert entry(decided(tier(cells, comparisons=[told]))).outcome == "winner"
 
 
-def test_costs_without_intervals_are_judged_by_the_noise_floor_alone() -> None:
+@pytest.mark.parametrize("noise_floor", [0.02, None])
+def test_one_start_names_the_cheapest_and_no_winner(noise_floor: float | None) -> None:
     bare = [
-        replace(item, cost_per_1m_tokens=replace(item.cost_per_1m_tokens, low=None, high=None))
+        replace(
+            item,
+            starts=1,
+            cost_per_1m_tokens=replace(item.cost_per_1m_tokens, low=None, high=None),
+        )
         for item in (AWQ, FP16)
         if item.cost_per_1m_tokens is not None
     ]
-    assert entry(decided(tier(bare))).outcome == "winner"
-    assert entry(decided(tier(bare, noise_floor=None))).outcome == "no significant winner"
+    decision = decided(tier(bare, noise_floor=noise_floor))
+    found = entry(decision)
+    assert (found.outcome, found.variant, found.rivals) == (
+        "no significant winner",
+        "awq",
+        ("fp16",),
+    )
+    assert "one start: no verdict; next is fp16 at batch size" in found.reason
+    chosen = decision.recommendation
+    assert chosen is not None
+    assert (chosen.variant, chosen.cost_per_1m_tokens.low) == ("awq", None)
+    assert "as a point estimate" in chosen.reasons[0]
+    told = "; ".join(chosen.cautions)
+    assert "one start per configuration cannot tell differences; set load.trials to 3" in told
+    assert "load.order: interleaved" in told
+    assert "cannot be told from" not in told
+
+
+def test_an_unknown_comparison_is_no_winner() -> None:
+    told = comparison("fp16", "awq", AWQ.batch_size, 1.5, "unknown")
+    same_size = replace(FP16, batch_size=AWQ.batch_size)
+    assert entry(decided(tier([AWQ, same_size], comparisons=[told]))).outcome != "winner"
 
 
 def test_nobody_is_explained_by_the_nearest_miss() -> None:

@@ -124,12 +124,18 @@ def test_what_weakens_the_evidence_is_said() -> None:
         AWQ,
         ttft_p95_ms=estimate(150, certified=False),
         memory_kind="resident",
-        trials=1,
+        starts=1,
     )
     records = {"fp16": quality("fp16"), "awq": quality("awq", reason="few questions")}
     found = recommended(decided(tier([FP16, weak], quality=records, noise_floor=None)))
     said = "; ".join(found.cautions)
-    for part in ("40 requests", "measured on a CPU", "1 trial", "not repeated", "few questions"):
+    for part in (
+        "40 requests",
+        "measured on a CPU",
+        "one start per configuration",
+        "not repeated",
+        "few questions",
+    ):
         assert part in said
 
 

@@ -78,12 +78,13 @@ def stage(monkeypatch: pytest.MonkeyPatch, physics: Physics) -> Physics:
     return physics
 
 
-def spec_with_draft(folder: Path, **change: Any) -> Spec:
+def spec_with_draft(folder: Path, *, starts: int = 1, **change: Any) -> Spec:
     write_tiny_llama(folder / "draft", seed=1)
     models = {"target": str(folder / "target"), "draft": str(folder / "draft")}
     load = {
         "batch_sizes": [1, 2],
-        "trials": 1,
+        "trials": starts,
+        "order": "interleaved" if starts > 1 else "blocks",
         "min_requests": 2,
         "requests_per_slot": 1,
         "warmup_requests": 2,

@@ -27,14 +27,10 @@ def test_a_rate_of_length_times_steps_breaks_even_at_the_plain_rate_over_the_ste
 ) -> None:
     """Plain makes twice the tokens of a step: L* = 2 whatever the levels; the draft has 4."""
     physics = stage(monkeypatch, Physics(accepted=ACCEPTED))
-    found = mapped(request_of(tmp_path), tmp_path / "map")
-    assert physics.engine.started == [
-        "plain",
-        "k4.draft",
-        "k4.noise0.5",
-        "k4.noise1",
-        "plain.again",
-    ]
+    request = request_of(tmp_path, spec=spec_with_draft(tmp_path, starts=2))
+    found = mapped(request, tmp_path / "map")
+    servers = ["plain", "k4.draft", "k4.noise0.5", "k4.noise1", "plain.again"]
+    assert physics.engine.started == servers + servers[::-1]
     assert [(point.batch_size, point.k) for point in found.points] == [(1, 4), (2, 4)]
     point = at(found, 1, 4)
     assert point.l_star is not None
@@ -100,10 +96,22 @@ def test_a_level_without_drafts_is_no_level(
 def test_a_plain_server_too_fast_to_catch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Six tokens in the time of a step, and K + 1 = 5."""
     stage(monkeypatch, Physics(accepted=ACCEPTED, plain=6.0))
-    point = at(mapped(request_of(tmp_path), tmp_path / "map"), 1, 4)
+    request = request_of(tmp_path, spec=spec_with_draft(tmp_path, starts=2))
+    point = at(mapped(request, tmp_path / "map"), 1, 4)
     assert point.l_star is not None
     assert point.l_star.value == pytest.approx(6.0, rel=1e-6)
     assert (point.reachable, point.pays) == ("no", "no")
+
+
+def test_one_start_names_the_break_even_and_decides_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stage(monkeypatch, Physics(accepted=ACCEPTED))
+    point = at(mapped(request_of(tmp_path), tmp_path / "map"), 1, 4)
+    for figure in (point.l_star, point.headroom, point.change):
+        assert figure is not None
+        assert (figure.low, figure.high) == (None, None)
+    assert (point.reachable, point.pays) == ("undecided", "undecided")
 
 
 def test_an_interrupted_map_goes_on_and_takes_another_k(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,17 @@ from tests.flow.rounds_stage import (
     spec_of,
     story,
 )
-from whet.core.records import ComparisonSet, EngineFacts, StartFacts, Verdict, VerdictSet
+from whet.core.records import (
+    CellSummary,
+    ComparisonSet,
+    EngineFacts,
+    StartFacts,
+    TrialRecord,
+    Verdict,
+    VerdictSet,
+)
 from whet.core.store import RunStore
+from whet.flow.findings import find, read_kept
 from whet.flow.rounds import every_start, keep_start
 from whet.load import TrialInterrupted
 
@@ -131,7 +142,7 @@ def test_starts_are_kept_in_order_and_the_newest_under_the_variants_name(tmp_pat
     with RunStore.open(root) as store:
         assert every_start(store, "v") == ()
         for number in range(3):
-            keep_start(store, "v", start(number), (facts(str(number)), None))
+            assert keep_start(store, "v", start(number), (facts(str(number)), None)) == number
     store = RunStore.read(root)
     assert [one.version for one, _ in every_start(store, "v")] == ["0", "1", "2"]
     assert store.get("starts", "v", StartFacts) == start(2)
@@ -147,3 +158,69 @@ def test_a_run_of_before_with_one_start_a_variant_is_read(tmp_path: Path) -> Non
         assert [one.version for one, _ in every_start(store, "v")] == ["old"]
         keep_start(store, "v", start(8), (facts("new"), None))
         assert [one.version for one, _ in every_start(store, "v")] == ["old", "new"]
+
+
+def starts_of(root: Path, name: str) -> list[int | None]:
+    trials = [one for one in RunStore.read(root).all("trials", TrialRecord) if one.variant == name]
+    return [one.start for one in sorted(trials, key=lambda one: (one.batch_size, one.trial))]
+
+
+def test_each_trial_records_the_start_that_it_was_measured_on(bench: Bench, tmp_path: Path) -> None:
+    story(spec_of(tmp_path / "i"), tmp_path / "interleaved")
+    assert starts_of(tmp_path / "interleaved", AGAIN) == [0, 1, 2, 0, 1, 2]
+    bench.engine.started.clear()
+    story(spec_of(tmp_path / "b", order="blocks"), tmp_path / "blocks")
+    assert starts_of(tmp_path / "blocks", "b") == [0] * 6
+
+
+def test_a_server_that_is_started_again_has_another_start_number(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Stopped in the second trial of c, so that a resume measures the rest on a new server."""
+    spec, root = spec_of(tmp_path, order="blocks"), tmp_path / "run"
+    bench.stop_at = 2 * 6 + 3
+    with pytest.raises(TrialInterrupted):
+        story(spec, root)
+    bench.stop_at = None
+    story(spec, root, resume=True)
+    assert sorted(starts_of(root, "c"), key=str) == [0, 0, 1, 1, 1, 1]
+    [cell] = [x for x in RunStore.read(root).all("cells", CellSummary) if x.variant == "c"][:1]
+    assert (cell.trials, cell.starts) == (3, 2)
+
+
+@pytest.mark.parametrize(("order", "starts"), [("interleaved", 3), ("blocks", 1)])
+def test_the_starts_of_a_run_of_before_follow_from_its_order(
+    bench: Bench, tmp_path: Path, order: str, starts: int
+) -> None:
+    root = tmp_path / "run"
+    story(spec_of(tmp_path, order=order), root)
+    for path in (root / "trials").glob("*.json"):
+        record = json.loads(path.read_text())
+        del record["start"]
+        path.write_text(json.dumps(record))
+    kept = read_kept(RunStore.read(root))
+    assert {cell.starts for cell in find(kept).cells} == {starts}
+    verdicts = {item.verdict for item in find(kept).comparisons}
+    assert ("unknown" in verdicts) is (starts == 1)
+
+
+def test_each_metric_is_held_against_its_own_noise(bench: Bench, tmp_path: Path) -> None:
+    """The scripted servers differ by one factor in everything, so TTFT is scaled apart."""
+    root = tmp_path / "run"
+    bench.speeds = {(AGAIN, 1): 0.8}
+    story(spec_of(tmp_path), root)
+    kept = read_kept(RunStore.read(root))
+    late = [
+        replace(
+            trial,
+            requests=tuple(
+                replace(event, scheduled_ns=event.scheduled_ns - 10_000_000)
+                for event in trial.requests
+            ),
+        )
+        for trial in kept.trials[AGAIN, 1]
+    ]
+    moved = find(replace(kept, trials={**kept.trials, (AGAIN, 1): late}))
+    floors = {item.metric: item.noise_floor for item in moved.comparisons if item.batch_size == 1}
+    assert floors["tpot_p50_ms"] == pytest.approx(0.25)
+    assert floors["ttft_p95_ms"] == pytest.approx(22.5 / 10 - 1)

@@ -1,4 +1,4 @@
-"""Intervals of quantiles, their changes, and when a window may end."""
+"""Intervals of values that come in groups, and when a window may end."""
 
 from __future__ import annotations
 
@@ -10,21 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
-from whet.core.errors import MeasurementError, UsageError
+from whet.core.errors import UsageError
 from whet.core.records import Estimate
-from whet.metrics.estimates import Floats, certified, certified_from, quantile_estimate
+from whet.metrics.estimates import certified, certified_from, quantile_estimate
 from whet.metrics.quantiles import (
     clustered_mean,
     clustered_quantile,
     more_samples,
     narrow_enough,
-    quantile_change,
 )
-
-
-def trials(scale: float = 1.0, *, count: int = 3, size: int = 200, seed: int = 0) -> list[Floats]:
-    rng = np.random.default_rng(seed)
-    return [scale * rng.lognormal(3, 0.3, size) for _ in range(count)]
 
 
 def estimate(
@@ -33,68 +27,12 @@ def estimate(
     return Estimate(value=value, low=low, high=high, samples=samples, certified=sure)
 
 
-@pytest.mark.parametrize("empty", [[], [np.array([])]])
-def test_a_side_without_values_cannot_be_compared(empty: list[Floats]) -> None:
-    for sides in ((empty, trials()), (trials(), empty)):
-        with pytest.raises(MeasurementError, match="no completed request"):
-            quantile_change(*sides, p=0.5, noise_floor=0.0)
-
-
 @pytest.mark.parametrize("target", [0, -0.1, math.nan, math.inf])
 def test_a_target_that_is_no_width_is_refused(target: float) -> None:
     with pytest.raises(UsageError, match="above 0"):
         narrow_enough(estimate(1, 0.9, 1.1), target)
     with pytest.raises(UsageError, match="above 0"):
         more_samples(estimate(1, 0.9, 1.1), target)
-
-
-@pytest.mark.parametrize("p", [0.5, 0.95])
-def test_a_scaled_side_is_better_or_worse_by_its_scale(p: float) -> None:
-    for scale, verdict in ((0.5, "better"), (2.0, "worse")):
-        found = quantile_change(trials(), trials(scale), p=p, noise_floor=0.05)
-        base = float(np.quantile(np.concatenate(trials()), p))
-        assert found.ratio is not None
-        assert found.ratio.value == pytest.approx(scale)
-        assert found.difference.value == pytest.approx((scale - 1) * base)
-        assert found.verdict == verdict
-        for figure in (found.ratio, found.difference):
-            assert figure.low is not None
-            assert figure.high is not None
-            assert figure.low < figure.value < figure.high
-            assert (figure.samples, figure.certified) == (600, True)
-
-
-def test_two_draws_of_one_thing_are_no_difference() -> None:
-    found = quantile_change(trials(seed=1), trials(seed=2), p=0.5, noise_floor=0.0)
-    assert found.verdict == "no difference"
-
-
-def test_a_change_within_the_a_a_floor_is_none() -> None:
-    sides = [np.full(50, 100.0)], [np.full(50, 97.0)]
-    assert quantile_change(*sides, p=0.5, noise_floor=0.02).verdict == "better"
-    assert quantile_change(*sides, p=0.5, noise_floor=0.04).verdict == "no difference"
-
-
-def test_trials_that_scatter_widen_the_interval_beyond_that_of_their_requests() -> None:
-    rng = np.random.default_rng(3)
-    apart = [rng.normal(centre, 1, 200) for centre in (80, 100, 120)]
-    moved = [values * 0.9 for values in apart]
-    assert quantile_change(apart, moved, p=0.5, noise_floor=0.0).verdict == "no difference"
-    pooled = quantile_change(
-        [np.concatenate(apart)], [np.concatenate(moved)], p=0.5, noise_floor=0.0
-    )
-    assert pooled.verdict == "better"
-
-
-def test_too_few_requests_are_not_certified() -> None:
-    few = trials(size=20)
-    assert not quantile_change(few, few, p=0.95, noise_floor=0.0).difference.certified
-    assert not quantile_change(few, few, p=0.999, noise_floor=0.0).difference.certified
-
-
-def test_a_reference_of_nothing_has_a_difference_but_no_ratio() -> None:
-    found = quantile_change([np.zeros(50)], [np.full(50, 2.0)], p=0.5, noise_floor=0.1)
-    assert (found.ratio, found.difference.value, found.verdict) == (None, 2.0, "worse")
 
 
 def test_an_interval_of_a_tenth_is_narrow_enough_for_a_tenth() -> None:

@@ -16,6 +16,8 @@ ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 DRAFTS = "vllm:spec_decode_num_drafts_total"
 RATE = 79 / 0.470
 """Tokens per second of 16 requests in one slot, counted from the first token on."""
+T_OF_ONE = 12.706205
+"""Student's t of one degree of freedom at 0.975, from its table."""
 HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
 
 
@@ -40,21 +42,47 @@ def test_a_loop_without_variance_has_an_interval_without_width() -> None:
     assert tps.low == pytest.approx(tps.value) == pytest.approx(tps.high)
 
 
-def test_trials_that_differ_widen_the_interval() -> None:
+def test_two_starts_have_student_s_interval_on_the_log_scale() -> None:
+    """Rates r and r ÷ 2: ȳ ± t(1, 0.975) · ln 2 ÷ 2, as s ÷ √2 of two values is half their gap."""
     fast, slow = trial(steady(16)), trial(steady(16, scale=2.0), number=1)
-    tps = summarise([fast, slow], cell=CELL).tps_mean
+    tps = summarise([replace(fast, start=0), replace(slow, start=1)], cell=CELL).tps_mean
     assert tps is not None
-    assert tps.value == pytest.approx((RATE + RATE / 2) / 2)
-    assert tps.low == pytest.approx(RATE / 2)
-    assert tps.high == pytest.approx(RATE)
+    mean = RATE / math.sqrt(2)
+    assert tps.value == pytest.approx(mean)
+    assert tps.low == pytest.approx(mean * math.exp(-T_OF_ONE * math.log(2) / 2))
+    assert tps.high == pytest.approx(mean * math.exp(T_OF_ONE * math.log(2) / 2))
 
 
-def test_one_trial_still_has_an_interval() -> None:
-    uneven = [event(gap_ms=3 + i * i % 7, start_ms=40 * i, index=i) for i in range(30)]
-    tps = summarise([trial(uneven)], cell=CELL).tps_mean
-    assert tps is not None
-    assert tps.low is not None
-    assert tps.low < tps.value < (tps.high or 0)
+def test_trials_of_one_start_are_pooled_and_have_no_interval() -> None:
+    """From the first token on 79 tokens in 0.47 s, and again in 0.94 s: 158 tokens in 1.41 s."""
+    fast, slow = trial(steady(16)), trial(steady(16, scale=2.0), number=1)
+    summary = summarise([replace(fast, start=4), replace(slow, start=4)], cell=CELL)
+    assert (summary.starts, summary.trials) == (1, 2)
+    assert summary.tps_mean is not None
+    assert summary.tps_mean.value == pytest.approx(158 / 1.41)
+    for figure in (summary.tps_mean, summary.cost_per_1m_tokens, summary.ttft_p95_ms):
+        assert figure is not None
+        assert (figure.low, figure.high) == (None, None)
+
+
+def test_a_latency_s_interval_comes_from_starts_and_its_samples_are_requests() -> None:
+    both = [replace(item, start=item.trial) for item in trials(2)]
+    slower = [replace(trial(steady(16, scale=1.5), number=2), start=2)]
+    ttft = summarise([*both, *slower], cell=CELL).ttft_p50_ms
+    assert ttft is not None
+    assert (ttft.value, ttft.samples) == (10.0, 45)
+    assert (ttft.low, ttft.high) == (None, None), "three starts cannot bound the median: 1/3 apart"
+    same = summarise(both, cell=CELL).ttft_p50_ms
+    assert same is not None
+    assert (same.low, same.high) == (10.0, 10.0)
+
+
+def test_a_start_without_goodput_has_no_interval() -> None:
+    cell = replace(CELL, ttft_ms=12.0)
+    goodput = summarise([trial(steady(16)), trial(steady(16, scale=2.0), number=1)], cell=cell)
+    assert goodput.goodput_rps is not None
+    assert goodput.goodput_rps.value == pytest.approx((15.8 / 0.470 + 0) / 2)
+    assert goodput.goodput_rps.low is None
 
 
 def test_cost_is_price_over_tokens_and_its_interval_is_turned_over() -> None:
@@ -64,8 +92,10 @@ def test_cost_is_price_over_tokens_and_its_interval_is_turned_over() -> None:
     assert cost.value == pytest.approx(1000 / RATE)
     mixed = summarise([trial(steady(16)), trial(steady(16, scale=2.0), number=1)], cell=CELL)
     assert mixed.cost_per_1m_tokens is not None
-    assert mixed.cost_per_1m_tokens.low == pytest.approx(1000 / RATE)
-    assert mixed.cost_per_1m_tokens.high == pytest.approx(2000 / RATE)
+    assert mixed.tps_mean is not None
+    assert mixed.tps_mean.low is not None
+    assert mixed.cost_per_1m_tokens.value == pytest.approx(1000 / RATE * math.sqrt(2))
+    assert mixed.cost_per_1m_tokens.high == pytest.approx(1000 / mixed.tps_mean.low)
 
 
 def test_goodput_counts_an_error_and_a_late_one_as_misses() -> None:

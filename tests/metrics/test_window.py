@@ -44,13 +44,6 @@ def test_the_rate_is_all_work_over_the_window() -> None:
     assert len(rate_blocks(trial(two_batches(), batch_size=2), output_tokens)) == 4
 
 
-def test_the_interval_draws_whole_batches() -> None:
-    """Of two batches the bootstrap has the slower or the faster alone: 200 to 280 tokens/s."""
-    tps = summarise([static(*two_batches())], cell=CELL).tps_mean
-    assert tps is not None
-    assert [tps.low, tps.high] == pytest.approx([4 / 0.020, 14 / 0.050])
-
-
 def test_the_order_of_the_answers_does_not_matter() -> None:
     forth, back = two_batches(), two_batches()[::-1]
     assert rate_blocks(static(*forth), output_tokens) == pytest.approx(
@@ -77,8 +70,9 @@ def test_more_than_ten_batches_are_sums_of_neighbours() -> None:
 
 
 def test_a_trial_of_one_batch_has_a_rate() -> None:
-    """As with one request of a closed loop there is nothing to draw from: no width is known."""
+    """As with one request of a closed loop there is one start: no interval is known."""
     for made in (static(*two_batches()[:2]), trial(two_batches()[:1])):
         tps = summarise([made], cell=CELL).tps_mean
         assert tps is not None
-        assert tps.low == pytest.approx(tps.value) == pytest.approx(tps.high)
+        assert tps.value > 0
+        assert (tps.low, tps.high) == (None, None)

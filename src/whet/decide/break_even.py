@@ -16,7 +16,10 @@ from whet.decide.words import times
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gain:
-    """Throughput with speculation over without, at one batch size."""
+    """Throughput with speculation over without, at one batch size.
+
+    Whether it ``gains`` is not known where ``change`` has no interval.
+    """
 
     batch_size: int
     change: Estimate
@@ -56,39 +59,39 @@ def _gains(
 
 
 def _pair(candidate: str, reference: str, gains: Sequence[Gain], tier: str) -> BreakEven:
-    paying = [item.batch_size for item in gains if item.gains]
-    pays_up_to = max(paying, default=None)
+    judged = [item for item in gains if item.change.low is not None]
+    pays_up_to = max((item.batch_size for item in judged if item.gains), default=None)
     after = [
-        item.batch_size for item in gains if pays_up_to is None or item.batch_size > pays_up_to
+        item.batch_size for item in judged if pays_up_to is None or item.batch_size > pays_up_to
     ]
     return BreakEven(
         candidate=candidate,
         reference=reference,
         pays_up_to=pays_up_to,
         stops_at=min(after, default=None),
-        sentence=_sentence(candidate, reference, gains),
+        sentence=_sentence(candidate, reference, gains, judged),
         tier=tier,
     )
 
 
-def _sentence(candidate: str, reference: str, gains: Sequence[Gain]) -> str:
+def _sentence(candidate: str, reference: str, gains: Sequence[Gain], judged: Sequence[Gain]) -> str:
     pair = f"{candidate} over {reference}"
     if not gains:
         return (
             f"{pair}: no batch size was measured, with evidence, for both; "
             "where speculation stops paying is not known."
         )
-    paying = [item for item in gains if item.gains]
+    best = max(judged or gains, key=lambda item: item.change.value)
+    at_best = f"at best {times(best.change)} the throughput, at {best.batch_size}"
+    if not judged:
+        return f"{pair}: one start: no verdict on where speculation pays; {at_best}."
+    paying = [item for item in judged if item.gains]
     if not paying:
-        sizes = ", ".join(str(item.batch_size) for item in gains)
-        best = max(gains, key=lambda item: item.change.value)
-        return (
-            f"{pair}: speculation does not pay at any measured batch size ({sizes}); "
-            f"at best {times(best.change)} the throughput, at {best.batch_size}."
-        )
+        sizes = ", ".join(str(item.batch_size) for item in judged)
+        return f"{pair}: no significant gain at any measured batch size ({sizes}); {at_best}."
     last = paying[-1]
-    after = [item for item in gains if item.batch_size > last.batch_size]
-    blips = [str(item.batch_size) for item in gains if not item.gains and item not in after]
+    after = [item for item in judged if item.batch_size > last.batch_size]
+    blips = [str(item.batch_size) for item in judged if not item.gains and item not in after]
     but = f"; no significant gain at {', '.join(blips)}, below that" if blips else ""
     if not after:
         return (

@@ -26,6 +26,7 @@ from whet.core.records import (
 )
 from whet.decide.ratios import THROUGHPUT, Ruler, ratio
 from whet.decide.words import times
+from whet.metrics.compare import within_floor
 
 METRICS: Final[Mapping[str, tuple[str, int]]] = {
     THROUGHPUT: ("throughput", 1),
@@ -37,7 +38,6 @@ METRICS: Final[Mapping[str, tuple[str, int]]] = {
 MARGIN: Final = 0.10
 """An interaction that the run has to be able to see before it may say that levers multiply."""
 
-_TURNED: Final = {"better": "worse", "worse": "better"}
 _Set = frozenset[str]
 
 
@@ -50,14 +50,13 @@ def factorial(
 ) -> FactorialView:
     """Effects and interactions at every batch size, on each of ``METRICS``.
 
-    ``cells`` are those that count (``admit``); ``diffs`` are the labels by which each
-    variant of the run differs from ``baseline``, which is among them.
-    A ratio of two cells is the run's own comparison where it made one, for its bootstrap over
-    trials sees what differs from one start to the next; else that of the cells' intervals. An
+    ``cells`` are those that count (``admit``); ``diffs`` are the labels by which each variant of
+    the run differs from ``baseline``, which is among them. A ratio of two cells is the run's own
+    comparison where it made one, else that of the cells' intervals. An
     interaction of a and b is b's effect beside a over b's effect without, (AB/A) ÷ (B/S): four
     cells, each of them once, so that the two ratios are independent and their arms on the log
-    scale add in squares (MOVER, see ``ratios.ratio``). The noise floor is that of throughput, for
-    all metrics alike, as in the run's comparisons.
+    scale add in squares (MOVER, see ``ratios.ratio``). Each metric has a noise floor of its own.
+    Without two starts of each cell nothing has an interval, and every verdict is ``undecided``.
     """
     levers, sets = find_levers(diffs)
     design = _Design(cells, sets, baseline, levers)
@@ -200,12 +199,15 @@ class _Bench:
         (candidate, figure), (reference, beneath) = self.found[top], self.found[below]
         turn = METRICS[self.metric][1]
         if (item := self.ruler.between(reference, candidate, self.metric)) is not None:
-            return _power(item.ratio, turn), item.verdict
-        if (item := self.ruler.between(candidate, reference, self.metric)) is not None:
-            return _power(item.ratio, -turn), _TURNED.get(item.verdict, item.verdict)
+            verdict = "undecided" if item.verdict == "unknown" else item.verdict
+            return _power(item.ratio, turn), verdict
         change = _over(_power(figure, turn), _power(beneath, turn))
-        floor = self.ruler.floor(candidate.batch_size)
+        floor = self.floor(candidate.batch_size)
         return change, _verdict(change, floor, ("worse", "no difference", "better"))
+
+    def floor(self, batch_size: int) -> float | None:
+        """The noise floor of the metric."""
+        return self.ruler.floor(batch_size, metric=self.metric)
 
 
 def _effects(bench: _Bench, design: _Design) -> Iterator[LeverEffect]:
@@ -222,7 +224,7 @@ def _effects(bench: _Bench, design: _Design) -> Iterator[LeverEffect]:
                     reference=bench.found[context][0].variant,
                     candidate=candidate.variant,
                     ratio=change,
-                    noise_floor=bench.ruler.floor(candidate.batch_size),
+                    noise_floor=bench.floor(candidate.batch_size),
                     verdict=verdict,
                 )
 
@@ -247,7 +249,7 @@ def _interaction(group: tuple[str, ...], base: _Set, bench: _Bench, design: _Des
     cell = bench.found[whole][0]
     alone = [bench.ratio(corner, base) for corner in others]
     change = _over(bench.ratio(whole, first), joint(alone))
-    pair_floor = bench.ruler.floor(cell.batch_size)
+    pair_floor = bench.floor(cell.batch_size)
     powers = (1, len(others), *(-1 for _ in group))
     floor = None if pair_floor is None else floor_of(pair_floor, powers)
     made = Interaction(
@@ -277,8 +279,7 @@ def _verdict(change: Estimate, floor: float | None, words: tuple[str, str, str])
     """
     if change.low is None or change.high is None:
         return "undecided"
-    within = abs(math.log(change.value)) <= math.log1p(floor or 0.0)
-    if within or change.low <= 1 <= change.high:
+    if within_floor(change.value, floor or 0.0) or change.low <= 1 <= change.high:
         return words[1]
     return words[0] if change.value < 1 else words[2]
 
@@ -329,7 +330,7 @@ def _ending(item: Interaction) -> str:
         return "they help one another"
     hidden = unseen(item.ratio, item.noise_floor)
     if hidden is None:
-        return "undecided, as a cell has no interval"
+        return "one start: no verdict"
     share = f"an interaction of up to {100 * math.expm1(hidden):.0f}% could go unseen"
     return f"they multiply; {share}" if item.verdict == "multiplicative" else f"undecided; {share}"
 

@@ -15,10 +15,10 @@ class TierInputs:
 
     ``comparisons`` are those that the trials themselves were compared in; where a pair has none,
     the intervals of its two summaries decide. ``noise_floor`` is the largest share by which the
-    baseline differed from its own repetition, None where it was not repeated; a batch size that
-    has comparisons is judged by the floor that they name. ``degenerate`` maps a variant's name to
-    what its timed answers look like. ``disturbed`` are the cells, by variant and batch size, that
-    something else held up while they were measured.
+    baseline's throughput differed from its own repetition's, None where it was not repeated; a
+    batch size that has comparisons is judged by the floor that they name. ``degenerate`` maps a
+    variant's name to what its timed answers look like. ``disturbed`` are the cells, by variant and
+    batch size, that something else held up while they were measured.
     """
 
     tier: str

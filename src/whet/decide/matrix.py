@@ -70,8 +70,8 @@ def misses(item: Contender, corner: Corner) -> list[str]:
 def fill(contenders: Sequence[Contender], corner: Corner, ruler: Ruler) -> MatrixEntry:
     """The entry of one corner.
 
-    Rivals are other variants, each at its own cheapest qualifying batch size, whose cost cannot
-    be told from the cheapest one's.
+    Rivals are other variants, each at its own cheapest qualifying batch size, whose cost does not
+    differ significantly from the cheapest one's: with one start a variant, all of them.
     """
     found = qualifying(contenders, corner)
     if not found:
@@ -121,7 +121,10 @@ def best_of_others(found: Sequence[Contender]) -> list[Contender]:
 def _why_first(first: Contender, others: Sequence[Contender], rivals: Sequence[Contender]) -> str:
     tail = f"TTFT p95 {words.milliseconds(first.ttft)}"
     said = f"{words.place(first.cell)}: {words.money(first.cost)}, {tail}"
-    if rivals:
+    if rivals and first.cost.low is None:
+        said += f"; one start: no verdict; next is {words.place(others[0].cell)}, "
+        said += words.price(others[0].cost)
+    elif rivals:
         told = " or ".join(f"{words.place(item.cell)}, {words.price(item.cost)}" for item in rivals)
         said += f"; its cost cannot be told from that of {told}"
     elif others:

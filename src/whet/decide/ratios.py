@@ -7,45 +7,49 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from whet.core.records import CellSummary, Comparison, Estimate
+from whet.metrics.compare import turned, within_floor
 
 THROUGHPUT = "tps_mean"
-_COST = "cost_per_1m_tokens"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ruler:
     """What differences are measured with: the run's own comparisons and its noise.
 
-    ``noise_floor`` is the largest of all batch sizes, None where none is known.
+    ``noise_floor`` is the largest of throughput over all batch sizes, None where none is known.
     """
 
     comparisons: Sequence[Comparison]
     noise_floor: float | None
 
-    def floor(self, *batch_sizes: int) -> float | None:
-        """The noise floor of a figure measured at each of ``batch_sizes``: the largest of theirs.
+    def floor(self, *batch_sizes: int, metric: str = THROUGHPUT) -> float | None:
+        """The noise floor of a metric measured at each of ``batch_sizes``: the largest of theirs.
 
-        A batch size has the floor that its comparisons were held against; one without
-        comparisons the run's largest.
+        A batch size has the floor that its comparisons were held against; one without comparisons
+        the largest of the others, or throughput's where the metric was compared nowhere.
         """
         if self.noise_floor is None:
             return None
         own = {
-            item.batch_size: item.noise_floor
-            for item in self.comparisons
-            if item.metric == THROUGHPUT
+            item.batch_size: item.noise_floor for item in self.comparisons if item.metric == metric
         }
-        floors = (own.get(size, self.noise_floor) for size in batch_sizes)
-        return max(floors, default=self.noise_floor)
+        rest = self.noise_floor
+        if metric != THROUGHPUT:
+            rest = max(own.values(), default=rest)
+        return max((own.get(size, rest) for size in batch_sizes), default=rest)
 
     def between(
         self, reference: CellSummary, candidate: CellSummary, metric: str
     ) -> Comparison | None:
-        """The comparison of the trials of two cells at one batch size, if the run made one."""
+        """The run's comparison of two cells at one batch size, turned if need be, or None."""
+        pair = (reference.variant, candidate.variant)
         for item in self.comparisons:
-            pair = (item.reference, item.candidate, item.metric, item.batch_size)
-            if pair == (reference.variant, candidate.variant, metric, candidate.batch_size):
+            if (item.metric, item.batch_size) != (metric, candidate.batch_size):
+                continue
+            if (item.reference, item.candidate) == pair:
                 return item
+            if (item.candidate, item.reference) == pair:
+                return turned(item)
         return None
 
     def same_cost(self, cheap: CellSummary, dear: CellSummary) -> bool:
@@ -54,26 +58,23 @@ class Ruler:
         Cost is price over throughput, so a comparison of throughput answers for it.
         """
         if cheap.batch_size == dear.batch_size:
-            for first, second in ((cheap, dear), (dear, cheap)):
-                for metric in (_COST, THROUGHPUT):
-                    found = self.between(first, second, metric)
-                    if found is not None:
-                        return found.verdict == "no difference"
+            found = self.between(cheap, dear, THROUGHPUT)
+            if found is not None:
+                return found.verdict not in ("better", "worse")
         left, right = cheap.cost_per_1m_tokens, dear.cost_per_1m_tokens
         if left is None or right is None:
             return True
         return self.same(ratio(right, left), cheap.batch_size, dear.batch_size)
 
     def same(self, change: Estimate, *batch_sizes: int) -> bool:
-        """Whether a ratio lies within the floor of its ``batch_sizes``, or its interval holds 1.
+        """Whether a ratio of costs shows no difference: its figures may then be the same.
 
-        A ratio without an interval is judged by the noise floor; without either nothing is told.
+        So it is without an interval, where the interval holds 1, and where the ratio lies within
+        the floor of its ``batch_sizes``.
         """
-        floor = self.floor(*batch_sizes)
-        within = floor is not None and abs(change.value - 1) <= floor
-        if change.low is None or change.high is None:
-            return within or floor is None
-        return within or change.low <= 1 <= change.high
+        if change.low is None or change.high is None or change.low <= 1 <= change.high:
+            return True
+        return within_floor(change.value, self.floor(*batch_sizes) or 0.0)
 
 
 def ratio(numerator: Estimate, denominator: Estimate) -> Estimate:

@@ -11,7 +11,7 @@ from whet.decide.admit import Contender
 from whet.decide.matrix import Corner, best_of_others, corners, qualifying, uncertified
 from whet.decide.ratios import Ruler, saving
 
-_FEW_TRIALS = 3
+_ENOUGH_STARTS = 3
 
 
 def recommend(
@@ -96,7 +96,8 @@ def _cheapest(
     chosen: Contender, entry: MatrixEntry, contenders: Sequence[Contender], corner: Corner
 ) -> str:
     """What it costs and what comes next; rivals are a caution, and the matrix has their costs."""
-    said = f"cheapest that qualifies on {chosen.tier}: {words.money(chosen.cost)}"
+    sure = "" if chosen.cost.low is not None else ", as a point estimate"
+    said = f"cheapest that qualifies on {chosen.tier}{sure}: {words.money(chosen.cost)}"
     if entry.rivals:
         return said
     others = best_of_others(
@@ -133,8 +134,9 @@ def _reasons(
         )
     if saved is not None and reference is not None and chosen is not reference:
         elsewhere = "" if reference.tier == chosen.tier else f" on {reference.tier}"
+        sure = "" if saved.low is not None else "as a point estimate "
         reasons.append(
-            f"saves {words.percent(saved)} of the baseline's best cost, "
+            f"{sure}saves {words.percent(saved)} of the baseline's best cost, "
             f"{words.price(reference.cost)} ({words.place(reference.cell)}{elsewhere})"
         )
     if usual is not None and chosen is not reference and chosen.cell.variant != usual.cell.variant:
@@ -157,15 +159,20 @@ def _cautions(
     ruler: Ruler,
 ) -> tuple[str, ...]:
     cell = chosen.cell
+    starts = min(item.cell.starts for item in (chosen, reference or chosen))
     cautions = []
-    if entry.rivals:
+    if starts < _ENOUGH_STARTS:
+        cautions.append(_few_starts(starts))
+    if entry.rivals and starts > 1:
         cautions.append(f"its cost cannot be told from that of {' or '.join(entry.rivals)}")
     if chosen is reference:
         cautions.append("it is the baseline itself: nothing cheaper qualifies, so nothing is saved")
     elif reference is None:
         cautions.append("the baseline does not qualify here, so there is no saving to state")
-    elif saved is not None and ruler.same(
-        _unsaved(saved), cell.batch_size, reference.cell.batch_size
+    elif (
+        saved is not None
+        and starts > 1
+        and ruler.same(_unsaved(saved), cell.batch_size, reference.cell.batch_size)
     ):
         cautions.append("the saving lies within the noise of this run")
     if chosen.disturbed:
@@ -182,12 +189,19 @@ def _cautions(
             "measured on a CPU: the price is this machine's, and a GPU may rank the variants "
             "otherwise"
         )
-    if cell.trials < _FEW_TRIALS:
-        trials = words.plural(cell.trials, "trial")
-        cautions.append(f"{trials} a cell; give load.trials at least {_FEW_TRIALS}")
     if ruler.noise_floor is None:
         cautions.append("the baseline was not repeated, so the noise of this run is not known")
     return (*cautions, *_gate_cautions(chosen))
+
+
+def _few_starts(starts: int) -> str:
+    said = "one start per configuration cannot tell differences"
+    if starts > 1:
+        said = f"{starts} starts per configuration tell large differences only"
+    return (
+        f"{said}; set load.trials to {_ENOUGH_STARTS} or more with load.order: interleaved and "
+        "without load.together, so that each trial is a start"
+    )
 
 
 def _lossless(record: QualityRecord | None) -> str | None:

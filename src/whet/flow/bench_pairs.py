@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, get_args
 
-from whet.core.records import CellSummary, TrialRecord
+from whet.core.records import CellSummary, Comparison, TrialRecord
 from whet.core.records.against import ServerComparison, ServerVerdict
-from whet.metrics import CellContext, compare, noise_floor, summarise
+from whet.metrics import CellContext, compare, noise_floors, summarise
 from whet.metrics.counted import prefix_hit_rate
 from whet.metrics.steady_trial import steadiness
 from whet.metrics.usable import trial_problem
@@ -82,9 +82,7 @@ class _Figures:
         even, odd = self.halves
         if even is None or odd is None:
             return None
-        if getattr(even, metric) is None or getattr(odd, metric) is None:
-            return None
-        return noise_floor([even], [odd], metric=metric)
+        return noise_floors([even], [odd], metric=metric).get(even.batch_size)
 
 
 def _figures(trials: Sequence[TrialRecord]) -> _Figures:
@@ -109,12 +107,12 @@ def _compared(metric: str, a: _Figures, b: _Figures) -> ServerComparison | None:
         b=two,
         ratio=found.ratio,
         noise_floor=floor,
-        verdict="undecided" if floor is None else _verdict(found.verdict),
+        verdict="undecided" if floor is None else _verdict(found),
     )
 
 
-def _verdict(word: str) -> ServerVerdict:
-    return next(known for known in get_args(ServerVerdict) if known == word)
+def _verdict(found: Comparison) -> ServerVerdict:
+    return next((word for word in get_args(ServerVerdict) if word == found.verdict), "undecided")
 
 
 def _steady(trial: TrialRecord) -> TrialRecord:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -65,7 +65,8 @@ def fit_break_even(
     lengths are too close together leave it at 0, and the line goes through the origin. The interval
     comes from draws of every rate and length within its own interval, the servers moved apart by
     the larger of ``noise`` ÷ √2 (one server against another, from an A/A difference) and the line's
-    own residual.
+    own residual. Where a rate has no interval (one start) nothing has one, and whether the
+    break-even is reachable is undecided.
     """
     lengths = np.array([[item.length.value] for item in levels])
     rates = np.array([[item.tps.value] for item in levels])
@@ -80,14 +81,18 @@ def fit_break_even(
     samples = min(plain.samples, *(item.tps.samples for item in levels))
     at = float(_solve(np.array([1 / plain.value]), fixed, step)[0])
     own = lengths * plain.value / rates
+    bounded = all(item.low is not None for item in (plain, *(level.tps for level in levels)))
+    headroom = None
+    if real is not None:
+        line, lines = (fixed, step), (fixed_draws, step_draws)
+        headroom = _headroom(line, lines, real, k=k, rng=rng)
+    l_star = _estimate(at, draws, samples) if math.isfinite(at) else None
     return Fit(
-        l_star=_estimate(at, draws, samples) if math.isfinite(at) else None,
-        reachable=_reachable(draws, k),
+        l_star=l_star if bounded else _unbounded(l_star),
+        reachable=_reachable(draws, k) if bounded else "undecided",
         fixed_share=float(fixed[0] * plain.value),
         spread=float(own.max() / own.min() - 1) if len(levels) > 1 else None,
-        headroom=None
-        if real is None
-        else _headroom((fixed, step), (fixed_draws, step_draws), real, k=k, rng=rng),
+        headroom=headroom if bounded else _unbounded(headroom),
     )
 
 
@@ -164,6 +169,10 @@ def _headroom(
 
     at = float(over(*line, real.value)[0])
     return _estimate(at, over(*draws, _lengths(real, rng, k)), real.samples)
+
+
+def _unbounded(figure: Estimate | None) -> Estimate | None:
+    return None if figure is None else replace(figure, low=None, high=None)
 
 
 def _estimate(value: float, draws: Floats, samples: int) -> Estimate:

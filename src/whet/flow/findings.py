@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Final, TypeVar
 
 from whet.core.errors import StorageError
@@ -21,14 +22,14 @@ from whet.core.records import (
     WorkloadFacts,
     decode,
 )
-from whet.core.spec import Spec
+from whet.core.spec import LoadSpec, Spec
 from whet.core.store import RunStore
 from whet.flow.job import cell_key
 from whet.flow.rounds import Said, every_start
 from whet.flow.traffic import workload_key
 from whet.levers import judge_cell, judge_start
 from whet.metrics import CellContext, summarise
-from whet.metrics.compare import Comparer, noise_floors
+from whet.metrics.compare import compare_sides, noise_floors, side_of
 
 _COMPARED: Final = ("tps_mean", "ttft_p95_ms", "tpot_p50_ms")
 _OUTCOMES: Final = ("proved", "unproved", "contradicted")
@@ -71,7 +72,8 @@ class Kept:
 class Findings:
     """What the trials of one run come to.
 
-    ``noise`` is the largest A/A difference of all batch sizes, None if none was measured.
+    ``noise`` is the largest A/A difference in throughput over all batch sizes, None if none was
+    measured.
     """
 
     cells: tuple[CellSummary, ...]
@@ -82,16 +84,25 @@ class Findings:
 
 def read_kept(store: RunStore) -> Kept:
     """Everything that a run directory holds of its trials."""
+    spec = _file(store, "resolved_spec.json", Spec)
     trials: dict[tuple[str, int], list[TrialRecord]] = defaultdict(list)
     for trial in store.all("trials", TrialRecord):
-        trials[trial.variant, trial.batch_size].append(trial)
+        trials[trial.variant, trial.batch_size].append(_with_start(trial, spec.load))
     return Kept(
         store=store,
-        spec=_file(store, "resolved_spec.json", Spec),
+        spec=spec,
         environment=_file(store, "environment.json", Environment),
         resolved={item.variant.name: item for item in store.all("variants", ResolvedEngine)},
         trials=dict(trials),
     )
+
+
+def _with_start(trial: TrialRecord, load: LoadSpec) -> TrialRecord:
+    """The start of a trial that was stored before starts were numbered follows from the order."""
+    if trial.start is not None:
+        return trial
+    every_trial = load.order == "interleaved" and not load.together
+    return replace(trial, start=trial.trial if every_trial else 0)
 
 
 def find(kept: Kept) -> Findings:
@@ -102,7 +113,7 @@ def find(kept: Kept) -> Findings:
         cells=cells,
         verdicts=tuple(verdict for name in kept.resolved for verdict in _verdicts(kept, name)),
         comparisons=tuple(_comparisons(kept, cells, floors)),
-        noise=max(floors.values(), default=None),
+        noise=max(floors[_COMPARED[0]].values(), default=None),
     )
 
 
@@ -197,32 +208,31 @@ def _fact_words(value: object) -> str:
     return "not said" if value is None else str(value)
 
 
-def _floors(kept: Kept, cells: Sequence[CellSummary]) -> dict[int, float]:
-    """The A/A difference of the baseline by batch size; empty where it was not measured."""
-    baseline = kept.spec.baseline
-    again = list(cells_of_variant(kept, baseline + REPEAT_SUFFIX))
-    return noise_floors([cell for cell in cells if cell.variant == baseline], again)
+def _floors(kept: Kept, cells: Sequence[CellSummary]) -> dict[str, dict[int, float]]:
+    """The A/A difference of the baseline by metric and batch size, where it was measured."""
+    again = list(cells_of_variant(kept, kept.spec.baseline + REPEAT_SUFFIX))
+    first = [cell for cell in cells if cell.variant == kept.spec.baseline]
+    return {metric: noise_floors(first, again, metric=metric) for metric in _COMPARED}
 
 
 def _comparisons(
-    kept: Kept, cells: Sequence[CellSummary], floors: Mapping[int, float]
+    kept: Kept, cells: Sequence[CellSummary], floors: Mapping[str, Mapping[int, float]]
 ) -> Iterable[Comparison]:
     """Every pair of complete variants at each batch size, on each metric that people rank by.
 
-    A batch size that the A/A repeat lacks is held against the largest floor of the others.
+    A batch size that the A/A repeat lacks is held against the metric's largest floor of the others.
     """
-    largest, comparer = max(floors.values(), default=0.0), Comparer()
     for size in kept.spec.load.batch_sizes:
-        whole = [c.variant for c in cells if c.batch_size == size and c.status == "complete"]
-        pairs = [(one, two) for i, one in enumerate(whole) for two in whole[i + 1 :]]
-        for reference, candidate in pairs:
-            for metric in _COMPARED:
-                yield comparer.compare(
-                    kept.trials[reference, size],
-                    kept.trials[candidate, size],
-                    metric=metric,
-                    noise_floor=floors.get(size, largest),
-                )
+        whole = [cell for cell in cells if cell.batch_size == size and cell.status == "complete"]
+        for metric in _COMPARED:
+            floor = floors[metric].get(size, max(floors[metric].values(), default=0.0))
+            sides = [
+                side_of(kept.trials[cell.variant, size], metric)
+                for cell in whole
+                if (figure := getattr(cell, metric)) is not None and figure.value > 0
+            ]
+            for reference, candidate in combinations(sides, 2):
+                yield compare_sides(reference, candidate, metric=metric, noise_floor=floor)
 
 
 def _never_started(kept: Kept, name: str, size: int, why: str) -> CellSummary:
@@ -252,6 +262,7 @@ def _never_started(kept: Kept, name: str, size: int, why: str) -> CellSummary:
         expected_hit_rate=None,
         window_s=None,
         warmup_excluded=0,
+        starts=0,
         failure=f"the server did not start: {why}",
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from whet.core.errors import EngineLostError, EngineStartError
 from whet.core.names import REPEAT_SUFFIX
@@ -35,6 +35,8 @@ class _Visit:
     quality: bool
     head_of_line: bool
     of: int
+    start: int = 0
+    """The number of the start of the server which is up."""
     warmed: set[int] = field(default_factory=set)
     """The batch sizes that the server which is up has met."""
 
@@ -100,7 +102,7 @@ def _serve(job: Job, todo: _Visit, lives: MutableMapping[str, int], *, again: bo
     while todo and lives[todo.name]:
         job.observer.stage("serve", f"{todo.title}, started again" if again else todo.title)
         todo.warmed.clear()
-        with _survived(job, todo, lives), _alone(job, todo.resolved) as server:
+        with _survived(job, todo, lives), _alone(job, todo) as server:
             _measure(job, server, todo)
         again = True
 
@@ -119,7 +121,7 @@ def _serve_together(job: Job, visits: Sequence[_Visit], lives: MutableMapping[st
             with _survived(job, todo, lives, lost):
                 if isinstance(outcome, EngineStartError):
                     raise outcome
-                _keep_what_it_said(job, outcome, todo.resolved)
+                todo.start = _keep_what_it_said(job, outcome, todo.resolved)
                 up.append((todo, outcome))
                 ready = human_duration(outcome.start.ready_s)
                 job.observer.note(
@@ -164,19 +166,20 @@ def _survived(
 
 
 @contextmanager
-def _alone(job: Job, resolved: ResolvedEngine) -> Iterator[Server]:
+def _alone(job: Job, todo: _Visit) -> Iterator[Server]:
     """One server from start to end."""
-    with job.engine.serve(resolved, log=log_of(job, resolved)) as server:
-        _keep_what_it_said(job, server, resolved)
+    with job.engine.serve(todo.resolved, log=log_of(job, todo.resolved)) as server:
+        todo.start = _keep_what_it_said(job, server, todo.resolved)
         job.observer.note(f"ready in {human_duration(server.start.ready_s)}")
         yield server
 
 
-def _keep_what_it_said(job: Job, server: Server, resolved: ResolvedEngine) -> None:
+def _keep_what_it_said(job: Job, server: Server, resolved: ResolvedEngine) -> int:
+    """Store the start and return its number."""
     profile = get_profile(resolved.engine)
     said = profile.read_log(server.log_text())
     declared = profile.read_declared(server.base_url)
-    keep_start(job.store, resolved.variant.name, server.start, (said, declared))
+    return keep_start(job.store, resolved.variant.name, server.start, (said, declared))
 
 
 def _measure(job: Job, server: Server, todo: _Visit, turn: Turn | None = None) -> None:
@@ -216,14 +219,15 @@ def _load(job: Job, server: Server, todo: _Visit, turn: Turn | None) -> None:
                 alive=server.ensure_alive,
             )
         except (TrialLost, TrialInterrupted) as error:
-            _keep(job, error.record)
+            _keep(job, error.record, todo.start)
             raise
-        _keep(job, record)
+        _keep(job, record, todo.start)
         notices = get_profile(todo.resolved.engine).read_notices(server.log_text()[before:])
         _keep_notices(job, record, notices)
 
 
-def _keep(job: Job, record: TrialRecord) -> None:
+def _keep(job: Job, record: TrialRecord, start: int) -> None:
+    record = replace(record, start=start)
     key = trial_key(record.variant, record.batch_size, record.trial)
     usable = record.status == "complete" and record.health.valid
     job.store.put("trials", key, record, status="complete" if usable else "failed")

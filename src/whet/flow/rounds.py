@@ -85,12 +85,14 @@ def groups_of(job: Job, turn: Round) -> tuple[tuple[ResolvedEngine, ...], ...]:
     return tuple(tuple(members) for members in groups.values())
 
 
-def keep_start(store: RunStore, name: str, start: StartFacts, said: Said) -> None:
+def keep_start(store: RunStore, name: str, start: StartFacts, said: Said) -> int:
     """Store a start of a variant's server under the variant's name, as its newest.
 
-    What was the newest before moves to ``<kind>/earlier/<name>/<n>``.
+    What was the newest before moves to ``<kind>/earlier/<name>/<n>``. Return the start's number:
+    how many starts of this server the run had before.
     """
     number = next(n for n in count() if store.status("starts", _earlier(name, n)) is None)
+    first = store.get("starts", name, StartFacts) is None
     for kind, cls in _KEPT:
         before = store.get(kind, name, cls)
         if before is not None:
@@ -100,6 +102,7 @@ def keep_start(store: RunStore, name: str, start: StartFacts, said: Said) -> Non
     store.put("facts", name, facts)
     if declared is not None:
         store.put("declared", name, declared)
+    return 0 if first else number + 1
 
 
 def every_start(store: RunStore, name: str) -> tuple[Said, ...]:

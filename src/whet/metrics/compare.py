@@ -1,26 +1,22 @@
-"""When a difference is one: ratios with intervals, held against the run's own A/A noise."""
+"""When a difference is one: ratios over starts, held against the run's own A/A noise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from whet.core.errors import MeasurementError
 from whet.core.records import CellSummary, Comparison, Estimate, TrialRecord
 from whet.core.units import NS_PER_MS
-from whet.metrics.estimates import (
-    SEED,
-    Floats,
-    bootstrap_quantiles,
-    bootstrap_rates,
-    certified,
-    percentile_interval,
-    rate,
-)
+from whet.metrics.estimates import CONFIDENCE, certified
+from whet.metrics.quantiles import clustered_mean
 from whet.metrics.requests import RequestFigures, request_figures
+from whet.metrics.starts import by_start, exp_of, pooled_rate
 from whet.metrics.usable import usable_trials
-from whet.metrics.window import one_request, output_tokens, rate_blocks, steady_requests
+from whet.metrics.window import one_request, output_tokens, steady_requests
 
 _RATES = {"tps_mean": output_tokens, "rps_mean": one_request}
 _LATENCIES: dict[str, tuple[Callable[[RequestFigures], float | None], float]] = {
@@ -31,35 +27,64 @@ _LATENCIES: dict[str, tuple[Callable[[RequestFigures], float | None], float]] = 
     "e2e_p50_ms": (lambda f: f.e2e_ns, 0.50),
     "e2e_p95_ms": (lambda f: f.e2e_ns, 0.95),
 }
-_Side = tuple[float, Floats, int]
 METRICS = (*_RATES, *_LATENCIES)
 """The metrics that ``compare`` knows. Cost at one price is the inverse of ``tps_mean``."""
-
-
-def noise_floor(
-    first: Sequence[CellSummary], again: Sequence[CellSummary], *, metric: str = "tps_mean"
-) -> float:
-    """The largest relative difference of ``metric`` between two measurements of one variant.
-
-    Cells are matched as in ``noise_floors``. 0.0 where nothing matches: no floor is known, and
-    intervals alone decide.
-    """
-    return max(noise_floors(first, again, metric=metric).values(), default=0.0)
 
 
 def noise_floors(
     first: Sequence[CellSummary], again: Sequence[CellSummary], *, metric: str = "tps_mean"
 ) -> dict[int, float]:
-    """The relative difference of ``metric`` between two measurements of one variant, by batch size.
+    """How far ``metric`` differs between two measurements of one variant, by batch size.
 
-    A batch size at which either cell is missing or failed has no entry.
+    A share: the larger figure over the smaller, less 1, so that the order does not matter. A batch
+    size at which either cell is missing or failed has no entry.
     """
     partner = {cell.batch_size: _value(cell, metric) for cell in again}
     return {
-        cell.batch_size: abs(value / other - 1)
+        cell.batch_size: math.expm1(abs(math.log(value / other)))
         for cell in first
         if (value := _value(cell, metric)) and (other := partner.get(cell.batch_size))
     }
+
+
+def within_floor(ratio: float, floor: float) -> bool:
+    """Whether a ratio, or the same ratio turned over, lies no further from 1 than ``floor``."""
+    return abs(math.log(ratio)) <= math.log1p(floor)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """One metric of one cell: a figure above 0 for each start, keyed by the trials of that start.
+
+    ``samples`` counts the requests behind them. Latencies in ms.
+    """
+
+    variant: str
+    batch_size: int
+    figures: Mapping[frozenset[int], float]
+    samples: int
+
+
+def side_of(trials: Sequence[TrialRecord], metric: str) -> Side:
+    """The figures of a cell's starts; ``MeasurementError`` where no usable trial has one."""
+    figures: dict[frozenset[int], float] = {}
+    samples = 0
+    for start in by_start(usable_trials(trials)):
+        value, count = _figure(start, metric)
+        if value > 0:
+            figures[frozenset(trial.trial for trial in start)] = value
+            samples += count
+    if not figures:
+        name = trials[0].variant if trials else "a variant"
+        raise MeasurementError(
+            f"{name} has no usable trial to compare on {metric}; measure it again with --resume"
+        )
+    return Side(
+        variant=trials[0].variant,
+        batch_size=trials[0].batch_size,
+        figures=figures,
+        samples=samples,
+    )
 
 
 def compare(
@@ -69,98 +94,97 @@ def compare(
     metric: str,
     noise_floor: float,
 ) -> Comparison:
-    """``candidate`` over ``reference`` on one of ``METRICS``, at one batch size.
+    """``compare_sides`` of the trials of two cells at one batch size, on one of ``METRICS``."""
+    below, above = side_of(reference, metric), side_of(candidate, metric)
+    return compare_sides(below, above, metric=metric, noise_floor=noise_floor)
 
-    The ratio's interval comes from independent two-level bootstraps of both sides (Kalibera &
-    Jones 2013). A difference counts where the interval leaves out 1 and the ratio itself is
-    further from 1 than ``noise_floor``. Raises ``MeasurementError`` where a side has no usable
-    trial.
+
+def compare_sides(
+    reference: Side, candidate: Side, *, metric: str, noise_floor: float
+) -> Comparison:
+    """``candidate`` over ``reference``, on the log scale: one figure a start on either side.
+
+    Sides whose starts measured the same trials are compared in pairs: a trial's number fixes its
+    requests and its round, so pairs share both. Otherwise the interval is Welch's (Jain, *The Art
+    of Computer Systems Performance Analysis*, 1991, 13.4). A difference counts where the interval
+    leaves out 1 and the ratio is further from 1 than ``noise_floor``. With one start on a side
+    there is no interval, and the verdict is ``unknown``.
+
+    A percentile of a start is biased in a small sample, but alike on sides of as many requests.
     """
-    return Comparer().compare(reference, candidate, metric=metric, noise_floor=noise_floor)
-
-
-class Comparer:
-    """``compare`` for many pairs of the same cells: each cell is resampled once for each side."""
-
-    def __init__(self) -> None:
-        self._sides: dict[tuple[int, str, int], tuple[Sequence[TrialRecord], _Side]] = {}
-
-    def compare(
-        self,
-        reference: Sequence[TrialRecord],
-        candidate: Sequence[TrialRecord],
-        *,
-        metric: str,
-        noise_floor: float,
-    ) -> Comparison:
-        """As the function; lists of trials are told apart by identity and must not change."""
-        below, below_draws, below_n = self._side(reference, metric, 0)
-        above, above_draws, above_n = self._side(candidate, metric, 1)
-        samples = min(below_n, above_n)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = above_draws / below_draws
-        low, high = percentile_interval(ratios[np.isfinite(ratios)])
-        p = _LATENCIES[metric][1] if metric in _LATENCIES else 0.5
-        ratio = Estimate(
-            value=above / below,
-            low=low,
-            high=high,
-            samples=samples,
-            certified=certified(p, samples),
-        )
-        more_is_better = metric in _RATES
-        return Comparison(
-            metric=metric,
-            batch_size=candidate[0].batch_size,
-            reference=reference[0].variant,
-            candidate=candidate[0].variant,
-            ratio=ratio,
-            noise_floor=noise_floor,
-            verdict=_verdict(ratio.value, (low, high), noise_floor, more_is_better=more_is_better),
-        )
-
-    def _side(self, trials: Sequence[TrialRecord], metric: str, which: int) -> _Side:
-        """Below (0) and above (1) draw from streams of their own, so that they are independent."""
-        key = id(trials), metric, which
-        if key not in self._sides:  # the trials are kept too, or their id could be another's
-            self._sides[key] = (
-                trials,
-                _sampled(trials, metric, np.random.default_rng([SEED, which])),
-            )
-        return self._sides[key][1]
-
-
-def _verdict(
-    value: float, interval: tuple[float, float], floor: float, *, more_is_better: bool
-) -> str:
-    if interval[0] <= 1 <= interval[1] or abs(value - 1) <= floor:
-        return "no difference"
-    return "better" if (value > 1) == more_is_better else "worse"
-
-
-def _sampled(trials: Sequence[TrialRecord], metric: str, rng: np.random.Generator) -> _Side:
-    """The figure, its bootstrap draws, and how many requests are behind it."""
-    good = usable_trials(trials)
-    if metric in _RATES:
-        blocks = [rate_blocks(trial, _RATES[metric]) for trial in good]
-        if any(rate(item) > 0 for item in blocks):
-            count = sum(event.error is None for trial in good for event in trial.requests)
-            point = float(np.mean([rate(item) for item in blocks]))
-            return point, bootstrap_rates(blocks, rng), count
-    elif values := [found for trial in good if len(found := _values(trial, metric))]:
-        p, pooled = _LATENCIES[metric][1], np.concatenate(values)
-        return float(np.quantile(pooled, p)), bootstrap_quantiles(values, p, rng), len(pooled)
-    name = trials[0].variant if trials else "a variant"
-    raise MeasurementError(
-        f"{name} has no usable trial to compare on {metric}; measure it again with --resume"
+    samples = min(reference.samples, candidate.samples)
+    p = _LATENCIES[metric][1] if metric in _LATENCIES else 0.5
+    logs = _log_ratio(reference.figures, candidate.figures)
+    ratio = exp_of(replace(logs, samples=samples, certified=certified(p, samples)))
+    return Comparison(
+        metric=metric,
+        batch_size=candidate.batch_size,
+        reference=reference.variant,
+        candidate=candidate.variant,
+        ratio=ratio,
+        noise_floor=noise_floor,
+        verdict=_verdict(ratio, noise_floor, more_is_better=metric in _RATES),
     )
 
 
-def _values(trial: TrialRecord, metric: str) -> Floats:
-    of = _LATENCIES[metric][0]
-    figures = (request_figures(event) for event in steady_requests(trial))
-    found = [value / NS_PER_MS for f in figures if f is not None and (value := of(f)) is not None]
-    return np.asarray(found, dtype=float)
+def turned(item: Comparison) -> Comparison:
+    """The same comparison with its sides exchanged."""
+    old = item.ratio
+    low, high = (None if end is None or end <= 0 else 1 / end for end in (old.high, old.low))
+    return replace(
+        item,
+        reference=item.candidate,
+        candidate=item.reference,
+        ratio=replace(old, value=1 / old.value, low=low, high=high),
+        verdict={"better": "worse", "worse": "better"}.get(item.verdict, item.verdict),
+    )
+
+
+def _log_ratio(
+    below: Mapping[frozenset[int], float], above: Mapping[frozenset[int], float]
+) -> Estimate:
+    if below.keys() == above.keys():
+        pairs = clustered_mean([np.log([above[key] / below[key]]) for key in below])
+        assert pairs is not None, "a side has at least one start"
+        return pairs
+    left, right = (np.log(list(figures.values())) for figures in (below, above))
+    change = float(right.mean() - left.mean())
+    if min(len(left), len(right)) < 2:
+        return Estimate(value=change, low=None, high=None, samples=0)
+    variances = [float(logs.var(ddof=1)) / len(logs) for logs in (left, right)]
+    half = _welch_half_width(variances, [len(left), len(right)])
+    return Estimate(value=change, low=change - half, high=change + half, samples=0)
+
+
+def _welch_half_width(variances: Sequence[float], counts: Sequence[int]) -> float:
+    """t · √(Σ s²/n) with the degrees of freedom of Welch and Satterthwaite."""
+    from scipy.stats import t  # half a second to import, wanted here alone
+
+    total = sum(variances)
+    if total == 0:
+        return 0.0
+    freedom = total**2 / sum(v**2 / (n - 1) for v, n in zip(variances, counts, strict=True))
+    return float(t.ppf((1 + CONFIDENCE) / 2, freedom) * math.sqrt(total))
+
+
+def _verdict(ratio: Estimate, floor: float, *, more_is_better: bool) -> str:
+    if ratio.low is None or ratio.high is None:
+        return "unknown"
+    if ratio.low <= 1 <= ratio.high or within_floor(ratio.value, floor):
+        return "no difference"
+    return "better" if (ratio.value > 1) == more_is_better else "worse"
+
+
+def _figure(start: Sequence[TrialRecord], metric: str) -> tuple[float, int]:
+    """The figure of one start, 0.0 where it has none, and how many requests are behind it."""
+    if metric in _RATES:
+        answered = sum(event.error is None for trial in start for event in trial.requests)
+        return pooled_rate(start, _RATES[metric]), answered
+    of, p = _LATENCIES[metric]
+    events = (event for trial in start for event in steady_requests(trial))
+    figures = [found for event in events if (found := request_figures(event)) is not None]
+    values = [value / NS_PER_MS for item in figures if (value := of(item)) is not None]
+    return (float(np.quantile(values, p)) if values else 0.0), len(values)
 
 
 def _value(cell: CellSummary, metric: str) -> float | None:

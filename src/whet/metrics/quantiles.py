@@ -1,73 +1,15 @@
-"""Intervals of quantiles and their differences, and whether they are narrow enough to stop."""
+"""Intervals of values that come in groups, and whether they are narrow enough to stop."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from whet.core.errors import MeasurementError, UsageError
+from whet.core.errors import UsageError
 from whet.core.records import Estimate
-from whet.metrics.estimates import (
-    CONFIDENCE,
-    SEED,
-    Floats,
-    bootstrap_quantiles,
-    certified,
-    certified_from,
-    percentile_interval,
-)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QuantileChange:
-    """``candidate`` against ``reference`` at the ``p`` quantile, in the unit of the values.
-
-    ``verdict`` is better (lower), worse or ``no difference``. ``ratio`` is None where the
-    reference's quantile is 0.
-    """
-
-    p: float
-    difference: Estimate
-    ratio: Estimate | None
-    noise_floor: float
-    verdict: str
-
-
-def quantile_change(
-    reference: Sequence[Floats], candidate: Sequence[Floats], *, p: float, noise_floor: float
-) -> QuantileChange:
-    """The change of the ``p`` quantile between two independent sets of trials, less being better.
-
-    Each trial is an array of one value a request. The intervals come from independent two-level
-    bootstraps, trials and then requests (Kalibera & Jones 2013). A change counts where the
-    difference's interval leaves out 0 and the relative change exceeds ``noise_floor``, the A/A
-    difference of the same run. Raises ``MeasurementError`` where a side has no value.
-    """
-    rng = np.random.default_rng(SEED)
-    below, below_draws, below_n = _sampled(reference, p, rng)
-    above, above_draws, above_n = _sampled(candidate, p, rng)
-    samples = min(below_n, above_n)
-    sure = certified(p, samples)
-    low, high = percentile_interval(above_draws - below_draws)
-    difference = Estimate(value=above - below, low=low, high=high, samples=samples, certified=sure)
-    ratio = None
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = above_draws / below_draws
-    if below > 0 and (finite := ratios[np.isfinite(ratios)]).size:
-        ends = percentile_interval(finite)
-        ratio = Estimate(
-            value=above / below, low=ends[0], high=ends[1], samples=samples, certified=sure
-        )
-    return QuantileChange(
-        p=p,
-        difference=difference,
-        ratio=ratio,
-        noise_floor=noise_floor,
-        verdict=_verdict(difference, ratio, noise_floor),
-    )
+from whet.metrics.estimates import CONFIDENCE, Floats, certified, certified_from
 
 
 def narrow_enough(estimate: Estimate | None, target: float) -> bool:
@@ -164,26 +106,6 @@ def _order_statistic(
     if not 0 < share < 1:
         return None
     return float(ordered[rounded(share * (len(ordered) - 1))])
-
-
-def _sampled(
-    trials: Sequence[Floats], p: float, rng: np.random.Generator
-) -> tuple[float, Floats, int]:
-    filled = [values for values in trials if len(values)]
-    if not filled:
-        raise MeasurementError(
-            "one side of a comparison has no completed request; measure it again with --resume"
-        )
-    pooled = np.concatenate(filled)
-    return float(np.quantile(pooled, p)), bootstrap_quantiles(filled, p, rng), len(pooled)
-
-
-def _verdict(difference: Estimate, ratio: Estimate | None, floor: float) -> str:
-    low, high = difference.low, difference.high
-    within_floor = ratio is not None and abs(ratio.value - 1) <= floor
-    if low is None or high is None or low <= 0 <= high or within_floor:
-        return "no difference"
-    return "better" if difference.value < 0 else "worse"
 
 
 def _half_width(estimate: Estimate, target: float) -> float | None:

@@ -10,15 +10,13 @@ import numpy as np
 from whet.core.records import CellSummary, Estimate, RequestEvent, TrialRecord
 from whet.core.units import GB, NS_PER_MS
 from whet.metrics.counted import acceptance_length, prefix_hit_rate
-from whet.metrics.estimates import mean_rate, quantile_estimate
-from whet.metrics.quantiles import clustered_quantile
 from whet.metrics.requests import RequestFigures, request_figures
+from whet.metrics.starts import by_start, pooled_rate, quantile_over_starts, rate_over_starts
 from whet.metrics.usable import trial_problem, usable_trials
 from whet.metrics.window import (
     first_wave,
     one_request,
     output_tokens,
-    rate_blocks,
     steady_requests,
     steady_window,
     window_s,
@@ -54,13 +52,14 @@ def summarise(
     Rates are over each trial's ``window``, latencies of the requests after the first wave, which
     has figures of its own (``burst_…``). Figures come from the usable trials alone; any other makes
     the cell failed (or interrupted) and says why, with the figures beside it. Failed requests are
-    counted in ``errors``.
+    counted in ``errors``. Intervals are over the starts of the server (``whet.metrics.starts``).
     """
     good = [window(trial) for trial in usable_trials(trials)]
+    starts = by_start(good)
     problems = [said for trial in trials if (said := trial_problem(trial)) is not None]
-    figures = _figures(event for trial in good for event in steady_requests(trial))
-    burst = _figures(event for trial in good for event in first_wave(trial))
-    tps = _rate(good, output_tokens)
+    figures = [_figures(e for trial in start for e in steady_requests(trial)) for start in starts]
+    burst = [_figures(e for trial in start for e in first_wave(trial)) for start in starts]
+    tps = _rate(starts, output_tokens)
     events = [event for trial in trials for event in trial.requests]
     return CellSummary(
         variant=trials[0].variant,
@@ -77,10 +76,10 @@ def summarise(
         tpot_p95_ms=_latency(figures, lambda f: f.tpot_ns, 0.95),
         e2e_p50_ms=_latency(figures, lambda f: f.e2e_ns, 0.50),
         e2e_p95_ms=_latency(figures, lambda f: f.e2e_ns, 0.95),
-        itl_p50_ms=_gaps(figures),
+        itl_p50_ms=_quantile(figures, lambda f: f.itl_ns, 0.50),
         tps_mean=tps,
-        rps_mean=_rate(good, one_request),
-        goodput_rps=_goodput(good, cell),
+        rps_mean=_rate(starts, one_request),
+        goodput_rps=_goodput(starts, cell),
         cost_per_1m_tokens=cost_per_1m_tokens(tps, cell.price_usd_per_hour),
         memory_gb=_memory_gb(good),
         memory_kind=cell.memory_kind,
@@ -90,6 +89,7 @@ def summarise(
         window_s=sum(window_s(trial) for trial in good) if good else None,
         warmup_excluded=sum(trial.excluded_warmup for trial in trials),
         failure="; ".join(problems) or None,
+        starts=len(starts),
     )
 
 
@@ -138,28 +138,37 @@ def _figures(events: Iterable[RequestEvent]) -> list[RequestFigures]:
 
 
 def _latency(
-    figures: Sequence[RequestFigures], of: Callable[[RequestFigures], float | None], p: float
+    starts: Sequence[Sequence[RequestFigures]],
+    of: Callable[[RequestFigures], float | None],
+    p: float,
 ) -> Estimate | None:
-    return quantile_estimate([v / NS_PER_MS for f in figures if (v := of(f)) is not None], p)
+    return _quantile(starts, lambda f: () if (value := of(f)) is None else (value,), p)
 
 
-def _gaps(figures: Sequence[RequestFigures]) -> Estimate | None:
-    return clustered_quantile([np.asarray(f.itl_ns, dtype=float) / NS_PER_MS for f in figures], 0.5)
+def _quantile(
+    starts: Sequence[Sequence[RequestFigures]],
+    of: Callable[[RequestFigures], Sequence[float]],
+    p: float,
+) -> Estimate | None:
+    values = [[np.asarray(of(f), dtype=float) / NS_PER_MS for f in figures] for figures in starts]
+    return quantile_over_starts(values, p)
 
 
 def _rate(
-    trials: Sequence[TrialRecord], weight: Callable[[RequestEvent], float]
+    starts: Sequence[Sequence[TrialRecord]], weight: Callable[[RequestEvent], float]
 ) -> Estimate | None:
-    if not trials:
+    if not starts:
         return None
-    completed = sum(event.error is None for trial in trials for event in trial.requests)
-    return mean_rate([rate_blocks(trial, weight) for trial in trials], samples=completed)
+    completed = sum(
+        event.error is None for start in starts for trial in start for event in trial.requests
+    )
+    return rate_over_starts([pooled_rate(start, weight) for start in starts], samples=completed)
 
 
-def _goodput(trials: Sequence[TrialRecord], cell: CellContext) -> Estimate | None:
+def _goodput(starts: Sequence[Sequence[TrialRecord]], cell: CellContext) -> Estimate | None:
     if cell.ttft_ms is None and cell.tpot_ms is None and cell.e2e_ms is None:
         return None
-    return _rate(trials, lambda event: float(meets(event, cell)))
+    return _rate(starts, lambda event: float(meets(event, cell)))
 
 
 def _memory_gb(trials: Sequence[TrialRecord]) -> float | None:

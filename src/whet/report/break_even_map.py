@@ -8,7 +8,7 @@ from typing import Final
 from whet.core.records import BreakEvenMap, BreakEvenPoint, Estimate
 from whet.report.chart import Axis, Chart, Point, Series, hover_text
 from whet.report.palette import Style
-from whet.report.text import number, percent
+from whet.report.text import ONE_START, number, percent
 
 LINE: Final = Style(css="edge", light="#5b6470", dark="#a9b3bf", marker="square", dash="")
 DRAFT: Final = Style(css="own", light="#d55e00", dark="#f58a42", marker="circle", dash="")
@@ -78,20 +78,25 @@ def _edge(point: BreakEvenPoint) -> str:
             return f"speculation cannot pay here, whatever the draft: {free}"
         return f"no break-even was found ({free}), and the figures are too uncertain to rule it out"
     words = f"{edge.value:.2f} tokens a step{interval(edge)}"
+    if edge.low is None and edge.high is None:
+        return f"{ONE_START} on where speculation pays; the point estimate is {words}"
     if point.reachable == "no":
         return f"speculation cannot pay, whatever the draft: it takes {words} and K + 1 is {most}"
+    doubt = ""
     if point.reachable == "undecided" and edge.value > most:
-        return f"speculation pays above {words}, beyond K + 1 = {most} but not with certainty"
-    if point.reachable == "undecided":
-        return f"speculation pays above {words}, which may be more than K + 1 = {most}"
-    return f"speculation pays above {words}"
+        doubt = f", beyond K + 1 = {most} but not with certainty"
+    elif point.reachable == "undecided":
+        doubt = f", which may be more than K + 1 = {most}"
+    return f"speculation pays above {words}{doubt}"
 
 
 def _draft(point: BreakEvenPoint) -> str:
     if point.real is None:
         return "the draft's own acceptance was not measured"
     times = "" if point.change is None else f" ({_times(point.change, '×')})"
-    return f"the draft has {point.real.value:.2f}: {_VERDICT[point.pays]}{times}"
+    unbounded = point.change is not None and point.change.low is None
+    verdict = ONE_START if unbounded and point.pays == "undecided" else _VERDICT[point.pays]
+    return f"the draft has {point.real.value:.2f}: {verdict}{times}"
 
 
 def _times(figure: Estimate, sign: str = "") -> str:
@@ -146,11 +151,12 @@ def _edge_point(point: BreakEvenPoint, top: float) -> Point:
     if edge is None:
         word = "never" if point.reachable == "no" else "not found"
         return Point(x=point.batch_size, y=top, sure=False, hover=f"{where}: {word}", label=word)
+    bounded = edge.low is not None or edge.high is not None
     return Point(
         x=point.batch_size,
         y=min(edge.value, top),
-        low=min(edge.low if edge.low is not None else edge.value, top),
-        high=min(edge.high if edge.high is not None else top, top),
+        low=min(edge.low if edge.low is not None else edge.value, top) if bounded else None,
+        high=min(edge.high if edge.high is not None else top, top) if bounded else None,
         sure=point.reachable == "yes",
         hover=hover_text("break-even", where, (edge.value, edge.low, edge.high)),
         label="" if edge.value <= top else f"{number(edge.value)} ↑",
@@ -184,7 +190,9 @@ def _area(edge: Sequence[Point], own: Sequence[Point], top: float) -> tuple[Poin
             y=height if point is widest else top,
             low=point.y,
             high=top,
-            label="pays" if point is widest and top - point.y > _ROOM else "",
+            label="pays"
+            if point is widest and point.low is not None and top - point.y > _ROOM
+            else "",
         )
         for point in edge
     )

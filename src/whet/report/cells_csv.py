@@ -82,6 +82,7 @@ CSV_COLUMNS: Final[tuple[str, ...]] = (
     *(f"{name}_{end}" for name in _ESTIMATES for end in ("low", "high")),
     *_DISTANCES,
     *_BURST,
+    "starts",
 )
 """Every column of ``results.csv``; new ones are added at the end only."""
 
@@ -123,6 +124,7 @@ def _cell_values(cell: CellSummary) -> dict[str, Value]:
         "status": cell.status,
         "memory_kind": cell.memory_kind,
         "trials": cell.trials,
+        "starts": cell.starts,
         "requests": cell.requests,
         "errors": cell.errors,
         "warmup_excluded": cell.warmup_excluded,

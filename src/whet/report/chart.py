@@ -68,7 +68,8 @@ class Axis:
 class Chart:
     """A plot with its words. ``front`` is drawn as steps beneath the points in the neutral ink.
 
-    ``calm`` is the half-width of a grey zone around ``y`` = 1 in which differences mean nothing.
+    ``calm`` is the share above and, turned over, below ``y`` = 1 within which differences mean
+    nothing: a grey zone.
     """
 
     id: str

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from whet.core.records import CellSummary, Comparison, Estimate
+from whet.metrics.compare import turned
 from whet.report.chart import Chart, Guide, Point, Series, hover_text, step_axis, value_axis
 from whet.report.palette import Style, styles
 from whet.report.rows import UNPROVEN, regression, target_words
-from whet.report.text import number, percent
+from whet.report.text import ONE_START, number, percent
 from whet.report.view import RunView
 
 _Pick = Callable[[CellSummary], Estimate | None]
@@ -225,19 +226,7 @@ def _oriented(one: Comparison, pairs: Iterable[tuple[str, str]]) -> Comparison |
     """The comparison with speculation above the line, or None where it is of another pair."""
     if (one.candidate, one.reference) in pairs:
         return one
-    if (one.reference, one.candidate) not in pairs or one.ratio.value <= 0:
-        return None
-    old = one.ratio
-    ratio = replace(
-        old,
-        value=1 / old.value,
-        low=1 / old.high if old.high else None,
-        high=1 / old.low if old.low else None,
-    )
-    turned = {"better": "worse", "worse": "better"}.get(one.verdict, one.verdict)
-    return replace(
-        one, reference=one.candidate, candidate=one.reference, ratio=ratio, verdict=turned
-    )
+    return turned(one) if (one.reference, one.candidate) in pairs else None
 
 
 def _ratio_chart(view: RunView, found: list[Comparison]) -> Chart:
@@ -260,9 +249,9 @@ def _ratio_chart(view: RunView, found: list[Comparison]) -> Chart:
         id="speculation",
         title="What speculation brings",
         note="throughput over the same variant without speculation; it pays above 1; "
-        "grey: the A/A noise, the largest of these sizes; hollow: no difference",
+        "grey: the A/A noise, the largest of these sizes; hollow: no difference, or one start",
         x=step_axis("requests in flight (batch size)", view.batch_sizes),
-        y=value_axis("ratio", [*_extent(series), 1 - floor, 1 + floor], zero=False),
+        y=value_axis("ratio", [*_extent(series), 1 / (1 + floor), 1 + floor], zero=False),
         series=series,
         guides=(Guide(y=1.0, label="break-even"),),
         calm=floor or None,
@@ -275,7 +264,7 @@ def _ratio_point(one: Comparison, x: float) -> Point:
         y=one.ratio.value,
         low=one.ratio.low,
         high=one.ratio.high,
-        sure=one.verdict != "no difference",
+        sure=one.verdict in ("better", "worse"),
         hover=f"{one.candidate} over {one.reference}, batch size {one.batch_size}: "
-        f"{number(one.ratio.value)} ({one.verdict})",
+        f"{number(one.ratio.value)} ({ONE_START if one.verdict == 'unknown' else one.verdict})",
     )

@@ -14,7 +14,7 @@ from whet.core.records import (
     QualityRecord,
     Recommendation,
 )
-from whet.report.text import DASH, EMPTY, Shown, number, percent, plural, shown
+from whet.report.text import DASH, EMPTY, ONE_START, Shown, number, percent, plural, shown
 from whet.report.view import RunView
 
 
@@ -191,7 +191,9 @@ def entry_words(entry: MatrixEntry | None) -> tuple[str, str]:
     cost = f"{shown(entry.cost_per_1m_tokens, unit='$').text} per 1M"
     if entry.outcome == "winner":
         return title, cost
-    return entry.outcome, f"{title}, {cost}; level with {', '.join(entry.rivals)}"
+    sure = entry.cost_per_1m_tokens is not None and entry.cost_per_1m_tokens.low is not None
+    level_with = f"level with {', '.join(entry.rivals)}" if sure else ONE_START
+    return entry.outcome, f"{title}, {cost}; {level_with}"
 
 
 def is_corner(chosen: Recommendation | None, entry: MatrixEntry | None) -> bool:
@@ -245,10 +247,14 @@ def _saving_words(chosen: Recommendation, decision: Decision) -> str:
         return ""
     way = "below" if chosen.saving.value >= 0 else "above"
     told = f"{number(abs(100 * chosen.saving.value))}% {way} {decision.baseline}"
-    return f" ({told}, within the noise of this run)" if level(chosen, decision) else f", {told}"
+    doubt = saving_doubt(chosen, decision)
+    return f" ({told}, {doubt})" if doubt else f", {told}"
 
 
-def level(chosen: Recommendation, decision: Decision) -> bool:
-    """Whether the chosen cell's cost cannot be told from the baseline's."""
+def saving_doubt(chosen: Recommendation, decision: Decision) -> str:
+    """Why the saving may be none, or nothing."""
+    if chosen.saving is None or chosen.saving.low is None:
+        return ONE_START
     corner = next((entry for entry in decision.matrix if is_corner(chosen, entry)), None)
-    return corner is not None and decision.baseline in corner.rivals
+    level = corner is not None and decision.baseline in corner.rivals
+    return "within the noise of this run" if level else ""

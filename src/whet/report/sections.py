@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from whet.core.records import (
     ComparisonSet,
@@ -17,9 +18,11 @@ from whet.core.records import (
 )
 from whet.core.units import human_duration
 from whet.metrics.disturbed import disturbed_cells
-from whet.report.rows import level, target_words
+from whet.report.rows import saving_doubt, target_words
 from whet.report.text import DASH, Shown, number, percent, plural, shown
 from whet.report.view import RunView
+
+_LATENCIES: Final = {"ttft_p95_ms": "TTFT p95", "tpot_p50_ms": "TPOT p50"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,12 +50,12 @@ def tiles(view: RunView) -> tuple[Tile, ...]:
         )
     ]
     if chosen.saving is not None and not own:
-        noise = ", within the noise" if level(chosen, view.decision) else ""
+        doubt = saving_doubt(chosen, view.decision)
         made.append(
             Tile(
                 name="Saving",
                 shown=shown(chosen.saving, unit="%"),
-                note=f"against {view.baseline}{noise}",
+                note=f"against {view.baseline}{f', {doubt}' if doubt else ''}",
             )
         )
     cell = view.cell(chosen.variant, chosen.batch_size)
@@ -254,12 +257,20 @@ def _disturbed(view: RunView) -> Iterator[str]:
 
 
 def _noise_words(compared: ComparisonSet, largest: float) -> str:
-    """The largest noise floor, and that of each batch size where they differ."""
-    floors = {item.batch_size: item.noise_floor for item in compared.comparisons}
-    if len(set(floors.values())) < 2:
-        return percent(largest)
-    each = ", ".join(f"{percent(floor)} at {size}" for size, floor in sorted(floors.items()))
-    return f"up to {percent(largest)} (by batch size: {each})"
+    """The largest noise floor of throughput, by batch size where they differ, then the others'."""
+    floors: dict[str, dict[int, float]] = {"tps_mean": {}}
+    for item in compared.comparisons:
+        floors.setdefault(item.metric, {})[item.batch_size] = item.noise_floor
+    own = floors.pop("tps_mean")
+    words = percent(largest)
+    if len(set(own.values())) > 1:
+        each = ", ".join(f"{percent(floor)} at {size}" for size, floor in sorted(own.items()))
+        words = f"up to {words} (by batch size: {each})"
+    others = [
+        f"up to {percent(max(found.values()))} in {_LATENCIES.get(metric, metric)}"
+        for metric, found in floors.items()
+    ]
+    return ", ".join([f"{words} in throughput", *others])
 
 
 def warmup_words(view: RunView) -> str:

@@ -105,7 +105,7 @@ def _guide_names(chart: Chart, frame: _Frame) -> Iterator[str]:
 
 def _calm(chart: Chart, frame: _Frame) -> Iterator[str]:
     if chart.calm is not None:
-        top, bottom = frame.y(1 + chart.calm), frame.y(1 - chart.calm)
+        top, bottom = frame.y(1 + chart.calm), frame.y(1 / (1 + chart.calm))
         yield (
             f'<rect class="calm" x="{frame.left:g}" y="{top}" '
             f'width="{frame.right - frame.left:g}" height="{max(bottom - top, 1):g}"/>'

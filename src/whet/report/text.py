@@ -14,6 +14,7 @@ from whet.core.records import Estimate
 from whet.core.redact import redact
 
 DASH: Final = "–"
+ONE_START: Final = "one start: no verdict"
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )

@@ -12,7 +12,8 @@ class MatrixEntry:
     """The cheapest variant that qualifies at one tier, TTFT target and quality tolerance.
 
     ``outcome`` is ``winner``, ``none`` or ``no significant winner``; with the last, ``variant`` is
-    the cheapest by point estimate and ``rivals`` names those it cannot be told from.
+    the cheapest by point estimate and ``rivals`` names those it cannot be told from, with one start
+    all that qualify.
     """
 
     tier: str
@@ -33,7 +34,8 @@ class BreakEven:
     """Where speculation stops paying: ``candidate`` against its twin without speculation.
 
     ``pays_up_to`` is the largest batch size with a significant gain; ``stops_at`` the smallest
-    batch size from which no larger one gains. None where there is no such size. ``tier`` is the
+    batch size from which no larger one gains. None where there is no such size, and both where
+    one start gives no interval. ``tier`` is the
     hardware that both ran on.
     """
 

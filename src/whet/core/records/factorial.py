@@ -13,7 +13,7 @@ class LeverEffect:
 
     ``context`` names the levers that both have; empty where the lever stands alone. ``ratio`` is
     turned so that above 1 is better, of latencies too. ``verdict`` is ``better``, ``worse``,
-    ``no difference`` or, without an interval, ``undecided``.
+    ``no difference`` or, without an interval (one start), ``undecided``.
     """
 
     lever: str

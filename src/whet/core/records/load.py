@@ -108,7 +108,8 @@ class TrialRecord:
     highest reading of the server's process tree in between. ``excluded_warmup`` counts the requests
     sent before.
     ``loop`` is closed, static, open or conversations; in an open loop ``batch_size`` is the cap,
-    0 for none.
+    0 for none. ``start`` numbers the starts of the variant's server in a run, from 0; None for a
+    server that whet did not start.
     """
 
     variant: str
@@ -127,3 +128,4 @@ class TrialRecord:
     health: ClientHealth
     failure: str | None = None
     loop: str = "closed"
+    start: int | None = None

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 class Estimate:
     """A figure, its 95 % interval and the samples behind it.
 
+    Figures of a server have an interval from two of its starts on; ``low`` and ``high`` are None
+    for one.
+
     ``certified`` is False for a percentile with fewer samples than the early-stopping floor
     (64 for p90, 130 for p95, 662 for p99).
     """
@@ -23,6 +26,8 @@ class Estimate:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellSummary:
     """One variant at one batch size, over its valid trials. Latencies in ms at this edge.
+
+    ``starts`` is how many starts of the server those trials were measured on.
 
     ``cost_per_1m_tokens`` is USD. ``memory_gb`` is decimal GB of the server's process tree: device
     memory on a GPU, resident memory on a CPU (``memory_kind`` says which).
@@ -58,14 +63,16 @@ class CellSummary:
     failure: str | None = None
     burst_ttft_p50_ms: Estimate | None = None
     burst_ttft_p95_ms: Estimate | None = None
+    starts: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """``candidate`` over ``reference`` on one metric at one batch size, as a ratio.
 
-    ``verdict`` is ``better``, ``worse`` or ``no difference``; the last also where the interval
-    lies within the A/A noise floor of the same run.
+    ``noise_floor`` is the share by which the A/A repeat of the same run differed on this metric,
+    0.0 where it was not measured. ``verdict`` is ``better``, ``worse``, ``no difference`` (also
+    where the ratio lies within the noise floor) or, without an interval, ``unknown``.
     """
 
     metric: str
@@ -81,8 +88,8 @@ class Comparison:
 class ComparisonSet:
     """Every comparison of a run, as stored.
 
-    ``noise_floor`` is the largest relative difference that the A/A repeat of the baseline showed;
-    None where the run has no repeat.
+    ``noise_floor`` is the largest share by which the throughput of the baseline's A/A repeat
+    differed from the baseline's; None where the run has no repeat.
     """
 
     comparisons: tuple[Comparison, ...]

@@ -57,6 +57,11 @@ class Spec(Strict):
             known = _near(self.baseline, self.variants, mend="set baseline to one of them")
             raise ValueError(f"baseline {self.baseline!r} is not among the variants{known}")
         for name, variant in self.variants.items():
+            if name.endswith(REPEAT_SUFFIX):
+                raise ValueError(
+                    f"variant {name!r} ends in {REPEAT_SUFFIX!r}, which names the baseline's A/A "
+                    "repeat; rename it"
+                )
             if variant.weights != SIXTEEN_BIT and variant.weights not in self.recipes:
                 near = did_you_mean(variant.weights, [SIXTEEN_BIT, *self.recipes])
                 raise ValueError(

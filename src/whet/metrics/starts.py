@@ -1,0 +1,70 @@
+"""Figures over the starts of a server: a start, not a request or a trial, is the replicate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from whet.core.records import Estimate, RequestEvent, TrialRecord
+from whet.metrics.estimates import Floats, certified
+from whet.metrics.quantiles import clustered_mean, clustered_quantile
+from whet.metrics.window import rate_blocks
+
+
+def by_start(trials: Sequence[TrialRecord]) -> list[list[TrialRecord]]:
+    """Group trials by the server start that they were measured on, in order.
+
+    A trial without a start number was sent to a server that whet did not start. It is a group of
+    its own: intervals then say how that running server varies, not what another start would do.
+    """
+    groups: dict[tuple[str, int], list[TrialRecord]] = {}
+    for trial in trials:
+        own = ("trial", trial.trial) if trial.start is None else ("start", trial.start)
+        groups.setdefault(own, []).append(trial)
+    return list(groups.values())
+
+
+def pooled_rate(trials: Sequence[TrialRecord], weight: Callable[[RequestEvent], float]) -> float:
+    """Σ work ÷ Σ seconds of the trials of one start."""
+    work, seconds = sum(rate_blocks(trial, weight).sum(axis=0) for trial in trials)
+    return float(work / seconds)
+
+
+def rate_over_starts(rates: Sequence[float], *, samples: int) -> Estimate:
+    """The geometric mean of one rate a start, with Student's interval on the log scale.
+
+    exp(ȳ ± t(n − 1, 0.975) · s ÷ √n) for y = log rate (Jain, *The Art of Computer Systems
+    Performance Analysis*, 1991, 13.2). One start has no interval. Nor has a rate of 0, whose mean
+    is then the plain one. ``samples`` is the number of requests behind the rates.
+    """
+    logs = None if min(rates) <= 0 else clustered_mean([np.log([rate]) for rate in rates])
+    if logs is None:
+        return Estimate(value=float(np.mean(rates)), low=None, high=None, samples=samples)
+    return exp_of(replace(logs, samples=samples))
+
+
+def exp_of(logs: Estimate) -> Estimate:
+    """An estimate on the log scale, brought back."""
+    return replace(
+        logs,
+        value=math.exp(logs.value),
+        low=None if logs.low is None else math.exp(logs.low),
+        high=None if logs.high is None else math.exp(logs.high),
+    )
+
+
+def quantile_over_starts(starts: Sequence[Sequence[Floats]], p: float) -> Estimate | None:
+    """The ``p`` quantile of all values of all requests; its interval has starts as clusters.
+
+    Each start holds one array a request. ``samples``, and what they certify, are the requests that
+    have a value. One start has no interval. None without values.
+    """
+    groups = [np.concatenate([*values, np.empty(0)]) for values in starts]
+    found = clustered_quantile(groups, p)
+    if found is None:
+        return None
+    samples = sum(len(values) > 0 for start in starts for values in start)
+    return replace(found, samples=samples, certified=certified(p, samples))
