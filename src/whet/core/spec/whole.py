@@ -155,7 +155,7 @@ def load_spec(path: Path) -> Spec:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the spec file {path} cannot be read: {error}") from error
     try:
-        data = yaml.load(text, _UniqueKeys)  # noqa: S506
+        data = yaml.load(text, _UniqueKeys)
     except RecursionError as error:
         raise UsageError(f"{path} is nested too deeply; a spec has at most five levels") from error
     except yaml.YAMLError as error:
