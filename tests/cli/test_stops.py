@@ -51,6 +51,17 @@ def test_a_disk_that_is_full_from_the_start(
     assert scripted.started == []
 
 
+def test_a_disk_that_fills_up_while_the_built_in_inputs_are_written(
+    whet: Whet, scripted: FakeEngine, tmp_path: Path
+) -> None:
+    write_whole_spec(tmp_path, quality={"max_documents": 12})
+    with files_up_to(1_000_000):
+        said = whet("run").sentence(STORAGE)
+    assert "is full; free some space and go on with --resume" in said
+    assert not list((tmp_path / "runs" / "tiny" / "inputs").iterdir())
+    assert scripted.started == []
+
+
 def test_a_disk_that_fills_up_in_the_middle(
     whet: Whet, scripted: FakeEngine, tmp_path: Path
 ) -> None:
@@ -77,13 +88,14 @@ def test_a_disk_too_full_for_a_checkpoint(whet: Whet, pair: Path) -> None:
     assert set(pair.iterdir()) == before
 
 
-def test_sigterm_between_two_variants_keeps_the_first(
-    whet: Whet, scripted: FakeEngine, tmp_path: Path, stub: Stub
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_between_two_variants_keeps_the_first(
+    whet: Whet, scripted: FakeEngine, tmp_path: Path, stub: Stub, number: signal.Signals
 ) -> None:
     spec, root = write_whole_spec(tmp_path, load=ONE_CELL), tmp_path / "runs" / "tiny"
     process = stub("--hang-at", "other", "run", spec, "-o", tmp_path / "runs")
-    said = stopped(process, signal.SIGTERM, at="serving other").sentence(Interrupted.exit_code)
-    assert said == "stopped by SIGTERM; what was measured is kept, go on with --resume"
+    said = stopped(process, number, at="serving other").sentence(Interrupted.exit_code)
+    assert said == f"stopped by {number.name}; what was measured is kept, go on with --resume"
     assert {trial.variant for trial in RunStore.read(root).all("trials", TrialRecord)} == {"fp16"}
     assert "fp16,1," in (root / "results.csv").read_text()
     assert (root / "report.html").exists()
@@ -92,8 +104,9 @@ def test_sigterm_between_two_variants_keeps_the_first(
 
 
 def test_a_stop_in_the_middle_of_a_trial(tmp_path: Path, stub: Stub) -> None:
-    spec, numbers = write_whole_spec(tmp_path, load=ONE_CELL), (signal.SIGINT, signal.SIGTERM)
-    # Both at once: most of the time is imports.
+    spec = write_whole_spec(tmp_path, load=ONE_CELL)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # All at once: most of the time is imports.
     processes = {
         number: stub("--slow", "run", spec, "-o", tmp_path / number.name) for number in numbers
     }
@@ -126,19 +139,20 @@ def test_a_stopped_comparison_tells_what_it_has(tmp_path: Path, pair: Path, stub
     assert rows[1]["not_served"] == "not done yet; the same command goes on"
 
 
-def test_a_stop_outside_the_trials_is_heard_in_the_event_loop() -> None:
-    before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_outside_the_trials_is_heard_in_the_event_loop(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
 
     def stop(_number: int, _frame: object) -> None:
         raise Interrupted("stopped")
 
-    signal.signal(signal.SIGTERM, stop)
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+    signal.signal(number, stop)
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), number))
     try:
         timer.start()
         with pytest.raises(Interrupted, match="stopped"):
             run_async(asyncio.sleep(60))
-        assert signal.getsignal(signal.SIGTERM) is stop
+        assert signal.getsignal(number) is stop
     finally:
         timer.cancel()
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)

@@ -84,13 +84,16 @@ def _root(
     """Options before the command."""
 
 
-def _stop(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise Interrupted("stopped by SIGTERM; what was measured is kept, go on with --resume")
+def _stop(number: int, _frame: FrameType | None) -> NoReturn:
+    name = signal.Signals(number).name
+    raise Interrupted(f"stopped by {name}; what was measured is kept, go on with --resume")
 
 
 def main() -> None:
     """Entry point: every ``WhetError`` becomes one sentence on stderr and its exit code."""
     signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
+        signal.signal(signal.SIGHUP, _stop)
     try:
         app(prog_name="whet")
     except WhetError as error:

@@ -50,7 +50,8 @@ class TrialPlan:
     many are in flight, 0 for no cap; or ``conversations``: these are sent in place of the
     workload's requests, ``batch_size`` at once. ``calls`` and ``warmup_calls`` are what is sent
     where it is not the token ids of the requests. ``workers`` is how many processes send, None for
-    as many as the warm-up shows to be needed.
+    as many as the warm-up shows to be needed. Without ``require_counters`` a server whose
+    ``/metrics`` fails is measured all the same.
     """
 
     variant: str
@@ -65,6 +66,7 @@ class TrialPlan:
     warmup_calls: tuple[CompletionCall, ...] | None = None
     conversations: tuple[PlannedConversation, ...] = ()
     workers: int | None = None
+    require_counters: bool = True
 
     @property
     def connections(self) -> int:

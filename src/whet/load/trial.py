@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from whet.client import HttpError, StreamClient, run_async, scrape
 from whet.core.errors import EngineLostError, MeasurementError
@@ -20,6 +20,8 @@ from whet.load.quiet import cancel_on_signals
 from whet.load.window import OPENED_BEFORE, LoopPlan, Window, make_loop, run_window
 from whet.load.workers import Workers, choose_workers
 
+COUNTERS_TIMEOUT_S: Final = 30.0
+OPTIONAL_COUNTERS_TIMEOUT_S: Final = 5.0
 _NOT_FOUND = 404
 _WARM_UP_SLOTS = 16  # where nothing caps what is in flight
 
@@ -88,7 +90,7 @@ async def _trial(
             timed_loop = _Timed(client, plan, alive=alive, window=seen.window)
             try:
                 await timed_loop.prepare(url, model, timed)
-                seen.before = _counters(url)
+                seen.before = _counters(url, plan)
                 sampler = MemorySampler(memory)
                 sampler.start()
                 try:
@@ -98,7 +100,7 @@ async def _trial(
                     seen.memory_bytes = sampler.highest
             finally:
                 await timed_loop.close()
-        seen.after = _counters(url)
+        seen.after = _counters(url, plan)
 
 
 async def _warm_up(
@@ -152,14 +154,16 @@ class _Timed:
             await self._workers.close()
 
 
-def _counters(url: str) -> Counters | None:
+def _counters(url: str, plan: TrialPlan) -> Counters | None:
     """The server's counters now, on the monotonic clock; None where it exports none."""
+    timeout_s = COUNTERS_TIMEOUT_S if plan.require_counters else OPTIONAL_COUNTERS_TIMEOUT_S
     try:
-        return scrape(url)
-    except HttpError as error:
-        if error.status == _NOT_FOUND:
-            return None
-        raise
+        return scrape(url, timeout_s=timeout_s)
+    except (EngineLostError, MeasurementError) as error:
+        missing = isinstance(error, HttpError) and error.status == _NOT_FOUND
+        if plan.require_counters and not missing:
+            raise
+        return None
 
 
 def _record(plan: TrialPlan, seen: _Seen, *, status: str, failure: str | None) -> TrialRecord:
