@@ -210,12 +210,10 @@ def _serve_lines(view: RunView) -> Iterator[str]:
     yield "## Serve lines\n"
     common = common_env(view)
     if common:
-        yield f"Set for every server:\n\n{fenced(env_words(common))}\n"
+        yield f"Set for every server while it was measured:\n\n{fenced(env_words(common))}\n"
     for name in view.variants:
         if name in view.engines:
-            engine = view.engines[name]
-            own = env_words(engine.env, without=common)
-            yield f"{safe(name)}:\n\n{fenced(f'{own} {engine.serve_line}'.lstrip())}\n"
+            yield f"{safe(name)}:\n\n{fenced(view.engines[name].serve_line)}\n"
 
 
 def _setup(view: RunView) -> Iterator[str]:
