@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from tests.flow.stage import tiny_spec
+from whet.core.errors import Interrupted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +30,13 @@ class Said:
         assert self.err.count("\n") == 1
         assert "Traceback" not in self.out + self.err
         return self.err.removeprefix("error: ").rstrip("\n")
+
+
+    def stop(self) -> str:
+        """The one line of a command that was stopped."""
+        assert self.code == Interrupted.exit_code, self.err
+        assert self.err.count("\n") == 1, self.err
+        return self.err.rstrip("\n")
 
 
 Whet = Callable[..., Said]
