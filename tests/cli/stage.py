@@ -31,7 +31,6 @@ class Said:
         assert "Traceback" not in self.out + self.err
         return self.err.removeprefix("error: ").rstrip("\n")
 
-
     def stop(self) -> str:
         """The one line of a command that was stopped."""
         assert self.code == Interrupted.exit_code, self.err

@@ -14,7 +14,13 @@ from tests.checkpoint_factory import write_tiny_llama
 from tests.cli.stage import Whet
 from tests.flow.stage import FakeEngine
 from tests.hub_standin import TOKEN, hub_standin
-from whet.core.errors import EngineStartError, QuantizationError, StorageError, UsageError, WhetError
+from whet.core.errors import (
+    EngineStartError,
+    QuantizationError,
+    StorageError,
+    UsageError,
+    WhetError,
+)
 from whet.engines.process import free_port
 
 USAGE = UsageError.exit_code
@@ -194,7 +200,6 @@ def test_an_unreachable_hub_is_reported_before_a_checkpoint_is_made(
     assert "the hub cannot be reached" in said
     assert said.endswith("try again later; nothing was uploaded")
     assert not Path("out").exists()
-
 
 
 def test_a_comparison_without_a_single_scheme(whet: Whet, tmp_path: Path, model: Path) -> None:

@@ -35,7 +35,9 @@ def write_deployment(
     image = f"{IMAGE}:{image_tag or _tag(resolved.engine_version)}"
     plan = plan_deployment(resolved)
     compose = _render("compose.yaml.j2", resolved=resolved, plan=plan, image=image)
-    env = [pair for pair in public_env(dict(resolved.env)).items() if pair[0] not in HOUSEKEEPING_ENV]
+    env = [
+        pair for pair in public_env(dict(resolved.env)).items() if pair[0] not in HOUSEKEEPING_ENV
+    ]
     serve = _render("serve.sh.j2", resolved=resolved, env=env)
     write_atomic(folder / "compose.yaml", compose.encode())
     write_atomic(folder / "serve.sh", serve.encode())

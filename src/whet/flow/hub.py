@@ -123,9 +123,7 @@ def _translated(repo: str, error: Exception, again: str) -> WhetError:
     return _passing_failure(repo, status, error, again)
 
 
-def _passing_failure(
-    repo: str, status: int | None, error: Exception, again: str
-) -> WhetError:
+def _passing_failure(repo: str, status: int | None, error: Exception, again: str) -> WhetError:
     if status is not None:
         return WhetError(f"the hub keeps answering {status} to the upload to {repo}; {again}")
     if isinstance(error, ValueError):

@@ -63,6 +63,7 @@ _BURST: Final = ("burst_ttft_p50_ms", "burst_ttft_p95_ms")
 """Of the first wave, which the other figures leave out."""
 _CIRCUMSTANCES: Final = (
     "status",
+    "decision",
     "evidence",
     "tier",
     "price_usd_per_hour",
@@ -106,6 +107,9 @@ def csv_records(view: RunView) -> Iterator[dict[str, Value]]:
             **_quality_values(record),
             **_distance_values(record),
             "uncertified": " ".join(_uncertified(cell, record)) or None,
+            "decision": decided.label
+            if (decided := view.decided(cell.variant, cell.batch_size))
+            else None,
             "evidence": view.evidence(cell.variant, cell.batch_size),
             "tier": view.tier,
             "price_usd_per_hour": view.spec.hardware.price_usd_per_hour if view.spec else None,

@@ -12,6 +12,7 @@ from whet.core.errors import StorageError
 from whet.core.names import REPEAT_SUFFIX
 from whet.core.provenance import Environment
 from whet.core.records import (
+    CellDecision,
     CellSummary,
     ComparisonSet,
     Decision,
@@ -110,6 +111,22 @@ class RunView:
             if cell.variant == variant and cell.batch_size == batch_size:
                 return cell
         return None
+
+    def decided(self, variant: str, batch_size: int) -> CellDecision | None:
+        """A cell's status in the decision; None where there is no decision on it."""
+        for cell in self.decision.cells if self.decision else ():
+            if cell.variant == variant and cell.batch_size == batch_size:
+                return cell
+        return None
+
+    def is_excluded(self, variant: str, batch_size: int | None = None) -> bool:
+        """Whether the decision excludes a cell, or every measured cell of a variant."""
+        cells = [
+            cell
+            for cell in (self.decision.cells if self.decision else ())
+            if cell.variant == variant and batch_size in (None, cell.batch_size)
+        ]
+        return bool(cells) and all(cell.status == "excluded" for cell in cells)
 
     def evidence(self, variant: str, batch_size: int) -> str | None:
         """The worst outcome among the verdicts that bear on a cell; None where none was given."""
