@@ -13,13 +13,14 @@ config,batch_size,ttft_p50_ms,ttft_p95_ms,tps_mean,vram_gb,cost_per_1m_tokens,\
 tpot_p50_ms,tpot_p95_ms,e2e_p50_ms,e2e_p95_ms,itl_p50_ms,rps_mean,goodput_rps,\
 acceptance_length,prefix_hit_rate,expected_hit_rate,\
 perplexity,perplexity_ratio,perplexity_ratio_low,perplexity_ratio_high,tasks_right,tasks_asked,\
-status,decision,evidence,tier,price_usd_per_hour,memory_kind,trials,requests,errors,warmup_excluded,\
+status,evidence,tier,price_usd_per_hour,memory_kind,trials,requests,errors,warmup_excluded,\
 window_s,uncertified,failure,\
 ttft_p50_ms_low,ttft_p50_ms_high,ttft_p95_ms_low,ttft_p95_ms_high,tps_mean_low,tps_mean_high,\
 cost_per_1m_tokens_low,cost_per_1m_tokens_high,tpot_p50_ms_low,tpot_p50_ms_high,\
 tpot_p95_ms_low,tpot_p95_ms_high,e2e_p50_ms_low,e2e_p50_ms_high,e2e_p95_ms_low,e2e_p95_ms_high,\
 itl_p50_ms_low,itl_p50_ms_high,rps_mean_low,rps_mean_high,goodput_rps_low,goodput_rps_high,\
-kl,kl_low,kl_high,kl_p99,flips,flips_low,flips_high,burst_ttft_p50_ms,burst_ttft_p95_ms,starts"""
+kl,kl_low,kl_high,kl_p99,flips,flips_low,flips_high,burst_ttft_p50_ms,burst_ttft_p95_ms,\
+starts,decision"""
 
 
 def read(view: RunView, path: Path) -> list[dict[str, str]]:

@@ -78,7 +78,9 @@ def quality(
         Path | None, typer.Option("--json", help="Write the records and verdicts.", metavar="FILE")
     ] = None,
 ) -> None:
-    """Is a server or checkpoint still as right as its baseline? Pass, fail or unknown.
+    """Check that a server or checkpoint answers as well as its baseline: pass, fail or unknown.
+
+    A TARGET that is a folder is served with the installed engine, which takes minutes.
 
     Exit code 0 for a pass, 9 for a fail or a drift, 6 where it cannot be known.
     """

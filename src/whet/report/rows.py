@@ -92,7 +92,9 @@ COLUMNS: Final[tuple[tuple[Heading, _Pick], ...]] = (
         lambda cell: shown(cell.cost_per_1m_tokens, unit="$"),
     ),
     (
-        Heading(name="Acceptance", unit="tok/step", meaning="1 + accepted drafts a step"),
+        Heading(
+            name="Acceptance", unit="tok/step", meaning="under load: 1 + accepted drafts per step"
+        ),
         lambda cell: shown(cell.acceptance_length),
     ),
     (
