@@ -22,7 +22,7 @@ from tests.flow.stage import FakeEngine
 from whet.cli.main import app
 from whet.cli.stops import AFTER_STOP
 from whet.client import run_async
-from whet.core.errors import Interrupted, NothingQualifiesError, StorageError
+from whet.core.errors import Interrupted, MeasurementError, NothingQualifiesError, StorageError
 from whet.core.records import TrialRecord
 from whet.core.store import RunStore
 
@@ -104,6 +104,10 @@ def test_a_signal_between_two_variants_keeps_the_first(
     assert {trial.variant for trial in RunStore.read(root).all("trials", TrialRecord)} == {"fp16"}
     assert "fp16,1," in (root / "results.csv").read_text()
     assert (root / "report.html").exists()
+    undecided = whet("decide", root)
+    assert undecided.code == MeasurementError.exit_code
+    assert undecided.out == f"{root}: Not measured yet: other.\n"
+    assert "no decision, because a run is unfinished" in undecided.err
     whet("run", "--resume")
     assert scripted.started == ["other", "fp16.again"]
 
@@ -122,11 +126,12 @@ def test_a_stop_in_the_middle_of_a_trial(tmp_path: Path, stub: Stub) -> None:
         assert not store.done("trials", "fp16--b001-t0"), "so a resume measures it again"
 
 
-def test_ctrl_c_outside_a_trial(tmp_path: Path, stub: Stub) -> None:
+def test_ctrl_c_outside_a_trial(whet: Whet, tmp_path: Path, stub: Stub) -> None:
     spec = write_whole_spec(tmp_path, load=ONE_CELL)
     process = stub("--hang-at", "fp16", "run", spec, "-o", tmp_path)
     said = stopped(process, signal.SIGINT, at="serving fp16").stop()
     assert said == f"Stopped. Resume: whet run {spec} -o {tmp_path} --resume"
+    assert whet("decide", tmp_path / "tiny").code == MeasurementError.exit_code
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
