@@ -34,8 +34,8 @@ def translate_disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in _NO_SPACE:
             raise StorageError(
-                f"the disk that holds {path} is full; free some space and go on with --resume "
-                "(everything finished before is kept)"
+                f"the disk that holds {path} is full; free some space and repeat the command "
+                "(a run: with --resume, which keeps everything finished before)"
             ) from error
         raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
 

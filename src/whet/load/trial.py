@@ -62,7 +62,7 @@ def run_trial(
         record = _record(plan, seen, status="failed", failure=str(error))
         raise TrialLost(str(error), record=record) from error
     except (asyncio.CancelledError, KeyboardInterrupt) as error:
-        why = "stopped on request; what was measured is kept, go on with --resume"
+        why = "stopped on request"
         record = _record(plan, seen, status="interrupted", failure=why)
         raise TrialInterrupted(why, record=record) from error
     return _record(plan, seen, status="complete", failure=None)

@@ -9,6 +9,7 @@ from whet.core.records.break_even import (
 from whet.core.records.codec import decode, encode
 from whet.core.records.decision import (
     BreakEven,
+    CellDecision,
     Decision,
     Excluded,
     MatrixEntry,
@@ -95,6 +96,7 @@ __all__ = [
     "CachePoint",
     "CalibrationFacts",
     "Cause",
+    "CellDecision",
     "CellSummary",
     "Claim",
     "ClientHealth",
