@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
+from whet.prefix.analyse import PromptQuestion, analyse
 
 from whet.core.store import write_atomic
 from whet.demo import pair_paths
-from whet.prefix.analyse import PromptQuestion, analyse
 
 _SYSTEMS: Final = 8
 _LINES: Final = 26

@@ -36,6 +36,7 @@ from whet.core.records.harness import (
     HarnessTask,
 )
 from whet.core.records.head_of_line import HeadOfLineRecord
+from whet.core.records.hits import HitTokens, ReplayResult
 from whet.core.records.load import (
     ClientHealth,
     Counters,
@@ -46,21 +47,6 @@ from whet.core.records.load import (
 )
 from whet.core.records.model import ModelFacts, StoredWeights, TokenizerIdentity
 from whet.core.records.plan import MemoryPlan, Problem
-from whet.core.records.prompts import (
-    CAUSES,
-    CacheCurve,
-    CachePoint,
-    Cause,
-    Excerpt,
-    HitTokens,
-    LeftOut,
-    LoggedRequest,
-    PrefillSpeed,
-    PrefixNode,
-    PromptAnalysis,
-    Proposal,
-    ReplayResult,
-)
 from whet.core.records.quality import (
     QualityRecord,
     TaskAnswer,
@@ -86,15 +72,11 @@ from whet.core.records.schemes import SchemeRow, SchemeTable, ServedScheme
 from whet.core.records.summary import CellSummary, Comparison, ComparisonSet, Estimate
 
 __all__ = [
-    "CAUSES",
     "AcceptanceLevel",
     "BreakEven",
     "BreakEvenMap",
     "BreakEvenPoint",
-    "CacheCurve",
-    "CachePoint",
     "CalibrationFacts",
-    "Cause",
     "CellSummary",
     "Claim",
     "ClientHealth",
@@ -109,7 +91,6 @@ __all__ = [
     "DocumentDistance",
     "EngineFacts",
     "Estimate",
-    "Excerpt",
     "Excluded",
     "FactorialView",
     "GoldenProbe",
@@ -125,11 +106,9 @@ __all__ = [
     "HeadOfLineRecord",
     "HitTokens",
     "Interaction",
-    "LeftOut",
     "LeverCost",
     "LeverCosts",
     "LeverEffect",
-    "LoggedRequest",
     "LosslessCheck",
     "MatrixEntry",
     "MemoryPlan",
@@ -137,11 +116,7 @@ __all__ = [
     "NextScheme",
     "Phase",
     "PlannedRequest",
-    "PrefillSpeed",
-    "PrefixNode",
     "Problem",
-    "PromptAnalysis",
-    "Proposal",
     "QualityRecord",
     "QuantizedCheckpoint",
     "Recommendation",
