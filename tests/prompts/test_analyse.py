@@ -107,7 +107,7 @@ def test_a_fix_that_pays_is_shown_with_its_replayed_hits(what: str, tmp_path: Pa
     (fix,) = analysis.fixes
     assert fix.kinds == (kind,)
     assert fix.hits.rate > analysis.hits.rate + 0.2
-    fixed = [request_line(apply_fixes(r, variables, fix.kinds)) for r in log.requests()]
+    fixed = [request_line(apply_fixes(p.request, variables, fix.kinds)) for p in log.prompts()]
     again = analysed(fixed, tmp_path)
     # The figure is that of the fixed log analysed as any other.
     assert again.hits == fix.hits
@@ -128,10 +128,9 @@ def test_a_fix_that_loses_is_not_shown(tmp_path: Path) -> None:
     log = PromptLog(question_of(rare, tmp_path, block_size=8))
     analysis, variables = analyse(log)
     assert counts(analysis) == {"date": 2}
-    hits = sum(
-        len(log.fixed(p, variables, ("date",)).ids) for p in log.prompts()
-    )  # the fix makes every prompt longer
-    assert hits > analysis.hits.prompt_tokens
+    fixed = log.fixed(list(log.prompts()), variables, ("date",))
+    # The fix makes every prompt longer.
+    assert sum(len(prompt.ids) for prompt in fixed) > analysis.hits.prompt_tokens
     assert analysis.fixes == ()
     assert analysis.best == analysis.hits
 

@@ -120,23 +120,24 @@ def encoder_of(tokenizer: Tokenizer, template: str | None = None) -> PromptEncod
     return PromptEncoder(wrapped, chat_template=template)
 
 
-CASES: dict[str, tuple[Any, bool]] = {
-    "demo": (lambda: Tokenizer.from_file(str(TARGET / "tokenizer.json")), True),
-    "gpt2": (lambda: byte_level(None), True),
-    "llama3": (lambda: byte_level(LLAMA), True),
-    "normalized": (normalized, True),
-    "greedy specials": (greedy_specials, True),
-    "across lines": (across_lines, True),
-    "metaspace": (lambda: metaspace("always"), True),
-    "metaspace first": (lambda: metaspace("first"), False),
-    "single words": (single_words, False),
+LINES, PARTS, WHOLE = 2, 1, 0
+CASES: dict[str, tuple[Any, int]] = {
+    "demo": (lambda: Tokenizer.from_file(str(TARGET / "tokenizer.json")), LINES),
+    "gpt2": (lambda: byte_level(None), PARTS),
+    "llama3": (lambda: byte_level(LLAMA), LINES),
+    "normalized": (normalized, LINES),
+    "greedy specials": (greedy_specials, LINES),
+    "across lines": (across_lines, PARTS),
+    "metaspace": (lambda: metaspace("always"), PARTS),
+    "metaspace first": (lambda: metaspace("first"), WHOLE),
+    "single words": (single_words, WHOLE),
 }
 
 
 @pytest.fixture(scope="module", params=CASES)
-def case(request: pytest.FixtureRequest) -> tuple[PromptEncoder, Tokenizer, bool]:
-    make, splits = CASES[request.param]
-    return encoder_of(make()), make(), splits
+def case(request: pytest.FixtureRequest) -> tuple[PromptEncoder, Tokenizer, int]:
+    make, cuts = CASES[request.param]
+    return encoder_of(make()), make(), cuts
 
 
 @given(texts=st.lists(TEXTS, max_size=4))
@@ -144,25 +145,25 @@ def case(request: pytest.FixtureRequest) -> tuple[PromptEncoder, Tokenizer, bool
 @example(texts=["<| x", "<|end|>"])
 @settings(deadline=None, max_examples=40)
 def test_the_ids_are_those_of_the_whole_text(
-    case: tuple[PromptEncoder, Tokenizer, bool], texts: list[str]
+    case: tuple[PromptEncoder, Tokenizer, int], texts: list[str]
 ) -> None:
-    encoder, tokenizer, splits = case
+    encoder, tokenizer, cuts = case
     for text in texts * 2:  # new, and remembered
         true = tokenizer.encode(text, add_special_tokens=False).ids
-        assert encoder._ids_of_parts(text).tolist() == true
+        assert encoder._ids_of_parts([text])[0].tolist() == true
         assert encoder.encode(text).tolist() == true
-    assert encoder.splits == splits
+    assert len(encoder._cuts) == cuts
 
 
 def test_parts_that_do_not_add_up_are_given_up_when_a_sample_shows_it() -> None:
     encoder = encoder_of(metaspace("first"))
     tokenizer = metaspace("first")
-    encoder.splits = True
+    encoder._cuts[:] = [None]
     text = "the<|end|>cat"
     true = tokenizer.encode(text, add_special_tokens=False).ids
-    assert encoder._ids_of_parts(text).tolist() != true
-    assert encoder.encode(text).tolist() == true
-    assert not encoder.splits
+    assert encoder._ids_of_parts([text])[0].tolist() != true
+    assert [ids.tolist() for ids in encoder.encode_many([text, text])] == [true, true]
+    assert encoder._cuts == []
 
 
 def test_the_same_part_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:

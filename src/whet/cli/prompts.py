@@ -179,7 +179,7 @@ def _verify(
     first = list(islice(prompts.prompts(), count))
     sets = {"as the log is": [prompt.ids for prompt in first]}
     if kinds:
-        sets["with the fixes"] = [prompts.fixed(p, variables, kinds).ids for p in first]
+        sets["with the fixes"] = [p.ids for p in prompts.fixed(first, variables, kinds)]
     block_size = prompts.question.block_size
     return replay_prompts(
         ReplayRequest(
@@ -203,6 +203,6 @@ def _write_log(
     if path.resolve() == prompts.question.log.resolve():
         raise UsageError(f"--fixed-log {path} is the log itself; give another file")
     with translate_disk_errors(path), path.open("w", encoding="utf-8") as file:
-        for request in prompts.requests():
-            line = request_line(apply_fixes(request, variables, kinds))
+        for prompt in prompts.prompts():
+            line = request_line(apply_fixes(prompt.request, variables, kinds))
             file.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -80,44 +80,45 @@ class PromptLog:
         self.model = only_model(question.log, question.model)
         self.left_out: tuple[LeftOut, ...] = ()
 
-    def requests(self) -> Iterator[LoggedRequest]:
-        """The requests whose prompt the chat template takes; updates ``left_out`` at the end."""
-        return (request for request, _ in self._tokenized())
-
     def prompts(self) -> Iterator[Prompt]:
         """Each request's prompt."""
-        tokenized = self._tokenized()
-        while batch := list(islice(tokenized, _BATCH)):
-            yield from self._hashed(batch)
+        return (prompt for batch in self.batches() for prompt in batch)
 
-    def fixed(self, prompt: Prompt, variables: Variables, kinds: Collection[CauseKind]) -> Prompt:
-        """The prompt with fixes; the same object where none changes it."""
-        request = apply_fixes(prompt.request, variables, kinds)
-        if request is prompt.request:
-            return prompt
-        try:
-            return self._hashed([(request, self.encoder.ids(request))])[0]
-        except TemplateProblem:
-            return prompt
-
-    def _tokenized(self) -> Iterator[tuple[LoggedRequest, Ids]]:
+    def batches(self) -> Iterator[list[Prompt]]:
+        """The prompts, as many together as are worked on together."""
         reader = LogReader(self.question.log, model=self.model)
-        count, limit = 0, self.question.max_requests
-        for request in reader:
-            try:
-                ids = self.encoder.ids(request)
-            except TemplateProblem as problem:
-                reader.leave_out(str(problem), request.place)
-                continue
-            yield request, ids
-            count += 1
-            if count == limit:
-                break
+        requests = iter(islice(reader, self.question.max_requests))
+        count = 0
+        while batch := list(islice(requests, _BATCH)):
+            rows: list[tuple[LoggedRequest, Ids]] = []
+            for request, ids in zip(batch, self.encoder.ids_many(batch), strict=True):
+                if isinstance(ids, TemplateProblem):
+                    reader.leave_out(str(ids), request.place)
+                else:
+                    rows.append((request, ids))
+            count += len(rows)
+            yield self._hashed(rows)
         self.left_out = reader.left_out()
         if not count:
             raise reader.nothing_read()
 
+    def fixed(
+        self, prompts: Sequence[Prompt], variables: Variables, kinds: Collection[CauseKind]
+    ) -> list[Prompt]:
+        """The prompts with fixes; the same object where none changes it."""
+        requests = [apply_fixes(prompt.request, variables, kinds) for prompt in prompts]
+        at = [i for i, request in enumerate(requests) if request is not prompts[i].request]
+        encoded = self.encoder.ids_many([requests[i] for i in at])
+        rows = [(i, ids) for i, ids in zip(at, encoded, strict=True) if isinstance(ids, np.ndarray)]
+        fixed = list(prompts)
+        changed = self._hashed([(requests[i], ids) for i, ids in rows])
+        for (i, _), prompt in zip(rows, changed, strict=True):
+            fixed[i] = prompt
+        return fixed
+
     def _hashed(self, rows: list[tuple[LoggedRequest, Ids]]) -> list[Prompt]:
+        if not rows:
+            return []
         size = self.question.block_size
         cached = [np.concatenate([ids, answer_ids(self.encoder, r)]) for r, ids in rows]
         salts = [salt_of(request.cache_salt) for request, _ in rows]
@@ -279,9 +280,10 @@ def _replay(
 ) -> dict[tuple[CauseKind, ...], _Replayed]:
     """Replay the log once for each set of fixes, side by side."""
     replays = {kinds: _Replayed(log.question, PrefixCache(), 0) for kinds in sets}
-    for prompt in log.prompts():
+    for batch in log.batches():
         for kinds, replay in replays.items():
-            replay.add(log.fixed(prompt, variables, kinds), prompt, log.encoder.text)
+            for fixed, prompt in zip(log.fixed(batch, variables, kinds), batch, strict=True):
+                replay.add(fixed, prompt, log.encoder.text)
     return replays
 
 

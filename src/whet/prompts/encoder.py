@@ -1,8 +1,8 @@
 """From a logged request to the exact token ids that an engine sees.
 
-Special tokens split a text before anything else, so the ids of what is between two of them are
-remembered. A tokenizer for which that does not hold is noticed on samples, and whole texts are
-encoded from then on.
+The ids of a text are put together from those of its parts, which are remembered: special tokens
+and the lines between them. Samples are checked against the whole text; a tokenizer that does not
+allow it is given larger parts.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _MAX_MEMORY: Final = 50_000_000
 _ENTRY: Final = 200
 """Bytes of a remembered text beside itself and its ids."""
 _MAX_ID: Final = 2**31 - 1
+_LINE: Final = re.compile(r"(?<=\n)(?=\S)")
 _SAMPLES: Final = (
     "You are.\n\nA  b\n\n\n  c 12 345\n7 d.e\t\tf \n g\n- h:\n    if x == 1:\n\n        y()",
     "Is it so? \u2026 na\u00efve e\u0301 \u4f60\u597d \U0001f600 \u00a0x\r\n\r\nz\r\n1 \n2  \n3\n",
@@ -51,10 +52,30 @@ class PromptEncoder:
         self._special = _special_pattern(added)
         self._memory: dict[str, bytes] = {}
         self._used = self._count = 0
-        self.splits = not any(token.single_word for token in added)
+        self._cuts: list[re.Pattern[str] | None] = [_LINE, None]
+        """Ways to cut what is between special tokens, the finest first; without one, no cuts."""
+        if any(token.single_word for token in added):
+            self._cuts.clear()
         self._around = self._find_around()
         for text in (*_SAMPLES, *(_with_special(t.content) for t in added[:_MAX_SPECIAL])):
-            self._check(self._ids_of_parts(text), text)
+            self._check(self._ids_of_parts([text])[0], text)
+
+    def ids_many(self, requests: Sequence[LoggedRequest]) -> list[Ids | TemplateProblem]:
+        """As ``ids`` for each request, many times faster; a problem in place of a refused one."""
+        texts: dict[int, str] = {}
+        row: list[Ids | TemplateProblem] = []
+        for at, request in enumerate(requests):
+            row.append(np.empty(0, dtype=np.int32))
+            try:
+                if request.messages is None:
+                    row[at] = self.ids(request)
+                else:
+                    texts[at] = self.text(request)
+            except TemplateProblem as problem:
+                row[at] = problem
+        for at, ids in zip(texts, self.encode_many(list(texts.values())), strict=True):
+            row[at] = ids
+        return row
 
     def ids(self, request: LoggedRequest) -> Ids:
         """The prompt's token ids; ``TemplateProblem`` where the chat template refuses it."""
@@ -76,41 +97,61 @@ class PromptEncoder:
 
     def encode(self, text: str) -> Ids:
         """Token ids of a text that contains its special tokens; read-only."""
-        self._count += 1
-        ids = self._ids_of_parts(text)
-        if self._count <= _FIRST_CHECKS or self._count % _CHECK_EVERY == 0:
-            return self._check(ids, text)
-        return ids
+        return self.encode_many([text])[0]
+
+    def encode_many(self, texts: Sequence[str]) -> list[Ids]:
+        """Token ids of each text; samples are checked."""
+        row = self._ids_of_parts(texts)
+        for at, text in enumerate(texts):
+            self._count += 1
+            if self._count <= _FIRST_CHECKS or self._count % _CHECK_EVERY == 0:
+                cuts = len(self._cuts)
+                row[at] = self._check(row[at], text)
+                if len(self._cuts) < cuts:
+                    row[at + 1 :] = self._ids_of_parts(texts[at + 1 :])
+        return row
 
     def decode(self, ids: Ids) -> str:
         """The text of token ids, special tokens included."""
         return str(self._fast.decode(ids.tolist(), skip_special_tokens=False))
 
-    def _ids_of_parts(self, text: str) -> Ids:
-        if not self.splits:
-            return self._encode_whole(text)
-        parts = self._special.split(text) if self._special else [text]
-        new = list(dict.fromkeys(part for part in parts if part and part not in self._memory))
-        encoded = self._fast.encode_batch_fast(new, add_special_tokens=False)
-        fresh = {
-            part: np.asarray(each.ids, dtype=np.int32).tobytes()
-            for part, each in zip(new, encoded, strict=True)
-        }
-        row = [fresh[p] if p in fresh else self._memory[p] for p in parts if p]
-        self._remember(fresh)
-        return np.frombuffer(b"".join(row), dtype=np.int32)
-
-    def _remember(self, fresh: dict[str, bytes]) -> None:
+    def _ids_of_parts(self, texts: Sequence[str]) -> list[Ids]:
+        if not self._cuts:
+            return [self._encode_whole(text) for text in texts]
+        rows = [self._parts(text) for text in texts]
+        new = {part: b"" for row in rows for part in row if part not in self._memory}
+        encoded = self._fast.encode_batch_fast(list(new), add_special_tokens=False)
+        for part, each in zip(new, encoded, strict=True):
+            new[part] = np.asarray(each.ids, dtype=np.int32).tobytes()
+        memory = self._memory
+        ids = [
+            b"".join([new[part] if part in new else memory[part] for part in row]) for row in rows
+        ]
         if self._used > _MAX_MEMORY:
             self._memory, self._used = {}, 0
-        self._memory.update(fresh)
-        self._used += sum(len(part) + len(ids) + _ENTRY for part, ids in fresh.items())
+        self._memory.update(new)
+        self._used += sum(len(part) + len(each) + _ENTRY for part, each in new.items())
+        return [np.frombuffer(each, dtype=np.int32) for each in ids]
+
+    def _parts(self, text: str) -> list[str]:
+        """Special tokens, and what is between them in one or more parts."""
+        parts = self._special.split(text) if self._special else [text]
+        cut = self._cuts[0]
+        if cut is not None:
+            parts = [
+                piece
+                for at, part in enumerate(parts)
+                for piece in ([part] if at % 2 or "\n" not in part else cut.split(part))
+            ]
+        return [part for part in parts if part]
 
     def _check(self, ids: Ids, text: str) -> Ids:
-        """The true ids; the parts are not used any more where ``ids`` differs from them."""
+        """The true ids; the finest cut is given up while the parts' ids differ from them."""
         true = self._encode_whole(text)
-        if not np.array_equal(ids, true):
-            self.splits, self._memory = False, {}
+        while self._cuts and not np.array_equal(ids, true):
+            self._cuts.pop(0)
+            self._memory, self._used = {}, 0
+            (ids,) = self._ids_of_parts([text])
         return true
 
     def _encode_whole(self, text: str, *, add_special_tokens: bool = False) -> Ids:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -29,6 +28,7 @@ FIXES: Final[Mapping[CauseKind, str]] = {
 ADVICE: Final = "Change a template seldom and everywhere at once; each change is computed once."
 
 _INSTRUCTIONS: Final = ("system", "developer")
+_MAX_NAME: Final = 80
 _Edit = Callable[[str, str], str]
 """From a role and a text to the changed text."""
 
@@ -119,9 +119,9 @@ def _without(line: str, variables: Variables, kind: CauseKind, values: list[str]
     # The least text around it first: it holds the whole name.
     names = sorted(variables.names, key=lambda pair: (len(pair[0]) + len(pair[1]), pair))
     for before, after in names if kind == "name" else ():
-        form = re.escape(before) + r"([^\n]{1,80})" + re.escape(after)
-        if (match := re.fullmatch(form, line)) is not None:
-            values.append(match[1])
+        length = len(line) - len(before) - len(after)
+        if 0 < length <= _MAX_NAME and line.startswith(before) and line.endswith(after):
+            values.append(line[len(before) : len(before) + length])
             return f"{before}[name]{after}"
     return line
 

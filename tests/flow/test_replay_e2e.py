@@ -37,7 +37,7 @@ def test_a_log_is_replayed_as_it_is_and_with_the_fixes(tmp_path: Path) -> None:
     prompts = list(log.prompts())
     sets = {
         "as the log is": [prompt.ids for prompt in prompts],
-        "with the fixes": [log.fixed(prompt, variables, kinds).ids for prompt in prompts],
+        "with the fixes": [p.ids for p in log.fixed(prompts, variables, kinds)],
     }
     request = ReplayRequest(
         target=str(TARGET), prompts=sets, block_size=BLOCK, log=tmp_path / "replay.log"
