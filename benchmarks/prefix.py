@@ -100,9 +100,7 @@ def main() -> None:
     write = commands.add_parser("write")
     write.add_argument("log", type=Path)
     write.add_argument("--requests", type=int, default=100_000)
-    write.add_argument(
-        "--often", action="store_true", help="70%% of the requests differ"
-    )
+    write.add_argument("--often", action="store_true", help="70%% of the requests differ")
     analyse_log = commands.add_parser("analyse")
     analyse_log.add_argument("log", type=Path)
     analyse_log.add_argument("out", type=Path)

@@ -371,7 +371,8 @@ def _known(states: Sequence[int], table: Mapping[int, int]) -> tuple[int, int | 
 def _first_difference(lines: list[Line], other: list[Line], start: int) -> int | None:
     """The first place from ``start`` on, else before, where both have lines that differ."""
     both = min(len(lines), len(other))
-    for at in (*range(start, both), *range(min(start, both))):
+    order: list[int] = [*range(start, both), *range(min(start, both))]
+    for at in order:
         here, there = lines[at], other[at]
         if here.text != there.text or here.where != there.where:
             return at

@@ -64,8 +64,11 @@ def tidy(text: str) -> str:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.isascii():
         text = text.translate(_INVISIBLE)
-    text = _LINE_END_BLANKS.sub("", _BLANKS.sub(" ", text))
-    return _LINE_ENDS.sub("\n\n", text)
+    if "  " in text or "\t" in text or "\u00a0" in text:  # the patterns cost far more
+        text = _BLANKS.sub(" ", text)
+    if " \n" in text or "\t\n" in text or text[-1:] in (" ", "\t", "\u00a0") or "\u00a0" in text:
+        text = _LINE_END_BLANKS.sub("", text)
+    return _LINE_ENDS.sub("\n\n", text) if "\n\n\n" in text else text
 
 
 def find_json(text: str) -> Iterator[tuple[int, int, Any]]:
