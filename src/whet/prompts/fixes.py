@@ -6,13 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from whet.prompts.causes import (
-    KIND_OF_SPAN,
-    Variables,
-    normalised,
-    split_documents,
-    split_lines,
-)
+from whet.prompts.causes import Variables
+from whet.prompts.lines import KIND_OF_SPAN, normalised, split_documents, split_lines
 from whet.prompts.patterns import find_spans
 from whet.prompts.records import CauseKind, LoggedRequest
 from whet.prompts.text import tidy, tool_name
