@@ -24,7 +24,7 @@ USER = "alice"
 class Repo:
     """One repository: files by path, and what each commit changed."""
 
-    private: bool = False
+    private: bool = True
     files: dict[str, bytes] = field(default_factory=lambda: {".gitattributes": b"lfs\n"})
     commits: list[list[str]] = field(default_factory=list)
     card_data: dict[str, Any] = field(default_factory=dict)

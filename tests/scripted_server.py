@@ -45,11 +45,14 @@ class Script:
     cached_tokens: int | None = None
     fault: str | None = None
     usage: bool = True
+    claims: dict[str, Any] = field(default_factory=dict)  # replaces parts of the usage
     text: str = "t "
     words: bool = False  # ordinary words, one a token, in place of ``text`` again and again
     status: int = 200
     get_status: int = 200
     metrics: bool = True
+    metrics_s: float = 0.0  # how long /metrics takes
+    metrics_status: int = 200
     accepted_per_draft: float | None = None
     hit_share: float | None = None
     model: str = "scripted"
@@ -78,10 +81,15 @@ class ScriptedServer:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        answered = 0
         try:
             while (request := await _read_request(reader)) is not None:
+                if answered and self.script.fault == "reset_reused":
+                    writer.transport.abort()
+                    break
                 if not await self._respond(*request, writer):
                     break
+                answered += 1
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
@@ -96,6 +104,7 @@ class ScriptedServer:
             return _send(out, 401, "application/json", text)
         self.paths.add(path)
         if method == "GET":
+            await asyncio.sleep(self.script.metrics_s * (path == "/metrics"))
             return _send(out, *self._get(path))
         data = json.loads(body)
         self.requests.append(data)
@@ -120,7 +129,7 @@ class ScriptedServer:
             models = {"object": "list", "data": [{"id": self.script.model, "object": "model"}]}
             return 200, "application/json", json.dumps(models)
         if path == "/metrics" and self.script.metrics:
-            return 200, "text/plain; version=0.0.4", self.metrics_text()
+            return self.script.metrics_status, "text/plain; version=0.0.4", self.metrics_text()
         if path in ("/health", "/version"):
             return 200, "application/json", '{"version":"scripted"}'
         return 404, "application/json", '{"error":{"message":"not found"}}'
@@ -238,6 +247,7 @@ async def _stream(
 def _finish(script: Script, data: dict[str, Any], out: asyncio.StreamWriter, sent: int) -> None:
     if script.usage:
         usage: dict[str, Any] = {"prompt_tokens": _prompt_tokens(data), "completion_tokens": sent}
+        usage |= script.claims
         if script.cached_tokens is not None:
             usage["prompt_tokens_details"] = {"cached_tokens": script.cached_tokens}
         _chunk(out, _event({"choices": [], "usage": usage}))

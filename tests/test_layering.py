@@ -22,7 +22,6 @@ LOW = {
     "deploy": {"core"},
     "plan": {"core", "checkpoint"},
     "quant": {"core", "checkpoint"},
-    "prefix": {"core", "checkpoint"},
     "load": {"core", "checkpoint", "client"},
     "quality": {"core", "client", "metrics"},
     "decide": {"core", "metrics"},
@@ -31,8 +30,9 @@ LOW = {
 }
 REPORT = {"report": {"core", "metrics"}}
 FLOW = {"flow": set(LOW)}
-CLI = {"cli": {*LOW, *REPORT, *FLOW}, "__main__": {"cli"}}
-ALLOWED: dict[str, set[str]] = {**LOW, **REPORT, **FLOW, **CLI}
+PROMPTS = {"prompts": {"core", "checkpoint", "load", "report"}}
+CLI = {"cli": {*LOW, *REPORT, *FLOW, *PROMPTS}, "__main__": {"cli"}}
+ALLOWED: dict[str, set[str]] = {**LOW, **REPORT, **FLOW, **PROMPTS, **CLI}
 
 
 def part_of(parts: tuple[str, ...]) -> str:

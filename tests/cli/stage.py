@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 import yaml
 
 from tests.flow.stage import tiny_spec
+from whet.core.errors import Interrupted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,19 +32,33 @@ class Said:
         assert "Traceback" not in self.out + self.err
         return self.err.removeprefix("error: ").rstrip("\n")
 
+    def stop(self) -> str:
+        """The one line of a command that was stopped."""
+        assert self.code == Interrupted.exit_code, self.err
+        assert self.err.count("\n") == 1, self.err
+        return self.err.rstrip("\n")
+
 
 Whet = Callable[..., Said]
 Stub = Callable[..., subprocess.Popen[str]]
 
 
+def write_pool(path: Path, *, long: str = "be brief") -> None:
+    """The shortest pool that a workload can be drawn from; ``long`` is its long system prompt."""
+    texts = [("system_long", long), ("system_short", "be kind"), ("user", "a"), ("user", "b")]
+    rows = (json.dumps({"kind": kind, "text": text}) for kind, text in texts)
+    path.write_text("\n".join(rows), encoding="utf-8")
+
+
 def write_spec(folder: Path, **change: Any) -> Path:
     """A spec of a target and a draft in ``folder``, for preflight alone."""
+    write_pool(folder / "pool.jsonl")
     data = {
         "name": "run",
         "model": {"target": "./target", "draft": "./draft"},
         "hardware": {"price_usd_per_hour": 1.0},
         "engine": {"args": {"max_model_len": 512}},
-        "workload": {"max_output_tokens": 16, "max_input_tokens": 400},
+        "workload": {"pool": "pool.jsonl", "max_output_tokens": 16, "max_input_tokens": 400},
         "load": {"batch_sizes": [1]},
     }
     path = folder / "whet.yaml"

@@ -80,7 +80,7 @@ def test_ctrl_c_tells_the_pairs_that_are_whole(tmp_path: Path) -> None:
         threading.Thread(target=_interrupt, args=(process, b, 30), daemon=True).start()
         out, err = process.communicate(timeout=60)
     assert process.returncode == Interrupted.exit_code, err
-    assert err == "error: stopped on request; what was measured is above\n"
+    assert err == "Stopped. Figures printed above cover what was measured before.\n"
     assert "Nothing is decided: 1 pair of trials" in out
     told = saved(tmp_path)
     assert (told["interrupted"], told["pairs_compared"]) == (True, 1)

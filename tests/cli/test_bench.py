@@ -211,6 +211,51 @@ def test_a_broken_stream_is_a_typed_failure(
     assert [error.split(":")[0] for error in saved(tmp_path)["errors"]] == [word] * 3
 
 
+@pytest.mark.parametrize("tokens", [40, 10**30])
+def test_a_false_token_count_invalidates_the_run(whet: Whet, tmp_path: Path, tokens: int) -> None:
+    with scripted_server(ttft_s=0.02, claims={"completion_tokens": tokens}) as server:
+        said = whet("bench", server.url, *SMALL, "--num-prompts", 10, *SAVE)
+    sentence = said.sentence(MEASUREMENT)
+    assert f"usage says {tokens} output tokens, max_tokens was 4" in sentence
+    saved_run = saved(tmp_path)
+    assert saved_run["total_output_tokens"] == 0
+    assert saved_run["run_info"]["valid"] is False
+    assert "token counts are wrong in 10 of 10" in saved_run["run_info"]["invalid_because"]
+
+
+def test_answers_that_differ_from_the_request_are_noted_once(whet: Whet) -> None:
+    with scripted_server(ttft_s=0.02, tokens=2, claims={"prompt_tokens": 1}) as server:
+        said = whet("bench", server.url, *SMALL, "--num-prompts", 10)
+    assert said.code == 0, said.err
+    text = " ".join((said.out + said.err).split())
+    assert text.count("10 answers differ from the request, such as:") == 1
+    assert "usage says 1 prompt tokens, 24 were sent" in text
+    assert "2 of 4 output tokens came despite ignore_eos" in text
+
+
+def test_requests_that_were_sent_again_are_counted(whet: Whet, tmp_path: Path) -> None:
+    with scripted_server(ttft_s=0.02, fault="reset_reused") as server:
+        said = whet("bench", server.url, *SMALL, "--num-prompts", 10, *SAVE)
+    assert said.code == 0, said.err
+    retries = saved(tmp_path)["run_info"]["retried_requests"]
+    assert retries > 0
+    assert f"{retries} requests were sent again" in said.out + said.err
+
+
+@pytest.mark.parametrize("script", [{"metrics_s": 60.0}, {"metrics_status": 500}])
+def test_metrics_that_fail_do_not_stop_a_bench(
+    whet: Whet, monkeypatch: pytest.MonkeyPatch, script: dict[str, Any]
+) -> None:
+    for module in ("load.trial", "flow.bench_traffic"):
+        monkeypatch.setattr(f"whet.{module}.OPTIONAL_COUNTERS_TIMEOUT_S", 0.2)
+    with scripted_server(ttft_s=0.02, **script) as server:
+        said = whet("bench", server.url, *SMALL, "--num-prompts", 10)
+    assert said.code == 0, said.err
+    assert "10 of 10 requests answered" in said.out
+    if "metrics_s" in script:
+        assert "no prefix hit rate and no acceptance length" in said.out + said.err
+
+
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     with scripted_server(ttft_s=0.05, gap_s=0.02) as server:
         words = ["bench", server.url, *map(str, SMALL), "--num-prompts", "2000", *SAVE]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import yaml
@@ -23,14 +22,9 @@ SEVEN_B = {
 }
 
 
-POOL = [("system_long", "be brief"), ("system_short", "be kind"), ("user", "a"), ("user", "b")]
-
-
 def write_seven_b(folder: Path, **args: int) -> None:
     """A spec of a 7B shape without weights, which is all that a check reads of them."""
     write_hollow(folder / "big", tiny_config(write_tokenizer(folder / "big")) | SEVEN_B)
-    rows = (json.dumps({"kind": kind, "text": text}) for kind, text in POOL)
-    (folder / "pool.jsonl").write_text("\n".join(rows), encoding="utf-8")
     write_spec(
         folder,
         model={"target": "./big"},
@@ -58,7 +52,7 @@ def test_what_does_not_fit_there_is_refused_before_the_machine_is_rented(
     assert whet("check", "--device", "H100 SXM").code == 0
     said = whet("check", "--device", "2x L4")
     assert said.code == INFEASIBLE
-    assert "fp16: " in said.err
+    assert "fp16, fp16+cache: " in said.err
     assert "tokens of KV cache fit" in said.err
 
 
@@ -71,7 +65,8 @@ def test_gpus_are_counted(whet: Whet, pair: Path) -> None:
 def test_an_unknown_gpu_is_told_with_the_known_ones(whet: Whet, pair: Path) -> None:
     write_spec(pair)
     said = whet("check", "--device", "H100").sentence(USAGE)
-    assert said.startswith("no GPU is known as 'H100'; did you mean ")
+    assert said == "'H100' is ambiguous: H100 PCIe, H100 SXM"
+    said = whet("check", "--device", "Q7").sentence(USAGE)
     assert "(known: RTX 4090, RTX 5090, L4, A10G," in said
 
 
@@ -95,7 +90,10 @@ def test_what_is_slow_on_that_gpu_is_told(whet: Whet, pair: Path) -> None:
     spec["variants"]["fp8"] = {"weights": "fp8"}
     file.write_text(yaml.safe_dump(spec), encoding="utf-8")
     slow = "this GPU computes no FP8"
-    assert slow in " ".join(whet("check", "--device", "A100 80GB SXM").out.split())
+    assert slow in " ".join(whet("check", "--device", "A100 80GB SXM").err.split())
+    strict = whet("check", "--device", "A100 80GB SXM", "--strict")
+    assert strict.code == USAGE
+    assert "error: --strict: the warnings above count as errors" in strict.err
     assert slow not in " ".join(whet("check", "--device", "H100 SXM").out.split())
 
 
@@ -106,7 +104,7 @@ def test_servers_that_do_not_fit_beside_one_another_are_told(whet: Whet, pair: P
     spec = yaml.safe_load(file.read_text(encoding="utf-8"))
     spec["load"]["together"] = [["fp16", "fp16+cache"]]
     file.write_text(yaml.safe_dump(spec), encoding="utf-8")
-    crowded = " ".join(whet("check", "--device", "H100 SXM").out.split())
+    crowded = " ".join(whet("check", "--device", "H100 SXM").err.split())
     assert "fp16, fp16+cache: they come up together (load.together) and need about 147" in crowded
     spec["engine"]["args"] |= {"kv_cache_memory_bytes": 26_000_000_000}
     file.write_text(yaml.safe_dump(spec), encoding="utf-8")

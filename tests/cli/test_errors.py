@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoint_factory import tiny_config, write_hollow, write_tokenizer
-from tests.cli.stage import Whet, write_spec, write_whole_spec
+from tests.cli.stage import Whet, write_pool, write_spec, write_whole_spec
 from tests.flow.stage import FakeEngine
 from whet.core.errors import (
     CheckpointError,
@@ -316,3 +316,43 @@ def test_a_damaged_record(whet: Whet, tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").write_text(json.dumps(entry) + "\n")
     said = whet("report", tmp_path).sentence(STORAGE)
     assert said.startswith(f"{tmp_path / 'trials' / 'one.json'} is damaged")
+
+
+# What the spec alone shows
+
+
+def test_wrong_flags_name_their_variants_and_come_with_every_other_problem(
+    whet: Whet, pair: Path
+) -> None:
+    variants = {
+        "fp16": {"args": {"max_model_len": 4096}},
+        "a": {"args": {"max_modle_len": 512, "api_key": "x"}},
+        "b": {"args": {"no_such_flag": 1}},
+        "c": {"args": {"no_such_flag": 2}},
+    }
+    write_spec(pair, variants=variants, engine={"args": {}})
+    said = whet("check")
+    assert said.code == USAGE
+    lines = said.err.splitlines()
+    assert lines[0] == "error: the spec cannot run:"
+    assert lines[1].startswith(
+        "  a: vLLM has no flag 'max_modle_len'; did you mean 'max_model_len'?"
+    )
+    assert "engine flag 'api_key' cannot be set here" in lines[1]
+    assert lines[2].startswith("  b, c: vLLM has no flag 'no_such_flag'")
+    assert any(
+        line.startswith("  fp16: max_model_len 4096 is beyond the model's") for line in lines
+    )
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_prompts_that_leave_no_room_are_refused_before_a_server_starts(
+    whet: Whet, pair: Path, scripted: FakeEngine, command: str
+) -> None:
+    workload = {"pool": "long.jsonl", "max_input_tokens": 40, "max_output_tokens": 16}
+    write_pool(pair / "long.jsonl", long="be brief " * 60)
+    write_spec(pair, workload={**workload, "long_system_share": 0.5})
+    said = whet(command)
+    assert said.code == USAGE
+    assert "  run: workload.max_input_tokens is 40, but a system prompt of the pool" in said.err
+    assert scripted.started == []

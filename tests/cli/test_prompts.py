@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.cli.stage import Whet
-from tests.prefix.planted import planted_log
+from tests.prompts.planted import planted_log
 from whet.core.errors import CheckpointError, UsageError
-from whet.core.prefix_trace import read_prefix_trace
 from whet.demo import pair_paths
+from whet.load.prefix_trace_file import read_prefix_trace
 
 USAGE = UsageError.exit_code
 MODEL = ("--model", pair_paths()[0])
@@ -37,35 +37,25 @@ def log(whet: Whet) -> Path:
     return lines("log.jsonl", planted_log(COUNTS, clean=20, tools=False))
 
 
-def test_the_causes_are_told_and_the_files_written(whet: Whet, log: Path) -> None:
-    said = whet(
-        "prompts",
-        log,
-        *MODEL,
-        "--cache-tokens",
-        4096,
-        "--mended",
-        "m.jsonl",
-        "--workload",
-        "w.jsonl",
-    )
+def test_the_report_and_the_files_are_written(whet: Whet, log: Path) -> None:
+    files = ("--fixed-log", "fixed.jsonl", "--workload", "w.jsonl")
+    said = whet("prompts", log, *MODEL, "--cache-tokens", 4096, *files)
     assert said.code == 0, said.err
-    for words in ("dates and times", "white space", "names and personalisation", "Report: "):
+    for words in ("date or time", "white space", "user name", "Report: "):
         assert words in said.out
-    table = Path("prompts/causes.csv").read_text().splitlines()
-    assert {row.split(",")[0]: int(row.split(",")[2]) for row in table[1:]} == {
-        "date": 4, "whitespace": 3, "name": 5,
-    }  # fmt: skip
-    assert {path.name for path in Path("prompts").iterdir()} >= {
-        "prompts.html", "prompts.md", "causes.csv", "curve.csv",
-    }  # fmt: skip
+    analysis = json.loads(Path("prompts/prompts.json").read_text())
+    assert {each["kind"]: each["requests"] for each in analysis["causes"]} == COUNTS
+    assert analysis["fixes"]
+    assert {path.name for path in Path("prompts").iterdir()} == {"prompts.html", "prompts.json"}
     trace = read_prefix_trace(Path("w.jsonl"))
     assert trace.facts.requests == 32
+    assert trace.hits(16).hit_tokens == analysis["hits"]["hit_tokens"]
     assert "Alice" not in Path("w.jsonl").read_text()
 
-    again = whet("prompts", "m.jsonl", *MODEL, "-o", "again", "--cache-tokens", 4096)
+    again = whet("prompts", "fixed.jsonl", *MODEL, "-o", "again", "--cache-tokens", 4096)
     assert again.code == 0, again.err
-    assert Path("again/causes.csv").read_text().count("\n") == 1
+    best = (analysis["together"] or analysis["fixes"][0])["hits"]
+    assert json.loads(Path("again/prompts.json").read_text())["hits"] == best
 
 
 def test_redacted_output_holds_no_text(whet: Whet, log: Path) -> None:
@@ -133,7 +123,7 @@ def test_a_picture_is_a_mark(whet: Whet) -> None:
         ([], (), USAGE, "is empty"),
         ([chat("a")], ("--cache-tokens", "8"), USAGE, "holds no block"),
         ([chat("a")], ("--cache-tokens", "99", "--cache-gib", "1"), USAGE, "once"),
-        ([{"no": "request"}], ("--mooncake", "m.jsonl"), USAGE, "give both"),
+        ([chat("a")], ("--fixed-log", "log.jsonl"), USAGE, "give another file"),
         ([chat("a")], ("--chat-template", "missing.jinja"), USAGE, "missing.jinja"),
         ([chat("a")], ("--model", "nowhere"), CheckpointError.exit_code, "nowhere"),
     ],

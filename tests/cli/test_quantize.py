@@ -14,7 +14,14 @@ from tests.checkpoint_factory import write_tiny_llama
 from tests.cli.stage import Whet
 from tests.flow.stage import FakeEngine
 from tests.hub_standin import TOKEN, hub_standin
-from whet.core.errors import EngineStartError, QuantizationError, StorageError, UsageError
+from whet.core.errors import (
+    EngineStartError,
+    QuantizationError,
+    StorageError,
+    UsageError,
+    WhetError,
+)
+from whet.engines.process import free_port
 
 USAGE = UsageError.exit_code
 
@@ -57,7 +64,8 @@ def model(tmp_path: Path) -> Path:
         ),
         ("--bits-per-weight 17", "--bits-per-weight: Input should be less than or equal to 16"),
         ("--seed x", "Invalid value for '--seed'"),
-        ("--private", "--private says how to upload; add --push-to-hub REPO"),
+        ("--private", "No such option: --private"),
+        ("--public", "--public says how to upload; add --push-to-hub REPO"),
         ("--no-tasks", "--no-tasks belongs to --compare; add that, or leave this out"),
         ("--schemes w8a8", "--schemes belongs to --compare; add that, or leave this out"),
         (
@@ -160,20 +168,38 @@ def test_a_push_that_cannot_be_is_refused_before_any_work(
     assert not Path("out").exists()
 
 
-def test_a_checkpoint_is_made_and_pushed(
-    whet: Whet, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("flags", [[], ["--public"]])
+def test_a_checkpoint_is_pushed_to_a_private_repository_unless_public_is_given(
+    whet: Whet,
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    flags: list[str],
 ) -> None:
     with hub_standin() as hub:
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
-        words = ["--method", "rtn", "--no-serve-check", "--push-to-hub", "alice/tiny", "--private"]
+        words = ["--method", "rtn", "--no-serve-check", "--push-to-hub", "alice/tiny", *flags]
         said = whet("quantize", model, "out", *words)
     assert said.code == 0, said.err
     assert "alice/tiny" in said.out
     sent = hub.repos["alice/tiny"]
-    assert sent.private
+    assert sent.private is (not flags)
     assert sent.files["model.safetensors"] == (tmp_path / "out/model.safetensors").read_bytes()
+
+
+def test_an_unreachable_hub_is_reported_before_a_checkpoint_is_made(
+    whet: Whet, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setattr("whet.flow.hub.WAITS_S", ())
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    words = ["--method", "rtn", "--no-serve-check", "--push-to-hub", "alice/tiny"]
+    said = whet("quantize", model, "out", *words).sentence(WhetError.exit_code)
+    assert "the hub cannot be reached" in said
+    assert said.endswith("try again later; nothing was uploaded")
+    assert not Path("out").exists()
 
 
 def test_a_comparison_without_a_single_scheme(whet: Whet, tmp_path: Path, model: Path) -> None:

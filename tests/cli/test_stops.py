@@ -11,13 +11,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from tests.cli.stage import Stub, Whet, stopped, write_whole_spec
 from tests.flow.stage import FakeEngine
+from whet.cli.main import app
+from whet.cli.stops import AFTER_STOP
 from whet.client import run_async
-from whet.core.errors import Interrupted, NothingQualifiesError, StorageError
+from whet.core.errors import Interrupted, MeasurementError, NothingQualifiesError, StorageError
 from whet.core.records import TrialRecord
 from whet.core.store import RunStore
 
@@ -47,7 +52,18 @@ def test_a_disk_that_is_full_from_the_start(
     write_whole_spec(tmp_path)
     with files_up_to(300):
         said = whet("run").sentence(STORAGE)
+    assert "is full; free some space and repeat the command (a run: with --resume" in said
+    assert scripted.started == []
+
+
+def test_a_disk_that_fills_up_while_the_built_in_inputs_are_written(
+    whet: Whet, scripted: FakeEngine, tmp_path: Path
+) -> None:
+    write_whole_spec(tmp_path, quality={"max_documents": 12})
+    with files_up_to(1_000_000):
+        said = whet("run").sentence(STORAGE)
     assert "is full; free some space and go on with --resume" in said
+    assert not list((tmp_path / "runs" / "tiny" / "inputs").iterdir())
     assert scripted.started == []
 
 
@@ -58,7 +74,7 @@ def test_a_disk_that_fills_up_in_the_middle(
     root = tmp_path / "runs" / "tiny"
     with files_up_to(3500):
         said = whet("run").sentence(STORAGE)
-    assert "is full; free some space and go on with --resume" in said
+    assert "is full; free some space and repeat the command (a run: with --resume" in said
     kept = measured(root)
     assert kept, "the trials before the disk was full are there"
     assert not list(root.rglob("*.tmp"))
@@ -77,39 +93,87 @@ def test_a_disk_too_full_for_a_checkpoint(whet: Whet, pair: Path) -> None:
     assert set(pair.iterdir()) == before
 
 
-def test_sigterm_between_two_variants_keeps_the_first(
-    whet: Whet, scripted: FakeEngine, tmp_path: Path, stub: Stub
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_between_two_variants_keeps_the_first(
+    whet: Whet, scripted: FakeEngine, tmp_path: Path, stub: Stub, number: signal.Signals
 ) -> None:
     spec, root = write_whole_spec(tmp_path, load=ONE_CELL), tmp_path / "runs" / "tiny"
     process = stub("--hang-at", "other", "run", spec, "-o", tmp_path / "runs")
-    said = stopped(process, signal.SIGTERM, at="serving other").sentence(Interrupted.exit_code)
-    assert said == "stopped by SIGTERM; what was measured is kept, go on with --resume"
+    said = stopped(process, number, at="serving other").stop()
+    assert said == f"Stopped. Resume: whet run {spec} -o {tmp_path / 'runs'} --resume"
     assert {trial.variant for trial in RunStore.read(root).all("trials", TrialRecord)} == {"fp16"}
     assert "fp16,1," in (root / "results.csv").read_text()
     assert (root / "report.html").exists()
+    undecided = whet("decide", root)
+    assert undecided.code == MeasurementError.exit_code
+    assert undecided.out == f"{root}: Not measured yet: other.\n"
+    assert "no decision, because a run is unfinished" in undecided.err
     whet("run", "--resume")
     assert scripted.started == ["other", "fp16.again"]
 
 
 def test_a_stop_in_the_middle_of_a_trial(tmp_path: Path, stub: Stub) -> None:
-    spec, numbers = write_whole_spec(tmp_path, load=ONE_CELL), (signal.SIGINT, signal.SIGTERM)
-    # Both at once: most of the time is imports.
+    spec = write_whole_spec(tmp_path, load=ONE_CELL)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # All at once: most of the time is imports.
     processes = {
         number: stub("--slow", "run", spec, "-o", tmp_path / number.name) for number in numbers
     }
     for number, process in processes.items():
-        said = stopped(process, number, at="answering").sentence(Interrupted.exit_code)
-        assert said == "stopped on request; what was measured is kept, go on with --resume"
+        assert stopped(process, number, at="answering").stop().endswith(" --resume")
         store = RunStore.read(tmp_path / number.name / "tiny")
         assert [trial.status for trial in store.all("trials", TrialRecord)] == ["interrupted"]
         assert not store.done("trials", "fp16--b001-t0"), "so a resume measures it again"
 
 
-def test_ctrl_c_outside_a_trial(tmp_path: Path, stub: Stub) -> None:
+def test_ctrl_c_outside_a_trial(whet: Whet, tmp_path: Path, stub: Stub) -> None:
     spec = write_whole_spec(tmp_path, load=ONE_CELL)
     process = stub("--hang-at", "fp16", "run", spec, "-o", tmp_path)
-    said = stopped(process, signal.SIGINT, at="serving fp16").sentence(Interrupted.exit_code)
-    assert said == "stopped by Ctrl-C; what was measured is kept, go on with --resume"
+    said = stopped(process, signal.SIGINT, at="serving fp16").stop()
+    assert said == f"Stopped. Resume: whet run {spec} -o {tmp_path} --resume"
+    assert whet("decide", tmp_path / "tiny").code == MeasurementError.exit_code
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("words", AFTER_STOP)
+def test_a_stop_offers_only_what_the_command_has(
+    whet: Whet, monkeypatch: pytest.MonkeyPatch, words: str, number: signal.Signals
+) -> None:
+    monkeypatch.setattr(TyperGroup, "invoke", lambda *_: os.kill(os.getpid(), number))
+    said = whet(*words.split(), "A B").stop()
+    assert said.startswith("Stopped. ")
+    options = click_options(words.removesuffix(" --compare"))
+    offers_resume = f"Resume: whet {words} 'A B' --resume" in said
+    assert ("--resume" in said) == offers_resume == ("--resume" in options)
+
+
+def click_options(words: str) -> set[str]:
+    """The options of a command, a name or a group and its command."""
+    command: Any = get_command(app)
+    for word in words.split():
+        command = command.commands[word]
+    return {option for parameter in command.params for option in parameter.opts}
+
+
+def test_every_command_says_what_follows_a_stop() -> None:
+    command: Any = get_command(app)
+    assert {key.split()[0] for key in AFTER_STOP} == set(command.commands)
+
+
+def test_a_stop_before_a_resumed_run_names_the_flag_once(
+    whet: Whet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TyperGroup, "invoke", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    assert whet("run", "--resume", "a.yaml").stop() == "Stopped. Resume: whet run a.yaml --resume"
+
+
+def test_a_stopped_quantization_offers_no_resume(pair: Path, stub: Stub) -> None:
+    (pair / "text.txt").write_text("the parcel arrived on friday " * 40)
+    words = ["--method", "rtn", "--calibration", pair / "text.txt"]
+    process = stub("--hang-at", "out", "quantize", pair / "target", pair / "out", *words)
+    said = stopped(process, signal.SIGTERM, at="serving out").stop()
+    assert said.startswith("Stopped. OUT exists only if its checkpoint is complete;")
+    assert (pair / "out" / "model.safetensors").exists()
 
 
 def test_a_stopped_comparison_tells_what_it_has(tmp_path: Path, pair: Path, stub: Stub) -> None:
@@ -119,26 +183,27 @@ def test_a_stopped_comparison_tells_what_it_has(tmp_path: Path, pair: Path, stub
     process = stub(
         "--hang-at", "16bit", "quantize", pair / "target", tmp_path / "out", *words, *text
     )
-    said = stopped(process, signal.SIGINT, at="serving 16bit").sentence(Interrupted.exit_code)
-    assert said == "stopped on request; what was finished is kept, and the same command goes on"
+    said = stopped(process, signal.SIGINT, at="serving 16bit").stop()
+    assert said == "Stopped. Finished schemes are kept; the same command continues."
     rows = list(csv.DictReader((tmp_path / "out" / "schemes.csv").read_text().splitlines()))
     assert float(rows[1]["kl"]) > 0
     assert rows[1]["not_served"] == "not done yet; the same command goes on"
 
 
-def test_a_stop_outside_the_trials_is_heard_in_the_event_loop() -> None:
-    before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_outside_the_trials_is_heard_in_the_event_loop(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
 
     def stop(_number: int, _frame: object) -> None:
         raise Interrupted("stopped")
 
-    signal.signal(signal.SIGTERM, stop)
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+    signal.signal(number, stop)
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), number))
     try:
         timer.start()
         with pytest.raises(Interrupted, match="stopped"):
             run_async(asyncio.sleep(60))
-        assert signal.getsignal(signal.SIGTERM) is stop
+        assert signal.getsignal(number) is stop
     finally:
         timer.cancel()
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)

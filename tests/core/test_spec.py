@@ -177,3 +177,53 @@ def test_the_template_shows_every_key() -> None:
         keys = Spec.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
         for key in set(keys) - {"url"}:
             assert f"{key}:" in text, f"{section}.{key}"
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "whet.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key"),
+    [
+        ("name: a\nhardware: {}\nname: b\n", 3, "name"),
+        ("variants:\n  fp16: {}\n  awq: {}\n  fp16: {prefix_cache: true}\n", 4, "fp16"),
+        ("load: {trials: 1, trials: 2}\n", 1, "trials"),
+    ],
+)
+def test_a_key_that_occurs_twice_is_refused(tmp_path: Path, text: str, line: int, key: str) -> None:
+    with pytest.raises(UsageError, match=f"at line {line}: the key '{key}' occurs twice"):
+        load_spec(write(tmp_path, text))
+
+
+def test_a_merged_key_may_be_overridden(tmp_path: Path) -> None:
+    merged = (
+        "variants:\n  fp16: &base {prefix_cache: true}\n  b: {<<: *base, prefix_cache: false}\n"
+    )
+    spec = load_spec(write(tmp_path, yaml.safe_dump(MINIMAL) + merged))
+    assert [variant.prefix_cache for variant in spec.variants.values()] == [True, False]
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, "a: " + "{a: " * 3000])
+def test_deep_nesting_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match="nested too deeply"):
+        load_spec(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"hardware": {"price_usd_per_hour": float("inf")}}, "finite"),
+        ({"objective": {"ttft_ms": [float("nan")]}}, "finite"),
+        ({"load": {"batch_sizes": [10**12]}}, "less than or equal to 65535"),
+        ({"load": {"trials": 10**9}}, "less than or equal to 1000"),
+        (
+            {"variants": {"a": {"args": {key: list(range(300)) for key in "xyz"}}}},
+            "the lists make 27000000 variants, more than 500",
+        ),
+    ],
+)
+def test_a_number_beyond_all_use_is_refused(change: dict[str, object], word: str) -> None:
+    assert word in told(change)

@@ -32,6 +32,17 @@ def test_records_come_back_equal(tmp_path: Path) -> None:
     assert not again.done("cells", "c")
 
 
+def test_a_record_of_100_000_brackets_is_damaged(tmp_path: Path) -> None:
+    with RunStore.open(tmp_path) as store:
+        store.put("cells", "a", estimate(1))
+        (tmp_path / "cells" / "a.json").write_text("[" * 100_000)
+        with pytest.raises(StorageError, match="is damaged"):
+            store.get("cells", "a", Estimate)
+    with (tmp_path / "journal.jsonl").open("a") as file:
+        file.write("[" * 100_000 + "\n")
+    assert RunStore.read(tmp_path).done("cells", "a")
+
+
 def test_a_filled_run_is_not_overwritten_unless_resumed(tmp_path: Path) -> None:
     with RunStore.open(tmp_path) as store:
         store.put("cells", "a", estimate(1))

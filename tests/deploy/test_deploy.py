@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ def resolved(
             ("VLLM_NO_USAGE_STATS", "1"),
             ("VLLM_ODD", "a $HOME 'b'"),
         ),
-        serve_line="vllm serve /checkpoints/awq --port 8000",
+        serve_line="python -m server --port 8000",
         ready_timeout_s=1.0,
     )
 
@@ -135,21 +134,18 @@ def test_the_image_is_pinned_to_what_was_measured(tmp_path: Path, version: str, 
     assert again["services"]["vllm"]["image"].endswith(":v9.9")
 
 
-def test_the_shell_script_runs_the_plain_command(tmp_path: Path) -> None:
+def test_the_shell_script_starts_what_was_measured(tmp_path: Path) -> None:
     write_deployment(tmp_path, resolved())
     script = tmp_path / "serve.sh"
     assert os.access(script, os.X_OK)
-    fake = tmp_path / "bin" / "vllm"
-    fake.parent.mkdir()
-    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$VLLM_ODD" "$@"\n')
+    fake = tmp_path / "python"
+    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$VLLM_ODD" "$VLLM_CPU_KVCACHE_SPACE" "$@"\n')
     fake.chmod(0o755)
-    env = {"PATH": f"{fake.parent}:{os.environ['PATH']}", "PORT": "8123"}
+    env = {"PATH": os.environ["PATH"], "PORT": "8123", "WHET_PYTHON": str(fake)}
     done = subprocess.run([script], env=env, capture_output=True, text=True, check=True)
-    words = done.stdout.splitlines()
-    assert words[:4] == ["a $HOME 'b'", "serve", "/checkpoints/awq", "--served-model-name"]
-    assert words[words.index("--port") + 1] == "8123"
-    assert json.loads(words[words.index("--speculative-config") + 1]) == CONFIG
-    assert shlex.quote(json.dumps(CONFIG)) in script.read_text()
+    argv = [word.replace("{port}", "8123") for word in resolved().argv[1:]]
+    assert done.stdout.splitlines() == ["a $HOME 'b'", "4", *argv]
+    assert "VLLM_LOG_MODEL_INSPECTION" not in script.read_text()
 
 
 def test_an_attached_server_gets_a_note_only(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,14 +46,15 @@ def test_prefix_caching_is_always_said(on: bool) -> None:
     assert ("--no-enable-prefix-caching" in argv) is not on
 
 
-def test_the_line_for_a_person_says_what_the_process_is_told() -> None:
-    resolved = resolve(make_variant(speculation=DRAFT, engine_args=(("max_model_len", 512),)))
-    person = shlex.split(resolved.serve_line)
-    assert person[:3] == ["vllm", "serve", "/checkpoints/awq"]
-    assert "{port}" in resolved.argv
-    assert person[person.index("--port") + 1] == "8000"
-    after = resolved.argv.index("{port}") + 1
-    assert tuple(person[person.index("8000") + 1 :]) == resolved.argv[after:]
+def test_the_serve_line_is_the_command_that_is_started() -> None:
+    own = make_variant(speculation=DRAFT, env=(("VLLM_ODD", "a b"), ("DO_NOT_TRACK", "1")))
+    resolved = resolve(own)
+    words = shlex.split(resolved.serve_line)
+    at = words.index(sys.executable)
+    assert words[at:] == [word.replace("{port}", "8000") for word in resolved.argv]
+    assert "VLLM_ODD=a b" in words[:at]
+    assert "VLLM_CPU_KVCACHE_SPACE" in " ".join(words[:at])
+    assert "VLLM_SERVER_DEV_MODE" not in resolved.serve_line
 
 
 def test_a_draft_and_its_options_become_one_json() -> None:

@@ -29,7 +29,7 @@ def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def told(folder: Path, variants: dict[str, Any], **change: Any) -> tuple[str, ...]:
     spec = tiny_spec(folder, variants=variants, **change)
     target = read_facts(folder / "target")
-    resolved = resolve_variants(spec, folder, target=target, draft=None, engine=FakeEngine())
+    resolved, _ = resolve_variants(spec, folder, target=target, draft=None, engine=FakeEngine())
     return advice_of(spec, folder, resolved=resolved, target=target, device=DEVICE)
 
 

@@ -18,7 +18,7 @@ from whet.core.spec import EngineSpec
 from whet.demo import pair_paths
 from whet.engines import get_engine
 from whet.engines.vllm import find_installed
-from whet.flow.prompts import judge_replay, replay
+from whet.flow.replay import judge_replay, replay
 from whet.load.shapes import (
     AgentLoop,
     FewShot,

@@ -11,7 +11,6 @@ import pytest
 
 from tests.scripted_server import scripted_server
 from whet.core.errors import UsageError
-from whet.core.prefix_trace import PrefixRequest, PrefixTrace, PrefixTraceFacts
 from whet.core.protocols import Silent
 from whet.demo import pair_paths
 from whet.flow.bench import bench
@@ -27,6 +26,7 @@ from whet.flow.bench_shapes import count_requests
 from whet.flow.bench_traffic import build_load
 from whet.load.arrivals import Arrivals
 from whet.load.lengths import Fixed
+from whet.load.prefix_trace_file import PrefixRequest, PrefixTrace, PrefixTraceFacts
 from whet.load.prefix_traces import as_trace
 from whet.load.shapes import FewShot, Shape, SingleSystem, shape_named
 

@@ -14,8 +14,9 @@ from tests.decide.cells import estimate, quality
 from tests.flow.stage import FakeEngine, tiny_spec
 from tests.metrics.events import steady, trial
 from whet.core.protocols import Silent
-from whet.core.records import DegenerateTraffic, NextScheme, TrialRecord
+from whet.core.records import Decision, DegenerateTraffic, NextScheme, TrialRecord
 from whet.core.store import RunStore
+from whet.flow import conclude as conclude_module
 from whet.flow.conclude import cached, conclude, decide_over
 from whet.flow.findings import read_kept
 from whet.flow.job import Job, trial_key
@@ -87,6 +88,29 @@ def test_a_variant_that_was_timed_writing_nothing_is_excluded_everywhere(start: 
     assert record is not None
     assert record.verdict == "fail"
     assert decide_over([kept]) == decision, "a store that is only read says the same"
+
+
+def test_only_variants_that_qualify_get_deployment_files(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, statuses = conclude_module._decide, {"fp16": "qualifies", "other": "excluded"}
+
+    def decide_as_planned(runs: Any) -> Decision:
+        made = real(runs)
+        cells = tuple(replace(cell, status=statuses[cell.variant]) for cell in made.cells)
+        return replace(made, cells=cells)
+
+    monkeypatch.setattr(conclude_module, "_decide", decide_as_planned)
+    with start() as job:
+        for name in statuses:
+            keep_trials(job, name)
+        stale = job.store.path("deploy", "other")
+        stale.mkdir(parents=True)
+        conclude(job)
+        assert [path.name for path in job.store.path("deploy").iterdir()] == ["fp16"]
+        statuses["fp16"] = "excluded"
+        conclude(job)
+        assert [path.name for path in job.store.path("deploy").iterdir()] == ["README.txt"]
 
 
 def rtn(**change: Any) -> dict[str, Any]:

@@ -29,7 +29,9 @@ def variant(
         change["model"] = {"target": str(folder / "target"), "draft": draft.path}
     spec = tiny_spec(folder, variants={"fp16": {}, "v": words}, **change)
     target = read_facts(Path(spec.model.target))
-    found = resolve_variants(spec, folder / "run", target=target, draft=draft, engine=FakeEngine())
+    found, _ = resolve_variants(
+        spec, folder / "run", target=target, draft=draft, engine=FakeEngine()
+    )
     return found[1].variant
 
 

@@ -109,8 +109,8 @@ def write_checkpoint(folder: Path) -> Path:
     return folder
 
 
-def send(folder: Path, repo: str = REPO, *, private: bool = False, base: str | None = None) -> str:
-    return push(folder, repo, private=private, observer=Silent(), base=base)
+def send(folder: Path, repo: str = REPO, *, public: bool = False, base: str | None = None) -> str:
+    return push(folder, repo, public=public, observer=Silent(), base=base)
 
 
 def front_matter(card: bytes) -> dict[str, object]:
@@ -123,7 +123,7 @@ def test_the_bytes_arrive_and_nothing_else(hub: Hub, checkpoint: Path) -> None:
     (checkpoint / "notes.txt").write_text("the key is under the mat")
     (checkpoint / ".cache").mkdir()
     heard = Heard()
-    url = push(checkpoint, REPO, private=True, observer=heard)
+    url = push(checkpoint, REPO, public=False, observer=heard)
     assert url == f"{hub.url}/{REPO}"
     repo = hub.repos[REPO]
     assert repo.private
@@ -205,7 +205,7 @@ def test_a_persons_card_stays(where: str, hub: Hub, checkpoint: Path) -> None:
     else:
         hub.repos[REPO] = Repo(files={CARD: card})
     heard = Heard()
-    push(checkpoint, REPO, private=False, observer=heard)
+    push(checkpoint, REPO, public=False, observer=heard)
     assert hub.repos[REPO].files[CARD] == card
     assert ("has a card of its own" in "".join(heard.notes)) == (where == "hub")
 
@@ -224,8 +224,8 @@ def test_a_name_without_owner_is_the_users(hub: Hub, checkpoint: Path) -> None:
 
 def test_what_was_to_be_private_is_not_published(hub: Hub, checkpoint: Path) -> None:
     hub.repos[REPO] = Repo(private=False)
-    with pytest.raises(UsageError, match="exists already and is public; make it private"):
-        send(checkpoint, private=True)
+    with pytest.raises(UsageError, match="exists already and is public; add --public"):
+        send(checkpoint)
     assert hub.repos[REPO].commits == []
     assert hub.objects == {}
 
@@ -353,7 +353,7 @@ def test_the_environment_alone_is_enough(hub: Hub, checkpoint: Path, tmp_path: P
     code = (
         "from pathlib import Path; from whet.core.protocols import Silent;"
         "from whet.flow.publish import push;"
-        f"print(push(Path({str(checkpoint)!r}), {REPO!r}, private=False, observer=Silent()))"
+        f"print(push(Path({str(checkpoint)!r}), {REPO!r}, public=False, observer=Silent()))"
     )
     env = {
         **os.environ,

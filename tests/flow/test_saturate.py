@@ -71,13 +71,13 @@ class QueueServer(ScriptedServer):
     free_at: float = 0.0
 
     async def _respond(
-        self, method: str, path: str, body: bytes, out: asyncio.StreamWriter
+        self, method: str, path: str, key: str, body: bytes, out: asyncio.StreamWriter
     ) -> bool:
         if method == "POST":
             loop = asyncio.get_running_loop()
             self.free_at = due = max(loop.time(), self.free_at) + self.service_s
             await asyncio.sleep(due - loop.time())
-        return await super()._respond(method, path, body, out)
+        return await super()._respond(method, path, key, body, out)
 
 
 @contextmanager

@@ -37,7 +37,13 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
         folder,
         engine={"name": "fake", "args": {"max_model_len": 512, "block_size": 4}},
         workload=texts,
-        load={"batch_sizes": [4], "trials": 1, "min_requests": 18, "warmup_requests": 8},
+        load={
+            "batch_sizes": [4],
+            "trials": 1,
+            "min_requests": 18,
+            "requests_per_slot": 4,
+            "warmup_requests": 8,
+        },
         variants={
             "fp16": {"prefix_cache": True},
             "static": {"prefix_cache": True, "batching": "static"},

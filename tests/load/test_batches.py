@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.scripted_server import scripted_server
-from whet.client import CompletionCall, Exchange, StreamClient, run_async
+from whet.client import CompletionCall, StreamClient, run_async
 from whet.core.errors import EngineLostError, UsageError
 from whet.load.batches import StaticBatches
 
@@ -43,9 +43,7 @@ def run(
                 CompletionCall(prompt="a", max_tokens=1, extra={"script": script})
                 for script in scripts
             ]
-            exchanges = [
-                Exchange(request=client.encode(call), index=i) for i, call in enumerate(calls)
-            ]
+            exchanges = [client.prepare(call, index=i) for i, call in enumerate(calls)]
             await client.open(size)
             loop = StaticBatches(client, size=size, alive=alive)
             loops.append(loop)

@@ -348,3 +348,13 @@ def test_rates_of_turns_that_were_measured_use_the_server_s_own_counts() -> None
         4: None,
         5: None,
     }
+
+
+def test_a_template_that_fails_is_named(tmp_path: Path) -> None:
+    """A sandboxed ``range`` of this length is an OverflowError."""
+    folder = write_tokenizer(tmp_path, template="{% for i in range(10**9) %}a{% endfor %}")
+    tokenizer = load_text_tokenizer(folder)
+    with pytest.raises(
+        UsageError, match=r"the chat template fails \(OverflowError: .*; correct it"
+    ):
+        tokenizer.chat_ids([{"role": "user", "content": "a"}])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.scripted_server import scripted_server
-from whet.client import CompletionCall, Exchange, StreamClient, read_event, run_async
+from whet.client import CompletionCall, StreamClient, read_event, run_async
 from whet.core.errors import EngineLostError, UsageError
 from whet.core.records import RequestEvent
 from whet.load.open import OpenLoop
@@ -44,9 +44,7 @@ def run(
                 CompletionCall(prompt="a", max_tokens=1, extra={"script": script})
                 for script in scripts or [{}] * count
             ]
-            exchanges = [
-                Exchange(request=client.encode(call), index=i) for i, call in enumerate(calls)
-            ]
+            exchanges = [client.prepare(call, index=i) for i, call in enumerate(calls)]
             await client.open(count)
             loop = OpenLoop(
                 client,

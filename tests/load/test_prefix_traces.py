@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from whet.core.errors import UsageError
-from whet.core.prefix_trace import PrefixRequest, PrefixTrace, PrefixTraceFacts
 from whet.load.plan import Draw
+from whet.load.prefix_trace_file import PrefixRequest, PrefixTrace, PrefixTraceFacts
 from whet.load.prefix_traces import as_trace, load_prefix_trace
 from whet.load.trace import cut_trace, scale_rate
 

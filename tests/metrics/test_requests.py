@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.metrics.events import MS, event, failed
+from tests.metrics.events import MS, event, failed, steady, trial
 from whet.metrics import request_figures
+from whet.metrics.usable import trial_problem
 
 
 def test_latency_counts_from_the_schedule_and_the_send_stands_beside_it() -> None:
@@ -56,3 +59,14 @@ def test_a_regular_stream_has_its_closed_form(
     assert figures.ttft_ns == ttft * MS
     assert figures.e2e_ns == (ttft + gap * (pieces - 1)) * MS
     assert figures.tpot_ns == gap * (pieces - 1) * MS / (tokens - 1)
+
+
+def test_one_false_token_count_among_a_hundred_answers_spoils_the_trial() -> None:
+    events = steady(100)
+    assert trial_problem(trial(events)) is None
+    false = replace(events[7], error="usage_mismatch", detail="usage says 50 output tokens")
+    problem = trial_problem(trial([*events[:7], false, *events[8:]]))
+    assert problem is not None
+    assert "in 1 of 100 answers (request 7: usage says 50 output tokens)" in problem
+    other = replace(events[7], error="bad_usage", detail="usage says completion_tokens: -1")
+    assert trial_problem(trial([*events[:7], other, *events[8:]])) is None

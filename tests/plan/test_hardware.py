@@ -78,3 +78,24 @@ def test_several_gpus_and_any_spelling() -> None:
 def test_what_is_no_gpu_that_can_be_planned(text: str) -> None:
     with pytest.raises(UsageError, match="no GPU is known as"):
         planned_device(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "variants"),
+    [("H100", "H100 PCIe, H100 SXM"), ("2x a100", "A100 40GB, A100 80GB SXM")],
+)
+def test_a_family_is_ambiguous_and_its_variants_are_named(text: str, variants: str) -> None:
+    with pytest.raises(UsageError, match=f"is ambiguous: {variants}$"):
+        planned_device(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "suggestion"),
+    [("4090", "RTX 4090"), ("RTX4090", "RTX 4090"), ("H100 SMX", "H100 SXM"), ("h20O", None),
+     ("H100 NVL", "H100 PCIe|H100 SXM"), ("B100", None), ("H300", None)],
+)  # fmt: skip
+def test_no_other_model_is_suggested(text: str, suggestion: str | None) -> None:
+    with pytest.raises(UsageError) as caught:
+        planned_device(text)
+    found = re.search("did you mean '(.+?)'", str(caught.value))
+    assert re.fullmatch(suggestion, found[1]) if suggestion and found else found is suggestion

@@ -14,7 +14,7 @@ from tests.quality.model_server import Body, Reply, likelihoods, model_server, s
 from whet.core.errors import CheckpointError, UsageError
 from whet.core.records import QualityRecord, decode, encode
 from whet.core.spec import QualitySpec
-from whet.quality import QualityPlan, measure_quality
+from whet.quality import ChecksPlan, GoldenSource, QualityPlan, measure_quality
 
 DOCUMENTS, TASKS = 12, 20
 
@@ -140,6 +140,37 @@ def test_a_server_that_refuses_prompt_logprobs_is_unknown(
 
     record, _ = measure(against(baseline, plan), refuse)
     assert {word for _, word in record.verdicts} == {"unknown"}
+
+
+def test_a_server_without_token_ids_has_no_golden_probes_and_is_judged(
+    plan: QualityPlan, tmp_path: Path
+) -> None:
+    """It scores prompts, and names the tokens of its own answers by their text."""
+
+    def reply(body: Body) -> Reply:
+        if body.get("logprobs"):
+            text = {"index": 0, "text": "x", "logprobs": {"top_logprobs": [{" the": -0.5}]}}
+            return 200, {"choices": [text]}
+        if "prompt_logprobs" not in body and "question" not in spoken({"prompt": []} | body):
+            return 400, {"error": {"message": "unknown field"}}
+        return model(uniform)(body)
+
+    checks = ChecksPlan(
+        arrays=tmp_path / "arrays",
+        golden=tmp_path / "golden",
+        source=GoldenSource(variant="fp16", engine_version=None),
+        twin=None,
+        plain=None,
+        is_plain=False,
+    )
+    spec = plan.spec.model_copy(update={"top_logprobs": 0})
+    checked = replace(plan, checks=checks, spec=spec)
+    first, _ = measure(checked, reply)
+    assert dict(first.verdicts) == {0.01: "pass", 0.05: "pass"}, first.reason
+    assert "no golden probes: the server names tokens by their text" in (first.reason or "")
+    second, _ = measure(replace(checked, variant="awq", baseline=first), reply)
+    assert "no golden probes: " in (second.reason or "")
+    assert not (tmp_path / "golden").exists()
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), -9999.0])

@@ -16,6 +16,7 @@ from tests.report.run_texts import (
 )
 from whet.core.records import (
     BreakEven,
+    CellDecision,
     Claim,
     Comparison,
     ComparisonSet,
@@ -147,6 +148,32 @@ def comparisons() -> ComparisonSet:
     return ComparisonSet(comparisons=tuple(found), noise_floor=0.021)
 
 
+def cell_decisions(texts: Texts) -> tuple[CellDecision, ...]:
+    """One excluded cell of ``awq+cache``, all of ``awq+spec``, a tie and the recommended one."""
+    made = []
+    for name in VARIANTS:
+        for size in BATCH_SIZES:
+            status, detail = "qualifies", None
+            if (name, size) == FAILED:
+                status, detail = "excluded", "failed"
+            elif (name, size) == CONTRADICTED:
+                status, detail = "excluded", "evidence"
+            elif name == "awq+spec":
+                status, detail = "excluded", "quality"
+            elif (name, size) == ("awq+cache", 8):
+                status = "recommended"
+            elif (name, size) == ("awq+spec+cache", 4):
+                status, detail = "tie", "awq+cache"
+            elif size == 32:
+                status, detail = "misses", "TTFT p95"
+            made.append(
+                CellDecision(
+                    variant=name, batch_size=size, tier=texts.tier, status=status, detail=detail
+                )
+            )
+    return tuple(made)
+
+
 def decision(texts: Texts) -> Decision:
     """A matrix with a winner, a tie and nothing, as its rows."""
     cost = around(PRICE / 3600 / speed("awq+cache", 8) * 1e6, 0.03, 3)
@@ -213,4 +240,5 @@ def decision(texts: Texts) -> Decision:
             ),
             cautions=("awq+spec+cache at batch size 4 is level with it on cost.",),
         ),
+        cells=cell_decisions(texts),
     )

@@ -152,13 +152,18 @@ def test_a_picture_tells_many_variants_apart_and_its_legend_fits(
     assert len(looks) == len(names)
 
 
-def test_failed_cell_has_no_point_and_contradicted_one_is_flagged(whole: RunView) -> None:
+def test_failed_cell_has_no_point_and_excluded_ones_are_crossed(whole: RunView) -> None:
     chart = next(chart for chart in load_charts(whole) if chart.id == "throughput")
     points = {series.name: series.points for series in chart.series}
     assert [len(found) for found in points.values()] == [5, 5, 4, 5, 5]
-    flagged = [point for found in points.values() for point in found if point.label == "!"]
-    assert len(flagged) == 1
-    assert flagged[0].hover.endswith("a claim is contradicted")
+    crossed = [point for found in points.values() for point in found if point.label == "×"]
+    assert not any(point.sure for point in crossed)
+    hovers = [point.hover for point in crossed]
+    assert sum(hover.endswith("a claim is contradicted, excluded") for hover in hovers) == 1
+    assert sum("awq+spec, " in hover and hover.endswith(", excluded") for hover in hovers) == 4
+    undecided = next(x for x in load_charts(replace(whole, decision=None)) if x.id == "throughput")
+    flagged = [point for one in undecided.series for point in one.points if point.label]
+    assert [point.label for point in flagged] == ["!"]
 
 
 def test_latency_charts_share_one_scale_and_show_targets(whole: RunView) -> None:

@@ -3,6 +3,7 @@
 import io
 import re
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def printed(view: RunView, width: int = 120) -> str:
 
 def test_page_shows_every_cell(whole: RunView) -> None:
     source = render_html(whole)
-    rows = re.findall(r'<span class="variant">.*?</span></td><td class="num">\d+</td>', source)
+    rows = re.findall(r'<span class="variant[^>]*>.*?</span></td><td class="num">\d+</td>', source)
     assert len(rows) >= len(VARIANTS) * len(BATCH_SIZES)
     words = "".join(Page(source).words)
     assert "Serve awq+cache with 8 requests in flight" in words
@@ -114,7 +115,7 @@ def test_markdown_has_every_cell_as_one_line(hostile: RunView) -> None:
         for size in BATCH_SIZES:
             lines = [x for x in section.splitlines() if x.startswith(f"| {name} | {size} |")]
             assert len(lines) == 1
-            assert len(re.findall(r"(?<!\\)\|", lines[0])) == 12
+            assert len(re.findall(r"(?<!\\)\|", lines[0])) == 13
 
 
 def test_markdown_escapes_outside_its_fences(hostile: RunView) -> None:
@@ -131,11 +132,61 @@ def test_fence_outlasts_the_backticks_within() -> None:
 
 
 def test_console_has_every_measured_cell(whole: RunView) -> None:
-    lines = printed(whole, width=140).splitlines()
-    assert sum(bool(re.search(r"\bproved$|recommended$", line.rstrip())) for line in lines) == 23
-    assert any("failed" in line and " 32 " in line for line in lines)
-    assert any("contradicted" in line for line in lines)
+    lines = printed(whole, width=160).splitlines()
+    assert sum(bool(re.search(r"\b(un)?proved$", line.rstrip())) for line in lines) == 24
+    assert any("excluded: failed" in line and " 32 " in line for line in lines)
+    assert any("excluded: evidence" in line and "contradicted" in line for line in lines)
     assert "no significant winner" in "\n".join(lines)
+
+
+def test_every_table_has_the_status_apart_from_the_evidence(whole: RunView) -> None:
+    for form in (partial(printed, width=160), render_markdown, render_html):
+        text = form(whole)
+        for status in ("excluded: quality", "recommended", "qualifies", "tie with awq+cache"):
+            assert status in text, (form, status)
+    source = render_html(whole)
+    excluded = re.findall(r'<tr class="excluded.*?</tr>', source, re.S)
+    assert len(excluded) == 4
+    assert not any("badge proved" in row or "recommended" in row for row in excluded)
+    assert '<span class="variant excluded" title="excluded from the decision">' in source
+    assert "awq+spec (excluded, do not deploy):" in render_markdown(whole)
+
+
+def coloured(view: RunView) -> str:
+    console = Console(file=io.StringIO(), width=160, force_terminal=True, color_system="standard")
+    print_report(view, console)
+    output = console.file
+    assert isinstance(output, io.StringIO)
+    return output.getvalue()
+
+
+def with_outcome(view: RunView, variant: str, outcome: str) -> RunView:
+    """The run with another recommended variant and another outcome of every corner."""
+    decision = view.decision
+    assert decision is not None
+    assert decision.recommendation is not None
+    chosen = replace(decision.recommendation, variant=variant)
+    matrix = tuple(replace(entry, outcome=outcome, variant=variant) for entry in decision.matrix)
+    return replace(view, decision=replace(decision, recommendation=chosen, matrix=matrix))
+
+
+@pytest.mark.parametrize(
+    ("variant", "outcome", "won"),
+    [
+        ("awq+cache", "winner", True),
+        ("awq+cache", "no significant winner", False),
+        ("fp16", "winner", False),
+    ],
+)
+def test_only_a_saving_is_coloured_as_a_win(
+    whole: RunView, variant: str, outcome: str, won: bool
+) -> None:
+    view = with_outcome(whole, variant, outcome)
+    assert ("\x1b[1;32m" in coloured(view)) is won
+    source = render_html(view)
+    assert ('<section class="hero won"' in source) is won
+    assert (" chosen won" in source) is won
+    assert ("badge recommended" in source) is won
 
 
 def test_a_testbed_is_called_one_everywhere(whole: RunView) -> None:
@@ -152,7 +203,9 @@ def test_console_fits_its_terminal(whole: RunView, width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
     table = text[: text.index("Decision matrix")]
     assert "…" not in table
-    assert "Memory" in table
+    heads = "\n".join(table.splitlines()[1:3])
+    for name in ("TTFT p95", "Throughput", "Cost", "status", *(["Memory"] if width > 100 else [])):
+        assert name in heads
 
 
 def test_an_answer_lost_by_several_variants_alike_is_told_once(whole: RunView) -> None:

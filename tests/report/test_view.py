@@ -1,5 +1,6 @@
 """A run directory, whole or not, becomes one view."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,3 +126,21 @@ def test_a_cell_that_was_held_up_is_told_unless_k_falls_with_the_load(whole: Run
     }
     shown = reading_notes(replace(whole, cells=cells, engines=engines))
     assert not [n for n in shown if "Held up" in n]
+
+
+def test_a_variant_removed_from_the_spec_is_not_missing(tmp_path: Path) -> None:
+    store = make_run(tmp_path / "run", stop_after=7)
+    path = store.path("resolved_spec.json")
+    spec = json.loads(path.read_text())
+    del spec["variants"]["awq+spec"], spec["variants"]["awq"]
+    path.write_text(json.dumps(spec))
+    record = json.loads(store.path("variants", "awq.json").read_text())
+    record["variant"]["name"] = "awq+spec"
+    store.path("variants", "awq+spec.json").write_text(json.dumps(record))
+    with RunStore.open(store.root, resume=True) as opened:
+        opened.note("variants", "awq+spec", status="complete")
+    view = load_run(RunStore.read(store.root))
+    assert "awq" in view.variants, "it was measured"
+    assert "awq+spec" not in view.variants, "it was not"
+    assert view.unmeasured == ("Not measured yet: awq+cache, awq+spec+cache.",)
+    assert not any(line.startswith("awq ") for line in view.missing)

@@ -379,5 +379,5 @@ def bench(
         if path is not None:
             save_result_files(result, request, (selection, bounds), path, observer)
     if result.interrupted:
-        raise Interrupted("stopped on request; what was measured is above")
+        raise Interrupted("stopped on request")
     require_figures(result)

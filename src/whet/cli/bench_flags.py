@@ -241,8 +241,8 @@ def _limits(name: str | None) -> Any:
 
 
 def _read_trace(flags: SourceFlags, path: Path) -> Trace | PrefixReplay:
-    from whet.core.prefix_trace import is_prefix_trace
     from whet.flow.bench_replay import holds_prompts
+    from whet.load.prefix_trace_file import is_prefix_trace
     from whet.load.trace import cut_trace, read_trace
 
     if is_prefix_trace(path):
@@ -261,8 +261,8 @@ def _read_trace(flags: SourceFlags, path: Path) -> Trace | PrefixReplay:
 
 def _read_prefix_trace(flags: SourceFlags, path: Path) -> PrefixReplay:
     """With times, or without where not every request has one: then they are sent in order."""
-    from whet.core.prefix_trace import read_prefix_trace
     from whet.flow.bench_request import PrefixReplay
+    from whet.load.prefix_trace_file import read_prefix_trace
     from whet.load.prefix_traces import as_trace
     from whet.load.trace import cut_trace
 

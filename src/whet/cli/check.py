@@ -35,6 +35,9 @@ def check(
         str | None,
         typer.Option(help="The version there; by default the one here, or the newest known."),
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with code 2 if there is a warning.")
+    ] = False,
 ) -> None:
     """Preflight: spec, checkpoints, tokenizers, memory, engine. Starts and writes nothing."""
     from whet.flow.prepare import feasible, survey
@@ -44,15 +47,17 @@ def check(
     if planned is None and vllm is not None:
         raise UsageError("--vllm is the version on a machine that is not here; give --device too")
     seen = survey(spec, output_dir / spec.name, planned)
-    console = Console()
+    console, warnings = Console(), Console(stderr=True)
     for sentence in seen.advice:
-        console.print(f"! {sentence}", style="yellow", highlight=False, markup=False)
+        warnings.print(f"! {sentence}", style="yellow", highlight=False, markup=False)
     kept = feasible(seen, spec, skip=False)
     on = seen.device.name if planned is None else _words(planned, kept)
     console.print(f"[green]ok[/green] {spec.name}: {len(kept)} variants on {on}")
     for resolved in kept:
         console.print(f"  {resolved.variant.name}", highlight=False, markup=False)
         console.print(f"    {resolved.serve_line}", highlight=False, markup=False, soft_wrap=True)
+    if strict and seen.advice:
+        raise UsageError("--strict: the warnings above count as errors; correct the spec")
 
 
 def _planned(device: str, vllm: str | None, spec: Spec) -> Planned:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from whet.cli.console import ConsoleObserver
-from whet.core.errors import Interrupted, QuantizationError, UsageError, WhetError
+from whet.core.errors import QuantizationError, UsageError, WhetError
 from whet.core.records import SchemeTable
 from whet.core.spec import CalibrationSpec, QualitySpec
 from whet.core.store import RunStore
@@ -52,12 +52,7 @@ def run_comparison(
     with open_comparison(out) as store, ConsoleObserver() as observer:
         try:
             table = compare(request, store, observer)
-        except (KeyboardInterrupt, Interrupted) as error:
-            _report_rest(store)
-            raise Interrupted(
-                "stopped on request; what was finished is kept, and the same command goes on"
-            ) from error
-        except WhetError:
+        except (KeyboardInterrupt, WhetError):
             _report_rest(store)
             raise
         _report(table, store.root, observer.console)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from whet.core.errors import MeasurementError
 from whet.core.store import RunStore
 
 
@@ -19,8 +20,20 @@ def register(app: typer.Typer) -> None:
 def decide(
     run_dirs: Annotated[list[Path], typer.Argument(help="Folders that whet run made.")],
 ) -> None:
-    """Decide again from what is on disk: runs of several machines give one matrix."""
-    from whet.flow.conclude import decide_over
-    from whet.report import print_decision
+    """Decide again from what is on disk: runs of several machines give one matrix.
 
-    print_decision(decide_over([RunStore.read(path) for path in run_dirs]), Console())
+    Exit code 6 where a run is unfinished: what it has not measured could change the decision.
+    """
+    from whet.flow.conclude import decide_over
+    from whet.report import load_run, print_decision
+
+    stores, console = [RunStore.read(path) for path in run_dirs], Console()
+    unmeasured = [(store.root, line) for store in stores for line in load_run(store).unmeasured]
+    for root, line in unmeasured:
+        console.print(f"{root}: {line}", highlight=False, markup=False, soft_wrap=True)
+    if unmeasured:
+        raise MeasurementError(
+            "no decision, because a run is unfinished; finish it with whet run --resume, or see "
+            "what it has with whet report"
+        )
+    print_decision(decide_over(stores), console)

@@ -25,6 +25,7 @@ from whet.cli import (
     report,
     run,
 )
+from whet.cli.stops import stop_message
 from whet.core.errors import Interrupted, WhetError
 from whet.core.redact import redact
 
@@ -37,9 +38,7 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            raise Interrupted(
-                "stopped by Ctrl-C; what was measured is kept, go on with --resume"
-            ) from error
+            raise Interrupted("stopped by Ctrl-C") from error
 
 
 app = typer.Typer(
@@ -84,15 +83,20 @@ def _root(
     """Options before the command."""
 
 
-def _stop(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise Interrupted("stopped by SIGTERM; what was measured is kept, go on with --resume")
+def _stop(number: int, _frame: FrameType | None) -> NoReturn:
+    raise Interrupted(f"stopped by {signal.Signals(number).name}")
 
 
 def main() -> None:
-    """Entry point: every ``WhetError`` becomes one sentence on stderr and its exit code."""
+    """Entry point: every ``WhetError`` becomes one line on stderr and its exit code."""
     signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
+        signal.signal(signal.SIGHUP, _stop)
     try:
         app(prog_name="whet")
+    except Interrupted as error:
+        print(redact(stop_message(sys.argv[1:])), file=sys.stderr)
+        sys.exit(error.exit_code)
     except WhetError as error:
         print(f"error: {redact(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)

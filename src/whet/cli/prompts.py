@@ -1,9 +1,10 @@
-"""``whet prompts``: what a request log's prompts could share, what they lose, and to what."""
+"""``whet prompts``: what a prefix cache can find in a request log, and what prevents more."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -12,17 +13,19 @@ from typer.core import TyperGroup
 
 from whet.cli import prompts_lint
 from whet.cli.console import ConsoleObserver
-from whet.core.errors import StorageError, UsageError
+from whet.core.errors import UsageError
+from whet.core.store import translate_disk_errors
 
 if TYPE_CHECKING:
-    from whet.core.records import LoggedRequest
-    from whet.flow.prompts import Served
-    from whet.prefix.analyse import PromptQuestion
+    from whet.core.records import ReplayResult
+    from whet.prompts.analyse import PromptLog
+    from whet.prompts.causes import Variables
+    from whet.prompts.records import CauseKind
 
 _ANALYSE: Final = "analyse"
-_CACHE: Final = "The cache"
+_CACHE: Final = "Cache"
 _FILES: Final = "Files"
-_REPLAY: Final = "On a real server"
+_DEFAULT_BLOCK: Final = 16
 
 
 class _LogByDefault(TyperGroup):
@@ -38,8 +41,8 @@ class _LogByDefault(TyperGroup):
 group = typer.Typer(
     cls=_LogByDefault,
     no_args_is_help=True,
-    help="What a request log's prompts could share in the prefix cache, what keeps them from it, "
-    "and what mending it is worth: whet prompts LOG --model DIR.",
+    help="Analyse how well a request log's prompts share the prefix cache, and which fixes raise "
+    "the hit rate: whet prompts LOG --model DIR.",
 )
 
 
@@ -58,35 +61,38 @@ def analyse(
         ),
     ],
     model: Annotated[
-        str, typer.Option(help="Folder or hub id: its tokenizer and chat template are used.")
+        str, typer.Option(help="Model folder or hub id, for its tokenizer and chat template.")
     ],
     served_model: Annotated[
-        str | None, typer.Option(help="Of a log of several models, the one to look at.")
+        str | None, typer.Option(help="Model to analyse in a log of several models.")
     ] = None,
     chat_template: Annotated[
-        Path | None, typer.Option(help="The server's own, where it is not the model's.")
+        Path | None, typer.Option(help="Chat template file. Default: the model's own.")
     ] = None,
     max_requests: Annotated[
-        int | None, typer.Option(min=1, help="Read no more than these.")
+        int | None, typer.Option(min=1, help="Maximum number of requests to read.")
     ] = None,
     redact: Annotated[
-        bool, typer.Option("--redact", help="No text of any prompt in any output.")
+        bool, typer.Option("--redact", help="Leave all text of prompts out of the output.")
     ] = False,
     block_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens a KV block; the run's, else 16.", rich_help_panel=_CACHE),
+        typer.Option(
+            min=1,
+            help="Tokens per KV block. Default: that of --run, else 16.",
+            rich_help_panel=_CACHE,
+        ),
     ] = None,
     cache_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Size; planned for this machine.", rich_help_panel=_CACHE),
+        int | None, typer.Option(min=1, help="Cache size in tokens.", rich_help_panel=_CACHE)
     ] = None,
     cache_gib: Annotated[
-        float | None, typer.Option(min=0.001, help="The same in GiB.", rich_help_panel=_CACHE)
+        float | None, typer.Option(min=0.001, help="Cache size in GiB.", rich_help_panel=_CACHE)
     ] = None,
     run: Annotated[
         Path | None,
         typer.Option(
-            help="A whet run: its cache size, block size and prefill speed.",
+            help="Run directory of whet, for its cache size and block size.",
             rich_help_panel=_CACHE,
         ),
     ] = None,
@@ -95,131 +101,108 @@ def analyse(
         typer.Option(
             min=1,
             metavar="N",
-            help="Replay the first N requests, as they are and mended.",
-            rich_help_panel=_REPLAY,
+            help="Replay the first N requests on vLLM, as they are and with the fixes.",
         ),
     ] = None,
     output_dir: Annotated[
         Path,
-        typer.Option("-o", "--output-dir", help="For the report.", rich_help_panel=_FILES),
+        typer.Option("-o", "--output-dir", help="Folder of the report.", rich_help_panel=_FILES),
     ] = Path("prompts"),
-    mended: Annotated[
+    fixed_log: Annotated[
         Path | None,
-        typer.Option(help="The log with every proposal followed.", rich_help_panel=_FILES),
+        typer.Option(help="Write the log with the fixes to this file.", rich_help_panel=_FILES),
     ] = None,
     workload: Annotated[
         Path | None,
         typer.Option(
-            help="The log's prefix structure without its text, for whet bench --trace.",
+            help="Write the log's prefix structure without its text, for whet bench --trace.",
             rich_help_panel=_FILES,
         ),
     ] = None,
-    round_to: Annotated[
-        int,
-        typer.Option(
-            "--round", min=1, help="Its lengths to a multiple of this.", rich_help_panel=_FILES
-        ),
-    ] = 1,
-    mooncake: Annotated[
-        Path | None,
-        typer.Option(help="The same in Mooncake's form, coarser.", rich_help_panel=_FILES),
-    ] = None,
 ) -> None:
-    """Find what keeps prompts from sharing the prefix cache, and what mending it is worth."""
-    from whet.flow.prompts import VerifyRequest, ask_prompts, read_served
-    from whet.report import print_prompts, write_prompts
+    """Find what keeps prompts from sharing the prefix cache, and the fixes that pay."""
+    from whet.prompts.analyse import PromptLog, PromptQuestion
+    from whet.prompts.analyse import analyse as analyse_log
+    from whet.prompts.cache_size import CacheSize, find_cache
+    from whet.prompts.report import print_report, write_report
+    from whet.prompts.trace_writer import write_prefix_trace
 
-    if mooncake is not None and workload is None:
-        raise UsageError("--mooncake is made from --workload; give both")
-    served = None if run is None else read_served(run)
-    question = _question(
-        log=log, model=model, served_model=served_model, chat_template=chat_template,
-        max_requests=max_requests, redact=redact, block_size=block_size,
-        cache=(cache_tokens, cache_gib), served=served,
-    )  # fmt: skip
-    request = (
-        VerifyRequest(requests=verify, log=output_dir / "replay.log", args={}) if verify else None
-    )
-    _make_folder(output_dir)
-    with ConsoleObserver() as observer:
-        found = ask_prompts(
-            question, observer, verify=request, speed=served.speed if served else None
-        )
-        write_prompts(found, output_dir)
-        print_prompts(found, observer.console)
-        for path in _write_files(question, mended, workload, mooncake, round_to):
-            observer.note(f"written: {path}")
-        observer.console.print(f"\nReport: {output_dir / 'prompts.html'}", highlight=False)
-
-
-def _question(
-    *,
-    log: Path,
-    model: str,
-    served_model: str | None,
-    chat_template: Path | None,
-    max_requests: int | None,
-    redact: bool,
-    block_size: int | None,
-    cache: tuple[int | None, float | None],
-    served: Served | None,
-) -> PromptQuestion:
-    from whet.checkpoint import locate
-    from whet.flow.prompts import CacheSize, find_cache_blocks
-    from whet.prefix.analyse import PromptQuestion
-
-    block = block_size or (served.block_size if served else None) or 16
-    size = CacheSize(tokens=cache[0], gib=cache[1], served=served)
-    return PromptQuestion(
+    size = CacheSize(tokens=cache_tokens, gib=cache_gib, run=run)
+    block, blocks = find_cache(size, target=model, block_size=block_size, default=_DEFAULT_BLOCK)
+    question = PromptQuestion(
         log=log,
         target=model,
         block_size=block,
-        cache_blocks=find_cache_blocks(size, target=locate(model), block_size=block),
+        cache_blocks=blocks,
         model=served_model,
         max_requests=max_requests,
         chat_template=chat_template,
         redacted=redact,
     )
+    with ConsoleObserver() as observer:
+        observer.stage("read", log.name)
+        prompts = PromptLog(question)
+        analysis, variables = analyse_log(
+            prompts, progress=lambda count: observer.progress("requests", count, 0)
+        )
+        kinds = analysis.fix_kinds
+        if verify is not None:
+            output_dir.mkdir(parents=True, exist_ok=True)
+            replays = _verify(prompts, variables, kinds, (verify, output_dir), observer)
+            analysis = replace(analysis, replays=replays)
+        write_report(analysis, output_dir)
+        print_report(analysis, observer.console)
+        if fixed_log is not None:
+            _write_log(prompts, variables, kinds, fixed_log)
+            observer.note(f"written: {fixed_log}")
+        if workload is not None:
+            write_prefix_trace(prompts.prompts(), workload)
+            observer.note(f"written: {workload}")
+        observer.console.print(f"\nReport: {output_dir / 'prompts.html'}", highlight=False)
 
 
-def _write_files(
-    question: PromptQuestion,
-    mended: Path | None,
-    workload: Path | None,
-    mooncake: Path | None,
-    round_to: int,
-) -> Iterator[Path]:
-    from whet.core.prefix_trace import read_prefix_trace
-    from whet.prefix.analyse import mended_log, tokenized_log
-    from whet.prefix.anonymise import write_mooncake, write_prefix_trace
+def _verify(
+    prompts: PromptLog,
+    variables: Variables,
+    kinds: Collection[CauseKind],
+    request: tuple[int, Path],
+    observer: ConsoleObserver,
+) -> tuple[ReplayResult, ...]:
+    """Replay the first prompts on a server, as they are and with the fixes."""
+    from functools import partial
+    from itertools import islice
 
-    if mended is not None:
-        _write_log(mended, mended_log(question))
-        yield mended
-    if workload is not None:
-        write_prefix_trace(tokenized_log(question), workload, round_to=round_to)
-        yield workload
-    if workload is not None and mooncake is not None:
-        write_mooncake(read_prefix_trace(workload), mooncake)
-        yield mooncake
+    from whet.flow.replay import ReplayRequest, replay_prompts
+    from whet.prompts.analyse import predict
 
-
-def _write_log(path: Path, requests: Iterable[LoggedRequest]) -> None:
-    """One OpenAI request a line, with its time."""
-    from whet.prefix.log_lines import request_line
-
-    try:
-        with path.open("w", encoding="utf-8") as file:
-            for request in requests:
-                file.write(json.dumps(request_line(request), ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written ({error}); give another place") from error
+    count, folder = request
+    first = list(islice(prompts.prompts(), count))
+    sets = {"as the log is": [prompt.ids for prompt in first]}
+    if kinds:
+        sets["with the fixes"] = [p.ids for p in prompts.fixed(first, variables, kinds)]
+    block_size = prompts.question.block_size
+    return replay_prompts(
+        ReplayRequest(
+            target=prompts.question.target,
+            prompts=sets,
+            block_size=block_size,
+            log=folder / "replay.log",
+        ),
+        partial(predict, block_size),
+        observer,
+    )
 
 
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(
-            f"{path} cannot be made ({error}); give another folder with --output-dir"
-        ) from error
+def _write_log(
+    prompts: PromptLog, variables: Variables, kinds: Collection[CauseKind], path: Path
+) -> None:
+    """Write the log with the fixes, one OpenAI request a line."""
+    from whet.prompts.fixes import apply_fixes
+    from whet.prompts.log_writer import request_line
+
+    if path.resolve() == prompts.question.log.resolve():
+        raise UsageError(f"--fixed-log {path} is the log itself; give another file")
+    with translate_disk_errors(path), path.open("w", encoding="utf-8") as file:
+        for prompt in prompts.prompts():
+            line = request_line(apply_fixes(prompt.request, variables, kinds))
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")

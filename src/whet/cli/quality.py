@@ -37,7 +37,7 @@ from whet.cli.quality_flags import (
     read_request,
 )
 from whet.cli.quality_result import drift_json, print_drift, print_gate, result_json
-from whet.core.errors import Interrupted, MeasurementError, NothingQualifiesError, UsageError
+from whet.core.errors import MeasurementError, NothingQualifiesError, UsageError
 from whet.core.store import write_json
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ def quality(
         Path | None, typer.Option("--json", help="Write the records and verdicts.", metavar="FILE")
     ] = None,
 ) -> None:
-    """Is a server or checkpoint still as right as its baseline? Pass, fail or unknown.
+    """Check that a server or checkpoint answers as well as its baseline: pass, fail or unknown.
+
+    A TARGET that is a folder is served with the installed engine, which takes minutes.
 
     Exit code 0 for a pass, 9 for a fail or a drift, 6 where it cannot be known.
     """
@@ -104,14 +106,11 @@ def quality(
     }
     harness = read_harness_flags(lm_eval, limit, num_fewshot, include_path)
     request = read_request(sides, asked, tolerance, harness)
-    try:
-        if golden is None:
-            _gate(request, as_json)
-        else:
-            _refuse_beside_golden(request)
-            _drift(replace(request, save=None), golden, as_json)
-    except (KeyboardInterrupt, Interrupted) as error:
-        raise Interrupted("stopped on request; nothing is kept, start it again") from error
+    if golden is None:
+        _gate(request, as_json)
+    else:
+        _refuse_beside_golden(request)
+        _drift(replace(request, save=None), golden, as_json)
 
 
 def _gate(request: GateRequest, as_json: Path | None) -> None:

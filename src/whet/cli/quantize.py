@@ -91,10 +91,15 @@ ServeCheck = Annotated[
 ]
 PushToHub = Annotated[
     str | None,
-    typer.Option(metavar="REPO", help="Upload to owner/name on the hub.", rich_help_panel=_AFTER),
+    typer.Option(
+        metavar="REPO",
+        help="Upload to owner/name on the hub, a private repository without --public.",
+        rich_help_panel=_AFTER,
+    ),
 ]
-Private = Annotated[
-    bool, typer.Option("--private", help="Make that repository private.", rich_help_panel=_AFTER)
+Public = Annotated[
+    bool,
+    typer.Option("--public", help="Create or use a public repository.", rich_help_panel=_AFTER),
 ]
 Compare = Annotated[
     bool,
@@ -159,7 +164,7 @@ def quantize(
     seed: Seed = 0,
     serve_check: ServeCheck = None,
     push_to_hub: PushToHub = None,
-    private: Private = False,
+    public: Public = False,
     compare: Compare = False,
     schemes: Schemes = None,
     no_tasks: NoTasks = False,
@@ -202,7 +207,7 @@ def quantize(
     after = {
         "--serve-check": serve_check,
         "--push-to-hub": push_to_hub,
-        "--private": private or None,
+        "--public": public or None,
     }
     text = calibration_of(calibration, samples=samples, max_tokens=max_tokens, seed=seed)
     if compare:
@@ -210,8 +215,8 @@ def quantize(
         run_comparison(model, out, {**compare_flags, "--workload": workload}, text, device=device)
         return
     refuse(compare_flags, "belongs to --compare; add that, or leave this out")
-    if private and push_to_hub is None:
-        raise UsageError("--private says how to upload; add --push-to-hub REPO")
+    if public and push_to_hub is None:
+        raise UsageError("--public says how to upload; add --push-to-hub REPO")
     request = SingleRequest(
         model=model,
         out=out,
@@ -225,5 +230,5 @@ def quantize(
     with ConsoleObserver() as observer:
         quantize_single(request, observer)
         if push_to_hub is not None:
-            url = push(out, push_to_hub, private=private, observer=observer, base=model)
+            url = push(out, push_to_hub, public=public, observer=observer, base=model)
             observer.note(url)

@@ -71,7 +71,7 @@ def run_search(request: BenchRequest, flags: SearchFlags) -> None:
             raise
         _report(result, objective, flags, observer, failure=None)
     if result.interrupted:
-        raise Interrupted("stopped on request; what was measured is above")
+        raise Interrupted("stopped on request")
 
 
 def _axis(word: str) -> Axis:

@@ -13,6 +13,15 @@ CHAT_COMPLETIONS = "/v1/chat/completions"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RequestLimits:
+    """What an answer is checked against. ``prompt_tokens`` is None where no ids are sent."""
+
+    max_tokens: int
+    prompt_tokens: int | None
+    ignore_eos: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CompletionCall:
     """A prompt in exactly one form (token ids, text or chat messages) and how to answer it.
 
@@ -33,6 +42,18 @@ class CompletionCall:
     def path(self) -> str:
         """The endpoint that takes this form of prompt."""
         return COMPLETIONS if self.messages is None else CHAT_COMPLETIONS
+
+    @property
+    def limits(self) -> RequestLimits | None:
+        """What its answer is checked against; None where ``extra`` replaces ``max_tokens``."""
+        if "max_tokens" in self.extra or "max_completion_tokens" in self.extra:
+            return None
+        ids = self.prompt_token_ids
+        return RequestLimits(
+            max_tokens=self.max_tokens,
+            prompt_tokens=None if ids is None else len(ids),
+            ignore_eos=self.ignore_eos,
+        )
 
     def body(self, *, model: str | None, stream: bool) -> dict[str, Any]:
         """The JSON body; ``UsageError`` unless exactly one form of prompt is given.

@@ -13,6 +13,7 @@ from whet.client.endpoint import Endpoint
 from whet.client.pool import ConnectionPool
 from whet.client.runner import run_async
 from whet.client.stream import body_start
+from whet.client.usage import token_count
 from whet.client.wire import Exchange
 from whet.core.redact import redact
 
@@ -90,7 +91,7 @@ def _answer(exchange: Exchange) -> dict[str, Any] | Failure:
         return Failure(error=f"http_{exchange.status}", detail=redact(body_start(exchange)))
     try:
         value = json.loads(b"".join(exchange.parts))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return Failure(error="bad_json", detail=f"{error}: {redact(body_start(exchange))}")
     if not isinstance(value, dict):
         return Failure(error="bad_json", detail=f"not an object: {redact(body_start(exchange))}")
@@ -102,16 +103,17 @@ def _answer(exchange: Exchange) -> dict[str, Any] | Failure:
 def _completion(answer: dict[str, Any] | Failure) -> Completion:
     if isinstance(answer, Failure):
         return _failed(answer)
-    choices = answer.get("choices")
-    if not isinstance(choices, list) or not choices:
+    choices, usage = answer.get("choices"), answer.get("usage")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    if not isinstance(choice, dict):
         return _failed(Failure(error="no_tokens", detail="the answer holds no choices"))
-    choice, usage = choices[0], answer.get("usage") or {}
-    message = choice.get("message") or {}
+    message = choice.get("message")
+    content = message.get("content") if isinstance(message, dict) else None
     return Completion(
-        text=str(choice.get("text") or message.get("content") or ""),
+        text=str(choice.get("text") or content or ""),
         finish_reason=choice.get("finish_reason"),
-        prompt_tokens=usage.get("prompt_tokens"),
-        output_tokens=usage.get("completion_tokens"),
+        prompt_tokens=token_count(usage, "prompt_tokens"),
+        output_tokens=token_count(usage, "completion_tokens"),
         raw=answer,
         failure=None,
     )

@@ -69,7 +69,7 @@ class ConnectionPool:
             await self._on(kept, exchange)
             if exchange.error != "reset" or exchange.status is not None or exchange.parts:
                 return
-            exchange.forget_answer()
+            exchange.retry()
         try:
             connection = await self._connect()
         except TimeoutError:

@@ -5,28 +5,32 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
     """Run ``main`` to its end on a loop of its own. Not for callers inside a running loop.
 
-    SIGTERM cancels ``main``; then the handler that the process has for it speaks. Inside the loop
-    it could not: uvloop logs what a signal handler raises and goes on.
+    SIGTERM or SIGHUP cancels ``main``; then the handler that the process has for it is called.
+    Inside the loop it could not raise: uvloop logs what a signal handler raises and goes on.
     """
-    handler = signal.getsignal(signal.SIGTERM)
-    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+    handlers = {
+        number: handler for number in STOP_SIGNALS if callable(handler := signal.getsignal(number))
+    }
+    if not handlers or threading.current_thread() is not threading.main_thread():
         return _run(main)
-    stopped = asyncio.Event()
+    received: list[signal.Signals] = []
     try:
-        return _run(_cancelled_by_sigterm(main, stopped))
+        return _run(_cancelled_by_signals(main, list(handlers), received))
     finally:
-        signal.signal(signal.SIGTERM, handler)
-        if stopped.is_set():
-            handler(signal.SIGTERM, None)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if received:
+            handlers[received[0]](received[0], None)
 
 
 def _run(main: Coroutine[Any, Any, T]) -> T:
@@ -34,14 +38,17 @@ def _run(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
-async def _cancelled_by_sigterm(main: Coroutine[Any, Any, T], stopped: asyncio.Event) -> T:
+async def _cancelled_by_signals(
+    main: Coroutine[Any, Any, T], numbers: Sequence[signal.Signals], received: list[signal.Signals]
+) -> T:
     task = asyncio.ensure_future(main)
 
-    def stop() -> None:
-        stopped.set()
+    def stop(number: signal.Signals) -> None:
+        received.append(number)
         task.cancel()
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    for number in numbers:
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
     return await task
 
 

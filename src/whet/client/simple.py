@@ -32,7 +32,7 @@ def post_json(
     answer = _request(endpoint, "POST", path, body=json.dumps(body).encode(), timeout_s=timeout_s)
     try:
         value = json.loads(answer)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MeasurementError(
             f"{endpoint.url}{path} answered with something other than JSON; check that it is an "
             "OpenAI-compatible server"
@@ -73,8 +73,12 @@ def _request(
     finally:
         connection.close()
     if response.status != _HTTP_OK:
-        said = redact(answer[:_DETAIL_CHARS].decode("utf-8", "replace").strip())
+        target = response.getheader("Location")
+        said = answer[:_DETAIL_CHARS].decode("utf-8", "replace").strip()
+        if target is not None:
+            said = f"it redirects to {target}; give that address"
         raise HttpError(
-            f"{endpoint.url}{path} answered HTTP {response.status}: {said}", status=response.status
+            f"{endpoint.url}{path} answered HTTP {response.status}: {redact(said)}",
+            status=response.status,
         )
     return answer

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 _BROKEN_FINISH = {"error", "abort"}
 _DETAIL_CHARS = 300
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
 
 @dataclass(kw_only=True, slots=True)
 class StreamOutcome:
-    """What one stream said. ``chunk_ns`` has one time for each event with non-empty output."""
+    """Content of one stream. ``chunk_ns`` has one time for each event with non-empty output.
+
+    ``tool_chunks`` counts those that carry a part of a tool call, ``silent_chunks`` the events
+    with a choice but no output. ``token_ids`` counts the ids that the server sent with the text.
+    """
 
     chunk_ns: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
+    tool_chunks: int = 0
+    silent_chunks: int = 0
+    token_ids: int = 0
     usage: dict[str, Any] | None = None
     finish_reason: str | None = None
     done: bool = False
@@ -24,79 +33,141 @@ class StreamOutcome:
     detail: str | None = None
 
     def fail(self, word: str, detail: str) -> None:
-        """The first failure stands."""
+        """Record a failure; later ones do not replace it."""
         if self.error is None:
             self.error, self.detail = word, detail[:_DETAIL_CHARS]
 
 
+class _Misfit(ValueError):
+    """A value in an event does not have the type that the protocol gives it."""
+
+
 def read_stream(arrivals: Sequence[int], parts: Sequence[bytes]) -> StreamOutcome:
-    """Read a whole body. An event's time is the arrival of the piece that ended its line.
+    """Read a whole body. An event's time is the arrival of the piece that ended its last data line.
 
     Bytes are joined before they are decoded, so a character cut in two by the network is whole
-    again; bytes that are not UTF-8 at all become U+FFFD.
+    again; bytes that are not UTF-8 at all become U+FFFD. An event that is not JSON, or has a value
+    of another type than the protocol's, fails the stream with ``bad_chunk``; nothing is raised.
     """
     outcome = StreamOutcome()
-    for at_ns, line in _lines(arrivals, parts):
+    for at_ns, payload in _events(_lines(arrivals, parts), outcome):
+        try:
+            _read_event(outcome, at_ns, payload)
+        except (ValueError, RecursionError) as error:
+            outcome.fail("bad_chunk", f"{error}: {payload}")
         if outcome.done or outcome.error is not None:
             break
-        text = line.decode("utf-8", "replace")
-        if text.startswith("data:"):
-            _read_event(outcome, at_ns, text[5:].strip())
-        elif text.startswith("event:") and text[6:].strip() == "error":
-            outcome.fail("sse_error", "the stream holds an event of type error")
     return outcome
 
 
 def _lines(arrivals: Sequence[int], parts: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
-    rest = b""
+    """Lines that end with LF, CR LF or CR, and the rest. A CR ends its line before the LF comes."""
+    rest: list[bytes] = []
+    after_cr = False
     for at_ns, part in zip(arrivals, parts, strict=True):
-        *whole, rest = (rest + part).split(b"\n")
+        if not part:
+            continue
+        *whole, last = _LINE_END.split(part[1:] if after_cr and part[:1] == b"\n" else part)
         for line in whole:
-            yield at_ns, line.rstrip(b"\r")
-    if rest:
-        yield arrivals[-1], rest
+            yield at_ns, b"".join([*rest, line])
+            rest = []
+        rest.append(last)
+        after_cr = part[-1:] == b"\r"
+    if any(rest):
+        yield arrivals[-1], b"".join(rest)
+
+
+def _events(
+    lines: Iterator[tuple[int, bytes]], outcome: StreamOutcome
+) -> Iterator[tuple[int, str]]:
+    """The data of each event, which an empty line ends.
+
+    Servers that leave the empty line out are read too: a line that is whole JSON is an event.
+    """
+    pending: list[str] = []
+    pending_ns = 0
+    for at_ns, line in lines:
+        name, _, value = line.decode("utf-8", "replace").partition(":")
+        if not line and pending:
+            yield pending_ns, "\n".join(pending)
+            pending = []
+        elif name == "data":
+            if len(pending) == 1 and _is_whole(pending[0]):
+                yield pending_ns, pending.pop()
+            pending.append(value.strip())
+            pending_ns = at_ns
+        elif name == "event" and value.strip() == "error":
+            outcome.fail("sse_error", "the stream holds an event of type error")
+            return
+    if pending:
+        yield pending_ns, "\n".join(pending)
+
+
+def _is_whole(value: str) -> bool:
+    try:
+        return value == "[DONE]" or isinstance(json.loads(value), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _read_event(outcome: StreamOutcome, at_ns: int, payload: str) -> None:
     if payload == "[DONE]":
         outcome.done = True
         return
-    try:
-        event = json.loads(payload)
-    except ValueError as error:
-        outcome.fail("bad_chunk", f"not JSON ({error}): {payload}")
-        return
+    event = json.loads(payload)
     if not isinstance(event, dict):
-        outcome.fail("bad_chunk", f"not a JSON object: {payload}")
-        return
+        raise _Misfit("not a JSON object")
     if event.get("error") or event.get("object") == "error":
         outcome.fail("sse_error", _message(event))
         return
-    if isinstance(event.get("usage"), dict):
-        outcome.usage = event["usage"]
-    for choice in event.get("choices") or ():
+    outcome.usage = _typed(event, "usage", dict) or outcome.usage
+    for choice in _typed(event, "choices", list) or ():
+        if not isinstance(choice, dict):
+            raise _Misfit("a choice is not an object")
         _read_choice(outcome, at_ns, choice)
 
 
 def _read_choice(outcome: StreamOutcome, at_ns: int, choice: dict[str, Any]) -> None:
-    text = _output(choice)
+    delta = _typed(choice, "delta", dict)
+    call = "" if delta is None else _tool_call(delta)
+    text = (_typed(choice, "text", str) or "") if delta is None else _written(delta) + call
+    outcome.token_ids += len(_typed(choice, "token_ids", list) or ())
     if text:
         outcome.chunk_ns.append(at_ns)
         outcome.texts.append(text)
-    reason = choice.get("finish_reason")
+        outcome.tool_chunks += bool(call)
+    else:
+        outcome.silent_chunks += 1
+    reason = _typed(choice, "finish_reason", str)
     if reason is not None:
-        outcome.finish_reason = str(reason)
+        outcome.finish_reason = reason
         if reason in _BROKEN_FINISH:
             outcome.fail("sse_error", f"the server ended the request with finish_reason {reason!r}")
 
 
-def _output(choice: dict[str, Any]) -> str:
-    """The piece's text in either endpoint's form; a thinking model's thoughts are output too."""
-    delta = choice.get("delta")
-    if not isinstance(delta, dict):
-        return str(choice.get("text") or "")
-    thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
-    return f"{thought}{delta.get('content') or ''}"
+def _written(delta: Mapping[str, Any]) -> str:
+    """The text of a chat's piece; a thinking model's thoughts are output too."""
+    thought = _typed(delta, "reasoning_content", str) or _typed(delta, "reasoning", str) or ""
+    return thought + (_typed(delta, "content", str) or "")
+
+
+def _tool_call(delta: Mapping[str, Any]) -> str:
+    """The names and arguments of the tool calls in a chat's piece."""
+    words = []
+    for item in _typed(delta, "tool_calls", list) or ():
+        if not isinstance(item, dict):
+            raise _Misfit("a tool call is not an object")
+        function = _typed(item, "function", dict) or {}
+        words += [_typed(function, key, str) or "" for key in ("name", "arguments")]
+    return "".join(words)
+
+
+def _typed(values: Mapping[str, Any], key: str, kind: type[Any]) -> Any:
+    """The value of ``key``; None where it is missing or null."""
+    value = values.get(key)
+    if value is not None and not isinstance(value, kind):
+        raise _Misfit(f"{key} is a {type(value).__name__}, not a {kind.__name__}")
+    return value
 
 
 def _message(event: dict[str, Any]) -> str:

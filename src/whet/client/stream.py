@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from time import monotonic_ns
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from whet.client.calls import CompletionCall
 from whet.client.endpoint import Endpoint
 from whet.client.pool import ConnectionPool
 from whet.client.sse import StreamOutcome, read_stream
+from whet.client.usage import token_count, usage_doubt, usage_fault
 from whet.client.wire import Exchange
 from whet.core.records import RequestEvent
 from whet.core.redact import redact
 
 _HTTP_OK = 200
+_REDIRECTS = range(300, 400)
 _DETAIL_CHARS = 300
 
 
 class StreamClient:
     """Many streams to one model. Use as an async context manager.
 
-    ``complete`` does a whole request. A timed loop takes it in three: ``encode`` beforehand,
+    ``complete`` does a whole request. A timed loop takes it in three: ``prepare`` beforehand,
     ``send`` while the clock runs, ``read_event`` when it has stopped, so that no JSON delays a
     timestamp.
     """
@@ -62,9 +64,16 @@ class StreamClient:
         """Have ``count`` sockets ready."""
         await self._pool.open(count)
 
-    def encode(self, call: CompletionCall) -> bytes:
-        """The whole HTTP request in bytes."""
-        return self._endpoint.post(call.path, call.body(model=self._model, stream=True))
+    def prepare(
+        self, call: CompletionCall, *, index: int = 0, prefix_id: str | None = None
+    ) -> Exchange:
+        """Encode the whole HTTP request."""
+        return Exchange(
+            request=self._endpoint.post(call.path, call.body(model=self._model, stream=True)),
+            limits=call.limits,
+            index=index,
+            prefix_id=prefix_id,
+        )
 
     async def send(self, exchange: Exchange) -> None:
         """Fill ``exchange``; failures become its ``error``, never an exception."""
@@ -83,12 +92,8 @@ class StreamClient:
 
         The event's times count from ``origin_ns``; ``scheduled_ns`` None means now.
         """
-        exchange = Exchange(
-            request=self.encode(call),
-            index=index,
-            prefix_id=prefix_id,
-            scheduled_ns=monotonic_ns() if scheduled_ns is None else scheduled_ns,
-        )
+        exchange = self.prepare(call, index=index, prefix_id=prefix_id)
+        exchange.scheduled_ns = monotonic_ns() if scheduled_ns is None else scheduled_ns
         await self.send(exchange)
         return read_event(exchange, origin_ns=origin_ns)
 
@@ -98,12 +103,14 @@ def read_event(exchange: Exchange, *, origin_ns: int) -> RequestEvent:
 
     Words: ``connect``, ``reset``, ``timeout``, ``too_large``, ``bad_http``, ``http_<status>``,
     ``wrong_content_type``, ``sse_error``, ``bad_chunk``, ``no_tokens``, ``no_done``,
-    ``usage_mismatch``, ``aborted`` (by us, before it ended).
+    ``bad_usage``, ``usage_mismatch``, ``aborted`` (by us, before it ended).
     """
     streamed = exchange.status == _HTTP_OK and _is_stream(exchange)
     outcome = read_stream(exchange.arrivals, exchange.parts) if streamed else StreamOutcome()
     usage = outcome.usage or {}
     error, detail = _failure(exchange, outcome)
+    if error is None and exchange.limits is not None:
+        detail = usage_doubt(outcome.usage, exchange.limits)
     sent_ns = exchange.sent_ns or exchange.ended_ns  # never sent: it ended where it began
     return RequestEvent(
         index=exchange.index,
@@ -112,13 +119,14 @@ def read_event(exchange: Exchange, *, origin_ns: int) -> RequestEvent:
         sent_ns=sent_ns - origin_ns,
         chunk_ns=tuple(at - origin_ns for at in outcome.chunk_ns),
         ended_ns=exchange.ended_ns - origin_ns,
-        prompt_tokens=_count(usage, "prompt_tokens"),
-        output_tokens=_count(usage, "completion_tokens"),
-        cached_tokens=_count(usage.get("prompt_tokens_details"), "cached_tokens"),
+        prompt_tokens=token_count(usage, "prompt_tokens"),
+        output_tokens=token_count(usage, "completion_tokens"),
+        cached_tokens=token_count(usage.get("prompt_tokens_details"), "cached_tokens"),
         finish_reason=outcome.finish_reason,
         text="".join(outcome.texts),
         error=error,
         detail=None if detail is None else redact(detail),
+        retried=exchange.retried,
     )
 
 
@@ -132,7 +140,7 @@ def _failure(exchange: Exchange, outcome: StreamOutcome) -> tuple[str | None, st
         return outcome.error, outcome.detail
     if exchange.status != _HTTP_OK:
         return f"http_{exchange.status}", body_start(exchange)
-    return _flaw(outcome) if _is_stream(exchange) else _foreign(exchange)
+    return _flaw(exchange, outcome) if _is_stream(exchange) else _foreign(exchange)
 
 
 def _foreign(exchange: Exchange) -> tuple[str, str]:
@@ -140,27 +148,27 @@ def _foreign(exchange: Exchange) -> tuple[str, str]:
     return "wrong_content_type", f"{kind}: {body_start(exchange)}"
 
 
-def _flaw(outcome: StreamOutcome) -> tuple[str | None, str | None]:
+def _flaw(exchange: Exchange, outcome: StreamOutcome) -> tuple[str | None, str | None]:
     """What is wrong with a stream that arrived whole."""
-    pieces, counted = len(outcome.chunk_ns), _count(outcome.usage, "completion_tokens")
-    if pieces == 0:
+    if not outcome.chunk_ns:
         return "no_tokens", "the stream ended without any output"
     if not outcome.done:
         return "no_done", "the stream ended without [DONE]"
-    if counted is not None and counted < pieces:
-        return "usage_mismatch", f"usage says {counted} tokens, {pieces} pieces came"
-    return None, None
+    return usage_fault(outcome, exchange.limits)
 
 
 def body_start(exchange: Exchange) -> str:
-    """The beginning of a body, for a person to read."""
+    """The beginning of a body for a message, or why it cannot be read."""
+    location = exchange.headers.get("location")
+    if location is not None and exchange.status in _REDIRECTS:
+        return f"it redirects to {location}; give that address"
+    coding = exchange.headers.get("content-encoding", "identity")
+    if coding.lower() != "identity":
+        return f"the body is encoded as {coding}; turn compression off in the server or its proxy"
     return b"".join(exchange.parts)[:_DETAIL_CHARS].decode("utf-8", "replace").strip()
 
 
 def _is_stream(exchange: Exchange) -> bool:
-    return exchange.headers.get("content-type", "").startswith("text/event-stream")
-
-
-def _count(usage: Any, key: str) -> int | None:
-    value = usage.get(key) if isinstance(usage, dict) else None
-    return value if isinstance(value, int) else None
+    plain = exchange.headers.get("content-encoding", "identity").lower() == "identity"
+    kind = exchange.headers.get("content-type", "").lower()
+    return plain and kind.startswith("text/event-stream")

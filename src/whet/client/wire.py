@@ -19,6 +19,8 @@ from typing import Final, Self, cast
 
 import httptools
 
+from whet.client.calls import RequestLimits
+
 MAX_BODY_BYTES = 128 * 1024 * 1024
 """An endless stream ends here, not in the machine's memory; 100,000 chunks are about 30 MB."""
 
@@ -35,9 +37,13 @@ class Exchange:
 
     Times are absolute monotonic ns. ``arrivals`` and ``parts`` run side by side: when a piece of
     the body arrived, and its bytes. ``error`` is a typed word once something went wrong.
+    ``limits`` is what the answer is checked against, None for no check; ``retried`` says that the
+    request was sent a second time.
     """
 
     request: bytes
+    limits: RequestLimits | None = None
+    retried: bool = False
     index: int = 0
     prefix_id: str | None = None
     scheduled_ns: int = 0
@@ -56,8 +62,9 @@ class Exchange:
             self.error, self.detail = word, detail
         self.ended_ns = self.ended_ns or monotonic_ns()
 
-    def forget_answer(self) -> None:
-        """Back to before the send, for a second try on another connection."""
+    def retry(self) -> None:
+        """Go back to before the send, for a second try on another connection."""
+        self.retried = True
         self.status = self.error = self.detail = None
         self.ended_ns = 0
         self.headers.clear()
@@ -127,7 +134,7 @@ class Connection(ABC):
         """An answer without a length ends here; any other answer is cut short."""
         self._now = monotonic_ns()
         self.close()
-        exchange = self._exchange
+        exchange = self._exchange  # None once the answer is whole
         if exchange is None:
             return
         sized = {"content-length", "transfer-encoding"} & exchange.headers.keys()
@@ -177,6 +184,7 @@ class Connection(ABC):
         self._resolve()
 
     def _resolve(self) -> None:
+        self._exchange = None
         if self._done is not None and not self._done.done():
             self._done.set_result(None)
 
@@ -300,20 +308,21 @@ class KernelStamped(Connection):
             self._loop.remove_writer(self._socket)
 
     def _readable(self) -> None:
-        if self._socket is None:
-            return
-        try:
-            data, ancillary, _, _ = self._socket.recvmsg(_READ_BYTES, 64)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._lost(error)
-            return
-        if data:
+        """Read until nothing is left: where a reset came with the data, libuv reports the socket
+        once and then never again, so the next read would not happen."""
+        while self._socket is not None:
+            try:
+                data, ancillary, _, _ = self._socket.recvmsg(_READ_BYTES, 64)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._lost(error)
+                return
+            if not data:
+                self._lost(None)
+                return
             sent_ns = self._exchange.sent_ns if self._exchange is not None else 0
             self._take(data, max(arrival_ns(ancillary), sent_ns))
-        else:
-            self._lost(None)
 
 
 def arrival_ns(ancillary: list[tuple[int, int, bytes]]) -> int:

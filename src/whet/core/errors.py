@@ -11,7 +11,7 @@
     ├── QuantizationError     7   the quantizer refused or its result failed verification
     ├── StorageError          8   the disk is full, or the run directory is locked or unreadable
     ├── NothingQualifiesError 9   the run ended and no variant earned a recommendation
-    └── Interrupted         130   Ctrl-C or SIGTERM; what was measured is kept
+    └── Interrupted         130   Ctrl-C, SIGTERM, SIGHUP; what was measured is kept
 
 A message is one or two plain sentences and ends with what to do. Adapters translate foreign
 errors into this tree and chain them with ``raise … from error``.

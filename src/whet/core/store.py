@@ -34,8 +34,8 @@ def translate_disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in _NO_SPACE:
             raise StorageError(
-                f"the disk that holds {path} is full; free some space and go on with --resume "
-                "(everything finished before is kept)"
+                f"the disk that holds {path} is full; free some space and repeat the command "
+                "(a run: with --resume, which keeps everything finished before)"
             ) from error
         raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -146,7 +146,7 @@ class RunStore:
             return None
         try:
             return decode(cls, json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise StorageError(
                 f"{path} is damaged or of another version; put it back from a copy, or start a "
                 "new run with --name"
@@ -183,7 +183,7 @@ class RunStore:
             try:
                 entry = json.loads(line)
                 entries[entry["kind"], entry["key"]] = entry
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue  # a line torn by a kill: its record counts as not written
         return entries
 

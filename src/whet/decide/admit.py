@@ -44,9 +44,22 @@ def admit(inputs: TierInputs) -> tuple[list[Contender], list[Excluded]]:
     contenders, excluded = [], []
     for cell in inputs.cells:
         timed = inputs.degenerate.get(cell.variant)
-        reason = _unfinished(cell) or _garbled(timed) or unproved(cell, inputs.verdicts)
+        reasons = {
+            _unfinished_kind(cell): _unfinished(cell),
+            "degenerate text": _garbled(timed),
+            "evidence": unproved(cell, inputs.verdicts),
+        }
+        kind, reason = next(((k, why) for k, why in reasons.items() if why), (None, None))
         if reason is not None:
-            excluded.append(_excluded(cell.variant, cell.batch_size, reason, inputs.tier))
+            excluded.append(
+                Excluded(
+                    variant=cell.variant,
+                    batch_size=cell.batch_size,
+                    reason=reason,
+                    tier=inputs.tier,
+                    kind=kind,
+                )
+            )
         elif cell.cost_per_1m_tokens is not None and cell.ttft_p95_ms is not None:
             contenders.append(
                 Contender(
@@ -62,12 +75,22 @@ def admit(inputs: TierInputs) -> tuple[list[Contender], list[Excluded]]:
     for variant in dict.fromkeys(contender.cell.variant for contender in contenders):
         record = inputs.quality.get(variant)
         if not passes_somewhere(record):
-            excluded.append(_excluded(variant, None, quality_words(record), inputs.tier))
+            excluded.append(
+                Excluded(
+                    variant=variant,
+                    batch_size=None,
+                    reason=quality_words(record),
+                    tier=inputs.tier,
+                    kind="quality",
+                )
+            )
     return contenders, excluded
 
 
-def _excluded(variant: str, batch_size: int | None, reason: str, tier: str) -> Excluded:
-    return Excluded(variant=variant, batch_size=batch_size, reason=reason, tier=tier)
+def _unfinished_kind(cell: CellSummary) -> str:
+    if cell.status != "complete":
+        return cell.status
+    return "failed requests" if cell.errors else "no figures"
 
 
 def _unfinished(cell: CellSummary) -> str | None:

@@ -10,6 +10,7 @@ from whet.decide.matrix import corners, fill
 from whet.decide.pareto import pareto_front
 from whet.decide.ratios import Ruler
 from whet.decide.recommend import recommend
+from whet.decide.status import cell_decisions
 
 
 def decide(inputs: DecisionInputs) -> Decision:
@@ -37,13 +38,13 @@ def decide(inputs: DecisionInputs) -> Decision:
         front += pareto_front(counted)
         cells = [item.cell for item in counted]
         break_even += find_break_even(cells, inputs.twins, ruler, tier.tier)
+    chosen = recommend(contenders, matrix, inputs.objective, rulers, inputs.baseline, inputs.cached)
     return Decision(
         baseline=inputs.baseline,
         matrix=tuple(matrix),
         pareto=tuple(dict.fromkeys((item.cell.variant, item.cell.batch_size) for item in front)),
         break_even=tuple(break_even),
         excluded=tuple(excluded),
-        recommendation=recommend(
-            contenders, matrix, inputs.objective, rulers, inputs.baseline, inputs.cached
-        ),
+        recommendation=chosen,
+        cells=cell_decisions(inputs, contenders, excluded, matrix, chosen),
     )

@@ -48,6 +48,12 @@ def corners(tier: str, objective: ObjectiveSpec) -> list[Corner]:
     ]
 
 
+def recommended_corner(tier: str, objective: ObjectiveSpec) -> Corner:
+    """The corner that the recommendation is made for."""
+    wanted = (objective.recommend_ttft_ms, objective.recommend_quality)
+    return next(c for c in corners(tier, objective) if (c.ttft_ms, c.tolerance) == wanted)
+
+
 def qualifying(contenders: Sequence[Contender], corner: Corner) -> list[Contender]:
     """The contenders that meet every demand, cheapest first."""
     found = [item for item in contenders if not misses(item, corner)]

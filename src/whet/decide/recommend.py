@@ -8,7 +8,13 @@ from whet.core.records import Estimate, MatrixEntry, QualityRecord, Recommendati
 from whet.core.spec import ObjectiveSpec
 from whet.decide import words
 from whet.decide.admit import Contender
-from whet.decide.matrix import Corner, best_of_others, corners, qualifying, uncertified
+from whet.decide.matrix import (
+    Corner,
+    best_of_others,
+    qualifying,
+    recommended_corner,
+    uncertified,
+)
 from whet.decide.ratios import Ruler, saving
 
 _ENOUGH_STARTS = 3
@@ -56,7 +62,7 @@ def recommend(
         baseline_cost_per_1m_tokens=None if reference is None else reference.cost,
         saving=saved,
         reasons=(
-            _cheapest(chosen, entry, contenders, _corner(entry.tier, objective)),
+            _cheapest(chosen, entry, contenders, recommended_corner(entry.tier, objective)),
             *_reasons(chosen, entry, reference, saved, usual),
         ),
         cautions=_cautions(chosen, entry, reference, saved, rulers[chosen.tier]),
@@ -75,15 +81,12 @@ def _best_of(
     found = [
         item
         for tier in dict.fromkeys(item.tier for item in contenders)
-        for item in qualifying([c for c in contenders if c.tier == tier], _corner(tier, objective))
+        for item in qualifying(
+            [c for c in contenders if c.tier == tier], recommended_corner(tier, objective)
+        )
         if item.cell.variant == variant
     ]
     return min(found, key=lambda item: item.cost.value, default=None)
-
-
-def _corner(tier: str, objective: ObjectiveSpec) -> Corner:
-    wanted = (objective.recommend_ttft_ms, objective.recommend_quality)
-    return next(c for c in corners(tier, objective) if (c.ttft_ms, c.tolerance) == wanted)
 
 
 def _saved(chosen: Contender, reference: Contender) -> Estimate:

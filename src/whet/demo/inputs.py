@@ -10,6 +10,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from whet.core.store import write_atomic
 from whet.demo.text import Dice, Exchange, Split, document, draw_system
 from whet.demo.text.corpus import Maker
 from whet.demo.text.extraction import extraction
@@ -59,7 +60,6 @@ def pair_paths() -> tuple[Path, Path]:
 
 def write_inputs(out_dir: Path, *, seed: int = 0) -> None:
     """Write ``calibration``, ``heldout``, ``tasks`` and ``workload`` as JSON lines."""
-    out_dir.mkdir(parents=True, exist_ok=True)
     _write(out_dir / "calibration.jsonl", _chats("train", seed, CALIBRATION_LINES))
     _write(out_dir / "heldout.jsonl", _chats("heldout", seed, HELDOUT_LINES))
     _write(out_dir / "tasks.jsonl", _tasks(seed))
@@ -175,6 +175,5 @@ def _user_turn(dice: Dice) -> Exchange:
 
 
 def _write(path: Path, lines: Iterable[dict[str, object]]) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for line in lines:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    write_atomic(path, text.encode())

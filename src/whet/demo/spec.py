@@ -19,7 +19,7 @@ hardware:
   price_source: a 2-core cloud machine (AWS c5.large, on demand, us-east-1); put your own
 engine:
   args:
-    max_model_len: 2048
+    max_model_len: 1152
     max_num_seqs: 64
     enforce_eager: true
     block_size: 32    # instead of the CPU's 128, so that short system prompts can be cached too

@@ -11,7 +11,7 @@ from whet.core.records.engine import ResolvedEngine
 from whet.core.redact import public_env
 
 _CONTAINER_MODELS: Final = PurePosixPath("/models")
-_HOUSEKEEPING_ENV: Final = frozenset(
+HOUSEKEEPING_ENV: Final = frozenset(
     {
         "VLLM_LOG_MODEL_INSPECTION",
         "VLLM_LOGGING_LEVEL",
@@ -74,24 +74,23 @@ class Deployment:
 _Flag = tuple[str, tuple[str, ...]]
 
 
-def plan_deployment(resolved: ResolvedEngine, *, mounted: bool = True) -> Deployment:
+def plan_deployment(resolved: ResolvedEngine) -> Deployment:
     """The same configuration for the official CUDA image.
 
     A local checkpoint, draft or adapter is mounted; a hub snapshot is named by its id and revision
-    and comes from the cache volume, because its files are links that a mount would break. Not
-    ``mounted``: the folders of this host, for a plain command.
+    and comes from the cache volume, because its files are links that a mount would break.
     """
     variant = resolved.variant
     flags, dropped = _portable(_flags(resolved.argv), on_cpu=resolved.device == "cpu")
-    model = _place(variant.model_path, "WHET_MODEL_DIR", mounted=mounted)
+    model = _place(variant.model_path, "WHET_MODEL_DIR")
     places, notes = [model], list[str]()
     if variant.speculation is not None and variant.speculation.draft_path is not None:
         path = variant.speculation.draft_path
-        draft = _place(path, "WHET_DRAFT_DIR", mounted=mounted, prefix="draft-")
+        draft = _place(path, "WHET_DRAFT_DIR", prefix="draft-")
         places.append(draft)
         flags = [_with_draft(flag, draft) for flag in flags]
     if variant.loras:
-        adapters = _adapters(variant.loras, mounted=mounted)
+        adapters = _adapters(variant.loras)
         places += adapters.values()
         flags = [_with_adapters(flag, adapters) for flag in flags]
         notes = [
@@ -147,7 +146,7 @@ def _portable(flags: list[_Flag], *, on_cpu: bool) -> tuple[list[_Flag], list[st
 def _portable_env(env: dict[str, str], *, on_cpu: bool) -> tuple[dict[str, str], list[str]]:
     kept, dropped = {}, []
     for name, value in public_env(env).items():
-        if name in _HOUSEKEEPING_ENV:
+        if name in HOUSEKEEPING_ENV:
             continue
         if on_cpu and (name.startswith(_CPU_ENV_PREFIX) or name in _CPU_ENV):
             dropped.append(f"{name}={value}")
@@ -156,23 +155,23 @@ def _portable_env(env: dict[str, str], *, on_cpu: bool) -> tuple[dict[str, str],
     return kept, dropped
 
 
-def _place(path: str, variable: str, *, mounted: bool, prefix: str = "") -> _Place:
+def _place(path: str, variable: str, *, prefix: str = "") -> _Place:
     """How the engine is told of a checkpoint's path here."""
     parts = Path(path).parts
     hub = [part for part in parts if part.startswith("models--")]
     if hub and "snapshots" in parts:
         revision = parts[parts.index("snapshots") + 1]
         return _Place(told=hub[-1].removeprefix("models--").replace("--", "/"), revision=revision)
-    if not mounted or not path.startswith("/"):
+    if not path.startswith("/"):
         return _Place(told=path)
     inside = str(_CONTAINER_MODELS / f"{prefix}{Path(path).name}")
     return _Place(told=inside, mount=Mount(variable=variable, host=path, container=inside))
 
 
-def _adapters(loras: tuple[tuple[str, str], ...], *, mounted: bool) -> dict[str, _Place]:
+def _adapters(loras: tuple[tuple[str, str], ...]) -> dict[str, _Place]:
     """Adapters by name; a number keeps two folders of one name apart."""
     return {
-        name: _place(path, f"WHET_LORA_{at}_DIR", mounted=mounted, prefix=f"lora-{at}-")
+        name: _place(path, f"WHET_LORA_{at}_DIR", prefix=f"lora-{at}-")
         for at, (name, path) in enumerate(loras, start=1)
     }
 

@@ -11,8 +11,9 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from whet.core.records.engine import ResolvedEngine
+from whet.core.redact import public_env
 from whet.core.store import write_atomic
-from whet.deploy.settings import Deployment, plan_deployment
+from whet.deploy.settings import HOUSEKEEPING_ENV, plan_deployment
 
 IMAGE: Final = "vllm/vllm-openai"
 _RELEASE = re.compile(r"\d+\.\d+(?:\.\d+)?(?:rc\d+|\.post\d+)?")
@@ -22,7 +23,7 @@ _EXECUTABLE: Final = 0o755
 def write_deployment(
     folder: Path, resolved: ResolvedEngine, *, image_tag: str | None = None
 ) -> None:
-    """Write ``compose.yaml`` (official image, NVIDIA container toolkit) and ``serve.sh``.
+    """Write ``compose.yaml`` (official CUDA image) and ``serve.sh`` (the command that measured).
 
     ``image_tag`` pins the image; by default it is the version that was measured, ``v0.32.0``. An
     attached server, which nobody here started, gets only a note. Raises ``StorageError`` where the
@@ -31,10 +32,13 @@ def write_deployment(
     if resolved.url is not None:
         write_atomic(folder / "README.txt", f"{resolved.serve_line}\n".encode())
         return
+    image = f"{IMAGE}:{image_tag or _tag(resolved.engine_version)}"
     plan = plan_deployment(resolved)
-    tag = image_tag or _tag(resolved.engine_version)
-    compose = _render("compose.yaml.j2", plan, resolved, tag=tag)
-    serve = _render("serve.sh.j2", plan_deployment(resolved, mounted=False), resolved, tag=tag)
+    compose = _render("compose.yaml.j2", resolved=resolved, plan=plan, image=image)
+    env = [
+        pair for pair in public_env(dict(resolved.env)).items() if pair[0] not in HOUSEKEEPING_ENV
+    ]
+    serve = _render("serve.sh.j2", resolved=resolved, env=env)
     write_atomic(folder / "compose.yaml", compose.encode())
     write_atomic(folder / "serve.sh", serve.encode())
     (folder / "serve.sh").chmod(_EXECUTABLE)
@@ -45,7 +49,7 @@ def _tag(version: str) -> str:
     return f"v{match[0]}" if match else "latest"
 
 
-def _render(template: str, plan: Deployment, resolved: ResolvedEngine, *, tag: str) -> str:
+def _render(template: str, **values: object) -> str:
     environment = Environment(
         loader=PackageLoader("whet.deploy"),
         undefined=StrictUndefined,
@@ -57,9 +61,7 @@ def _render(template: str, plan: Deployment, resolved: ResolvedEngine, *, tag: s
     environment.filters["yaml"] = _yaml_word
     environment.filters["sh"] = shlex.quote
     environment.filters["line"] = lambda text: " ".join(str(text).split())
-    return environment.get_template(template).render(
-        plan=plan, resolved=resolved, image=f"{IMAGE}:{tag}"
-    )
+    return environment.get_template(template).render(values)
 
 
 def _yaml_word(text: str) -> str:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from whet.client import CompletionCall
-from whet.core.prefix_trace import PrefixTrace
 from whet.core.records import PlannedRequest
 from whet.load import Workload
 from whet.load.arrivals import Arrivals
 from whet.load.conversations import ConversationShape, PlannedConversation
 from whet.load.dataset import Dataset, LengthLimits
 from whet.load.lengths import Fixed, Lengths
+from whet.load.prefix_trace_file import PrefixTrace
 from whet.load.shapes import Shape
 from whet.load.synthetic import SharedPrefixes
 from whet.load.trace import Trace

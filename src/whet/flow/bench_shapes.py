@@ -7,8 +7,7 @@ from typing import Final
 
 from whet.core.errors import UsageError
 from whet.core.protocols import Observer
-from whet.core.records import TrialRecord, WorkloadFacts
-from whet.core.records.prompts import HitTokens
+from whet.core.records import HitTokens, TrialRecord, WorkloadFacts
 from whet.flow.bench_replay import answer_lengths, warmed_alike
 from whet.flow.bench_request import BenchLoad, BenchRequest, KnownShape, PrefixReplay, Target
 from whet.flow.bench_synthetic import draw_of, require_memory

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from whet.client import get_text
+from whet.client import HttpError, get_text
 from whet.client.counters import info_label
-from whet.core.errors import EngineLostError, MeasurementError, UsageError
+from whet.core.errors import EngineLostError, UsageError
 from whet.core.protocols import Observer
 from whet.core.records import WorkloadFacts
 from whet.flow.bench_replay import replay
@@ -41,6 +41,7 @@ from whet.load.lengths import Fixed, Independent
 from whet.load.plan import describe_requests
 from whet.load.texts import load_text_tokenizer, seeded
 from whet.load.trace import Trace
+from whet.load.trial import OPTIONAL_COUNTERS_TIMEOUT_S
 
 
 def open_dataset(request: BenchRequest, folder: Path, observer: Observer) -> Dataset | None:
@@ -76,11 +77,14 @@ def open_dataset(request: BenchRequest, folder: Path, observer: Observer) -> Dat
 def read_block_size(request: BenchRequest, observer: Observer) -> int:
     """Tokens of a KV block, by the server's ``/metrics``; ``ASSUMED_BLOCK_SIZE`` where not told.
 
-    Only vLLM tells it. A server that cannot be asked for it is one that does not tell.
+    Only vLLM states it. Metrics are optional: a server whose ``/metrics`` fails has none.
     """
     try:
-        text = get_text(request.url, "/metrics")
-    except (EngineLostError, MeasurementError):
+        text = get_text(request.url, "/metrics", timeout_s=OPTIONAL_COUNTERS_TIMEOUT_S)
+    except HttpError:
+        text = ""
+    except EngineLostError as error:
+        observer.warn(f"no prefix hit rate and no acceptance length: {error}")
         text = ""
     told = info_label(text, "vllm:cache_config_info", "block_size")
     if told is None or re.fullmatch("[1-9][0-9]{0,6}", told) is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from whet.core.records import (
     ResolvedEngine,
     VerdictSet,
 )
-from whet.core.store import RunStore, write_json
+from whet.core.store import RunStore, write_atomic, write_json
 from whet.decide import DecisionInputs, TierInputs, decide
 from whet.decide.admit import admit
 from whet.decide.factorial import factorial
@@ -59,9 +60,20 @@ def conclude(job: Job) -> Decision:
     decision = _decide([(kept, findings)])
     job.store.put("decision", "decision", decision)
     write_json(job.store.path("decision.json"), decision)
-    for resolved in kept.resolved.values():
-        write_deployment(job.store.path("deploy", resolved.variant.name), resolved)
+    _deploy(kept, decision)
     return decision
+
+
+def _deploy(kept: Kept, decision: Decision) -> None:
+    """Write ``deploy/`` anew: a folder for each variant that qualifies for recommendation."""
+    folder = kept.store.path("deploy")
+    if folder.exists():
+        shutil.rmtree(folder)
+    for name in decision.qualified:
+        write_deployment(folder / name, kept.resolved[name])
+    if not decision.qualified:
+        text = "No variant qualifies for recommendation; report.md says why for each.\n"
+        write_atomic(folder / "README.txt", text.encode())
 
 
 def decide_over(stores: Sequence[RunStore]) -> Decision:
@@ -152,4 +164,6 @@ def _left_out(kept: Kept) -> Iterable[Excluded]:
     for name in kept.spec.variants:
         why = kept.store.reason("infeasible", name)
         if why is not None and name not in kept.resolved:
-            yield Excluded(variant=name, batch_size=None, reason=why, tier=kept.tier)
+            yield Excluded(
+                variant=name, batch_size=None, reason=why, tier=kept.tier, kind="cannot run here"
+            )

@@ -39,7 +39,7 @@ def require_login(repo: str) -> None:
         ) from error
     if get_token() is None:
         raise UsageError(f"there is no token for the hub; {_LOGIN}")
-    with hub_errors(repo):
+    with hub_errors(repo, again="try again later; nothing was uploaded"):
         patiently(HfApi().whoami)
 
 
@@ -70,12 +70,12 @@ def patiently(call: Callable[[], T]) -> T:
 
 
 @contextmanager
-def hub_errors(repo: str) -> Iterator[None]:
-    """Turn a failure of the hub into one sentence with the mend."""
+def hub_errors(repo: str, *, again: str) -> Iterator[None]:
+    """Turn a failure of the hub into one sentence with the fix; ``again`` for one that passes."""
     try:
         yield
     except hub_failures() as error:
-        raise _translated(repo, error) from error
+        raise _translated(repo, error, again) from error
 
 
 def _passes(error: Exception) -> bool:
@@ -98,7 +98,7 @@ def _status(error: BaseException | None) -> int | None:
     return None
 
 
-def _translated(repo: str, error: Exception) -> WhetError:
+def _translated(repo: str, error: Exception, again: str) -> WhetError:
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     status = _status(error)
@@ -120,11 +120,10 @@ def _translated(repo: str, error: Exception) -> WhetError:
             f"the hub refused the upload to {repo} ({status}: {_first_line(error)}); correct "
             "that and push again"
         )
-    return _passing_failure(repo, status, error)
+    return _passing_failure(repo, status, error, again)
 
 
-def _passing_failure(repo: str, status: int | None, error: Exception) -> WhetError:
-    again = "push again later: the checkpoint stays, and what was uploaded is not sent twice"
+def _passing_failure(repo: str, status: int | None, error: Exception, again: str) -> WhetError:
     if status is not None:
         return WhetError(f"the hub keeps answering {status} to the upload to {repo}; {again}")
     if isinstance(error, ValueError):

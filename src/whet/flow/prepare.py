@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -35,9 +36,12 @@ from whet.engines.vllm.planned import Planned
 from whet.flow.advice import advice_of
 from whet.flow.job import Inputs, Job
 from whet.levers import lever_args, problems
+from whet.load import Draw, build_workload
 from whet.plan import Problem, crowded, memory_plans, preflight
 
 _FIXED_ON_RESUME = ("model", "recipes", "engine", "workload", "load", "quality", "baseline")
+_SPEC_ERRORS: Final = ("flags", "traffic")
+"""Kinds of problems that no other machine solves."""
 _SCALED_KV: Final = ("fp8", "fp8_e4m3")
 """Types of the KV cache that a checkpoint's scales are for; e5m2 is meant to go without."""
 
@@ -71,7 +75,7 @@ def survey(spec: Spec, root: Path, planned: Planned | None = None) -> Survey:
     target = read_facts(locate(spec.model.target, revision=revision))
     draft = read_facts(locate(spec.model.draft, revision=revision)) if spec.model.draft else None
     engine, device = _engine(spec, planned)
-    resolved = resolve_variants(spec, root, target=target, draft=draft, engine=engine)
+    resolved, refused = resolve_variants(spec, root, target=target, draft=draft, engine=engine)
     # With the environment as resolved: the engine's own default for the KV pool counts too.
     as_set = [replace(item.variant, env=item.env) for item in resolved]
     found = preflight(as_set, target=target, draft=draft, device=device, spec=spec)
@@ -86,13 +90,18 @@ def survey(spec: Spec, root: Path, planned: Planned | None = None) -> Survey:
     grouped = {name.removesuffix(REPEAT_SUFFIX) for group in spec.load.together for name in group}
     beside = [variant for variant in as_set if variant.name in grouped]
     plans = memory_plans(beside, target=target, draft=draft, device=device, spec=spec)
-    advice = advice_of(
-        spec,
-        root,
-        resolved=resolved,
-        target=target,
-        device=device,
-        machine=None if planned is None else planned.machine,
+    wrong = (*refused, *_traffic_problems(spec, target))
+    advice = (
+        ()
+        if wrong
+        else advice_of(
+            spec,
+            root,
+            resolved=resolved,
+            target=target,
+            device=device,
+            machine=None if planned is None else planned.machine,
+        )
     )
     return Survey(
         engine=engine,
@@ -100,7 +109,7 @@ def survey(spec: Spec, root: Path, planned: Planned | None = None) -> Survey:
         target=target,
         draft=draft,
         resolved=resolved,
-        problems=(*found, *unsupported),
+        problems=(*wrong, *found, *unsupported),
         advice=(*advice, *crowded(spec.load.together, plans, device)),
     )
 
@@ -118,6 +127,20 @@ def _engine(spec: Spec, planned: Planned | None) -> tuple[Engine, Device]:
 
 def _is_fine(item: ResolvedEngine, problems: Sequence[Problem]) -> bool:
     return all(problem.variant != item.variant.name for problem in problems)
+
+
+def _traffic_problems(spec: Spec, target: ModelFacts) -> Iterator[Problem]:
+    """Whether the pool's prompts leave room for a user turn within ``max_input_tokens``."""
+    if spec.workload.max_input_tokens is None:
+        return
+    size = spec.load.batch_sizes[0]
+    draw = Draw(requests=spec.load.requests(size), batch_size=size, trial=0, block_size=1)
+    with tempfile.TemporaryDirectory(prefix="whet-") as scratch:
+        try:
+            pool = find_inputs(spec, Path(scratch)).pool
+            build_workload(pool, Path(target.path), spec.workload, draw=draw)
+        except UsageError as error:
+            yield Problem(variant=None, kind="traffic", message=str(error))
 
 
 def _kv_problems(resolved: Sequence[ResolvedEngine]) -> Iterator[Problem]:
@@ -173,29 +196,35 @@ def prepare(spec: Spec, store: RunStore, observer: Observer, *, skip_infeasible:
 def feasible(seen: Survey, spec: Spec, *, skip: bool) -> tuple[ResolvedEngine, ...]:
     """The variants that can run here, the baseline first.
 
-    Raises ``InfeasibleError`` with every problem where there is one, unless ``skip`` and the
-    problems spare the baseline.
+    Raises ``UsageError`` with every problem where a flag or the traffic is wrong, and else
+    ``InfeasibleError``, unless ``skip`` and the problems spare the baseline.
     """
     bad = {problem.variant for problem in seen.problems}
+    by_message: dict[str, list[str]] = {}
+    for problem in seen.problems:
+        by_message.setdefault(problem.message, []).append(problem.variant or spec.name)
+    lines = "\n".join(f"  {', '.join(names)}: {text}" for text, names in by_message.items())
+    if any(problem.kind in _SPEC_ERRORS for problem in seen.problems):
+        raise UsageError(f"the spec cannot run:\n{lines}")
     if bad and (not skip or spec.baseline in bad or None in bad):
-        told = "\n".join(
-            f"  {problem.variant or spec.name}: {problem.message}" for problem in seen.problems
-        )
         mend = "" if skip else "\n(--skip-infeasible measures the other variants without these)"
-        raise InfeasibleError(f"preflight found what cannot run here:\n{told}{mend}")
+        raise InfeasibleError(f"preflight found what cannot run here:\n{lines}{mend}")
     kept = [item for item in seen.resolved if item.variant.name not in bad]
     return tuple(sorted(kept, key=lambda item: item.variant.name != spec.baseline))
 
 
 def resolve_variants(
     spec: Spec, root: Path, *, target: ModelFacts, draft: ModelFacts | None, engine: Engine
-) -> tuple[ResolvedEngine, ...]:
-    """Every variant of the spec as the engine will be told of it."""
-    variants = [
-        _variant(name, item, spec, root=root, target=target, draft=draft)
-        for name, item in spec.variants.items()
-    ]
-    return tuple(engine.resolve(variant, spec.engine) for variant in variants)
+) -> tuple[tuple[ResolvedEngine, ...], tuple[Problem, ...]]:
+    """Every variant of the spec as the engine gets it, and those whose flags it refuses."""
+    resolved, refused = [], []
+    for name, item in spec.variants.items():
+        variant = _variant(name, item, spec, root=root, target=target, draft=draft)
+        try:
+            resolved.append(engine.resolve(variant, spec.engine))
+        except UsageError as error:
+            refused.append(Problem(variant=name, kind="flags", message=str(error)))
+    return tuple(resolved), tuple(refused)
 
 
 def _variant(

@@ -21,6 +21,9 @@ from whet.quant.finished import RECORD
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
 
+_PUSH_AGAIN: Final = (
+    "push again later: the checkpoint stays, and what was uploaded is not sent twice"
+)
 _WEIGHTS: Final = (".safetensors", ".safetensors.index.json", ".bin", ".gguf")
 
 
@@ -35,11 +38,11 @@ class _Finished:
 
 
 def push(
-    folder: Path, repo: str, *, private: bool, observer: Observer, base: str | None = None
+    folder: Path, repo: str, *, public: bool, observer: Observer, base: str | None = None
 ) -> str:
     """Upload the finished checkpoint ``folder`` to the hub repository ``repo``; returns its URL.
 
-    ``repo`` is made where it does not exist, private if so asked. Only files that the
+    ``repo`` is created where it does not exist, private unless ``public``. Only files that the
     checkpoint's record lists are sent, the record itself without the paths of this machine, and a
     card unless a person wrote one. ``base`` is the model that was quantized, as it was given: a hub
     id is named in the card, and a licence that it states is taken over. The weights come first,
@@ -54,10 +57,10 @@ def push(
 
     api = HfApi(library_name="whet")
     observer.stage("push", f"{repo}, {human_bytes(found.done.weight_bytes)}")
-    with _quiet(), hub_errors(repo):
-        url = patiently(lambda: api.create_repo(repo, private=private or None, exist_ok=True))
+    with _quiet(), hub_errors(repo, again=_PUSH_AGAIN):
+        url = patiently(lambda: api.create_repo(repo, private=not public, exist_ok=True))
         name = url.repo_id
-        held = _require_fit(api, name, found, private=private)
+        held = _require_fit(api, name, found, public=public)
         operations = _operations(found, name)
         if CARD not in held or _is_ours(api, name):
             operations[CARD] = _operation(CARD, _card(api, name, found, base))
@@ -87,16 +90,16 @@ def _read_finished(folder: Path) -> _Finished:
     return _Finished(folder=folder, record=record, done=done, names=names)
 
 
-def _require_fit(api: HfApi, name: str, found: _Finished, *, private: bool) -> set[str]:
+def _require_fit(api: HfApi, name: str, found: _Finished, *, public: bool) -> set[str]:
     """The files of the repository.
 
-    Refuses to publish what was to be private, and to mix the weights of two checkpoints.
+    Refuses an existing public repository without ``public``, and to mix the weights of two
+    checkpoints.
     """
     info = patiently(lambda: api.model_info(name))
-    if private and not info.private:
+    if not public and not info.private:
         raise UsageError(
-            f"{name} exists already and is public; make it private in its settings on the hub, or "
-            "choose another name"
+            f"{name} exists already and is public; add --public, or choose another name"
         )
     held = {sibling.rfilename for sibling in info.siblings or ()}
     foreign = sorted(path for path in held - {*found.names} if path.endswith(_WEIGHTS))

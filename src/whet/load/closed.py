@@ -20,7 +20,7 @@ def encode_all(
     """Every request in bytes, before the clock starts; ``calls`` are what is sent, if given."""
     sent = map(to_call, requests) if calls is None else calls
     return [
-        Exchange(request=client.encode(call), index=request.index, prefix_id=request.prefix_id)
+        client.prepare(call, index=request.index, prefix_id=request.prefix_id)
         for request, call in zip(requests, sent, strict=True)
     ]
 

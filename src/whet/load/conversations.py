@@ -269,9 +269,7 @@ class Conversations:
             ignore_eos=turn.ignore_eos,
             extra=turn.extra,
         )
-        return Exchange(
-            request=self._client.encode(call), index=turn.index, prefix_id=conversation.prefix_id
-        )
+        return self._client.prepare(call, index=turn.index, prefix_id=conversation.prefix_id)
 
 
 async def _until(due_ns: int) -> None:

@@ -51,7 +51,8 @@ class TrialPlan:
     workload's requests, ``batch_size`` at once. ``calls`` and ``warmup_calls`` are what is sent
     where it is not the token ids of the requests. ``workers`` is how many processes send, None for
     as many as the warm-up shows to be needed. ``counter_names`` map an engine's own counters to
-    those of ``core.counters``.
+    those of ``core.counters``; without ``require_counters`` a server whose ``/metrics`` fails is
+    measured all the same.
     """
 
     variant: str
@@ -67,6 +68,7 @@ class TrialPlan:
     conversations: tuple[PlannedConversation, ...] = ()
     workers: int | None = None
     counter_names: tuple[tuple[str, str], ...] = ()
+    require_counters: bool = True
 
     @property
     def connections(self) -> int:

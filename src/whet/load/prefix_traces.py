@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from whet.core.errors import UsageError
-from whet.core.prefix_trace import FORM, PrefixTrace, TokenArray, regenerate
 from whet.load.cold import KnownLoad, cold_workload
 from whet.load.plan import Draw, to_call
+from whet.load.prefix_trace_file import FORM, PrefixTrace, TokenArray, regenerate
 from whet.load.sharing import TokenIds
 from whet.load.texts import one_of_each
 from whet.load.trace import Trace, TraceRow

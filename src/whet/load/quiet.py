@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from whet.client.runner import STOP_SIGNALS
+
 _SWITCH_INTERVAL_S = 0.0005
 """The memory thread gives the interpreter back within this; the default of 5 ms would be read as
 latency."""
@@ -37,13 +39,18 @@ def quiet_interpreter() -> Iterator[None]:
 
 @contextmanager
 def cancel_on_signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM cancel the current task; the handlers before are put back."""
+    """Ctrl-C, SIGTERM and SIGHUP cancel the current task; the handlers before are put back.
+
+    A SIGHUP that is ignored (``nohup``) stays ignored.
+    """
     task = asyncio.current_task()
     if task is None or threading.current_thread() is not threading.main_thread():
         yield
         return
     loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *STOP_SIGNALS)}
+    if before[signal.SIGHUP] is signal.SIG_IGN:
+        del before[signal.SIGHUP]
     for number in before:
         loop.add_signal_handler(number, task.cancel)
     try:

@@ -47,6 +47,11 @@ class TextTokenizer:
                 f"the chat template does not take these messages ({error}); leave out the role "
                 "that it does not know"
             ) from error
+        except (ArithmeticError, MemoryError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"the chat template fails ({type(error).__name__}: {error}); correct it in the "
+                "tokenizer's files, or send plain prompts"
+            ) from error
         return self.content_ids(str(text))
 
     @cached_property

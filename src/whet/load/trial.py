@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from whet.client import HttpError, StreamClient, run_async, scrape
 from whet.core.errors import EngineLostError, MeasurementError
@@ -20,6 +20,8 @@ from whet.load.quiet import cancel_on_signals
 from whet.load.window import OPENED_BEFORE, LoopPlan, Window, make_loop, run_window
 from whet.load.workers import Workers, choose_workers
 
+COUNTERS_TIMEOUT_S: Final = 30.0
+OPTIONAL_COUNTERS_TIMEOUT_S: Final = 5.0
 _NOT_FOUND = 404
 _WARM_UP_SLOTS = 16  # where nothing caps what is in flight
 
@@ -60,7 +62,7 @@ def run_trial(
         record = _record(plan, seen, status="failed", failure=str(error))
         raise TrialLost(str(error), record=record) from error
     except (asyncio.CancelledError, KeyboardInterrupt) as error:
-        why = "stopped on request; what was measured is kept, go on with --resume"
+        why = "stopped on request"
         record = _record(plan, seen, status="interrupted", failure=why)
         raise TrialInterrupted(why, record=record) from error
     return _record(plan, seen, status="complete", failure=None)
@@ -154,12 +156,14 @@ class _Timed:
 
 def _counters(url: str, plan: TrialPlan) -> Counters | None:
     """The server's counters now, on the monotonic clock; None where it exports none."""
+    timeout_s = COUNTERS_TIMEOUT_S if plan.require_counters else OPTIONAL_COUNTERS_TIMEOUT_S
     try:
-        return scrape(url, names=dict(plan.counter_names))
-    except HttpError as error:
-        if error.status == _NOT_FOUND:
-            return None
-        raise
+        return scrape(url, timeout_s=timeout_s, names=dict(plan.counter_names))
+    except (EngineLostError, MeasurementError) as error:
+        missing = isinstance(error, HttpError) and error.status == _NOT_FOUND
+        if plan.require_counters and not missing:
+            raise
+        return None
 
 
 def _record(plan: TrialPlan, seen: _Seen, *, status: str, failure: str | None) -> TrialRecord:

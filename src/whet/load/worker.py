@@ -86,8 +86,9 @@ def hear_from(pipe: Connection, hear: Callable[[], None]) -> None:
 
 
 def work(share: Share, pipe: Connection) -> None:
-    """The whole life of a worker process. Ctrl-C is the parent's to hear."""
+    """Run a worker process. The parent handles Ctrl-C and SIGHUP, which the whole group gets."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     window = Window()
     with suppress(asyncio.CancelledError):
         run_async(_send(share, pipe, window))

@@ -18,15 +18,18 @@ def usable_trials(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
 
 
 def trial_problem(trial: TrialRecord) -> str | None:
-    """Why a trial is no basis for a figure, in words, or None."""
+    """Why a trial is no basis for a figure, in words, or None.
+
+    One answer whose usage contradicts what was sent or received is enough: every rate is computed
+    from the same server's counts (bounds: ``whet.client.usage``).
+    """
     if trial.status != "complete":
         return f"trial {trial.trial} {trial.status}: {trial.failure or 'no reason was recorded'}"
     if not trial.health.valid:
         return f"trial {trial.trial} is invalid: {trial.health.reason}"
-    errors = Counter(event.error for event in trial.requests if event.error is not None)
-    if errors.total() > MAX_ERROR_SHARE * len(trial.requests):
-        words = ", ".join(f"{word} × {count}" for word, count in errors.most_common())
-        return f"trial {trial.trial}: {errors.total()} of {len(trial.requests)} failed ({words})"
+    failures = _failures(trial)
+    if failures is not None:
+        return failures
     if any(e.error is None and e.output_tokens is None for e in trial.requests):
         return f"trial {trial.trial}: the server reports no token usage, so no rate can be computed"
     steady = steady_window(trial)
@@ -47,3 +50,18 @@ def _idle_slots(trial: TrialRecord) -> str | None:
         "rate is that of a few slow requests; look for stalls in the server's log, or send more "
         "requests per slot (load.requests_per_slot, --num-prompts)"
     )
+
+
+def _failures(trial: TrialRecord) -> str | None:
+    """Why the failed requests spoil the trial, in words, or None."""
+    false = [event for event in trial.requests if event.error == "usage_mismatch"]
+    if false:
+        return (
+            f"trial {trial.trial}: the server's token counts are wrong in {len(false)} of "
+            f"{len(trial.requests)} answers (request {false[0].index}: {false[0].detail})"
+        )
+    errors = Counter(event.error for event in trial.requests if event.error is not None)
+    if errors.total() > MAX_ERROR_SHARE * len(trial.requests):
+        words = ", ".join(f"{word} × {count}" for word, count in errors.most_common())
+        return f"trial {trial.trial}: {errors.total()} of {len(trial.requests)} failed ({words})"
+    return None

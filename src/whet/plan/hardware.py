@@ -61,15 +61,28 @@ def planned_device(text: str) -> tuple[Device, tuple[int, int]]:
     count, name = (int(several[1]), several[2]) if several else (1, words)
     known = {each.lower(): each for each in CUDA}
     if name.lower() not in known:
-        raise UsageError(
-            f"no GPU is known as {name!r}{did_you_mean(name, CUDA)} (known: {', '.join(CUDA)})"
-        )
+        raise UsageError(_unknown(name))
     found = known[name.lower()]
     memory_mib, capability = CUDA[found]
     device = Device(
         kind="cuda", name=found, memory_bytes=memory_mib * MIB, count=count, driver=None
     )
     return device, capability
+
+
+def _unknown(name: str) -> str:
+    """Why a name selects no GPU; only one with the same model number is suggested."""
+    words = set(name.lower().split())
+    variants = [each for each in CUDA if words and words <= set(each.lower().split())]
+    if len(variants) > 1:
+        return f"{name!r} is ambiguous: {', '.join(variants)}"
+    near = variants or [each for each in CUDA if _model_number(each) == _model_number(name)]
+    return f"no GPU is known as {name!r}{did_you_mean(name, near)} (known: {', '.join(CUDA)})"
+
+
+def _model_number(name: str) -> str | None:
+    digits = re.search(r"\d+", name)
+    return digits[0] if digits else None
 
 
 def _tier(

@@ -68,7 +68,10 @@ class Asked:
 
 @dataclass(kw_only=True, slots=True)
 class Checks:
-    """What was found. ``broken`` are defects that fail, ``missing`` gaps that leave unknown."""
+    """What was found. ``broken`` are defects that fail, ``missing`` gaps that leave unknown.
+
+    ``no_golden`` says why there are no golden probes, which changes no verdict.
+    """
 
     distances: ServedDistances | None = None
     twin: str | None = None
@@ -79,6 +82,7 @@ class Checks:
     structured: tuple[StructuredScore, ...] = ()
     broken: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    no_golden: str | None = None
     scores_differ: bool = False
     parts: dict[str, float] = field(default_factory=dict)
 
@@ -265,11 +269,13 @@ def _keep_golden(
             probes = [(probe.id, probe.prompt) for probe in first.probes]
         taken = take_golden(peer, probes, checks.source)
     except (StorageError, UsageError) as error:
-        found.missing.append(f"golden probes: {error}")
+        found.no_golden = str(error)
         return
+    found.no_golden = taken.missing
     if taken.broken is not None:
         found.broken.append(taken.broken)
-    write_golden(checks.golden / f"{plan.variant}.json", taken)
+    if taken.probes:
+        write_golden(checks.golden / f"{plan.variant}.json", taken)
 
 
 def _arrays(asked: Asked, likelihood: Likelihood) -> TopLogprobs:

@@ -121,6 +121,8 @@ def _record(
     too_far = ratio is not None and ratio.value >= 1 + min(plan.tolerances, default=math.inf)
     if plan.scoring_defect and (likelihood.broken or found.scores_differ or too_far):
         reason = f"{reason}; {plan.scoring_defect}"
+    if found.no_golden is not None:
+        reason = "; ".join(filter(None, (reason, f"no golden probes: {found.no_golden}")))
     return QualityRecord(
         variant=plan.variant,
         baseline=plan.variant if plan.baseline is None else plan.baseline.variant,

@@ -65,6 +65,11 @@ class Encoder:
                 f"the chat template refuses a chat of roles {[m.role for m in messages]}: {error}; "
                 "correct the roles in the data file"
             ) from error
+        except (ArithmeticError, MemoryError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"the chat template in {self._folder} fails ({type(error).__name__}: {error}); "
+                "correct it"
+            ) from error
         return tuple(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 

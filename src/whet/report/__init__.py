@@ -8,8 +8,6 @@ from whet.report.load_console import print_load, print_verdict
 from whet.report.load_plot import write_load_plot
 from whet.report.markdown import render_markdown, write_markdown
 from whet.report.plots import write_png
-from whet.report.prompts import print_prompts
-from whet.report.prompts_files import write_prompts
 from whet.report.raw import write_parquet
 from whet.report.saturation import (
     SearchView,
@@ -32,7 +30,6 @@ __all__ = [
     "load_run",
     "print_decision",
     "print_load",
-    "print_prompts",
     "print_report",
     "print_saturation",
     "print_schemes",
@@ -49,7 +46,6 @@ __all__ = [
     "write_markdown",
     "write_parquet",
     "write_png",
-    "write_prompts",
     "write_reports",
     "write_saturation_plot",
     "write_scheme_reports",

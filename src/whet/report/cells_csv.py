@@ -83,6 +83,7 @@ CSV_COLUMNS: Final[tuple[str, ...]] = (
     *_DISTANCES,
     *_BURST,
     "starts",
+    "decision",
 )
 """Every column of ``results.csv``; new ones are added at the end only."""
 
@@ -101,11 +102,13 @@ def csv_records(view: RunView) -> Iterator[dict[str, Value]]:
     """The cells as flat records keyed by ``CSV_COLUMNS``."""
     for cell in view.cells:
         record = view.quality.get(cell.variant)
+        decided = view.decided(cell.variant, cell.batch_size)
         yield {
             **_cell_values(cell),
             **_quality_values(record),
             **_distance_values(record),
             "uncertified": " ".join(_uncertified(cell, record)) or None,
+            "decision": decided.label if decided else None,
             "evidence": view.evidence(cell.variant, cell.batch_size),
             "tier": view.tier,
             "price_usd_per_hour": view.spec.hardware.price_usd_per_hour if view.spec else None,

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from whet.core.records import Decision, MatrixEntry, Recommendation
+from whet.core.records import Decision, MatrixEntry
 from whet.report import rows
 from whet.report.costs import cost_sentences
 from whet.report.factorial import factorial_sentences
@@ -22,11 +22,12 @@ _STATE_STYLE = {
     "interrupted": "yellow",
     "missing": "dim",
     "unproven": "strike dim",
+    "excluded": "strike dim",
     "good": "",
 }
 _DROP_ORDER = ("TPOT p50", "Prefix hits", "Acceptance", "Memory")
-_FIXED_WIDTH = 19
-"""Room for the batch size, the evidence and the gaps: ``batch``, ``recommended``, one each."""
+_FIXED_WIDTH = 8
+"""Room for the batch size and the gaps beside it."""
 
 
 def print_report(view: RunView, console: Console) -> None:
@@ -52,7 +53,7 @@ def print_report(view: RunView, console: Console) -> None:
 def print_decision(decision: Decision, console: Console) -> None:
     """Print the matrix of each tier, where speculation stops paying, and the recommendation."""
     for matrix in rows.matrix_tables(decision):
-        console.print(_matrix(matrix, decision.recommendation))
+        console.print(_matrix(matrix, decision))
     for reason, where in blank_reasons(decision):
         console.print(_plain(f"{', '.join(where)}: {reason}", "dim"))
     for item in exclusions(decision):
@@ -62,7 +63,8 @@ def print_decision(decision: Decision, console: Console) -> None:
     console.print()
     title, sentence = rows.decision_headline(decision)
     chosen = decision.recommendation
-    console.print(_plain(title, "bold green" if chosen else "bold yellow"))
+    won = "bold green" if rows.is_win(decision) else "bold"
+    console.print(_plain(title, won if chosen else "bold yellow"))
     console.print(_plain(sentence))
     for reason in chosen.reasons if chosen else ():
         console.print(_plain(f"  + {reason}"))
@@ -73,7 +75,7 @@ def print_decision(decision: Decision, console: Console) -> None:
 def _comparison(view: RunView, width: int) -> Table:
     """The comparison table with as many columns as the terminal holds."""
     lines = [row for row in rows.comparison_rows(view) if row.state != "missing"]
-    kept = _fitting(lines, width)
+    kept, with_evidence = _fitting(lines, width)
     table = Table(title=_plain(view.name, "bold"), title_justify="left", padding=(0, 1, 0, 0))
     table.box, table.pad_edge = None, False
     table.add_column("config", no_wrap=True)
@@ -81,20 +83,30 @@ def _comparison(view: RunView, width: int) -> Table:
     for at in kept:
         heading = rows.headings()[at]
         table.add_column(f"{heading.name}\n{heading.unit}", justify="right", no_wrap=True)
-    table.add_column("evidence", no_wrap=True)
+    table.add_column("status", no_wrap=True)
+    if with_evidence:
+        table.add_column("evidence", no_wrap=True)
     doubts = {at for at in kept if not all(row.figures[at].sure for row in lines)}
     last = None
     for row in lines:
         if last not in (None, row.variant):
             table.add_row()
         figures = [_figure(row.figures[at], doubtful=at in doubts) for at in kept]
-        style = "bold green" if row.recommended else _STATE_STYLE.get(row.state, "")
-        mark = row.evidence if row.state in ("good", "unproven") else row.state
-        ending = "recommended" if row.recommended else mark or ""
+        style = _STATE_STYLE.get(row.state, "")
+        if row.recommended:
+            style = "bold green" if row.won else "bold"
+        texts = _endings(row)[: 2 if with_evidence else 1]
+        endings = (_plain(text, "not strike") for text in texts)
         name = "" if row.variant == last else row.variant
-        table.add_row(_plain(name), str(row.batch_size), *figures, _plain(ending), style=style)
+        table.add_row(_plain(name), str(row.batch_size), *figures, *endings, style=style)
         last = row.variant
     return table
+
+
+def _endings(row: rows.Row) -> tuple[str, str]:
+    """The status, which is the cell's state before a decision, and the evidence."""
+    state = row.state if row.state in ("failed", "interrupted") else ""
+    return row.status or state, row.evidence or ""
 
 
 def _figure(item: Shown, *, doubtful: bool) -> Text:
@@ -103,8 +115,8 @@ def _figure(item: Shown, *, doubtful: bool) -> Text:
     return Text(f"{item.marked}{room}", "" if item.sure else "dim")
 
 
-def _fitting(lines: Sequence[rows.Row], width: int) -> list[int]:
-    """The figure columns that fit into ``width``, the least needed ones dropped first."""
+def _fitting(lines: Sequence[rows.Row], width: int) -> tuple[list[int], bool]:
+    """The figure columns that fit into ``width``, and whether the evidence does, as the last."""
     wide = {}
     for at, heading in enumerate(rows.headings()):
         figures = [row.figures[at] for row in lines]
@@ -112,11 +124,15 @@ def _fitting(lines: Sequence[rows.Row], width: int) -> list[int]:
         shows = [_figure(item, doubtful=doubtful).plain for item in figures]
         texts = [heading.name, heading.unit, *shows]
         wide[at] = max(map(len, texts)) + 1
-    room = width - max(len(row.variant) for row in lines) - _FIXED_WIDTH
+    status, evidence = (
+        max(len(head), *(len(_endings(row)[at]) for row in lines)) + 1
+        for at, head in enumerate(("status", "evidence"))
+    )
+    room = width - max(len(row.variant) for row in lines) - _FIXED_WIDTH - status
     order = [next(at for at in wide if rows.headings()[at].name == name) for name in _DROP_ORDER]
-    while order and sum(wide.values()) > room:
+    while order and sum(wide.values()) > room - evidence:
         del wide[order.pop(0)]
-    return list(wide)
+    return list(wide), sum(wide.values()) <= room - evidence
 
 
 def _print_notes(view: RunView, console: Console) -> None:
@@ -129,7 +145,7 @@ def _print_notes(view: RunView, console: Console) -> None:
         console.print(_plain(f"{row.variant} @ {row.batch_size}: {row.note}", "dim"))
 
 
-def _matrix(matrix: rows.MatrixTable, chosen: Recommendation | None) -> Table:
+def _matrix(matrix: rows.MatrixTable, decision: Decision) -> Table:
     table = Table(
         title=_plain(f"Decision matrix, {matrix.tier}", "bold"),
         title_justify="left",
@@ -139,17 +155,19 @@ def _matrix(matrix: rows.MatrixTable, chosen: Recommendation | None) -> Table:
     for tolerance in matrix.tolerances:
         table.add_column(rows.tolerance_words(tolerance))
     for target, entries in matrix.rows:
-        table.add_row(rows.target_words(target), *(_entry(entry, chosen) for entry in entries))
+        table.add_row(rows.target_words(target), *(_entry(entry, decision) for entry in entries))
     return table
 
 
-def _entry(entry: MatrixEntry | None, chosen: Recommendation | None) -> Text:
+def _entry(entry: MatrixEntry | None, decision: Decision) -> Text:
     title, second = rows.entry_words(entry)
     if entry is None or entry.outcome == "none":
         return _plain(title, "dim")
     if entry.outcome != "winner":
         return _plain(f"{title}\n{second}", "yellow", lines=True)
-    style = "bold green" if rows.is_corner(chosen, entry) else ""
+    style = ""
+    if rows.is_corner(decision.recommendation, entry):
+        style = "bold green" if rows.is_win(decision) else "bold"
     latency = shown(entry.ttft_p95_ms)
     doubt = "" if latency.sure else "?"
     return _plain(f"{title}\n{second}\nTTFT p95 {latency.text}{doubt} ms", style, lines=True)

@@ -80,6 +80,7 @@ def render_html(view: RunView) -> str:
             colours=colours(look),
             quiet=sum(style.quiet for style in look.values()),
             headline=title,
+            won=view.decision is not None and rows.is_win(view.decision),
             sentence=sentence,
             tiles=tiles(view),
             table=rows.comparison_rows(view),

@@ -87,13 +87,12 @@ def _cells(view: RunView) -> Iterator[str]:
     lines = []
     for row in rows.comparison_rows(view):
         figures = [item.full for item in row.figures]
-        state = row.evidence or DASH
-        if row.state in ("failed", "interrupted", "missing"):
-            state = row.state
-        elif row.recommended:
-            state += ", **recommended**"
-        lines.append([safe(row.variant), str(row.batch_size), *map(safe, figures), state])
-    yield from table(["config", "batch size", *heads, "evidence"], lines)
+        state = row.state if row.state in ("failed", "interrupted", "missing") else DASH
+        status = safe(row.status or state)
+        status = f"**{status}**" if row.recommended else status
+        size, evidence = str(row.batch_size), row.evidence or DASH
+        lines.append([safe(row.variant), size, *map(safe, figures), status, evidence])
+    yield from table(["config", "batch size", *heads, "status", "evidence"], lines)
     yield "In brackets: the 95% interval; `?` marks a percentile with too few samples to certify.\n"
     yield from (f"- {safe(note)}" for note in reading_notes(view))
     told = [row for row in rows.comparison_rows(view) if row.note and row.state != "missing"]
@@ -210,12 +209,11 @@ def _serve_lines(view: RunView) -> Iterator[str]:
     yield "## Serve lines\n"
     common = common_env(view)
     if common:
-        yield f"Set for every server:\n\n{fenced(env_words(common))}\n"
+        yield f"Set for every server while it was measured:\n\n{fenced(env_words(common))}\n"
     for name in view.variants:
         if name in view.engines:
-            engine = view.engines[name]
-            own = env_words(engine.env, without=common)
-            yield f"{safe(name)}:\n\n{fenced(f'{own} {engine.serve_line}'.lstrip())}\n"
+            excluded = " (excluded, do not deploy)" if view.is_excluded(name) else ""
+            yield f"{safe(name)}{excluded}:\n\n{fenced(view.engines[name].serve_line)}\n"
 
 
 def _setup(view: RunView) -> Iterator[str]:

@@ -105,16 +105,17 @@ def _against_batch(view: RunView, id: str, title: str, unit: str, pick: _Pick) -
 def _point(view: RunView, cell: CellSummary, value: Estimate, x: float) -> Point:
     evidence = view.evidence(cell.variant, cell.batch_size)
     where = f"batch size {cell.batch_size}"
-    unproven = evidence in UNPROVEN
+    unproven, excluded = evidence in UNPROVEN, view.is_excluded(cell.variant, cell.batch_size)
     return Point(
         x=x,
         y=value.value,
         low=value.low,
         high=value.high,
-        sure=value.certified and not unproven,
+        sure=value.certified and not unproven and not excluded,
         hover=hover_text(cell.variant, where, (value.value, value.low, value.high))
-        + (f", a claim is {evidence}" if unproven else ""),
-        label="!" if unproven else "",
+        + (f", a claim is {evidence}" if unproven else "")
+        + (", excluded" if excluded else ""),
+        label="×" if excluded else "!" if unproven else "",
     )
 
 
@@ -140,13 +141,15 @@ def pareto_chart(view: RunView) -> Chart | None:
         {
             key: (found[key][1].value, found[key][2].value)
             for key in (view.decision.pareto if view.decision else ())
-            if key in found
+            if key in found and not view.is_excluded(*key)
         }
     )
     series = []
     for name in _drawn(look):
         points = tuple(
-            _front_point(*found[key], on_front=key in front) for key in found if key[0] == name
+            _front_point(*found[key], on_front=key in front, excluded=view.is_excluded(*key))
+            for key in found
+            if key[0] == name
         )
         if points:
             series.append(
@@ -171,7 +174,9 @@ def _cheapest(places: Mapping[_Key, tuple[float, float]]) -> dict[_Key, tuple[fl
     return kept
 
 
-def _front_point(cell: CellSummary, cost: Estimate, loss: Estimate, *, on_front: bool) -> Point:
+def _front_point(
+    cell: CellSummary, cost: Estimate, loss: Estimate, *, on_front: bool, excluded: bool
+) -> Point:
     """Only the front carries intervals and labels: the rest is there to be seen as dearer."""
     return Point(
         x=cost.value,
@@ -180,8 +185,8 @@ def _front_point(cell: CellSummary, cost: Estimate, loss: Estimate, *, on_front:
         high=loss.high if on_front else None,
         sure=on_front,
         hover=f"{cell.variant}, batch size {cell.batch_size}: ${number(cost.value)} per 1M, "
-        f"{percent(loss.value, signed=True)} perplexity",
-        label=f"@ {cell.batch_size}" if on_front else "",
+        f"{percent(loss.value, signed=True)} perplexity{', excluded' if excluded else ''}",
+        label=f"@ {cell.batch_size}" if on_front else "×" if excluded else "",
     )
 
 
@@ -195,7 +200,8 @@ def _pareto(view: RunView, series: list[Series], joined: list[tuple[float, float
     return Chart(
         id="pareto",
         title="Quality against cost",
-        note="filled, @ its batch size: no cell is cheaper and as good; bars: 95% interval",
+        note="filled, @ its batch size: no cell is cheaper and as good; ×: excluded; bars: 95% "
+        "interval",
         x=value_axis("USD / 1M output tokens", costs, unit="$"),
         y=y,
         series=tuple(series),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -69,7 +70,7 @@ def write_png(view: RunView, path: Path) -> None:
             _draw(axes, chart)
         for axes in grid[len(charts) :]:
             axes.set_axis_off()
-        _legend(figure, charts)
+        _legend(figure, charts, {name for name in view.variants if view.is_excluded(name)})
         figure.supxlabel(_caption(view), fontsize=8.5, color="#626b77")
         figure.savefig(path, facecolor="white", metadata=_undated(path))
 
@@ -78,7 +79,7 @@ def _caption(view: RunView) -> str:
     device = f"{view.environment.device.name}. " if view.environment else ""
     return one_line(
         f"{device}Shaded: 95% interval. Hollow: too few samples to certify the p95; in quality "
-        "against cost, a cell that another beats."
+        "against cost, a cell that another beats. ×: excluded."
     )
 
 
@@ -182,7 +183,7 @@ def _line(style: Style) -> Any:
     return (0, tuple(float(part) / 2 for part in style.dash.split())) if style.dash else "-"
 
 
-def _legend(figure: Figure, charts: list[Chart]) -> None:
+def _legend(figure: Figure, charts: list[Chart], excluded: Collection[str]) -> None:
     from matplotlib.lines import Line2D
 
     found = {series.name: series.style for chart in charts for series in chart.series}
@@ -193,7 +194,8 @@ def _legend(figure: Figure, charts: list[Chart]) -> None:
             color=style.light,
             marker=_MARKERS[style.marker],
             linestyle=_line(style),
-            label=one_line(name),
+            markerfacecolor="white" if name in excluded else style.light,
+            label=one_line(name) + (" (excluded)" if name in excluded else ""),
         )
         for name, style in found.items()
         if not style.quiet

@@ -113,7 +113,8 @@ def _lossless(records: Iterable[QualityRecord]) -> CheckTable:
         meaning="Greedy continuations that equal the plain server’s to the end, beside how many of "
         "its own repeat do; the share of tokens before the first difference; by how much the plain "
         "server’s token led there (near 0 is a tie that rounding decides); a two-sample test of "
-        "sampled text; and how many drafted tokens were accepted.",
+        "sampled text; and the share of this check’s own drafted tokens that were accepted (not "
+        "the acceptance under load, which the table of all cells has in tokens per step).",
         heads=(
             ("greedy", "same"),
             ("plain again", "same"),
@@ -122,7 +123,7 @@ def _lossless(records: Iterable[QualityRecord]) -> CheckTable:
             ("margin", "median, nats"),
             ("margin", "largest, nats"),
             ("sampled", "p"),
-            ("accepted", "of drafted"),
+            ("accepted here", "% of drafts"),
         ),
         lines=tuple(_lossless_line(record.variant, check) for record, check in found),
     )

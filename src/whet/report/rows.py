@@ -22,8 +22,9 @@ from whet.report.view import RunView
 class Row:
     """One cell of the run as one line of the comparison table.
 
-    ``state`` is ``good``, ``unproven`` (its evidence does not stand), ``failed``,
-    ``interrupted`` or ``missing``.
+    ``state`` is ``good``, ``excluded`` (from the decision), ``unproven`` (before a decision, a
+    claim lacks evidence), ``failed``, ``interrupted`` or ``missing``. ``status`` is the decision's
+    word on the cell, empty before a decision. ``won`` marks a recommended cell that saves cost.
     """
 
     variant: str
@@ -31,8 +32,10 @@ class Row:
     figures: tuple[Shown, ...]
     evidence: str | None
     state: str
+    status: str
     note: str | None
     recommended: bool
+    won: bool
     front: bool
 
     @property
@@ -89,7 +92,9 @@ COLUMNS: Final[tuple[tuple[Heading, _Pick], ...]] = (
         lambda cell: shown(cell.cost_per_1m_tokens, unit="$"),
     ),
     (
-        Heading(name="Acceptance", unit="tok/step", meaning="1 + accepted drafts a step"),
+        Heading(
+            name="Acceptance", unit="tok/step", meaning="under load: 1 + accepted drafts per step"
+        ),
         lambda cell: shown(cell.acceptance_length),
     ),
     (
@@ -116,19 +121,28 @@ def comparison_rows(view: RunView) -> tuple[Row, ...]:
 def _row(view: RunView, variant: str, batch_size: int) -> Row:
     cell = view.cell(variant, batch_size)
     evidence = view.evidence(variant, batch_size)
+    decided = view.decided(variant, batch_size)
     chosen = view.decision.recommendation if view.decision else None
     pareto = view.decision.pareto if view.decision else ()
     state, note = _state(cell, evidence)
+    excluded = decided is not None and decided.status == "excluded"
+    if excluded and state == "good":
+        state = "excluded"
+    recommended = chosen is not None and (chosen.variant, chosen.batch_size) == (
+        variant,
+        batch_size,
+    )
     return Row(
         variant=variant,
         batch_size=batch_size,
         figures=tuple(pick(cell) if cell else EMPTY for _, pick in COLUMNS),
         evidence=evidence,
         state=state,
+        status=decided.label if decided else "",
         note=note,
-        recommended=chosen is not None
-        and (chosen.variant, chosen.batch_size) == (variant, batch_size),
-        front=(variant, batch_size) in pareto,
+        recommended=recommended,
+        won=recommended and view.decision is not None and is_win(view.decision),
+        front=(variant, batch_size) in pareto and not excluded,
     )
 
 
@@ -206,6 +220,15 @@ def is_corner(chosen: Recommendation | None, entry: MatrixEntry | None) -> bool:
     )
 
 
+def is_win(decision: Decision) -> bool:
+    """Whether the recommendation saves cost: another variant than the baseline, and no tie."""
+    chosen = decision.recommendation
+    if chosen is None or chosen.variant == decision.baseline:
+        return False
+    corner = next((entry for entry in decision.matrix if is_corner(chosen, entry)), None)
+    return corner is None or corner.outcome == "winner"
+
+
 def target_words(ttft_ms: float) -> str:
     """``TTFT < 200 ms``, ``TTFT < 1 s``."""
     whole_seconds = ttft_ms >= 1000 and ttft_ms % 1000 == 0
@@ -237,7 +260,9 @@ def decision_headline(decision: Decision) -> tuple[str, str]:
     sentence = (
         f"{shown(chosen.cost_per_1m_tokens, unit='$').text} for a million output tokens"
         f"{_saving_words(chosen, decision)}, at {target_words(chosen.ttft_target_ms)} "
-        f"and {tolerance_words(chosen.quality_tolerance)} regression on {chosen.tier}."
+        f"and {tolerance_words(chosen.quality_tolerance)} regression on {chosen.tier}. "
+        f"To hold {chosen.batch_size} in flight, limit concurrency in your gateway, or set "
+        f"--max-num-seqs {chosen.batch_size} (more requests then wait)."
     )
     return f"Serve {chosen.variant} with {plural(chosen.batch_size, 'request')} in flight", sentence
 

@@ -291,12 +291,9 @@ def common_env(view: RunView) -> tuple[tuple[str, str], ...]:
     return tuple(pair for pair in first if all(pair in engine.env for engine in engines))
 
 
-def env_words(env: Iterable[tuple[str, str]], without: Iterable[tuple[str, str]] = ()) -> str:
-    """An environment that was set beside a command, quoted for a shell."""
-    left_out = set(without)
-    return " ".join(
-        f"{key}={shlex.quote(value)}" for key, value in env if (key, value) not in left_out
-    )
+def env_words(env: Iterable[tuple[str, str]]) -> str:
+    """Environment variables, quoted for a shell."""
+    return " ".join(f"{key}={shlex.quote(value)}" for key, value in env)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,7 @@ from whet.core.errors import StorageError
 from whet.core.names import REPEAT_SUFFIX
 from whet.core.provenance import Environment
 from whet.core.records import (
+    CellDecision,
     CellSummary,
     ComparisonSet,
     Decision,
@@ -45,7 +46,7 @@ class RunView:
     """Everything that a report reads. Mappings are keyed as the run directory is.
 
     ``missing`` says in sentences what an interrupted run has not done yet; it is empty for a
-    whole run. A failed cell is a finding and not missing.
+    whole run. ``unmeasured`` is its part on cells. A failed cell is a finding and not missing.
     """
 
     root: Path
@@ -70,6 +71,7 @@ class RunView:
     costs: tuple[LeverCost, ...]
     decision: Decision | None
     variants: tuple[str, ...]
+    unmeasured: tuple[str, ...]
     missing: tuple[str, ...]
 
     @property
@@ -111,6 +113,22 @@ class RunView:
                 return cell
         return None
 
+    def decided(self, variant: str, batch_size: int) -> CellDecision | None:
+        """A cell's status in the decision; None where there is no decision on it."""
+        for cell in self.decision.cells if self.decision else ():
+            if cell.variant == variant and cell.batch_size == batch_size:
+                return cell
+        return None
+
+    def is_excluded(self, variant: str, batch_size: int | None = None) -> bool:
+        """Whether the decision excludes a cell, or every measured cell of a variant."""
+        cells = [
+            cell
+            for cell in (self.decision.cells if self.decision else ())
+            if cell.variant == variant and batch_size in (None, cell.batch_size)
+        ]
+        return bool(cells) and all(cell.status == "excluded" for cell in cells)
+
     def evidence(self, variant: str, batch_size: int) -> str | None:
         """The worst outcome among the verdicts that bear on a cell; None where none was given."""
         outcomes = {
@@ -132,7 +150,9 @@ def load_run(store: RunStore) -> RunView:
     spec = _file(store, "resolved_spec.json", Spec)
     cells = store.all("cells", CellSummary)
     engines = _keyed(store, "variants", ResolvedEngine)
-    variants = _order(spec, [*engines, *(cell.variant for cell in cells)])
+    removed = {name for name in engines if spec and name not in spec.variants}
+    begun = (name for name in engines if name not in removed)
+    variants = _order(spec, [*begun, *(cell.variant for cell in cells)])
     rank = {name: at for at, name in enumerate(variants)}
     view = RunView(
         root=store.root,
@@ -168,6 +188,7 @@ def load_run(store: RunStore) -> RunView:
         costs=_costs(store),
         decision=store.get("decision", "decision", Decision),
         variants=variants,
+        unmeasured=(),
         missing=(),
     )
     return _with_missing(view, store)
@@ -204,23 +225,30 @@ def _order(spec: Spec | None, found: Iterable[str]) -> tuple[str, ...]:
 
 
 def _with_missing(view: RunView, store: RunStore) -> RunView:
-    # A variant that preflight left out lacks nothing: it is a finding, told among the excluded.
-    wanted = [name for name in view.variants if store.status("infeasible", name) is None]
+    # A variant that preflight left out or that the spec no longer has lacks nothing.
+    wanted = [
+        name
+        for name in view.variants
+        if store.status("infeasible", name) is None
+        and (view.spec is None or name in view.spec.variants)
+    ]
     lacking = {
         name: [size for size in view.batch_sizes if view.cell(name, size) is None]
         for name in wanted
     }
     kept = {name: sum(trial.variant == name for trial in view.trials) for name in wanted}
     unseen = [n for n in wanted if len(lacking[n]) == len(view.batch_sizes) and not kept[n]]
-    missing = [f"Not measured yet: {', '.join(unseen)}."] if unseen else []
+    unmeasured = [f"Not measured yet: {', '.join(unseen)}."] if unseen else []
+    without_quality = []
     for name in (name for name in wanted if name not in unseen):
         if lacking[name]:
             sizes = ", ".join(str(size) for size in lacking[name])
             trials = f" ({plural(kept[name], 'trial')} kept)" if view.decision is None else ""
-            missing.append(f"{name} has no figures at batch size {sizes}{trials}.")
+            unmeasured.append(f"{name} has no figures at batch size {sizes}{trials}.")
         if name not in view.quality:
             why = store.reason("quality", name)
-            missing.append(f"{name} has no quality record{f': {why}' if why else ''}.")
+            without_quality.append(f"{name} has no quality record{f': {why}' if why else ''}.")
+    missing = [*unmeasured, *without_quality]
     if view.decision is None:
         missing.append("No decision was made; go on with whet run --resume.")
-    return replace(view, missing=tuple(missing))
+    return replace(view, unmeasured=tuple(unmeasured), missing=tuple(missing))

@@ -25,6 +25,7 @@ from whet.metrics.counted import acceptance_length, prefix_hit_rate
 from whet.metrics.objective import attainment
 from whet.metrics.requests import RequestFigures
 from whet.metrics.steady_trial import steadiness
+from whet.metrics.usable import trial_problem
 from whet.metrics.window import first_wave
 
 SCHEMA_VERSION: Final = 1
@@ -100,7 +101,7 @@ def vllm_result(
 
 def run_info(trial: TrialRecord, model: str, tokenizer: str) -> dict[str, Any]:
     """What stands beside the figures: who measured what, when, and whether the client kept up."""
-    health, steady = trial.health, steadiness(trial)
+    health, steady, problem = trial.health, steadiness(trial), trial_problem(trial)
     return {
         "date": trial.started_at,
         "backend": "openai",
@@ -120,12 +121,13 @@ def run_info(trial: TrialRecord, model: str, tokenizer: str) -> dict[str, Any]:
             "timed_requests_before_steady": steady.cut,
             "not_steady_because": steady.reason,
             "drift": {name.lower(): drift.verdict for name, drift in steady.drifts},
-            "valid": health.valid,
-            "invalid_because": health.reason,
+            "valid": problem is None,
+            "invalid_because": problem,
             "dispatch_delay_p99_ms": ns_to_ms(health.dispatch_delay_p99_ns),
             "loop_lag_p99_ms": ns_to_ms(health.loop_lag_p99_ns),
             "client_cpu_share": health.cpu_share,
             "client_workers": health.workers,
+            "retried_requests": sum(event.retried for event in trial.requests),
             "asked_request_rate": health.asked_rps,
             "achieved_request_rate": health.achieved_rps,
             "prefix_hit_rate": prefix_hit_rate([trial]),

@@ -9,6 +9,7 @@ from whet.core.records.break_even import (
 from whet.core.records.codec import decode, encode
 from whet.core.records.decision import (
     BreakEven,
+    CellDecision,
     Decision,
     Excluded,
     MatrixEntry,
@@ -36,6 +37,7 @@ from whet.core.records.harness import (
     HarnessTask,
 )
 from whet.core.records.head_of_line import HeadOfLineRecord
+from whet.core.records.hits import HitTokens, ReplayResult
 from whet.core.records.load import (
     ClientHealth,
     Counters,
@@ -46,21 +48,6 @@ from whet.core.records.load import (
 )
 from whet.core.records.model import ModelFacts, StoredWeights, TokenizerIdentity
 from whet.core.records.plan import MemoryPlan, Problem
-from whet.core.records.prompts import (
-    CAUSES,
-    CacheCurve,
-    CachePoint,
-    Cause,
-    Excerpt,
-    HitTokens,
-    LeftOut,
-    LoggedRequest,
-    PrefillSpeed,
-    PrefixNode,
-    PromptAnalysis,
-    Proposal,
-    ReplayResult,
-)
 from whet.core.records.quality import (
     QualityRecord,
     TaskAnswer,
@@ -86,15 +73,12 @@ from whet.core.records.schemes import SchemeRow, SchemeTable, ServedScheme
 from whet.core.records.summary import CellSummary, Comparison, ComparisonSet, Estimate
 
 __all__ = [
-    "CAUSES",
     "AcceptanceLevel",
     "BreakEven",
     "BreakEvenMap",
     "BreakEvenPoint",
-    "CacheCurve",
-    "CachePoint",
     "CalibrationFacts",
-    "Cause",
+    "CellDecision",
     "CellSummary",
     "Claim",
     "ClientHealth",
@@ -109,7 +93,6 @@ __all__ = [
     "DocumentDistance",
     "EngineFacts",
     "Estimate",
-    "Excerpt",
     "Excluded",
     "FactorialView",
     "GoldenProbe",
@@ -125,11 +108,9 @@ __all__ = [
     "HeadOfLineRecord",
     "HitTokens",
     "Interaction",
-    "LeftOut",
     "LeverCost",
     "LeverCosts",
     "LeverEffect",
-    "LoggedRequest",
     "LosslessCheck",
     "MatrixEntry",
     "MemoryPlan",
@@ -137,11 +118,7 @@ __all__ = [
     "NextScheme",
     "Phase",
     "PlannedRequest",
-    "PrefillSpeed",
-    "PrefixNode",
     "Problem",
-    "PromptAnalysis",
-    "Proposal",
     "QualityRecord",
     "QuantizedCheckpoint",
     "Recommendation",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from whet.core.records.summary import Estimate
 
@@ -65,17 +66,43 @@ class Recommendation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Excluded:
-    """A cell or variant that may not be recommended on ``tier``, and why, in words."""
+    """A cell or variant that may not be recommended on ``tier``, and why, in words.
+
+    ``kind`` is the reason in one or two words, such as ``quality``.
+    """
 
     variant: str
     batch_size: int | None
     reason: str
     tier: str | None = None
+    kind: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellDecision:
+    """A measured cell's status for the recommended TTFT target and quality tolerance.
+
+    ``detail`` is short: what excludes the cell, what it misses, or the variant that it ties with.
+    """
+
+    variant: str
+    batch_size: int
+    tier: str
+    status: Literal["recommended", "tie", "qualifies", "misses", "excluded"]
+    detail: str | None = None
+
+    @property
+    def label(self) -> str:
+        """``excluded: quality``, ``tie with awq``, ``misses TTFT p95``, ``qualifies``."""
+        if self.detail is None:
+            return self.status
+        joint = {"excluded": ": ", "tie": " with "}.get(self.status, " ")
+        return f"{self.status}{joint}{self.detail}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """The end of the story."""
+    """The result of a run. ``cells`` has every measured cell once."""
 
     baseline: str
     matrix: tuple[MatrixEntry, ...]
@@ -83,3 +110,10 @@ class Decision:
     break_even: tuple[BreakEven, ...]
     excluded: tuple[Excluded, ...]
     recommendation: Recommendation | None
+    cells: tuple[CellDecision, ...] = ()
+
+    @property
+    def qualified(self) -> tuple[str, ...]:
+        """The variants with a cell that qualifies for recommendation."""
+        passed = ("recommended", "tie", "qualifies")
+        return tuple(dict.fromkeys(cell.variant for cell in self.cells if cell.status in passed))

@@ -47,7 +47,9 @@ class RequestEvent:
 
     ``chunk_ns`` holds one timestamp per chunk with non-empty output. ``output_tokens`` is the
     server's usage. ``error`` is None for a completed request; otherwise a typed word
-    (``http_429``, ``timeout``, ``reset``, ``sse_error``, ``no_tokens`` …) and ``detail`` the rest.
+    (``http_429``, ``timeout``, ``reset``, ``sse_error``, ``no_tokens`` …) and ``detail`` the rest;
+    the ``detail`` of a completed request says in what its usage differs from the request.
+    ``retried`` is set where a reused connection was closed and the request was sent again.
     """
 
     index: int
@@ -63,6 +65,7 @@ class RequestEvent:
     text: str
     error: str | None = None
     detail: str | None = None
+    retried: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,6 +11,9 @@ from pydantic import Field, field_validator, model_validator
 from whet.core.spec.base import Positive, Share, Strict, Whole
 
 _MAX_TOP_LOGPROBS: Final = 20
+_MAX_BATCH_SIZE: Final = 65_535
+"""A request in flight takes a port of the client."""
+_MAX_TRIALS: Final = 1000
 
 
 class WorkloadSpec(Strict):
@@ -49,8 +52,10 @@ class LoadSpec(Strict):
     """
 
     order: Literal["blocks", "interleaved"] = "blocks"
-    batch_sizes: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1, 4, 8, 16, 32)
-    trials: Positive = 3
+    batch_sizes: Annotated[
+        tuple[Annotated[Positive, Field(le=_MAX_BATCH_SIZE)], ...], Field(min_length=1)
+    ] = (1, 4, 8, 16, 32)
+    trials: Annotated[Positive, Field(le=_MAX_TRIALS)] = 3
     min_requests: Positive = 16
     requests_per_slot: Positive = 10
     warmup_requests: Annotated[Whole, Field(ge=0)] = 20

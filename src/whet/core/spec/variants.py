@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any, Final, Literal
@@ -19,6 +20,7 @@ SpeculationMethod = Literal[
 ]
 NEEDS_HEAD: Final = ("eagle", "eagle3", "medusa")
 """Methods whose proposals come from a head that was trained for the target."""
+MAX_VARIANTS: Final = 500
 _NO_MODEL: Final = ("ngram", "ngram_gpu", "suffix")
 """Methods that propose what the text itself repeats."""
 
@@ -125,8 +127,14 @@ def expand_sweeps(variants: Mapping[str, Any]) -> dict[str, Any]:
 
     ``{"a": {"args": {"max_num_seqs": [8, 32]}}}`` gives ``a.max_num_seqs8`` and
     ``a.max_num_seqs32``; K is written ``a.k4``. Several lists give every combination.
-    ``ValueError`` where two come to the same name.
+    ``ValueError`` where two come to the same name, or where there are more than ``MAX_VARIANTS``.
     """
+    total = sum(_combinations(item) for item in variants.values())
+    if total > MAX_VARIANTS:
+        raise ValueError(
+            f"the lists make {total} variants, more than {MAX_VARIANTS}; shorten them, or sweep "
+            "one setting at a time"
+        )
     found: dict[str, Any] = {}
     for name, item in variants.items():
         if not isinstance(item, Mapping):
@@ -141,6 +149,12 @@ def expand_sweeps(variants: Mapping[str, Any]) -> dict[str, Any]:
                 )
             found[whole] = one
     return found
+
+
+def _combinations(item: Any) -> int:
+    """How many variants ``item`` stands for."""
+    swept = _swept(item) if isinstance(item, Mapping) else ()
+    return math.prod(len(values) for _, _, values in swept)
 
 
 def _each(item: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

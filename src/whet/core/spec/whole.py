@@ -134,6 +134,23 @@ def _near(name: str, known: Iterable[str], *, mend: str) -> str:
     return did_you_mean(name, known)
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """Safe YAML in which a key that occurs twice in a mapping is an error."""
+
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        """Refuse the second occurrence, with its line."""
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {key.value!r} occurs twice; rename or remove one",
+                    problem_mark=key.start_mark,
+                )
+            seen.add(key.value)
+        return node
+
+
 def load_spec(path: Path) -> Spec:
     """Read and check a spec file; relative paths in it count from its own folder.
 
@@ -149,7 +166,9 @@ def load_spec(path: Path) -> Spec:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the spec file {path} cannot be read: {error}") from error
     try:
-        data = yaml.safe_load(text)
+        data = yaml.load(text, _UniqueKeys)
+    except RecursionError as error:
+        raise UsageError(f"{path} is nested too deeply; a spec has at most five levels") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""

@@ -34,7 +34,7 @@ from whet.engines.vllm.planned import Planned
 
 _MODULE: Final = "vllm.entrypoints.openai.api_server"
 _COMMAND: Final = "vllm.entrypoints.cli.main"
-_PERSON_PORT: Final = "8000"
+_SHELL_PORT: Final = "8000"
 _CPU_CACHE_CAP_GIB: Final = 4
 _CPU_CACHE_SHARE: Final = 6
 _NGRAM_DEFAULTS: Final = {"prompt_lookup_min": 5, "prompt_lookup_max": 5}
@@ -116,19 +116,18 @@ class VllmEngine:
         installed = self._installed(python)
         device = "cpu" if installed.cpu_build else self._device().kind
         name = model_name(variant.model_path)
-        words = _server_words(variant, python)
-        listen = ["--served-model-name", name, "--host", "127.0.0.1", "--port"]
-        person = ["vllm", "serve", variant.model_path, "--served-model-name", name]
-        person += ["--port", _PERSON_PORT, *words]
+        listen = ("--served-model-name", name, "--host", "127.0.0.1", "--port", "{port}")
+        argv = (*_program(python, variant), *listen, *_server_words(variant, python))
+        env = tuple(sorted(_environment(variant, device).items()))
         return ResolvedEngine(
             variant=variant,
             engine=self.name,
             engine_version=installed.version,
             device=device,
             served_model_name=name,
-            argv=(*_program(python, variant), *listen, "{port}", *words),
-            env=tuple(sorted(_environment(variant, device).items())),
-            serve_line=shlex.join(person),
+            argv=argv,
+            env=env,
+            serve_line=_serve_line(argv, env),
             ready_timeout_s=spec.ready_timeout_s,
         )
 
@@ -166,6 +165,13 @@ def _program(python: str, variant: Variant) -> tuple[str, ...]:
     if front_ends(variant) > 1:
         return (python, "-m", _COMMAND, "serve", variant.model_path)
     return (python, "-m", _MODULE, "--model", variant.model_path)
+
+
+def _serve_line(argv: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> str:
+    """The start command for a shell, without the variables that only a measurement needs."""
+    own = [f"{key}={shlex.quote(value)}" for key, value in env if _QUIET_ENV.get(key) != value]
+    words = [_SHELL_PORT if word == "{port}" else word for word in argv]
+    return " ".join([*own, shlex.join(words)])
 
 
 def model_name(path: str) -> str:

@@ -93,14 +93,17 @@ def flag_words(args: Iterable[tuple[str, Scalar]], *, python: str) -> list[str]:
     ``UsageError`` for an unknown flag, one that whet sets itself, and a switch that has no "off".
     """
     words: list[str] = []
+    wrong: list[str] = []
     for key, value in args:
-        name = _known_name(key, python)
-        if value is True:
-            words.append(f"--{name}")
-        elif value is False:
-            words += _off(key, name, python)
-        else:
-            words += [f"--{name}", str(value)]
+        try:
+            name = _known_name(key, python)
+            off = _off(key, name, python) if value is False else []
+        except UsageError as error:
+            wrong.append(str(error))
+            continue
+        words += off or ([f"--{name}"] if value is True else [f"--{name}", str(value)])
+    if wrong:
+        raise UsageError("; ".join(wrong))
     return words
 
 
@@ -113,7 +116,9 @@ def _known_name(key: str, python: str) -> str:
         return name
     known = [flag.replace("-", "_") for flag in installed_flags(python) or shipped_flags()]
     near = did_you_mean(plain, known)
-    raise UsageError(f"vLLM has no flag {key!r}{near or '; correct engine.args'}")
+    raise UsageError(
+        f"vLLM has no flag {key!r}{near or '; correct engine.args or the args of the variant'}"
+    )
 
 
 def _off(key: str, name: str, python: str) -> list[str]:

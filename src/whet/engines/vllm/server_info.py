@@ -63,6 +63,6 @@ def _text_or_none(base_url: str, path: str) -> str | None:
 def _object(text: str | None) -> dict[str, Any]:
     try:
         data = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}

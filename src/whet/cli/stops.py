@@ -1,0 +1,37 @@
+"""What to do after Ctrl-C or SIGTERM, by command."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+_AGAIN: Final = "Run the command again."
+_RESUMED: Final = "Resume: {command} --resume"
+
+AFTER_STOP: Final[Mapping[str, str]] = {
+    "init": _AGAIN,
+    "check": _AGAIN,
+    "doctor": _AGAIN,
+    "run": _RESUMED,
+    "quantize": "OUT exists only if its checkpoint is complete; otherwise run the command again.",
+    "quantize --compare": "Finished schemes are kept; the same command continues.",
+    "bench": "Figures printed above cover what was measured before.",
+    "quality": "Nothing is stored; run the command again.",
+    "report": _AGAIN,
+    "decide": _AGAIN,
+    "break-even": _RESUMED,
+    "prompts": _AGAIN,
+    "demo": _RESUMED,
+    "demo testbed": _AGAIN,
+}
+"""Only ``run``, ``demo`` and ``break-even`` have ``--resume``."""
+
+
+def stop_message(words: Sequence[str]) -> str:
+    """``Stopped.`` and the next step for ``whet WORDS…``."""
+    own = list(words)
+    keys = (f"{own[0]} {word}" for word in own[1:]) if own else ()
+    key = next((key for key in keys if key in AFTER_STOP), own[0] if own else "")
+    command = shlex.join(["whet", *(word for word in own if word != "--resume")])
+    return f"Stopped. {AFTER_STOP.get(key, _AGAIN).format(command=command)}"

@@ -1,0 +1,65 @@
+"""Each measured cell's status in the decision, so that every table shows the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from whet.core.records import CellDecision, Excluded, MatrixEntry, Recommendation
+from whet.decide.admit import Contender
+from whet.decide.inputs import DecisionInputs
+from whet.decide.matrix import best_of_others, misses, qualifying, recommended_corner
+
+
+def cell_decisions(
+    inputs: DecisionInputs,
+    contenders: Sequence[Contender],
+    excluded: Sequence[Excluded],
+    matrix: Sequence[MatrixEntry],
+    chosen: Recommendation | None,
+) -> tuple[CellDecision, ...]:
+    """The status of every cell, judged at the recommended corner of its tier."""
+    kinds = {(item.tier, item.variant, item.batch_size): item.kind for item in excluded}
+    admitted = {(x.tier, x.cell.variant, x.cell.batch_size): x for x in contenders}
+    ties = set(_ties(inputs, contenders, matrix, chosen))
+    decided = []
+    for tier in inputs.tiers:
+        corner = recommended_corner(tier.tier, inputs.objective)
+        for cell in tier.cells:
+            key = (tier.tier, cell.variant, cell.batch_size)
+            made = CellDecision(
+                variant=cell.variant, batch_size=cell.batch_size, tier=tier.tier, status="qualifies"
+            )
+            own = next((k for k in (key, (tier.tier, cell.variant, None)) if k in kinds), None)
+            if own is not None:
+                made = replace(made, status="excluded", detail=kinds[own])
+            elif missed := misses(admitted[key], corner):
+                made = replace(made, status="misses", detail=", ".join(missed))
+            elif chosen is not None and key == (chosen.tier, chosen.variant, chosen.batch_size):
+                made = replace(made, status="recommended")
+            elif chosen is not None and key in ties:
+                made = replace(made, status="tie", detail=chosen.variant)
+            decided.append(made)
+    return tuple(decided)
+
+
+def _ties(
+    inputs: DecisionInputs,
+    contenders: Sequence[Contender],
+    matrix: Sequence[MatrixEntry],
+    chosen: Recommendation | None,
+) -> Iterator[tuple[str, str, int]]:
+    """The cells whose cost cannot be distinguished from the recommended one's."""
+    if chosen is None:
+        return
+    corner = recommended_corner(chosen.tier, inputs.objective)
+    entry = next(
+        item
+        for item in matrix
+        if (item.tier, item.ttft_target_ms, item.quality_tolerance)
+        == (corner.tier, corner.ttft_ms, corner.tolerance)
+    )
+    own = [item for item in contenders if item.tier == chosen.tier]
+    for item in best_of_others(qualifying(own, corner)):
+        if item.cell.variant in entry.rivals:
+            yield item.tier, item.cell.variant, item.cell.batch_size

@@ -1,0 +1,184 @@
+"""Replay prompts on a real server, and compare its prefix cache counters with a prediction."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whet.checkpoint import locate
+from whet.client import CompletionCall
+from whet.core.counters import PREFIX_HITS, PREFIX_QUERIES
+from whet.core.errors import EngineStartError, MeasurementError
+from whet.core.protocols import Observer, Server
+from whet.core.provenance import find_device
+from whet.core.records import (
+    HitTokens,
+    PlannedRequest,
+    ReplayResult,
+    Scalar,
+    TrialRecord,
+    Variant,
+)
+from whet.core.spec import SIXTEEN_BIT, EngineSpec
+from whet.core.units import human_duration, ns_to_s
+from whet.demo.spec import cpu_dtype
+from whet.engines import get_engine, get_profile
+from whet.levers.counters import counter_change
+from whet.load import TrialPlan, run_trial
+from whet.load.plan import TEMPERATURE, Workload, describe_requests
+
+_AGREES: Final = 0.01
+_CPU_POOL_GIB: Final = "2"
+
+Ids = NDArray[np.int32]
+Predict = Callable[[Sequence[Ids], int | None], HitTokens]
+"""The hits of prompts one after another in an empty cache of so many KV blocks."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayRequest:
+    """What to replay: each set of prompts by name, one request at a time, on ``target``.
+
+    ``log`` is the path of the server's log.
+    """
+
+    target: str
+    prompts: Mapping[str, Sequence[Ids]]
+    block_size: int
+    log: Path
+
+
+def replay_prompts(
+    request: ReplayRequest, predict: Predict, observer: Observer
+) -> tuple[ReplayResult, ...]:
+    """Serve the target in 16 bit and replay each set; raises ``EngineError`` where that fails."""
+    engine = get_engine("vllm")
+    longest = max(len(ids) for prompts in request.prompts.values() for ids in prompts)
+    spec = EngineSpec(args=_args(longest, request.block_size), env=_env())
+    variant = Variant(
+        name="replay",
+        weights=SIXTEEN_BIT,
+        scheme=SIXTEEN_BIT,
+        model_path=str(locate(request.target)),
+        speculation=None,
+        prefix_cache=True,
+        engine_args=tuple(spec.args.items()),
+        env=tuple(spec.env.items()),
+    )
+    resolved = engine.resolve(variant, spec)
+    if (reason := engine.unsupported(resolved)) is not None:
+        raise EngineStartError(f"the replay cannot be served here: {reason}")
+    observer.stage("verify", ", ".join(request.prompts))
+    with engine.serve(resolved, log=request.log) as server:
+        observer.note(f"ready in {human_duration(server.start.ready_s)}")
+        facts = get_profile(resolved.engine).read_log(server.log_text())
+        tokens = facts.kv_cache_tokens
+        blocks = tokens // request.block_size - 1 if tokens else None
+        return tuple(
+            judge_replay(
+                what,
+                predict(prompts, blocks),
+                replay(server, what, prompts, request.block_size),
+            )
+            for what, prompts in request.prompts.items()
+        )
+
+
+def judge_replay(what: str, predicted: HitTokens, trial: TrialRecord) -> ReplayResult:
+    """Compare with the server's counters; ``MeasurementError`` where it has none."""
+    failed = [event for event in trial.requests if event.error is not None]
+    if failed:
+        raise MeasurementError(
+            f"{len(failed)} of {len(trial.requests)} requests of the replay failed "
+            f"({failed[0].error}: {failed[0].detail}); see the server's log"
+        )
+    hits, queries = (counter_change(name, [trial]) for name in (PREFIX_HITS, PREFIX_QUERIES))
+    if hits.delta is None or queries.delta is None:
+        raise MeasurementError(
+            f"the server has no prefix hit counters that whet knows ({hits.source}); "
+            "whet doctor lists the versions that do"
+        )
+    measured = HitTokens(prompt_tokens=round(queries.delta), hit_tokens=round(hits.delta))
+    waits = [ns_to_s(e.chunk_ns[0] - e.sent_ns) for e in trial.requests if e.chunk_ns]
+    return ReplayResult(
+        what=what,
+        requests=len(trial.requests),
+        predicted=predicted,
+        measured=measured,
+        ttft_mean_s=sum(waits) / len(waits) if waits else None,
+        differs=_differs(predicted, measured),
+    )
+
+
+def _differs(predicted: HitTokens, measured: HitTokens) -> str | None:
+    if measured.prompt_tokens != predicted.prompt_tokens:
+        return (
+            f"the server counted {measured.prompt_tokens:,} prompt tokens and the log has "
+            f"{predicted.prompt_tokens:,}: requests were preempted, or others used the server"
+        )
+    lost = predicted.hit_tokens - measured.hit_tokens
+    if abs(lost) <= _AGREES * max(predicted.hit_tokens, 1):
+        return None
+    if lost > 0:
+        return f"{lost:,} tokens fewer: blocks were evicted earlier than predicted"
+    return f"{-lost:,} tokens more: the server had served such prompts before"
+
+
+def replay(server: Server, what: str, prompts: Sequence[Ids], block_size: int) -> TrialRecord:
+    """Send each prompt for one token, one at a time, with a new cache salt: a cold cache."""
+    salt = f"whet-{secrets.token_hex(8)}"
+    planned = [
+        PlannedRequest(
+            index=index,
+            prompt_token_ids=tuple(ids.tolist()),
+            max_tokens=1,
+            prefix_id=None,
+            shared_tokens=0,
+        )
+        for index, ids in enumerate(prompts)
+    ]
+    calls = tuple(
+        CompletionCall(
+            prompt_token_ids=each.prompt_token_ids,
+            max_tokens=1,
+            temperature=TEMPERATURE,
+            ignore_eos=True,
+            extra={"skip_special_tokens": False, "cache_salt": salt},
+        )
+        for each in planned
+    )
+    facts = describe_requests(planned, block_size=block_size, seed=0)
+    plan = TrialPlan(
+        variant=what,
+        batch_size=1,
+        trial=0,
+        workload=Workload(requests=tuple(planned), facts=facts),
+        calls=calls,
+        workers=1,
+    )
+    return run_trial(
+        server.base_url,
+        server.model_name,
+        plan=plan,
+        memory=lambda: None,
+        alive=server.ensure_alive,
+    )
+
+
+def _args(longest: int, block_size: int) -> dict[str, Scalar]:
+    args: dict[str, Scalar] = {"max_model_len": longest + 1, "block_size": block_size}
+    if find_device().kind == "cpu":
+        args["enforce_eager"] = True
+        if (dtype := cpu_dtype()) != "auto":
+            args["dtype"] = dtype
+    return args
+
+
+def _env() -> dict[str, str]:
+    return {"VLLM_CPU_KVCACHE_SPACE": _CPU_POOL_GIB} if find_device().kind == "cpu" else {}

@@ -1,0 +1,1 @@
+"""Request logs: what a prefix cache can find in their prompts, what prevents it, and lint."""

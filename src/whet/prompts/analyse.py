@@ -1,0 +1,344 @@
+"""From a request log to its hit rate at every cache size, causes, and fixes that pay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from whet.checkpoint import locate
+from whet.core.records import HitTokens
+from whet.core.redact import starred
+from whet.prompts.blocks import Hashes, chain_hashes_many, most_hits, salt_of
+from whet.prompts.cache import PrefixCache, SharedRun
+from whet.prompts.causes import CauseFinder, Variables
+from whet.prompts.chat import TemplateProblem
+from whet.prompts.encoder import Ids, PromptEncoder, load_encoder
+from whet.prompts.fixes import FIXES, apply_fixes, fixable
+from whet.prompts.log import LogReader, only_model
+from whet.prompts.records import (
+    CacheCurve,
+    CauseKind,
+    Fix,
+    LeftOut,
+    LoggedRequest,
+    PromptAnalysis,
+    SharedPrefix,
+)
+from whet.prompts.text import common_length
+
+_BATCH: Final = 256
+"""Requests whose blocks are hashed together."""
+_PREFIXES: Final = 10
+_RECENT: Final = 4_096
+"""Prompts whose token ids are kept for excerpts."""
+_EXCERPT: Final = 80
+_PROGRESS: Final = 1_000
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromptQuestion:
+    """What to analyse. ``target`` is the model's folder or hub id, for tokenizer and template.
+
+    ``block_size`` is in tokens; ``cache_blocks`` is the size of the cache, None if unknown.
+    ``model`` selects one of a mixed log. ``redacted`` leaves every text out.
+    """
+
+    log: Path
+    target: str
+    block_size: int = 16
+    cache_blocks: int | None = None
+    model: str | None = None
+    max_requests: int | None = None
+    chat_template: Path | None = None
+    redacted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A request's prompt: token ids, block hashes with the answer's, and the most hits."""
+
+    request: LoggedRequest
+    ids: Ids
+    hashes: Hashes
+    most: int
+
+
+class PromptLog:
+    """The prompts of a log, read anew by each call, one batch in memory."""
+
+    def __init__(self, question: PromptQuestion) -> None:
+        """Read the tokenizer; ``UsageError`` for a log of several models and no choice."""
+        self.question = question
+        self.encoder = load_encoder(locate(question.target), chat_template=question.chat_template)
+        self.model = only_model(question.log, question.model)
+        self.left_out: tuple[LeftOut, ...] = ()
+
+    def prompts(self) -> Iterator[Prompt]:
+        """Each request's prompt."""
+        return (prompt for batch in self.batches() for prompt in batch)
+
+    def batches(self) -> Iterator[list[Prompt]]:
+        """The prompts, as many together as are worked on together."""
+        reader = LogReader(self.question.log, model=self.model)
+        requests = iter(islice(reader, self.question.max_requests))
+        count = 0
+        while batch := list(islice(requests, _BATCH)):
+            rows: list[tuple[LoggedRequest, Ids]] = []
+            for request, ids in zip(batch, self.encoder.ids_many(batch), strict=True):
+                if isinstance(ids, TemplateProblem):
+                    reader.leave_out(str(ids), request.place)
+                else:
+                    rows.append((request, ids))
+            count += len(rows)
+            yield self._hashed(rows)
+        self.left_out = reader.left_out()
+        if not count:
+            raise reader.nothing_read()
+
+    def fixed(
+        self, prompts: Sequence[Prompt], variables: Variables, kinds: Collection[CauseKind]
+    ) -> list[Prompt]:
+        """The prompts with fixes; the same object where none changes it."""
+        requests = [apply_fixes(prompt.request, variables, kinds) for prompt in prompts]
+        at = [i for i, request in enumerate(requests) if request is not prompts[i].request]
+        encoded = self.encoder.ids_many([requests[i] for i in at])
+        rows = [(i, ids) for i, ids in zip(at, encoded, strict=True) if isinstance(ids, np.ndarray)]
+        fixed = list(prompts)
+        changed = self._hashed([(requests[i], ids) for i, ids in rows])
+        for (i, _), prompt in zip(rows, changed, strict=True):
+            fixed[i] = prompt
+        return fixed
+
+    def _hashed(self, rows: list[tuple[LoggedRequest, Ids]]) -> list[Prompt]:
+        if not rows:
+            return []
+        size = self.question.block_size
+        cached = [np.concatenate([ids, answer_ids(self.encoder, r)]) for r, ids in rows]
+        salts = [salt_of(request.cache_salt) for request, _ in rows]
+        hashes = chain_hashes_many(cached, size, salts=salts)
+        return [
+            Prompt(request, ids, chain, most_hits(len(ids), size))
+            for (request, ids), chain in zip(rows, hashes, strict=True)
+        ]
+
+
+def answer_ids(encoder: PromptEncoder, request: LoggedRequest) -> Ids:
+    """The answer's tokens that stay in the cache: all but the last one.
+
+    Tokens that are not known, those of a reasoning answer among them, equal no others.
+    """
+    if request.output is not None and request.reasoning is None:
+        return encoder.encode(request.output)[:-1]
+    unknown = max((request.output_tokens or 0) - 1, 0)
+    return np.full(unknown, -1 - (hash(request.place) % (1 << 30)), dtype=np.int32)
+
+
+def analyse(
+    log: PromptLog, *, progress: Progress = lambda requests: None
+) -> tuple[PromptAnalysis, Variables]:
+    """Read the log, find causes, and replay it with each fix.
+
+    Also returns what the fixes need. Raises ``UsageError`` for a log without requests or with
+    those of several models, ``CheckpointError`` for a tokenizer that cannot be read.
+    """
+    question = log.question
+    cache, tokens = PrefixCache(), 0
+    finder = CauseFinder(question.block_size, redacted=question.redacted)
+    times: list[int] = []
+    recent: dict[int, Ids] = {}
+    count = 0
+    for count, prompt in enumerate(log.prompts(), start=1):
+        hits = cache.touch(prompt.hashes, max_hits=prompt.most) * question.block_size
+        finder.judge(prompt.request, tokens=len(prompt.ids), hit_tokens=hits)
+        tokens += len(prompt.ids)
+        recent[count - 1] = prompt.ids
+        recent.pop(count - 1 - _RECENT, None)
+        if prompt.request.at_ns is not None:
+            times = [*times[:1], prompt.request.at_ns]
+        if count % _PROGRESS == 0:
+            progress(count)
+    left_out = log.left_out
+    traffic = _Replayed(question, cache, tokens)
+    fixes, together, fixed_curve = _check_fixes(log, finder.variables, traffic)
+    causes, unnamed = finder.result()
+    analysis = PromptAnalysis(
+        source=question.log.name,
+        model=log.model or "",
+        requests=count,
+        left_out=left_out,
+        first_at_ns=times[0] if times else None,
+        last_at_ns=times[-1] if times else None,
+        block_size=question.block_size,
+        cache_blocks=question.cache_blocks,
+        hits=traffic.hits,
+        sized=traffic.sized,
+        curve=traffic.curve,
+        prefixes=_prefixes(log, cache.shared_runs(_PREFIXES), recent),
+        causes=causes,
+        unnamed=unnamed,
+        fixes=fixes,
+        together=together,
+        fixed_curve=fixed_curve,
+        redacted=question.redacted,
+    )
+    return analysis, finder.variables
+
+
+def predict(block_size: int, prompts: Sequence[Ids], blocks: int | None) -> HitTokens:
+    """The hits of prompts one after another in an empty cache of ``blocks``; None never evicts."""
+    cache = PrefixCache()
+    for ids, chain in zip(prompts, chain_hashes_many(prompts, block_size), strict=True):
+        cache.touch(chain, max_hits=most_hits(len(ids), block_size))
+    hits = cache.hit_blocks if blocks is None else cache.hits_at(blocks)
+    total = sum(map(len, prompts))
+    return HitTokens(prompt_tokens=total, hit_tokens=hits * block_size)
+
+
+class _Replayed:
+    """One replay of the log through the cache model, and the first prompt that a fix changed."""
+
+    def __init__(self, question: PromptQuestion, cache: PrefixCache, tokens: int) -> None:
+        self.question, self.cache, self.tokens = question, cache, tokens
+        self.changed = 0
+        self.example: tuple[str, str | None, str | None] = ("", None, None)
+
+    def add(
+        self, prompt: Prompt, original: Prompt, text_of: Callable[[LoggedRequest], str]
+    ) -> None:
+        self.cache.touch(prompt.hashes, max_hits=prompt.most)
+        self.tokens += len(prompt.ids)
+        if prompt is original:
+            return
+        self.changed += 1
+        if self.changed == 1:
+            texts: tuple[str | None, str | None] = (None, None)
+            if not self.question.redacted:
+                texts = _changed_lines(text_of(original.request), text_of(prompt.request))
+            self.example = (prompt.request.place, *texts)
+
+    @property
+    def hits(self) -> HitTokens:
+        hits = self.cache.hit_blocks * self.question.block_size
+        return HitTokens(prompt_tokens=self.tokens, hit_tokens=hits)
+
+    @property
+    def curve(self) -> CacheCurve:
+        return self.cache.curve(self.question.block_size, self.tokens)
+
+    @property
+    def sized(self) -> HitTokens | None:
+        if self.question.cache_blocks is None:
+            return None
+        hits = self.cache.hits_at(self.question.cache_blocks) * self.question.block_size
+        return HitTokens(prompt_tokens=self.tokens, hit_tokens=hits)
+
+    def beats(self, other: _Replayed) -> bool:
+        """Whether the hit rate is higher and fewer tokens are computed, at the given size too."""
+        pairs = [(self.hits, other.hits)]
+        if self.sized is not None and other.sized is not None:
+            pairs.append((self.sized, other.sized))
+        return all(
+            mine.rate > theirs.rate and computed(mine) < computed(theirs) for mine, theirs in pairs
+        )
+
+
+def computed(hits: HitTokens) -> int:
+    """Prompt tokens that are not found in the cache."""
+    return hits.prompt_tokens - hits.hit_tokens
+
+
+def _check_fixes(
+    log: PromptLog, variables: Variables, traffic: _Replayed
+) -> tuple[tuple[Fix, ...], Fix | None, CacheCurve | None]:
+    """The fixes that raise the hit rate, the best first; all together; the curve of the latter."""
+    kinds = fixable(variables)
+    if not kinds:
+        return (), None, None
+    alone = _replay(log, variables, [(kind,) for kind in kinds])
+    winners = [(kind, replay) for kind, replay in alone.items() if replay.beats(traffic)]
+    winners.sort(key=lambda each: computed(each[1].hits))
+    fixes = tuple(_fix(kinds, replay) for kinds, replay in winners)
+    if len(winners) < 2:
+        curve = winners[0][1].curve if winners else None
+        return fixes, None, curve
+    every = tuple(kind for kinds, _ in winners for kind in kinds)
+    both = _replay(log, variables, [every])[every]
+    if not both.beats(winners[0][1]):
+        return fixes, None, winners[0][1].curve
+    return fixes, _fix(every, both), both.curve
+
+
+def _replay(
+    log: PromptLog, variables: Variables, sets: list[tuple[CauseKind, ...]]
+) -> dict[tuple[CauseKind, ...], _Replayed]:
+    """Replay the log once for each set of fixes, side by side."""
+    replays = {kinds: _Replayed(log.question, PrefixCache(), 0) for kinds in sets}
+    for batch in log.batches():
+        for kinds, replay in replays.items():
+            for fixed, prompt in zip(log.fixed(batch, variables, kinds), batch, strict=True):
+                replay.add(fixed, prompt, log.encoder.text)
+    return replays
+
+
+def _fix(kinds: tuple[CauseKind, ...], replay: _Replayed) -> Fix:
+    place, before, after = replay.example
+    return Fix(
+        kinds=kinds,
+        title=FIXES[kinds[0]] if len(kinds) == 1 else "All of these together",
+        requests=replay.changed,
+        hits=replay.hits,
+        sized=replay.sized,
+        place=place,
+        before=before,
+        after=after,
+    )
+
+
+def _changed_lines(before: str, after: str) -> tuple[str, str]:
+    """The first line that differs in two prompts, cut, without secrets."""
+    one, two = starred(before), starred(after)
+    same = common_length(one, two)
+    start = max(one.rfind("\n", 0, same) + 1, same - _EXCERPT)
+    return _cut(one[start:]), _cut(two[start:])
+
+
+def _cut(text: str) -> str:
+    line = text.lstrip("\n").partition("\n")[0]
+    return line if len(line) <= 2 * _EXCERPT else line[: 2 * _EXCERPT - 1] + "…"
+
+
+def _prefixes(
+    log: PromptLog, runs: list[SharedRun], recent: dict[int, Ids]
+) -> tuple[SharedPrefix, ...]:
+    """The runs with an excerpt of each; prompts that are not recent are read again."""
+    texts = {} if log.question.redacted else {run.latest: recent.get(run.latest) for run in runs}
+    missing = [index for index, ids in texts.items() if ids is None]
+    for index, prompt in enumerate(islice(log.prompts(), max(missing, default=-1) + 1)):
+        if index in missing:
+            texts[index] = prompt.ids
+    size = log.question.block_size
+    return tuple(
+        SharedPrefix(
+            start=run.start * size,
+            tokens=run.end * size,
+            requests=run.requests,
+            text=_excerpt(log.encoder, texts.get(run.latest), run, size),
+        )
+        for run in runs
+    )
+
+
+def _excerpt(encoder: PromptEncoder, ids: Ids | None, run: SharedRun, size: int) -> str | None:
+    """The begin of a run's text; secrets are masked in the whole prompt first."""
+    if ids is None:
+        return None
+    start, end = (len(encoder.decode(ids[: at * size])) for at in (run.start, run.end))
+    text = starred(encoder.decode(ids))[start:end]
+    return text if len(text) <= _EXCERPT else text[: _EXCERPT - 1] + "…"

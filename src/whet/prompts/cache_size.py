@@ -1,0 +1,54 @@
+"""The size of the cache: as given, or as the server of a run had it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from whet.checkpoint import locate, read_facts
+from whet.core.errors import UsageError
+from whet.core.records import EngineFacts
+from whet.core.records.evidence import Declared
+from whet.core.store import RunStore
+from whet.core.units import GIB
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheSize:
+    """The cache size in tokens or GiB, or a run directory that has it."""
+
+    tokens: int | None = None
+    gib: float | None = None
+    run: Path | None = None
+
+
+def find_cache(
+    size: CacheSize, *, target: str, block_size: int | None, default: int
+) -> tuple[int, int | None]:
+    """Tokens per block and KV blocks of the cache; None where its size is unknown.
+
+    vLLM keeps one block to itself, which is not counted. Raises ``UsageError`` for two sizes, and
+    for one that holds no block.
+    """
+    if size.tokens is not None and size.gib is not None:
+        raise UsageError("give the cache's size once: --cache-tokens or --cache-gib")
+    tokens = size.tokens
+    if size.gib is not None:
+        tokens = int(size.gib * GIB // read_facts(locate(target)).kv_bytes_per_token)
+    if size.run is not None:
+        store = RunStore.read(size.run)
+        facts, declared = store.all("facts", EngineFacts), store.all("declared", Declared)
+        sizes = (dict(each.cache).get("block_size") for each in declared if each.cache)
+        text = next(sizes, None)
+        if block_size is None and text and text.isdigit():
+            block_size = int(text)
+        if tokens is None:
+            tokens = next((each.kv_cache_tokens for each in facts if each.kv_cache_tokens), None)
+    block_size = block_size or default
+    if tokens is None:
+        return block_size, None
+    if tokens < block_size:
+        raise UsageError(
+            f"a cache of {tokens} tokens holds no block of {block_size}; give a larger one"
+        )
+    return block_size, tokens // block_size - 1

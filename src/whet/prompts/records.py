@@ -1,0 +1,177 @@
+"""What a request log holds, and what `whet prompts` says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from whet.core.records import HitTokens, ReplayResult
+
+CauseKind = Literal["date", "id", "name", "whitespace", "order", "template"]
+
+CAUSES: Final[Mapping[CauseKind, str]] = {
+    "date": "date or time",
+    "id": "id or number",
+    "name": "user name",
+    "whitespace": "white space",
+    "order": "order of tools or documents",
+    "template": "template change",
+}
+"""Each kind of cause, as reports name it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoggedRequest:
+    """One request of a log: chat messages, a plain prompt, or token ids.
+
+    ``place`` is the file and line. ``at_ns`` is Unix time. ``output`` is the answer's text without
+    ``reasoning``; both are None where the log does not hold them. ``chat_template_kwargs`` are
+    the request's own variables for the chat template, such as ``enable_thinking``.
+    """
+
+    place: str
+    at_ns: int | None = None
+    model: str | None = None
+    session: str | None = None
+    messages: tuple[Mapping[str, Any], ...] | None = None
+    tools: tuple[Mapping[str, Any], ...] = ()
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    prompt: str | None = None
+    prompt_token_ids: tuple[int, ...] | None = None
+    output: str | None = None
+    reasoning: str | None = None
+    output_tokens: int | None = None
+    cache_salt: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftOut:
+    """Lines of a log that are not counted: the reason, how many, and the place of the first."""
+
+    reason: str
+    count: int
+    first: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CachePoint:
+    """The hit tokens of an LRU cache of ``blocks`` KV blocks."""
+
+    blocks: int
+    hit_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheCurve:
+    """Hit tokens by cache size. Points ascend in blocks; the last is a cache that never evicts."""
+
+    block_size: int
+    prompt_tokens: int
+    points: tuple[CachePoint, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedPrefix:
+    """A prefix of ``tokens`` tokens (full blocks) that ``requests`` requests begin with.
+
+    ``text`` is an excerpt of its last part, from ``start`` on; None under ``--redact``.
+    """
+
+    start: int
+    tokens: int
+    requests: int
+    text: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Example:
+    """A request and its nearest predecessor at their first difference.
+
+    Texts are cut, and None under ``--redact``.
+    """
+
+    place: str
+    other_place: str
+    before: str | None
+    here: str | None
+    there: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cause:
+    """Why requests differ early from their nearest predecessor.
+
+    ``tokens`` estimates the prompt tokens behind the difference that both requests have.
+    ``since_ns`` is the time of the first request with the change, for a template change.
+    """
+
+    kind: CauseKind
+    where: str
+    requests: int
+    tokens: int
+    since_ns: int | None = None
+    examples: tuple[Example, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fix:
+    """A change of the prompts, with the hits of the whole log replayed with it.
+
+    ``sized`` are the hits at the given cache size. ``before`` and ``after`` show one changed line.
+    """
+
+    kinds: tuple[CauseKind, ...]
+    title: str
+    requests: int
+    hits: HitTokens
+    sized: HitTokens | None
+    place: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromptAnalysis:
+    """The answer of ``whet prompts``.
+
+    ``hits`` are those of a cache that never evicts, ``sized`` those of ``cache_blocks`` KV blocks
+    (None where no size is given). ``fixes`` are those that raise the replayed hit rate, each
+    alone; ``together`` is all of them at once, None for fewer than two. ``unnamed`` counts
+    requests that differ early for a reason that is not one of ``CAUSES``.
+    """
+
+    source: str
+    model: str
+    requests: int
+    left_out: tuple[LeftOut, ...]
+    first_at_ns: int | None
+    last_at_ns: int | None
+    block_size: int
+    cache_blocks: int | None
+    hits: HitTokens
+    sized: HitTokens | None
+    curve: CacheCurve
+    prefixes: tuple[SharedPrefix, ...]
+    causes: tuple[Cause, ...]
+    unnamed: int
+    fixes: tuple[Fix, ...]
+    together: Fix | None
+    fixed_curve: CacheCurve | None
+    redacted: bool = False
+    replays: tuple[ReplayResult, ...] = ()
+
+    @property
+    def best_fix(self) -> Fix | None:
+        """All fixes together, or the best one; None where no fix raises the hit rate."""
+        return self.together or (self.fixes[0] if self.fixes else None)
+
+    @property
+    def best(self) -> HitTokens:
+        """The hits with the best fix, or as the log is."""
+        return self.hits if self.best_fix is None else self.best_fix.hits
+
+    @property
+    def fix_kinds(self) -> tuple[CauseKind, ...]:
+        """The kinds of causes that the best fix is for."""
+        return () if self.best_fix is None else self.best_fix.kinds

@@ -1,0 +1,113 @@
+"""Text of messages and tools, its white space, and the JSON in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+_MEDIA: Final = "[media]"
+_TEXT_KEYS: Final[Mapping[str, str]] = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+}
+"""The key of a part's text, by the part's type, for the types that vLLM treats as text."""
+
+_BLANKS: Final = re.compile(r"(?<=\S)(?: [ \t\u00a0]+|[\t\u00a0][ \t\u00a0]*)")
+_LINE_END_BLANKS: Final = re.compile(r"(?<![ \t\u00a0])[ \t\u00a0]++(?=\n|\Z)")
+_LINE_ENDS: Final = re.compile(r"\n{3,}")
+_INVISIBLE: Final = str.maketrans("", "", "\u200b\u2060\ufeff")
+
+_JSON: Final = re.compile(r"\{\s*\"|\[\s*[\[{]")
+_MIN_JSON: Final = 16
+_MAX_VAIN: Final = 4
+"""Failed reads of JSON may cost this many times the text's length."""
+
+
+def message_text(message: Mapping[str, Any]) -> str:
+    """A message's text parts, a mark for each other part, and its tool calls as JSON."""
+    content = message.get("content")
+    text = content if isinstance(content, str) else _of_parts(content or ())
+    calls = message.get("tool_calls")
+    return text + json.dumps(calls, ensure_ascii=False) if calls else text
+
+
+def part_text(part: object) -> str | None:
+    """The text of one part of a message, None for a part without text."""
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping):
+        return None
+    key = _TEXT_KEYS.get(str(part.get("type", "text")))
+    text = None if key is None else part.get(key)
+    return text if isinstance(text, str) else None
+
+
+def _of_parts(parts: Any) -> str:
+    texts = map(part_text, parts)
+    return "\n".join(_MEDIA if text is None else text for text in texts if text != "")
+
+
+def tool_name(tool: Mapping[str, Any]) -> str:
+    """A tool's name, in the nested or the flat form."""
+    inner = tool.get("function")
+    return str((inner if isinstance(inner, Mapping) else tool).get("name") or "")
+
+
+def tidy(text: str) -> str:
+    """Single blanks, none at a line's end, at most one empty line; indentation stays."""
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if not text.isascii():
+        text = text.translate(_INVISIBLE)
+    if "  " in text or "\t" in text or "\u00a0" in text:  # the patterns cost far more
+        text = _BLANKS.sub(" ", text)
+    if " \n" in text or "\t\n" in text or text[-1:] in (" ", "\t", "\u00a0") or "\u00a0" in text:
+        text = _LINE_END_BLANKS.sub("", text)
+    return _LINE_ENDS.sub("\n\n", text) if "\n\n\n" in text else text
+
+
+def find_json(text: str) -> Iterator[tuple[int, int, Any]]:
+    """Start, end and value of each JSON object, or array of objects, in ``text``.
+
+    The work on text that only looks like JSON is bounded.
+    """
+    at, budget = 0, _MAX_VAIN * len(text) + 4096
+    while budget > 0 and (match := _JSON.search(text, at)) is not None:
+        start = match.start()
+        try:
+            value, at = _DECODER.raw_decode(text, start)
+        except RecursionError:
+            return
+        except ValueError as error:
+            # Making the error counts the lines before it.
+            budget -= getattr(error, "pos", len(text)) + 1
+            at = start + 1
+            continue
+        if at - start >= _MIN_JSON:
+            yield start, at, value
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise ValueError("a key occurs twice")
+    return dict(pairs)
+
+
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_without_duplicates)
+
+
+def common_length(one: str, two: str) -> int:
+    """The length of the longest common prefix."""
+    low, high = 0, min(len(one), len(two))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == two[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

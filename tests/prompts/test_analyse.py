@@ -1,0 +1,257 @@
+"""Planted causes are found in their numbers, and each fix shown is one that pays when replayed."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.prompts.planted import planted_log, question, rules
+from whet.prompts.analyse import PromptLog, PromptQuestion, analyse, answer_ids, predict
+from whet.prompts.encoder import load_encoder
+from whet.prompts.fixes import apply_fixes
+from whet.prompts.log_writer import request_line
+from whet.prompts.records import LoggedRequest, PromptAnalysis
+
+TARGET = Path("src/whet/demo/pair/target")
+TEMPLATE = (
+    "{% if tools %}<|system|>{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|end|>"
+    "{% endif %}{% for message in messages %}{{ '<|' + message['role'] + '|>' }}"
+    "{{ message['content'] }}<|end|>{% endfor %}<|assistant|>"
+)
+BODY = "\n".join(rules(30))
+START = datetime(2026, 11, 2, 9, 0, 0, tzinfo=UTC)
+PLANTED = {"whitespace": 11, "date": 17, "id": 13, "name": 19, "order": 23}
+
+Row = dict[str, Any]
+
+
+def question_of(rows: Iterable[Row], folder: Path, **options: Any) -> PromptQuestion:
+    log, template = folder / "log.jsonl", folder / "chat.jinja"
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    template.write_text(TEMPLATE)
+    return PromptQuestion(log=log, target=str(TARGET), chat_template=template, **options)
+
+
+def analysed(rows: Iterable[Row], folder: Path, **options: Any) -> PromptAnalysis:
+    return analyse(PromptLog(question_of(rows, folder, **options)))[0]
+
+
+def counts(analysis: PromptAnalysis) -> dict[str, int]:
+    kinds: Counter[str] = Counter()
+    for cause in analysis.causes:
+        kinds[cause.kind] += cause.requests
+    return dict(kinds)
+
+
+def chat(index: int, system: str, user: str = "") -> Row:
+    rng = random.Random(index)
+    at = START + timedelta(seconds=index)
+    messages = [
+        {"role": "system", "content": system},
+        {"role": "user", "content": user or question(index, rng)},
+    ]
+    return {"timestamp": at.isoformat(), "model": "m", "messages": messages}
+
+
+def at_time(index: int) -> str:
+    return f"{START + timedelta(seconds=7 * index):%Y-%m-%d %H:%M:%S}"
+
+
+NAMES = ("Ada", "Bob", "Cleo", "Dora", "Emil", "Fay", "Gus", "Hana", "Ivo", "Jana")
+
+
+COLOURS = ("red", "blue", "green", "white", "black", "brown")
+
+
+def documents(index: int) -> str:
+    rng = random.Random(index)
+    texts = [f"Document {word}.\n{' '.join(rules(6, word))}" for word in COLOURS]
+    rng.shuffle(texts)
+    return "\n\n".join(["Answer from the documents.", *texts, question(index, rng)])
+
+
+CASES: dict[str, tuple[str, Callable[[int], Row]]] = {
+    "date": ("date", lambda i: chat(i, f"It is {at_time(i)}.\n{BODY}")),
+    "id": ("id", lambda i: chat(i, f"Session req_{i:05d}ab9.\n{BODY}")),
+    "name": (
+        "name",
+        lambda i: chat(i, f"You help {NAMES[i % 10]} Smith{'abcdef'[i // 10]}.\n{BODY}"),
+    ),
+    "whitespace": ("whitespace", lambda i: chat(i, f"Be kind.{' ' * i}\n{BODY}")),
+    "order": ("order", lambda i: chat(i, "Be kind.", documents(i))),
+}
+
+
+def test_five_causes_in_one_log_are_counted_exactly(tmp_path: Path) -> None:
+    analysis = analysed(planted_log(PLANTED, clean=100), tmp_path)
+    assert counts(analysis) == PLANTED
+    assert analysis.unnamed == 0
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_a_fix_that_pays_is_shown_with_its_replayed_hits(what: str, tmp_path: Path) -> None:
+    kind, row = CASES[what]
+    rows = [row(i) for i in range(40)]
+    log = PromptLog(question_of(rows, tmp_path))
+    analysis, variables = analyse(log)
+    assert set(counts(analysis)) == {kind}
+    (fix,) = analysis.fixes
+    assert fix.kinds == (kind,)
+    assert fix.hits.rate > analysis.hits.rate + 0.2
+    fixed = [request_line(apply_fixes(p.request, variables, fix.kinds)) for p in log.prompts()]
+    again = analysed(fixed, tmp_path)
+    # The figure is that of the fixed log analysed as any other.
+    assert again.hits == fix.hits
+    assert counts(again) == {}
+    for one, two in zip(rows, fixed, strict=True):
+        assert words(one) <= words(two)
+
+
+def words(row: Row) -> Counter[str]:
+    text = " ".join(message["content"] for message in row["messages"])
+    return Counter("".join(c if c.isalnum() else " " for c in text).split())
+
+
+def test_a_fix_that_loses_is_not_shown(tmp_path: Path) -> None:
+    """One request in a hundred differs, and the fix moves the date in all of them."""
+    rare = [chat(i, f"It is {at_time(i if i % 100 == 50 else 0)}. {'Be kind. ' * 12}\n{BODY[:400]}")
+            for i in range(200)]  # fmt: skip
+    log = PromptLog(question_of(rare, tmp_path, block_size=8))
+    analysis, variables = analyse(log)
+    assert counts(analysis) == {"date": 2}
+    fixed = log.fixed(list(log.prompts()), variables, ("date",))
+    # The fix makes every prompt longer.
+    assert sum(len(prompt.ids) for prompt in fixed) > analysis.hits.prompt_tokens
+    assert analysis.fixes == ()
+    assert analysis.best == analysis.hits
+
+
+def test_fixes_together_are_replayed_together(tmp_path: Path) -> None:
+    rows = [chat(i, f"It is {at_time(i)}.\nSession req_{i:05d}ab9.\n{BODY}") for i in range(40)]
+    dated = [chat(i, f"It is {at_time(i)}.\nSession req_00000ab9.\n{BODY}") for i in range(20)]
+    numbered = [chat(i, f"It is {at_time(0)}.\nSession req_{i:05d}ab9.\n{BODY}") for i in range(20)]
+    analysis = analysed([*dated, *numbered], tmp_path)
+    assert {fix.kinds for fix in analysis.fixes} == {("date",), ("id",)}
+    assert analysis.together is not None
+    assert analysis.best.rate > max(fix.hits.rate for fix in analysis.fixes)
+    # Where both differ in every request, neither fix alone helps.
+    assert counts(analysed(rows, tmp_path)) == {"date": 39}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        lambda i: chat(i, BODY),
+        lambda i: chat(i, f"You are desk {i}.", question(i, random.Random(i))),
+        lambda i: chat(i, BODY, f"What of order {10_000 + i}, due {at_time(i)}?"),
+        lambda i: {"model": "m", "prompt": question(i, random.Random(i))},
+        lambda i: {"model": "m", "prompt": [i, *range(100)]},
+    ],
+)
+def test_no_cause_is_found_where_nothing_is_lost(row: Callable[[int], Row], tmp_path: Path) -> None:
+    analysis = analysed((row(i) for i in range(30)), tmp_path)
+    assert (counts(analysis), analysis.unnamed, analysis.fixes) == ({}, 0, ())
+
+
+def test_a_conversation_that_grows_has_no_cause(tmp_path: Path) -> None:
+    rows: list[Row] = []
+    for talk in range(5):
+        messages = [{"role": "system", "content": BODY}]
+        for turn in range(4):
+            rng = random.Random(10 * talk + turn)
+            messages = [*messages, {"role": "user", "content": question(turn, rng)}]
+            rows.append({"model": "m", "messages": messages})
+            messages = [*messages, {"role": "assistant", "content": question(turn, rng)}]
+    assert counts(analysed(rows, tmp_path)) == {}
+
+
+def test_a_template_change_has_a_time_and_no_fix(tmp_path: Path) -> None:
+    after = BODY.replace("Rule order:", "Rule order now:", 1)
+    rows = [chat(i, BODY if i < 20 else after) for i in range(40)]
+    analysis = analysed(rows, tmp_path)
+    (cause,) = analysis.causes
+    assert (cause.kind, cause.where, cause.requests) == ("template", "system", 1)
+    assert cause.since_ns == int((START + timedelta(seconds=20)).timestamp()) * 10**9
+    assert analysis.fixes == ()
+    # A text of the instructions that never comes again is not a template.
+    varying = [chat(i, f"{rules(1, str(i))[0]}\n{BODY}") for i in range(10)]
+    assert (counts(analysed(varying, tmp_path)), analysed(varying, tmp_path).unnamed) == ({}, 9)
+
+
+def test_tools_in_another_order(tmp_path: Path) -> None:
+    tools = [
+        {"type": "function", "function": {"name": name, "description": BODY[:300]}}
+        for name in "abcd"
+    ]
+    rows = [{**chat(i, "Be kind."), "tools": random.Random(i).sample(tools, 4)} for i in range(30)]
+    analysis = analysed(rows, tmp_path)
+    assert {(cause.kind, cause.where) for cause in analysis.causes} == {("order", "tools")}
+    assert [fix.kinds for fix in analysis.fixes] == [("order",)]
+
+
+def test_the_largest_shared_prefixes_have_an_excerpt(tmp_path: Path) -> None:
+    one, other = "\n".join(rules(12, "a")), "\n".join(rules(12, "b"))
+    rows = [chat(i, one if i % 3 else other) for i in range(30)]
+    prefixes = analysed(rows, tmp_path).prefixes
+    assert [prefix.requests for prefix in prefixes[:2]] == [20, 10]
+    assert prefixes[0].text is not None
+    assert prefixes[0].text[15:60] in one
+    assert all(p.text is None for p in analysed(rows, tmp_path, redacted=True).prefixes)
+
+
+def test_hits_are_those_of_the_tokens_one_after_another(tmp_path: Path) -> None:
+    log = PromptLog(question_of(planted_log(PLANTED, clean=10), tmp_path))
+    analysis, _ = analyse(log)
+    ids = [prompt.ids for prompt in log.prompts()]
+    seen: set[bytes] = set()
+    hits = 0
+    for each in ids:
+        blocks = [each[:end].tobytes() for end in range(16, len(each) + 1, 16)]
+        most = (len(each) - 1) // 16
+        hits += 16 * next((i for i, b in enumerate(blocks[:most]) if b not in seen), most)
+        seen.update(blocks)
+    assert analysis.hits.hit_tokens == hits == predict(16, ids, None).hit_tokens
+    sized = analysed(planted_log(PLANTED, clean=10), tmp_path, cache_blocks=100).sized
+    assert sized is not None
+    assert sized.hit_tokens == predict(16, ids, 100).hit_tokens < hits
+
+
+def test_a_reasoning_answer_is_not_found_by_the_next_turn(tmp_path: Path) -> None:
+    encoder = load_encoder(TARGET)
+    plain = LoggedRequest(place="a:1", prompt="x", output="one two three", output_tokens=30)
+    assert answer_ids(encoder, plain).tolist() == encoder.encode("one two three")[:-1].tolist()
+    thinking = replace(plain, reasoning="Hm.")
+    assert len(answer_ids(encoder, thinking)) == 29
+    assert answer_ids(encoder, thinking).max() < 0
+    assert not np.array_equal(
+        answer_ids(encoder, thinking), answer_ids(encoder, replace(thinking, place="a:2"))
+    )
+
+
+def test_salts_are_caches_of_their_own(tmp_path: Path) -> None:
+    rows = [{**chat(i, BODY), "cache_salt": str(i % 2)} for i in range(10)]
+    both = analysed(rows, tmp_path)
+    one = analysed(rows[::2], tmp_path)
+    assert both.hits.hit_tokens == 2 * one.hits.hit_tokens > 0
+
+
+def secret_rows() -> Iterator[Row]:
+    body = "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7" * 3
+    for number, at in enumerate(range(6, 78, 3)):
+        yield chat(number, f"Key sk-{body[:at]}{body[at:][::-1]}{number:02d}.\n{BODY}")
+
+
+def test_examples_hold_no_piece_of_a_secret(tmp_path: Path) -> None:
+    analysis = analysed(secret_rows(), tmp_path)
+    keys = [row["messages"][0]["content"].split()[1] for row in secret_rows()]
+    pieces = {key[at : at + 6] for key in keys for at in range(3, len(key) - 5)}
+    assert [piece for piece in sorted(pieces) if piece in repr(analysis)] == []

@@ -1,0 +1,88 @@
+"""The report: every figure of the analysis on the page, text of prompts escaped or left out."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.prompts.test_analyse import BODY, at_time, chat, question_of
+from whet.prompts.analyse import PromptLog, analyse
+from whet.prompts.records import PromptAnalysis
+from whet.prompts.report import (
+    curve_chart,
+    headline,
+    print_report,
+    render_page,
+    sections,
+    write_report,
+)
+from whet.report.text import percent
+
+
+def analysis_of(
+    folder: Path, system: str = "It is {}.", *, redacted: bool = False
+) -> PromptAnalysis:
+    rows = [chat(i, f"{system.format(at_time(i))}\n{BODY}") for i in range(30)]
+    question = question_of(rows, folder, redacted=redacted, cache_blocks=500)
+    return analyse(PromptLog(question))[0]
+
+
+def printed(analysis: PromptAnalysis) -> str:
+    console = Console(file=io.StringIO(), width=160)
+    print_report(analysis, console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_console_page_and_json_have_the_figures(tmp_path: Path) -> None:
+    analysis = analysis_of(tmp_path)
+    write_report(analysis, tmp_path / "out")
+    page = (tmp_path / "out/prompts.html").read_text()
+    text = printed(analysis)
+    (fix,) = analysis.fixes
+    for figure in (percent(analysis.hits.rate), percent(fix.hits.rate), fix.title):
+        assert figure in page
+        assert figure in text
+    stored = json.loads((tmp_path / "out/prompts.json").read_text())
+    assert stored["fixes"][0]["hits"]["hit_tokens"] == fix.hits.hit_tokens
+    assert stored["causes"][0]["kind"] == "date"
+    assert {section.id for section in sections(analysis)} == {"causes", "fixes", "prefixes"}
+    assert "date or time" in text
+
+
+def test_a_log_without_a_fix_says_so(tmp_path: Path) -> None:
+    analysis = analysis_of(tmp_path, "Be kind.")
+    assert headline(analysis).endswith("No fix raises that.")
+    assert analysis.fixed_curve is None
+    assert "with the fixes" not in render_page(analysis)
+    assert "No named cause was found." in printed(analysis)
+
+
+def test_text_of_prompts_is_escaped_and_obeys_no_terminal(tmp_path: Path) -> None:
+    page = render_page(analysis_of(tmp_path, "<script>x()</script> [red]{}\x1b[2J"))
+    assert "<script>x()" not in page
+    assert "\x1b" not in page
+    analysis = analysis_of(tmp_path, "[bold]\x1b[2J {}")
+    assert "\x1b" not in printed(analysis)
+    assert "[bold]" in printed(analysis)
+
+
+def test_a_redacted_report_has_no_text(tmp_path: Path) -> None:
+    analysis = analysis_of(tmp_path, redacted=True)
+    write_report(analysis, tmp_path / "out")
+    written = "".join(path.read_text() for path in (tmp_path / "out").iterdir())
+    for word in ("It is", "2026-11-02 09:00:07", "polite", "warranty"):
+        assert word not in written + printed(analysis)
+    assert "(redacted)" in printed(analysis)
+
+
+def test_the_curve_ends_at_the_hit_rates_and_marks_the_cache(tmp_path: Path) -> None:
+    analysis = analysis_of(tmp_path)
+    chart = curve_chart(analysis)
+    assert chart is not None
+    here, as_is, fixed = chart.series
+    assert here.points[0].x == 500 * 16
+    assert as_is.points[-1].y == analysis.hits.rate
+    assert fixed.points[-1].y == analysis.best.rate
