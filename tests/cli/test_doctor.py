@@ -12,8 +12,8 @@ from tests.cli.stage import Said, Whet
 from whet.core.errors import StorageError, UsageError
 from whet.core.provenance import Device
 from whet.engines.compatibility import own_path
-from whet.engines.compatibility_machine import Machine
-from whet.engines.vllm_limits import Installed
+from whet.engines.machine import Machine
+from whet.engines.vllm.limits import Installed
 
 CPU_BUILD = Installed(version="0.32.0", cpu_build=True)
 EPYC = Device(kind="cpu", name="EPYC × 2", memory_bytes=2**34, count=1, driver=None)

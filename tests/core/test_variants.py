@@ -12,7 +12,6 @@ import yaml
 from whet.core.errors import UsageError
 from whet.core.spec import (
     NEEDS_HEAD,
-    PRESETS,
     HeadOfLineSpec,
     Spec,
     SpeculationSpec,
@@ -20,6 +19,7 @@ from whet.core.spec import (
     parse_spec,
 )
 from whet.core.spec.variants import expand_sweeps
+from whet.levers.batching import PRESETS
 
 MINIMAL: dict[str, Any] = {
     "name": "m",
@@ -121,7 +121,7 @@ def test_a_name_that_is_no_text_is_told() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_known_and_another_is_told_with_the_known_ones(name: str) -> None:
-    assert variant({"preset": name}).preset == name
+    assert variant({"preset": name}).lever_values == {"preset": name}
     assert repr(name) in told({"preset": f"{name}y"})
 
 

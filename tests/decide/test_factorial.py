@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from whet.core.records import (
 )
 from whet.decide.factorial import factorial, find_levers, floor_of, joint
 from whet.decide.ratios import Ruler
+from whet.levers import lever_diff
 
 SPEC = Speculation(method="ngram", num_tokens=4, draft_path=None)
 AWQ, SPEED, CACHE = "weights=awq", "speculation=ngram K=4", "prefix_cache"
@@ -40,6 +41,12 @@ def variant(name: str, **changes: Any) -> Variant:
     return replace(made, **changes)
 
 
+def diffs(variants: Iterable[Variant], baseline: str = "fp16") -> dict[str, frozenset[str]]:
+    """Each variant's labels that the baseline lacks."""
+    named = {item.name: item for item in variants}
+    return {name: lever_diff(item, named[baseline]) for name, item in named.items()}
+
+
 def figured(name: str, figure: float | Estimate, batch: int = 16, **changes: Any) -> CellSummary:
     """A cell whose throughput is the figure, by default known within 1 %."""
     tps = figure if isinstance(figure, Estimate) else estimate(figure)
@@ -54,7 +61,7 @@ def viewed(
     """The view of one batch size; ``fp16`` is the baseline."""
     cells = [figured(name, figure) for name, figure in figures.items()]
     ruler = Ruler(comparisons=comparisons, noise_floor=floor)
-    return factorial(cells, [variant(name) for name in figures], baseline="fp16", ruler=ruler)
+    return factorial(cells, diffs(variant(name) for name in figures), baseline="fp16", ruler=ruler)
 
 
 def square(
@@ -188,7 +195,7 @@ def test_a_latency_is_turned_over() -> None:
     ]
     view = factorial(
         cells,
-        [variant(item.variant) for item in cells],
+        diffs(variant(item.variant) for item in cells),
         baseline="fp16",
         ruler=Ruler(comparisons=(), noise_floor=0.0),
     )
@@ -217,7 +224,7 @@ def test_corners_at_unlike_batch_sizes_make_no_square() -> None:
     sizes = {"fp16": 1, "awq": 1, "spec": 8, "awq+spec": 8}
     view = factorial(
         [figured(name, 100, size) for name, size in sizes.items()],
-        [variant(name) for name in sizes],
+        diffs(variant(name) for name in sizes),
         baseline="fp16",
         ruler=Ruler(comparisons=(), noise_floor=None),
     )
@@ -268,7 +275,7 @@ def test_a_variant_without_levers_of_its_own_is_left_out_and_named() -> None:
     cells = [figured("fp16", 100), figured("twin", 50), figured("awq", 150)]
     view = factorial(
         cells,
-        [variant("twin"), variant("fp16"), variant("awq")],
+        diffs([variant("twin"), variant("fp16"), variant("awq")]),
         baseline="fp16",
         ruler=Ruler(comparisons=(), noise_floor=None),
     )
@@ -277,7 +284,7 @@ def test_a_variant_without_levers_of_its_own_is_left_out_and_named() -> None:
     names = ("fp16", "twin", "awq", "awq+spec")
     told = factorial(
         [figured(name, 100) for name in names],
-        [variant(name) for name in names],
+        diffs(variant(name) for name in names),
         baseline="fp16",
         ruler=Ruler(comparisons=(), noise_floor=None),
     )
@@ -289,12 +296,13 @@ def test_levers_that_no_variant_has_apart_are_one() -> None:
     kv = (("kv_cache_dtype", "fp8"), ("max_model_len", 512))
     plain = (("max_model_len", 512),)
     levers, sets = find_levers(
-        [
-            variant("fp16", engine_args=plain),
-            variant("awq", engine_args=kv),
-            variant("awq+spec", engine_args=kv),
-        ],
-        "fp16",
+        diffs(
+            [
+                variant("fp16", engine_args=plain),
+                variant("awq", engine_args=kv),
+                variant("awq+spec", engine_args=kv),
+            ]
+        ),
     )
     assert levers == ("weights=awq + kv_cache_dtype=fp8", SPEED)
     assert sets["awq+spec"] == frozenset(levers)
@@ -305,19 +313,19 @@ def test_the_size_of_the_pool_is_a_lever_only_where_nothing_else_differs() -> No
         return variant(name, engine_args=(("kv_cache_memory_bytes", room),))
 
     run = [sized("fp16", 45), sized("awq", 43), sized("awq+spec", 56)]
-    levers, sets = find_levers(run, "fp16")
+    levers, sets = find_levers(diffs(run))
     assert levers == (AWQ, SPEED)
     assert sets["awq+spec"] == frozenset(levers)
-    levers, _ = find_levers([*run, replace(run[1], name="small")], "fp16")
+    levers, _ = find_levers(diffs([*run, replace(run[1], name="small")]))
     assert levers == (AWQ, SPEED), "a twin in all is no reason"
-    levers, _ = find_levers([*run, sized("awq2", 12)], "fp16")
+    levers, _ = find_levers(diffs([*run, sized("awq2", 12)]))
     assert "kv_cache_memory_bytes=12" in levers
 
 
 def test_a_run_in_which_nothing_counts_tells_nothing() -> None:
     view = factorial(
         [],
-        [variant("fp16"), variant("awq+spec")],
+        diffs([variant("fp16"), variant("awq+spec")]),
         baseline="fp16",
         ruler=Ruler(comparisons=(), noise_floor=None),
     )

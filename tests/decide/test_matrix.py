@@ -62,7 +62,7 @@ def test_unmeasured_quality_is_no_pass() -> None:
     assert "not measured" in found.reason
 
 
-def test_overlapping_costs_of_two_variants_have_no_winner() -> None:
+def test_overlapping_side_effects_of_two_variants_have_no_winner() -> None:
     rival = cell("awq+cache", 8, 0.61, 150)
     wide = replace(rival, cost_per_1m_tokens=estimate(0.61, 0.05))
     found = entry(decided(tier([FP16, AWQ, wide], noise_floor=0.0)))

@@ -35,7 +35,7 @@ def resolve() -> Resolve:
     def make(mode: str, *, ready_timeout_s: float = 20.0) -> ResolvedEngine:
         return ResolvedEngine(
             variant=make_variant(),
-            engine="fake",
+            engine="vllm",
             engine_version="9.9",
             device="cpu",
             served_model_name="fake",

@@ -22,7 +22,7 @@ from whet.engines.compatibility import (
     shipped_rows,
     version_of,
 )
-from whet.engines.compatibility_machine import Machine, machine_applies
+from whet.engines.machine import Machine, machine_applies
 
 AVX2 = Machine(kind="cpu", vectors="avx2")
 AVX512 = Machine(kind="cpu", vectors="avx512")

@@ -162,7 +162,7 @@ def test_a_start_that_is_told_to_stop_is_given_up_at_once(resolve: Resolve, tmp_
     assert wait_until(lambda: log.exists() and "loading" in log.read_text())
     stop.set()
     thread.join(15.0)
-    assert caught == ["fake 9.9 for variant 'awq' was told to stop before it was ready"]
+    assert caught == ["vllm 9.9 for variant 'awq' was told to stop before it was ready"]
     assert fakes() == []
 
 

@@ -15,9 +15,11 @@ from tests.engines.conftest import make_variant
 from whet.core.errors import EngineStartError, UsageError
 from whet.core.records import ResolvedEngine, Speculation, Variant
 from whet.core.spec import EngineSpec
-from whet.engines import compatibility_machine, get_engine, vllm_flags
+from whet.engines import get_engine
+from whet.engines import machine as compatibility_machine
 from whet.engines.vllm import VllmEngine, find_installed, model_name
-from whet.engines.vllm_limits import Installed, limitation
+from whet.engines.vllm import flags as vllm_flags
+from whet.engines.vllm.limits import Installed, limitation
 
 CPU = Installed(version="0.32.0", cpu_build=True)
 CUDA = Installed(version="0.29.0", cpu_build=False)
@@ -150,7 +152,6 @@ def speculating(method: str, **options: str) -> Speculation:
     [
         (replace(CPU, version="0.25.1"), {}, "older than 0.26"),
         (CUDA, {}, "no NVIDIA GPU"),
-        (CPU, {"speculation": speculating("draft_model")}, "set model.draft"),
     ],
 )
 def test_what_is_not_installed_or_not_given_is_refused(

@@ -14,14 +14,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from whet.client.declared import read_declared
 from whet.core.errors import EngineLostError
 from whet.core.records import ResolvedEngine, Speculation, Variant, encode
 from whet.core.spec import EngineSpec
 from whet.engines import get_engine
 from whet.engines.probe import request
 from whet.engines.vllm import find_installed
-from whet.evidence import judge_start, read_engine_facts
+from whet.engines.vllm.log import read_log
+from whet.engines.vllm.server_info import read_declared
+from whet.levers import judge_start
 
 pytestmark = [
     pytest.mark.e2e,
@@ -70,7 +71,7 @@ def test_a_real_server_proves_itself_and_its_death_is_noticed(
     with get_engine("vllm").serve(resolved, log=tmp_path / "engine.log") as server:
         assert server.start.pid is not None
         tree = psutil.Process(server.start.pid).children(recursive=True)
-        facts = read_engine_facts("vllm", server.log_text())
+        facts = read_log(server.log_text())
         assert facts.version == resolved.engine_version
         assert facts.quantized_layers == 8  # 2 layers of qkv, o, gate_up and down; not the draft's
         assert facts.unquantized_layers == 0

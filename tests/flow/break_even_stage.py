@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from tests.checkpoint_factory import write_tiny_llama
-from tests.flow.rounds_stage import DECLARED, Stand
+from tests.flow.rounds_stage import DECLARED, Stand, patch_declared
 from tests.flow.stage import tiny_spec
 from tests.metrics.events import steady, trial
+from whet.core.counters import ACCEPTED, DRAFT_TOKENS, DRAFTS, GENERATED, PREFIX_QUERIES
 from whet.core.protocols import Silent
 from whet.core.provenance import Device
 from whet.core.records import BreakEvenMap, BreakEvenPoint, Declared, TrialRecord
 from whet.core.spec import Spec
 from whet.core.store import RunStore
-from whet.evidence.dialect import ACCEPTED, COUNTERS_ALIVE, DRAFT_TOKENS, DRAFTS, QUERIES
 from whet.flow.break_even_map import MapRequest, run_map
 from whet.load import TrialPlan
 
@@ -54,7 +54,7 @@ class Physics:
         speculates = name.startswith("k")
         accepted = self.accepted.get(level, 0.0)
         speed = 1 + accepted if speculates else self.plain
-        after = {COUNTERS_ALIVE: 1000.0, QUERIES: 0.0}
+        after = {GENERATED: 1000.0, PREFIX_QUERIES: 0.0}
         if speculates and name not in self.silent:
             after |= {DRAFTS: STEPS, DRAFT_TOKENS: 4 * STEPS, ACCEPTED: accepted * STEPS}
         return replace(
@@ -74,7 +74,7 @@ def stage(monkeypatch: pytest.MonkeyPatch, physics: Physics) -> Physics:
     monkeypatch.setattr("whet.flow.prepare.get_engine", lambda _name: physics.engine)
     monkeypatch.setattr("whet.flow.break_even_map.find_device", lambda: CPU)
     monkeypatch.setattr("whet.flow.measure.run_trial", physics.run_trial)
-    monkeypatch.setattr("whet.flow.measure.read_declared", physics.declared)
+    patch_declared(monkeypatch, physics.declared)
     return physics
 
 

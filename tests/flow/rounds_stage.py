@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from whet.core.protocols import Server, Silent
 from whet.core.records import CellSummary, Declared, QualityRecord, ResolvedEngine, TrialRecord
 from whet.core.spec import Spec
 from whet.core.store import RunStore
+from whet.engines import get_profile
 from whet.flow.story import run
 from whet.load import TrialInterrupted, TrialLost, TrialPlan
 from whet.quality import Measured, QualityPlan
@@ -143,11 +144,17 @@ class Bench:
         return Measured(record=record, plain=None)
 
 
+def patch_declared(monkeypatch: pytest.MonkeyPatch, read: Callable[[str], Declared]) -> None:
+    """Let every server's endpoints be read by ``read``."""
+    profile = replace(get_profile("vllm"), read_declared=read)
+    monkeypatch.setattr("whet.flow.measure.get_profile", lambda _name: profile)
+
+
 def build_bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     made = Bench()
     monkeypatch.setattr("whet.flow.prepare.get_engine", lambda _name: made.engine)
     monkeypatch.setattr("whet.flow.measure.run_trial", made.run_trial)
-    monkeypatch.setattr("whet.flow.measure.read_declared", lambda _url: DECLARED)
+    patch_declared(monkeypatch, lambda _url: DECLARED)
     monkeypatch.setattr("whet.flow.gated.measure_quality", made.measure_quality)
     return made
 

@@ -11,7 +11,7 @@ import pytest
 from tests.flow.stage import FakeEngine, tiny_spec
 from whet.checkpoint import read_facts
 from whet.core.provenance import Device
-from whet.engines.compatibility_machine import Machine
+from whet.engines.machine import Machine
 from whet.flow import advice
 from whet.flow.advice import advice_of
 from whet.flow.prepare import resolve_variants

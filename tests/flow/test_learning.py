@@ -21,7 +21,7 @@ from whet.core.records import (
 )
 from whet.core.store import RunStore, write_json
 from whet.engines.compatibility import Row, own_rows
-from whet.engines.compatibility_machine import Machine
+from whet.engines.machine import Machine
 from whet.flow import learning
 from whet.flow.learning import learn, learn_into_own
 

@@ -20,6 +20,7 @@ from tests.flow.rounds_stage import (
     Stand,
     build_bench,
     cells,
+    patch_declared,
     spec_of,
 )
 from whet.core.errors import EngineLostError, EngineStartError, Interrupted, StorageError
@@ -376,7 +377,7 @@ def test_a_baseline_that_is_lost_before_anything_is_measured_still_comes_first(
             raise EngineLostError("nobody answers")
         return DECLARED
 
-    monkeypatch.setattr("whet.flow.measure.read_declared", declared)
+    patch_declared(monkeypatch, declared)
     desk.story(group_spec(tmp_path, ["fp16", "b", "c"]), tmp_path / "run")
     assert desk.bench.judged == [("fp16", False), ("b", True), ("c", True)]
 

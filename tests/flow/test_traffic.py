@@ -12,10 +12,10 @@ from tests.scripted_server import scripted_server
 from whet.core.protocols import Silent
 from whet.core.records import ClientHealth, TrialRecord
 from whet.core.store import RunStore
-from whet.evidence.cells import judge_cell
 from whet.flow.job import Job
 from whet.flow.prepare import prepare
 from whet.flow.traffic import trial_plan
+from whet.levers import judge_cell
 from whet.load import TrialPlan, run_trial
 from whet.metrics import CellContext, summarise
 

@@ -14,8 +14,8 @@ from whet.cli.run import Output, SpecFile
 from whet.core.errors import UsageError
 from whet.core.records import ResolvedEngine
 from whet.core.spec import Spec, load_spec
-from whet.engines.planned import Planned, newest_known
 from whet.engines.vllm import find_installed
+from whet.engines.vllm.planned import Planned, newest_known
 from whet.plan.hardware import planned_device
 
 

@@ -20,9 +20,9 @@ from whet.core.provenance import Device, find_device
 from whet.core.spec import EngineSpec
 from whet.core.units import human_bytes
 from whet.engines.compatibility import WARNINGS, Row, most_specific, read_table
-from whet.engines.compatibility_machine import Machine, cpu_features, find_machine
+from whet.engines.machine import Machine, cpu_features, find_machine
 from whet.engines.vllm import VllmEngine, find_installed
-from whet.engines.vllm_limits import Installed, stopped, trouble_of_build
+from whet.engines.vllm.limits import Installed, stopped, trouble_of_build
 
 _STYLES: Final = {
     "available": "green",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from time import monotonic_ns
 
 from whet.client.simple import get_text
@@ -16,14 +17,23 @@ _SPLIT_LABELS = ("position", "source", "finished_reason", "running_lora_adapters
 _LEFT_OUT = ("_bucket", "_created")
 
 
-def scrape(base_url: str, *, origin_ns: int = 0, timeout_s: float = 30.0) -> Counters:
+def scrape(
+    base_url: str,
+    *,
+    origin_ns: int = 0,
+    timeout_s: float = 30.0,
+    names: Mapping[str, str] | None = None,
+) -> Counters:
     """GET ``/metrics`` now; ``taken_ns`` counts from ``origin_ns`` (absolute monotonic ns).
 
+    ``names`` map an engine's own counters to those of ``core.counters``.
     Raises ``HttpError`` where the server has none (status 404) and ``EngineLostError`` where it
     does not answer.
     """
     text = get_text(base_url, "/metrics", timeout_s=timeout_s)
-    return Counters(taken_ns=monotonic_ns() - origin_ns, values=parse_counters(text))
+    own = names or {}
+    values = tuple((own.get(name, name), value) for name, value in parse_counters(text))
+    return Counters(taken_ns=monotonic_ns() - origin_ns, values=values)
 
 
 def parse_counters(text: str) -> tuple[tuple[str, float], ...]:

@@ -16,14 +16,13 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Final
 
-from whet.core.levers import pulled, without_room
+from whet.core.flags import drop_kv_sizing
 from whet.core.records import (
     CellSummary,
     Estimate,
     FactorialView,
     Interaction,
     LeverEffect,
-    Variant,
 )
 from whet.decide.ratios import THROUGHPUT, Ruler, ratio
 from whet.decide.words import times
@@ -43,19 +42,23 @@ _Set = frozenset[str]
 
 
 def factorial(
-    cells: Sequence[CellSummary], variants: Sequence[Variant], *, baseline: str, ruler: Ruler
+    cells: Sequence[CellSummary],
+    diffs: Mapping[str, frozenset[str]],
+    *,
+    baseline: str,
+    ruler: Ruler,
 ) -> FactorialView:
     """Effects and interactions at every batch size, on each of ``METRICS``.
 
-    ``cells`` are those that count (``admit``); ``variants`` are of one run and hold ``baseline``.
-    A ratio of two cells is the run's own comparison where it made one, else that of the cells'
-    intervals. An
+    ``cells`` are those that count (``admit``); ``diffs`` are the labels by which each variant of
+    the run differs from ``baseline``, which is among them. A ratio of two cells is the run's own
+    comparison where it made one, else that of the cells' intervals. An
     interaction of a and b is b's effect beside a over b's effect without, (AB/A) ÷ (B/S): four
     cells, each of them once, so that the two ratios are independent and their arms on the log
     scale add in squares (MOVER, see ``ratios.ratio``). Each metric has a noise floor of its own.
     Without two starts of each cell nothing has an interval, and every verdict is ``undecided``.
     """
-    levers, sets = find_levers(variants, baseline)
+    levers, sets = find_levers(diffs)
     design = _Design(cells, sets, baseline, levers)
     effects: list[LeverEffect] = []
     interactions: list[Interaction] = []
@@ -75,7 +78,7 @@ def factorial(
 
 
 def find_levers(
-    variants: Sequence[Variant], baseline: str
+    diffs: Mapping[str, frozenset[str]],
 ) -> tuple[tuple[str, ...], dict[str, frozenset[str]]]:
     """The levers in the order in which the variants bring them, and each variant's set of them.
 
@@ -83,22 +86,20 @@ def find_levers(
     (``weights=x + kv_cache_dtype=fp8``): no cell can tell its parts apart. The size of the KV pool
     is none unless two variants differ by nothing else.
     """
-    [plain] = [item for item in variants if item.name == baseline]
-    pulls = {item.name: pulled(item, plain) for item in variants}
-    bare = {name: without_room(found) for name, found in pulls.items()}
-    if len(set(bare.values())) == len(set(pulls.values())):
-        pulls = bare
+    bare = {name: drop_kv_sizing(labels) for name, labels in diffs.items()}
+    if len(set(bare.values())) == len(set(diffs.values())):
+        diffs = bare
     support: dict[str, list[str]] = {}
-    for item in variants:
-        for part in sorted(pulls[item.name], key=lambda part: (_rank(part), part)):
-            support.setdefault(part, []).append(item.name)
+    for name, labels in diffs.items():
+        for part in sorted(labels, key=lambda part: (_rank(part), part)):
+            support.setdefault(part, []).append(name)
     together: dict[tuple[str, ...], list[str]] = {}
     for part, names in support.items():
         together.setdefault(tuple(names), []).append(part)
     joined = {" + ".join(parts): names for names, parts in together.items()}
     sets = {
-        item.name: frozenset(lever for lever, names in joined.items() if item.name in names)
-        for item in variants
+        variant: frozenset(lever for lever, names in joined.items() if variant in names)
+        for variant in diffs
     }
     return tuple(joined), sets
 

@@ -1,19 +1,32 @@
-"""Inference engines behind one small protocol; a line in the table is all that a new one needs."""
+"""Inference engines, a folder each: a process to serve from and a profile that says how to read it.
+
+To add one: a folder with ``ENGINE`` and ``PROFILE``, and a line in ``_ENGINES``
+(docs/add-an-engine.md).
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 from typing import Final
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
 from whet.core.protocols import Engine
+from whet.engines.base import EngineProfile, Patterns, SchemeKernels
 
-__all__ = ["engine_names", "get_engine"]
+__all__ = [
+    "EngineProfile",
+    "Patterns",
+    "SchemeKernels",
+    "engine_names",
+    "get_engine",
+    "get_profile",
+]
 
-_ENGINES: Final = {
-    "vllm": "whet.engines.vllm:VllmEngine",
-    "openai": "whet.engines.openai_remote:RemoteEngine",
+_ENGINES: Final[dict[str, str]] = {
+    "vllm": "whet.engines.vllm",
+    "openai": "whet.engines.openai",
 }
 
 
@@ -24,9 +37,18 @@ def engine_names() -> tuple[str, ...]:
 
 def get_engine(name: str) -> Engine:
     """The engine of that name, imported only now; ``UsageError`` for an unknown one."""
+    engine: Engine = _module(name).ENGINE()
+    return engine
+
+
+def get_profile(name: str) -> EngineProfile:
+    """How the engine of that name is read; ``UsageError`` for an unknown one."""
+    profile: EngineProfile = _module(name).PROFILE
+    return profile
+
+
+def _module(name: str) -> ModuleType:
     if name not in _ENGINES:
         known = ", ".join(_ENGINES)
         raise UsageError(f"unknown engine {name!r}{did_you_mean(name, _ENGINES)} (known: {known})")
-    module, _, attribute = _ENGINES[name].partition(":")
-    engine: Engine = getattr(import_module(module), attribute)()
-    return engine
+    return import_module(_ENGINES[name])

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from whet.core.errors import StorageError, UsageError
-from whet.core.levers import plain_args, word
+from whet.core.flags import format_value, plain_args
 from whet.core.names import did_you_mean
 from whet.core.records.engine import ResolvedEngine, Variant
 from whet.core.store import translate_disk_errors, write_atomic
-from whet.engines.compatibility_machine import (
+from whet.engines.machine import (
     Machine,
     find_machine,
     machine_applies,
@@ -106,12 +106,12 @@ def levers_of(variant: Variant) -> frozenset[str]:
     speculation = variant.speculation
     if speculation is not None:
         found.add(f"speculation={speculation.method}")
-        found |= {f"speculation.{key}={word(value)}" for key, value in speculation.options}
+        found |= {f"speculation.{key}={format_value(value)}" for key, value in speculation.options}
     if variant.prefix_cache:
         found.add("prefix_cache")
     if variant.loras:
         found.add("lora")
-    found |= {f"{name}={word(value)}" for name, value in plain_args(variant).items()}
+    found |= {f"{name}={format_value(value)}" for name, value in plain_args(variant).items()}
     found |= {f"{name}={value}" for name, value in variant.env}
     return frozenset(found) | _model_words(Path(variant.model_path))
 
@@ -157,7 +157,7 @@ def read_table() -> tuple[Row, ...]:
 @cache
 def shipped_rows() -> tuple[Row, ...]:
     """The rows that come with whet."""
-    file = resources.files("whet.engines").joinpath("compatibility.csv")
+    file = resources.files("whet.engines.vllm").joinpath("compatibility.csv")
     return _parse(file.read_text(encoding="utf-8").splitlines(), where="compatibility.csv")
 
 

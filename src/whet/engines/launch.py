@@ -14,6 +14,7 @@ from threading import Event
 from whet.core.errors import EngineLostError, EngineStartError, Interrupted
 from whet.core.records.engine import ResolvedEngine, StartFacts
 from whet.core.redact import redact
+from whet.engines import get_profile
 from whet.engines.failures import RETRIED, Failure, diagnose, last_words
 from whet.engines.memory import (
     Place,
@@ -181,7 +182,7 @@ def _await_canary(
 
 
 def _ended(process: EngineProcess, resolved: ResolvedEngine) -> _Failed:
-    kind = found.kind if (found := diagnose(process.log_text())) else "other"
+    kind = found.kind if (found := _diagnose(resolved, process)) else "other"
     code = process.exit_code()
     sentence = _why(resolved, process, code, "ended before it was ready")
     return _Failed(failure=Failure(kind=kind, sentence=sentence))
@@ -200,7 +201,7 @@ def _sick(process: EngineProcess, resolved: ResolvedEngine, error: NoAnswer) -> 
     """Healthy by its own word, yet unable to generate."""
     # The answer may come before the log that explains it: the guardian writes a moment later.
     deadline = time.monotonic() + _LOG_LAG_S
-    while (found := diagnose(process.log_text())) is None and time.monotonic() < deadline:
+    while (found := _diagnose(resolved, process)) is None and time.monotonic() < deadline:
         time.sleep(_POLL_S)
     reason = found.sentence if found else f"{error}; see {process.log.name}"
     sentence = f"{_who(resolved)} reports itself healthy but cannot generate: {reason}"
@@ -211,7 +212,7 @@ def _sick(process: EngineProcess, resolved: ResolvedEngine, error: NoAnswer) -> 
 
 def _why(resolved: ResolvedEngine, process: EngineProcess, code: int | None, what: str) -> str:
     log = process.log_text()
-    found = diagnose(log)
+    found = _diagnose(resolved, process)
     if code == _KILLED and (found is None or found.kind == "other"):
         reason = (
             "it was killed (signal 9), most often for want of memory; free some, or lower "
@@ -223,6 +224,10 @@ def _why(resolved: ResolvedEngine, process: EngineProcess, code: int | None, wha
         status = "" if code is None else f" (exit code {code})"
         reason = f"its last words were {last_words(log)!r}{status}; see {process.log.name}"
     return redact(f"{_who(resolved)} {what}: {reason}")
+
+
+def _diagnose(resolved: ResolvedEngine, process: EngineProcess) -> Failure | None:
+    return diagnose(process.log_text(), get_profile(resolved.engine).failures)
 
 
 def _who(resolved: ResolvedEngine) -> str:

@@ -16,7 +16,7 @@ from whet.core.records import ModelFacts, ResolvedEngine, Variant
 from whet.core.spec import Spec
 from whet.demo import write_inputs
 from whet.engines.compatibility import cautions
-from whet.engines.compatibility_machine import Machine
+from whet.engines.machine import Machine
 from whet.load import Draw, build_workload, read_pool
 from whet.plan import Traffic, advise, far_beyond, fitting_length, longest_request
 from whet.plan.settings import read_settings

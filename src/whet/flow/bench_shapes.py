@@ -8,10 +8,10 @@ from typing import Final
 from whet.core.errors import UsageError
 from whet.core.protocols import Observer
 from whet.core.records import HitTokens, TrialRecord, WorkloadFacts
-from whet.evidence.claims import HIT_RATE_MARGIN
 from whet.flow.bench_replay import answer_lengths, warmed_alike
 from whet.flow.bench_request import BenchLoad, BenchRequest, KnownShape, PrefixReplay, Target
 from whet.flow.bench_synthetic import draw_of, require_memory
+from whet.levers.prefix_cache import HIT_RATE_MARGIN
 from whet.load.prefix_traces import load_prefix_trace
 from whet.load.shapes import Shape, best_hit_tokens
 from whet.load.shapes_prompts import build_shape, build_shape_text, load_shape

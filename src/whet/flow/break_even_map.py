@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from whet.checkpoint import locate
+from whet.core.counters import ACCEPTED, DRAFTS
 from whet.core.errors import UsageError
 from whet.core.names import REPEAT_SUFFIX, did_you_mean
 from whet.core.protocols import Observer
@@ -35,14 +36,13 @@ from whet.core.records.break_even import (
 )
 from whet.core.spec import Spec, SpeculationSpec, VariantSpec, parse_spec
 from whet.core.store import RunStore, write_json
-from whet.evidence.cells import change_of
-from whet.evidence.dialect import ACCEPTED, DRAFTS
 from whet.flow.break_even_fit import Measured, fit_break_even
 from whet.flow.findings import Findings, Kept, find, read_kept
 from whet.flow.graded import graded_draft
 from whet.flow.measure import measure_all
 from whet.flow.prepare import prepare
 from whet.flow.sharpen import quantize_recipes
+from whet.levers.counters import counter_change
 
 PLAIN: Final = "plain"
 REAL: Final = "draft"
@@ -314,12 +314,12 @@ def _drafted(verdict: Verdict, trials: Sequence[TrialRecord]) -> bool:
     """Whether it is the claim on speculation, and the counters show drafts all the same."""
     if verdict.claim.kind != "speculation":
         return False
-    drafts, accepted = change_of(DRAFTS, trials).delta, change_of(ACCEPTED, trials).delta
+    drafts, accepted = (counter_change(name, trials).delta for name in (DRAFTS, ACCEPTED))
     return accepted is not None and drafts is not None and drafts > 0
 
 
 def _level(cell: CellSummary, trials: Sequence[TrialRecord], k: int) -> AcceptanceLevel:
-    drafts, accepted = change_of(DRAFTS, trials).delta, change_of(ACCEPTED, trials).delta
+    drafts, accepted = (counter_change(name, trials).delta for name in (DRAFTS, ACCEPTED))
     assert drafts
     assert accepted is not None
     assert cell.tps_mean is not None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from whet.core.errors import UsageError
-from whet.core.levers import pulled, without_room
+from whet.core.flags import drop_kv_sizing
 from whet.core.records import (
     ComparisonSet,
     Decision,
@@ -32,6 +32,7 @@ from whet.flow.degenerate import examine_all
 from whet.flow.findings import Findings, Kept, find, keep_cells, read_kept
 from whet.flow.job import Job
 from whet.flow.next_scheme import propose_schemes
+from whet.levers import lever_diff
 from whet.metrics.disturbed import disturbed_cells
 
 
@@ -114,7 +115,7 @@ def cached(kept: Kept) -> str | None:
     found = (
         name
         for name, item in kept.resolved.items()
-        if without_room(pulled(item.variant, plain.variant)) == {"prefix_cache"}
+        if drop_kv_sizing(lever_diff(item.variant, plain.variant)) == {"prefix_cache"}
     )
     return next(found, None)
 
@@ -135,9 +136,10 @@ def twins(resolved: dict[str, ResolvedEngine]) -> dict[str, str]:
 def _factorial(kept: Kept, findings: Findings) -> FactorialView:
     """What each lever brings alone and in company, over the cells that count."""
     counted, _ = admit(_tier_inputs(kept, findings))
+    plain = kept.resolved[kept.spec.baseline].variant
     return factorial(
         [item.cell for item in counted],
-        [item.variant for item in kept.resolved.values()],
+        {name: lever_diff(item.variant, plain) for name, item in kept.resolved.items()},
         baseline=kept.spec.baseline,
         ruler=Ruler(comparisons=findings.comparisons, noise_floor=findings.noise),
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from whet.core.levers import levers, pulled, without_room
+from whet.core.flags import drop_kv_sizing
 from whet.core.records import CellSummary, LeverCost, TrialNotices
-from whet.evidence.costs import Observed, costs_of
 from whet.flow.findings import Kept
 from whet.flow.rounds import every_start
+from whet.levers import labels, lever_diff
+from whet.levers.side_effects import Observed, side_effects_of
 
 
 def lever_costs(kept: Kept, cells: tuple[CellSummary, ...]) -> tuple[LeverCost, ...]:
@@ -23,8 +24,8 @@ def lever_costs(kept: Kept, cells: tuple[CellSummary, ...]) -> tuple[LeverCost, 
     for name, mine in seen.items():
         reference = _nearest(kept, name, list(seen))
         if reference is not None:
-            own = pulled(kept.resolved[name].variant, kept.resolved[reference].variant)
-            found += costs_of(mine, seen[reference], sorted(own))
+            own = lever_diff(kept.resolved[name].variant, kept.resolved[reference].variant)
+            found += side_effects_of(mine, seen[reference], sorted(own))
     return tuple(found)
 
 
@@ -43,7 +44,7 @@ def _observed(kept: Kept, cells: tuple[CellSummary, ...]) -> Iterator[Observed]:
 
 def _nearest(kept: Kept, name: str, seen: Sequence[str]) -> str | None:
     baseline = kept.spec.baseline
-    whole = {other: without_room(levers(kept.resolved[other].variant)) for other in seen}
+    whole = {other: drop_kv_sizing(labels(kept.resolved[other].variant)) for other in seen}
     plain = f"weights={kept.resolved[baseline].variant.weights}"
     mine = whole[name] - {plain}
     parts = {

@@ -24,10 +24,10 @@ from whet.core.records import (
 )
 from whet.core.spec import LoadSpec, Spec
 from whet.core.store import RunStore
-from whet.evidence import judge_cell, judge_start
 from whet.flow.job import cell_key
 from whet.flow.rounds import Said, every_start
 from whet.flow.traffic import workload_key
+from whet.levers import judge_cell, judge_start
 from whet.metrics import CellContext, summarise
 from whet.metrics.compare import compare_sides, noise_floors, side_of
 

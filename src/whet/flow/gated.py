@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from whet.core.errors import EngineLostError, MeasurementError
-from whet.core.levers import plain_args, structure
+from whet.core.flags import parse_json, plain_args
 from whet.core.protocols import Server
 from whet.core.records import EngineFacts, QualityRecord, ResolvedEngine
-from whet.evidence.claims import served_scheme
-from whet.evidence.defects import scoring_defect
+from whet.engines import get_profile
 from whet.flow.job import Job
+from whet.levers.weights import served_scheme
 from whet.quality import ChecksPlan, GoldenSource, PlainReference, QualityPlan, measure_quality
 
 KIND: Final = "quality"
@@ -81,7 +81,7 @@ def _checks(job: Job, resolved: ResolvedEngine) -> ChecksPlan:
         source=GoldenSource(variant=variant.name, engine_version=resolved.engine_version),
         twin=twin,
         other_kernels=_other_kernels(first, resolved),
-        rounds=served_scheme(variant) in _ROUNDS,
+        rounds=served_scheme(resolved) in _ROUNDS,
         plain=store.get(PLAIN, plain.variant.name, PlainReference)
         if speculates and plain is not None
         else None,
@@ -90,8 +90,8 @@ def _checks(job: Job, resolved: ResolvedEngine) -> ChecksPlan:
 
 
 def _scoring_defect(job: Job, resolved: ResolvedEngine) -> str | None:
-    name = resolved.variant.name
-    return scoring_defect(resolved.variant, job.store.get("facts", name, EngineFacts))
+    facts = job.store.get("facts", resolved.variant.name, EngineFacts)
+    return get_profile(resolved.engine).scoring_defect(resolved.variant, facts)
 
 
 def is_held_against(job: Job, resolved: ResolvedEngine, other: ResolvedEngine) -> bool:
@@ -125,7 +125,7 @@ def _other_kernels(first: ResolvedEngine, resolved: ResolvedEngine) -> bool:
 def _kernels(resolved: ResolvedEngine) -> tuple[object, ...]:
     """What is asked that decides which kernels run; CUDA graphs replay the same ones."""
     asked = plain_args(resolved.variant)
-    compiled = structure(asked.pop("compilation_config", ""))
+    compiled = parse_json(asked.pop("compilation_config", ""))
     parts = compiled.items() if isinstance(compiled, dict) else ()
     chosen = [(k, v) for k, v in asked.items() if k in _KERNEL_ARGS]
     chosen += [(k, str(v)) for k, v in parts if not k.startswith("cudagraph")]

@@ -14,8 +14,9 @@ from whet.core.provenance import Environment, find_device
 from whet.core.records import ResolvedEngine, StartFacts, VerdictSet, decode
 from whet.core.store import RunStore
 from whet.engines.compatibility import STOPS, Row, add_own, known_of, levers_of, version_of
-from whet.engines.compatibility_machine import Machine, find_machine
 from whet.engines.failures import diagnose
+from whet.engines.machine import Machine, find_machine
+from whet.engines.vllm.failures import FAILURES
 
 _BLAMED: Final = frozenset({"no_kernel", "missing_module", "flag", "other"})
 """Failures of a lever. A lack of memory or a taken port says nothing of what is supported."""
@@ -155,7 +156,7 @@ def _is_the_levers_fault(store: RunStore, name: str) -> bool:
         log = store.path("logs", f"{name}.log").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
-    failure = diagnose(log)
+    failure = diagnose(log, FAILURES)
     return failure is not None and failure.kind in _BLAMED
 
 

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from whet.client.declared import read_declared
 from whet.core.errors import EngineLostError, EngineStartError
 from whet.core.names import REPEAT_SUFFIX
 from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine, TrialNotices, TrialRecord
 from whet.core.units import human_duration
-from whet.evidence import read_engine_facts, read_notices
+from whet.engines import get_profile
 from whet.flow.findings import keep_cells, read_kept
 from whet.flow.gated import is_held_against, measure_variant_quality
 from whet.flow.head_of_line import measure_head_of_line, wants_head_of_line
@@ -177,8 +176,9 @@ def _alone(job: Job, todo: _Visit) -> Iterator[Server]:
 
 def _keep_what_it_said(job: Job, server: Server, resolved: ResolvedEngine) -> int:
     """Store the start and return its number."""
-    said = read_engine_facts(resolved.engine, server.log_text())
-    declared = read_declared(server.base_url)
+    profile = get_profile(resolved.engine)
+    said = profile.read_log(server.log_text())
+    declared = profile.read_declared(server.base_url)
     return keep_start(job.store, resolved.variant.name, server.start, (said, declared))
 
 
@@ -196,7 +196,7 @@ def _measure(job: Job, server: Server, todo: _Visit, turn: Turn | None = None) -
             todo.quality = False
             measure_variant_quality(job, server, todo.resolved)
     finally:
-        facts = read_engine_facts(todo.resolved.engine, server.log_text())
+        facts = get_profile(todo.resolved.engine).read_log(server.log_text())
         job.store.put("facts", todo.name, facts)
 
 
@@ -222,7 +222,8 @@ def _load(job: Job, server: Server, todo: _Visit, turn: Turn | None) -> None:
             _keep(job, error.record, todo.start)
             raise
         _keep(job, record, todo.start)
-        _keep_notices(job, record, read_notices(todo.resolved.engine, server.log_text()[before:]))
+        notices = get_profile(todo.resolved.engine).read_notices(server.log_text()[before:])
+        _keep_notices(job, record, notices)
 
 
 def _keep(job: Job, record: TrialRecord, start: int) -> None:

@@ -13,7 +13,7 @@ from whet.core.records import NextScheme, QualityRecord, ResolvedEngine
 from whet.core.spec import GROUPED, RecipeSpec
 from whet.decide.admit import quality_verdict
 from whet.engines.compatibility import STOPS, WARNINGS, known_of
-from whet.engines.compatibility_machine import find_machine
+from whet.engines.machine import find_machine
 from whet.flow.job import Job
 from whet.plan.predict import predict_served
 from whet.quality.next_scheme import FailedVariant, propose_next

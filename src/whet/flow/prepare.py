@@ -15,14 +15,13 @@ from pydantic import ValidationError
 from whet.checkpoint import locate, lora_rank, read_facts
 from whet.checkpoint.kv_scales import kv_scales_problem
 from whet.core.errors import CheckpointError, InfeasibleError, UsageError
-from whet.core.levers import plain_args
+from whet.core.flags import plain_args
 from whet.core.names import REPEAT_SUFFIX
 from whet.core.protocols import Engine, Observer
 from whet.core.provenance import Device, environment, find_device
 from whet.core.records import ModelFacts, ResolvedEngine, Speculation, Variant
 from whet.core.redact import public_env, secret_env
 from whet.core.spec import (
-    PRESETS,
     SIXTEEN_BIT,
     Spec,
     SpeculationSpec,
@@ -32,10 +31,11 @@ from whet.core.spec import (
 from whet.core.store import RunStore, write_json
 from whet.demo import write_inputs
 from whet.engines import get_engine
-from whet.engines.planned import Planned
 from whet.engines.vllm import VllmEngine
+from whet.engines.vllm.planned import Planned
 from whet.flow.advice import advice_of
 from whet.flow.job import Inputs, Job
+from whet.levers import lever_args, problems
 from whet.load import Draw, build_workload
 from whet.plan import Problem, crowded, memory_plans, preflight
 
@@ -82,10 +82,10 @@ def survey(spec: Spec, root: Path, planned: Planned | None = None) -> Survey:
     if planned is not None:  # its disk is another one too
         found = tuple(problem for problem in found if problem.kind != "disk")
     found = (*found, *_kv_problems([item for item in resolved if _is_fine(item, found)]))
-    said = [
+    unsupported = [
         Problem(variant=item.variant.name, kind="unsupported", message=reason)
         for item in resolved
-        if (reason := engine.unsupported(item)) is not None
+        for reason in (*problems(item.variant), *filter(None, [engine.unsupported(item)]))
     ]
     grouped = {name.removesuffix(REPEAT_SUFFIX) for group in spec.load.together for name in group}
     beside = [variant for variant in as_set if variant.name in grouped]
@@ -109,7 +109,7 @@ def survey(spec: Spec, root: Path, planned: Planned | None = None) -> Survey:
         target=target,
         draft=draft,
         resolved=resolved,
-        problems=(*wrong, *found, *said),
+        problems=(*wrong, *found, *unsupported),
         advice=(*advice, *crowded(spec.load.together, plans, device)),
     )
 
@@ -239,7 +239,7 @@ def _variant(
     recipe = None if item.weights == SIXTEEN_BIT else spec.recipes[item.weights]
     # Scales of keys and values are in the checkpoint to be used.
     cache = {"kv_cache_dtype": recipe.kv_cache} if recipe and recipe.kv_cache else {}
-    preset = PRESETS[item.preset] if item.preset is not None else {}
+    own = {**lever_args(item.lever_values), **item.args}
     loras = {key: str(locate(path)) for key, path in item.loras.items()}
     env = {**spec.engine.env, **item.env}
     return Variant(
@@ -249,7 +249,7 @@ def _variant(
         model_path=target.path if recipe is None else str(quantized_path(root, item.weights)),
         speculation=_speculation(item.speculation, spec, root=root, draft=draft),
         prefix_cache=item.prefix_cache,
-        engine_args=tuple({**cache, **spec.engine.args, **preset, **item.args}.items()),
+        engine_args=tuple({**cache, **spec.engine.args, **own}.items()),
         env=tuple(public_env(env).items()),
         secret_env=tuple(secret_env(env).items()),
         recipe_schemes=() if recipe is None else recipe.schemes,
@@ -257,7 +257,7 @@ def _variant(
         max_loras=item.max_loras or len(loras) or None,
         lora_rank=max((lora_rank(Path(path)) for path in loras.values()), default=None),
         batching=item.batching,
-        own_args=tuple({**preset, **item.args}),
+        own_args=tuple(own),
         kv_scales=recipe is not None and recipe.kv_cache is not None,
     )
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from whet.checkpoint import locate
 from whet.client import CompletionCall
+from whet.core.counters import PREFIX_HITS, PREFIX_QUERIES
 from whet.core.errors import EngineStartError, MeasurementError
 from whet.core.protocols import Observer, Server
 from whet.core.provenance import find_device
@@ -27,10 +28,8 @@ from whet.core.records import (
 from whet.core.spec import SIXTEEN_BIT, EngineSpec
 from whet.core.units import human_duration, ns_to_s
 from whet.demo.spec import cpu_dtype
-from whet.engines import get_engine
-from whet.evidence import read_engine_facts
-from whet.evidence.cells import change_of
-from whet.evidence.dialect import HITS, QUERIES
+from whet.engines import get_engine, get_profile
+from whet.levers.counters import counter_change
 from whet.load import TrialPlan, run_trial
 from whet.load.plan import TEMPERATURE, Workload, describe_requests
 
@@ -78,7 +77,7 @@ def replay_prompts(
     observer.stage("verify", ", ".join(request.prompts))
     with engine.serve(resolved, log=request.log) as server:
         observer.note(f"ready in {human_duration(server.start.ready_s)}")
-        facts = read_engine_facts(resolved.engine, server.log_text())
+        facts = get_profile(resolved.engine).read_log(server.log_text())
         tokens = facts.kv_cache_tokens
         blocks = tokens // request.block_size - 1 if tokens else None
         return tuple(
@@ -99,7 +98,7 @@ def judge_replay(what: str, predicted: HitTokens, trial: TrialRecord) -> ReplayR
             f"{len(failed)} of {len(trial.requests)} requests of the replay failed "
             f"({failed[0].error}: {failed[0].detail}); see the server's log"
         )
-    hits, queries = change_of(HITS, [trial]), change_of(QUERIES, [trial])
+    hits, queries = (counter_change(name, [trial]) for name in (PREFIX_HITS, PREFIX_QUERIES))
     if hits.delta is None or queries.delta is None:
         raise MeasurementError(
             f"the server has no prefix hit counters that whet knows ({hits.source}); "

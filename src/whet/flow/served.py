@@ -14,8 +14,7 @@ from whet.core.records import QuantizedCheckpoint, ResolvedEngine, Scalar, Varia
 from whet.core.redact import public_env, secret_env
 from whet.core.spec import SIXTEEN_BIT, EngineSpec, RecipeSpec
 from whet.demo.spec import cpu_dtype
-from whet.engines import get_engine
-from whet.evidence import read_engine_facts
+from whet.engines import get_engine, get_profile
 
 _CHECK_TOKENS = 2048
 
@@ -99,7 +98,7 @@ def release_models() -> None:
 
 def kernels_of(resolved: ResolvedEngine, server: Server) -> tuple[str, ...]:
     """The kernels for weights that the engine's log names."""
-    return read_engine_facts(resolved.engine, server.log_text()).weight_kernels
+    return get_profile(resolved.engine).read_log(server.log_text()).weight_kernels
 
 
 def engine_words(resolved: ResolvedEngine) -> str:

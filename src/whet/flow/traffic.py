@@ -9,6 +9,7 @@ from itertools import cycle
 from whet.client import CompletionCall
 from whet.core.errors import UsageError
 from whet.core.records import PlannedRequest, ResolvedEngine, Variant, WorkloadFacts
+from whet.engines import get_profile
 from whet.flow.job import Job
 from whet.load import Draw, TrialPlan, Workload, build_warmup, build_workload
 from whet.load.plan import to_call
@@ -45,6 +46,7 @@ def trial_plan(
         workload=workload,
         warmup=before,
         request_timeout_s=load.request_timeout_s,
+        counter_names=tuple(get_profile(resolved.engine).counter_names.items()),
         loop="static" if resolved.variant.batching == "static" else "closed",
         calls=_calls(workload.requests, resolved.variant),
         warmup_calls=_calls(before, resolved.variant),

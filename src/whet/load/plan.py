@@ -50,8 +50,9 @@ class TrialPlan:
     many are in flight, 0 for no cap; or ``conversations``: these are sent in place of the
     workload's requests, ``batch_size`` at once. ``calls`` and ``warmup_calls`` are what is sent
     where it is not the token ids of the requests. ``workers`` is how many processes send, None for
-    as many as the warm-up shows to be needed. Without ``require_counters`` a server whose
-    ``/metrics`` fails is measured all the same.
+    as many as the warm-up shows to be needed. ``counter_names`` map an engine's own counters to
+    those of ``core.counters``; without ``require_counters`` a server whose ``/metrics`` fails is
+    measured all the same.
     """
 
     variant: str
@@ -66,6 +67,7 @@ class TrialPlan:
     warmup_calls: tuple[CompletionCall, ...] | None = None
     conversations: tuple[PlannedConversation, ...] = ()
     workers: int | None = None
+    counter_names: tuple[tuple[str, str], ...] = ()
     require_counters: bool = True
 
     @property

@@ -158,7 +158,7 @@ def _counters(url: str, plan: TrialPlan) -> Counters | None:
     """The server's counters now, on the monotonic clock; None where it exports none."""
     timeout_s = COUNTERS_TIMEOUT_S if plan.require_counters else OPTIONAL_COUNTERS_TIMEOUT_S
     try:
-        return scrape(url, timeout_s=timeout_s)
+        return scrape(url, timeout_s=timeout_s, names=dict(plan.counter_names))
     except (EngineLostError, MeasurementError) as error:
         missing = isinstance(error, HttpError) and error.status == _NOT_FOUND
         if plan.require_counters and not missing:

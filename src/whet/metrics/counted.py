@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from whet.core.counters import ACCEPTED, DRAFTS, PREFIX_HITS, PREFIX_QUERIES
 from whet.core.records import TrialRecord
-
-ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
-DRAFTS = "vllm:spec_decode_num_drafts_total"
-HITS = "vllm:prefix_cache_hits_total"
-QUERIES = "vllm:prefix_cache_queries_total"
 
 
 def acceptance_length(trials: Sequence[TrialRecord]) -> float | None:
@@ -23,7 +19,7 @@ def acceptance_length(trials: Sequence[TrialRecord]) -> float | None:
 
 def prefix_hit_rate(trials: Sequence[TrialRecord]) -> float | None:
     """Δhits ÷ Δqueries in tokens over all trials; None where the cache was not asked at all."""
-    return _ratio(trials, HITS, QUERIES)
+    return _ratio(trials, PREFIX_HITS, PREFIX_QUERIES)
 
 
 def rise(trial: TrialRecord, name: str) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from whet.core.levers import plain_args
+from whet.core.flags import plain_args
 from whet.core.provenance import Device
 from whet.core.records import ModelFacts, Variant
 from whet.plan.settings import DEFAULT_UTILIZATION, Settings, read_settings

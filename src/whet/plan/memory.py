@@ -15,7 +15,7 @@ from typing import Final
 
 import psutil
 
-from whet.core.levers import CPU_KV_ENV
+from whet.core.flags import CPU_KV_ENV
 from whet.core.provenance import Device
 from whet.core.records import MemoryPlan, ModelFacts, Variant
 from whet.core.units import GIB, human_bytes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from whet.core.errors import UsageError
-from whet.core.levers import CPU_KV_ENV, plain_args, structure
+from whet.core.flags import CPU_KV_ENV, parse_json, plain_args
 from whet.core.provenance import Device
 from whet.core.records import ModelFacts, Scalar, Variant
 from whet.core.units import GIB
@@ -84,10 +84,10 @@ def read_settings(variant: Variant, *, target: ModelFacts, device: Device) -> Se
 
 def _graph_tokens(args: dict[str, Scalar]) -> int:
     """As flags of their own or within ``compilation_config``; a list of sizes goes first."""
-    inside = structure(args.get("compilation_config", ""))
+    inside = parse_json(args.get("compilation_config", ""))
     told = {**args, **inside} if isinstance(inside, dict) else args
     sizes = told.get("cudagraph_capture_sizes")
-    sizes = structure(sizes) if isinstance(sizes, str) else sizes
+    sizes = parse_json(sizes) if isinstance(sizes, str) else sizes
     if args.get("enforce_eager") is True or told.get("cudagraph_mode") == "NONE":
         return 0
     if isinstance(sizes, list) and sizes and all(isinstance(size, int) for size in sizes):

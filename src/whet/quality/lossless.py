@@ -22,10 +22,10 @@ from itertools import count
 from typing import Final
 
 from whet.client import scrape
+from whet.core.counters import ACCEPTED, DRAFT_TOKENS
 from whet.core.errors import EngineLostError, MeasurementError
 from whet.core.protocols import Progress
 from whet.core.records import Counters, GreedyParity, LosslessCheck, TwoSample
-from whet.metrics.counted import ACCEPTED
 from whet.quality.asking import Peer, part_of
 from whet.quality.greedy import Continuations, continue_greedily, greedy_parity, prompts_identity
 from whet.quality.paired import SIGNIFICANCE, wilson
@@ -42,7 +42,6 @@ for every speculative variant: ten of them alone would exclude a sound one in a 
 """
 NEVER_ACCEPTED: Final = 0.02
 _BATCH_STEP: Final = 4
-_DRAFTED: Final = "vllm:spec_decode_num_draft_tokens_total"
 _ORDER: Final = ("fail", "unknown", "pass")
 
 Finding = tuple[str, str]
@@ -334,7 +333,7 @@ def _counters(peer: Peer) -> Counters | None:
 
 def _rises(before: Counters | None, after: Counters | None) -> tuple[int | None, int | None]:
     """(accepted, drafted) tokens between two readings; None for a counter missing or fallen."""
-    return _rise(before, after, ACCEPTED), _rise(before, after, _DRAFTED)
+    return _rise(before, after, ACCEPTED), _rise(before, after, DRAFT_TOKENS)
 
 
 def _rise(before: Counters | None, after: Counters | None, name: str) -> int | None:

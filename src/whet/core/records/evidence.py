@@ -54,15 +54,15 @@ class EngineFacts:
     a token and ``kv_memory_gib`` the memory for them; ``loras`` names the adapters loaded.
     """
 
-    version: str | None
-    weight_kernels: tuple[str, ...]
-    quantized_layers: int | None
-    unquantized_layers: int | None
-    attention_backend: str | None
-    kv_cache_tokens: int | None
-    prefix_cache_enabled: bool | None
-    async_scheduling: bool | None
-    notices: tuple[str, ...]
+    version: str | None = None
+    weight_kernels: tuple[str, ...] = ()
+    quantized_layers: int | None = None
+    unquantized_layers: int | None = None
+    attention_backend: str | None = None
+    kv_cache_tokens: int | None = None
+    prefix_cache_enabled: bool | None = None
+    async_scheduling: bool | None = None
+    notices: tuple[str, ...] = ()
     max_model_len: int | None = None
     batched_tokens: int | None = None
     eager: bool | None = None

@@ -55,7 +55,7 @@ class Interaction:
 class FactorialView:
     """Every effect and interaction that the cells of a run can tell.
 
-    ``levers`` are named as ``whet.core.levers`` names them, in the order in which the variants
+    ``levers`` are named as ``whet.levers.labels`` names them, in the order in which the variants
     bring them; those that no variant has apart are one (``weights=x + kv_cache_dtype=fp8``).
     ``unmeasured`` says in sentences which pairs of levers some variant combines without the
     corners that would tell how they go together.

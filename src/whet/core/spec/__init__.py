@@ -13,14 +13,13 @@ from whet.core.spec.traffic import (
     QualitySpec,
     WorkloadSpec,
 )
-from whet.core.spec.variants import NEEDS_HEAD, PRESETS, SpeculationSpec, VariantSpec
+from whet.core.spec.variants import NEEDS_HEAD, SpeculationSpec, VariantSpec
 from whet.core.spec.whole import Spec, load_spec, parse_spec
 
 __all__ = [
     "GROUPED",
     "METHODS_OF",
     "NEEDS_HEAD",
-    "PRESETS",
     "SIXTEEN_BIT",
     "CalibrationSpec",
     "EngineSpec",

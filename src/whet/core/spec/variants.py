@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any, Final, Literal
 
-from pydantic import model_validator
+from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
+from whet.core.names import did_you_mean
 from whet.core.records.engine import Scalar
 from whet.core.spec.base import SIXTEEN_BIT, Positive, Strict
 
+UNKNOWN_KEY: Final = "unknown_lever_key"
 SpeculationMethod = Literal[
     "draft_model", "ngram", "ngram_gpu", "suffix", "eagle", "eagle3", "medusa", "mtp"
 ]
@@ -21,30 +24,17 @@ MAX_VARIANTS: Final = 500
 _NO_MODEL: Final = ("ngram", "ngram_gpu", "suffix")
 """Methods that propose what the text itself repeats."""
 
-PRESETS: Final[Mapping[str, Mapping[str, Scalar]]] = {
-    "chat": {
-        "enable_chunked_prefill": True,
-        "max_num_batched_tokens": 2048,
-        "max_num_seqs": 128,
-    },
-    "batch": {
-        "enable_chunked_prefill": True,
-        "max_num_batched_tokens": 16384,
-        "max_num_seqs": 512,
-    },
-    "hybrid": {
-        "enable_chunked_prefill": True,
-        "max_num_batched_tokens": 8192,
-        "max_num_seqs": 256,
-        "long_prefill_token_threshold": 1024,
-    },
-}
-"""Scheduler settings by kind of traffic.
+_LEVER_KEYS: Final[dict[str, TypeAdapter[Any]]] = {}
 
-A small token budget a step keeps the gaps between a stream's tokens short, a large one fills the
-device (vLLM, "Optimization and Tuning", chunked prefill). ``hybrid`` takes the large budget and
-lets no single prompt have more than 1,024 tokens of a step.
-"""
+
+def register_lever_keys(types: Mapping[str, Any]) -> None:
+    """Let levers add keys of their own to a variant: name → type of the value."""
+    _LEVER_KEYS.update({name: TypeAdapter(kind) for name, kind in types.items()})
+
+
+def variant_keys() -> tuple[str, ...]:
+    """Every key that a variant may have."""
+    return (*VariantSpec.model_fields, *_LEVER_KEYS)
 
 
 class SpeculationSpec(Strict):
@@ -74,21 +64,44 @@ class SpeculationSpec(Strict):
 class VariantSpec(Strict):
     """One configuration: which weights, which levers, further engine flags of its own.
 
-    ``preset`` sets scheduler flags that ``args`` may override. ``loras`` maps names to adapters
+    Levers may add keys of their own (``preset: chat``), whose engine flags ``args`` may override;
+    ``lever_values`` holds them. ``loras`` maps names to adapters
     that the timed requests ask for in turn; ``max_loras`` below their number makes some of them
     cold. ``batching: static`` sends batches that wait for their slowest member. A list among
     ``args``, or as K, stands for one variant a value.
     """
 
+    model_config = ConfigDict(extra="allow", frozen=True)
+
     weights: str = SIXTEEN_BIT
     speculation: SpeculationSpec | None = None
     prefix_cache: bool = False
     batching: Literal["continuous", "static"] = "continuous"
-    preset: Literal["chat", "batch", "hybrid"] | None = None
     loras: dict[str, str] = {}
     max_loras: Positive | None = None
     args: dict[str, Scalar] = {}
     env: dict[str, str] = {}
+
+    @property
+    def lever_values(self) -> dict[str, Any]:
+        """The keys that levers added, with their values."""
+        return self.__pydantic_extra__ or {}
+
+    @model_validator(mode="after")
+    def _lever_keys(self) -> VariantSpec:
+        for name, value in list(self.lever_values.items()):
+            if value is None and name in _LEVER_KEYS:
+                del self.lever_values[name]
+                continue
+            if name not in _LEVER_KEYS:
+                near = did_you_mean(name, variant_keys())
+                raise PydanticCustomError(UNKNOWN_KEY, "{text}", {"text": f"{name!r}{near}"})
+            try:
+                self.lever_values[name] = _LEVER_KEYS[name].validate_python(value)
+            except ValidationError as error:
+                message = error.errors()[0]["msg"]
+                raise ValueError(f"{name}: {message} (got {value!r})") from error
+        return self
 
     @model_validator(mode="after")
     def _adapters(self) -> VariantSpec:

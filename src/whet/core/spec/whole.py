@@ -17,7 +17,13 @@ from whet.core.spec.base import SIXTEEN_BIT, Strict
 from whet.core.spec.recipe import RecipeSpec
 from whet.core.spec.serving import EngineSpec, HardwareSpec, ModelSpec
 from whet.core.spec.traffic import LoadSpec, ObjectiveSpec, QualitySpec, WorkloadSpec
-from whet.core.spec.variants import SpeculationSpec, VariantSpec, expand_sweeps, standard_variants
+from whet.core.spec.variants import (
+    UNKNOWN_KEY,
+    SpeculationSpec,
+    VariantSpec,
+    expand_sweeps,
+    standard_variants,
+)
 
 _SCALARS: Final = ("str", "int", "float", "bool")
 _FEWEST_TOGETHER: Final = 2
@@ -274,6 +280,9 @@ def _sentence(item: Any) -> str:
         near = did_you_mean(location[-1], _keys_at(location[:-1]))
         inside = f" in {parent}" if parent else ""
         return f"unknown key {location[-1]!r}{inside}{near}"
+    if item["type"] == UNKNOWN_KEY:
+        name, dash, near = item["msg"].partition(";")
+        return f"unknown key {name} in {where}{dash}{near}"
     if item["type"] == "missing":
         return f"the key {where!r} is missing; add it (whet init shows every key)"
     message = item["msg"].removeprefix("Value error, ")

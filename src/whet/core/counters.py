@@ -1,0 +1,23 @@
+"""The names under which an engine's counters are stored and read.
+
+They are vLLM's own. An engine with other names maps them when they are scraped
+(``EngineProfile.counter_names``), so that evidence and metrics know one set.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+GENERATED: Final = "vllm:generation_tokens_total"
+DRAFTS: Final = "vllm:spec_decode_num_drafts_total"
+DRAFT_TOKENS: Final = "vllm:spec_decode_num_draft_tokens_total"
+ACCEPTED: Final = "vllm:spec_decode_num_accepted_tokens_total"
+PREFIX_QUERIES: Final = "vllm:prefix_cache_queries_total"
+PREFIX_HITS: Final = "vllm:prefix_cache_hits_total"
+LORA_RUNNING: Final = 'vllm:lora_requests_info{running_lora_adapters="'
+"""A gauge of wall-clock seconds, one sample for every set of adapters that ran together.
+
+The set is empty while only the bare model has requests.
+"""
+PROCESS_START: Final = "process_start_time_seconds"
+"""Another value is another process: its counters began anew."""

@@ -1,0 +1,67 @@
+"""What every engine provides: a process to serve from, and a profile that says how to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from whet.core.records import Declared, EngineFacts, Variant
+from whet.engines.failures import FailureSign
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchemeKernels:
+    """Kernels made for a scheme (``native``), and those that only make it run (``fallback``)."""
+
+    native: frozenset[str]
+    fallback: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Patterns:
+    """Regular expressions over the log's notices; an empty one matches nothing.
+
+    ``no_hardware`` and ``weight_fallbacks`` are plain substrings.
+    """
+
+    async_off: str = "(?!)"
+    no_graphs: str = "(?!)"
+    graphs_changed: str = "(?!)"
+    attention_refused: str = "(?!)"
+    unit_kv_scale: str = "(?!)"
+    no_hardware: str = "\0"
+    weight_fallbacks: tuple[str, ...] = ()
+
+
+def _no_defect(variant: Variant, facts: EngineFacts | None) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineProfile:
+    """How to read one engine: its log, its endpoints, its counters, its kernels.
+
+    ``read_log`` turns a start-up log into facts, None where the log says nothing; ``read_notices``
+    gives the lines that report something slower or other than requested. ``read_declared`` takes a
+    base URL without ``/v1``. ``kernels`` are by scheme; ``forced_kernels`` map an environment
+    variable to the kernel it requests. ``attention_classes`` map a layer's class to the backend.
+    ``load_time_schemes`` map a ``quantization`` flag to the scheme it makes of 16-bit weights.
+    ``setting_sections`` are the parts of the resolved configuration to look a flag up in.
+    ``failures`` are the known signs of a failed start, the most specific first. ``counter_names``
+    map the engine's counters to those of ``core.counters`` where they differ.
+    ``scoring_defect`` names a known defect that makes prompt log-probabilities wrong, or None.
+    """
+
+    name: str
+    read_log: Callable[[str], EngineFacts]
+    read_notices: Callable[[str], tuple[str, ...]]
+    read_declared: Callable[[str], Declared]
+    patterns: Patterns = field(default_factory=Patterns)
+    kernels: Mapping[str, SchemeKernels] = field(default_factory=dict)
+    forced_kernels: Mapping[str, str] = field(default_factory=dict)
+    attention_classes: Mapping[str, str] = field(default_factory=dict)
+    load_time_schemes: Mapping[str, str] = field(default_factory=dict)
+    setting_sections: tuple[str, ...] = ()
+    failures: tuple[FailureSign, ...] = ()
+    counter_names: Mapping[str, str] = field(default_factory=dict)
+    scoring_defect: Callable[[Variant, EngineFacts | None], str | None] = _no_defect

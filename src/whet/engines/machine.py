@@ -1,0 +1,113 @@
+"""The machines that the compatibility table tells apart."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+_CUDA: Final = re.compile(r"cuda(?P<sign>>=|<|=)(?P<major>\d+)\.(?P<minor>\d+)")
+_CPUS: Final = ("cpu-avx2", "cpu-avx512")
+_TOLD: Final = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "asimd")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """``kind`` is ``cpu`` or ``cuda``; ``vectors`` is ``avx2`` or ``avx512`` of an x86 CPU.
+
+    ``capability`` is the GPU's compute capability. None where it is not known.
+    """
+
+    kind: str
+    vectors: str | None = None
+    capability: tuple[int, int] | None = None
+
+    @property
+    def word(self) -> str:
+        """The narrowest word of the table for it: ``cpu-avx2``, ``cuda=9.0``, ``cpu``."""
+        if self.kind == "cuda" and self.capability is not None:
+            return f"cuda={self.capability[0]}.{self.capability[1]}"
+        return f"{self.kind}-{self.vectors}" if self.vectors is not None else self.kind
+
+
+def find_machine(kind: str) -> Machine:
+    """This machine as an engine for ``kind`` of device sees it."""
+    if kind == "cuda":
+        return Machine(kind=kind, capability=find_capability())
+    if kind != "cpu":
+        return Machine(kind=kind)
+    if without_avx512():
+        return Machine(kind=kind, vectors="avx2")
+    return Machine(kind=kind, vectors="avx512" if "avx512f" in cpu_features() else None)
+
+
+@cache
+def without_avx512() -> bool:
+    """Whether this is an x86 CPU without AVX-512, on which vLLM's own W4A16 kernel is missing."""
+    try:
+        words = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    except OSError:
+        return False  # not Linux: vLLM's CPU back end is not there either
+    return "avx2" in words and "avx512f" not in words
+
+
+@cache
+def cpu_features() -> tuple[str, ...]:
+    """The vector units of this CPU on which kernels depend; empty where the system does not say."""
+    try:
+        words = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+    except OSError:
+        return ()
+    return tuple(name for name in _TOLD if name in words)
+
+
+@cache
+def find_capability() -> tuple[int, int] | None:
+    """The compute capability of the first GPU, or None."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+    return int(major), int(minor)
+
+
+def machine_applies(word: str, machine: Machine) -> bool:
+    """Whether a row's machine (``any``, ``cpu-avx2``, ``cuda<8.9`` …) includes this one."""
+    if word in ("any", machine.kind, machine.word):
+        return True
+    match = _CUDA.fullmatch(word)
+    if match is None or machine.kind != "cuda" or machine.capability is None:
+        return False
+    bound = int(match["major"]), int(match["minor"])
+    return {
+        ">=": machine.capability >= bound,
+        "<": machine.capability < bound,
+        "=": machine.capability == bound,
+    }[match["sign"]]
+
+
+def machine_rank(word: str) -> int:
+    """How narrow a row's machine is; -1 for a word that is none.
+
+    Of two upper bounds the lower is the narrower, of two lower bounds the higher.
+    """
+    if word in ("any", "cpu", "cuda"):
+        return 0 if word == "any" else 1
+    if word in _CPUS:
+        return 1000
+    match = _CUDA.fullmatch(word)
+    if match is None:
+        return -1
+    bound = 10 * int(match["major"]) + int(match["minor"])
+    return {"<": 900 - bound, ">=": 2 + bound, "=": 1000}[match["sign"]]

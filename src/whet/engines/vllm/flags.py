@@ -1,0 +1,128 @@
+"""The engine flags of a spec, checked against what the installed vLLM takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterable
+from functools import cache
+from importlib import resources
+from typing import Final
+
+from whet.core.errors import UsageError
+from whet.core.names import did_you_mean
+from whet.core.records.engine import Scalar
+
+_ASK_TIMEOUT_S = 180.0
+_OWNED: Final = {
+    "model": "model.target or the variant's weights",
+    "served_model_name": "nothing: whet names the model itself",
+    "host": "nothing: the server listens on the loopback",
+    "port": "nothing: a free port is chosen at each start",
+    "uds": "nothing: the server listens on the loopback",
+    "enable_prefix_caching": "the variant's prefix_cache",
+    "no_enable_prefix_caching": "the variant's prefix_cache",
+    "speculative_config": "the variant's speculation",
+    "spec_method": "the variant's speculation",
+    "spec_model": "the variant's speculation",
+    "spec_tokens": "the variant's speculation",
+    "enable_lora": "the variant's loras",
+    "lora_modules": "the variant's loras",
+    "max_loras": "the variant's max_loras",
+    "max_cpu_loras": "the variant's loras",
+    "max_lora_rank": "nothing: it is read from the adapters",
+    "api_key": "nothing: a key has no place in a spec",
+    "hf_token": "the environment variable HF_TOKEN",
+    "disable_log_stats": "nothing: the evidence is read from the counters that it hides",
+}
+"""Flags that whet sets itself (or must not have), and what to set instead."""
+
+_ASK = """
+import json, os
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+try:
+    from vllm.entrypoints.openai.cli_args import make_arg_parser
+except ImportError:
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+try:
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+except ImportError:
+    from vllm.utils import FlexibleArgumentParser
+parser = make_arg_parser(FlexibleArgumentParser())
+words = [word for action in parser._actions for word in action.option_strings]
+print("FLAGS=" + json.dumps([word[2:] for word in words if word.startswith("--")]))
+"""
+
+
+@cache
+def shipped_flags() -> frozenset[str]:
+    """The flags of the vLLM that this was written against, without the leading dashes."""
+    text = resources.files("whet.engines.vllm").joinpath("flags.txt").read_text(encoding="utf-8")
+    found: set[str] = set()
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            name = line.removeprefix("+")
+            found |= {name, f"no-{name}"} if line.startswith("+") else {name}
+    return frozenset(found)
+
+
+@cache
+def installed_flags(python: str) -> frozenset[str]:
+    """The flags of the engine's own parser; empty where it cannot be asked. Takes about 10 s."""
+    try:
+        done = subprocess.run(
+            [python, "-c", _ASK],
+            capture_output=True,
+            text=True,
+            timeout=_ASK_TIMEOUT_S,
+            cwd=os.sep,
+            env={**os.environ, "VLLM_NO_USAGE_STATS": "1"},
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return frozenset()
+    said = [line for line in done.stdout.splitlines() if line.startswith("FLAGS=")]
+    return frozenset(json.loads(said[-1].removeprefix("FLAGS="))) if said else frozenset()
+
+
+def flag_words(args: Iterable[tuple[str, Scalar]], *, python: str) -> list[str]:
+    """``(("max_model_len", 512), ("enforce_eager", True))`` → command-line words.
+
+    The installed engine is asked only about a flag that the shipped list does not have. Raises
+    ``UsageError`` for an unknown flag, one that whet sets itself, and a switch that has no "off".
+    """
+    words: list[str] = []
+    wrong: list[str] = []
+    for key, value in args:
+        try:
+            name = _known_name(key, python)
+            off = _off(key, name, python) if value is False else []
+        except UsageError as error:
+            wrong.append(str(error))
+            continue
+        words += off or ([f"--{name}"] if value is True else [f"--{name}", str(value)])
+    if wrong:
+        raise UsageError("; ".join(wrong))
+    return words
+
+
+def _known_name(key: str, python: str) -> str:
+    plain = key.lstrip("-").replace("-", "_")
+    if plain in _OWNED:
+        raise UsageError(f"engine flag {key!r} cannot be set here; set {_OWNED[plain]}")
+    name = plain.replace("_", "-")
+    if name in shipped_flags() or name in installed_flags(python):
+        return name
+    known = [flag.replace("-", "_") for flag in installed_flags(python) or shipped_flags()]
+    near = did_you_mean(plain, known)
+    raise UsageError(
+        f"vLLM has no flag {key!r}{near or '; correct engine.args or the args of the variant'}"
+    )
+
+
+def _off(key: str, name: str, python: str) -> list[str]:
+    off = f"no-{name}"
+    if off in shipped_flags() or off in installed_flags(python):
+        return [f"--{off}"]
+    raise UsageError(f"engine flag {key!r} cannot be switched off; leave it out instead of false")

@@ -1,0 +1,87 @@
+"""What an installed vLLM cannot run, said before it is started.
+
+What happens to a lever on a version and machine stands in the compatibility table. Here is what no
+table can say: what is installed, and what a spec leaves out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from whet.core.flags import plain_args
+from whet.core.records.engine import ResolvedEngine, Variant
+from whet.engines.compatibility import STOPS, Row, lookup, own_path, version_of
+from whet.engines.machine import Machine, find_machine
+
+OLDEST: Final = (0, 26, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Installed:
+    """What is installed. ``cpu_build`` is True for vLLM's CPU back end, whoever built it.
+
+    ``packages`` are those beside it that a lever may need.
+    """
+
+    version: str
+    cpu_build: bool
+    packages: tuple[str, ...] = ()
+
+
+def limitation(
+    resolved: ResolvedEngine, installed: Installed, *, gpu: bool, machine: Machine | None = None
+) -> str | None:
+    """Why this cannot run, with the mend, or None. ``machine`` is this one by default."""
+    return (
+        trouble_of_build(installed, gpu=gpu)
+        or _front_ends(resolved.variant, installed)
+        or _not_available(resolved, installed, machine or find_machine(resolved.device))
+    )
+
+
+def stopped(row: Row, installed: Installed | None) -> bool:
+    """Whether what a row says keeps the lever from being pulled with what is installed."""
+    if row.outcome == "needs package":
+        return installed is None or row.package not in installed.packages
+    return row.outcome in STOPS
+
+
+def trouble_of_build(installed: Installed, *, gpu: bool) -> str | None:
+    """Why what is installed runs nothing on this machine, with the mend, or None."""
+    if version_of(installed.version) < OLDEST:
+        return f"vLLM {installed.version} is older than 0.26; upgrade it: pip install -U vllm"
+    if not installed.cpu_build and not gpu:
+        return (
+            f"vLLM {installed.version} is the CUDA build and this machine shows no NVIDIA GPU; "
+            "check nvidia-smi, or install a CPU build of vLLM"
+        )
+    return None
+
+
+def front_ends(variant: Variant) -> int:
+    """API server processes that are asked for."""
+    asked = str(plain_args(variant).get("api_server_count", 1))
+    return int(asked) if asked.isdecimal() else 1
+
+
+def _front_ends(variant: Variant, installed: Installed) -> str | None:
+    if not installed.cpu_build or front_ends(variant) == 1:
+        return None
+    return (
+        "a CPU build of vLLM runs one API server process (its `vllm serve`, which starts several, "
+        "fails); leave api_server_count out"
+    )
+
+
+def _not_available(resolved: ResolvedEngine, installed: Installed, machine: Machine) -> str | None:
+    """The sentence of the first row that stops it.
+
+    The version is the one installed now, not the one that a stored record was resolved for.
+    """
+    rows = lookup(resolved, machine, version=installed.version)
+    row = next((row for row in rows if stopped(row, installed)), None)
+    if row is None:
+        return None
+    where = f"; its row is in {own_path()}" if row.own else ""
+    return f"not available here: {row.told}{where}"

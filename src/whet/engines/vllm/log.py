@@ -1,0 +1,169 @@
+"""A start-up log to ``EngineFacts``: only what the engine itself said, None where it was silent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from whet.core.records import EngineFacts
+from whet.engines.vllm.signals import NOTICES, PATTERNS
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_PREFIX = re.compile(
+    r"^(?P<who>\([^)]*pid=\d+\))?\s*"
+    r"(?:(?:INFO|WARNING|ERROR|CRITICAL|DEBUG) \d\d-\d\d [\d:]+ \[[^\]]+\] ?)?"
+)
+_API_SERVER = re.compile(r"\(ApiServer_(\d+) ")
+_VERSION = re.compile(r"Initializing a V1 LLM engine \(v([^)]+)\)")
+_KERNEL = re.compile(r"(?:Using|Selected) (\w+Kernel) for ([\w-]+)")
+_KV_TOKENS = re.compile(r"KV cache size: ([\d,]+)")
+_ATTENTION = re.compile(r"Using (\w+) attention backend")
+_ATTENTION_CLASS = re.compile(r"\(attn\): \w+\(.*backend=(\w+)")
+_PREFIX_CACHING = re.compile(r"Initializing .* engine .*enable_prefix_caching=(True|False)")
+_ASYNC = re.compile(r"[Aa]sync(?:hronous)? scheduling is (enabled|disabled)")
+_ASYNC_OFF = re.compile(PATTERNS.async_off)
+_MODEL_LEN = re.compile(r"Using max model len (\d+)")
+_BATCHED = re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(\d+)")
+_EAGER = re.compile(r"Enforce eager set")
+_GRAPHS = re.compile(r"Graph capturing finished")
+_TP_SIZE = re.compile(r"Linear\(.*\btp_size=(\d+)")
+_FP8_KV = re.compile(r"Using (\w+) data type to store kv cache")
+_KV_MEMORY = re.compile(r"Available KV cache memory: ([\d.]+) GiB")
+_KV_HEADS = re.compile(r"\(attn\): \w+\(.*head_size=(?P<size>\d+),.*num_kv_heads=(?P<heads>\d+)")
+_V2_RUNNER = re.compile(r"Using V2 Model Runner")
+_LORA = re.compile(r"Loaded new LoRA adapter: name '([^']+)'")
+_EXPERTS = re.compile(r"is assigned as .*\bEP rank \d")
+_STRUCTURE = "vLLM model structure:"
+_GROUP = re.compile(r"^(?P<indent>\s*)\([\d\-, ]+\): (?P<count>\d+) x ")
+_LAYER = re.compile(r"^(?P<indent>\s*)\([^)]+\): (?P<cls>\w+)\((?P<inside>.*)$")
+_QUANTIZED = re.compile(r"\bquant=(?!\w*KVCache)")  # a quantized KV cache is not a quantized layer
+_NOTICE = re.compile("|".join(NOTICES))
+
+
+def read_log(log: str) -> EngineFacts:
+    """Facts of one start.
+
+    The layers counted are the target's: it is the first structure printed, a draft's comes after.
+    """
+    lines = list(_lines(log))
+    texts = [text for _, text in lines]
+    layers = _target_layers(lines)
+    quantized, unquantized = (None, None) if layers is None else _count_layers(layers)
+    memory = _first(_KV_MEMORY, texts)
+    caching = _first(_PREFIX_CACHING, texts)
+    return EngineFacts(
+        version=_first(_VERSION, texts),
+        weight_kernels=_kernels(texts),
+        quantized_layers=quantized,
+        unquantized_layers=unquantized,
+        attention_backend=_first(_ATTENTION, texts) or _first(_ATTENTION_CLASS, texts),
+        kv_cache_tokens=_number(_first(_KV_TOKENS, texts)),
+        prefix_cache_enabled=None if caching is None else caching == "True",
+        async_scheduling=_async(texts),
+        notices=read_notices(log),
+        attention_class=_first(_ATTENTION_CLASS, texts),
+        max_model_len=_number(_first(_MODEL_LEN, texts)),
+        batched_tokens=_number(_first(_BATCHED, texts)),
+        eager=_logged(_EAGER, texts),
+        graphs_captured=_logged(_GRAPHS, texts),
+        tensor_parallel=_number(_first(_TP_SIZE, texts)),
+        # The layers' CompressedTensorsKVCacheMethod says nothing: every such checkpoint has it.
+        kv_cache_dtype=_first(_FP8_KV, texts),
+        kv_memory_gib=None if memory is None else float(memory),
+        kv_elements=None if layers is None else _kv_elements(layers),
+        expert_parallel=_logged(_EXPERTS, texts),
+        api_servers=len({m[1] for who, _ in lines if (m := _API_SERVER.match(who))}) or None,
+        v2_model_runner=_logged(_V2_RUNNER, texts),
+        loras=tuple(dict.fromkeys(m[1] for text in texts if (m := _LORA.search(text)))),
+    )
+
+
+def read_notices(log: str) -> tuple[str, ...]:
+    """The lines that say that something runs otherwise than asked, or slower, each once."""
+    texts = (text for _, text in _lines(log))
+    return tuple(dict.fromkeys(text for text in texts if _NOTICE.search(text)))
+
+
+def _lines(log: str) -> Iterator[tuple[str, str]]:
+    """(which process, what it said), prefixes cut and the indentation of the message kept."""
+    for line in _ANSI.sub("", log).splitlines():
+        match = _PREFIX.match(line)
+        assert match is not None
+        yield match["who"] or "", line[match.end() :]
+
+
+def _first(pattern: re.Pattern[str], texts: Iterable[str]) -> str | None:
+    return next((match[1] for text in texts if (match := pattern.search(text))), None)
+
+
+def _number(written: str | None) -> int | None:
+    return None if written is None else int(written.replace(",", ""))
+
+
+def _logged(pattern: re.Pattern[str], texts: Iterable[str]) -> bool | None:
+    """True where the log says so; silence is None, because it proves nothing."""
+    return True if any(pattern.search(text) for text in texts) else None
+
+
+def _kernels(texts: Iterable[str]) -> tuple[str, ...]:
+    found = (match for text in texts if (match := _KERNEL.search(text)))
+    return tuple(dict.fromkeys(f"{match[1]} for {match[2]}" for match in found))
+
+
+def _async(texts: list[str]) -> bool | None:
+    if any(_ASYNC_OFF.search(text) for text in texts):
+        return False
+    word = _first(_ASYNC, texts)
+    return None if word is None else word == "enabled"
+
+
+def _count_layers(layers: Iterable[tuple[int, str]]) -> tuple[int, int]:
+    """(with ``quant=``, linear without).
+
+    The output head and the embeddings are not linear layers here: no recipe touches them.
+    """
+    quantized = unquantized = 0
+    for weight, text in layers:
+        layer = _LAYER.match(text)
+        if _QUANTIZED.search(text):
+            quantized += weight
+        elif layer is not None and layer["cls"].endswith("Linear"):
+            unquantized += weight
+    return quantized, unquantized
+
+
+def _kv_elements(layers: Iterable[tuple[int, str]]) -> int | None:
+    """Numbers that one token has in the KV cache: keys and values of every attention layer."""
+    found = sum(
+        2 * weight * int(match["size"]) * int(match["heads"])
+        for weight, text in layers
+        if (match := _KV_HEADS.search(text))
+    )
+    return found or None
+
+
+def _target_layers(lines: list[tuple[str, str]]) -> list[tuple[int, str]] | None:
+    """(how often, as printed) for each layer of the first structure; None if none is printed."""
+    start = next((i for i, (_, text) in enumerate(lines) if text.startswith(_STRUCTURE)), None)
+    if start is None:
+        return None
+    who, found = lines[start][0], list[tuple[int, str]]()
+    groups: list[tuple[int, int]] = []
+    for speaker, text in lines[start + 1 :]:
+        if speaker != who:
+            continue  # another rank speaks in between
+        if text.startswith(")") or not re.match(r"\s*[()\w]", text):
+            break
+        indent = len(text) - len(text.lstrip())
+        groups = [group for group in groups if group[0] < indent]
+        if group := _GROUP.match(text):
+            groups.append((indent, int(group["count"])))
+        found.append((_product(groups), text))
+    return found
+
+
+def _product(groups: list[tuple[int, int]]) -> int:
+    whole = 1
+    for _, count in groups:
+        whole *= count
+    return whole

@@ -1,0 +1,42 @@
+"""A machine that is not here: what vLLM for CUDA would run on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from whet.core.provenance import Device
+from whet.core.records.engine import ResolvedEngine
+from whet.engines.compatibility import lookup, shipped_rows, version_of
+from whet.engines.machine import Machine
+from whet.engines.vllm.limits import Installed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planned:
+    """Its GPUs, their compute capability and the version of vLLM that will be installed there."""
+
+    device: Device
+    capability: tuple[int, int]
+    vllm: str
+
+    @property
+    def machine(self) -> Machine:
+        """As the compatibility table tells it apart."""
+        return Machine(kind=self.device.kind, capability=self.capability)
+
+    @property
+    def installed(self) -> Installed:
+        """vLLM's CUDA build with every package that some lever needs."""
+        every = {row.package for row in shipped_rows() if row.package is not None}
+        return Installed(version=self.vllm, cpu_build=False, packages=tuple(sorted(every)))
+
+    def needs(self, resolved: Iterable[ResolvedEngine]) -> tuple[str, ...]:
+        """The packages beside vLLM that these need there."""
+        rows = (row for item in resolved for row in lookup(item, self.machine))
+        return tuple(sorted({row.package for row in rows if row.package is not None}))
+
+
+def newest_known() -> str:
+    """The newest version that a row of the compatibility table begins with."""
+    return max((row.since for row in shipped_rows() if row.since), key=version_of)

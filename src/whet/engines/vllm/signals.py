@@ -1,0 +1,149 @@
+"""The names of vLLM's kernels and the wording of its log, verified in its source.
+
+Kernel names: vLLM 0.32 ``model_executor/kernels/linear`` (``_POSSIBLE_KERNELS``, CPU and CUDA) and
+the lines ``Using %s for <scheme>`` and ``Selected %s for <scheme>`` of 0.26 to 0.33; whet's own
+``TorchInt4LinearKernel`` serves CPUs without AVX-512.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from whet.engines.base import Patterns, SchemeKernels
+
+_WNA16_FALLBACK: Final = frozenset(
+    {"ConchLinearKernel", "ExllamaLinearKernel", "TritonW4A16LinearKernel", "HummingLinearKernel"}
+)
+
+_BY_SCHEME: Final = {
+    "W4A16": SchemeKernels(
+        native=frozenset(
+            {
+                "CPUWNA16LinearKernel",
+                "TorchInt4LinearKernel",  # ours, for CPUs without AVX-512
+                "ZentorchWNA16LinearKernel",
+                "MacheteLinearKernel",
+                "MarlinLinearKernel",
+            }
+        ),
+        fallback=_WNA16_FALLBACK,
+    ),
+    "W8A16": SchemeKernels(
+        native=frozenset({"MacheteLinearKernel", "MarlinLinearKernel", "AllSparkLinearKernel"}),
+        fallback=_WNA16_FALLBACK,
+    ),
+    "W8A8-INT8": SchemeKernels(
+        native=frozenset(
+            {
+                "CPUInt8ScaledMMLinearKernel",
+                "ZentorchInt8ScaledMMLinearKernel",
+                "CutlassInt8ScaledMMLinearKernel",
+            }
+        ),
+        fallback=frozenset({"TritonInt8ScaledMMLinearKernel", "HummingInt8ScaledMMLinearKernel"}),
+    ),
+    "FP8": SchemeKernels(
+        native=frozenset(
+            {
+                "CutlassFP8ScaledMMLinearKernel",
+                "FlashInferFP8ScaledMMLinearKernel",
+                "B12xTensorFP8ScaledMMLinearKernel",
+                "PerTensorTorchFP8ScaledMMLinearKernel",
+            }
+        ),
+        fallback=frozenset(
+            {
+                "ChannelWiseTorchFP8ScaledMMLinearKernel",
+                "RowWiseTorchFP8ScaledMMLinearKernel",
+                "MarlinFP8ScaledMMLinearKernel",
+                "TritonFP8ScaledMMLinearKernel",
+                "HummingFP8ScaledMMLinearKernel",
+            }
+        ),
+    ),
+}
+
+# A mixed checkpoint names a kernel for each of its schemes, and none of them may be a fallback.
+KERNELS: Final = {
+    **_BY_SCHEME,
+    "mixed": SchemeKernels(
+        native=frozenset().union(*(kernels.native for kernels in _BY_SCHEME.values())),
+        fallback=frozenset().union(*(kernels.fallback for kernels in _BY_SCHEME.values())),
+    ),
+}
+
+FORCED_KERNELS: Final = {"VLLM_TEST_FORCE_FP8_MARLIN": "MarlinFP8ScaledMMLinearKernel"}
+"""Variables that ask for a kernel which is a fallback where nobody asked: FP8 Marlin reads 8 bits a
+weight and computes in 16, without quantizing what comes in."""
+
+NOTICES: Final = (
+    r"Cannot use .* backend on CPU",
+    r"Async scheduling (?:not supported|is disabled|will be disabled|is not compatible).*",
+    r"CUDAGraphMode\.\w+ is not supported.*; setting cudagraph_mode=.*",
+    r"Model Runner V2 (?:does not yet support|requires) .*",
+    r"Overriding cudagraph_mode .*",
+    r"Disabling cascade attention.*",
+    r"Enforce eager set.*",
+    r"(?:JIT compilation|autotuning) during inference.*",
+    r"MLA is enabled on a non-GPU platform.*",
+    r"Your GPU does not have native support for .*",
+    r"--block-size .* precluded higher-priority backend.*",
+    r"Failed to create oneDNN linear, fallback .*",
+    r"Failed to find a kernel .*",
+    r"Speculative decoding on CPU without Intel OpenMP .*",
+    r"max_num_scheduled_tokens is set to .* based on the speculative decoding settings.*",
+    r"lib(?:tcmalloc|iomp) is not found in LD_PRELOAD.*",
+    r"Reducing Torch threads from .*",
+    r"Using KV cache scaling factor 1\.0 for \w+",
+)
+"""Lines that say that something runs otherwise than asked, or slower than it could."""
+
+_NO_HARDWARE: Final = "Your GPU does not have native support for"
+"""What vLLM's FP8 Marlin says of any GPU, one that was requested to use it too."""
+
+PATTERNS: Final = Patterns(
+    async_off=r"Async scheduling (?:not supported|is disabled|will be disabled|is not compat)",
+    no_graphs=r"Overriding cudagraph_mode .*to NONE|setting cudagraph_mode=NONE",
+    graphs_changed=(
+        r"(?:Overriding cudagraph_mode .*\bto |setting cudagraph_mode=)(?:CUDAGraphMode\.)?(\w+)"
+    ),
+    attention_refused=r"Cannot use|precluded higher-priority backend",
+    # All that a loaded FP8 KV cache is scaled by is 1.0: vLLM's default, or stored so
+    # (``layers/quantization/kv_cache.py``); a fault only of a checkpoint with scales of its own.
+    unit_kv_scale=r"Using KV cache scaling factor 1\.0 for",
+    no_hardware=_NO_HARDWARE,
+    weight_fallbacks=(_NO_HARDWARE, "Failed to find a kernel"),
+)
+
+ATTENTION_CLASSES: Final = {
+    "CPUAttentionBackendImpl": "CPU_ATTN",
+    "FlashAttentionImpl": "FLASH_ATTN",
+    "TritonAttentionImpl": "TRITON_ATTN",
+    "FlashInferImpl": "FLASHINFER",
+    "FlexAttentionImpl": "FLEX_ATTENTION",
+}
+
+LOAD_TIME_SCHEMES: Final = {
+    "fp8": "FP8",
+    "fp8_per_tensor": "FP8",
+    "fp8_per_block": "FP8",
+    "fp8_per_channel": "FP8",
+    "bitsandbytes": "BNB",
+    "gguf": "GGUF",
+}
+"""What vLLM makes of 16-bit weights as it loads them, by ``--quantization``."""
+
+SETTING_SECTIONS: Final = (
+    "model_config",
+    "cache_config",
+    "scheduler_config",
+    "parallel_config",
+    "compilation_config",
+    "load_config",
+    "lora_config",
+    "observability_config",
+    "structured_outputs_config",
+    "kernel_config",
+    "attention_config",
+)
+"""Where a flag's resolved value is looked up in ``/server_info``, the likeliest first."""

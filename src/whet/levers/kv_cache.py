@@ -1,0 +1,89 @@
+"""The type in which keys and values are cached."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from whet.core.flags import plain_args
+from whet.core.records import Claim, EngineFacts, ResolvedEngine
+from whet.core.units import GIB
+from whet.levers.base import Lever, Outcome, Start, claim_per_start
+
+FP8_BYTES: Final = 1.5
+"""Scales and a draft's share make 8 bits a little more than a byte; 16 bits are two."""
+_SMALLER_POOL: Final = 0.98
+"""A KV pool below this share of the reference's is a side effect; starts differ by less."""
+
+
+class KvCache(Lever):
+    """``kv_cache_dtype``."""
+
+    name = "kv_cache"
+
+    def claims(self, resolved: ResolvedEngine) -> Iterator[Claim]:
+        """Only where a type is requested."""
+        dtype = plain_args(resolved.variant).get("kv_cache_dtype", "auto")
+        if dtype != "auto":
+            yield claim_per_start(
+                "kv_cache",
+                f"the KV cache is stored in {dtype}",
+                "vllm:cache_config_info and the log both say so"
+                + (", and the log reports no scale of 1.0" if resolved.variant.kv_scales else ""),
+            )
+
+    def judge_start(self, claim: Claim, start: Start) -> Outcome:
+        """Label and log say what was decided; the pool's memory over its tokens, what runs."""
+        wanted = str(start.args["kv_cache_dtype"])
+        label = dict(start.declared.cache).get("cache_dtype")
+        logged, size = start.facts.kv_cache_dtype, _bytes_per_number(start)
+        quotes = tuple(
+            quote
+            for quote, value in (
+                (f'vllm:cache_config_info cache_dtype="{label}"', label),
+                (f"the log: {logged} for the KV cache", logged),
+                (f"memory ÷ (tokens × numbers per token): {size or 0:.2f} bytes", size),
+            )
+            if value is not None
+        )
+        if size is not None and wanted.startswith("fp8") and size > FP8_BYTES:
+            return "contradicted", f"a number in the cache takes {size:.2f} bytes", quotes
+        if label is not None and not label.startswith(wanted) and not wanted.startswith(label):
+            return "contradicted", f"the cache is stored in {label}", quotes
+        unit_scale = re.compile(start.profile.patterns.unit_kv_scale)
+        unscaled = tuple(n for n in start.facts.notices if unit_scale.search(n))
+        if start.variant.kv_scales and unscaled:
+            return (
+                "contradicted",
+                f"the checkpoint's scales are not in use: {unscaled[0]}",
+                unscaled,
+            )
+        if label is None:
+            return "unproved", "vllm:cache_config_info does not report the cache's type", quotes
+        if wanted.startswith("fp8") and logged is None:
+            observed = f"the label says {label}, and the log reports no quantized cache"
+            return "unproved", observed, quotes
+        tokens = start.facts.kv_cache_tokens
+        room = "" if tokens is None else f"; room for {tokens:,} tokens"
+        per_number = "" if size is None else f", {size:.2f} bytes per number"
+        return "proved", f"stored in {label}{per_number}{room}", quotes
+
+    def side_effects(self, mine: EngineFacts, reference: EngineFacts) -> Iterator[tuple[str, str]]:
+        """A smaller pool, whatever made it smaller."""
+        pools = (mine.kv_cache_tokens, reference.kv_cache_tokens)
+        if pools[0] is not None and pools[1] is not None and pools[0] < _SMALLER_POOL * pools[1]:
+            yield "a smaller KV pool", f"{pools[0]:,} tokens, {pools[1]:,} without"
+
+
+def _bytes_per_number(start: Start) -> float | None:
+    """Bytes that one number of the KV cache takes, from the pool's memory and its tokens.
+
+    A draft's layers share the pool and are not counted, so with a draft it is a little high.
+    """
+    facts, label = start.facts, dict(start.declared.cache).get("kv_cache_memory_bytes", "")
+    memory = facts.kv_memory_gib * GIB if facts.kv_memory_gib is not None else None
+    memory = float(label) if label.isdigit() else memory
+    if not memory or not facts.kv_cache_tokens or not facts.kv_elements:
+        return None
+    return memory / (facts.kv_cache_tokens * facts.kv_elements)

@@ -1,0 +1,147 @@
+"""The prefix cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from whet.core.counters import GENERATED, PREFIX_HITS, PREFIX_QUERIES
+from whet.core.records import Claim, ResolvedEngine, Variant, WorkloadFacts
+from whet.levers.base import Cell, Lever, Outcome, Start, claim_per_cell
+from whet.levers.counters import counter_change, idle, unread
+
+HIT_RATE_MARGIN: Final = 0.02
+"""Two points either way, for the last block of each prompt and requests cut short."""
+_FROM_HIDDEN_STATES: Final = frozenset({"eagle", "eagle3", "mtp"})
+
+
+class PrefixCache(Lever):
+    """``prefix_cache``: on or off, both are claims."""
+
+    name = "prefix_cache"
+
+    def labels(self, variant: Variant) -> Iterator[str]:
+        """``prefix_cache`` where it is on."""
+        if variant.prefix_cache:
+            yield "prefix_cache"
+
+    def claims(self, resolved: ResolvedEngine) -> Iterator[Claim]:
+        """The hit rate that the workload was built to have, or no lookup at all."""
+        if not resolved.variant.prefix_cache:
+            yield claim_per_cell(
+                "prefix_cache",
+                "no prefix cache",
+                "the tokens looked up in the prefix cache do not rise",
+            )
+            return
+        yield claim_per_cell(
+            "prefix_cache",
+            "the prefix cache hits as often as the workload was built to let it",
+            f"Δhits ÷ Δqueries within {HIT_RATE_MARGIN * 100:g} points of the workload's; "
+            "without a warm-up, first uses of a shared prefix in flight together may miss as well",
+        )
+
+    def judge_start(self, claim: Claim, start: Start) -> Outcome | None:
+        """Counters judge the cache in every cell; a start that contradicts settles it at once."""
+        wanted, facts = start.variant.prefix_cache, start.facts
+        label = dict(start.declared.cache).get("enable_prefix_caching")
+        setting = start.declared.setting("cache_config.enable_prefix_caching")
+        sources = {
+            f"enable_prefix_caching={facts.prefix_cache_enabled}": facts.prefix_cache_enabled,
+            f'vllm:cache_config_info enable_prefix_caching="{label}"': None
+            if label is None
+            else label == "True",
+            f"/server_info cache_config.enable_prefix_caching {setting}": None
+            if setting is None
+            else setting.lower() == "true",
+        }
+        wrong = tuple(line for line, value in sources.items() if value is (not wanted))
+        return ("contradicted", f"the engine started with {wrong[0]}", wrong) if wrong else None
+
+    def judge_cell(self, claim: Claim, cell: Cell) -> Outcome:
+        """By the counters of tokens looked up and hit."""
+        return _on(cell) if cell.variant.prefix_cache else _off(cell)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HitRateBounds:
+    """The hit rate that the workload was built to have, and the range that agrees with it."""
+
+    expected: float
+    low: float
+    high: float
+
+
+def hit_rate_bounds(cell: Cell) -> HitRateBounds:
+    """Two points either way of the trials' expected rates, weighted by the tokens looked up.
+
+    A trial whose warm-up could not touch every shared prefix may lose more: requests in flight
+    together cannot hit what none of them has finished to fill in, so of its n requests up to
+    max(batch size, shared prefixes) may lose their hits: expected × that ÷ n.
+    """
+    by_hash = {item.sha256: _reachable(cell.variant, item) for item in cell.workloads}
+    first = next(iter(by_hash.values()))
+    total = wanted = lost = 0.0
+    for trial in cell.trials:
+        workload = by_hash.get(trial.workload_sha256, first)
+        change = counter_change(PREFIX_QUERIES, [trial])
+        tokens = change.delta or 0.0
+        total += tokens
+        wanted += tokens * workload.expected_hit_rate
+        if trial.excluded_warmup < workload.shared_prefixes and trial.requests:
+            cold = max(trial.batch_size, workload.shared_prefixes) / len(trial.requests)
+            lost += tokens * workload.expected_hit_rate * min(1.0, cold)
+    expected = wanted / total
+    return HitRateBounds(
+        expected=expected,
+        low=max(0.0, expected - HIT_RATE_MARGIN - lost / total),
+        high=min(1.0, expected + HIT_RATE_MARGIN),
+    )
+
+
+def _reachable(variant: Variant, workload: WorkloadFacts) -> WorkloadFacts:
+    """The workload with the hit rate that this variant can reach.
+
+    A head that drafts from hidden states needs those of the last block, so vLLM computes it anew:
+    every request that hits gets one block less.
+    """
+    if variant.speculation is None or variant.speculation.method not in _FROM_HIDDEN_STATES:
+        return workload
+    lost = workload.shared_prefix_share * workload.block_size / workload.input_tokens_mean
+    return replace(workload, expected_hit_rate=max(0.0, workload.expected_hit_rate - lost))
+
+
+def _off(cell: Cell) -> Outcome:
+    queries = counter_change(PREFIX_QUERIES, cell.trials)
+    generated = counter_change(GENERATED, cell.trials)
+    if queries.delta is None:
+        return unread(queries)
+    if queries.delta == 0 and not generated.delta:
+        return unread(generated) if generated.delta is None else idle(generated)
+    if queries.delta > 0:
+        observed = f"{queries.delta:,.0f} tokens were looked up in a prefix cache"
+        return "contradicted", observed, (queries.source,)
+    return "proved", "no token was looked up in a prefix cache", (queries.source,)
+
+
+def _on(cell: Cell) -> Outcome:
+    hits = counter_change(PREFIX_HITS, cell.trials)
+    queries = counter_change(PREFIX_QUERIES, cell.trials)
+    if hits.delta is None or queries.delta is None:
+        return unread(hits, queries)
+    sources = (hits.source, queries.source)
+    if queries.delta <= 0:
+        return "contradicted", "no token was looked up in a prefix cache", sources
+    rate = hits.delta / queries.delta
+    bounds = hit_rate_bounds(cell)
+    observed = f"hit rate {rate:.1%}, built for {bounds.expected:.1%}"
+    if rate < bounds.low:
+        return "contradicted", f"{observed}: under the bound of {bounds.low:.1%}", sources
+    if rate > bounds.high:
+        why = "an earlier trial's entries were hit"
+        return "contradicted", f"{observed}: over the bound of {bounds.high:.1%}, so {why}", sources
+    if hits.delta <= 0:
+        why = "the workload cannot hit, so a cache that never does looks the same"
+        return "unproved", f"{observed}: {why}", sources
+    return "proved", f"{observed} (bounds {bounds.low:.1%} to {bounds.high:.1%})", sources

@@ -1,0 +1,102 @@
+"""Side effects of a lever: settings that changed, a smaller KV pool, kernels compiled late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from whet.core.records import CellSummary, EngineFacts, LeverCost, TrialNotices
+from whet.levers import start_side_effects
+
+HIT_POINTS: Final = 0.01
+"""A hit rate lower than the reference's by more than a point is a cost."""
+
+_WORDS: Final = (
+    ("Model Runner V2", "older model runner"),
+    ("Overriding cudagraph_mode", "another CUDA-graph mode"),
+    ("during inference", "a kernel was compiled while serving"),
+    ("max_num_scheduled_tokens", "fewer tokens a step"),
+    ("Failed to", "a fallback"),
+    ("precluded higher-priority backend", "another attention backend"),
+    ("Cannot use", "another attention backend"),
+    ("setting cudagraph_mode", "another CUDA-graph mode"),
+)
+"""Lines of the log that tell of a cost, and its name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observed:
+    """What a variant's first start, its trials and its cells showed."""
+
+    variant: str
+    facts: EngineFacts
+    trials: Sequence[TrialNotices] = ()
+    cells: Sequence[CellSummary] = ()
+
+
+def side_effects_of(
+    mine: Observed, reference: Observed, levers: Sequence[str]
+) -> tuple[LeverCost, ...]:
+    """What ``mine`` has and ``reference`` has not, beside the ``levers`` by which they differ.
+
+    Only what was observed of both is compared; silence is no cost.
+    """
+
+    def cost(what: str, detail: str, batch_size: int | None = None) -> LeverCost:
+        return LeverCost(
+            variant=mine.variant,
+            reference=reference.variant,
+            levers=tuple(sorted(levers)),
+            what=what,
+            detail=detail,
+            batch_size=batch_size,
+        )
+
+    found = [cost(what, detail) for what, detail in _of_start(mine.facts, reference.facts)]
+    found += [cost(what, detail, size) for what, detail, size in _of_trials(mine, reference)]
+    found += [cost(what, detail, size) for what, detail, size in _of_cells(mine, reference)]
+    return tuple(found)
+
+
+def _of_start(mine: EngineFacts, theirs: EngineFacts) -> Iterator[tuple[str, str]]:
+    for line in mine.notices:
+        name = next((name for word, name in _WORDS if word in line), None)
+        if name is not None and not any(_alike(line, other) for other in theirs.notices):
+            yield name, line
+    yield from start_side_effects(mine, theirs)
+
+
+def _alike(line: str, other: str) -> bool:
+    """The same notice, whatever names and numbers it carries."""
+    return _gist(line)[:40] == _gist(other)[:40]
+
+
+def _gist(line: str) -> str:
+    """What makes two notices the same: the words before the details, and a kernel's own name."""
+    head, _, rest = line.partition(":")
+    return rest.strip().split(". ", maxsplit=1)[0] if "during inference" in head else head
+
+
+def _of_trials(mine: Observed, theirs: Observed) -> Iterator[tuple[str, str, int]]:
+    """Notices that came while the clock ran, once a batch size."""
+    known = {_gist(line) for trial in theirs.trials for line in trial.notices}
+    told = set[tuple[int, str]]()
+    for trial in mine.trials:
+        for line in trial.notices:
+            word = _gist(line)
+            if word not in known and (trial.batch_size, word) not in told:
+                told.add((trial.batch_size, word))
+                name = next((name for key, name in _WORDS if key in line), "a notice in the window")
+                yield name, line, trial.batch_size
+
+
+def _of_cells(mine: Observed, theirs: Observed) -> Iterator[tuple[str, str, int]]:
+    twins = {cell.batch_size: cell for cell in theirs.cells}
+    for cell in mine.cells:
+        twin = twins.get(cell.batch_size)
+        if twin is None or cell.prefix_hit_rate is None or twin.prefix_hit_rate is None:
+            continue
+        if twin.prefix_hit_rate - cell.prefix_hit_rate > HIT_POINTS:
+            detail = f"{cell.prefix_hit_rate:.1%}, {twin.prefix_hit_rate:.1%} without"
+            yield "a lower prefix hit rate", detail, cell.batch_size

@@ -1,0 +1,119 @@
+"""Which weights run, and on which kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from whet.core.flags import plain_args
+from whet.core.records import Claim, EngineFacts, ResolvedEngine, Variant
+from whet.engines import EngineProfile, SchemeKernels, get_profile
+from whet.levers.base import Lever, Outcome, Start, claim_per_start
+
+UNQUANTIZED: Final = frozenset({"16bit", "32bit"})
+
+
+class Weights(Lever):
+    """The stored scheme, or what the engine makes of 16-bit weights as it loads them."""
+
+    name = "weights"
+
+    def labels(self, variant: Variant) -> Iterator[str]:
+        """``weights=awq``: the recipe's name."""
+        yield f"weights={variant.weights}"
+
+    def claims(self, resolved: ResolvedEngine) -> Iterator[Claim]:
+        """Quantized weights on a kernel made for them, or no quantized layer at all."""
+        scheme = served_scheme(resolved)
+        if scheme in UNQUANTIZED:
+            yield claim_per_start(
+                "weights",
+                f"{scheme} weights, not quantized",
+                "the log shows the model's layers, none with quant=, and no kernel for "
+                "quantized weights",
+            )
+            return
+        yield claim_per_start(
+            "weights",
+            f"{scheme} weights run on a kernel made for them",
+            "the log names such a kernel, shows quant= on the model's layers, and no fallback",
+        )
+
+    def judge_start(self, claim: Claim, start: Start) -> Outcome:
+        """By the layers and kernels that the log names."""
+        scheme = served_scheme(start.resolved)
+        if scheme in UNQUANTIZED:
+            speculation = start.variant.speculation
+            drafts = speculation is not None and speculation.draft_path is not None
+            return _unquantized(start.facts, drafts=drafts)
+        return _quantized(scheme, start)
+
+
+def served_scheme(resolved: ResolvedEngine) -> str:
+    """The scheme that runs: what is stored, or what the engine makes of it at load."""
+    variant = resolved.variant
+    flag = str(plain_args(variant).get("quantization", ""))
+    if variant.scheme in UNQUANTIZED and flag:
+        return get_profile(resolved.engine).load_time_schemes.get(flag, flag)
+    return variant.scheme
+
+
+def _layers(facts: EngineFacts) -> str:
+    return f"{facts.quantized_layers} layers with quant=, {facts.unquantized_layers} linear without"
+
+
+def _unquantized(facts: EngineFacts, *, drafts: bool) -> Outcome:
+    """The layers are the target's; with a draft, a kernel that is named may be the draft's."""
+    if facts.weight_kernels and not drafts:
+        named = ", ".join(facts.weight_kernels)
+        return "contradicted", f"a kernel for quantized weights runs: {named}", facts.weight_kernels
+    if facts.quantized_layers is None:
+        return "unproved", "the log does not show the model's layers", ()
+    if facts.quantized_layers > 0:
+        return "contradicted", _layers(facts), (_layers(facts),)
+    if not facts.unquantized_layers:
+        return "unproved", "the log shows a model without linear layers", (_layers(facts),)
+    return "proved", f"no quantized layer: {_layers(facts)}", (_layers(facts),)
+
+
+def _forced(resolved: ResolvedEngine, profile: EngineProfile) -> frozenset[str]:
+    """Kernels that the variant's environment requests by name."""
+    values = {name: value.strip().lower() for name, value in resolved.env}
+    return frozenset(
+        kernel
+        for name, kernel in profile.forced_kernels.items()
+        if values.get(name) in ("1", "true")
+    )
+
+
+def _quantized(scheme: str, start: Start) -> Outcome:
+    facts, patterns = start.facts, start.profile.patterns
+    forced = _forced(start.resolved, start.profile)
+    words = [w for w in patterns.weight_fallbacks if not (forced and w == patterns.no_hardware)]
+    fell_back = tuple(n for n in facts.notices if any(word in n for word in words))
+    if fell_back:
+        return "contradicted", f"the engine fell back: {fell_back[0]}", fell_back
+    if facts.quantized_layers == 0:
+        return "contradicted", f"no layer is quantized: {_layers(facts)}", (_layers(facts),)
+    return _kernels(scheme, facts, start.profile.kernels.get(scheme), forced)
+
+
+def _kernels(
+    scheme: str, facts: EngineFacts, known: SchemeKernels | None, forced: frozenset[str]
+) -> Outcome:
+    named = {line.split(" ", 1)[0]: line for line in facts.weight_kernels}
+    if known is not None and (wanted := forced & known.fallback):
+        known = SchemeKernels(native=wanted, fallback=known.fallback - wanted)
+    if known is not None and (slow := [named[k] for k in sorted(named.keys() & known.fallback)]):
+        return "contradicted", f"a fallback kernel runs: {slow[0]}", tuple(slow)
+    if facts.quantized_layers is None:
+        return "unproved", "the log does not show the model's layers", facts.weight_kernels
+    if not named:
+        return "unproved", "the log names no kernel for quantized weights", (_layers(facts),)
+    right = tuple(line for k, line in named.items() if known is None or k in known.native)
+    if scheme != "mixed" and facts.quantized_layers < (facts.unquantized_layers or 0):
+        return "unproved", f"most of the model is not quantized: {_layers(facts)}", tuple(right)
+    if not right:
+        unknown = ", ".join(facts.weight_kernels)
+        return "unproved", f"no kernel known for {scheme} is named: {unknown}", facts.weight_kernels
+    return "proved", f"{right[0]}; {_layers(facts)}", (*right, _layers(facts))
