@@ -186,7 +186,7 @@ def test_a_port_is_not_handed_out_again_soon(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_hang_is_cut_off_and_its_last_words_quoted(resolve: Resolve, tmp_path: Path) -> None:
-    hung = resolve("hang", ready_timeout_s=1.0)
+    hung = resolve("hang", ready_timeout_s=3.0)
     with (
         pytest.raises(EngineStartError, match=r"loading the weights.*ready_timeout_s"),
         serve_process(hung, log=tmp_path / "engine.log", patience=QUICK),
