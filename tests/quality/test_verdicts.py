@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from whet.core.records import Estimate, QualityRecord, TaskAnswer, TaskScore
 from whet.quality import mcnemar
@@ -162,3 +163,21 @@ def test_the_same_variant_again_fails_no_more_often_than_the_level_says() -> Non
         )
         fails += "fail" in judged(findings(ratio(1.0, 0.999, 1.001), tasks=tasks))
     assert fails <= 10
+
+
+def test_a_loss_names_the_schemes_to_try_next() -> None:
+    _, reason = verdicts(findings(ratio(1.1, 1.09, 1.11), scheme="W4A16"), TOLERANCES)
+    assert str(reason).endswith("W4A16 loses too much here: try W8A16, then FP8")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"scheme": "W4A16", "broken": ("a log-probability is NaN",)},
+        {"scheme": "BF16"},
+        {"scheme": None},
+    ],
+)
+def test_what_more_bits_do_not_fix_names_no_scheme(more: dict[str, object]) -> None:
+    _, reason = verdicts(findings(ratio(1.1, 1.09, 1.11), **more), TOLERANCES)
+    assert "try" not in str(reason)

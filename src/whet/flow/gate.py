@@ -277,6 +277,7 @@ def _plan(job: _Job, name: str, side: Side | None, base: _Base | None = None) ->
         baseline=None if base is None else base.record,
         tolerances=job.request.tolerances,
         checks=None if side is None else _checks(job, side, base),
+        scheme=None if side is None else side.scheme,
     )
 
 

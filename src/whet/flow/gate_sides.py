@@ -163,6 +163,7 @@ def running(subject: Subject, *, tokens: int, spec: EngineSpec, log: Path) -> It
             engine_version=resolved.engine_version,
             weights_sha256=subject.facts.weights_sha256,
             settings=_settings(resolved),
+            scheme=subject.facts.stored.scheme,
         )
         yield Running(url=server.base_url, side=side, ensure_alive=server.ensure_alive)
 

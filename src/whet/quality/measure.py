@@ -116,6 +116,7 @@ def _record(
         baseline=paired,
         broken=tuple(each for each in broken if each is not None),
         missing=tuple(gap for gap in gaps if gap is not None),
+        scheme=plan.scheme,
     )
     judged, reason = verdicts(findings, plan.tolerances)
     too_far = ratio is not None and ratio.value >= 1 + min(plan.tolerances, default=math.inf)

@@ -42,7 +42,8 @@ class QualityPlan:
     is the finished record to pair with, None where this variant is itself the baseline.
     ``tolerances`` are shares of perplexity regression (0.01 is 1 %). Without ``checks`` nothing
     is asked but likelihoods and tasks. ``scoring_defect`` is what is known to be wrong with this
-    server's scores, in words: it is told beside scores that fail and excuses none.
+    server's scores, in words: it is told beside scores that fail and excuses none. ``scheme`` names
+    how the weights are stored (``W4A16``, …), where that is known.
     """
 
     variant: str
@@ -54,3 +55,4 @@ class QualityPlan:
     tolerances: Sequence[float]
     checks: ChecksPlan | None = None
     scoring_defect: str | None = None
+    scheme: str | None = None

@@ -17,8 +17,9 @@ A test that finds no loss proves none: each score carries the drop that its set 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from whet.core.records import Estimate, QualityRecord, TaskAnswer, TaskScore
@@ -29,6 +30,15 @@ from whet.quality.paired import SIGNIFICANCE, holm, mcnemar, worse
 MIN_DOCUMENTS: Final = 8
 _DEGENERATE: Final = "text that is not degenerate"
 _GARBAGE_SHARE: Final = 0.5
+NEXT_SCHEMES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "W4A16": "try W8A16, then FP8",
+        "W8A8-INT8": "try W8A16, then FP8",
+        "FP8": "try W8A16, then 16-bit weights",
+        "W8A16": "try 16-bit weights",
+    }
+)
+"""What to try where the rounding of a scheme loses too much: the schemes that round less."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +46,7 @@ class Findings:
     """What was measured of one variant, before it is judged.
 
     ``broken`` is a defect that fails every tolerance; ``missing`` a gap that leaves it unknown.
+    ``scheme`` names how the weights are stored; None where that is unknown.
     """
 
     ratio: Estimate | None
@@ -44,13 +55,15 @@ class Findings:
     baseline: QualityRecord | None
     broken: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    scheme: str | None = None
 
 
 def verdicts(
     findings: Findings, tolerances: Sequence[float]
 ) -> tuple[tuple[tuple[float, str], ...], str | None]:
     """(tolerance, pass | fail | unknown) each, and the reasons in words or None."""
-    broken = [*findings.broken, *_lost(findings), *_garbage(findings)]
+    lost = _lost(findings)
+    broken = [*findings.broken, *lost, *_garbage(findings)]
     missing = list(findings.missing)
     if findings.ratio is None and not broken and not missing:
         missing.append("perplexity was not measured")
@@ -63,9 +76,17 @@ def verdicts(
         *broken,
         *missing,
         *_perplexity(findings, tolerances, judged),
+        *_next_scheme(findings, lost=bool(lost) or "fail" in judged),
         *_blind(findings.tasks),
     ]
     return tuple(zip(tolerances, words, strict=True)), "; ".join(reasons) or None
+
+
+def _next_scheme(findings: Findings, *, lost: bool) -> list[str]:
+    """What to try next, where a measured loss fails and no other defect explains it."""
+    if not lost or findings.broken or findings.scheme not in NEXT_SCHEMES:
+        return []
+    return [f"{findings.scheme} loses too much here: {NEXT_SCHEMES[findings.scheme]}"]
 
 
 def _judge(findings: Findings, tolerance: float) -> str:

@@ -171,18 +171,6 @@ class GoldenProbes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NextScheme:
-    """What to try where a variant's bits fail the gate, cheapest first; ``why`` in one sentence."""
-
-    variant: str
-    failed: str
-    scheme: str
-    method: str
-    why: str
-    recipe: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ServedIdentity:
     """Whether the server reads and writes tokens as the baseline's tokenizer does.
 
