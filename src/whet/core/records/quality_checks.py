@@ -114,10 +114,11 @@ class StructuredScore:
 class DegenerateTraffic:
     """Degenerate text among a variant's timed answers, by kind, and against the baseline's.
 
-    ``found`` maps a kind (``empty``, ``one mark``, ``loop``, ``unreadable``, ``language``) to how
-    many of ``answers`` show it. ``baseline_share`` is the baseline's share of degenerate answers;
-    ``p_value`` Fisher's exact test, one-sided (more than the baseline). ``examples`` are answers
-    cut to a few hundred characters. ``reason`` tells the verdict in a sentence.
+    ``found`` maps a kind (``empty``, ``one mark``, ``loop``, ``unreadable``) to how many of
+    ``answers`` show it; records of earlier versions may also hold ``language``. ``baseline_share``
+    is the baseline's share of degenerate answers; ``p_value`` is Fisher's exact test, one-sided
+    (more than the baseline). ``examples`` are answers cut to a few hundred characters. ``reason``
+    explains the verdict in a sentence.
     """
 
     variant: str
