@@ -103,9 +103,14 @@ def test_a_draft_with_two_tokens_swapped(bench: Bench) -> None:
 
 
 def test_a_permuted_draft_harms_only_those_that_speculate(bench: Bench) -> None:
-    change(bench.draft, "tokenizer_config.json", eos_token="<|start|>")
+    change(bench.draft, "tokenizer.json", normalizer={"type": "NFKC"})
     assert bench.check() == ()
     assert len(bench.check(speculation=SPECULATION)) == 1
+
+
+def test_a_base_model_as_the_draft_may_end_text_otherwise(bench: Bench) -> None:
+    change(bench.draft, "tokenizer_config.json", eos_token="<|start|>")
+    assert bench.check(speculation=SPECULATION) == ()
     ngram = Speculation(method="ngram", num_tokens=4, draft_path=None)
     assert bench.check(speculation=ngram) == ()
     mapped = replace(SPECULATION, options=(("use_heterogeneous_vocab", True),))
