@@ -181,3 +181,20 @@ def test_a_loss_names_the_schemes_to_try_next() -> None:
 def test_what_more_bits_do_not_fix_names_no_scheme(more: dict[str, object]) -> None:
     _, reason = verdicts(findings(ratio(1.1, 1.09, 1.11), **more), TOLERANCES)
     assert "try" not in str(reason)
+
+
+def ended(*reasons: str | None) -> tuple[TaskAnswer, ...]:
+    return tuple(
+        TaskAnswer(id=str(at), task="t", text="So", right=True, finish_reason=reason)
+        for at, reason in enumerate(reasons)
+    )
+
+
+# McNemar's exact p of n lost and none gained is 2^(1-n): 0.0625 at five, 0.03125 at six. Beside it
+# stands the p of degenerate text, 1: Holm doubles the smaller, so that it takes seven.
+@pytest.mark.parametrize(("lost", "word"), [(6, "pass"), (7, "fail")])
+def test_answers_that_no_longer_end_fail(lost: int, word: str) -> None:
+    baseline = replace(BASELINE, answers=ended(*["stop"] * 9, None))
+    here = ended(*["length"] * lost, *["stop"] * (10 - lost))
+    found = findings(ratio(1.0, 0.999, 1.001), answers=here, baseline=baseline)
+    assert judged(found) == [word] * 3

@@ -24,7 +24,6 @@ from typing import Final
 
 from whet.core.records import Estimate, QualityRecord, TaskAnswer, TaskScore
 from whet.quality.degenerate import degenerate
-from whet.quality.identity import ending_shift
 from whet.quality.paired import SIGNIFICANCE, holm, mcnemar, worse
 
 MIN_DOCUMENTS: Final = 8
@@ -174,13 +173,19 @@ def _shape_rows(here: Sequence[TaskAnswer], there: Sequence[TaskAnswer]) -> list
             p_value=mcnemar(lost, gained),
         )
     ]
-    ends = ending_shift(here, there)
-    if ends.p_value is not None:
+    before = {answer.id: answer.finish_reason for answer in there if answer.finish_reason}
+    ends = [
+        (before[answer.id] == "stop", answer.finish_reason == "stop")
+        for answer in here
+        if answer.id in before and answer.finish_reason
+    ]
+    if ends:
+        lost, gained = ends.count((True, False)), ends.count((False, True))
         what = (
-            f"{ends.lost} of {ends.pairs} answers that ended by themselves on the baseline run "
-            f"into their limit here and {ends.gained} the reverse: check the end-of-sequence token"
+            f"{lost} of {len(ends)} answers that ended by themselves on the baseline run "
+            f"into their limit here and {gained} the reverse: check the end-of-sequence token"
         )
-        rows.append(_Row(what=what, fell=ends.lost > ends.gained, p_value=ends.p_value))
+        rows.append(_Row(what=what, fell=lost > gained, p_value=mcnemar(lost, gained)))
     return rows
 
 

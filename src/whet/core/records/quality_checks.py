@@ -175,8 +175,8 @@ class GoldenProbes:
 class ServedIdentity:
     """Whether the server reads and writes tokens as the baseline's tokenizer does.
 
-    ``checked`` ids were written back as text and texts read as ids; ``problems`` says in words what
-    differs, most telling first; ``missing`` why nothing could be asked.
+    ``checked`` texts were read as ids and these written as text (records of earlier versions count
+    ids); ``problems`` says what differs; ``missing`` what the server did not answer.
     """
 
     checked: int
