@@ -222,7 +222,7 @@ def _judged(job: _Job, target: Subject, base: _Base, *, saved: str | None) -> Ga
     refuse_other_tokenizer(target, job.tokenizer)
     with _served(job, target, TARGET) as server:
         measured = _measure(job, server, _plan(job, TARGET, server.side, base))
-        run = _harness(job, server, TARGET)
+        run = _harness(job, server, TARGET, base.harness)
         server.ensure_alive()
     scores: tuple[HarnessScore, ...] = ()
     if run is not None and base.harness is not None:
@@ -312,7 +312,7 @@ def _measure(job: _Job, server: Running, plan: QualityPlan) -> Measured:
     return measured
 
 
-def _harness_plan(job: _Job, name: str) -> HarnessPlan | None:
+def _harness_plan(job: _Job, name: str, base: HarnessRun | None = None) -> HarnessPlan | None:
     asked = job.request.harness
     if asked is None:
         return None
@@ -324,6 +324,7 @@ def _harness_plan(job: _Job, name: str) -> HarnessPlan | None:
         include_path=asked.include_path,
         concurrency=job.quality.concurrency,
         num_fewshot=asked.num_fewshot,
+        max_length=None if base is None else base.max_length,
     )
 
 
@@ -334,8 +335,10 @@ def _require_harness(job: _Job) -> None:
         require_harness(plan)
 
 
-def _harness(job: _Job, server: Running, name: str) -> HarnessRun | None:
-    plan = _harness_plan(job, name)
+def _harness(
+    job: _Job, server: Running, name: str, base: HarnessRun | None = None
+) -> HarnessRun | None:
+    plan = _harness_plan(job, name, base)
     if plan is None:
         return None
     job.observer.note(f"{name}: lm-eval {', '.join(plan.tasks)}")

@@ -18,7 +18,7 @@ from whet.core.spec import QualitySpec
 from whet.core.store import translate_disk_errors, write_json
 from whet.quality import PlainReference
 from whet.quality.golden import GoldenSource
-from whet.quality.harness_samples import RECORD, read_harness, write_harness
+from whet.quality.harness import RECORD, read_harness, write_harness
 
 BASELINE: Final = "baseline"
 """What the measured baseline is called in records and file names."""
