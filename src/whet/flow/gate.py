@@ -290,12 +290,12 @@ def _quality(job: _Job, base: _Base | None) -> QualitySpec:
 def _checks(job: _Job, side: Side, base: _Base | None) -> ChecksPlan:
     speculative, keeps = job.request.speculative, job.request.save is not None
     held = base if base is not None and speculative else None
-    twin = base if base is not None and (speculative or side.computes_as(base.side)) else None
+    reference = base if base is not None and (speculative or side.computes_as(base.side)) else None
     return ChecksPlan(
         arrays=job.scratch / ARRAYS,
         golden=job.scratch / GOLDEN,
         source=side.source,
-        twin=None if twin is None else twin.record,
+        same_weights_reference=None if reference is None else reference.record,
         plain=None if held is None else held.plain,
         is_plain=base is None and (speculative or keeps),
         other_kernels=base is not None and None in (side.settings, base.side.settings),

@@ -73,6 +73,8 @@ def _values(answer: str) -> list[Any]:
             continue
         value, end = decoder.raw_decode(rest)
         rest = rest[end:]
+        if start is not None and isinstance(value, dict) and set(value) == {"name"}:
+            value = {**value, "arguments": {}}
         listed = value.get("tool_calls") if isinstance(value, dict) else value
         values += listed if isinstance(listed, list) else [value]
     if not values:
