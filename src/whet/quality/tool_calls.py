@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from whet.quality.json_values import NOT_JSON, parse_json, same_json
@@ -29,10 +30,10 @@ def same_calls(answer: str, expected: Any) -> bool:
     wanted = expected_calls(expected)
     try:
         values = _values(answer)
-        readings = [[_call(value) for value in values], [(None, value) for value in values]]
+        calls = [_call(value) for value in values]
     except NOT_JSON:
         return False
-    return any(_same(calls, wanted) for calls in readings)
+    return _same(calls, wanted) or _same([(None, value) for value in values], wanted)
 
 
 def refuse_calls(expected: Any) -> str | None:
@@ -55,7 +56,7 @@ def expected_calls(expected: Any) -> list[Call]:
     return [call for call in calls if call is not None]
 
 
-def _same(calls: list[Any], wanted: list[Call]) -> bool:
+def _same(calls: Sequence[Call | None], wanted: list[Call]) -> bool:
     return len(calls) == len(wanted) and all(
         call is not None and want[0] in (None, call[0]) and same_json(call[1], want[1])
         for call, want in zip(calls, wanted, strict=True)

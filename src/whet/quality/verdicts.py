@@ -83,9 +83,10 @@ def verdicts(
 
 def _next_scheme(findings: Findings, *, lost: bool) -> list[str]:
     """What to try next, where a measured loss fails and no other defect explains it."""
-    if not lost or findings.broken or findings.scheme not in NEXT_SCHEMES:
+    advice = NEXT_SCHEMES.get(findings.scheme or "")
+    if not lost or findings.broken or advice is None:
         return []
-    return [f"{findings.scheme} loses too much here: {NEXT_SCHEMES[findings.scheme]}"]
+    return [f"{findings.scheme} loses too much here: {advice}"]
 
 
 def _judge(findings: Findings, tolerance: float) -> str:
