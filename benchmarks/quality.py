@@ -155,7 +155,7 @@ def _judge(store: RunStore, work: Path, name: str, case: Case) -> None:
             arrays=store.path("top_logprobs"),
             golden=store.path("golden"),
             source=GoldenSource(variant=name, engine_version=resolved.engine_version),
-            twin=baseline if case.same else None,
+            same_weights_reference=baseline if case.same else None,
             plain=store.get("plain", BASELINE, PlainReference) if case.draft else None,
             is_plain=name == BASELINE,
         ),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.checkpoint_factory import write_json, write_tokenizer
-from whet.checkpoint import tokenizer_difference, tokenizer_identity
+from whet.checkpoint import serving_difference, tokenizer_difference, tokenizer_identity
 from whet.core.errors import CheckpointError
 
 Edit = Callable[[dict[str, Any]], None]
@@ -105,9 +105,46 @@ def test_an_added_token_with_another_flag(pair: tuple[Path, Path]) -> None:
     )
 
 
-def test_another_end_of_text(pair: tuple[Path, Path]) -> None:
+STEPS: dict[str, Any] = {
+    "normalizer": {"type": "NFKC"},
+    "pre_tokenizer": {"type": "Whitespace"},
+    "decoder": {"type": "Fuse"},
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_another_step_around_the_vocabulary_is_another_tokenizer(
+    pair: tuple[Path, Path], step: str
+) -> None:
+    edit(pair[1], lambda data: data.update({step: STEPS[step]}))
+    assert str(compare(*pair)).startswith(f"{step} is ")
+
+
+def test_a_default_that_an_older_file_leaves_out_is_no_difference(pair: tuple[Path, Path]) -> None:
+    older = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    edit(pair[0], lambda data: data.update(pre_tokenizer=older))
+    edit(pair[1], lambda data: data.update(pre_tokenizer={**older, "use_regex": True}))
+    assert compare(*pair) is None
+
+
+def served(a: Path, b: Path) -> str | None:
+    return serving_difference(a, b, names=("target", "copy"))
+
+
+def test_another_end_of_text_suits_a_draft_and_no_copy(pair: tuple[Path, Path]) -> None:
     edit(pair[1], lambda data: data.update(eos_token="<|start|>"), "tokenizer_config.json")
-    assert compare(*pair) == "eos_token is '<|end|>' in the target and '<|start|>' in the draft"
+    assert compare(*pair) is None
+    assert served(*pair) == "eos_token is '<|end|>' in the target and '<|start|>' in the copy"
+
+
+def test_another_template_or_post_processor_suits_no_copy(pair: tuple[Path, Path]) -> None:
+    post = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
+    assert served(*pair) is None
+    edit(pair[1], lambda data: data.update(post_processor=post))
+    assert compare(*pair) is None
+    assert str(served(*pair)).startswith("post_processor is ")
+    (pair[1] / "chat_template.jinja").write_text("other")
+    assert served(*pair) == "the target and the copy have different chat templates"
 
 
 def test_template_and_padding_do_not_count(pair: tuple[Path, Path]) -> None:

@@ -7,6 +7,7 @@ import yaml
 
 from whet.cli.init import template
 from whet.core.errors import UsageError
+from whet.core.records.codec import decode
 from whet.core.spec import Spec, load_spec, parse_spec
 
 MINIMAL = {
@@ -227,3 +228,21 @@ def test_deep_nesting_is_refused(tmp_path: Path, text: str) -> None:
 )
 def test_a_number_beyond_all_use_is_refused(change: dict[str, object], word: str) -> None:
     assert word in told(change)
+
+
+@pytest.mark.parametrize("steps", [[], ["W8A8"]])
+def test_the_removed_key_of_next_schemes_is_refused_with_what_to_do(steps: list[str]) -> None:
+    assert told({"quality": {"next_schemes": steps}}) == (
+        "quality.next_schemes is gone; remove the key: where a variant fails, the gate names the "
+        "schemes to try next"
+    )
+
+
+def test_a_stored_spec_with_a_removed_key_is_still_read() -> None:
+    data = {
+        "name": "x",
+        "model": {"target": "t", "draft": "d"},
+        "hardware": {"price_usd_per_hour": 1},
+        "quality": {"next_schemes": ["W8A8"], "max_tasks": 7},
+    }
+    assert decode(Spec, data).quality.max_tasks == 7

@@ -1,8 +1,8 @@
-"""The end of a run: answers that are none count for nothing, and failed bits get a next step."""
+"""The end of a run: answers that are none count for nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,17 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.decide.cells import estimate, quality
 from tests.flow.stage import FakeEngine, tiny_spec
 from tests.metrics.events import steady, trial
 from whet.core.protocols import Silent
-from whet.core.records import Decision, DegenerateTraffic, NextScheme, TrialRecord
+from whet.core.records import Decision, DegenerateTraffic, TrialRecord
 from whet.core.store import RunStore
 from whet.flow import conclude as conclude_module
 from whet.flow.conclude import cached, conclude, decide_over
 from whet.flow.findings import read_kept
 from whet.flow.job import Job, trial_key
-from whet.flow.next_scheme import propose_schemes
 from whet.flow.prepare import prepare
 
 MARKS = "!" * 64
@@ -153,61 +151,3 @@ def test_the_baseline_with_the_cache_is_found_whatever_its_pool(start: Start) ->
     }
     with start(variants=variants) as job:
         assert cached(read_kept(job.store)) == "usual"
-
-
-def test_only_a_step_that_is_allowed_and_can_be_served_is_proposed(start: Start) -> None:
-    with start(**FEW) as job:
-        keep_quality(job, "fp16", ("pass",) * 3)
-        for words, allowed, scheme in STEPS:
-            told(job).noted.clear()
-            keep_quality(job, "v", words)
-            propose_schemes(allowing(job, *allowed))
-            found = job.store.get("next_scheme", "v", NextScheme)
-            assert (None if found is None else found.scheme) == scheme, allowed
-            assert job.store.get("next_scheme", "fp16", NextScheme) is None
-            assert len(told(job).noted) == bool(scheme)
-
-
-def test_a_step_that_failed_in_this_run_itself_is_passed_over(start: Start) -> None:
-    recipes = {"r": rtn(), "g": rtn(method="gptq")}
-    variants = {"fp16": {}, "v": {"weights": "r"}, "w": {"weights": "g"}}
-    with start(recipes=recipes, variants=variants) as job:
-        keep_quality(job, "v", FAILED)
-        keep_quality(job, "w", FAILED)
-        found = propose_schemes(allowing(job, "W4A16", "W8A8"))
-        assert {item.variant: f"{item.method} {item.scheme}" for item in found} == {
-            "v": "smoothquant W8A8",
-            "w": "awq+gptq W4A16",
-        }
-
-
-def test_an_architecture_without_a_map_is_only_rounded(start: Start, tmp_path: Path) -> None:
-    """Its inputs cannot be measured, so neither GPTQ nor SmoothQuant is proposed."""
-    with start(**FEW) as job:
-        keep_quality(job, "v", FAILED)
-        config = tmp_path / "target" / "config.json"
-        config.write_text(config.read_text().replace('"llama"', '"cohere"'))
-        [found] = propose_schemes(allowing(job, "W4A16", "W8A8"))
-    assert (found.method, found.scheme) == ("rtn", "W8A8")
-
-
-def test_the_memory_is_that_of_the_target_in_the_proposed_form(start: Start) -> None:
-    """Linear weights of the tiny model: 2 layers × 128 × (128 + 64 + 64 + 128 + 3 × 256) values.
-
-    W4A16 takes 4.125 bits of each and W8A8 8.125 (a scale of 16 bits a row of at least 128), so
-    four bits more of 294,912 weights: 147,456 bytes.
-    """
-    with start(**FEW) as job:
-        keep_quality(job, "v", FAILED)
-        [found] = propose_schemes(allowing(job, "W8A8"))
-    assert "costs about 0.00015 GB more" in found.why
-
-
-def test_a_proposal_that_no_longer_stands_is_taken_away(start: Start) -> None:
-    with start(**FEW) as job:
-        keep_quality(job, "v", FAILED)
-        propose_schemes(allowing(job, "W8A8"))
-        assert job.store.get("next_scheme", "v", NextScheme) is not None
-    with start(resume=True, objective={"recommend_quality": 0.05}, **FEW) as job:
-        propose_schemes(allowing(job, "W8A8"))
-        assert job.store.get("next_scheme", "v", NextScheme) is None

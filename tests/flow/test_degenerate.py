@@ -13,15 +13,15 @@ import pytest
 
 from tests.flow.stage import FakeEngine, tiny_spec
 from tests.metrics.events import event, trial
-from tests.quality.test_language import ENGLISH, GERMAN
 from whet.core.protocols import Silent
 from whet.core.records import DegenerateTraffic, ModelFacts
-from whet.core.store import RunStore, write_json
+from whet.core.store import RunStore
 from whet.flow.degenerate import examine_all
 from whet.flow.job import Job, trial_key
 from whet.flow.prepare import prepare
 
 MARKS = "!" * 64
+TEXTS = [f"The red lamp of order {number} comes from Porto on Friday." for number in range(12)]
 VARIANTS: dict[str, Any] = {"fp16": {}, "b": {}, "c": {"prefix_cache": True}}
 
 
@@ -46,8 +46,8 @@ def verdicts(job: Job) -> dict[str, str]:
 def test_every_trial_of_a_variant_is_looked_at_and_kept_as_one_record(job: Job) -> None:
     for size in (1, 2):
         for number in (0, 1):
-            keep(job, "fp16", ENGLISH, size=size, number=number)
-            keep(job, "b", [*ENGLISH[:4], *[MARKS] * size], size=size, number=number)
+            keep(job, "fp16", TEXTS, size=size, number=number)
+            keep(job, "b", [*TEXTS[:4], *[MARKS] * size], size=size, number=number)
     assert verdicts(job) == {"fp16": "pass", "b": "fail"}
     kept = RunStore.read(job.store.root).get("degenerate", "b", DegenerateTraffic)
     assert kept is not None
@@ -55,41 +55,27 @@ def test_every_trial_of_a_variant_is_looked_at_and_kept_as_one_record(job: Job) 
 
 
 def test_a_variant_without_trials_has_no_record_and_neither_has_the_repeat(job: Job) -> None:
-    keep(job, "fp16", ENGLISH)
-    keep(job, "fp16.again", ENGLISH)
+    keep(job, "fp16", TEXTS)
+    keep(job, "fp16.again", TEXTS)
     assert verdicts(job) == {"fp16": "pass"}
     assert job.store.get("degenerate", "fp16.again", DegenerateTraffic) is None
 
 
 def test_without_the_baselines_answers_a_variant_is_unknown(job: Job) -> None:
-    keep(job, "b", ENGLISH)
+    keep(job, "b", TEXTS)
     assert verdicts(job) == {"b": "unknown"}
 
 
 def test_text_past_the_end_token_of_the_target_is_no_answer(job: Job) -> None:
     vocabulary = json.loads((Path(job.target.path) / "tokenizer.json").read_text("utf-8"))
     [end] = [x for x in vocabulary["added_tokens"] if x["id"] in job.target.tokenizer.eos_token_ids]
-    keep(job, "fp16", ENGLISH)
-    keep(job, "b", [text + end["content"] + "I am sorry. " * 30 for text in ENGLISH])
+    keep(job, "fp16", TEXTS)
+    keep(job, "b", [text + end["content"] + "I am sorry. " * 30 for text in TEXTS])
     assert verdicts(job)["b"] == "pass"
 
 
-def test_a_tokenizer_or_pool_that_has_gone_is_done_without(job: Job) -> None:
+def test_a_tokenizer_that_is_no_longer_there_is_not_needed(job: Job) -> None:
     shutil.rmtree(job.target.path)
-    keep(job, "fp16", ENGLISH)
-    assert verdicts(job) == {"fp16": "pass"}
-    gone = job.spec.workload.model_copy(update={"pool": Path("/nowhere/pool.jsonl")})
-    spec = job.spec.model_copy(update={"workload": gone})
-    write_json(job.store.path("resolved_spec.json"), spec.model_dump(mode="json"))
+    keep(job, "fp16", TEXTS)
     assert verdicts(job) == {"fp16": "pass"}
     assert job.store.get("models", "target", ModelFacts) is not None
-
-
-def test_a_language_is_held_against_the_baseline_but_not_an_adapters(job: Job) -> None:
-    keep(job, "fp16", ENGLISH)
-    for name in ("b", "c"):
-        keep(job, name, [GERMAN] * 8)
-    [adapted] = [item for item in job.resolved if item.variant.name == "c"]
-    variant = replace(adapted.variant, loras=(("german", "/adapters/german"),))
-    job.store.put("variants", "c", replace(adapted, variant=variant))
-    assert verdicts(job) == {"fp16": "pass", "b": "fail", "c": "pass"}

@@ -74,15 +74,19 @@ def test_speculation_is_held_to_the_plain_server_of_the_same_weights(store: RunS
     store.put(PLAIN, "awq", plain())
     store.put(KIND, "awq", record("awq", "awq"))
     held = checks_of(store, every, "awq+spec")
-    assert (held.twin.variant, held.plain, held.is_plain) == ("awq", plain(), False)
-    assert checks_of(store, every, "fp16").twin is None
+    assert (held.same_weights_reference.variant, held.plain, held.is_plain) == (
+        "awq",
+        plain(),
+        False,
+    )
+    assert checks_of(store, every, "fp16").same_weights_reference is None
 
 
 def test_the_first_that_was_measured_is_the_twin(store: RunStore) -> None:
     every = (resolved("fp16"), resolved("cache"), resolved("more"))
     store.put(KIND, "cache", record("cache", "fp16"))
     store.put(KIND, "fp16", record("fp16", "fp16"))
-    assert checks_of(store, every, "more").twin.variant == "fp16"
+    assert checks_of(store, every, "more").same_weights_reference.variant == "fp16"
 
 
 def test_what_changes_the_numbers_makes_other_weights() -> None:

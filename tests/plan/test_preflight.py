@@ -103,9 +103,14 @@ def test_a_draft_with_two_tokens_swapped(bench: Bench) -> None:
 
 
 def test_a_permuted_draft_harms_only_those_that_speculate(bench: Bench) -> None:
-    change(bench.draft, "tokenizer_config.json", eos_token="<|start|>")
+    change(bench.draft, "tokenizer.json", normalizer={"type": "NFKC"})
     assert bench.check() == ()
     assert len(bench.check(speculation=SPECULATION)) == 1
+
+
+def test_a_base_model_as_the_draft_may_end_text_otherwise(bench: Bench) -> None:
+    change(bench.draft, "tokenizer_config.json", eos_token="<|start|>")
+    assert bench.check(speculation=SPECULATION) == ()
     ngram = Speculation(method="ngram", num_tokens=4, draft_path=None)
     assert bench.check(speculation=ngram) == ()
     mapped = replace(SPECULATION, options=(("use_heterogeneous_vocab", True),))
@@ -221,7 +226,7 @@ def test_a_variant_may_name_a_draft_of_its_own(bench: Bench) -> None:
     other = write_tiny_llama(bench.root / "other", seed=2, num_hidden_layers=1)
     own = replace(SPECULATION, draft_path=str(other))
     assert bench.check(speculation=own) == ()
-    change(other, "tokenizer_config.json", eos_token="<|start|>")
+    change(other, "tokenizer.json", normalizer={"type": "NFKC"})
     assert "the draft's tokenizer is not" in bench.only("tokenizer", speculation=own)
     assert bench.check(speculation=SPECULATION) == (), "the spec's own draft is another"
     (other / "model.safetensors").write_bytes(b"")
@@ -229,7 +234,7 @@ def test_a_variant_may_name_a_draft_of_its_own(bench: Bench) -> None:
 
 
 def test_a_recipe_that_is_not_made_yet_drafts_with_the_targets_tokenizer(bench: Bench) -> None:
-    change(bench.draft, "tokenizer_config.json", eos_token="<|start|>")
+    change(bench.draft, "tokenizer.json", normalizer={"type": "NFKC"})
     own = replace(SPECULATION, draft_path=str(bench.root / "checkpoints" / "awq"))
     assert bench.check(speculation=own) == ()
 

@@ -9,7 +9,7 @@ from tests.quality.files import task_row
 from tests.quality.model_server import Body, Reply, model_server, says
 from whet.core.records import QualityRecord, TaskAnswer
 from whet.quality.answers import answer_tasks, find_examples, score_tasks
-from whet.quality.asking import Peer
+from whet.quality.asking import ModelEndpoint
 from whet.quality.data import Task
 
 RECORD = QualityRecord(
@@ -117,8 +117,8 @@ def test_an_answer_carries_its_grade() -> None:
         return says("the fox" if body["prompt"] == [0] else "3")
 
     with model_server(answer) as (url, asked):
-        peer = Peer(url=url, model="m", concurrency=1)
-        found = answer_tasks(peer, tasks, [(0,), (1,)], constraints=[{"top_k": 3}, {}])
+        endpoint = ModelEndpoint(url=url, model="m", concurrency=1)
+        found = answer_tasks(endpoint, tasks, [(0,), (1,)], constraints=[{"top_k": 3}, {}])
     assert [(a.grade, a.right) for a in found.answers] == [
         (pytest.approx(2 / 3), True),
         (None, True),
@@ -134,6 +134,6 @@ def test_an_answer_keeps_the_servers_words_about_its_end() -> None:
         )
 
     with model_server(answer) as (url, _):
-        peer = Peer(url=url, model="m", concurrency=1)
-        found = answer_tasks(peer, [made(0), made(1)], [(0,), (1,)])
+        endpoint = ModelEndpoint(url=url, model="m", concurrency=1)
+        found = answer_tasks(endpoint, [made(0), made(1)], [(0,), (1,)])
     assert [(a.finish_reason, a.tokens) for a in found.answers] == [("stop", 2), ("stop", None)]

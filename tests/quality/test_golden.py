@@ -11,7 +11,7 @@ import pytest
 
 from tests.quality.model_server import Body, Reply, model_server
 from whet.core.errors import StorageError, UsageError
-from whet.quality.asking import Peer
+from whet.quality.asking import ModelEndpoint
 from whet.quality.golden import (
     GoldenSource,
     choose_probes,
@@ -31,8 +31,8 @@ def says(top: dict[str, Any]) -> Reply:
     return 200, {"choices": [{"index": 0, "text": "x", "logprobs": {"top_logprobs": [top]}}]}
 
 
-def peer(url: str) -> Peer:
-    return Peer(url=url, model="m", concurrency=16)
+def endpoint(url: str) -> ModelEndpoint:
+    return ModelEndpoint(url=url, model="m", concurrency=16)
 
 
 def test_each_probe_follows_the_token_that_an_uncounted_pass_chose() -> None:
@@ -45,7 +45,7 @@ def test_each_probe_follows_the_token_that_an_uncounted_pass_chose() -> None:
         return says({"token_id:40": first, "token_id:41": second})
 
     with model_server(answer) as (url, asked):
-        found = take_golden(peer(url), PROBES, SOURCE, repetitions=3)
+        found = take_golden(endpoint(url), PROBES, SOURCE, repetitions=3)
     assert len(asked) == 4 * (1 + 3)
     assert found.draws == ((-0.25,) * 4, (-0.75,) * 4, (-0.75,) * 4)
     token, other = found.probes[2].tokens
@@ -56,7 +56,7 @@ def test_each_probe_follows_the_token_that_an_uncounted_pass_chose() -> None:
 
 def test_replies_are_put_back_to_their_prompts_whatever_the_order_asked() -> None:
     with model_server(lambda body: says({"token_id:9": -1.0 - body["prompt"][0]})) as (url, asked):
-        found = take_golden(peer(url), PROBES, SOURCE, repetitions=2)
+        found = take_golden(endpoint(url), PROBES, SOURCE, repetitions=2)
     assert found.draws == ((-1.0, -2.0, -3.0, -4.0),) * 2
     orders = {tuple(body["prompt"][0] for body in asked[i : i + 4]) for i in (0, 4, 8)}
     assert len(orders) > 1
@@ -64,7 +64,7 @@ def test_replies_are_put_back_to_their_prompts_whatever_the_order_asked() -> Non
 
 def test_a_request_asks_one_greedy_token_by_id_and_no_cached_prefix() -> None:
     with model_server(lambda body: says({"token_id:9": -1.0})) as (url, asked):
-        take_golden(peer(url), PROBES, SOURCE, repetitions=2)
+        take_golden(endpoint(url), PROBES, SOURCE, repetitions=2)
     for body in asked:
         assert (body["max_tokens"], body["temperature"], body["logprobs"]) == (1, 0.0, 5)
         assert body["return_tokens_as_token_ids"] is True
@@ -77,11 +77,11 @@ def test_taken_again_the_old_token_is_followed_and_counts_as_the_last_listed_if_
     None
 ):
     with model_server(lambda body: says({"token_id:9": -0.5, "token_id:3": -2.0})) as (url, _):
-        before = take_golden(peer(url), PROBES, SOURCE, repetitions=2)
+        before = take_golden(endpoint(url), PROBES, SOURCE, repetitions=2)
     with model_server(lambda body: says({"token_id:4": -0.5, "token_id:9": -1.0})) as (url, _):
-        lower = retake_golden(peer(url), before, SOURCE, repetitions=2)
+        lower = retake_golden(endpoint(url), before, SOURCE, repetitions=2)
     with model_server(lambda body: says({"token_id:4": -0.5, "token_id:5": -3.0})) as (url, _):
-        gone = retake_golden(peer(url), before, SOURCE, repetitions=2)
+        gone = retake_golden(endpoint(url), before, SOURCE, repetitions=2)
     assert [p.tokens[0].token_id for p in lower.probes] == [9] * 4
     assert lower.draws == ((-1.0,) * 4,) * 2
     assert gone.draws == ((-3.0,) * 4,) * 2
@@ -95,7 +95,7 @@ def test_a_server_that_cannot_say_it_leaves_a_reason_and_no_probes() -> None:
     }
     for words, reply in replies.items():
         with model_server(lambda body, reply=reply: reply) as (url, _):
-            found = take_golden(peer(url), PROBES, SOURCE)
+            found = take_golden(endpoint(url), PROBES, SOURCE)
         assert (found.probes, found.draws, found.broken) == ((), (), None)
         assert found.missing is not None
         assert any(word in found.missing for word in words.split("|"))
@@ -111,7 +111,7 @@ def test_a_server_that_cannot_say_it_leaves_a_reason_and_no_probes() -> None:
 )
 def test_probabilities_that_are_no_numbers_are_broken_and_not_missing(reply: Reply) -> None:
     with model_server(lambda body: reply) as (url, _):
-        found = take_golden(peer(url), PROBES, SOURCE)
+        found = take_golden(endpoint(url), PROBES, SOURCE)
     assert found.missing is None
     assert found.broken is not None
     assert "NaN" in found.broken
@@ -119,7 +119,7 @@ def test_probabilities_that_are_no_numbers_are_broken_and_not_missing(reply: Rep
 
 def test_the_same_id_twice_is_refused() -> None:
     with pytest.raises(UsageError, match="same id"):
-        take_golden(peer("http://127.0.0.1:1"), [("a", (1, 2)), ("a", (1, 3))], SOURCE)
+        take_golden(endpoint("http://127.0.0.1:1"), [("a", (1, 2)), ("a", (1, 3))], SOURCE)
 
 
 def test_the_unsure_cuts_come_first_spread_over_documents_and_never_twice() -> None:
@@ -163,7 +163,7 @@ def test_entropy_counts_what_is_not_named_as_one_bucket() -> None:
 
 def test_a_file_reads_back_as_written_and_a_bad_one_is_one_sentence(tmp_path: Path) -> None:
     with model_server(lambda body: says({"token_id:9": -0.1 - body["prompt"][0]})) as (url, _):
-        taken = take_golden(peer(url), PROBES, SOURCE)
+        taken = take_golden(endpoint(url), PROBES, SOURCE)
     path = tmp_path / "golden" / "fp16.json"
     write_golden(path, taken)
     assert read_golden(path) == taken
@@ -180,7 +180,7 @@ def test_a_file_reads_back_as_written_and_a_bad_one_is_one_sentence(tmp_path: Pa
 
 def test_nothing_is_kept_of_a_server_that_said_nothing(tmp_path: Path) -> None:
     with model_server(lambda body: (500, {})) as (url, _):
-        taken = take_golden(peer(url), PROBES, SOURCE)
+        taken = take_golden(endpoint(url), PROBES, SOURCE)
     with pytest.raises(UsageError, match="failed"):
         write_golden(tmp_path / "fp16.json", taken)
     assert not (tmp_path / "fp16.json").exists()

@@ -1,10 +1,11 @@
-"""The bridge: what is refused before a task runs, and whole tasks against scripted servers."""
+"""lm-evaluation-harness: reading what it writes, and whole tasks against scripted servers."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,16 +17,24 @@ import pytest
 
 from tests.quality.files import write_lines, write_tokenizer
 from tests.quality.model_server import Body, Reply, model_server, says
-from whet.core.errors import UsageError
+from whet.core.errors import MeasurementError, StorageError, UsageError
 from whet.core.records import HarnessRun
-from whet.quality.asking import Peer
-from whet.quality.harness import HarnessPlan, echo_problem, run_harness, served_length
+from whet.quality.harness import (
+    RECORD,
+    HarnessPlan,
+    read_harness,
+    read_output,
+    run_harness,
+    served_length,
+    write_harness,
+)
 from whet.quality.harness_compare import compare_harness
 
-IDS = (5, 6, 7, 8)
 installed = pytest.mark.skipif(
     importlib.util.find_spec("lm_eval") is None, reason="lm_eval is not installed"
 )
+OUTPUT = Path(__file__).with_name("lm_eval_output")
+"""What lm_eval 0.4.13 wrote about a model that likes the letter a: a group, and generated text."""
 
 CHOICE = """\
 task: letters
@@ -53,72 +62,120 @@ metric_list:
   - {metric: exact_match, aggregation: mean, higher_is_better: true}
 """
 
-GROUP = """\
-group: both
-task: [letters_one, letters_two]
-aggregate_metric_list:
-  - {metric: acc, aggregation: mean, weight_by_size: true}
-"""
+
+def test_a_group_comes_before_its_members_with_its_own_figure() -> None:
+    version, tasks, samples = read_output(OUTPUT / "both", "both")
+    assert version == "0.4.13"
+    assert [(task.task, task.members) for task in tasks] == [
+        ("both", ("letters_one", "letters_two")),
+        ("letters_one", ()),
+        ("letters_two", ()),
+    ]
+    assert [(task.samples, task.metrics[0].score.value) for task in tasks] == [
+        (8, 0.5),
+        (4, 0.5),
+        (4, 0.5),
+    ]
+    assert {task.asked for task in tasks} == {"both"}
+    assert len(samples) == 8
 
 
-def echo(ids: list[int], score: Callable[[int, int], Any]) -> dict[str, Any]:
-    """A choice as vLLM answers echo with logprobs; ``score(position, token)`` is this model."""
-    scores = [None, *(score(place, ids[place]) for place in range(1, len(ids))), -0.1]
-    tops = [None if value is None else {"x": value, "y": -9.0} for value in scores]
-    return {"index": 0, "text": "x", "logprobs": {"token_logprobs": scores, "top_logprobs": tops}}
+def test_a_task_s_figure_gets_wilson_s_interval() -> None:
+    _, (_, task, _), _ = read_output(OUTPUT / "both", "both")
+    [metric] = task.metrics
+    assert (metric.name, metric.filter, metric.higher_is_better) == ("acc", "none", True)
+    # Two of four: (p + z²/2n ± z√(p(1−p)/n + z²/4n²)) ÷ (1 + z²/n) with z = 1.959964.
+    assert (metric.score.low, metric.score.high) == (
+        pytest.approx(0.150039, abs=1e-6),
+        pytest.approx(0.849961, abs=1e-6),
+    )
+    assert (task.num_fewshot, task.available, task.output_type) == (0, 4, "multiple_choice")
 
 
-def scorer(score: Callable[[int, int], Any], text: str = "yes") -> Callable[[Body], Reply]:
-    def reply(body: Body) -> Reply:
-        if not body.get("echo"):
-            return says(text)
-        prompt = body["prompt"]
-        ids = prompt[0] if isinstance(prompt[0], list) else prompt
-        return 200, {"choices": [echo(ids, score)]}
-
-    return reply
+def test_a_sample_keeps_its_identity_its_numbers_and_its_answer() -> None:
+    _, _, samples = read_output(OUTPUT / "both", "both")
+    first = samples[0]
+    assert (first.task, first.doc_id, first.doc_hash[:4]) == ("letters_one", 0, "85a6")
+    assert first.metrics == (("acc", 1.0),)
+    assert json.loads(first.response)[0] == ["-0.1", "True"]
+    assert (first.prompt_end, first.target) == ("question 0:", "0")
 
 
-def problem(reply: Callable[[Body], Reply]) -> str | None:
-    with model_server(reply) as (url, _):
-        return echo_problem(Peer(url=url, model="m", concurrency=1), IDS)
+def test_a_generated_answer_is_kept_as_text() -> None:
+    _, [task], samples = read_output(OUTPUT / "echoes", "echoes")
+    assert (task.task, task.broken, task.metrics[0].name) == ("echoes", 0, "exact_match")
+    assert (samples[0].response, samples[0].target) == ("yes", "yes")
 
 
-def varied(place: int, token: int) -> float:
-    return -0.1 * place - 0.01 * token
+def edited(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """A copy of the group's output with every sample changed."""
+    shutil.copytree(OUTPUT / "both", folder)
+    for file in folder.rglob("samples_*.jsonl"):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        for row in rows:
+            change(row)
+        write_lines(file, rows)
+    return folder
 
 
-def test_an_echo_as_vllm_writes_it_is_accepted() -> None:
-    assert problem(scorer(varied)) is None
+def test_likelihoods_that_are_nan_are_counted(tmp_path: Path) -> None:
+    nan = edited(tmp_path / "nan", lambda row: row["filtered_resps"][0].__setitem__(0, "nan"))
+    assert [task.broken for task in read_output(nan, "both")[1]] == [0, 4, 4]
 
 
-def test_an_echo_of_the_reply_alone_is_refused() -> None:
-    only = {"token_logprobs": [-0.1], "top_logprobs": [{"x": -0.1}]}
-    reply = 200, {"choices": [{"index": 0, "text": "x", "logprobs": only}]}
-    assert "leaves the prompt's log-probabilities out" in str(problem(lambda _: reply))
+def test_an_echo_of_zeros_gives_no_figures_but_a_reason(tmp_path: Path) -> None:
+    zeros = edited(tmp_path / "zeros", lambda row: row.update(filtered_resps=[["0.0", "True"]] * 2))
+    _, tasks, _ = read_output(zeros, "both")
+    assert "every choice the same log-probability" in str(tasks[1].missing)
+    assert tasks[1].metrics == ()
 
 
-def test_an_answer_without_logprobs_is_refused() -> None:
-    assert "leaves the prompt's log-probabilities out" in str(problem(lambda _: says("x")))
+def test_a_figure_that_is_no_mean_of_its_samples_has_no_interval(tmp_path: Path) -> None:
+    other = edited(tmp_path / "other", lambda row: row.update(acc=1.0))
+    score = read_output(other, "both")[1][1].metrics[0].score
+    assert (score.value, score.low) == (0.5, None)
 
 
-def test_zeros_for_every_token_are_refused() -> None:
-    assert "the same log-probability" in str(problem(scorer(lambda place, token: 0.0)))
+def test_output_of_another_form_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MeasurementError, match="wrote no results"):
+        read_output(tmp_path, "both")
+    (tmp_path / "results_1.json").write_text('{"n-samples": {"t": {}}}')
+    with pytest.raises(MeasurementError, match=r"install lm-eval>=0\.4\.13"):
+        read_output(tmp_path, "both")
 
 
-def test_a_gap_in_the_echo_is_refused() -> None:
-    gappy = scorer(lambda place, token: None if place == 2 else -0.1 * place)
-    assert "for some tokens" in str(problem(gappy))
+def recorded() -> HarnessRun:
+    version, tasks, samples = read_output(OUTPUT / "both", "both")
+    return HarnessRun(
+        variant="awq",
+        model="m",
+        harness_version=version,
+        seed=1234,
+        limit=None,
+        max_length=2048,
+        tasks=tasks,
+        samples=samples,
+        seconds=1.0,
+    )
 
 
-def test_a_server_that_refuses_echo_says_why() -> None:
-    said = problem(lambda _: (400, {"error": "echo is not supported"}))
-    assert "echo is not supported" in str(said)
+def test_a_group_is_compared_as_one() -> None:
+    [score] = compare_harness(recorded(), recorded())
+    assert (score.task, score.metric, score.pairs, score.lost) == ("both", "acc", 8, 0)
 
 
-def test_nan_is_the_tasks_finding_and_no_refusal() -> None:
-    error = {"error": {"message": "Out of range float values are not JSON compliant: nan"}}
-    assert problem(lambda _: (400, error)) is None
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    write_harness(tmp_path, recorded())
+    assert read_harness(tmp_path) == recorded()
+
+
+def test_a_file_that_is_no_run_or_lacks_its_samples_is_refused(tmp_path: Path) -> None:
+    write_harness(tmp_path, replace(recorded(), samples=()))
+    with pytest.raises(StorageError, match="earlier version of whet"):
+        read_harness(tmp_path)
+    (tmp_path / RECORD).write_text("{")
+    with pytest.raises(StorageError, match="no readable run"):
+        read_harness(tmp_path)
 
 
 def test_the_length_that_the_server_holds_is_read() -> None:
@@ -141,7 +198,7 @@ def test_the_length_that_the_server_holds_is_read() -> None:
         server.shutdown()
 
 
-def test_without_the_harness_the_mend_is_named(
+def test_without_the_harness_the_fix_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -149,6 +206,28 @@ def test_without_the_harness_the_mend_is_named(
         run_harness(
             "http://127.0.0.1:9", "m", HarnessPlan(variant="a", tasks=("x",), tokenizer=tmp_path)
         )
+
+
+def echo(ids: list[int], score: Callable[[int, int], Any]) -> dict[str, Any]:
+    """A choice as vLLM answers echo with logprobs; ``score(position, token)`` is this model."""
+    scores = [None, *(score(place, ids[place]) for place in range(1, len(ids))), -0.1]
+    tops = [None if value is None else {"x": value, "y": -9.0} for value in scores]
+    return {"index": 0, "text": "x", "logprobs": {"token_logprobs": scores, "top_logprobs": tops}}
+
+
+def scorer(score: Callable[[int, int], Any], text: str = "yes") -> Callable[[Body], Reply]:
+    def reply(body: Body) -> Reply:
+        if not body.get("echo"):
+            return says(text)
+        prompt = body["prompt"]
+        ids = prompt[0] if isinstance(prompt[0], list) else prompt
+        return 200, {"choices": [echo(ids, score)]}
+
+    return reply
+
+
+def varied(place: int, token: int) -> float:
+    return -0.1 * place - 0.01 * token
 
 
 @pytest.fixture(scope="module")
@@ -190,65 +269,40 @@ def test_a_model_that_likes_one_letter_is_right_half_the_time(plan: HarnessPlan)
     letters, echoes = run.tasks
     assert [(m.name, m.score.value) for m in letters.metrics] == [("acc", 0.5)]
     assert [(m.name, m.score.value) for m in echoes.metrics] == [("exact_match", 1.0)]
-    assert (letters.samples, letters.broken, run.echo, run.truncated) == (8, 0, None, 0)
-    assert len(run.samples) == 16
+    assert (letters.samples, letters.broken, len(run.samples)) == (8, 0, 16)
     assert all(body["model"] == "m" for body in asked)
-
-
-@installed
-def test_an_a_a_comparison_loses_nothing(plan: HarnessPlan) -> None:
-    first, _ = whole(plan, scorer(varied))
-    again, _ = whole(plan, scorer(varied))
-    assert [(s.task, s.pairs, s.lost, s.unpaired) for s in compare_harness(again, first)] == [
+    assert [(s.task, s.pairs, s.lost, s.unpaired) for s in compare_harness(run, run)] == [
         ("letters", 8, 0, 0),
         ("echoes", 8, 0, 0),
     ]
 
 
 @installed
-def test_without_an_echo_likelihood_tasks_are_refused_and_others_run(plan: HarnessPlan) -> None:
-    run, asked = whole(plan, lambda _: says("yes"))
+def test_without_an_echo_likelihood_tasks_have_no_figures_and_others_run(
+    plan: HarnessPlan,
+) -> None:
+    run, _ = whole(plan, lambda _: says("yes"))
     letters, echoes = run.tasks
-    assert "it needs likelihoods, and the server leaves" in str(letters.missing)
+    assert letters.missing is not None
     assert (letters.metrics, echoes.missing) == ((), None)
-    assert sum(bool(body.get("echo")) for body in asked) == 1
-    assert run.echo is not None
 
 
 @installed
 def test_a_likelihood_that_is_nan_is_broken_and_not_chance(plan: HarnessPlan) -> None:
     liked = alphabet().index("a")
     run, _ = whole(
-        plan, scorer(lambda place, token: math.nan if token == liked else varied(place, token))
+        replace(plan, tasks=("letters",)),
+        scorer(lambda place, token: math.nan if token == liked else varied(place, token)),
     )
     assert run.tasks[0].broken == 8
-    (score, _) = compare_harness(run, run)
+    [score] = compare_harness(run, run)
     assert score.p_value is None
 
 
 @installed
-def test_prompts_that_do_not_fit_are_counted(plan: HarnessPlan) -> None:
-    run, _ = whole(replace(plan, tasks=("letters",), max_length=8), scorer(varied))
-    assert run.truncated == 16  # eight documents of two choices, "question n:" is eleven bytes
-
-
-@installed
-def test_the_key_of_the_server_is_sent(plan: HarnessPlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    from whet.quality.harness_model import BoundedCompletions
-
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789abcdef")
-    lm = BoundedCompletions("http://127.0.0.1:9", "m", plan, max_length=64)
-    assert lm.header["Authorization"] == "Bearer sk-0123456789abcdef"
-
-
-@installed
-def test_a_name_that_is_nearly_a_task_is_answered_with_the_task(plan: HarnessPlan) -> None:
-    from whet.quality.harness import _Catalogue
-
-    catalogue = _Catalogue(plan.include_path)
-    catalogue._all = catalogue._own  # the harness's own index takes many seconds to read
-    with pytest.raises(UsageError, match="did you mean 'letters'"):
-        catalogue.load("leters")
+def test_a_name_that_is_no_task_is_refused(plan: HarnessPlan) -> None:
+    with pytest.raises(UsageError, match="knows no task 'leters'"):
+        whole(replace(plan, tasks=("leters",)), scorer(varied))
 
 
 @installed
@@ -257,21 +311,4 @@ def test_data_out_of_reach_is_a_reason_and_no_crash(plan: HarnessPlan, tmp_path:
         CHOICE.replace("letters", "lost") % (tmp_path / "absent.jsonl"), encoding="utf-8"
     )
     run, _ = whole(replace(plan, tasks=("lost",), include_path=tmp_path), scorer(varied))
-    assert "its data could not be loaded" in str(run.tasks[0].missing)
-
-
-@installed
-def test_a_group_is_run_whole_and_compared_as_one(plan: HarnessPlan, tmp_path: Path) -> None:
-    assert plan.include_path is not None
-    one = (plan.include_path / "letters.yaml").read_text(encoding="utf-8")
-    for name in ("letters_one", "letters_two"):
-        (tmp_path / f"{name}.yaml").write_text(one.replace("letters", name), encoding="utf-8")
-    (tmp_path / "both.yaml").write_text(GROUP, encoding="utf-8")
-    liked = alphabet().index("a")
-    run, _ = whole(
-        replace(plan, tasks=("both",), include_path=tmp_path),
-        scorer(lambda place, token: -0.1 if token == liked else -2 - place / 99),
-    )
-    assert [task.task for task in run.tasks] == ["both", "letters_one", "letters_two"]
-    assert [metric.score.value for metric in run.tasks[0].metrics] == [0.5]
-    assert [(s.task, s.metric, s.pairs) for s in compare_harness(run, run)] == [("both", "acc", 16)]
+    assert "lm_eval failed (" in str(run.tasks[0].missing)

@@ -38,12 +38,9 @@ def run(
         harness_version="0.4.13",
         seed=1234,
         limit=None,
-        chat_template=False,
         max_length=2048,
         tasks=tasks,
         samples=tuple(samples),
-        echo=None,
-        truncated=0,
         seconds=1.0,
     )
 
@@ -133,7 +130,7 @@ def test_a_task_without_figures_on_the_baseline_is_missing_with_its_reason() -> 
 
 def test_prompts_cut_at_other_lengths_are_not_the_same_questions() -> None:
     here = run([sample(0, 1.0)])
-    (score,) = compare_harness(replace(here, max_length=512, truncated=1), here)
+    (score,) = compare_harness(replace(here, max_length=512), here)
     assert "the same max_length" in str(score.missing)
 
 

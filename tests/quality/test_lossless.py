@@ -13,7 +13,7 @@ import pytest
 
 from tests.quality.model_server import Body
 from whet.core.records import LosslessCheck, decode, encode
-from whet.quality.asking import Peer
+from whet.quality.asking import ModelEndpoint
 from whet.quality.lossless import (
     LosslessPlan,
     PlainReference,
@@ -61,7 +61,7 @@ class Model:
 
 
 @contextmanager
-def _served(model: Model) -> Iterator[Peer]:
+def _served(model: Model) -> Iterator[ModelEndpoint]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         wbufsize = -1  # one packet a reply: two wait for each other (Nagle)
@@ -89,7 +89,7 @@ def _served(model: Model) -> Iterator[Peer]:
     thread.start()
     try:
         port = server.server_address[1]
-        yield Peer(url=f"http://127.0.0.1:{port}", model="m", concurrency=1)
+        yield ModelEndpoint(url=f"http://127.0.0.1:{port}", model="m", concurrency=1)
     finally:
         server.shutdown()
         server.server_close()
@@ -106,8 +106,8 @@ def _other_from(first: int) -> Greedy:
 
 
 def _plain(*, margin: float = 3.0) -> PlainReference:
-    with _served(Model(_usual, margin=margin)) as peer:
-        found = plain_reference(peer, PROMPTS, PLAN)
+    with _served(Model(_usual, margin=margin)) as endpoint:
+        found = plain_reference(endpoint, PROMPTS, PLAN)
     stored: PlainReference = decode(PlainReference, encode(found))
     return stored
 
@@ -121,8 +121,8 @@ def _speculative(
 ) -> LosslessCheck:
     model = Model(greedy, share=share)
     model.rng, model.accepts = np.random.default_rng(1), accepts
-    with _served(model) as peer:
-        return check_lossless(peer, plain, PROMPTS)
+    with _served(model) as endpoint:
+        return check_lossless(endpoint, plain, PROMPTS)
 
 
 @pytest.fixture(scope="module")
@@ -165,8 +165,8 @@ def test_what_the_plain_server_does_to_itself_is_no_defect() -> None:
         calls[prompt] = calls.get(prompt, 0) + 1
         return [prompt, 21] if calls[prompt] > 1 and prompt > 6 else _usual(prompt)
 
-    with _served(Model(wavering)) as peer:
-        unsteady = plain_reference(peer, PROMPTS, PLAN)
+    with _served(Model(wavering)) as endpoint:
+        unsteady = plain_reference(endpoint, PROMPTS, PLAN)
     assert _speculative(unsteady, _other_from(7)).verdict == "pass"
 
 
@@ -181,8 +181,8 @@ def test_a_sampler_of_another_distribution_fails(plain: PlainReference) -> None:
 def test_a_first_draw_that_a_second_does_not_confirm_was_chance(plain: PlainReference) -> None:
     model = Model(_usual)
     model.accepts, model.odd = 6.0, len(PROMPTS)
-    with _served(model) as peer:
-        found = check_lossless(peer, plain, PROMPTS)
+    with _served(model) as endpoint:
+        found = check_lossless(endpoint, plain, PROMPTS)
     assert model.odd < -len(PROMPTS) + 1, "a second draw was asked for"
     assert found.verdict == "pass"
     assert found.sampling is not None
@@ -194,8 +194,8 @@ def test_a_first_draw_that_a_second_does_not_confirm_was_chance(plain: PlainRefe
 def test_a_sound_first_draw_asks_for_no_second(plain: PlainReference) -> None:
     model = Model(_usual)
     model.accepts = 6.0
-    with _served(model) as peer:
-        check_lossless(peer, plain, PROMPTS)
+    with _served(model) as endpoint:
+        check_lossless(endpoint, plain, PROMPTS)
     assert -model.odd == len(PROMPTS)
 
 
@@ -215,31 +215,31 @@ def test_a_server_without_counters_is_unknown(plain: PlainReference) -> None:
 
 
 def test_other_prompts_are_not_asked(plain: PlainReference) -> None:
-    with _served(Model(_usual)) as peer:
-        found = check_lossless(peer, plain, [(99,)])
+    with _served(Model(_usual)) as endpoint:
+        found = check_lossless(endpoint, plain, [(99,)])
     assert (found.verdict, found.parity) == ("unknown", None)
     assert "other prompts" in found.reasons[0]
 
 
 def test_a_server_that_is_gone_is_unknown(plain: PlainReference) -> None:
-    gone = Peer(url="http://127.0.0.1:9", model="m", concurrency=1)
+    gone = ModelEndpoint(url="http://127.0.0.1:9", model="m", concurrency=1)
     found = check_lossless(gone, plain, PROMPTS)
     assert (found.verdict, found.parity, found.sampling) == ("unknown", None, None)
     assert any("greedy continuations were not answered" in reason for reason in found.reasons)
 
 
 def test_few_prompts_are_too_few() -> None:
-    with _served(Model(_usual)) as peer:
-        few = plain_reference(peer, PROMPTS[:4], PLAN)
-        found = check_lossless(peer, few, PROMPTS[:4])
+    with _served(Model(_usual)) as endpoint:
+        few = plain_reference(endpoint, PROMPTS[:4], PLAN)
+        found = check_lossless(endpoint, few, PROMPTS[:4])
     assert found.verdict == "unknown"
     assert any("4 prompts are too few" in reason for reason in found.reasons)
 
 
 def test_a_plan_of_greedy_text_alone_samples_nothing() -> None:
     greedy = LosslessPlan(tokens=4, sampling=None)
-    with _served(Model(_usual)) as peer:
-        stored = decode(PlainReference, encode(plain_reference(peer, PROMPTS, greedy)))
+    with _served(Model(_usual)) as endpoint:
+        stored = decode(PlainReference, encode(plain_reference(endpoint, PROMPTS, greedy)))
     found = _speculative(stored, share=0.9)
     assert (found.verdict, found.sampling) == ("pass", None)
     assert any("sampled text was not compared" in reason for reason in found.reasons)

@@ -159,7 +159,7 @@ def test_a_server_without_token_ids_has_no_golden_probes_and_is_judged(
         arrays=tmp_path / "arrays",
         golden=tmp_path / "golden",
         source=GoldenSource(variant="fp16", engine_version=None),
-        twin=None,
+        same_weights_reference=None,
         plain=None,
         is_plain=False,
     )

@@ -9,7 +9,7 @@ import pytest
 from tests.quality.files import task_row
 from tests.quality.model_server import Body, Reply, model_server, says
 from whet.core.records import StructuredScore, TaskAnswer
-from whet.quality.asking import Peer
+from whet.quality.asking import ModelEndpoint
 from whet.quality.data import Task
 from whet.quality.structured import measure_structured
 
@@ -49,8 +49,8 @@ def measure(
 ) -> tuple[tuple[StructuredScore, ...], list[Body]]:
     prompts = [(index,) for index in range(len(tasks))]
     with model_server(answer) as (url, asked):
-        peer = Peer(url=url, model="m", concurrency=2)
-        return measure_structured(peer, tasks, prompts, answers), asked
+        endpoint = ModelEndpoint(url=url, model="m", concurrency=2)
+        return measure_structured(endpoint, tasks, prompts, answers), asked
 
 
 THREE = [question(0), question(1), question(2)]

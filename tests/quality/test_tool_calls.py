@@ -25,8 +25,6 @@ def judged(answer: str, expected: Any = CALL) -> bool:
         f'{{"name": "track", "parameters": {ARGUMENTS}}}',
         f'<|python_tag|>{{"name": "track", "parameters": {ARGUMENTS}}}',
         f"[TOOL_CALLS] [{json.dumps(CALL)}]",
-        f"[TOOL_CALLS]track{ARGUMENTS}",
-        f"[TOOL_CALLS]track[ARGS]{ARGUMENTS}",
         f"[{json.dumps(CALL)}]",
         json.dumps([OPENAI]),
         json.dumps({"role": "assistant", "content": None, "tool_calls": [OPENAI]}),

@@ -11,7 +11,7 @@ from tests.quality.model_server import Body, Reply, likelihoods, model_server
 from whet.core.errors import StorageError, UsageError
 from whet.core.spec import parse_spec
 from whet.quality import likelihood
-from whet.quality.asking import Peer, ask_and_read
+from whet.quality.asking import ModelEndpoint, ask_and_read
 from whet.quality.likelihood import Likelihood, measure_likelihood
 from whet.quality.top_logprobs import (
     TopDocument,
@@ -38,8 +38,8 @@ def names(body: Body, *, lack: int = 0) -> Reply:
 
 def measure(answer: Any, top_k: int) -> tuple[Likelihood, list[Body]]:
     with model_server(answer) as (url, asked):
-        peer = Peer(url=url, model="m", concurrency=2)
-        found = measure_likelihood(peer, DOCUMENTS, vocab_size=99, shorten=False, top_k=top_k)
+        endpoint = ModelEndpoint(url=url, model="m", concurrency=2)
+        found = measure_likelihood(endpoint, DOCUMENTS, vocab_size=99, shorten=False, top_k=top_k)
     return found, asked
 
 
@@ -119,8 +119,8 @@ def test_a_likeliest_token_of_probability_0_is_no_finding() -> None:
 
 def test_a_vocabulary_smaller_than_the_wish_is_named_whole() -> None:
     with model_server(names) as (url, asked):
-        peer = Peer(url=url, model="m", concurrency=2)
-        found = measure_likelihood(peer, [(5, 7)], vocab_size=2, shorten=False, top_k=5)
+        endpoint = ModelEndpoint(url=url, model="m", concurrency=2)
+        found = measure_likelihood(endpoint, [(5, 7)], vocab_size=2, shorten=False, top_k=5)
     assert {body["prompt_logprobs"] for body in asked} == {2}
     assert found.top[0].ids.shape == (1, 3)
 
@@ -130,9 +130,9 @@ def test_a_shortened_document_is_packed_at_its_half() -> None:
         return names(body) if len(body["prompt"]) <= 8 else (500, {"error": "out of memory"})
 
     with model_server(small) as (url, _):
-        peer = Peer(url=url, model="m", concurrency=1)
+        endpoint = ModelEndpoint(url=url, model="m", concurrency=1)
         found = measure_likelihood(
-            peer, [tuple(range(10, 22)), (5, 7)], vocab_size=99, shorten=True, top_k=1
+            endpoint, [tuple(range(10, 22)), (5, 7)], vocab_size=99, shorten=True, top_k=1
         )
     assert [len(one.own) for one in found.top] == [5, 1]
     assert [tokens for _, tokens in found.nll] == [5, 1]
@@ -146,8 +146,8 @@ def test_a_reply_is_read_before_the_next_step_is_asked() -> None:
             seen.append(len(asked))
             return index
 
-        peer = Peer(url=url, model="m", concurrency=2)
-        found = ask_and_read(peer, [{"prompt": [1, 2]}] * 5, read, step=2)
+        endpoint = ModelEndpoint(url=url, model="m", concurrency=2)
+        found = ask_and_read(endpoint, [{"prompt": [1, 2]}] * 5, read, step=2)
     assert found == [0, 1, 2, 3, 4]
     assert seen == [2, 2, 4, 4, 5]
 

@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 from tests.quality.model_server import Body, Reply, model_server
 from whet.core.records import decode, encode
-from whet.quality.asking import Peer
+from whet.quality.asking import ModelEndpoint
 from whet.quality.greedy import Tokens
 from whet.quality.two_sample import (
     PromptSamples,
@@ -89,8 +89,8 @@ def test_samples_are_asked_with_n_and_seeds_that_do_not_meet() -> None:
         return 200, {"choices": [{"token_ids": [1, k]} for k in range(body.get("n", 1))]}
 
     with model_server(answer) as (url, asked):
-        peer = Peer(url=url, model="m", concurrency=1)
-        found = sample_many(peer, [(5,), (6,)], Sampling(samples=3, tokens=2, seed=10))
+        endpoint = ModelEndpoint(url=url, model="m", concurrency=1)
+        found = sample_many(endpoint, [(5,), (6,)], Sampling(samples=3, tokens=2, seed=10))
     # vLLM counts a request's choices on from its seed: 10, 11, 12 and 13, 14, 15.
     assert [(body["seed"], body["n"], body["temperature"]) for body in asked[1:]] == [
         (10, 3, 1.0),
@@ -102,16 +102,16 @@ def test_samples_are_asked_with_n_and_seeds_that_do_not_meet() -> None:
 
 def test_no_seed_is_sent_unless_asked_for() -> None:
     with model_server(lambda body: (200, {"choices": [{"token_ids": [1]}] * 2})) as (url, asked):
-        peer = Peer(url=url, model="m", concurrency=1)
-        sample_many(peer, [(5,), (6,)], Sampling(samples=2, tokens=1), backwards=True)
+        endpoint = ModelEndpoint(url=url, model="m", concurrency=1)
+        sample_many(endpoint, [(5,), (6,)], Sampling(samples=2, tokens=1), backwards=True)
     assert all("seed" not in body for body in asked)
     assert [body["prompt"] for body in asked[1:]] == [[6], [5]]
 
 
 def test_a_server_that_gives_fewer_samples_is_missing_them() -> None:
     with model_server(lambda body: (200, {"choices": [{"token_ids": [1]}]})) as (url, _):
-        peer = Peer(url=url, model="m", concurrency=1)
-        found = sample_many(peer, [(5,)], Sampling(samples=4, tokens=1))
+        endpoint = ModelEndpoint(url=url, model="m", concurrency=1)
+        found = sample_many(endpoint, [(5,)], Sampling(samples=4, tokens=1))
     assert (found.answered, found.missing) == (
         (),
         "1 of 1 prompts were not sampled (1 samples instead of 4)",

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from whet.core.records import Estimate, QualityRecord, TaskAnswer, TaskScore
 from whet.quality import mcnemar
@@ -162,3 +163,38 @@ def test_the_same_variant_again_fails_no_more_often_than_the_level_says() -> Non
         )
         fails += "fail" in judged(findings(ratio(1.0, 0.999, 1.001), tasks=tasks))
     assert fails <= 10
+
+
+def test_a_loss_names_the_schemes_to_try_next() -> None:
+    _, reason = verdicts(findings(ratio(1.1, 1.09, 1.11), scheme="W4A16"), TOLERANCES)
+    assert str(reason).endswith("W4A16 loses too much here: try W8A16, then FP8")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"scheme": "W4A16", "broken": ("a log-probability is NaN",)},
+        {"scheme": "BF16"},
+        {"scheme": None},
+    ],
+)
+def test_what_more_bits_do_not_fix_names_no_scheme(more: dict[str, object]) -> None:
+    _, reason = verdicts(findings(ratio(1.1, 1.09, 1.11), **more), TOLERANCES)
+    assert "try" not in str(reason)
+
+
+def ended(*reasons: str | None) -> tuple[TaskAnswer, ...]:
+    return tuple(
+        TaskAnswer(id=str(at), task="t", text="So", right=True, finish_reason=reason)
+        for at, reason in enumerate(reasons)
+    )
+
+
+# McNemar's exact p of n lost and none gained is 2^(1-n): 0.0625 at five, 0.03125 at six. Beside it
+# stands the p of degenerate text, 1: Holm doubles the smaller, so that it takes seven.
+@pytest.mark.parametrize(("lost", "word"), [(6, "pass"), (7, "fail")])
+def test_answers_that_no_longer_end_fail(lost: int, word: str) -> None:
+    baseline = replace(BASELINE, answers=ended(*["stop"] * 9, None))
+    here = ended(*["length"] * lost, *["stop"] * (10 - lost))
+    found = findings(ratio(1.0, 0.999, 1.001), answers=here, baseline=baseline)
+    assert judged(found) == [word] * 3

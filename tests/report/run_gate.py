@@ -13,7 +13,6 @@ from whet.core.records import (
     Estimate,
     GreedyParity,
     LosslessCheck,
-    NextScheme,
     QualityRecord,
     ServedDistances,
     ServedIdentity,
@@ -23,15 +22,6 @@ from whet.core.records import (
 )
 from whet.core.store import RunStore
 
-RECIPE = """\
-recipes:
-  w8a8-smoothquant:
-    method: smoothquant
-    scheme: W8A8
-variants:
-  w8a8-smoothquant:
-    weights: w8a8-smoothquant
-"""
 CLEAN = DegenerateTraffic(
     variant="fp16",
     answers=1200,
@@ -52,7 +42,6 @@ def put_gate(root: Path, *, hostile: bool = False) -> RunStore:
             store.put("quality", name, gated_quality(name, texts, foreign))
         store.put("degenerate", "fp16", CLEAN)
         store.put("degenerate", "awq", degenerate(foreign))
-        store.put("next_scheme", "awq", next_scheme(foreign))
     return RunStore.read(root)
 
 
@@ -176,16 +165,4 @@ def degenerate(foreign: str = "") -> DegenerateTraffic:
         examples=(f"```{foreign}", "!" * 64),
         verdict="fail",
         reason=f"11 of 40 are degenerate{foreign}",
-    )
-
-
-def next_scheme(foreign: str = "") -> NextScheme:
-    """Eight bits in place of four."""
-    return NextScheme(
-        variant="awq",
-        failed="W4A16 by awq",
-        scheme="W8A8",
-        method="smoothquant",
-        why=f"perplexity +3.10 % against 1 %: the same model at 8 bits costs more memory{foreign}",
-        recipe=f"{RECIPE}# ```{foreign}\n" if foreign else RECIPE,
     )

@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.report.run_factory import make_run
-from tests.report.run_gate import RECIPE, distances, graded, lossless, put_gate
+from tests.report.run_gate import distances, graded, lossless, put_gate
 from tests.report.run_texts import SCRIPT, VARIANTS
 from whet.core.records import LosslessCheck, QualityRecord, ServedIdentity
 from whet.core.store import RunStore
@@ -219,22 +218,6 @@ def test_a_server_that_was_not_asked_does_not_look_clean(gated: RunView) -> None
     assert found.notes == ("not asked: the server has no /detokenize",)
 
 
-def test_what_to_try_next_is_yaml_that_can_be_copied(gated: RunView) -> None:
-    text = render_markdown(gated)
-    fence = re.search(r"^```yaml\n(.*?)\n```$", text, flags=re.S | re.M)
-    assert fence is not None
-    assert yaml.safe_load(fence[1]) == yaml.safe_load(RECIPE)
-    assert "**awq**: perplexity +3.10 % against 1 %: the same model at 8 bits" in text
-    source = render_html(gated)
-    assert f'<pre class="line">{RECIPE}</pre>' in source
-    assert '<a href="#next">' in source
-
-
-def test_nothing_to_try_is_no_section(whole: RunView) -> None:
-    assert "What to try next" not in render_markdown(whole)
-    assert 'id="next"' not in render_html(whole)
-
-
 def test_a_run_without_the_checks_has_the_table_of_before(whole: RunView) -> None:
     assert check_tables(whole) == ()
     part = quality_part(render_markdown(whole))
@@ -282,5 +265,4 @@ def test_foreign_words_stay_words(hostile: RunView, title: str) -> None:
 def test_records_are_read_under_their_kinds(tmp_path: Path) -> None:
     view = load_run(put_gate(make_run(tmp_path / "run").root))
     assert set(view.degenerate) == {"fp16", "awq"}
-    assert view.next_schemes["awq"].scheme == "W8A8"
     assert view.quality["awq"].distances == distances()

@@ -5,7 +5,11 @@ from whet.checkpoint.headers import TensorHeader, read_headers
 from whet.checkpoint.identity import hash_weights
 from whet.checkpoint.locate import locate
 from whet.checkpoint.lora import lora_rank
-from whet.checkpoint.tokenizer import tokenizer_difference, tokenizer_identity
+from whet.checkpoint.tokenizer import (
+    serving_difference,
+    tokenizer_difference,
+    tokenizer_identity,
+)
 
 __all__ = [
     "TensorHeader",
@@ -14,6 +18,7 @@ __all__ = [
     "lora_rank",
     "read_facts",
     "read_headers",
+    "serving_difference",
     "tokenizer_difference",
     "tokenizer_identity",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,18 +14,25 @@ from whet.core.errors import CheckpointError
 from whet.core.records import TokenizerIdentity
 
 _FLAGS: Final = ("special", "lstrip", "rstrip", "single_word", "normalized")
-# A pad token is training's concern: it never stands in a prompt or an answer.
-_ROLES: Final = ("bos_token", "eos_token", "unk_token")
+# A pad token matters in training only: it never occurs in a prompt or an answer.
+_ROLES: Final = ("bos_token", "unk_token")
+_STEPS: Final = ("normalizer", "pre_tokenizer", "decoder")
+_CUT: Final = 80
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Vocabulary:
-    """A tokenizer's content: ids by token (added ones included), merges, flags and roles."""
+    """A tokenizer's content: ids by token (added ones included), merges, flags and roles.
+
+    ``steps`` holds what is done around the vocabulary (``normalizer``, ``pre_tokenizer``,
+    ``decoder``, ``post_processor``) as JSON text with every default written out.
+    """
 
     ids: dict[str, int]
     merges: tuple[str, ...]
     added: dict[str, str]
     roles: dict[str, str | None]
+    steps: dict[str, str]
 
 
 def tokenizer_identity(path: Path) -> TokenizerIdentity:
@@ -34,7 +42,8 @@ def tokenizer_identity(path: Path) -> TokenizerIdentity:
         sorted(vocabulary.ids.items(), key=lambda item: (item[1], item[0])),
         vocabulary.merges,
         sorted(vocabulary.added.items()),
-        sorted(vocabulary.roles.items()),
+        [(role, vocabulary.roles[role]) for role in _ROLES],
+        [(step, vocabulary.steps[step]) for step in _STEPS],
     ]
     template = _chat_template(path)
     return TokenizerIdentity(
@@ -58,7 +67,24 @@ def tokenizer_difference(
         _token_difference(one.ids, two.ids, names)
         or _merge_difference(one.merges, two.merges, names)
         or _added_difference(one.added, two.added, names)
-        or _role_difference(one.roles, two.roles, names)
+        or _named_difference(_ROLES, one.roles, two.roles, names)
+        or _named_difference(_STEPS, one.steps, two.steps, names)
+    )
+
+
+def serving_difference(a: Path, b: Path, *, names: tuple[str, str]) -> str | None:
+    """One sentence on what makes two servers of these tokenizers read or end text differently.
+
+    Beyond ``tokenizer_difference``: the end of an answer, the post-processor and the chat template.
+    A draft model needs none of these.
+    """
+    if (difference := tokenizer_difference(a, b, names=names)) is not None:
+        return difference
+    one, two = read_vocabulary(a), read_vocabulary(b)
+    if (_chat_template(a) or "").strip() != (_chat_template(b) or "").strip():
+        return f"the {names[0]} and the {names[1]} have different chat templates"
+    return _named_difference(("eos_token",), one.roles, two.roles, names) or _named_difference(
+        ("post_processor",), one.steps, two.steps, names
     )
 
 
@@ -79,6 +105,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
         ids |= {str(token["content"]): int(token["id"]) for token in added}
         flags = {str(token["content"]): _flags(token) for token in added}
         merges = tuple(_merge(merge) for merge in model.get("merges") or ())
+        steps = _steps(data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
             f"{file} is not a tokenizer that whet can read; write it again with "
@@ -86,8 +113,27 @@ def read_vocabulary(path: Path) -> Vocabulary:
         ) from error
     config = read_json_if_any(path / "tokenizer_config.json")
     special = read_json_if_any(path / "special_tokens_map.json")
-    roles = {role: _content(config.get(role) or special.get(role)) for role in _ROLES}
-    return Vocabulary(ids=ids, merges=merges, added=flags, roles=roles)
+    roles = {
+        role: _content(config.get(role) or special.get(role)) for role in (*_ROLES, "eos_token")
+    }
+    return Vocabulary(ids=ids, merges=merges, added=flags, roles=roles, steps=steps)
+
+
+def _steps(data: dict[str, Any]) -> dict[str, str]:
+    """The steps as the library itself writes them: older files leave defaults out."""
+    from tokenizers import Tokenizer
+
+    steps = {name: data.get(name) for name in (*_STEPS, "post_processor")}
+    empty = {
+        "version": "1.0",
+        "added_tokens": [],
+        "model": {"type": "BPE", "vocab": {}, "merges": []},
+    }
+    try:
+        written = json.loads(Tokenizer.from_str(json.dumps({**empty, **steps})).to_str())
+    except Exception as error:  # the library raises no narrower class
+        raise ValueError(str(error)) from error
+    return {name: json.dumps(written[name], sort_keys=True) for name in steps}
 
 
 def _ids(vocab: Any) -> dict[str, int]:
@@ -192,12 +238,16 @@ def _added_difference(
     return None
 
 
-def _role_difference(
-    one: dict[str, str | None], two: dict[str, str | None], names: tuple[str, str]
+def _named_difference(
+    keys: Sequence[str],
+    one: Mapping[str, str | None],
+    two: Mapping[str, str | None],
+    names: tuple[str, str],
 ) -> str | None:
-    for role in _ROLES:
-        if one[role] != two[role]:
-            return f"{role} is {one[role]!r} in the {names[0]} and {two[role]!r} in the {names[1]}"
+    for key in keys:
+        here, there = (value if value is None else value[:_CUT] for value in (one[key], two[key]))
+        if one[key] != two[key]:
+            return f"{key} is {here!r} in the {names[0]} and {there!r} in the {names[1]}"
     return None
 
 

@@ -179,7 +179,7 @@ def _others(record: QualityRecord) -> Iterator[Row]:
         found = record.identity
         word = "differ" if found.problems else "same" if found.missing is None else "not known"
         said = (*found.problems, *([found.missing] if found.missing else []))
-        note = f"{plural(found.checked, 'id')} compared" if not said else _short(said[0])
+        note = f"{plural(found.checked, 'text')} compared" if not said else _short(said[0])
         yield "tokens", DASH, word, "", note
     if record.lossless is not None:
         yield "speculation", DASH, record.lossless.verdict, "", _lossless(record.lossless)

@@ -31,7 +31,6 @@ from whet.flow.degenerate import KIND as DEGENERATE
 from whet.flow.degenerate import examine_all
 from whet.flow.findings import Findings, Kept, find, keep_cells, read_kept
 from whet.flow.job import Job
-from whet.flow.next_scheme import propose_schemes
 from whet.levers import lever_diff
 from whet.metrics.disturbed import disturbed_cells
 
@@ -56,7 +55,6 @@ def conclude(job: Job) -> Decision:
     costs = lever_costs(kept, findings.cells)
     job.store.put("costs", "all", LeverCosts(costs=costs))
     job.store.put("factorial", "all", _factorial(kept, findings))
-    propose_schemes(job)
     decision = _decide([(kept, findings)])
     job.store.put("decision", "decision", decision)
     write_json(job.store.path("decision.json"), decision)

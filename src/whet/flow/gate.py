@@ -222,7 +222,7 @@ def _judged(job: _Job, target: Subject, base: _Base, *, saved: str | None) -> Ga
     refuse_other_tokenizer(target, job.tokenizer)
     with _served(job, target, TARGET) as server:
         measured = _measure(job, server, _plan(job, TARGET, server.side, base))
-        run = _harness(job, server, TARGET)
+        run = _harness(job, server, TARGET, base.harness)
         server.ensure_alive()
     scores: tuple[HarnessScore, ...] = ()
     if run is not None and base.harness is not None:
@@ -277,6 +277,7 @@ def _plan(job: _Job, name: str, side: Side | None, base: _Base | None = None) ->
         baseline=None if base is None else base.record,
         tolerances=job.request.tolerances,
         checks=None if side is None else _checks(job, side, base),
+        scheme=None if side is None else side.scheme,
     )
 
 
@@ -289,12 +290,12 @@ def _quality(job: _Job, base: _Base | None) -> QualitySpec:
 def _checks(job: _Job, side: Side, base: _Base | None) -> ChecksPlan:
     speculative, keeps = job.request.speculative, job.request.save is not None
     held = base if base is not None and speculative else None
-    twin = base if base is not None and (speculative or side.computes_as(base.side)) else None
+    reference = base if base is not None and (speculative or side.computes_as(base.side)) else None
     return ChecksPlan(
         arrays=job.scratch / ARRAYS,
         golden=job.scratch / GOLDEN,
         source=side.source,
-        twin=None if twin is None else twin.record,
+        same_weights_reference=None if reference is None else reference.record,
         plain=None if held is None else held.plain,
         is_plain=base is None and (speculative or keeps),
         other_kernels=base is not None and None in (side.settings, base.side.settings),
@@ -311,7 +312,7 @@ def _measure(job: _Job, server: Running, plan: QualityPlan) -> Measured:
     return measured
 
 
-def _harness_plan(job: _Job, name: str) -> HarnessPlan | None:
+def _harness_plan(job: _Job, name: str, base: HarnessRun | None = None) -> HarnessPlan | None:
     asked = job.request.harness
     if asked is None:
         return None
@@ -323,6 +324,7 @@ def _harness_plan(job: _Job, name: str) -> HarnessPlan | None:
         include_path=asked.include_path,
         concurrency=job.quality.concurrency,
         num_fewshot=asked.num_fewshot,
+        max_length=None if base is None else base.max_length,
     )
 
 
@@ -333,8 +335,10 @@ def _require_harness(job: _Job) -> None:
         require_harness(plan)
 
 
-def _harness(job: _Job, server: Running, name: str) -> HarnessRun | None:
-    plan = _harness_plan(job, name)
+def _harness(
+    job: _Job, server: Running, name: str, base: HarnessRun | None = None
+) -> HarnessRun | None:
+    plan = _harness_plan(job, name, base)
     if plan is None:
         return None
     job.observer.note(f"{name}: lm-eval {', '.join(plan.tasks)}")

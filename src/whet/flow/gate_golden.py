@@ -10,7 +10,7 @@ from whet.core.protocols import Observer
 from whet.flow.gate_kept import BASELINE, GOLDEN
 from whet.flow.gate_request import GateRequest
 from whet.flow.gate_sides import find_subject, running
-from whet.quality.asking import Peer
+from whet.quality.asking import ModelEndpoint
 from whet.quality.golden import read_golden, retake_golden
 from whet.quality.golden_drift import GoldenDrift, compare_golden
 
@@ -29,12 +29,12 @@ def check_golden(ref: str, probes: Path, request: GateRequest, observer: Observe
         log = Path(scratch) / "server.log"
         with running(subject, tokens=longest, spec=request.engine, log=log) as server:
             observer.stage("ask", f"{len(before.probes)} golden probes")
-            peer = Peer(
+            endpoint = ModelEndpoint(
                 url=server.url,
                 model=server.side.model,
                 concurrency=request.quality.concurrency,
             )
             source = server.side.source
-            found = retake_golden(peer, before, replace(source, variant=before.variant))
+            found = retake_golden(endpoint, before, replace(source, variant=before.variant))
             server.ensure_alive()
     return compare_golden(before, found)

@@ -13,12 +13,12 @@ from pydantic import ValidationError
 
 from whet.core.errors import StorageError, UsageError
 from whet.core.records import HarnessRun, QualityRecord
-from whet.core.records.codec import decode
+from whet.core.records.codec import STORED, decode
 from whet.core.spec import QualitySpec
 from whet.core.store import translate_disk_errors, write_json
 from whet.quality import PlainReference
 from whet.quality.golden import GoldenSource
-from whet.quality.harness_samples import RECORD, read_harness, write_harness
+from whet.quality.harness import RECORD, read_harness, write_harness
 
 BASELINE: Final = "baseline"
 """What the measured baseline is called in records and file names."""
@@ -45,7 +45,8 @@ class Side:
     """One of the two that were asked: what a person called it, and what answered.
 
     ``settings`` are the engine and the arguments that whet itself served it with, and
-    ``weights_sha256`` is of the folder it served; both None where the server is somebody else's.
+    ``weights_sha256`` and ``scheme`` are of the folder it served; all None where the server is
+    somebody else's.
     """
 
     ref: str
@@ -53,6 +54,7 @@ class Side:
     engine_version: str | None = None
     weights_sha256: str | None = None
     settings: str | None = None
+    scheme: str | None = None
 
     def computes_as(self, other: Side) -> bool:
         """Whether both are the same weights, served by whet in the same way.
@@ -168,7 +170,9 @@ def read_kept_baseline(folder: Path) -> Kept:
 def kept_quality(kept: Kept, *, concurrency: int) -> QualitySpec:
     """How much a kept baseline was asked, with ``concurrency`` requests in flight now."""
     try:
-        return QualitySpec.model_validate({**kept.quality, "concurrency": concurrency})
+        return QualitySpec.model_validate(
+            {**kept.quality, "concurrency": concurrency}, context=STORED
+        )
     except ValidationError as error:
         raise StorageError(
             "the kept baseline was asked in words of another version of whet; measure it again"

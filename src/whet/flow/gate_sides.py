@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from whet.checkpoint import locate, read_facts, tokenizer_difference
+from whet.checkpoint import locate, read_facts, serving_difference
 from whet.checkpoint.kv_scales import kv_scales_problem
 from whet.client import HttpError, get_text
 from whet.core.errors import (
@@ -133,10 +133,10 @@ def refuse_other_tokenizer(subject: Subject, baseline: Path) -> None:
     """
     if subject.tokenizer is None or subject.tokenizer.resolve() == baseline.resolve():
         return
-    problem = tokenizer_difference(baseline, subject.tokenizer, names=("baseline", "target"))
+    problem = serving_difference(baseline, subject.tokenizer, names=("baseline", "target"))
     if problem is not None:
         raise InfeasibleError(
-            f"{subject.ref} has another tokenizer than the baseline: {problem}; mend it, or hold "
+            f"{subject.ref} has another tokenizer than the baseline: {problem}; fix it, or hold "
             "it to a baseline of its own"
         )
 
@@ -163,6 +163,7 @@ def running(subject: Subject, *, tokens: int, spec: EngineSpec, log: Path) -> It
             engine_version=resolved.engine_version,
             weights_sha256=subject.facts.weights_sha256,
             settings=_settings(resolved),
+            scheme=subject.facts.stored.scheme,
         )
         yield Running(url=server.base_url, side=side, ensure_alive=server.ensure_alive)
 

@@ -42,6 +42,7 @@ def measure_variant_quality(job: Job, server: Server, resolved: ResolvedEngine) 
         tolerances=spec.objective.quality,
         checks=_checks(job, resolved),
         scoring_defect=_scoring_defect(job, resolved),
+        scheme=served_scheme(resolved.variant),
     )
     try:
         measured = measure_quality(
@@ -73,13 +74,15 @@ def _checks(job: Job, resolved: ResolvedEngine) -> ChecksPlan:
         if each.variant.name != variant.name
         and (record := store.get(KIND, each.variant.name, QualityRecord)) is not None
     ]
-    twin = next((record for record in others if record.twin == record.variant), None)
-    first = next((each for each in same if twin and each.variant.name == twin.variant), resolved)
+    reference = next((record for record in others if record.twin == record.variant), None)
+    first = next(
+        (each for each in same if reference and each.variant.name == reference.variant), resolved
+    )
     return ChecksPlan(
         arrays=store.path("top_logprobs"),
         golden=store.path("golden"),
         source=GoldenSource(variant=variant.name, engine_version=resolved.engine_version),
-        twin=twin,
+        same_weights_reference=reference,
         other_kernels=_other_kernels(first, resolved),
         rounds=served_scheme(resolved) in _ROUNDS,
         plain=store.get(PLAIN, plain.variant.name, PlainReference)

@@ -20,6 +20,7 @@ from whet.core.names import REPEAT_SUFFIX
 from whet.core.protocols import Engine, Observer
 from whet.core.provenance import Device, environment, find_device
 from whet.core.records import ModelFacts, ResolvedEngine, Speculation, Variant
+from whet.core.records.codec import STORED
 from whet.core.redact import public_env, secret_env
 from whet.core.spec import (
     SIXTEEN_BIT,
@@ -333,7 +334,7 @@ def _kept_spec(path: Path) -> dict[str, Any]:
     """The spec of the run's beginning, with what has been added since at its default."""
     data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     with suppress(ValidationError):
-        return Spec.model_validate(data).model_dump(mode="json")
+        return Spec.model_validate(data, context=STORED).model_dump(mode="json")
     return data
 
 

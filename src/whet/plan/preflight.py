@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from whet.checkpoint import read_facts, tokenizer_difference
+from whet.checkpoint import read_facts, serving_difference, tokenizer_difference
 from whet.core.errors import CheckpointError, StorageError
 from whet.core.names import did_you_mean
 from whet.core.provenance import Device
@@ -298,10 +298,8 @@ def _same_model(case: _Case) -> Iterator[Problem]:
             f"an answer ends with the ids {list(one.eos_token_ids)} in the {names[0]} and "
             f"{list(two.eos_token_ids)} in the {names[1]}; {mend}",
         )
-    elif one.chat_template_sha256 != two.chat_template_sha256:
-        yield case.problem(
-            "tokenizer", f"the {names[0]} and the {names[1]} have different chat templates; {mend}"
-        )
+    elif found := serving_difference(Path(case.target.path), Path(case.served.path), names=names):
+        yield case.problem("tokenizer", f"{found}; {mend}")
 
 
 def _shapes(case: _Case) -> Iterator[Problem]:

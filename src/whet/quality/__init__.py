@@ -1,6 +1,6 @@
 """Whether the answers are still right: perplexity, tasks, paired tests and the gate."""
 
-from whet.quality.degenerate import degenerate
+from whet.quality.degenerate import degenerate, examine_traffic
 from whet.quality.golden import GoldenSource
 from whet.quality.heldout import heldout_ids
 from whet.quality.lossless import PlainReference
@@ -19,6 +19,7 @@ __all__ = [
     "QualityPlan",
     "degenerate",
     "detectable_drop",
+    "examine_traffic",
     "heldout_ids",
     "holm",
     "mcnemar",

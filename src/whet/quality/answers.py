@@ -9,7 +9,7 @@ from typing import Any, Final
 from whet.client import Failure
 from whet.core.protocols import Progress
 from whet.core.records import Estimate, QualityRecord, TaskAnswer, TaskExample, TaskScore
-from whet.quality.asking import Peer, Reply, ask, why
+from whet.quality.asking import ModelEndpoint, Reply, ask, why
 from whet.quality.data import Task
 from whet.quality.paired import (
     detectable_drop,
@@ -37,7 +37,7 @@ class Answers:
 
 
 def answer_tasks(
-    peer: Peer,
+    endpoint: ModelEndpoint,
     tasks: Sequence[Task],
     prompts: Sequence[Ids],
     *,
@@ -52,7 +52,7 @@ def answer_tasks(
         {"prompt": list(ids), "max_tokens": task.max_tokens, "temperature": 0.0, **more}
         for task, ids, more in zip(tasks, prompts, constraints or [{}] * len(tasks), strict=True)
     ]
-    replies = ask(peer, bodies, progress=progress)
+    replies = ask(endpoint, bodies, progress=progress)
     answers, trouble = [], []
     for task, reply in zip(tasks, replies, strict=True):
         text = reply_text(reply)

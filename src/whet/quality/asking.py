@@ -19,7 +19,7 @@ _ANSWERED = ("http_", "bad_json", "server_error")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Peer:
+class ModelEndpoint:
     """A server, the name of its model, and how many requests it is given at a time."""
 
     url: str
@@ -28,26 +28,29 @@ class Peer:
 
 
 Reply = dict[str, Any] | Failure
-Found = TypeVar("Found")
-Read = Callable[[int, dict[str, Any]], Found]
+Value = TypeVar("Value")
+Read = Callable[[int, dict[str, Any]], Value]
 """What is kept of the reply to the body at an index."""
 
 
 def ask(
-    peer: Peer, bodies: Sequence[Mapping[str, Any]], *, progress: Progress | None = None
+    endpoint: ModelEndpoint,
+    bodies: Sequence[Mapping[str, Any]],
+    *,
+    progress: Progress | None = None,
 ) -> list[Reply]:
     """Every body's JSON reply or failure, in order; see ``ask_and_read``."""
-    return ask_and_read(peer, bodies, lambda _, reply: reply, progress=progress)
+    return ask_and_read(endpoint, bodies, lambda _, reply: reply, progress=progress)
 
 
 def ask_and_read(
-    peer: Peer,
+    endpoint: ModelEndpoint,
     bodies: Sequence[Mapping[str, Any]],
-    read: Read[Found],
+    read: Read[Value],
     *,
     step: int | None = None,
     progress: Progress | None = None,
-) -> list[Found | Failure]:
+) -> list[Value | Failure]:
     """What ``read`` keeps of every body's reply, or the failure, in order.
 
     At most ``step`` replies are held in full at a time, by default four times what is in flight.
@@ -56,31 +59,31 @@ def ask_and_read(
     is, whatever it is alone. A server that stopped answering at all is not asked further: what is
     left fails with the same words.
     """
-    full = [{"model": peer.model, "stream": False, **body} for body in bodies]
-    found: list[Found | Failure] = []
-    step = step or peer.concurrency * _BATCHES_A_STEP
+    full = [{"model": endpoint.model, "stream": False, **body} for body in bodies]
+    results: list[Value | Failure] = []
+    step = step or endpoint.concurrency * _BATCHES_A_STEP
     for start in range(0, len(full), step):
-        found += _post(peer, full, range(start, min(start + step, len(full))), read)
+        results += _post(endpoint, full, range(start, min(start + step, len(full))), read)
         if progress is not None:
-            progress(len(found), len(full))
-        if all(_is_silence(reply) for reply in found[start:]):
-            return found + found[-1:] * (len(full) - len(found))
-    return _ask_failed_again(replace(peer, concurrency=1), full, found, read)
+            progress(len(results), len(full))
+        if all(_is_silence(reply) for reply in results[start:]):
+            return results + results[-1:] * (len(full) - len(results))
+    return _ask_failed_again(replace(endpoint, concurrency=1), full, results, read)
 
 
 def _ask_failed_again(
-    peer: Peer,
+    endpoint: ModelEndpoint,
     bodies: Sequence[dict[str, Any]],
-    found: Sequence[Found | Failure],
-    read: Read[Found],
-) -> list[Found | Failure]:
-    mended = list(found)
-    for index, reply in enumerate(found):
+    results: Sequence[Value | Failure],
+    read: Read[Value],
+) -> list[Value | Failure]:
+    results_again = list(results)
+    for index, reply in enumerate(results):
         if isinstance(reply, Failure) and not is_not_a_number(reply):
-            mended[index] = _post(peer, bodies, range(index, index + 1), read)[0]
-            if _is_silence(mended[index]):
+            results_again[index] = _post(endpoint, bodies, range(index, index + 1), read)[0]
+            if _is_silence(results_again[index]):
                 break
-    return mended
+    return results_again
 
 
 def is_not_a_number(reply: object) -> bool:
@@ -94,13 +97,13 @@ def _is_silence(reply: object) -> bool:
 
 
 def _post(
-    peer: Peer, bodies: Sequence[dict[str, Any]], part: range, read: Read[Found]
-) -> list[Found | Failure]:
+    endpoint: ModelEndpoint, bodies: Sequence[dict[str, Any]], part: range, read: Read[Value]
+) -> list[Value | Failure]:
     replies = post_many(
-        peer.url,
+        endpoint.url,
         _PATH,
         bodies[part.start : part.stop],
-        concurrency=peer.concurrency,
+        concurrency=endpoint.concurrency,
         timeout_s=_TIMEOUT_S,
     )
     return [

@@ -17,7 +17,7 @@ from whet.core.records import (
     StructuredScore,
     TaskAnswer,
 )
-from whet.quality.asking import Peer
+from whet.quality.asking import ModelEndpoint
 from whet.quality.data import Task
 from whet.quality.golden import (
     choose_probes,
@@ -56,8 +56,8 @@ _SAMPLING: Final = Sampling(samples=8, tokens=16)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """The questions that every variant is asked: they are the same for all."""
+class Questions:
+    """The questions, the same for every variant."""
 
     tasks: Sequence[Task]
     prompts: Sequence[Ids]
@@ -67,15 +67,15 @@ class Asked:
 
 
 @dataclass(kw_only=True, slots=True)
-class Checks:
-    """What was found. ``broken`` are defects that fail, ``missing`` gaps that leave unknown.
+class CheckResults:
+    """The results of all checks: ``broken`` lists defects that fail, ``missing`` gaps.
 
     ``no_golden`` says why there are no golden probes, which changes no verdict.
     """
 
     distances: ServedDistances | None = None
-    twin: str | None = None
-    twin_distances: ServedDistances | None = None
+    same_weights_reference: str | None = None
+    same_weights_distances: ServedDistances | None = None
     identity: ServedIdentity | None = None
     lossless: LosslessCheck | None = None
     plain: PlainReference | None = None
@@ -97,29 +97,39 @@ class Checks:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """What the server already said to the questions of every variant."""
+class GivenAnswers:
+    """The server's answers to the questions that every variant gets."""
 
     likelihood: Likelihood
     free: Sequence[TaskAnswer]
 
 
-def run_checks(peer: Peer, plan: QualityPlan, asked: Asked, said: Answered, found: Checks) -> None:
-    """Ask all that ``plan.checks`` and ``plan.spec`` want, and add it to ``found``."""
-    with found.timed("tokens"):
-        _check_identity(peer, plan, asked, found)
-    with found.timed("distances"):
-        _check_distances(peer, plan, asked, said.likelihood, found)
+def run_checks(
+    endpoint: ModelEndpoint,
+    plan: QualityPlan,
+    questions: Questions,
+    given: GivenAnswers,
+    results: CheckResults,
+) -> None:
+    """Ask all that ``plan.checks`` and ``plan.spec`` want, and add it to ``results``."""
+    with results.timed("tokens"):
+        _check_identity(endpoint, plan, questions, results)
+    with results.timed("distances"):
+        _check_distances(endpoint, plan, questions, given.likelihood, results)
     if plan.spec.structured:
-        with found.timed("structured"):
-            found.structured = measure_structured(peer, asked.tasks, asked.prompts, said.free)
-    with found.timed("speculation"):
-        _check_speculation(peer, plan, asked, found)
-    with found.timed("golden"):
-        _keep_golden(peer, plan, asked, said.likelihood, found)
+        with results.timed("structured"):
+            results.structured = measure_structured(
+                endpoint, questions.tasks, questions.prompts, given.free
+            )
+    with results.timed("speculation"):
+        _check_speculation(endpoint, plan, questions, results)
+    with results.timed("golden"):
+        _keep_golden(endpoint, plan, questions, given.likelihood, results)
 
 
-def _check_identity(peer: Peer, plan: QualityPlan, asked: Asked, found: Checks) -> None:
+def _check_identity(
+    endpoint: ModelEndpoint, plan: QualityPlan, questions: Questions, results: CheckResults
+) -> None:
     """Does the server read and write tokens as the baseline's tokenizer does?
 
     The baseline is asked too: what differs there is no fault of a variant but of the comparison,
@@ -128,22 +138,26 @@ def _check_identity(peer: Peer, plan: QualityPlan, asked: Asked, found: Checks) 
     before = plan.baseline.identity if plan.baseline is not None else None
     if before is not None and before.problems:
         return
-    found.identity = served_identity(
-        peer.url,
-        peer.model,
+    results.identity = served_identity(
+        endpoint.url,
+        endpoint.model,
         plan.tokenizer,
-        [task.messages[-1].content for task in asked.tasks[:_TEXTS]],
-        chats=[task.messages for task in asked.tasks[:_CHATS]],
+        [task.messages[-1].content for task in questions.tasks[:_TEXTS]],
+        chats=[task.messages for task in questions.tasks[:_CHATS]],
     )
     if plan.baseline is None:
         return
-    found.broken += found.identity.problems[:1]
-    if found.identity.missing is not None and (before is None or before.missing is None):
-        found.missing.append(found.identity.missing)
+    results.broken += results.identity.problems[:1]
+    if results.identity.missing is not None and (before is None or before.missing is None):
+        results.missing.append(results.identity.missing)
 
 
 def _check_distances(
-    peer: Peer, plan: QualityPlan, asked: Asked, likelihood: Likelihood, found: Checks
+    endpoint: ModelEndpoint,
+    plan: QualityPlan,
+    questions: Questions,
+    likelihood: Likelihood,
+    results: CheckResults,
 ) -> None:
     """Distances from the baseline, and from the first variant that served the same weights."""
     checks = plan.checks
@@ -151,32 +165,32 @@ def _check_distances(
         return
     if not likelihood.top:
         if likelihood.top_missing is not None:
-            found.missing.append(likelihood.top_missing)
+            results.missing.append(likelihood.top_missing)
         return
-    here = _arrays(asked, likelihood)
+    here = _arrays(questions, likelihood)
     write_top_logprobs(checks.arrays / f"{plan.variant}.npz", here)
     if plan.baseline is not None:
-        found.distances = _from(checks, plan.baseline, here, found)
-    if checks.twin is None:
-        found.twin = plan.variant
-        found.twin_distances = _repeated(peer, asked, here)
+        results.distances = _from(checks, plan.baseline, here, results)
+    if checks.same_weights_reference is None:
+        results.same_weights_reference = plan.variant
+        results.same_weights_distances = _repeated(endpoint, questions, here)
         return
-    found.twin = checks.twin.variant
-    found.twin_distances = _from(checks, checks.twin, here, found)
-    if found.twin_distances is not None:
+    results.same_weights_reference = checks.same_weights_reference.variant
+    results.same_weights_distances = _from(checks, checks.same_weights_reference, here, results)
+    if results.same_weights_distances is not None:
         problem = same_weights_problem(
-            found.twin_distances,
-            checks.twin,
+            results.same_weights_distances,
+            checks.same_weights_reference,
             other_kernels=checks.other_kernels,
             rounds=checks.rounds,
         )
-        found.broken += [] if problem is None else [problem]
-        found.scores_differ = problem is not None
+        results.broken += [] if problem is None else [problem]
+        results.scores_differ = problem is not None
 
 
 def same_weights_problem(
-    found: ServedDistances,
-    twin: QualityRecord,
+    distances: ServedDistances,
+    reference: QualityRecord,
     *,
     other_kernels: bool = False,
     rounds: bool = False,
@@ -190,68 +204,73 @@ def same_weights_problem(
 
     Where other kernels round activations to 8 bits (``rounds``), a last bit of what comes in moves
     some by a whole step. Two independent roundings are twice as far from one another as one is from
-    none, and no rounding of activations is worth more than the twin's distance from the 16-bit
+    none, and no rounding of activations is worth more than the reference's distance from the 16-bit
     model: the limit is twice that distance.
 
     A single document fifty times as far as that is a fault too: a server that scores one text of
     many as noise hardly moves a mean, and its interval reaches down to the others.
     """
-    repeat = twin.twin_distances
+    repeat = reference.twin_distances
     if repeat is None:
         return None
     noise = repeat.kl.value if repeat.kl.high is None else repeat.kl.high
     limit = max(_TIMES_REPEAT * noise, OTHER_KERNELS_NATS if other_kernels else ROUNDING_NATS)
-    if other_kernels and rounds and twin.distances is not None:
-        limit = max(limit, 2 * twin.distances.kl.value)
-    each = [document.kl / document.tokens for document in found.documents]
+    if other_kernels and rounds and reference.distances is not None:
+        limit = max(limit, 2 * reference.distances.kl.value)
+    each = [document.kl / document.tokens for document in distances.documents]
     far = [nats for nats in each if nats > _TIMES_MEAN * limit]
-    if found.kl.low is not None and found.kl.low > limit:
-        seen = (
-            f"mean KL {found.kl.value:.2g} [{found.kl.low:.2g}, {found.kl.high:.2g}] nats a token"
-        )
+    if distances.kl.low is not None and distances.kl.low > limit:
+        kl = distances.kl
+        seen = f"mean KL {kl.value:.2g} [{kl.low:.2g}, {kl.high:.2g}] nats a token"
     elif far:
         seen = f"KL up to {max(far):.2g} nats a token in {len(far)} of {len(each)} documents"
     else:
         return None
     return (
-        f"predictions differ from those of {twin.variant}, which serves the same weights: {seen}, "
-        f"and rounding makes at most {limit:.2g} in the mean; a layer, a scale or a kernel is not "
-        "what it should be"
+        f"predictions differ from those of {reference.variant}, which serves the same weights: "
+        f"{seen}, and rounding makes at most {limit:.2g} in the mean; a layer, a scale or a kernel "
+        "is not what it should be"
     )
 
 
-def _check_speculation(peer: Peer, plan: QualityPlan, asked: Asked, found: Checks) -> None:
+def _check_speculation(
+    endpoint: ModelEndpoint, plan: QualityPlan, questions: Questions, results: CheckResults
+) -> None:
     """Hold a variant that speculates to the plain one, or keep what a plain one says for that."""
     checks, count = plan.checks, plan.spec.lossless_prompts
     if checks is None or not count:
         return
-    prompts, names = _continued(asked, count)
+    prompts, names = _continued(questions, count)
     if checks.is_plain:
         sampling = _SAMPLING if plan.spec.sampled else None
         wanted = LosslessPlan(tokens=_GREEDY_TOKENS, sampling=sampling)
-        found.plain = plain_reference(peer, prompts, wanted, names=names)
+        results.plain = plain_reference(endpoint, prompts, wanted, names=names)
     if checks.plain is None:
         return
-    found.lossless = check_lossless(peer, checks.plain, prompts, names=names)
-    told = [f"speculation: {reason}" for reason in found.lossless.reasons]
-    if found.lossless.verdict == "fail":
-        found.broken += told
-    elif found.lossless.verdict == "unknown":
-        found.missing += told
+    results.lossless = check_lossless(endpoint, checks.plain, prompts, names=names)
+    reasons = [f"speculation: {reason}" for reason in results.lossless.reasons]
+    if results.lossless.verdict == "fail":
+        results.broken += reasons
+    elif results.lossless.verdict == "unknown":
+        results.missing += reasons
 
 
-def _continued(asked: Asked, count: int) -> tuple[list[Ids], list[str]]:
+def _continued(questions: Questions, count: int) -> tuple[list[Ids], list[str]]:
     """Prompts that are continued, and their names: tasks, and held-out documents broken off, after
     which much can be said. Sampled text shows a difference only where there is a choice."""
-    broken_off = [ids[: max(2, len(ids) // 3)] for ids in asked.documents[: count // 2]]
+    broken_off = [ids[: max(2, len(ids) // 3)] for ids in questions.documents[: count // 2]]
     tasks = count - len(broken_off)
-    names = [task.id for task in asked.tasks[:tasks]]
+    names = [task.id for task in questions.tasks[:tasks]]
     names += [f"document {index + 1}" for index in range(len(broken_off))]
-    return [*asked.prompts[:tasks], *broken_off], names
+    return [*questions.prompts[:tasks], *broken_off], names
 
 
 def _keep_golden(
-    peer: Peer, plan: QualityPlan, asked: Asked, likelihood: Likelihood, found: Checks
+    endpoint: ModelEndpoint,
+    plan: QualityPlan,
+    questions: Questions,
+    likelihood: Likelihood,
+    results: CheckResults,
 ) -> None:
     """Store what this deployment says of a few tokens, for a monitor to hold it to later.
 
@@ -263,50 +282,52 @@ def _keep_golden(
     try:
         if plan.baseline is None:
             unsure = [entropies_of(document) for document in likelihood.top] or None
-            probes = choose_probes(asked.documents, count, entropies=unsure)
+            probes = choose_probes(questions.documents, count, entropies=unsure)
         else:
             first = read_golden(checks.golden / f"{plan.baseline.variant}.json")
             probes = [(probe.id, probe.prompt) for probe in first.probes]
-        taken = take_golden(peer, probes, checks.source)
+        taken = take_golden(endpoint, probes, checks.source)
     except (StorageError, UsageError) as error:
-        found.no_golden = str(error)
+        results.no_golden = str(error)
         return
-    found.no_golden = taken.missing
+    results.no_golden = taken.missing
     if taken.broken is not None:
-        found.broken.append(taken.broken)
+        results.broken.append(taken.broken)
     if taken.probes:
         write_golden(checks.golden / f"{plan.variant}.json", taken)
 
 
-def _arrays(asked: Asked, likelihood: Likelihood) -> TopLogprobs:
+def _arrays(questions: Questions, likelihood: Likelihood) -> TopLogprobs:
     return TopLogprobs(
         top_k=likelihood.top[0].ids.shape[1] - 1,  # a small vocabulary has fewer than were asked
-        data_sha256=asked.data_sha256,
+        data_sha256=questions.data_sha256,
         documents=likelihood.top,
     )
 
 
 def _from(
-    checks: ChecksPlan, other: QualityRecord, here: TopLogprobs, found: Checks
+    checks: ChecksPlan, other: QualityRecord, here: TopLogprobs, results: CheckResults
 ) -> ServedDistances | None:
     """Distances from a variant that was measured before; a gap where they cannot be formed."""
     try:
         there = read_top_logprobs(checks.arrays / f"{other.variant}.npz", here.data_sha256)
         return served_distances(here, there)
     except (StorageError, UsageError, ValueError) as error:
-        found.missing.append(f"no distances from {other.variant}: {error}")
+        results.missing.append(f"no distances from {other.variant}: {error}")
         return None
 
 
-def _repeated(peer: Peer, asked: Asked, here: TopLogprobs) -> ServedDistances | None:
+def _repeated(
+    endpoint: ModelEndpoint, questions: Questions, here: TopLogprobs
+) -> ServedDistances | None:
     """The server against itself: some documents again, in other batches and the opposite order."""
     count = min(_REPEATED, len(here.documents))
     some = [at * len(here.documents) // count for at in range(count)][::-1]
-    other = replace(peer, concurrency=max(1, peer.concurrency // 4))
+    other = replace(endpoint, concurrency=max(1, endpoint.concurrency // 4))
     again = measure_likelihood(
         other,
-        [asked.documents[at] for at in some],
-        vocab_size=asked.vocab_size,
+        [questions.documents[at] for at in some],
+        vocab_size=questions.vocab_size,
         shorten=False,
         top_k=here.top_k,
     )

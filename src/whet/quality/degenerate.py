@@ -1,95 +1,119 @@
-"""Text that no healthy model writes: nothing at all, one mark without end, a phrase in a loop.
+"""Degenerate text: empty, one mark without end, replacement characters, or a phrase in a loop.
 
-A layer that computes NaN makes every logit equal, and the sampler then takes token 0 for ever,
-which is ``!`` in most vocabularies. A broken tokenizer, or weights damaged enough, write in another
-language or script; what is another is told by the baseline's answers (``language.py``).
+A layer that computes NaN makes all logits equal; the server then repeats one token, often ``!``.
+Timed answers are judged beside the baseline's: past its end token a forced answer often loops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from whet.quality.language import Language, find_switch
+from whet.core.records import DegenerateTraffic, RequestEvent
+from whet.core.redact import starred
 
-KINDS: Final = ("empty", "one mark", "unreadable", "loop", "language")
-"""What can be wrong with a text, in the order in which it is looked for."""
-
-_SHORTEST_RUN: Final = 8
-_LOOP_CHARACTERS: Final = 48
-_LOOP_REPEATS: Final = 4
-_LONGEST_UNIT: Final = 160
-_PROBE: Final = _LOOP_CHARACTERS - _LOOP_CHARACTERS // _LOOP_REPEATS
+MIN_ANSWERS: Final = 8
+SIGNIFICANCE: Final = 0.01
+MIN_EXCESS: Final = 0.01
+"""A share of degenerate answers fails from this far above the baseline's share."""
+_ONE_MARK, _LOOP, _LONGEST_UNIT, _TURNS = 8, 48, 160, 4
 _UNREADABLE_SHARE: Final = 0.2
+_EXAMPLES, _CUT = 3, 300
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Degenerate:
-    """What is wrong with a text: one of ``KINDS``, and the same told ``words`` of this text."""
-
-    kind: str
-    words: str
+Fault = tuple[str, str]
+"""What is wrong with a text: its kind, and the same in words."""
 
 
-def find_degenerate(
-    text: str, expected: Language | None = None, *, own: bool = False
-) -> Degenerate | None:
-    """What is wrong with ``text``, or None for text that looks like an answer.
+def find_fault(text: str) -> Fault | None:
+    """What is wrong with ``text``; None for text that looks like an answer.
 
-    Looks at the whole and at the end, where a loop that began runs on: a unit of up to 160
-    characters, repeated at least 4 times over at least 48 characters and over half of the text
-    (a ruled line or a table inside an answer is no loop). The language is looked at only where
-    ``expected`` says which; ``own`` marks a text that ``expected`` itself was read from.
+    A loop is a unit of up to 160 characters that fills the end: at least 4 times, over at least 48
+    characters and half of the text.
     """
     bare = text.strip()
     if not bare:
-        return Degenerate(kind="empty", words="empty")
-    if len(bare) >= _SHORTEST_RUN and len(set(bare) - {" ", "\n", "\t"}) == 1:
-        return Degenerate(kind="one mark", words=f"only {bare[0]!r}, {len(bare)} characters long")
+        return ("empty", "empty")
+    if len(bare) >= _ONE_MARK and len(set(bare) - {" ", "\n", "\t"}) == 1:
+        return ("one mark", f"only {bare[0]!r}, {len(bare)} characters long")
     if bare.count("\ufffd") >= _UNREADABLE_SHARE * len(bare):
-        return Degenerate(kind="unreadable", words="unreadable bytes")
-    if (loop := _loop(bare)) is not None:
-        return Degenerate(kind="loop", words=loop)
-    if expected is not None and (switch := find_switch(bare, expected, own=own)) is not None:
-        return Degenerate(kind="language", words=switch)
+        return ("unreadable", "unreadable bytes")
+    for size in range(1, _LONGEST_UNIT + 1):
+        wanted = max(_LOOP, _TURNS * size, -(-len(bare) // 2))
+        if wanted <= len(bare) and bare[size - wanted :] == bare[-wanted:-size]:
+            while wanted < len(bare) and bare[-wanted - 1] == bare[-wanted - 1 + size]:
+                wanted += 1
+            unit = bare[-size:].strip() or "white space"
+            return ("loop", f"{unit[:40]!r} repeated {wanted // size} times")
     return None
 
 
 def degenerate(text: str) -> str | None:
-    """What is wrong with ``text`` in words, whatever the language, or None for an answer."""
-    found = find_degenerate(text)
-    return None if found is None else found.words
+    """What is wrong with ``text`` in words, or None."""
+    fault = find_fault(text)
+    return None if fault is None else fault[1]
 
 
-def _loop(text: str) -> str | None:
-    """The shortest unit whose repetition fills the end of ``text``."""
-    for size in _candidates(text):
-        wanted = max(_LOOP_CHARACTERS, _LOOP_REPEATS * size, -(-len(text) // 2))
-        if wanted <= len(text) and text[size - wanted :] == text[-wanted:-size]:
-            length = _periodic_end(text, size)
-            unit = text[-size:].strip() or "white space"
-            return f"{unit[:40]!r} repeated {length // size} times"
-    return None
+def examine_traffic(
+    variant: str,
+    requests: Iterable[RequestEvent],
+    baseline: DegenerateTraffic | None,
+    *,
+    ends: Sequence[str] = (),
+) -> DegenerateTraffic:
+    """Search every timed answer up to its first end token (``ends``); failed requests are left out.
 
-
-def _candidates(text: str) -> Iterator[int]:
-    """Every period that the end of ``text`` may have, shortest first.
-
-    A loop of period p is at least 48 and 4·p characters long, so that its last 36 stand p places
-    before the end as well. Searching for them backwards leaves next to no text to be compared.
+    ``baseline`` is the baseline's own record, None for the baseline. *Fail*: most answers are empty
+    or one mark; or the share is above the baseline's by a point and significantly (Fisher's exact
+    test, one-sided, p < 0.01). *Unknown*: fewer than 8 answers on either side.
     """
-    probe = text[-_PROBE:]
-    first = max(0, len(text) - _PROBE - _LONGEST_UNIT)
-    at = text.rfind(probe, first, len(text) - 1)
-    while at >= 0:
-        yield len(text) - len(probe) - at
-        at = text.rfind(probe, first, at + len(probe) - 1)
+    whole = [request.text for request in requests if request.error is None]
+    answers = [
+        min((text.partition(end)[0] for end in ends), key=len, default=text) for text in whole
+    ]
+    faults = [(text, fault) for text in answers if (fault := find_fault(text)) is not None]
+    silent = sum((find_fault(text) or ("",))[0] in ("empty", "one mark") for text in whole)
+    shown = dict.fromkeys(starred(text) for text, (kind, _) in faults if kind != "empty")
+    there = None if baseline is None else (baseline.answers, sum(n for _, n in baseline.found))
+    verdict, reason, p_value = _judge(len(answers), len(faults), silent, there)
+    if faults:
+        reason += f"; the first: {degenerate(starred(faults[0][0])) or faults[0][1][0]}"
+    return DegenerateTraffic(
+        variant=variant,
+        answers=len(answers),
+        found=tuple(Counter(kind for _, (kind, _) in faults).most_common()),
+        baseline_share=there[1] / there[0] if there and there[0] and answers else None,
+        p_value=p_value,
+        examples=tuple(text[:_CUT] for text in list(shown)[:_EXAMPLES]),
+        verdict=verdict,
+        reason=reason,
+    )
 
 
-def _periodic_end(text: str, size: int) -> int:
-    """How many characters at the end of ``text`` repeat with period ``size``."""
-    length = size
-    while length < len(text) and text[-1 - length] == text[-1 - length + size]:
-        length += 1
-    return length
+def _judge(
+    answers: int, faults: int, silent: int, baseline: tuple[int, int] | None
+) -> tuple[str, str, float | None]:
+    """The verdict, its reason and p; ``baseline`` holds its answers and how many are degenerate."""
+    from scipy.stats import fisher_exact
+
+    seen, there = baseline or (0, 0)
+    p_value = None
+    if seen and answers:
+        table = [[faults, answers - faults], [there, seen - there]]
+        p_value = float(fisher_exact(table, alternative="greater").pvalue)
+    reason = f"{faults} of {answers} timed answers are degenerate text"
+    if answers < MIN_ANSWERS:
+        few = f"{answers} timed answers are too few to judge; time at least {MIN_ANSWERS}"
+        return "unknown", few, p_value
+    if 2 * silent > answers:
+        reason = f"{silent} of {answers} timed answers are empty or one mark without end"
+        return "fail", reason, p_value
+    if baseline is None:
+        return "pass", reason, None
+    if seen < MIN_ANSWERS or p_value is None:
+        reason += f", and the baseline's {seen} are too few to compare them with"
+        return "unknown", reason, p_value
+    reason += f", against {there} of {seen} of the baseline's (Fisher's exact p {p_value:.2g})"
+    more = p_value < SIGNIFICANCE and faults / answers - there / seen >= MIN_EXCESS
+    return "fail" if more else "pass", reason, p_value

@@ -31,7 +31,7 @@ from whet.core.provenance import now
 from whet.core.records.codec import decode
 from whet.core.records.quality_checks import GoldenProbe, GoldenProbes, GoldenToken
 from whet.core.store import write_json
-from whet.quality.asking import Peer, ask, is_not_a_number, why
+from whet.quality.asking import ModelEndpoint, ask, is_not_a_number, why
 from whet.quality.prompts import Ids
 from whet.quality.top_logprobs import TopDocument
 
@@ -130,7 +130,7 @@ def entropies_of(document: TopDocument) -> list[float | None]:
 
 
 def take_golden(
-    peer: Peer,
+    endpoint: ModelEndpoint,
     probes: Sequence[tuple[str, Ids]],
     source: GoldenSource,
     *,
@@ -146,9 +146,9 @@ def take_golden(
     """
     _refuse(probes, repetitions)
     try:
-        first = _ask(peer, [prompt for _, prompt in probes], seed, 0)
+        first = _ask(endpoint, [prompt for _, prompt in probes], seed, 0)
         follow = [sorted(listed, key=lambda token: -listed[token])[:TOP] for listed in first]
-        return _take(peer, probes, follow, _empty(source, repetitions), seed)
+        return _take(endpoint, probes, follow, _empty(source, repetitions), seed)
     except _Missing as error:
         return replace(_empty(source, repetitions), missing=str(error))
     except _Broken as error:
@@ -156,7 +156,7 @@ def take_golden(
 
 
 def retake_golden(
-    peer: Peer,
+    endpoint: ModelEndpoint,
     before: GoldenProbes,
     source: GoldenSource,
     *,
@@ -165,14 +165,14 @@ def retake_golden(
 ) -> GoldenProbes:
     """The probes of ``before`` asked again, following the tokens that it followed.
 
-    Give ``peer`` the same concurrency as then, so that the batches are alike. Otherwise as
+    Give ``endpoint`` the same concurrency as then, so that the batches are alike. Otherwise as
     ``take_golden``.
     """
     probes = [(probe.id, probe.prompt) for probe in before.probes]
     _refuse(probes, repetitions)
     follow = [[token.token_id for token in probe.tokens] for probe in before.probes]
     try:
-        return _take(peer, probes, follow, _empty(source, repetitions), seed)
+        return _take(endpoint, probes, follow, _empty(source, repetitions), seed)
     except _Missing as error:
         return replace(_empty(source, repetitions), missing=str(error))
     except _Broken as error:
@@ -201,14 +201,14 @@ def _empty(source: GoldenSource, repetitions: int) -> GoldenProbes:
 
 
 def _take(
-    peer: Peer,
+    endpoint: ModelEndpoint,
     probes: Sequence[tuple[str, Ids]],
     follow: Sequence[Sequence[int]],
     empty: GoldenProbes,
     seed: int,
 ) -> GoldenProbes:
     prompts = [prompt for _, prompt in probes]
-    draws = [_ask(peer, prompts, seed, turn + 1) for turn in range(empty.repetitions)]
+    draws = [_ask(endpoint, prompts, seed, turn + 1) for turn in range(empty.repetitions)]
     return replace(
         empty,
         probes=tuple(
@@ -242,12 +242,12 @@ def _at(listed: Listed, token: int) -> float:
     return listed.get(token, min(listed.values()))
 
 
-def _ask(peer: Peer, prompts: Sequence[Ids], seed: int, turn: int) -> list[Listed]:
+def _ask(endpoint: ModelEndpoint, prompts: Sequence[Ids], seed: int, turn: int) -> list[Listed]:
     """One pass over all prompts, in the order and at the concurrency of this turn."""
     order = list(range(len(prompts)))
     random.Random(f"{seed}/{turn}").shuffle(order)
-    level = min(peer.concurrency, _CONCURRENCY[turn % len(_CONCURRENCY)])
-    replies = ask(replace(peer, concurrency=level), [_body(prompts[index]) for index in order])
+    level = min(endpoint.concurrency, _CONCURRENCY[turn % len(_CONCURRENCY)])
+    replies = ask(replace(endpoint, concurrency=level), [_body(prompts[index]) for index in order])
     failed = [reply for reply in replies if isinstance(reply, Failure)]
     if any(is_not_a_number(reply) for reply in failed):
         raise _Broken("the server's log-probabilities are not numbers (NaN)")

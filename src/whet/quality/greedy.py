@@ -15,7 +15,7 @@ from typing import Any, Final
 from whet.client import Failure
 from whet.core.protocols import Progress
 from whet.core.records import Divergence, Estimate, GreedyParity
-from whet.quality.asking import Peer, Reply, ask, why
+from whet.quality.asking import ModelEndpoint, Reply, ask, why
 from whet.quality.perplexity import document_mean
 from whet.quality.prompts import Ids, identity
 
@@ -54,7 +54,7 @@ class Continuations:
 
 
 def continue_greedily(
-    peer: Peer,
+    endpoint: ModelEndpoint,
     prompts: Sequence[Ids],
     tokens: int,
     *,
@@ -67,10 +67,10 @@ def continue_greedily(
     ``names`` are the prompts' ids (their numbers, where left out). ``backwards`` asks them in the
     opposite order and gives them back in this one: other prompts then share a batch.
     """
-    extra = id_fields(peer, prompts[0])
+    extra = id_fields(endpoint, prompts[0])
     common = {"max_tokens": tokens, "temperature": 0.0, "logprobs": 2, **extra}
     bodies = [{"prompt": list(ids), **common} for ids in prompts]
-    replies = ask(peer, bodies[::-1] if backwards else bodies, progress=progress)
+    replies = ask(endpoint, bodies[::-1] if backwards else bodies, progress=progress)
     ordered = replies[::-1] if backwards else replies
     found, trouble = [], []
     for name, reply in zip(names or prompt_names(prompts), ordered, strict=True):
@@ -182,10 +182,10 @@ def prompts_identity(prompts: Sequence[Ids]) -> str:
     return identity([], prompts, [])
 
 
-def id_fields(peer: Peer, prompt: Ids) -> dict[str, bool]:
+def id_fields(endpoint: ModelEndpoint, prompt: Ids) -> dict[str, bool]:
     """vLLM's fields that make it say token ids; none for a server that refuses unknown fields."""
     probe = {"prompt": list(prompt), "max_tokens": 1, "temperature": 0.0, **_IDS}
-    reply = ask(peer, [probe])[0]
+    reply = ask(endpoint, [probe])[0]
     return {} if isinstance(reply, Failure) and reply.error in _REFUSED else dict(_IDS)
 
 

@@ -7,16 +7,18 @@ from dataclasses import replace
 from typing import Final
 
 from whet.core.records import HarnessExample, HarnessRun, HarnessSample, HarnessScore
-from whet.quality.harness_samples import mean_estimate, student, yes_or_no
 from whet.quality.paired import (
     SIGNIFICANCE,
     detectable_drop,
     detectable_mean_drop,
     holm,
     mcnemar,
+    mean_estimate,
     share_difference,
     sign_flip,
+    student,
     worse_and_better,
+    yes_or_no,
 )
 
 _EXAMPLES: Final = 5
@@ -67,8 +69,8 @@ def _task(asked: str, run: HarnessRun, baseline: HarnessRun) -> Iterator[Harness
         if missing is not None:
             yield _gap(asked, missing)
             return
-    if run.max_length != baseline.max_length and (run.truncated or baseline.truncated):
-        yield _gap(asked, "prompts were cut at different lengths; give both the same max_length")
+    if run.max_length != baseline.max_length:
+        yield _gap(asked, "prompts may be cut at different lengths; give both the same max_length")
         return
     here, there = _samples(asked, run), _samples(asked, baseline)
     pairs = [(here[key], there[key]) for key in here if key in there]

@@ -16,7 +16,7 @@ from typing import Any, Final
 from whet.client import Failure
 from whet.core.protocols import Progress
 from whet.core.units import GIB, MIB
-from whet.quality.asking import Peer, ask, ask_and_read, is_not_a_number, why
+from whet.quality.asking import ModelEndpoint, ask, ask_and_read, is_not_a_number, why
 from whet.quality.prompts import Ids
 from whet.quality.top_logprobs import TopDocument, pack
 
@@ -65,7 +65,7 @@ _Result = _Scored | BrokenProbabilities | Failure | None
 
 
 def measure_likelihood(
-    peer: Peer,
+    endpoint: ModelEndpoint,
     documents: Sequence[Ids],
     *,
     vocab_size: int,
@@ -81,18 +81,18 @@ def measure_likelihood(
     tokens is asked for the prompt's own alone.
     """
     wanted = min(top_k, vocab_size)
-    named, missing = _agree(peer, documents[0], wanted)
+    named, missing = _agree(endpoint, documents[0], wanted)
     if missing is not None:
         return Likelihood(missing=missing)
     longest = max(len(document) for document in documents)
-    gentle = replace(peer, concurrency=bounded(peer.concurrency, longest, vocab_size))
+    gentle = replace(endpoint, concurrency=bounded(endpoint.concurrency, longest, vocab_size))
     results = _score(gentle, documents, named, progress)
     if shorten:
         for index, result in enumerate(results):
             if not isinstance(result, Failure) or is_not_a_number(result):
                 continue
             half = documents[index][: max(_SHORTEST, len(documents[index]) // 2)]
-            results[index] = _score(replace(peer, concurrency=1), [half], named, None)[0]
+            results[index] = _score(replace(endpoint, concurrency=1), [half], named, None)[0]
     found = _collect(results)
     if named or not wanted or not found.nll:
         return found
@@ -103,16 +103,16 @@ def measure_likelihood(
     )
 
 
-def _agree(peer: Peer, document: Ids, wanted: int) -> tuple[int, str | None]:
+def _agree(endpoint: ModelEndpoint, document: Ids, wanted: int) -> tuple[int, str | None]:
     """How many likeliest tokens the server is asked for, and why it cannot answer at all."""
-    missing = probe(peer, document, wanted)
+    missing = probe(endpoint, document, wanted)
     if wanted and missing is not None and _REFUSED in missing:
-        return 0, probe(peer, document)
+        return 0, probe(endpoint, document)
     return wanted, missing
 
 
 def _score(
-    peer: Peer, documents: Sequence[Ids], top_k: int, progress: Progress | None
+    endpoint: ModelEndpoint, documents: Sequence[Ids], top_k: int, progress: Progress | None
 ) -> list[_Result]:
     """What each reply says, read as it comes, so that few are held in full at a time."""
 
@@ -125,7 +125,7 @@ def _score(
     longest = max(len(document) for document in documents)
     step = max(1, _REPLY_BUDGET_BYTES // (longest * (top_k + 1) * _NAMED_BYTES))
     bodies = [_body(document, top_k) for document in documents]
-    return [*ask_and_read(peer, bodies, read, step=step, progress=progress)]
+    return [*ask_and_read(endpoint, bodies, read, step=step, progress=progress)]
 
 
 def _collect(results: Sequence[_Result]) -> Likelihood:
@@ -162,14 +162,14 @@ def _collect(results: Sequence[_Result]) -> Likelihood:
     )
 
 
-def probe(peer: Peer, document: Ids, top_k: int = 0) -> str | None:
+def probe(endpoint: ModelEndpoint, document: Ids, top_k: int = 0) -> str | None:
     """Why this server cannot say how likely a prompt is, or None where it can.
 
     Asked before anything is scored: some servers accept the request and leave the figures out.
     A broken figure is an answer, and is found again by the measurement itself.
     """
     short = document[: max(_SHORTEST, min(8, len(document)))]
-    reply = ask(peer, [_body(short, top_k)])[0]
+    reply = ask(endpoint, [_body(short, top_k)])[0]
     if isinstance(reply, Failure):
         if is_not_a_number(reply):
             return None

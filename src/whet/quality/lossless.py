@@ -26,7 +26,7 @@ from whet.core.counters import ACCEPTED, DRAFT_TOKENS
 from whet.core.errors import EngineLostError, MeasurementError
 from whet.core.protocols import Progress
 from whet.core.records import Counters, GreedyParity, LosslessCheck, TwoSample
-from whet.quality.asking import Peer, part_of
+from whet.quality.asking import ModelEndpoint, part_of
 from whet.quality.greedy import Continuations, continue_greedily, greedy_parity, prompts_identity
 from whet.quality.paired import SIGNIFICANCE, wilson
 from whet.quality.prompts import Ids
@@ -71,7 +71,7 @@ class PlainReference:
 
 
 def plain_reference(
-    peer: Peer,
+    endpoint: ModelEndpoint,
     prompts: Sequence[Ids],
     plan: LosslessPlan | None = None,
     *,
@@ -84,12 +84,12 @@ def plain_reference(
     """
     plan = plan or LosslessPlan()
     asked = len(prompts)
-    slow = peer.concurrency // _BATCH_STEP or peer.concurrency * _BATCH_STEP
+    slow = endpoint.concurrency // _BATCH_STEP or endpoint.concurrency * _BATCH_STEP
     first = continue_greedily(
-        peer, prompts, plan.tokens, names=names, progress=part_of(progress, 0, 3 * asked)
+        endpoint, prompts, plan.tokens, names=names, progress=part_of(progress, 0, 3 * asked)
     )
     again = continue_greedily(
-        replace(peer, concurrency=slow),
+        replace(endpoint, concurrency=slow),
         prompts,
         plan.tokens,
         names=names,
@@ -100,7 +100,7 @@ def plain_reference(
         None
         if plan.sampling is None
         else sample_many(
-            peer,
+            endpoint,
             prompts,
             plan.sampling,
             names=names,
@@ -111,7 +111,7 @@ def plain_reference(
 
 
 def check_lossless(
-    peer: Peer,
+    endpoint: ModelEndpoint,
     plain: PlainReference,
     prompts: Sequence[Ids],
     *,
@@ -133,14 +133,14 @@ def check_lossless(
     if prompts_identity(prompts) != plain.first.prompts_sha256:
         reason = "the plain server was asked other prompts; ask it again with these"
         return _check(None, None, (None, None), [("unknown", reason)])
-    before = _counters(peer)
+    before = _counters(endpoint)
     asked = len(prompts)
     greedy = continue_greedily(
-        peer, prompts, plain.plan.tokens, names=names, progress=part_of(progress, 0, 2 * asked)
+        endpoint, prompts, plain.plan.tokens, names=names, progress=part_of(progress, 0, 2 * asked)
     )
-    draws = _draws(peer, plain.samples, prompts, names, part_of(progress, asked, 2 * asked))
+    draws = _draws(endpoint, plain.samples, prompts, names, part_of(progress, asked, 2 * asked))
     sampling, on_sampling = _sampling(draws, plain.samples)
-    counted = _rises(before, _counters(peer))
+    counted = _rises(before, _counters(endpoint))
     parity, on_parity = _parity(greedy, plain)
     return _check(
         parity, sampling, counted, [*on_parity, *on_sampling, _judge_acceptance(*counted)]
@@ -148,7 +148,7 @@ def check_lossless(
 
 
 def _draws(
-    peer: Peer,
+    endpoint: ModelEndpoint,
     plain: Samples | None,
     prompts: Sequence[Ids],
     names: Sequence[str] | None,
@@ -159,7 +159,7 @@ def _draws(
         return
     for number in count(1):
         yield sample_many(
-            peer,
+            endpoint,
             prompts,
             _fresh(plain, number),
             names=names,
@@ -323,10 +323,10 @@ def _gaps(**sides: Continuations | Samples) -> list[Finding]:
     ]
 
 
-def _counters(peer: Peer) -> Counters | None:
+def _counters(endpoint: ModelEndpoint) -> Counters | None:
     """The engine's counters now; None where there are none to be read."""
     try:
-        return scrape(peer.url)
+        return scrape(endpoint.url)
     except (EngineLostError, MeasurementError):
         return None
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from whet.core.protocols import Progress
 from whet.core.records import Estimate, QualityRecord
 from whet.quality.answers import Answers, answer_tasks, find_examples, score_tasks
-from whet.quality.asking import Peer, part_of
-from whet.quality.checks import Answered, Asked, Checks, run_checks
+from whet.quality.asking import ModelEndpoint, part_of
+from whet.quality.checks import CheckResults, GivenAnswers, Questions, run_checks
 from whet.quality.data import load_tasks
 from whet.quality.heldout import heldout_ids
 from whet.quality.likelihood import Likelihood, measure_likelihood
@@ -40,39 +40,39 @@ def measure_quality(
     raise (``UsageError``), or a tokenizer that cannot be read (``CheckpointError``).
     """
     started = time.monotonic()
-    asked = _asked(plan)
-    peer = Peer(url=server_url, model=model, concurrency=plan.spec.concurrency)
-    found = Checks()
-    total = len(asked.documents) + len(asked.tasks)
-    with found.timed("likelihood"):
+    questions = _questions(plan)
+    endpoint = ModelEndpoint(url=server_url, model=model, concurrency=plan.spec.concurrency)
+    results = CheckResults()
+    total = len(questions.documents) + len(questions.tasks)
+    with results.timed("likelihood"):
         likelihood = measure_likelihood(
-            peer,
-            asked.documents,
-            vocab_size=asked.vocab_size,
+            endpoint,
+            questions.documents,
+            vocab_size=questions.vocab_size,
             # A window that is cut is of another protocol, whose figures no paper has.
             shorten=plan.baseline is None and plan.spec.protocol == "documents",
             top_k=plan.spec.top_logprobs if plan.checks else 0,
             progress=part_of(progress, 0, total),
         )
-    with found.timed("tasks"):
-        answered = answer_tasks(
-            peer,
-            asked.tasks,
-            asked.prompts,
-            progress=part_of(progress, len(asked.documents), total),
+    with results.timed("tasks"):
+        answers = answer_tasks(
+            endpoint,
+            questions.tasks,
+            questions.prompts,
+            progress=part_of(progress, len(questions.documents), total),
         )
     if plan.checks is not None:
-        run_checks(peer, plan, asked, Answered(likelihood, answered.answers), found)
-    record = _record(plan, asked, likelihood, answered, found)
-    return Measured(record=replace(record, seconds=time.monotonic() - started), plain=found.plain)
+        run_checks(endpoint, plan, questions, GivenAnswers(likelihood, answers.answers), results)
+    record = _record(plan, questions, likelihood, answers, results)
+    return Measured(record=replace(record, seconds=time.monotonic() - started), plain=results.plain)
 
 
-def _asked(plan: QualityPlan) -> Asked:
+def _questions(plan: QualityPlan) -> Questions:
     encoder = Encoder(plan.tokenizer)
     tasks = load_tasks(plan.tasks, plan.spec.max_tasks)
     prompts = [encoder.task(task) for task in tasks]
     documents = heldout_ids(plan.heldout, encoder, plan.spec)
-    return Asked(
+    return Questions(
         tasks=tasks,
         prompts=prompts,
         documents=_as_baseline(documents, plan.baseline),
@@ -100,29 +100,34 @@ def _as_baseline(documents: Sequence[Ids], baseline: QualityRecord | None) -> li
 
 
 def _record(
-    plan: QualityPlan, asked: Asked, likelihood: Likelihood, answered: Answers, found: Checks
+    plan: QualityPlan,
+    questions: Questions,
+    likelihood: Likelihood,
+    answers: Answers,
+    results: CheckResults,
 ) -> QualityRecord:
-    data_sha256 = asked.data_sha256
+    data_sha256 = questions.data_sha256
     ratio, unpaired = _ratio(likelihood, plan.baseline, data_sha256)
     # Answers to other questions are not paired, whatever their ids say.
     paired = plan.baseline if plan.baseline and plan.baseline.data_sha256 == data_sha256 else None
-    scores = score_tasks(answered.answers, paired)
-    gaps = (likelihood.missing, unpaired, answered.missing, *found.missing)
-    broken = (likelihood.broken, *found.broken)
+    scores = score_tasks(answers.answers, paired)
+    gaps = (likelihood.missing, unpaired, answers.missing, *results.missing)
+    broken = (likelihood.broken, *results.broken)
     findings = Findings(
         ratio=ratio,
         tasks=scores,
-        answers=answered.answers,
+        answers=answers.answers,
         baseline=paired,
         broken=tuple(each for each in broken if each is not None),
         missing=tuple(gap for gap in gaps if gap is not None),
+        scheme=plan.scheme,
     )
     judged, reason = verdicts(findings, plan.tolerances)
     too_far = ratio is not None and ratio.value >= 1 + min(plan.tolerances, default=math.inf)
-    if plan.scoring_defect and (likelihood.broken or found.scores_differ or too_far):
+    if plan.scoring_defect and (likelihood.broken or results.scores_differ or too_far):
         reason = f"{reason}; {plan.scoring_defect}"
-    if found.no_golden is not None:
-        reason = "; ".join(filter(None, (reason, f"no golden probes: {found.no_golden}")))
+    if results.no_golden is not None:
+        reason = "; ".join(filter(None, (reason, f"no golden probes: {results.no_golden}")))
     return QualityRecord(
         variant=plan.variant,
         baseline=plan.variant if plan.baseline is None else plan.baseline.variant,
@@ -130,19 +135,19 @@ def _record(
         perplexity_ratio=ratio,
         nll=likelihood.nll,
         tasks=scores,
-        answers=answered.answers,
-        examples=find_examples(asked.tasks, answered.answers, paired),
+        answers=answers.answers,
+        examples=find_examples(questions.tasks, answers.answers, paired),
         verdicts=judged,
         reason=reason,
         seconds=0.0,
         data_sha256=data_sha256,
-        distances=found.distances,
-        twin=found.twin,
-        twin_distances=found.twin_distances,
-        identity=found.identity,
-        lossless=found.lossless,
-        structured=found.structured,
-        parts=tuple(found.parts.items()),
+        distances=results.distances,
+        twin=results.same_weights_reference,
+        twin_distances=results.same_weights_distances,
+        identity=results.identity,
+        lossless=results.lossless,
+        structured=results.structured,
+        parts=tuple(results.parts.items()),
     )
 
 

@@ -1,4 +1,7 @@
-"""How much of a reference text an answer holds, from 0 to 1."""
+"""How much of a reference text an answer holds, from 0 to 1.
+
+Own code, because the package ``rouge-score`` brings nltk and absl for forty lines.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,15 @@ _WORD: Final = re.compile(r"\w+")
 _ARTICLE: Final = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 
+Split = Callable[[str], list[str]]
+
 
 def rouge_l(answer: str, expected: Any) -> float:
     """ROUGE-L F1 over case-folded words, runs of letters and digits (Lin 2004, section 3, β = 1).
 
     ``expected`` is a text or several; the best counts.
     """
-    return max(_rouge_l(words(answer), words(text)) for text in _references(expected))
+    return _best(answer, expected, words, longest_common_subsequence)
 
 
 def token_f1(answer: str, expected: Any) -> float:
@@ -27,22 +32,25 @@ def token_f1(answer: str, expected: Any) -> float:
     Lower case; punctuation and the articles a, an, the are left out. ``expected`` is a text or
     several; the best counts.
     """
-    return max(_token_f1(_normalised(answer), _normalised(text)) for text in _references(expected))
-
-
-def refuse_rouge_l(expected: Any) -> str | None:
-    """Why ``expected`` is no reference for ``rouge_l``, or None."""
-    return _refuse(expected, words)
-
-
-def refuse_token_f1(expected: Any) -> str | None:
-    """Why ``expected`` is no reference for ``token_f1``, or None."""
-    return _refuse(expected, _normalised)
+    return _best(answer, expected, squad_words, lambda a, b: (Counter(a) & Counter(b)).total())
 
 
 def words(text: str) -> list[str]:
     """Case-folded runs of letters and digits."""
     return _WORD.findall(text.casefold())
+
+
+def squad_words(text: str) -> list[str]:
+    """Lower-case words without punctuation and articles."""
+    return _ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split()
+
+
+def refuse_references(expected: Any, split: Split) -> str | None:
+    """Why ``expected`` cannot be a reference, or None."""
+    texts = expected if isinstance(expected, list) else [expected]
+    if not texts or not all(isinstance(text, str) for text in texts):
+        return "it must be text, or a list of texts"
+    return None if all(split(text) for text in texts) else "it holds no word"
 
 
 def longest_common_subsequence(left: Sequence[str], right: Sequence[str]) -> int:
@@ -58,29 +66,13 @@ def longest_common_subsequence(left: Sequence[str], right: Sequence[str]) -> int
     return len(left) - row.bit_count()
 
 
-def _rouge_l(found: Sequence[str], wanted: Sequence[str]) -> float:
-    return _f1(longest_common_subsequence(found, wanted), len(found), len(wanted))
-
-
-def _token_f1(found: Sequence[str], wanted: Sequence[str]) -> float:
-    return _f1((Counter(found) & Counter(wanted)).total(), len(found), len(wanted))
-
-
-def _f1(common: int, found: int, wanted: int) -> float:
-    """2PR ÷ (P + R) with P = common ÷ found and R = common ÷ wanted."""
-    return 2 * common / (found + wanted) if common else 0.0
-
-
-def _normalised(text: str) -> list[str]:
-    return _ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split()
-
-
-def _references(expected: Any) -> list[str]:
-    return expected if isinstance(expected, list) else [str(expected)]
-
-
-def _refuse(expected: Any, split: Callable[[str], list[str]]) -> str | None:
-    texts = expected if isinstance(expected, list) else [expected]
-    if not texts or not all(isinstance(text, str) for text in texts):
-        return "it must be text, or a list of texts"
-    return None if all(split(text) for text in texts) else "it holds no word"
+def _best(
+    answer: str, expected: Any, split: Split, common: Callable[[list[str], list[str]], int]
+) -> float:
+    """The best F1 over the references: 2 · common ÷ (words here + words there)."""
+    here, scores = split(answer), []
+    for text in expected if isinstance(expected, list) else [str(expected)]:
+        there = split(text)
+        shared = common(here, there)
+        scores.append(2 * shared / (len(here) + len(there)) if shared else 0.0)
+    return max(scores)

@@ -28,6 +28,31 @@ def wilson(right: int, n: int) -> Estimate:
     return Estimate(value=right / n, low=float(interval.low), high=float(interval.high), samples=n)
 
 
+def yes_or_no(values: Sequence[float]) -> bool:
+    """Whether every value is 0 or 1."""
+    return all(value in (0.0, 1.0) for value in values)
+
+
+def mean_estimate(values: Sequence[float]) -> Estimate:
+    """The mean with Wilson's interval for 0 and 1, else Student's; at least one value."""
+    return wilson(round(sum(values)), len(values)) if yes_or_no(values) else student(values)
+
+
+def student(values: Sequence[float]) -> Estimate:
+    """The mean with Student's 95 % interval (Miller, arXiv 2411.00640, section 2).
+
+    The interval is None where all values are equal: they say nothing of the spread.
+    """
+    from scipy.stats import t
+
+    count, mean = len(values), float(np.mean(values))
+    spread = float(np.std(values, ddof=1)) if count > 1 else 0.0
+    if not spread > 0:
+        return Estimate(value=mean, low=None, high=None, samples=count)
+    low, high = t.interval(0.95, count - 1, loc=mean, scale=spread / count**0.5)
+    return Estimate(value=mean, low=float(low), high=float(high), samples=count)
+
+
 def mcnemar(lost: int, gained: int) -> float:
     """McNemar's exact two-sided p: the discordant pairs against a fair coin (McNemar 1947).
 

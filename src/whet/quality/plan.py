@@ -16,18 +16,19 @@ from whet.quality.lossless import PlainReference
 class ChecksPlan:
     """What is asked beside likelihoods and tasks, and what earlier variants left to compare with.
 
-    ``arrays`` and ``golden`` are folders of the run, with one file a variant. ``twin`` is the
-    record of the first variant that served the very same weights, None for that one itself.
+    ``arrays`` and ``golden`` are folders of the run, with one file a variant.
+    ``same_weights_reference`` is the record of the first variant that served the very same weights,
+    None for that one itself.
     ``plain`` are the answers of a server without speculation and with the same weights, for a
     variant that speculates; ``is_plain`` says that such a variant will be held to this one.
-    ``other_kernels`` where it may run on other kernels than the ``twin``; ``rounds`` where
+    ``other_kernels`` where it may run on other kernels than the reference; ``rounds`` where
     activations are rounded to 8 bits.
     """
 
     arrays: Path
     golden: Path
     source: GoldenSource
-    twin: QualityRecord | None
+    same_weights_reference: QualityRecord | None
     plain: PlainReference | None
     is_plain: bool
     other_kernels: bool = False
@@ -42,7 +43,8 @@ class QualityPlan:
     is the finished record to pair with, None where this variant is itself the baseline.
     ``tolerances`` are shares of perplexity regression (0.01 is 1 %). Without ``checks`` nothing
     is asked but likelihoods and tasks. ``scoring_defect`` is what is known to be wrong with this
-    server's scores, in words: it is told beside scores that fail and excuses none.
+    server's scores, in words: it is told beside scores that fail and excuses none. ``scheme`` names
+    how the weights are stored (``W4A16``, …), where that is known.
     """
 
     variant: str
@@ -54,3 +56,4 @@ class QualityPlan:
     tolerances: Sequence[float]
     checks: ChecksPlan | None = None
     scoring_defect: str | None = None
+    scheme: str | None = None

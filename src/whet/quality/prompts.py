@@ -14,23 +14,28 @@ from whet.quality.data import HeldoutDocument, Message, Task
 Ids = tuple[int, ...]
 
 
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of ``folder``; ``CheckpointError`` where it holds none that can be read."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"no tokenizer can be read from {folder}; copy tokenizer.json beside the weights"
+        ) from error
+
+
 class Encoder:
     """Renders and encodes. Text is rendered first and encoded without added specials after, because
     a chat template writes its own."""
 
     def __init__(self, folder: Path) -> None:
         """Load the tokenizer; ``CheckpointError`` where the folder holds none that can be read."""
-        from transformers import AutoTokenizer
-
         self._folder = folder
-        try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(
-                str(folder), local_files_only=True, trust_remote_code=False
-            )
-        except (OSError, ValueError) as error:
-            raise CheckpointError(
-                f"no tokenizer can be read from {folder}; copy tokenizer.json beside the weights"
-            ) from error
+        self._tokenizer = load_tokenizer(folder)
 
     @property
     def vocab_size(self) -> int:

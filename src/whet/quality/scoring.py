@@ -11,7 +11,14 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from whet.quality.json_values import NOT_JSON, parse_json, refuse_schema, same_json, text_fits
-from whet.quality.overlap import refuse_rouge_l, refuse_token_f1, rouge_l, token_f1
+from whet.quality.overlap import (
+    Split,
+    refuse_references,
+    rouge_l,
+    squad_words,
+    token_f1,
+    words,
+)
 from whet.quality.tool_calls import refuse_calls, same_calls
 
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\d)")
@@ -33,11 +40,13 @@ class Scorer:
     grade: Callable[[str, Any], float] | None = None
 
 
-def _graded(grade: Callable[[str, Any], float], refuse: Callable[[Any], str | None]) -> Scorer:
+def _graded(grade: Callable[[str, Any], float], split: Split) -> Scorer:
     def right(answer: str, expected: Any) -> bool:
         return grade(answer, expected) >= GRADE_IS_RIGHT
 
-    return Scorer(right=right, refuse=refuse, grade=grade)
+    return Scorer(
+        right=right, refuse=lambda expected: refuse_references(expected, split), grade=grade
+    )
 
 
 def _json_exact(answer: str, expected: Any) -> bool:
@@ -132,8 +141,8 @@ SCORERS: Final[Mapping[str, Scorer]] = MappingProxyType(
         "regex": Scorer(right=_regex, refuse=_refuse_regex),
         "json_schema": Scorer(right=_json_schema, refuse=_refuse_json_schema),
         "tool_call": Scorer(right=same_calls, refuse=refuse_calls),
-        "rouge_l": _graded(rouge_l, refuse_rouge_l),
-        "token_f1": _graded(token_f1, refuse_token_f1),
+        "rouge_l": _graded(rouge_l, words),
+        "token_f1": _graded(token_f1, squad_words),
     }
 )
 

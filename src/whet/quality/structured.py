@@ -15,7 +15,7 @@ from whet.client import Failure
 from whet.core.protocols import Progress
 from whet.core.records import StructuredScore, TaskAnswer
 from whet.quality.answers import answer_tasks, reply_text
-from whet.quality.asking import Peer, ask, why
+from whet.quality.asking import ModelEndpoint, ask, why
 from whet.quality.data import Task
 from whet.quality.json_values import text_fits
 from whet.quality.paired import mcnemar
@@ -53,7 +53,7 @@ _PROBE_TOKENS: Final = 64
 
 
 def measure_structured(
-    peer: Peer,
+    endpoint: ModelEndpoint,
     tasks: Sequence[Task],
     prompts: Sequence[Ids],
     free: Sequence[TaskAnswer],
@@ -73,16 +73,16 @@ def measure_structured(
             kinds.setdefault(task.task, []).append((task, ids, answered[task.id]))
     if not kinds:
         return ()
-    constraint, missing = find_constraint(peer, next(iter(kinds.values()))[0][1])
+    constraint, missing = find_constraint(endpoint, next(iter(kinds.values()))[0][1])
     total, done, scores = sum(map(len, kinds.values())), 0, []
     for asked in kinds.values():
         step = _after(progress, done, total)
-        scores.append(_measure(peer, asked, constraint, missing, step))
+        scores.append(_measure(endpoint, asked, constraint, missing, step))
         done += len(asked)
     return tuple(scores)
 
 
-def find_constraint(peer: Peer, prompt: Ids) -> tuple[Constraint | None, str | None]:
+def find_constraint(endpoint: ModelEndpoint, prompt: Ids) -> tuple[Constraint | None, str | None]:
     """How this server is bound to a schema, or None and why it cannot be.
 
     A server may take a field that it does not know and answer as if it were not there (vLLM does so
@@ -92,7 +92,7 @@ def find_constraint(peer: Peer, prompt: Ids) -> tuple[Constraint | None, str | N
     said = []
     for name, constraint in DIALECTS.items():
         body = {"prompt": list(prompt), "max_tokens": _PROBE_TOKENS, "temperature": 0.0}
-        reply = ask(peer, [{**body, **constraint(_PROBE_SCHEMA)}])[0]
+        reply = ask(endpoint, [{**body, **constraint(_PROBE_SCHEMA)}])[0]
         if text_fits(_PROBE_SCHEMA, reply_text(reply) or ""):
             return constraint, None
         said.append(f"{name} {why(reply) if isinstance(reply, Failure) else 'is ignored'}")
@@ -100,7 +100,7 @@ def find_constraint(peer: Peer, prompt: Ids) -> tuple[Constraint | None, str | N
 
 
 def _measure(
-    peer: Peer,
+    endpoint: ModelEndpoint,
     asked: Sequence[tuple[Task, Ids, TaskAnswer]],
     constraint: Constraint | None,
     missing: str | None,
@@ -111,7 +111,7 @@ def _measure(
     if constraint is None:
         return _score(tasks, free, None, missing)
     bound = answer_tasks(
-        peer,
+        endpoint,
         tasks,
         [ids for _, ids, _ in asked],
         constraints=[constraint(task.json_schema or {}) for task in tasks],

@@ -27,7 +27,7 @@ import numpy as np
 from whet.client import Failure
 from whet.core.protocols import Progress
 from whet.core.records import TwoSample
-from whet.quality.asking import Peer, Reply, ask
+from whet.quality.asking import ModelEndpoint, Reply, ask
 from whet.quality.greedy import (
     Tokens,
     id_fields,
@@ -79,7 +79,7 @@ class Samples:
 
 
 def sample_many(
-    peer: Peer,
+    endpoint: ModelEndpoint,
     prompts: Sequence[Ids],
     sampling: Sampling,
     *,
@@ -95,7 +95,7 @@ def sample_many(
     side's end (vLLM gives choice k of a request the seed + k).
     """
     n = sampling.samples
-    extra: dict[str, Any] = id_fields(peer, prompts[0]) or {"logprobs": 1}
+    extra: dict[str, Any] = id_fields(endpoint, prompts[0]) or {"logprobs": 1}
     common = {
         "max_tokens": sampling.tokens,
         "temperature": sampling.temperature,
@@ -106,7 +106,7 @@ def sample_many(
         {"prompt": list(ids), **_seed(sampling, index), **common}
         for index, ids in enumerate(prompts)
     ]
-    asked = ask(peer, bodies[::-1] if backwards else bodies, progress=progress)
+    asked = ask(endpoint, bodies[::-1] if backwards else bodies, progress=progress)
     replies = asked[::-1] if backwards else asked
     found, trouble = [], []
     for name, reply in zip(names or prompt_names(prompts), replies, strict=True):

@@ -17,18 +17,27 @@ A test that finds no loss proves none: each score carries the drop that its set 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from whet.core.records import Estimate, QualityRecord, TaskAnswer, TaskScore
 from whet.quality.degenerate import degenerate
-from whet.quality.identity import ending_shift
 from whet.quality.paired import SIGNIFICANCE, holm, mcnemar, worse
 
 MIN_DOCUMENTS: Final = 8
 _DEGENERATE: Final = "text that is not degenerate"
 _GARBAGE_SHARE: Final = 0.5
+NEXT_SCHEMES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "W4A16": "try W8A16, then FP8",
+        "W8A8-INT8": "try W8A16, then FP8",
+        "FP8": "try W8A16, then 16-bit weights",
+        "W8A16": "try 16-bit weights",
+    }
+)
+"""What to try where the rounding of a scheme loses too much: the schemes that round less."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +45,7 @@ class Findings:
     """What was measured of one variant, before it is judged.
 
     ``broken`` is a defect that fails every tolerance; ``missing`` a gap that leaves it unknown.
+    ``scheme`` names how the weights are stored; None where that is unknown.
     """
 
     ratio: Estimate | None
@@ -44,13 +54,15 @@ class Findings:
     baseline: QualityRecord | None
     broken: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    scheme: str | None = None
 
 
 def verdicts(
     findings: Findings, tolerances: Sequence[float]
 ) -> tuple[tuple[tuple[float, str], ...], str | None]:
     """(tolerance, pass | fail | unknown) each, and the reasons in words or None."""
-    broken = [*findings.broken, *_lost(findings), *_garbage(findings)]
+    lost = _lost(findings)
+    broken = [*findings.broken, *lost, *_garbage(findings)]
     missing = list(findings.missing)
     if findings.ratio is None and not broken and not missing:
         missing.append("perplexity was not measured")
@@ -63,9 +75,18 @@ def verdicts(
         *broken,
         *missing,
         *_perplexity(findings, tolerances, judged),
+        *_next_scheme(findings, lost=bool(lost) or "fail" in judged),
         *_blind(findings.tasks),
     ]
     return tuple(zip(tolerances, words, strict=True)), "; ".join(reasons) or None
+
+
+def _next_scheme(findings: Findings, *, lost: bool) -> list[str]:
+    """What to try next, where a measured loss fails and no other defect explains it."""
+    advice = NEXT_SCHEMES.get(findings.scheme or "")
+    if not lost or findings.broken or advice is None:
+        return []
+    return [f"{findings.scheme} loses too much here: {advice}"]
 
 
 def _judge(findings: Findings, tolerance: float) -> str:
@@ -153,13 +174,19 @@ def _shape_rows(here: Sequence[TaskAnswer], there: Sequence[TaskAnswer]) -> list
             p_value=mcnemar(lost, gained),
         )
     ]
-    ends = ending_shift(here, there)
-    if ends.p_value is not None:
+    before = {answer.id: answer.finish_reason for answer in there if answer.finish_reason}
+    ends = [
+        (before[answer.id] == "stop", answer.finish_reason == "stop")
+        for answer in here
+        if answer.id in before and answer.finish_reason
+    ]
+    if ends:
+        lost, gained = ends.count((True, False)), ends.count((False, True))
         what = (
-            f"{ends.lost} of {ends.pairs} answers that ended by themselves on the baseline run "
-            f"into their limit here and {ends.gained} the reverse: check the end-of-sequence token"
+            f"{lost} of {len(ends)} answers that ended by themselves on the baseline run "
+            f"into their limit here and {gained} the reverse: check the end-of-sequence token"
         )
-        rows.append(_Row(what=what, fell=ends.lost > ends.gained, p_value=ends.p_value))
+        rows.append(_Row(what=what, fell=lost > gained, p_value=mcnemar(lost, gained)))
     return rows
 
 

@@ -42,7 +42,6 @@ from whet.report.sections import (
     evidence_groups,
     exclusions,
     lost_answers,
-    next_schemes,
     reading_notes,
     sizes_of,
     tiles,
@@ -114,7 +113,6 @@ def render_html(view: RunView) -> str:
             common=common_env(view),
             lost=lost_answers(view),
             timed=timed_text(view),
-            next_schemes=next_schemes(view),
             warmup=warmup_words(view),
         )
     )

@@ -17,7 +17,7 @@ from whet.report.factorial import (
 )
 from whet.report.head_of_line import HEAD_OF_LINE_HEADS, head_of_line_rows, head_of_line_words
 from whet.report.markdown_text import fenced, safe, table
-from whet.report.quality_markdown import next_lines, quality_lines
+from whet.report.quality_markdown import quality_lines
 from whet.report.sections import (
     WORKLOAD_HEADS,
     blank_reasons,
@@ -52,7 +52,6 @@ def render_markdown(view: RunView) -> str:
         _costs(view),
         _evidence(view),
         quality_lines(view),
-        next_lines(view),
         _quantization(view),
         _serve_lines(view),
         _setup(view),

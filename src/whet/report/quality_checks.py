@@ -219,7 +219,7 @@ def _identity(records: Iterable[QualityRecord]) -> CheckTable:
         title="Served tokens",
         meaning="Whether the server writes token ids as text, reads text as ids and ends an answer "
         "as the baseline’s tokenizer says.",
-        heads=(("checked", "ids"),),
+        heads=(("checked", "texts"),),
         lines=tuple(
             _identity_line(record, record.identity)
             for record in records

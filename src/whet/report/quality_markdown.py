@@ -16,7 +16,7 @@ from whet.report.quality_rows import (
     quality_rows,
     task_table,
 )
-from whet.report.sections import lost_answers, next_schemes, timed_text, timed_text_words
+from whet.report.sections import lost_answers, timed_text, timed_text_words
 from whet.report.text import DASH, EMPTY
 from whet.report.view import RunView
 
@@ -40,17 +40,6 @@ def quality_lines(view: RunView) -> Iterator[str]:
         yield from _check(found)
     yield from _lost(view)
     yield from _timed_text(view)
-
-
-def next_lines(view: RunView) -> Iterator[str]:
-    """What to try where bits lose too much, with the lines that try it."""
-    found = next_schemes(view)
-    if not found:
-        return
-    yield "## What to try next\n"
-    for item in found:
-        yield f"**{safe(item.variant)}**: {safe(item.why)}\n"
-        yield f"{fenced(item.recipe.rstrip(), 'yaml')}\n"
 
 
 def _row(row: QualityRow, *, wide: bool) -> list[str]:

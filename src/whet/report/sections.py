@@ -11,7 +11,6 @@ from whet.core.records import (
     ComparisonSet,
     Decision,
     DegenerateTraffic,
-    NextScheme,
     QuantizedCheckpoint,
     TaskExample,
     Verdict,
@@ -321,11 +320,6 @@ def lost_answers(view: RunView) -> tuple[Lost, ...]:
 def timed_text(view: RunView) -> tuple[DegenerateTraffic, ...]:
     """What was found among each variant's timed answers; none where they were not looked at."""
     return tuple(view.degenerate[name] for name in view.variants if name in view.degenerate)
-
-
-def next_schemes(view: RunView) -> tuple[NextScheme, ...]:
-    """What to try in place of each variant whose bits lose too much."""
-    return tuple(view.next_schemes[name] for name in view.variants if name in view.next_schemes)
 
 
 def timed_text_words(record: DegenerateTraffic) -> str:

@@ -23,7 +23,6 @@ from whet.core.records import (
     LeverCost,
     LeverCosts,
     ModelFacts,
-    NextScheme,
     QualityRecord,
     QuantizedCheckpoint,
     ResolvedEngine,
@@ -64,7 +63,6 @@ class RunView:
     verdicts: tuple[Verdict, ...]
     quality: Mapping[str, QualityRecord]
     degenerate: Mapping[str, DegenerateTraffic]
-    next_schemes: Mapping[str, NextScheme]
     comparisons: ComparisonSet | None
     factorial: FactorialView | None
     head_of_line: Mapping[str, HeadOfLineRecord]
@@ -181,7 +179,6 @@ def load_run(store: RunStore) -> RunView:
         ),
         quality=_keyed(store, "quality", QualityRecord),
         degenerate=_keyed(store, "degenerate", DegenerateTraffic),
-        next_schemes=_keyed(store, "next_scheme", NextScheme),
         comparisons=store.get("comparisons", "all", ComparisonSet),
         factorial=store.get("factorial", "all", FactorialView),
         head_of_line=_keyed(store, "head_of_line", HeadOfLineRecord),

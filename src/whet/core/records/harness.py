@@ -51,8 +51,8 @@ class HarnessSample:
     ``doc_hash`` and ``prompt_hash`` are the harness's SHA-256 of the document and of the prompt as
     sent, few-shot examples and template included: only samples that agree in both may be paired.
     ``metrics`` are the values that are one number. ``response`` is the filtered answer; for
-    likelihoods a JSON list of [log-probability, greedy] for each choice. ``prompt_end`` is the last
-    few hundred characters of the prompt.
+    likelihoods a JSON list of [log-probability, greedy] as text for each choice. ``prompt_end`` is
+    the last few hundred characters of the prompt.
     """
 
     task: str
@@ -68,25 +68,17 @@ class HarnessSample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HarnessRun:
-    """One variant's tasks and kept samples. ``truncated`` counts requests cut to ``max_length``.
-
-    ``echo`` is None where the server scores prompts, else why its likelihoods are refused; it is
-    None too where no task needed them. ``samples_sha256`` is of the file of samples once written.
-    """
+    """One variant's tasks and samples. Longer prompts are cut to ``max_length`` tokens."""
 
     variant: str
     model: str
     harness_version: str
     seed: int
     limit: int | None
-    chat_template: bool
     max_length: int
     tasks: tuple[HarnessTask, ...]
     samples: tuple[HarnessSample, ...]
-    echo: str | None
-    truncated: int
     seconds: float
-    samples_sha256: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 class TokenizerIdentity:
     """Two tokenizers are the same if and only if ``sha256`` is equal.
 
-    The hash covers the vocabulary with ids, added tokens with their flags, special-token roles
-    and the merges; ``chat_template_sha256`` stands apart, because a draft needs no template.
+    The hash covers the vocabulary with ids, added tokens with their flags, the merges, normalizer,
+    pre-tokenizer, decoder and the begin and unknown tokens. ``chat_template_sha256`` and
+    ``eos_token_ids`` are separate, because a draft model needs neither.
     """
 
     vocab_size: int

@@ -114,10 +114,11 @@ class StructuredScore:
 class DegenerateTraffic:
     """Degenerate text among a variant's timed answers, by kind, and against the baseline's.
 
-    ``found`` maps a kind (``empty``, ``one mark``, ``loop``, ``unreadable``, ``language``) to how
-    many of ``answers`` show it. ``baseline_share`` is the baseline's share of degenerate answers;
-    ``p_value`` Fisher's exact test, one-sided (more than the baseline). ``examples`` are answers
-    cut to a few hundred characters. ``reason`` tells the verdict in a sentence.
+    ``found`` maps a kind (``empty``, ``one mark``, ``loop``, ``unreadable``) to how many of
+    ``answers`` show it; records of earlier versions may also hold ``language``. ``baseline_share``
+    is the baseline's share of degenerate answers; ``p_value`` is Fisher's exact test, one-sided
+    (more than the baseline). ``examples`` are answers cut to a few hundred characters. ``reason``
+    explains the verdict in a sentence.
     """
 
     variant: str
@@ -171,23 +172,11 @@ class GoldenProbes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NextScheme:
-    """What to try where a variant's bits fail the gate, cheapest first; ``why`` in one sentence."""
-
-    variant: str
-    failed: str
-    scheme: str
-    method: str
-    why: str
-    recipe: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ServedIdentity:
     """Whether the server reads and writes tokens as the baseline's tokenizer does.
 
-    ``checked`` ids were written back as text and texts read as ids; ``problems`` says in words what
-    differs, most telling first; ``missing`` why nothing could be asked.
+    ``checked`` texts were read as ids and these written as text (records of earlier versions count
+    ids); ``problems`` says what differs; ``missing`` what the server did not answer.
     """
 
     checked: int

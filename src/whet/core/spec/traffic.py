@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, get_args
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from whet.core.records.codec import STORED
 from whet.core.spec.base import Positive, Share, Strict, Whole
 
 _MAX_TOP_LOGPROBS: Final = 20
@@ -69,9 +72,13 @@ class LoadSpec(Strict):
         return max(self.min_requests, self.requests_per_slot * batch_size)
 
 
-NextStep = Literal["W4A16", "mixed", "W8A16", "W8A8", "FP8_DYNAMIC", "16bit"]
-NEXT_SCHEMES: Final[tuple[str, ...]] = get_args(NextStep)
-"""What the gate may propose where few bits fail; ``W4A16`` is a better method at the same bits."""
+REMOVED_KEYS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "next_schemes": "quality.next_schemes is gone; remove the key: where a variant fails, the "
+        "gate names the schemes to try next",
+    }
+)
+"""Keys of earlier versions, and what to do about each."""
 
 
 class QualitySpec(Strict):
@@ -82,8 +89,7 @@ class QualitySpec(Strict):
     as papers on WikiText-2 do, instead of as ``documents``.
     ``structured`` asks tasks that carry a schema a second time, bound to it. ``lossless_prompts``
     are continued by plain and speculative servers, and ``golden_probes`` kept for a monitor; 0 asks
-    for none. ``sampled: false`` compares greedy text alone, for traffic that is. ``next_schemes``
-    are those that may be proposed where a variant's bits fail; none by default.
+    for none. ``sampled: false`` compares greedy text alone, for traffic that is.
     """
 
     heldout: Path | None = None
@@ -98,7 +104,14 @@ class QualitySpec(Strict):
     lossless_prompts: Annotated[int, Field(ge=0)] = 16
     sampled: bool = True
     golden_probes: Annotated[int, Field(ge=0)] = 16
-    next_schemes: tuple[NextStep, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_removed_keys(cls, data: Any, info: ValidationInfo) -> Any:
+        """Drop the keys that only earlier versions stored; in a new spec they are refused."""
+        if info.context != STORED or not isinstance(data, dict):
+            return data
+        return {key: value for key, value in data.items() if key not in REMOVED_KEYS}
 
     @field_validator("top_logprobs")
     @classmethod

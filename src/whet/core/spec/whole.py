@@ -16,7 +16,13 @@ from whet.core.server_url import split_server_url
 from whet.core.spec.base import SIXTEEN_BIT, Strict
 from whet.core.spec.recipe import RecipeSpec
 from whet.core.spec.serving import EngineSpec, HardwareSpec, ModelSpec
-from whet.core.spec.traffic import LoadSpec, ObjectiveSpec, QualitySpec, WorkloadSpec
+from whet.core.spec.traffic import (
+    REMOVED_KEYS,
+    LoadSpec,
+    ObjectiveSpec,
+    QualitySpec,
+    WorkloadSpec,
+)
 from whet.core.spec.variants import (
     UNKNOWN_KEY,
     SpeculationSpec,
@@ -276,6 +282,8 @@ def _sentence(item: Any) -> str:
         return f"{where}: a text, a number, true or false is needed (got {item['input']!r})"
     where = ".".join(location) or "the spec"
     if item["type"] == "extra_forbidden":
+        if location[:-1] == ["quality"] and location[-1] in REMOVED_KEYS:
+            return REMOVED_KEYS[location[-1]]
         parent = ".".join(location[:-1])
         near = did_you_mean(location[-1], _keys_at(location[:-1]))
         inside = f" in {parent}" if parent else ""
