@@ -74,6 +74,7 @@ class ScriptedServer:
     url: str = ""
     requests: list[dict[str, Any]] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
+    stalls: dict[int, float] = field(default_factory=dict)  # seconds more, by place of arrival
     connections: int = 0
     paths: set[str] = field(default_factory=set)
     refused: list[str] = field(default_factory=list)
@@ -109,6 +110,8 @@ class ScriptedServer:
         data = json.loads(body)
         self.requests.append(data)
         script = replace(self.script, **data.get("script", {}))
+        more_s = self.stalls.get(len(self.requests) - 1, 0.0)
+        script = replace(script, ttft_s=script.ttft_s + more_s)
         if script.status != 200:
             return _send(out, script.status, "application/json", '{"error":{"message":"scripted"}}')
         if data.get("stream"):

@@ -281,3 +281,28 @@ def _interrupt(process: subprocess.Popen[str], server: Any) -> None:
     while len(server.requests) < 10 and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
+
+
+def number_after(text: str, out: str) -> float:
+    return float(out.split(text, 1)[1].split(maxsplit=1)[0])
+
+
+def test_a_stall_is_in_the_console_and_in_the_json_alike(whet: Whet, tmp_path: Path) -> None:
+    """2 of 10 requests wait 1.5 s side by side: less than 10 requests in 1.5 s, in both."""
+    with scripted_server(ttft_s=0.01) as server:
+        server.stalls = {2 + 6: 1.5, 2 + 7: 1.5}  # after the warm-up
+        said = whet("bench", server.url, *SMALL, "--num-prompts", 10, "--concurrency", 4, *SAVE)
+    assert said.code == 0, said.err
+    told = saved(tmp_path)
+    assert told["request_throughput"] < 10 / 1.5
+    shown = number_after("requests/s: ", said.out)
+    assert shown == pytest.approx(told["request_throughput"], rel=1e-3)
+    tokens = number_after("output tokens/s: ", said.out)
+    assert tokens == pytest.approx(told["output_throughput"], rel=1e-3)
+
+
+def test_one_burst_is_no_measurement_and_says_what_to_send(whet: Whet) -> None:
+    with scripted_server(ttft_s=0.01) as server:
+        said = whet("bench", server.url, *SMALL, "--num-prompts", 6, "--concurrency", 6)
+    assert "measured only a burst: 6 requests sent at once" in said.sentence(MEASUREMENT)
+    assert "--num-prompts" in said.err

@@ -76,8 +76,10 @@ def test_a_linear_drift_falls_on_all_alike(bench: Bench, tmp_path: Path) -> None
     bench.slower = 0.01
     root = tmp_path / "run"
     story(spec_of(tmp_path, trials=2), root)
-    rates = {cell.tps_mean.value for cell in cells(root).values() if cell.tps_mean}
-    assert max(rates) == pytest.approx(min(rates), rel=1e-3), "equal but for the log scale"
+    for size in (1, 2):
+        some = [cell.tps_mean for (_, at), cell in cells(root).items() if at == size]
+        rates = [rate.value for rate in some if rate is not None]
+        assert max(rates) == pytest.approx(min(rates), rel=1e-3), "equal but for the log scale"
     kept = RunStore.read(root).get("comparisons", "all", ComparisonSet)
     assert kept is not None
     assert kept.noise_floor == pytest.approx(0.0, abs=1e-3)

@@ -76,7 +76,7 @@ def test_the_same_traffic_for_every_variant_and_fresh_for_every_trial(
 def test_interleaved_trials_reach_real_servers_with_the_same_traffic(
     engine: FakeEngine, tmp_path: Path
 ) -> None:
-    load = {"order": "interleaved", "batch_sizes": [2], "trials": 2, "min_requests": 2}
+    load = {"order": "interleaved", "batch_sizes": [2], "trials": 2, "min_requests": 4}
     small = {"requests_per_slot": 1, "warmup_requests": 2, "repeat_baseline": False}
     root = tmp_path / "run"
     story(tiny_spec(tmp_path, load=load | small), root)

@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 
-from tests.metrics.events import MS, event, failed, trial
+from tests.metrics.events import MS, event, failed, steady, trial
 from whet.core.records import RequestEvent
 from whet.metrics.steady_trial import steadiness
 
@@ -32,10 +32,10 @@ def test_a_warm_up_is_found_and_cut() -> None:
     assert dict(found.drifts)["TTFT"].verdict != "drifting"
 
 
-def test_of_a_load_that_only_gets_slower_only_the_first_wave_is_cut_and_it_drifts() -> None:
+def test_a_load_that_only_gets_slower_is_left_whole_and_drifts() -> None:
     whole = trial(loop(200, grow=0.01))
     found = steadiness(whole)
-    assert (found.cut, found.trial.requests) == (1, whole.requests[1:])
+    assert (found.cut, found.trial) == (0, whole)
     assert found.reason is not None
     assert {name: item.verdict for name, item in found.drifts} == {
         "TTFT": "drifting",
@@ -44,9 +44,11 @@ def test_of_a_load_that_only_gets_slower_only_the_first_wave_is_cut_and_it_drift
 
 
 def test_of_a_short_trial_only_the_first_wave_is_cut() -> None:
+    burst = replace(trial(steady(12, slots=4)), batch_size=4)
+    assert steadiness(burst).cut == 4
     whole = trial(loop(12))
     found = steadiness(whole)
-    assert (found.cut, found.trial.requests) == (1, whole.requests[1:])
+    assert (found.cut, found.trial) == (0, whole)
     assert found.reason is not None
 
 

@@ -54,7 +54,7 @@ def test_a_stall_that_leaves_most_slots_idle_is_no_measurement_of_the_batch_size
     record = stalled(slots=8, stalls=stalls)
     problem = trial_problem(record) or ""
     assert "of 8 slots were busy on average" in problem
-    assert "send more requests per slot" in problem
+    assert "send at least 8 requests per slot" in problem
     assert summary(record).tps_mean is None
 
 
@@ -82,11 +82,38 @@ def test_the_burst_has_figures_of_its_own() -> None:
     assert cell.burst_ttft_p50_ms.value == pytest.approx(301.5)
 
 
-def test_nothing_but_a_first_wave_is_all_there_is() -> None:
+def test_a_trial_that_is_one_burst_has_no_figure_and_says_what_to_send() -> None:
     record = trial(steady(4, slots=4), batch_size=4)
-    assert steady_requests(record) == record.requests
-    assert steady_window(record).window_start_ns == 0
-    assert trial_problem(record) is None
+    problem = trial_problem(record) or ""
+    assert "measured only a burst: 4 requests sent at once (slowest TTFT 10 ms)" in problem
+    assert "load.requests_per_slot, --num-prompts" in problem
+    assert summary(record).ttft_p95_ms is None
+    assert trial_problem(replace(record, batch_size=8)) == problem
+
+
+def test_one_slot_begins_with_no_burst() -> None:
+    record = trial(steady(10))
+    assert first_wave(record) == ()
+    cell = summary(record)
+    assert cell.rps_mean is not None
+    assert cell.rps_mean.value == pytest.approx(10 / 0.3)
+    assert cell.burst_ttft_p95_ms is None
+
+
+def test_an_error_of_the_first_wave_counts() -> None:
+    burst = [event(index=0), replace(event(index=1), error="http_429", chunk_ns=())]
+    record = trial([*burst, event(start_ms=30, index=2), event(start_ms=30, index=3)], batch_size=2)
+    assert [e.index for e in steady_requests(record)] == [1, 2, 3]
+
+
+def test_the_burst_misses_no_objective_for_the_requests_after_it() -> None:
+    """4 slots: a burst of 300 ms TTFT, then requests of 10 ms, all within a bound of 20 ms."""
+    burst = [event(ttft_ms=300, index=index) for index in range(4)]
+    later = [event(start_ms=320 + 30 * (i // 4), index=4 + i) for i in range(36)]
+    found = summarise([trial([*burst, *later], batch_size=4)], cell=replace(CELL, ttft_ms=20))
+    assert found.goodput_rps is not None
+    assert found.rps_mean is not None
+    assert found.goodput_rps.value == pytest.approx(found.rps_mean.value)
 
 
 def test_a_window_that_was_cut_is_not_cut_again() -> None:

@@ -14,15 +14,15 @@ from whet.metrics import CellContext, certified_from, quantile_estimate, summari
 CELL = CellContext(price_usd_per_hour=3.6, memory_kind="device", expected_hit_rate=0.5)
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 DRAFTS = "vllm:spec_decode_num_drafts_total"
-RATE = 79 / 0.470
-"""Tokens per second of 16 requests in one slot, counted from the first token on."""
+RATE = 500 / 3
+"""Tokens per second of one slot without a pause: 5 in 30 ms."""
 T_OF_ONE = 12.706205
 """Student's t of one degree of freedom at 0.975, from its table."""
 HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
 
 
 def trials(count: int = 3, requests: int = 16, slots: int = 1) -> list[TrialRecord]:
-    return [trial(steady(requests, slots=slots), number=n) for n in range(count)]
+    return [trial(steady(requests, slots=slots), number=n, batch_size=slots) for n in range(count)]
 
 
 def test_throughput_of_a_steady_loop_is_tokens_over_time() -> None:
@@ -54,12 +54,12 @@ def test_two_starts_have_student_s_interval_on_the_log_scale() -> None:
 
 
 def test_trials_of_one_start_are_pooled_and_have_no_interval() -> None:
-    """From the first token on 79 tokens in 0.47 s, and again in 0.94 s: 158 tokens in 1.41 s."""
+    """80 tokens in 0.48 s, and again in 0.96 s: 160 tokens in 1.44 s."""
     fast, slow = trial(steady(16)), trial(steady(16, scale=2.0), number=1)
     summary = summarise([replace(fast, start=4), replace(slow, start=4)], cell=CELL)
     assert (summary.starts, summary.trials) == (1, 2)
     assert summary.tps_mean is not None
-    assert summary.tps_mean.value == pytest.approx(158 / 1.41)
+    assert summary.tps_mean.value == pytest.approx(160 / 1.44)
     for figure in (summary.tps_mean, summary.cost_per_1m_tokens, summary.ttft_p95_ms):
         assert figure is not None
         assert (figure.low, figure.high) == (None, None)
@@ -70,7 +70,7 @@ def test_a_latency_s_interval_comes_from_starts_and_its_samples_are_requests() -
     slower = [replace(trial(steady(16, scale=1.5), number=2), start=2)]
     ttft = summarise([*both, *slower], cell=CELL).ttft_p50_ms
     assert ttft is not None
-    assert (ttft.value, ttft.samples) == (10.0, 45)
+    assert (ttft.value, ttft.samples) == (10.0, 48)
     assert (ttft.low, ttft.high) == (None, None), "three starts cannot bound the median: 1/3 apart"
     same = summarise(both, cell=CELL).ttft_p50_ms
     assert same is not None
@@ -81,12 +81,12 @@ def test_a_start_without_goodput_has_no_interval() -> None:
     cell = replace(CELL, ttft_ms=12.0)
     goodput = summarise([trial(steady(16)), trial(steady(16, scale=2.0), number=1)], cell=cell)
     assert goodput.goodput_rps is not None
-    assert goodput.goodput_rps.value == pytest.approx((15.8 / 0.470 + 0) / 2)
+    assert goodput.goodput_rps.value == pytest.approx((16 / 0.480 + 0) / 2)
     assert goodput.goodput_rps.low is None
 
 
 def test_cost_is_price_over_tokens_and_its_interval_is_turned_over() -> None:
-    """At 3.6 USD an hour and 168 tokens a second: 0.001 USD a second ÷ 168 × 10⁶ = 5.95 USD."""
+    """At 3.6 USD an hour and 1000/6 tokens a second: 0.001 USD a second ÷ 166.7 × 10⁶ = 6 USD."""
     cost = summarise(trials(), cell=CELL).cost_per_1m_tokens
     assert cost is not None
     assert cost.value == pytest.approx(1000 / RATE)
@@ -106,7 +106,7 @@ def test_goodput_counts_an_error_and_a_late_one_as_misses() -> None:
     summary = summarise([trial(events)], cell=cell)
     assert summary.errors == 1
     assert summary.goodput_rps is not None
-    assert summary.goodput_rps.value == pytest.approx((37 + 4 / 5) / 1.21)
+    assert summary.goodput_rps.value == pytest.approx(38 / 1.22)
     assert summarise([trial(events)], cell=CELL).goodput_rps is None
 
 

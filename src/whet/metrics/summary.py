@@ -15,6 +15,7 @@ from whet.metrics.starts import by_start, pooled_rate, quantile_over_starts, rat
 from whet.metrics.usable import trial_problem, usable_trials
 from whet.metrics.window import (
     first_wave,
+    goodput_weight,
     one_request,
     output_tokens,
     steady_requests,
@@ -168,7 +169,8 @@ def _rate(
 def _goodput(starts: Sequence[Sequence[TrialRecord]], cell: CellContext) -> Estimate | None:
     if cell.ttft_ms is None and cell.tpot_ms is None and cell.e2e_ms is None:
         return None
-    return _rate(starts, lambda event: float(meets(event, cell)))
+    trials = [trial for start in starts for trial in start]
+    return _rate(starts, goodput_weight(trials, lambda event: meets(event, cell)))
 
 
 def _memory_gb(trials: Sequence[TrialRecord]) -> float | None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 from whet.core.records import TrialRecord
-from whet.metrics.window import LEAST_BUSY, busy_slots, first_wave, steady_window
+from whet.core.units import ns_to_ms
+from whet.metrics.window import LEAST_BUSY, busy_slots, first_wave, steady_requests, steady_window
 
 MAX_ERROR_SHARE = 0.05
 """Past one request in twenty, the p95 of those that came back is a figure of survivors."""
+
+_MORE: Final = "send at least 8 requests per slot (load.requests_per_slot, --num-prompts)"
 
 
 def usable_trials(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
@@ -35,20 +39,30 @@ def trial_problem(trial: TrialRecord) -> str | None:
     steady = steady_window(trial)
     if steady.window_end_ns <= steady.window_start_ns:
         return f"trial {trial.trial} has no steady window; send more requests"
-    return _idle_slots(steady)
+    return _only_a_burst(steady) or _idle_slots(steady)
+
+
+def _only_a_burst(trial: TrialRecord) -> str | None:
+    """Why nothing but the first wave was measured, or None."""
+    wave = [event for event in first_wave(trial) if event.chunk_ns]
+    counted = {event.index for event in steady_requests(trial) if event.error is None}
+    if not wave or counted - {event.index for event in wave}:
+        return None
+    latest_ns = max(event.chunk_ns[0] - event.scheduled_ns for event in wave)
+    return (
+        f"trial {trial.trial} measured only a burst: {len(wave)} requests sent at once (slowest "
+        f"TTFT {ns_to_ms(latest_ns):.4g} ms), and no request after them was answered; {_MORE}"
+    )
 
 
 def _idle_slots(trial: TrialRecord) -> str | None:
     """Why a closed loop did not hold its batch size, by Little's law; None where it did."""
-    if trial.loop != "closed" or len(first_wave(trial)) == len(trial.requests):
-        return None
-    busy, slots = busy_slots(trial), min(trial.batch_size, len(trial.requests))
-    if busy >= LEAST_BUSY * slots:
+    busy, slots = busy_slots(trial), trial.batch_size
+    if trial.loop != "closed" or busy >= LEAST_BUSY * slots:
         return None
     return (
         f"trial {trial.trial} is invalid: {busy:.1f} of {slots} slots were busy on average, so its "
-        "rate is that of a few slow requests; look for stalls in the server's log, or send more "
-        "requests per slot (load.requests_per_slot, --num-prompts)"
+        f"rate is that of a few slow requests; look for stalls in the server's log, or {_MORE}"
     )
 
 

@@ -25,10 +25,10 @@ Weight = Callable[[RequestEvent], float]
 def first_wave(trial: TrialRecord) -> tuple[RequestEvent, ...]:
     """The requests that a closed loop sent before any answer had ended: a burst on an idle server.
 
-    Empty for open loops, which have none, for static batches, where every batch is one, and for a
-    trial whose beginning was cut already.
+    Empty for a single slot and for open loops, which have none, for static batches, where every
+    batch is one, and for a trial whose beginning was cut already.
     """
-    if trial.loop not in ("closed", "conversations") or not trial.requests:
+    if trial.loop not in ("closed", "conversations") or trial.batch_size == 1 or not trial.requests:
         return ()
     if min(event.scheduled_ns for event in trial.requests) >= trial.window_start_ns > 0:
         return ()
@@ -37,8 +37,11 @@ def first_wave(trial: TrialRecord) -> tuple[RequestEvent, ...]:
 
 
 def steady_requests(trial: TrialRecord) -> tuple[RequestEvent, ...]:
-    """The requests whose latencies count: all but the first wave; all where that is everything."""
-    wave = {event.index for event in first_wave(trial)}
+    """The requests whose latencies count: all but the answered ones of the first wave.
+
+    An error counts wherever it happens. All requests where the first wave is everything.
+    """
+    wave = {event.index for event in first_wave(trial) if event.error is None}
     return tuple(e for e in trial.requests if e.index not in wave) or trial.requests
 
 
@@ -59,6 +62,18 @@ def steady_window(trial: TrialRecord) -> TrialRecord:
     if not wave or len(wave) == len(trial.requests) or 2 * start_ns > end_ns:
         start_ns = trial.window_start_ns
     return replace(trial, window_start_ns=start_ns, window_end_ns=end_ns)
+
+
+def goodput_weight(trials: Sequence[TrialRecord], meets: Callable[[RequestEvent], bool]) -> Weight:
+    """1 for a request that met its objectives, else 0.
+
+    An answered request of a first wave counts as the share of the others that met theirs: its
+    output after the window's start is work, its own latencies are those of a burst.
+    """
+    counted = [event for trial in trials for event in steady_requests(trial)]
+    share = sum(map(meets, counted)) / max(1, len(counted))
+    ids = {id(event) for event in counted}
+    return lambda event: float(meets(event)) if id(event) in ids else share
 
 
 def whole_run(trial: TrialRecord) -> TrialRecord:
