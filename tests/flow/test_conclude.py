@@ -111,37 +111,6 @@ def test_only_variants_that_qualify_get_deployment_files(
         assert [path.name for path in job.store.path("deploy").iterdir()] == ["README.txt"]
 
 
-def rtn(**change: Any) -> dict[str, Any]:
-    return {"method": "rtn", "calibration": {"samples": 4, "max_tokens": 32}, **change}
-
-
-def keep_quality(job: Job, name: str, words: Sequence[str]) -> None:
-    """A variant 3.1 % worse on perplexity, with these verdicts at 1, 2 and 5 %."""
-    ratio = estimate(1.031, 0.001)
-    job.store.put("quality", name, replace(quality(name, words), perplexity_ratio=ratio))
-
-
-FAILED = ("fail", "fail", "pass")
-FEW: dict[str, Any] = {"variants": {"fp16": {}, "v": {"weights": "r"}}, "recipes": {"r": rtn()}}
-
-
-def allowing(job: Job, *steps: str) -> Job:
-    changed = job.spec.quality.model_copy(update={"next_schemes": steps})
-    return replace(job, spec=job.spec.model_copy(update={"quality": changed}))
-
-
-STEPS: list[tuple[Sequence[str], tuple[str, ...], str | None]] = [
-    (FAILED, (), None),
-    (FAILED, ("W4A16",), "W4A16"),
-    # No W8A16 kernel on a CPU, and FP8 is slow there: the table says so.
-    (FAILED, ("W8A16", "FP8_DYNAMIC", "W8A8"), "W8A8"),
-    (FAILED, ("W8A16", "FP8_DYNAMIC"), None),
-    (FAILED, ("W8A16", "16bit"), "16bit"),
-    (("unknown", "pass", "pass"), ("W8A8",), None),
-    (("pass", "pass", "pass"), ("W8A8",), None),
-]
-
-
 def test_the_baseline_with_the_cache_is_found_whatever_its_pool(start: Start) -> None:
     room = {"kv_cache_memory_bytes": 1 << 30}
     variants = {

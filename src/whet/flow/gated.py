@@ -42,7 +42,7 @@ def measure_variant_quality(job: Job, server: Server, resolved: ResolvedEngine) 
         tolerances=spec.objective.quality,
         checks=_checks(job, resolved),
         scoring_defect=_scoring_defect(job, resolved),
-        scheme=served_scheme(resolved.variant),
+        scheme=served_scheme(resolved),
     )
     try:
         measured = measure_quality(

@@ -282,12 +282,7 @@ def _sentence(item: Any) -> str:
         return f"{where}: a text, a number, true or false is needed (got {item['input']!r})"
     where = ".".join(location) or "the spec"
     if item["type"] == "extra_forbidden":
-        if location[:-1] == ["quality"] and location[-1] in REMOVED_KEYS:
-            return REMOVED_KEYS[location[-1]]
-        parent = ".".join(location[:-1])
-        near = did_you_mean(location[-1], _keys_at(location[:-1]))
-        inside = f" in {parent}" if parent else ""
-        return f"unknown key {location[-1]!r}{inside}{near}"
+        return _unknown_key(location)
     if item["type"] == UNKNOWN_KEY:
         name, dash, near = item["msg"].partition(";")
         return f"unknown key {name} in {where}{dash}{near}"
@@ -296,6 +291,14 @@ def _sentence(item: Any) -> str:
     message = item["msg"].removeprefix("Value error, ")
     got = "" if item["type"] == "value_error" and not location else f" (got {item['input']!r})"
     return f"{where}: {message}{got}" if location else message
+
+
+def _unknown_key(location: list[str]) -> str:
+    *section, key = location
+    if section == ["quality"] and key in REMOVED_KEYS:
+        return REMOVED_KEYS[key]
+    inside = f" in {'.'.join(section)}" if section else ""
+    return f"unknown key {key!r}{inside}{did_you_mean(key, _keys_at(section))}"
 
 
 def _keys_at(location: list[str]) -> list[str]:
