@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+import whet.levers  # noqa: F401  levers add their keys to whet.yaml
 from whet import __version__
 from whet.cli import (
     bench,

@@ -90,7 +90,7 @@ class VariantSpec(Strict):
     @model_validator(mode="after")
     def _lever_keys(self) -> VariantSpec:
         for name, value in list(self.lever_values.items()):
-            if value is None and name in _LEVER_KEYS:
+            if value is None:  # unset, as older runs stored it
                 del self.lever_values[name]
                 continue
             if name not in _LEVER_KEYS:
