@@ -28,16 +28,15 @@ from whet.load.conversations import (
     turn_hit_rate,
     turn_hit_rates,
 )
-from whet.load.lengths import Fixed, Uniform
 from whet.load.texts import TextTokenizer, load_text_tokenizer
 
 MS = 1_000_000
 SHAPE = ConversationShape(
     conversations=3,
-    turns=Fixed(value=3),
-    first_tokens=Fixed(value=40),
-    added_tokens=Fixed(value=10),
-    output_tokens=Fixed(value=4),
+    turns=3,
+    first_tokens=40,
+    added_tokens=10,
+    output_tokens=4,
 )
 
 
@@ -88,10 +87,10 @@ def with_extra(conversation: PlannedConversation, turn: int, **script: Any) -> P
     ("wrong", "complaint"),
     [
         ({"conversations": 0}, "at least 1 conversation"),
-        ({"turns": Fixed(value=0)}, "turns"),
-        ({"first_tokens": Fixed(value=0)}, "first_tokens"),
-        ({"added_tokens": Uniform(low=0, high=3)}, "added_tokens"),
-        ({"output_tokens": Fixed(value=0)}, "output_tokens"),
+        ({"turns": 0}, "turns"),
+        ({"first_tokens": 0}, "first_tokens"),
+        ({"added_tokens": 0}, "added_tokens"),
+        ({"output_tokens": 0}, "output_tokens"),
         ({"seed": -1}, "seed"),
         ({"system": ""}, "system"),
     ],
@@ -105,7 +104,7 @@ def test_a_first_prompt_shorter_than_its_frame_and_a_missing_template_are_refuse
     demo: TextTokenizer, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match="at least"):
-        plan_conversations(replace(SHAPE, first_tokens=Fixed(value=3)), demo, batch_size=1, trial=0)
+        plan_conversations(replace(SHAPE, first_tokens=3), demo, batch_size=1, trial=0)
     bare = load_text_tokenizer(write_tokenizer(tmp_path, template=None))
     with pytest.raises(UsageError, match="no chat template"):
         plan_conversations(SHAPE, bare, batch_size=1, trial=0)
@@ -142,7 +141,7 @@ def test_a_planned_prompt_is_what_the_template_makes_of_the_history(demo: TextTo
 
 def test_a_shared_system_prompt_is_counted_in_blocks(demo: TextTokenizer) -> None:
     system = " ".join(demo.words[:50])
-    shape = replace(SHAPE, system=system, first_tokens=Fixed(value=120), turns=Fixed(value=1))
+    shape = replace(SHAPE, system=system, first_tokens=120, turns=1)
     conversations = plan_conversations(shape, demo, batch_size=1, trial=0)
     common = len(demo.content_ids(system)) + 4  # <|bos|> <|system|> … <|end|> <|user|>
     assert expected_hit_rate(conversations, block_size=16) == common // 16 * 16 / 120
@@ -150,7 +149,7 @@ def test_a_shared_system_prompt_is_counted_in_blocks(demo: TextTokenizer) -> Non
 
 
 def test_plans_are_reproducible_and_fresh_for_every_trial(demo: TextTokenizer) -> None:
-    varied = replace(SHAPE, turns=Uniform(low=1, high=5), conversations=8)
+    varied = replace(SHAPE, turns=2, conversations=8)
     one, again = (plan_conversations(varied, demo, batch_size=2, trial=0) for _ in "ab")
     assert one == again
     other = plan_conversations(varied, demo, batch_size=2, trial=1)
@@ -218,7 +217,7 @@ def test_the_system_prompt_stands_first_and_other_servers_get_no_vllm_fields(
 def test_a_turn_is_due_when_the_one_before_has_ended_and_was_thought_over(
     demo: TextTokenizer,
 ) -> None:
-    shape = replace(SHAPE, think_ms=Fixed(value=30), conversations=2)
+    shape = replace(SHAPE, think_ms=30, conversations=2)
     with scripted_server(ttft_s=0.002) as server:
         loop = run(server, plan_conversations(shape, demo, batch_size=2, trial=0))
     found = events(loop)

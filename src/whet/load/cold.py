@@ -36,14 +36,12 @@ def cold_workload(
     prompts: Sequence[TokenIds],
     outputs: Sequence[int],
     *,
-    names: Sequence[str] | None = None,
     block_size: int,
     seed: int,
 ) -> Workload:
     """A workload whose expected hit rate is that of an empty cache, in this order.
 
-    ``names`` are the ``prefix_id``s; without them prompts that share their first block have one,
-    numbered as they first occur.
+    Prompts that share their first block have one ``prefix_id``, numbered as they first occur.
     """
     shared = shared_with_neighbours(prompts, warm=(), block_size=block_size)
     starts = [
@@ -56,7 +54,7 @@ def cold_workload(
             index=index,
             prompt_token_ids=ids,
             max_tokens=outputs[index],
-            prefix_id=found[index] if names is None else names[index],
+            prefix_id=found[index],
             shared_tokens=shared[index],
         )
         for index, ids in enumerate(prompts)
