@@ -22,15 +22,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-
-from whet.checkpoint.kv_scales import kv_scales_problem
-from whet.core.records import QualityRecord, Speculation
-from whet.core.spec import EngineSpec, QualitySpec, RecipeSpec
-from whet.core.spec.recipe import CalibrationSpec
-from whet.core.store import RunStore, write_atomic
-from whet.demo import pair_paths, write_inputs
-from whet.demo.adapters import adapter_paths
-from whet.demo.faults import (
+from lab.adapters import adapter_paths
+from lab.faults import (
     merge_adapter,
     permute_vocabulary,
     scale_layer,
@@ -38,6 +31,13 @@ from whet.demo.faults import (
     unit_kv_scales,
     wrong_eos,
 )
+
+from whet.checkpoint.kv_scales import kv_scales_problem
+from whet.core.records import QualityRecord, Speculation
+from whet.core.spec import EngineSpec, QualitySpec, RecipeSpec
+from whet.core.spec.recipe import CalibrationSpec
+from whet.core.store import RunStore, write_atomic
+from whet.demo import pair_paths, write_inputs
 from whet.flow.served import Serving, resolve_serving
 from whet.quality import ChecksPlan, GoldenSource, PlainReference, QualityPlan, measure_quality
 from whet.quality.answers import score_tasks

@@ -72,7 +72,7 @@ def test_truncated_header(model: Path, kept: int) -> None:
     cut(file, file.stat().st_size - kept)
     with pytest.raises(
         CheckpointError,
-        match="header too small|header too large|invalid header length|header larger",
+        match=r"header too small|header too large|invalid header length|header larger",
     ):
         read_headers(model)
 

@@ -25,8 +25,6 @@ from whet.load.conversations import (
     PlannedConversation,
     expected_hit_rate,
     plan_conversations,
-    turn_hit_rate,
-    turn_hit_rates,
 )
 from whet.load.texts import TextTokenizer, load_text_tokenizer
 
@@ -157,23 +155,6 @@ def test_plans_are_reproducible_and_fresh_for_every_trial(demo: TextTokenizer) -
     assert said[0].isdisjoint(said[1])
     firsts = [c.turns[0].user.split()[0] for c in one]
     assert len(set(firsts)) == len(firsts)
-
-
-@pytest.mark.parametrize(
-    ("held", "prompt", "expected"),
-    [
-        (0, 50, 0.0),
-        (44, 62, 32 / 62),  # 43 tokens have keys and values: the last one was only sampled
-        (49, 62, 48 / 62),
-        (48, 62, 32 / 62),
-        (200, 64, 48 / 64),  # never the prompt's last token
-        (1, 5, 0.0),
-    ],
-)
-def test_a_turn_finds_the_whole_blocks_of_the_turn_before(
-    held: int, prompt: int, expected: float
-) -> None:
-    assert turn_hit_rate(held, prompt, block_size=16) == pytest.approx(expected)
 
 
 def test_the_planned_rate_is_tokens_of_the_turn_before_over_tokens_of_this_one(
@@ -329,24 +310,6 @@ def _event(index: int, conversation: int, prompt: int | None, output: int | None
         finish_reason="length",
         text="a",
     )
-
-
-def test_rates_of_turns_that_were_measured_use_the_server_s_own_counts() -> None:
-    found = [
-        _event(0, 0, 40, 4),
-        _event(1, 0, 58, 9),
-        _event(2, 0, 80, 4),
-        _event(3, 1, 40, None),
-        _event(4, 1, 58, 4),
-        _event(5, 1, None, 4),
-    ]
-    # Held before index 1: 40 + 4 − 1 = 43 → 32. Before index 2: 58 + 9 − 1 = 66 → 64.
-    assert turn_hit_rates(found[::-1], block_size=16) == {
-        1: pytest.approx(32 / 58),
-        2: pytest.approx(64 / 80),
-        4: None,
-        5: None,
-    }
 
 
 def test_a_template_that_fails_is_named(tmp_path: Path) -> None:

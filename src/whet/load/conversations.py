@@ -18,7 +18,6 @@ import numpy as np
 
 from whet.client import CompletionCall, Exchange, StreamClient, read_event
 from whet.core.errors import UsageError
-from whet.core.records import RequestEvent
 from whet.core.units import NS_PER_MS, NS_PER_S
 from whet.load.open import abort_open, check_alive, run_slots
 from whet.load.plan import TEMPERATURE
@@ -136,27 +135,6 @@ def expected_hit_rate(conversations: Sequence[PlannedConversation], *, block_siz
             hits += _found_tokens(held, turn.prompt_tokens, block_size)
     turns = [turn for conversation in conversations for turn in conversation.turns]
     return hits / sum(turn.prompt_tokens for turn in turns)
-
-
-def turn_hit_rate(held_tokens: int, prompt_tokens: int, *, block_size: int) -> float:
-    """The share of a prompt that the turn before left in the cache, in whole blocks.
-
-    ``held_tokens`` is that turn's prompt and answer. The answer's last token has no keys and values
-    yet, and the prompt's own last token is never a hit.
-    """
-    return _found_tokens(held_tokens, prompt_tokens, block_size) / prompt_tokens
-
-
-def turn_hit_rates(events: Sequence[RequestEvent], *, block_size: int) -> dict[int, float | None]:
-    """``turn_hit_rate`` of every later turn by its index, from the server's own token counts.
-
-    None where the server did not report them. To be held against ``cached_tokens``.
-    """
-    turns: dict[str | None, list[RequestEvent]] = {}
-    for event in sorted(events, key=lambda event: event.index):
-        turns.setdefault(event.prefix_id, []).append(event)
-    pairs = [pair for own in turns.values() for pair in pairwise(own)]
-    return {event.index: _measured_rate(before, event, block_size) for before, event in pairs}
 
 
 class Conversations:
@@ -340,10 +318,3 @@ def _plan_turns(
 
 def _found_tokens(held_tokens: int, prompt_tokens: int, block_size: int) -> int:
     return min(max(0, held_tokens - 1), prompt_tokens - 1) // block_size * block_size
-
-
-def _measured_rate(before: RequestEvent, event: RequestEvent, block_size: int) -> float | None:
-    if before.prompt_tokens is None or before.output_tokens is None or not event.prompt_tokens:
-        return None
-    held = before.prompt_tokens + before.output_tokens
-    return turn_hit_rate(held, event.prompt_tokens, block_size=block_size)

@@ -1,10 +1,10 @@
 """The testbed on one GPU: static batches with transformers, then every variant on vLLM.
 
-    python -m benchmarks.h100 run WORK          # all steps; goes on where a stopped one left off
-    python -m benchmarks.h100 run WORK --steps testbed,pool,checkpoints
-    python -m benchmarks.h100 pack WORK PARTS   # what was measured, in files of at most 15 MB
-    python -m benchmarks.h100 unpack PARTS WORK
-    python -m benchmarks.h100 table WORK/runs/NAME --static WORK/static.csv --out results/NAME
+    python -m lab.h100 run WORK          # all steps; goes on where a stopped one left off
+    python -m lab.h100 run WORK --steps testbed,pool,checkpoints
+    python -m lab.h100 pack WORK PARTS   # what was measured, in files of at most 15 MB
+    python -m lab.h100 unpack PARTS WORK
+    python -m lab.h100 table WORK/runs/NAME --static WORK/static.csv --out results/NAME
 
 WORK holds the spec, the testbed, the prompts, the runs and ``static.csv``. On a bare machine
 ``unpack`` what was packed on the last one and give ``run`` again: the testbed and the
@@ -30,9 +30,9 @@ from unittest import mock
 
 import yaml
 
-from benchmarks.h100_profile import PROFILER, Where, profile_sizes
-from benchmarks.h100_shares import keep_shares, measure_shares
-from benchmarks.h100_table import HEAD_8BIT, StaticRow, keep_results, static_csv, static_rows
+from lab.h100_profile import PROFILER, Where, profile_sizes
+from lab.h100_shares import keep_shares, measure_shares
+from lab.h100_table import HEAD_8BIT, StaticRow, keep_results, static_csv, static_rows
 from whet.core.names import REPEAT_SUFFIX
 from whet.core.spec import Spec, load_spec
 from whet.core.spec.variants import expand_sweeps
@@ -303,9 +303,7 @@ def make_checkpoints(work: Path) -> None:
     find_inputs(spec, root)  # written once, before several processes read it
     wanted = {variant.weights for variant in spec.variants.values()} & set(spec.recipes)
     running = {
-        name: subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.h100", "checkpoint", str(work), name]
-        )
+        name: subprocess.Popen([sys.executable, "-m", "lab.h100", "checkpoint", str(work), name])
         for name in sorted(wanted)
     }
     drafts = {item.speculation.draft for item in spec.variants.values() if item.speculation}

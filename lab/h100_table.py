@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from benchmarks.table import scrub
+
 from whet.core.store import write_atomic
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Score the demo pair: tasks, perplexity, acceptance length, and what damage to the target costs.
 
-python -m whet.demo.evaluate --pair build/pair --out build/scores.json
+python -m lab.evaluate --pair build/pair --out build/scores.json
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import torch
 from tokenizers import Tokenizer
 from torch.nn import functional
 
-from whet.demo.damage import DAMAGES, damaged
-from whet.demo.data import encode_chat
-from whet.demo.generate import greedy, pad
+from lab.damage import DAMAGES, damaged
+from lab.data import encode_chat
+from lab.generate import greedy, pad
+from lab.model import Llama, load_model
+from lab.tokenizer import END_ID, load_tokenizer, render
 from whet.demo.inputs import write_inputs
-from whet.demo.model import Llama, load_model
 from whet.demo.text import Dice, Message
-from whet.demo.tokenizer import END_ID, load_tokenizer, render
 
 DRAFT_TOKENS = 4
 SERVED = 512

@@ -11,14 +11,14 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from lab import faults  # noqa: E402
+from lab.adapters import adapter_paths  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from tests.checkpoint_factory import write_json, write_tiny_llama  # noqa: E402
 from whet.checkpoint import tokenizer_difference  # noqa: E402
 from whet.core.errors import CheckpointError, UsageError  # noqa: E402
 from whet.core.spec import RecipeSpec  # noqa: E402
-from whet.demo import faults  # noqa: E402
-from whet.demo.adapters import adapter_paths  # noqa: E402
 from whet.demo.inputs import pair_paths  # noqa: E402
 from whet.quant.run import quantize_many  # noqa: E402
 

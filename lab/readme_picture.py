@@ -1,13 +1,15 @@
-"""The same charts drawn by matplotlib: one picture for a README, SVG or PNG by its ending."""
+"""The report's load charts as one picture for README, by matplotlib: SVG or PNG by its ending."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from whet.core.errors import UsageError
-from whet.core.store import translate_disk_errors
+from whet.core.store import RunStore, translate_disk_errors
+from whet.report import load_run
 from whet.report.chart import Axis, Chart, Series, guide_spot
 from whet.report.palette import Style
 from whet.report.pictures import load_charts, pareto_chart
@@ -203,3 +205,15 @@ def _legend(figure: Figure, charts: list[Chart], excluded: Collection[str]) -> N
     longest = max((len(str(handle.get_label())) for handle in handles), default=0)
     columns = min(6, len(handles), max(_LEGEND_LETTERS // (longest + _KEY_LETTERS), 1))
     figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("picture", type=Path)
+    given = parser.parse_args()
+    write_png(load_run(RunStore.read(given.run)), given.picture)
+
+
+if __name__ == "__main__":
+    main()

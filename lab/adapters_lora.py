@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from lab.model import Llama
 from whet.core.errors import CheckpointError
-from whet.demo.model import Llama
 
 RANK: Final = 8
 ALPHA: Final = 16
@@ -107,7 +107,7 @@ def load_adapter(model: Llama, folder: Path) -> None:
         name = (unfilled + missing.unexpected_keys)[0]
         raise CheckpointError(
             f"{folder / WEIGHTS_FILE} does not fit this target at {name}; build it for this target "
-            "with python -m whet.demo.adapters_train"
+            "with python -m lab.adapters_train"
         )
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from benchmarks.h100 import SPEC, articles, chosen, filled, measure_static, pack, unpack
-from benchmarks.h100_shares import ShareRow, keep_shares
-from benchmarks.h100_table import (
+from lab.h100 import SPEC, articles, chosen, filled, measure_static, pack, unpack
+from lab.h100_shares import ShareRow, keep_shares
+from lab.h100_table import (
     BYTES_PER_S,
     FLOP_PER_S,
     Drafting,
@@ -167,7 +167,7 @@ def test_static_sizes_that_do_not_fit_are_left_out_and_no_size_is_measured_twice
             attention="sdpa", transformers="5",
         )  # fmt: skip
 
-    monkeypatch.setattr("benchmarks.h100._static", static)
+    monkeypatch.setattr("lab.h100._static", static)
     (tmp_path / "static.csv").write_bytes(static_csv([{**STATIC, "batch_size": "8"}]))
     measure_static(tmp_path, (4, 8, 16, 256))
     rows = static_rows(tmp_path / "static.csv")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import h100_profile
-from benchmarks.h100_profile import Load, kernel_class, profile, read_trace, summarize, table
+from lab import h100_profile
+from lab.h100_profile import Load, kernel_class, profile, read_trace, summarize, table
 
 Span = dict[str, Any]
 

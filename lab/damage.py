@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from whet.demo.model import Llama
+from lab.model import Llama
 
 GROUP = 128
 

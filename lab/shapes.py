@@ -1,6 +1,6 @@
 """A random-weight Llama of a real model's shape, and calibration text for it, in seconds.
 
-    python -m benchmarks.shapes 7b OUT [--layers N] [--vocab N] [--device cuda]
+    python -m lab.shapes 7b OUT [--layers N] [--vocab N] [--device cuda]
 
 It costs what a model of that shape costs to quantize and says nothing about quality. OUT/model is
 the checkpoint (bf16, sharded, the demo's tokenizer), OUT/calibration.jsonl the text.
@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="benchmarks.shapes", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="lab.shapes", description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("shape", choices=SHAPES)
     add("out", type=Path, help="new folder for model/ and calibration.jsonl")

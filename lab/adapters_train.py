@@ -1,6 +1,6 @@
 """Train the demo's adapters on the CPU, and measure on held-out requests what each one does.
 
-python -m whet.demo.adapters_train --out build/adapters
+python -m lab.adapters_train --out build/adapters
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from whet.demo.adapters import ADAPTERS, KINDS, OPENING, Adapter, Example, example, shows
-from whet.demo.adapters_lora import attach, load_adapter, merge, save_adapter
-from whet.demo.data import encode_chat, loss_weights
-from whet.demo.evaluate import is_right
-from whet.demo.generate import greedy, pad
+from lab.adapters import ADAPTERS, KINDS, OPENING, Adapter, Example, example, shows
+from lab.adapters_lora import attach, load_adapter, merge, save_adapter
+from lab.data import encode_chat, loss_weights
+from lab.evaluate import is_right
+from lab.generate import greedy, pad
+from lab.model import Llama, load_model
+from lab.tokenizer import load_tokenizer, render
 from whet.demo.inputs import pair_paths
-from whet.demo.model import Llama, load_model
 from whet.demo.text import Message, Split
-from whet.demo.tokenizer import load_tokenizer, render
 
 HELDOUT: Final = 32
 """Held-out requests of a kind."""

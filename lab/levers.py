@@ -1,8 +1,8 @@
 """Every lever on the demo pair: was it really pulled? Makes docs/levers.md's table.
 
-    python -m benchmarks.levers run OUT              # goes on where a stopped one left off
-    python -m benchmarks.levers run OUT --only fp16,cache
-    python -m benchmarks.levers table OUT/levers-cpu … --csv levers.csv --markdown levers.md
+    python -m lab.levers run OUT              # goes on where a stopped one left off
+    python -m lab.levers run OUT --only fp16,cache
+    python -m lab.levers table OUT/levers-cpu … --csv levers.csv --markdown levers.md
 
 One short trial a variant: it is made for verdicts, not for speed. Variants that the machine cannot
 run are in it on purpose: preflight says why.
@@ -20,12 +20,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from lab.adapters import adapter_paths
 from whet.cli.main import main as whet
 from whet.core.records import CellSummary, ResolvedEngine, Verdict
 from whet.core.store import RunStore, write_atomic
 from whet.core.units import GIB
 from whet.demo import pair_paths
-from whet.demo.adapters import adapter_paths
 from whet.demo.spec import cpu_dtype
 from whet.flow.costs import lever_costs
 from whet.flow.findings import find, read_kept

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from whet.demo.tokenizer import BOS_ID, END_ID, PAD_ID, VOCABULARY
+from lab.tokenizer import BOS_ID, END_ID, PAD_ID, VOCABULARY
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,6 @@
 """Train the demo pair from scratch on one GPU; write both checkpoints and the training figures.
 
-python -m whet.demo.train --out build/pair --tokenizer src/whet/demo/pair/target
+python -m lab.train --out build/pair --tokenizer src/whet/demo/pair/target
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from whet.demo.data import Rows, make_rows
-from whet.demo.model import DRAFT, TARGET, Llama, Shape, save_model
-from whet.demo.tokenizer import PAD_ID, load_tokenizer, save_tokenizer
+from lab.data import Rows, make_rows
+from lab.model import DRAFT, TARGET, Llama, Shape, save_model
+from lab.tokenizer import PAD_ID, load_tokenizer, save_tokenizer
 
 CORPUS_SEED = 1000
 """Seeds from here on are training shards; the demo run's inputs use small seeds."""

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
+from lab.adapters import ADAPTERS, KINDS, adapter_paths, example, shows
 
 from whet.core.errors import CheckpointError, UsageError
-from whet.demo.adapters import ADAPTERS, KINDS, adapter_paths, example, shows
 from whet.demo.inputs import pair_paths
 
 torch = pytest.importorskip("torch")
@@ -136,8 +136,8 @@ def test_note_is_of_the_ticket_that_the_request_holds(kind: str) -> None:
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_attached_adapter_equals_transformers_with_merged_weights(name: str) -> None:
-    from whet.demo.adapters_lora import load_adapter
-    from whet.demo.model import load_model
+    from lab.adapters_lora import load_adapter
+    from lab.model import load_model
 
     reference = transformers.AutoModelForCausalLM.from_pretrained(TARGET, dtype=torch.float32)
     bare = reference(PROMPT).logits
@@ -157,8 +157,8 @@ def test_attached_adapter_equals_transformers_with_merged_weights(name: str) -> 
 
 
 def test_merge_keeps_the_answer_and_leaves_plain_layers() -> None:
-    from whet.demo.adapters_lora import LoraLinear, load_adapter, merge
-    from whet.demo.model import load_model
+    from lab.adapters_lora import LoraLinear, load_adapter, merge
+    from lab.model import load_model
 
     model = load_model(TARGET)
     names = set(model.state_dict())
@@ -172,8 +172,8 @@ def test_merge_keeps_the_answer_and_leaves_plain_layers() -> None:
 
 
 def test_a_fresh_adapter_changes_nothing_and_is_all_that_trains() -> None:
-    from whet.demo.adapters_lora import attach
-    from whet.demo.model import load_model
+    from lab.adapters_lora import attach
+    from lab.model import load_model
 
     model = load_model(TARGET)
     with torch.no_grad():
@@ -186,10 +186,9 @@ def test_a_fresh_adapter_changes_nothing_and_is_all_that_trains() -> None:
 
 
 def test_adapter_of_another_shape_is_refused_with_the_mend(tmp_path: Path) -> None:
+    from lab.adapters_lora import load_adapter
+    from lab.model import load_model
     from safetensors.torch import save_file
-
-    from whet.demo.adapters_lora import load_adapter
-    from whet.demo.model import load_model
 
     folder = adapter_paths()["terse"]
     kept = dict(list(tensors(folder).items())[1:])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.shapes import SHAPES, main, shard_shapes, write_calibration, write_model
+from lab.shapes import SHAPES, main, shard_shapes, write_calibration, write_model
 
 from whet.checkpoint import read_facts
 from whet.quant import load_calibration

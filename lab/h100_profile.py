@@ -1,6 +1,6 @@
 """Where a step's time goes on the device: profile a loaded vLLM server and sum up its traces.
 
-    python -m benchmarks.h100_profile URL TRACE_DIR --prompts FILE --sizes 1,32,256 --out DIR
+    python -m lab.h100_profile URL TRACE_DIR --prompts FILE --sizes 1,32,256 --out DIR
 
 The server was started with ``--profiler-config`` and ``"torch_profiler_dir": TRACE_DIR``. FILE has
 a list of token ids under "ids" on each line. ``DIR/profile-SIZE.json`` is one size's summary.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from whet.demo.model import Cache, Llama
-from whet.demo.tokenizer import END_ID, PAD_ID
+from lab.model import Cache, Llama
+from lab.tokenizer import END_ID, PAD_ID
 
 
 def greedy(
