@@ -296,22 +296,6 @@ def test_nothing_to_send_is_a_run_without_events() -> None:
     assert loop.drained_ns >= loop.started_ns > 0
 
 
-def _event(index: int, conversation: int, prompt: int | None, output: int | None) -> RequestEvent:
-    return RequestEvent(
-        index=index,
-        prefix_id=f"conversation-{conversation}",
-        scheduled_ns=0,
-        sent_ns=0,
-        chunk_ns=(1,),
-        ended_ns=1,
-        prompt_tokens=prompt,
-        output_tokens=output,
-        cached_tokens=None,
-        finish_reason="length",
-        text="a",
-    )
-
-
 def test_a_template_that_fails_is_named(tmp_path: Path) -> None:
     """A sandboxed ``range`` of this length is an OverflowError."""
     folder = write_tokenizer(tmp_path, template="{% for i in range(10**9) %}a{% endfor %}")

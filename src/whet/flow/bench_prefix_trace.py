@@ -33,14 +33,13 @@ def prefix_load(
         replace(one, output_tokens=max(1, tokens))
         for one, tokens in zip(source.trace.requests, outputs, strict=True)
     )
-    known = load_prefix_trace(
+    workload = load_prefix_trace(
         replace(source.trace, requests=asked),
         ordinary_ids(target.tokenizer),
         draw=draw_of(request, target, number),
         seed=request.seed,
     )
-    load = BenchLoad(workload=known.workload, calls=known.calls)
-    return warmed_alike(load, request, target, number)
+    return warmed_alike(BenchLoad(workload=workload), request, target, number)
 
 
 def tell_best(request: BenchRequest, block_size: int, observer: Observer) -> None:

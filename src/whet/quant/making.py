@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from whet.core.staging import require_space, staged
 from whet.quant.architecture import Architecture, require_groups, require_measurable
 from whet.quant.calibration import Calibration
 from whet.quant.clock import Clock
-from whet.quant.finished import Origin, write_finished
+from whet.quant.finished import Order, write_finished
 from whet.quant.layer import Basis, LayerQuantizer, LayerTask, Wider
 from whet.quant.methods import get_method
 from whet.quant.mixed import Choice, choose_units, mark_kept, rewrite
@@ -30,15 +29,6 @@ from whet.quant.writer import ShardWriter, copy_beside, write_config
 
 _NARROW = "narrow"
 _WORTH = 0.99
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
-    """What is to be made, where, and what identifies it."""
-
-    out: Path
-    recipe: RecipeSpec
-    origin: Origin
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,9 +18,10 @@ from whet.core.torch_device import pick_device
 from whet.quant.architecture import Architecture, read_architecture
 from whet.quant.calibration import Calibration, load_calibration
 from whet.quant.clock import Clock
+from whet.quant.finished import Order
 from whet.quant.gram import float32_products
 from whet.quant.layer import LayerTask
-from whet.quant.making import Making, Model, Order, measures
+from whet.quant.making import Making, Model, measures
 from whet.quant.source import Source
 from whet.quant.stream import LayerStream
 
