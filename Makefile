@@ -41,4 +41,4 @@ lock:  ## resolve the locks again (needs uv; TORCH_LINKS= names a folder of torc
 
 clean:  ## remove .venv, caches and build outputs; runs/ stays
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests lab benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -32,6 +32,7 @@ REPORT = {"report": {"core", "metrics"}}
 FLOW = {"flow": set(LOW)}
 PROMPTS = {"prompts": {"core", "checkpoint", "load", "report"}}
 CLI = {"cli": {*LOW, *REPORT, *FLOW, *PROMPTS}, "__main__": {"cli"}}
+_OUTSIDE = {"lab", "benchmarks", "tests"}
 ALLOWED: dict[str, set[str]] = {**LOW, **REPORT, **FLOW, **PROMPTS, **CLI}
 
 
@@ -74,6 +75,8 @@ def violations(source: Path, allowed: dict[str, set[str]]) -> list[str]:
         package = ["whet", *inside[:-1]]
         for line, module in imported_modules(ast.parse(file.read_text()), package):
             names = module.split(".")
+            if names[0] in _OUTSIDE:
+                found.append(f"{'/'.join(inside)}:{line}: {importer} may not import {names[0]}")
             if names[0] != "whet" or len(names) == 1 or names[1] not in parts - {"__init__"}:
                 continue
             if names[1] not in grants:
@@ -105,6 +108,7 @@ def test_no_file_is_too_long() -> None:
     ("file", "text", "complaint"),
     [
         ("plan/a.py", "from whet.quant.awq import scale", "plan/a.py:1: plan may not import quant"),
+        ("plan/a.py", "from lab.model import load", "plan/a.py:1: plan may not import lab"),
         ("plan/a.py", "import whet.quant", "plan/a.py:1: plan may not import quant"),
         ("plan/a.py", "from whet import quant", "plan/a.py:1: plan may not import quant"),
         ("plan/a.py", "from ..quant import awq", "plan/a.py:1: plan may not import quant"),

@@ -62,7 +62,7 @@ def test_an_index_that_leaves_the_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lost", [1, 100_000])
 def test_truncated_data(model: Path, lost: int) -> None:
     cut(model / "model.safetensors", lost)
-    with pytest.raises(CheckpointError, match=r"truncated: \d+ of \d+ bytes"):
+    with pytest.raises(CheckpointError, match="file not fully covered"):
         read_headers(model)
 
 
@@ -70,14 +70,17 @@ def test_truncated_data(model: Path, lost: int) -> None:
 def test_truncated_header(model: Path, kept: int) -> None:
     file = model / "model.safetensors"
     cut(file, file.stat().st_size - kept)
-    with pytest.raises(CheckpointError, match="truncated inside its header"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"header too small|header too large|invalid header length|header larger",
+    ):
         read_headers(model)
 
 
 def test_bytes_after_the_last_tensor(model: Path) -> None:
     with (model / "model.safetensors").open("ab") as file:
         file.write(b"junk")
-    with pytest.raises(CheckpointError, match="4 bytes follow"):
+    with pytest.raises(CheckpointError, match="file not fully covered"):
         read_headers(model)
 
 
@@ -139,7 +142,7 @@ def test_tensors_that_overlap_or_leave_gaps(tmp_path: Path, second: list[int]) -
     raw = json.dumps(entries).encode()
     data = b"\0" * max(4, second[1])
     (tmp_path / "model.safetensors").write_bytes(len(raw).to_bytes(8, "little") + raw + data)
-    with pytest.raises(CheckpointError, match="overlap or leave gaps"):
+    with pytest.raises(CheckpointError, match="invalid offset"):
         read_headers(tmp_path)
 
 

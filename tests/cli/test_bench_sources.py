@@ -191,20 +191,6 @@ ROOT = PrefixRequest(length=48, output_tokens=2, at_ns=0)
 BRANCH = PrefixRequest(length=64, parent=0, shared=40, output_tokens=3, at_ns=30_000_000)
 
 
-def test_a_shape_says_what_it_was_built_for_and_what_it_hit(whet: Whet, tmp_path: Path) -> None:
-    with scripted_server(ttft_s=0.05, hit_share=0.64) as server:
-        words = "single:requests=5,system_tokens=32,question_tokens=8,output_tokens=3"
-        said = whet("bench", server.url, *SMALL, "--shape", words, *SAVE)
-        *warm, first, second, third, fourth, fifth = [body["prompt"] for body in server.requests]
-    assert said.code == 0, said.err
-    assert "built for a prefix hit rate of 64.0%" in said.out
-    assert "prefix hit rate 64.0%, built for 64.0%" in said.out
-    assert len(warm) == 2
-    assert all(32 <= shared(first, other) < 40 for other in (second, third, fourth, fifth))
-    told = saved(tmp_path)
-    assert (told["completed"], told["run_info"]["prefix_hit_rate"]) == (5, pytest.approx(0.64))
-
-
 def test_a_prefix_trace_is_played_at_its_times(whet: Whet, tmp_path: Path) -> None:
     file = prefix_trace(tmp_path / "traffic.jsonl", ROOT, BRANCH, replace(ROOT, at_ns=60_000_000))
     with scripted_server(ttft_s=0.05) as server:
@@ -259,34 +245,16 @@ def test_a_prefix_trace_without_times_is_sent_in_order(whet: Whet, tmp_path: Pat
         (("--conversations", 2, "--num-prompts", 5), "--num-prompts does not go with"),
         (("--conversations", 2, "--request-rate", 5), "--request-rate does not go with"),
         (("--conversations", 2, "--turns", "0"), "turns"),
-        (("--conversations", 2, "--turns", "many"), "--turns 'many' cannot be read"),
         (("--conversations", 2, "--think-s", -1), "--think-s -1"),
         (("--conversations", 2, "--think-s", "nan"), "--think-s nan"),
         (("--dataset-path", "a", "--prefixes", 2), "--prefixes does not go with --dataset-path"),
         (("--dataset-path", "a", "--form", "chat"), "--form does not go with --dataset-path"),
         (("--dataset-path", "missing.jsonl"), "missing.jsonl cannot be read"),
         (("--dataset-path", "rows.jsonl"), "8 rows that can be used; 200 requests and 2 of"),
-        (("--dataset-path", "rows.jsonl", "--osl", "uniform:1-9"), "give one number"),
+        (("--dataset-path", "rows.jsonl", "--random-range-ratio", 0.5), "does not go with"),
         (("--dataset-name", "sonnet"), "choose one of random, sharegpt, custom"),
         (("--dataset-name", "sharegpt"), "give --dataset-path"),
         (("--dataset-name", "random", "--dataset-path", "a"), "leave out --dataset-path"),
-        (("--shape", "few-shots"), "did you mean 'few-shot'?; give one of single, few-shot"),
-        (("--shape", "rag:chunk=3"), "no parameter 'chunk'; did you mean 'chunks'?; it has"),
-        (("--shape", "rag:chunks"), "'chunks' is no key=value; write rag:requests=64"),
-        (("--shape", "rag:"), "'' is no key=value"),
-        (("--shape", "rag:chunks=two"), "chunks=two: give a whole number of at most 1,000,000"),
-        (("--shape", "rag:chunks=-2"), "chunks=-2: give a whole number"),
-        (("--shape", "rag:chunks=0"), "chunks is 0, and no such request can be"),
-        (("--shape", "rag:chunks=2,chunks=3"), "chunks is given twice"),
-        (("--shape", "rag:seed=2", "--seed", 3), "seed is given twice"),
-        (("--shape", "rag:order=srted"), "no order 'srted' is known; did you mean 'sorted'?"),
-        (("--shape", "rag", "--trace", "a"), "--trace and --shape are different traffic"),
-        (("--shape", "rag", "--num-prompts", 5), "--num-prompts does not go with --shape"),
-        (("--shape", "rag", "--input-len", 5), "--input-len does not go with --shape"),
-        (("--shape", "rag", "--output-len", 5), "--output-len does not go with --shape"),
-        (("--shape", "rag", "--prefixes", 5), "--prefixes does not go with --shape"),
-        (("--shape", "rag", "--find-max", "rate"), "--find-max does not go with --shape"),
-        (("--shape", "rag", "--form", "chat"), "give --form ids or --form text"),
         (("--trace", "prefix.jsonl", "--form", "text"), "exact in token ids alone"),
         (("--trace", "prefix.jsonl", "--output-len", 5), "leave out --output-len"),
         (("--trace", "prefix.jsonl", "--trace-duration", 0), "duration in seconds is 0"),
@@ -294,7 +262,8 @@ def test_a_prefix_trace_without_times_is_sent_in_order(whet: Whet, tmp_path: Pat
         (("--trace", "still.jsonl", "--trace-duration", 2), "leave out --trace-duration"),
         (("--trace", "still.jsonl"), "do not say how long their answer was; give --output-len"),
         (("--trace", "torn.jsonl"), "holds 1 of the 2 requests"),
-        (("--prefix-len", 5), "--prefix-len needs --prefixes"),
+        (("--random-range-ratio", 1), "--random-range-ratio 1: give 0 or more, below 1"),
+        (("--trace", "azure.csv", "--prefix-len", 5), "--prefix-len does not go with --trace"),
         (("--request-rate", 2, "--ramp-s", 5), "--ramp-s needs --ramp-up-end-rps"),
         (("--request-rate", 2, "--constant", "--burstiness", 2), "--burstiness does not go"),
     ],

@@ -1,24 +1,20 @@
-"""``whet doctor``: with and without an engine, as a table and as JSON, and what it learns."""
+"""``whet doctor``: with and without an engine, as a table and as JSON."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.stage import Said, Whet
-from whet.core.errors import StorageError, UsageError
 from whet.core.provenance import Device
-from whet.engines.compatibility import own_path
 from whet.engines.machine import Machine
 from whet.engines.vllm.limits import Installed
 
 CPU_BUILD = Installed(version="0.32.0", cpu_build=True)
 EPYC = Device(kind="cpu", name="EPYC × 2", memory_bytes=2**34, count=1, driver=None)
 H100 = Device(kind="cuda", name="H100", memory_bytes=80 * 2**30, count=2, driver="580.1")
-HEADING = "engine,since,until,machine,lever,outcome,says,basis\n"
 
 
 class Place:
@@ -44,8 +40,7 @@ class Place:
 
 
 @pytest.fixture
-def place(whet: Whet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Place:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+def place(whet: Whet, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(whet, monkeypatch)
 
 
@@ -96,24 +91,3 @@ def test_without_an_engine_it_says_how_to_get_one(place: Place) -> None:
 def test_a_build_that_does_not_fit_the_machine(place: Place) -> None:
     place.be(EPYC, Machine(kind="cpu"), Installed(version="0.32.0", cpu_build=False))
     assert "this machine shows no NVIDIA GPU" in place.whet("doctor").out
-
-
-def test_ones_own_row_goes_before_the_shipped_one(place: Place) -> None:
-    own_path().parent.mkdir(parents=True)
-    row = "vllm,0.32,0.33,cpu-avx2,prefix_cache,fails,mine; leave it out,seen 0.32.0 cpu-avx2\n"
-    own_path().write_text(HEADING + row)
-    found = place.levers()["prefix_cache"]
-    assert (found["status"], found["why"]) == ("not available here", "mine; leave it out")
-
-
-def test_a_corrupt_own_table(place: Place) -> None:
-    own_path().parent.mkdir(parents=True)
-    own_path().write_text(HEADING + "vllm,torn")
-    said = place.whet("doctor").sentence(UsageError.exit_code)
-    assert said.startswith(f"the compatibility table {own_path()}, line 2, has more or fewer")
-
-
-def test_learning_from_a_folder_that_holds_no_run(place: Place, tmp_path: Path) -> None:
-    said = place.whet("doctor", "--learn", tmp_path).sentence(StorageError.exit_code)
-    assert "holds no run" in said
-    assert not own_path().exists()

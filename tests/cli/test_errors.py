@@ -163,7 +163,7 @@ def remove(folder: Path) -> None:
 
 BROKEN = [
     (remove, "no checkpoint folder at {}; correct the path, or give a hub id (owner/name)"),
-    (truncate, "bytes are there; download the checkpoint again"),
+    (truncate, "file not fully covered); download the checkpoint again"),
     (make_pointer, "a git-LFS pointer, not the file itself; fetch it with: git -C {} lfs pull"),
 ]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import random
 from pathlib import Path
 
 import pytest
@@ -139,23 +138,6 @@ def test_a_comparison_from_the_command_line(
     assert (tmp_path / "out" / "schemes.html").exists()
     again = whet("quantize", model, "out", *words, *text, "--max-documents", "3")
     assert "was begun with other values of --max-documents" in again.sentence(USAGE)
-
-
-def test_calibration_far_from_the_workload_is_told(
-    whet: Whet, model: Path, engine: FakeEngine, tmp_path: Path
-) -> None:
-    dice = random.Random(0)
-    digits = "".join(dice.choices("0123456789 αβγδεζηθ", k=60_000))
-    (tmp_path / "digits.txt").write_text(digits)
-    words = ["--method", "rtn", "--device", "cpu", "--no-serve-check"]
-    said = whet("quantize", model, "out", *words, "--workload", "digits.txt")
-    assert said.code == 0, said.err
-    assert (
-        "the calibration text calibration.jsonl is far from the workload's digits.txt" in said.out
-    )
-    assert engine.started == []
-    gone = whet("quantize", model, "out", *words, "--workload", "gone.txt").sentence(USAGE)
-    assert "gone.txt" in gone
 
 
 def test_a_push_that_cannot_be_is_refused_before_any_work(

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.decide.cells import cell, comparison, decided, estimate, quality, tier, timed
+from whet.core.format import significant
 from whet.core.records import (
     Decision,
     Estimate,
@@ -18,7 +19,6 @@ from whet.core.records import (
     encode,
 )
 from whet.decide.ratios import ratio
-from whet.decide.words import significant
 
 FP16, AWQ = cell("fp16", 8, 1.00, 150), cell("awq", 8, 0.60, 150)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from whet.demo.inputs import pair_paths
-from whet.demo.text import Message
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -30,19 +29,6 @@ def test_weights_stay_small() -> None:
     assert total <= 28_000_000
 
 
-def test_transformers_chat_template_agrees_with_the_training_form() -> None:
-    from whet.demo.tokenizer import render
-
-    reader = transformers.AutoTokenizer.from_pretrained(TARGET)
-    text = reader.apply_chat_template(CHAT, add_generation_prompt=True, tokenize=False)
-    messages = [
-        Message(role="system", content="You are Mara."),
-        Message(role="user", content="What is 4817 + 3965?"),
-    ]
-    assert text == render(messages, reply_next=True)
-    assert text.startswith("<|bos|><|system|>You are Mara.<|end|><|user|>")
-
-
 def test_special_tokens_and_digits_are_single_pieces() -> None:
     reader = transformers.AutoTokenizer.from_pretrained(TARGET)
     assert len(reader) == 4096
@@ -60,41 +46,10 @@ def test_shapes_quantize_at_group_128(folder: Path) -> None:
     assert [size % 128 for size in sizes] == [0, 0]
 
 
-def test_own_forward_agrees_with_transformers() -> None:
-    from whet.demo.model import load_model
-
-    reference = transformers.AutoModelForCausalLM.from_pretrained(DRAFT, dtype=torch.float32)
-    ids = torch.arange(6, 126)[None]
-    with torch.no_grad():
-        assert torch.allclose(load_model(DRAFT)(ids), reference(ids).logits, atol=2e-3)
-
-
-def test_target_answers_and_the_cache_changes_nothing() -> None:
+def test_target_answers() -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(TARGET, dtype=torch.float32)
     reader = transformers.AutoTokenizer.from_pretrained(TARGET)
     text = reader.apply_chat_template(CHAT, add_generation_prompt=True, tokenize=False)
     ids = reader(text, return_tensors="pt").input_ids
     answer = model.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :]
     assert reader.decode(answer, skip_special_tokens=True) == "8782"
-
-    from whet.demo.generate import greedy
-    from whet.demo.model import load_model
-
-    own = greedy(load_model(TARGET), [ids[0].tolist(), ids[0, :9].tolist()], [8, 8])
-    assert reader.decode(own[0]) == "8782"
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected", "scorer", "right"),
-    [
-        ('{"b": 1, "a": [2]}', '{"a": [2], "b": 1}', "json_exact", True),
-        ('{"a": 1', '{"a": 1}', "json_exact", False),
-        ("2 x 3 = 6. Total: 6.50", "6.50", "number", True),
-        ("6.5", "6.50", "number", False),
-        (" 24 months\n", "24 months", "exact", True),
-    ],
-)
-def test_scorers(answer: str, expected: str, scorer: str, right: bool) -> None:
-    from whet.demo.evaluate import is_right
-
-    assert is_right(answer, expected, scorer) is right

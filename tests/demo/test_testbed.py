@@ -178,18 +178,6 @@ def test_a_device_that_is_not_there(tmp_path: Path, device: str) -> None:
         make(tmp_path / "out", device=device)
 
 
-def test_leftovers_of_a_killed_process_go(tmp_path: Path) -> None:
-    from whet.demo.staged import staged_folder
-
-    left = tmp_path / ".out.999999999.part"
-    left.mkdir()
-    other = tmp_path / ".out.notes.part"
-    other.mkdir()
-    with staged_folder(tmp_path / "out") as folder:
-        (folder / "file").write_text("x")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.notes.part", "out"]
-
-
 def test_command_writes_the_pair_and_says_what_comes_next(tmp_path: Path) -> None:
     sizes = ["--hidden", "384", "--layers", "6", "--heads", "3", "--kv-heads", "1"]
     words = [*sizes, "--intermediate", "1024", "--draft", "128,2,1,1,384", "--device", "cpu"]

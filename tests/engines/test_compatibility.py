@@ -13,13 +13,10 @@ from whet.core.records import ResolvedEngine, Speculation, Variant
 from whet.engines import compatibility
 from whet.engines.compatibility import (
     Row,
-    add_own,
+    compatibility_rows,
     levers_of,
     lookup,
     most_specific,
-    own_path,
-    own_rows,
-    shipped_rows,
     version_of,
 )
 from whet.engines.machine import Machine, machine_applies
@@ -28,11 +25,6 @@ AVX2 = Machine(kind="cpu", vectors="avx2")
 AVX512 = Machine(kind="cpu", vectors="avx512")
 HOPPER = Machine(kind="cuda", capability=(9, 0))
 HEADING = "engine,since,until,machine,lever,outcome,says,basis\n"
-
-
-@pytest.fixture(autouse=True)
-def _own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
 
 
 def row(**changes: object) -> Row:
@@ -70,7 +62,7 @@ def outcome(lever: str, machine: Machine, version: str = "0.32.0", **changes: ob
 
 
 def test_every_shipped_row_can_be_read_and_none_is_there_twice() -> None:
-    rows = shipped_rows()
+    rows = compatibility_rows()
     assert len(rows) > 50
     keys = [(r.engine, r.since, r.until, r.machine, r.lever.lower()) for r in rows]
     assert len(set(keys)) == len(keys)
@@ -227,23 +219,6 @@ def test_of_equals_the_newest_basis_counts_and_then_the_last() -> None:
     assert most_specific([]) is None
 
 
-def test_a_learned_row_goes_before_the_shipped_one() -> None:
-    assert outcome("prefix_cache", AVX2, prefix_cache=True) == "works"
-    add_own([row(outcome="fails", says="its server did not start")])
-    assert outcome("prefix_cache", AVX2, prefix_cache=True) == "fails"
-    assert outcome("prefix_cache", AVX512, prefix_cache=True) == "works"
-    assert outcome("prefix_cache", AVX2, "0.33.0", prefix_cache=True) == "works"
-
-
-def test_of_two_learned_rows_the_newer_stays() -> None:
-    first = row(outcome="fails", says="a, with a comma", basis="seen 0.32.0 cpu-avx2")
-    assert add_own([first]) == (first,)
-    assert [r.says for r in own_rows()] == ["a, with a comma"]
-    assert add_own([row()]) == (row(),)
-    assert add_own([first]) == ()
-    assert [(r.outcome, r.own) for r in own_rows()] == [("works", True)]
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -256,20 +231,11 @@ def test_of_two_learned_rows_the_newer_stays() -> None:
         (HEADING + 'vllm,"torn\n', "cannot be read"),
     ],
 )
-def test_a_corrupt_own_table_is_one_sentence(text: str, said: str) -> None:
-    own_path().parent.mkdir(parents=True)
-    own_path().write_text(text)
+def test_a_corrupt_table_is_one_sentence(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
-        lookup(resolved(make_variant()), AVX2)
-    assert str(own_path()) in str(caught.value)
+        compatibility.parse_rows(text.splitlines(), where="table.csv")
+    assert "table.csv" in str(caught.value)
     assert "delete" in str(caught.value)
-
-
-def test_bytes_that_are_no_text_are_told_too() -> None:
-    own_path().parent.mkdir(parents=True)
-    own_path().write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match="correct or delete it"):
-        own_rows()
 
 
 def test_what_is_slow_is_a_caution(monkeypatch: pytest.MonkeyPatch) -> None:

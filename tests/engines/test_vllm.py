@@ -6,7 +6,6 @@ import json
 import shlex
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,8 +26,7 @@ DRAFT = Speculation(method="draft_model", num_tokens=4, draft_path="/checkpoints
 
 
 @pytest.fixture(autouse=True)
-def _no_real_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+def _no_real_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = vllm_flags.shipped_flags() | {"brand-new"}
     monkeypatch.setattr(vllm_flags, "installed_flags", lambda _python: flags)
     for name in ("VLLM_CPU_KVCACHE_SPACE", "VLLM_LOGGING_LEVEL"):

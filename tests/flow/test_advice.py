@@ -20,8 +20,7 @@ DEVICE = Device(kind="cpu", name="EPYC", memory_bytes=2**34, count=1, driver=Non
 
 
 @pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(kind="cpu", vectors="avx512")
     monkeypatch.setattr("whet.engines.compatibility.find_machine", lambda _kind: machine)
 

@@ -28,7 +28,7 @@ from whet.flow.bench_against import (
 )
 from whet.load import TrialInterrupted, TrialLost
 from whet.load.arrivals import Arrivals
-from whet.load.lengths import parse_lengths
+from whet.load.lengths import fixed
 
 TOKENIZER = pair_paths()[0]
 A, B = "http://127.0.0.1:8", "http://127.0.0.1:9"
@@ -37,7 +37,7 @@ A, B = "http://127.0.0.1:8", "http://127.0.0.1:9"
 def request(url: str = A, **change: Any) -> BenchRequest:
     return BenchRequest(**{
         "url": url, "model": None, "tokenizer": str(TOKENIZER), "form": "ids", "requests": 8,
-        "inputs": parse_lengths("24", name="--isl"), "outputs": parse_lengths("3", name="--osl"),
+        "inputs": fixed(24), "outputs": fixed(3),
         "concurrency": 2, "runs": 4, **change,
     })  # fmt: skip
 

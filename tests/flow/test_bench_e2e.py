@@ -9,27 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from whet.core.protocols import Server
-from whet.core.records import HitTokens, Variant
+from whet.core.records import Variant
 from whet.core.spec import EngineSpec
 from whet.demo import pair_paths
 from whet.engines import get_engine
 from whet.engines.vllm import find_installed
-from whet.flow.replay import judge_replay, replay
-from whet.load.shapes import (
-    AgentLoop,
-    FewShot,
-    MultiTurn,
-    Rag,
-    Shape,
-    SingleSystem,
-    best_hit_tokens,
-)
-from whet.load.shapes_prompts import build_shape
-from whet.load.synthetic import ordinary_ids
 
 pytestmark = [
     pytest.mark.e2e,
@@ -111,27 +98,3 @@ def test_conversations_find_their_own_history_in_the_cache(url: str, tmp_path: P
     )  # fmt: skip
     assert (told["completed"], told["failed"]) == (12, 0)
     assert told["run_info"]["prefix_hit_rate"] > 0.3
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [
-        SingleSystem(requests=16, system_tokens=200),
-        FewShot(tasks=2, requests_per_task=6),
-        Rag(requests=16),
-        Rag(requests=16, order="sorted"),
-        MultiTurn(conversations=4, turns=4),
-        AgentLoop(agents=3, steps=4, system_tokens=300),
-    ],
-    ids=lambda shape: f"{type(shape).__name__}-{getattr(shape, 'order', '')}",
-)
-def test_the_known_best_of_a_shape_is_what_the_server_counts(server: Server, shape: Shape) -> None:
-    requests = build_shape(shape, ordinary_ids(TARGET))
-    prompts = [np.array(each.prompt_token_ids, dtype=np.int32) for each in requests]
-    known = HitTokens(
-        prompt_tokens=sum(map(len, prompts)), hit_tokens=best_hit_tokens(shape, BLOCK)
-    )
-    found = judge_replay("shape", known, replay(server, "shape", prompts, BLOCK))
-    assert found.measured.prompt_tokens == known.prompt_tokens
-    assert abs(found.measured.hit_tokens - known.hit_tokens) <= 0.01 * known.hit_tokens
-    assert found.differs is None

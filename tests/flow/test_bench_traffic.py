@@ -20,7 +20,7 @@ from whet.flow.bench_traffic import build_load, open_dataset
 from whet.load.arrivals import Arrivals
 from whet.load.conversations import ConversationShape
 from whet.load.dataset import LengthLimits
-from whet.load.lengths import LONGEST, Fixed
+from whet.load.lengths import LONGEST, fixed
 from whet.load.synthetic import SharedPrefixes
 from whet.load.trace import Trace, TraceRow
 
@@ -100,10 +100,10 @@ def test_the_size_of_a_block_is_the_server_s_own(
 
 SHARING = ConversationShape(
     conversations=2,
-    turns=Fixed(value=2),
-    first_tokens=Fixed(value=40),
-    added_tokens=Fixed(value=10),
-    output_tokens=Fixed(value=4),
+    turns=2,
+    first_tokens=40,
+    added_tokens=10,
+    output_tokens=4,
 )
 PREFIXED = SharedPrefixes(count=1, tokens=40)
 
@@ -111,7 +111,7 @@ PREFIXED = SharedPrefixes(count=1, tokens=40)
 @pytest.mark.parametrize(
     ("source", "more", "rates"),
     [
-        (None, {"prefixes": PREFIXED, "inputs": Fixed(value=24)}, (32 / 64, 40 / 64)),
+        (None, {"prefixes": PREFIXED, "inputs": fixed(24)}, (32 / 64, 40 / 64)),
         (traced(hashed(601, 1), hashed(601, 1)), {}, (512 / 1202, 510 / 1202)),
         (SHARING, {"concurrency": 2}, (32 / 98, 40 / 98)),
     ],
@@ -145,9 +145,9 @@ def test_rows_of_a_dataset_share_blocks_of_that_size(tmp_path: Path) -> None:
     ("source", "more"),
     [
         (traced(*[hashed(4000, 1, at + 2) for at in range(20)]), {}),
-        (None, {"inputs": Fixed(value=4000)}),
-        (None, {"inputs": Fixed(value=4000), "form": "text"}),
-        (None, {"inputs": Fixed(value=4000), "form": "chat"}),
+        (None, {"inputs": fixed(4000)}),
+        (None, {"inputs": fixed(4000), "form": "text"}),
+        (None, {"inputs": fixed(4000), "form": "chat"}),
     ],
 )
 def test_a_token_costs_a_reference_and_not_a_number_of_its_own(
@@ -192,8 +192,8 @@ def free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
         (traced(hashed(400_000, 1), hashed(600_000, 1)), {}),
         (traced(hashed(400_000), hashed(600_000)), {}),
         (traced(replace(hashed(10**6), messages=({"role": "user", "content": "x"},))), {}),
-        (None, {"inputs": Fixed(value=500_000)}),
-        (None, {"prefixes": SharedPrefixes(count=1, tokens=500_000), "inputs": Fixed(value=1)}),
+        (None, {"inputs": fixed(500_000)}),
+        (None, {"prefixes": SharedPrefixes(count=1, tokens=500_000), "inputs": fixed(1)}),
     ],
 )
 def test_prompts_that_do_not_fit_into_memory_are_refused_before_they_are_written(
@@ -252,10 +252,10 @@ def test_runs_send_rows_of_their_own_while_there_are_such(tmp_path: Path) -> Non
 def test_the_facts_of_conversations_count_turns() -> None:
     shape = ConversationShape(
         conversations=2,
-        turns=Fixed(value=3),
-        first_tokens=Fixed(value=40),
-        added_tokens=Fixed(value=10),
-        output_tokens=Fixed(value=4),
+        turns=3,
+        first_tokens=40,
+        added_tokens=10,
+        output_tokens=4,
     )
     request = asked(shape, 2, concurrency=2, warmup=2)
     load = build_load(request, TARGET, 0)

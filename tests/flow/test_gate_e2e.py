@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from lab.faults import scale_layer
 
 from whet.demo import pair_paths
-from whet.demo.faults import scale_layer
 from whet.engines.vllm import find_installed
 
 pytestmark = [

@@ -32,21 +32,17 @@ from whet.load import TrialInterrupted, TrialLost
 from whet.load.arrivals import Arrivals
 from whet.load.conversations import ConversationShape
 from whet.load.dataset import Dataset
-from whet.load.lengths import Fixed, Lengths, parse_lengths
+from whet.load.lengths import fixed
 from whet.metrics.objective import parse_objective
 from whet.metrics.saturation import SearchPlan
 
 SLOW = Objective(constraints=parse_objective("ttft:median<50ms"))
 
 
-EIGHT = Fixed(value=8)
+EIGHT = 8
 CHATS = ConversationShape(
     conversations=1, turns=EIGHT, first_tokens=EIGHT, added_tokens=EIGHT, output_tokens=EIGHT
 )
-
-
-def fixed(tokens: int) -> Lengths:
-    return parse_lengths(str(tokens), name="--len")
 
 
 def request(url: str = "http://127.0.0.1:9", **given: Any) -> BenchRequest:

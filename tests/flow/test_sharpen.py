@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pydoc_data.topics
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from tests.flow.stage import FakeEngine, tiny_spec
 from whet.core.protocols import Silent
 from whet.core.records import QuantizedCheckpoint
 from whet.core.store import RunStore
-from whet.demo import pair_paths, write_inputs
 from whet.flow.prepare import prepare
 from whet.flow.sharpen import quantize_recipes
 
@@ -49,20 +47,6 @@ def sharpen(folder: Path, source: Path, **change: Any) -> tuple[QuantizedCheckpo
         done = store.get("quantized", "small", QuantizedCheckpoint)
     assert done is not None
     return done, heard.warnings
-
-
-def test_far_calibration_is_said_and_kept(tmp_path: Path) -> None:
-    """Real text of two kinds, to the demo's tokenizer and model."""
-    write_inputs(tmp_path / "inputs")
-    other = tmp_path / "topics.txt"
-    other.write_text("\n".join(pydoc_data.topics.topics.values()), encoding="utf-8")
-    target = {"target": str(pair_paths()[0])}
-    workload = {"pool": str(tmp_path / "inputs" / "workload.jsonl")}
-    done, warnings = sharpen(tmp_path, other, model=target, workload=workload)
-    (kept,) = done.warnings
-    assert kept.startswith("the calibration text topics.txt is far from the workload's workload.js")
-    assert "the model's own perplexity is" in kept
-    assert warnings == [f"small: {kept}"]
 
 
 def test_what_the_reader_noticed_is_said_too(tmp_path: Path) -> None:

@@ -25,19 +25,16 @@ from whet.load.conversations import (
     PlannedConversation,
     expected_hit_rate,
     plan_conversations,
-    turn_hit_rate,
-    turn_hit_rates,
 )
-from whet.load.lengths import Fixed, Uniform
 from whet.load.texts import TextTokenizer, load_text_tokenizer
 
 MS = 1_000_000
 SHAPE = ConversationShape(
     conversations=3,
-    turns=Fixed(value=3),
-    first_tokens=Fixed(value=40),
-    added_tokens=Fixed(value=10),
-    output_tokens=Fixed(value=4),
+    turns=3,
+    first_tokens=40,
+    added_tokens=10,
+    output_tokens=4,
 )
 
 
@@ -88,10 +85,10 @@ def with_extra(conversation: PlannedConversation, turn: int, **script: Any) -> P
     ("wrong", "complaint"),
     [
         ({"conversations": 0}, "at least 1 conversation"),
-        ({"turns": Fixed(value=0)}, "turns"),
-        ({"first_tokens": Fixed(value=0)}, "first_tokens"),
-        ({"added_tokens": Uniform(low=0, high=3)}, "added_tokens"),
-        ({"output_tokens": Fixed(value=0)}, "output_tokens"),
+        ({"turns": 0}, "turns"),
+        ({"first_tokens": 0}, "first_tokens"),
+        ({"added_tokens": 0}, "added_tokens"),
+        ({"output_tokens": 0}, "output_tokens"),
         ({"seed": -1}, "seed"),
         ({"system": ""}, "system"),
     ],
@@ -105,7 +102,7 @@ def test_a_first_prompt_shorter_than_its_frame_and_a_missing_template_are_refuse
     demo: TextTokenizer, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match="at least"):
-        plan_conversations(replace(SHAPE, first_tokens=Fixed(value=3)), demo, batch_size=1, trial=0)
+        plan_conversations(replace(SHAPE, first_tokens=3), demo, batch_size=1, trial=0)
     bare = load_text_tokenizer(write_tokenizer(tmp_path, template=None))
     with pytest.raises(UsageError, match="no chat template"):
         plan_conversations(SHAPE, bare, batch_size=1, trial=0)
@@ -142,7 +139,7 @@ def test_a_planned_prompt_is_what_the_template_makes_of_the_history(demo: TextTo
 
 def test_a_shared_system_prompt_is_counted_in_blocks(demo: TextTokenizer) -> None:
     system = " ".join(demo.words[:50])
-    shape = replace(SHAPE, system=system, first_tokens=Fixed(value=120), turns=Fixed(value=1))
+    shape = replace(SHAPE, system=system, first_tokens=120, turns=1)
     conversations = plan_conversations(shape, demo, batch_size=1, trial=0)
     common = len(demo.content_ids(system)) + 4  # <|bos|> <|system|> … <|end|> <|user|>
     assert expected_hit_rate(conversations, block_size=16) == common // 16 * 16 / 120
@@ -150,7 +147,7 @@ def test_a_shared_system_prompt_is_counted_in_blocks(demo: TextTokenizer) -> Non
 
 
 def test_plans_are_reproducible_and_fresh_for_every_trial(demo: TextTokenizer) -> None:
-    varied = replace(SHAPE, turns=Uniform(low=1, high=5), conversations=8)
+    varied = replace(SHAPE, turns=2, conversations=8)
     one, again = (plan_conversations(varied, demo, batch_size=2, trial=0) for _ in "ab")
     assert one == again
     other = plan_conversations(varied, demo, batch_size=2, trial=1)
@@ -158,23 +155,6 @@ def test_plans_are_reproducible_and_fresh_for_every_trial(demo: TextTokenizer) -
     assert said[0].isdisjoint(said[1])
     firsts = [c.turns[0].user.split()[0] for c in one]
     assert len(set(firsts)) == len(firsts)
-
-
-@pytest.mark.parametrize(
-    ("held", "prompt", "expected"),
-    [
-        (0, 50, 0.0),
-        (44, 62, 32 / 62),  # 43 tokens have keys and values: the last one was only sampled
-        (49, 62, 48 / 62),
-        (48, 62, 32 / 62),
-        (200, 64, 48 / 64),  # never the prompt's last token
-        (1, 5, 0.0),
-    ],
-)
-def test_a_turn_finds_the_whole_blocks_of_the_turn_before(
-    held: int, prompt: int, expected: float
-) -> None:
-    assert turn_hit_rate(held, prompt, block_size=16) == pytest.approx(expected)
 
 
 def test_the_planned_rate_is_tokens_of_the_turn_before_over_tokens_of_this_one(
@@ -218,7 +198,7 @@ def test_the_system_prompt_stands_first_and_other_servers_get_no_vllm_fields(
 def test_a_turn_is_due_when_the_one_before_has_ended_and_was_thought_over(
     demo: TextTokenizer,
 ) -> None:
-    shape = replace(SHAPE, think_ms=Fixed(value=30), conversations=2)
+    shape = replace(SHAPE, think_ms=30, conversations=2)
     with scripted_server(ttft_s=0.002) as server:
         loop = run(server, plan_conversations(shape, demo, batch_size=2, trial=0))
     found = events(loop)
@@ -314,40 +294,6 @@ def test_nothing_to_send_is_a_run_without_events() -> None:
         loop = run(server, [])
     assert loop.sent == []
     assert loop.drained_ns >= loop.started_ns > 0
-
-
-def _event(index: int, conversation: int, prompt: int | None, output: int | None) -> RequestEvent:
-    return RequestEvent(
-        index=index,
-        prefix_id=f"conversation-{conversation}",
-        scheduled_ns=0,
-        sent_ns=0,
-        chunk_ns=(1,),
-        ended_ns=1,
-        prompt_tokens=prompt,
-        output_tokens=output,
-        cached_tokens=None,
-        finish_reason="length",
-        text="a",
-    )
-
-
-def test_rates_of_turns_that_were_measured_use_the_server_s_own_counts() -> None:
-    found = [
-        _event(0, 0, 40, 4),
-        _event(1, 0, 58, 9),
-        _event(2, 0, 80, 4),
-        _event(3, 1, 40, None),
-        _event(4, 1, 58, 4),
-        _event(5, 1, None, 4),
-    ]
-    # Held before index 1: 40 + 4 − 1 = 43 → 32. Before index 2: 58 + 9 − 1 = 66 → 64.
-    assert turn_hit_rates(found[::-1], block_size=16) == {
-        1: pytest.approx(32 / 58),
-        2: pytest.approx(64 / 80),
-        4: None,
-        5: None,
-    }
 
 
 def test_a_template_that_fails_is_named(tmp_path: Path) -> None:

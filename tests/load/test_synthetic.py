@@ -18,9 +18,9 @@ from whet.core.errors import CheckpointError, UsageError
 from whet.demo import pair_paths
 from whet.load import Draw
 from whet.load.lengths import (
-    Fixed,
     Independent,
-    Uniform,
+    Lengths,
+    fixed,
 )
 from whet.load.sharing import shared_tokens
 from whet.load.synthetic import (
@@ -44,7 +44,7 @@ DRAW = Draw(requests=20, batch_size=4, trial=0, block_size=16)
 def shape(
     *, unique: int = 30, output: int = 8, prefixes: SharedPrefixes | None = None, seed: int = 0
 ) -> SyntheticShape:
-    lengths = Independent(input=Fixed(value=unique), output=Fixed(value=output))
+    lengths = Independent(input=fixed(unique), output=fixed(output))
     return SyntheticShape(lengths=lengths, prefixes=prefixes, seed=seed)
 
 
@@ -226,7 +226,7 @@ def test_no_two_requests_share_more_than_their_prefix(
     count: int, tokens: int, share: float, exponent: float, requests: int
 ) -> None:
     prefixes = SharedPrefixes(count=count, tokens=tokens, share=share, zipf_exponent=exponent)
-    lengths = Independent(input=Uniform(low=1, high=40), output=Fixed(value=1))
+    lengths = Independent(input=Lengths(low=1, high=40), output=fixed(1))
     load = build_synthetic(
         SyntheticShape(lengths=lengths, prefixes=prefixes),
         VOCABULARY[:120],

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from whet.core.errors import UsageError
-from whet.load.trace import Trace, TraceRow, cut_trace, read_trace, scale_rate
+from whet.load.trace import Trace, TraceRow, cut_trace, read_trace
 
 AZURE = """\
 TIMESTAMP,ContextTokens,GeneratedTokens
@@ -244,36 +244,24 @@ def test_a_cut_keeps_what_is_due_before_it(tmp_path: Path) -> None:
     assert cut_trace(trace, rows=99) == cut_trace(trace) == trace
 
 
-def test_a_scaled_trace_has_that_many_times_the_rate(tmp_path: Path) -> None:
+def test_a_trace_has_the_rate_of_its_gaps(tmp_path: Path) -> None:
     trace = read_trace(write(tmp_path, MOONCAKE))
     assert trace.rate_rps == pytest.approx(2 / 3.052)
-    twice = scale_rate(trace, 2.0)
-    assert twice.times_ns == (0, 0, 1_526_000_000)
-    assert twice.rate_rps == pytest.approx(4 / 3.052)
-    assert [row.prefix_ids for row in twice.rows] == [row.prefix_ids for row in trace.rows]
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
-def test_a_bound_or_factor_that_leaves_nothing_is_refused(tmp_path: Path, value: float) -> None:
+def test_a_bound_that_leaves_nothing_is_refused(tmp_path: Path, value: float) -> None:
     trace = read_trace(write(tmp_path, MOONCAKE))
     with pytest.raises(UsageError, match=r"the duration in seconds is .*; give a finite number"):
         cut_trace(trace, duration_s=value)
-    with pytest.raises(UsageError, match="the factor of the rate is"):
-        scale_rate(trace, value)
-
-
-def test_a_factor_too_small_for_any_clock_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="too small"):
-        scale_rate(read_trace(write(tmp_path, MOONCAKE)), 5e-324)
 
 
 def test_a_cut_to_no_rows_and_a_log_without_times_are_refused(tmp_path: Path) -> None:
     trace = read_trace(log(tmp_path, {"prompt": "a"}))
     with pytest.raises(UsageError, match="keep at least 1"):
         cut_trace(trace, rows=0)
-    for change in (lambda: cut_trace(trace, duration_s=1.0), lambda: scale_rate(trace, 2.0)):
-        with pytest.raises(UsageError, match="has no times"):
-            change()
+    with pytest.raises(UsageError, match="has no times"):
+        cut_trace(trace, duration_s=1.0)
 
 
 @example(text='"', header="")

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tests.prompts.test_analyse import BODY, at_time, chat, question_of
+from whet.core.format import percent
 from whet.prompts.analyse import PromptLog, analyse
 from whet.prompts.records import PromptAnalysis
 from whet.prompts.report import (
@@ -19,7 +20,6 @@ from whet.prompts.report import (
     sections,
     write_report,
 )
-from whet.report.text import percent
 
 
 def analysis_of(

@@ -51,8 +51,8 @@ def measure(model: Path, plan: HarnessPlan, log: Path, *, times: int) -> list[Ha
 
 def ruined(folder: Path) -> Path:
     """The target with every linear weight rounded to 2 bits, stored in 16."""
-    from whet.demo.damage import damaged
-    from whet.demo.model import load_model, save_model
+    from lab.damage import damaged
+    from lab.model import load_model, save_model
 
     save_model(damaged(load_model(TARGET), "RTN 2 bit, group 128"), folder)
     for file in TARGET.glob("*token*.json"):

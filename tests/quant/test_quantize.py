@@ -16,8 +16,8 @@ from whet.checkpoint import read_facts
 from whet.core.errors import QuantizationError, StorageError, UsageError, WhetError
 from whet.core.records import QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
+from whet.core.staging import remove_stale, require_space
 from whet.quant import gptq, load_calibration, quantize, quantize_many
-from whet.quant.staging import remove_stale, require_space
 from whet.quant.writer import ShardWriter
 
 LINEARS = 2 * 7
@@ -249,7 +249,7 @@ def test_a_full_disk_is_a_storage_error_and_leaves_nothing(
 
 def test_too_little_room_is_told_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="free some space"):
-        require_space(tmp_path / "out", 10**18)
+        require_space(tmp_path / "out", 10**18, "the checkpoint")
 
 
 RECIPES: dict[str, dict[str, Any]] = {

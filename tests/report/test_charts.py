@@ -8,12 +8,13 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lab.readme_picture import write_png
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from whet.core.errors import UsageError
 from whet.core.records import Estimate
-from whet.report import RunView, write_png
+from whet.report import RunView
 from whet.report.chart import (
     Axis,
     Chart,

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from whet.core.format import number, percent, plural
 from whet.core.records import Estimate
-from whet.report.text import clean, moment, number, one_line, percent, plural, short_path, shown
+from whet.report.text import clean, moment, one_line, short_path, shown
 
 
 @pytest.mark.parametrize(

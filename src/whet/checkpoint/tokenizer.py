@@ -199,9 +199,7 @@ def _token_difference(
         return min(index for index in (one.get(token), two.get(token)) if index is not None), token
 
     first = min(tokens, key=place)
-    count = f"({len(tokens)} token{'s' if len(tokens) > 1 else ''} differ)".replace(
-        "(1 token differ)", "(1 token differs)"
-    )
+    count = "(1 token differs)" if len(tokens) == 1 else f"({len(tokens)} tokens differ)"
     here, there = one.get(first), two.get(first)
     if here is None:
         return (

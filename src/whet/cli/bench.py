@@ -13,6 +13,7 @@ from whet.cli.bench_flags import (
     SourceFlags,
     given_flags,
     is_given,
+    length_of,
     read_arrivals,
     read_selection,
     read_source,
@@ -125,33 +126,54 @@ def bench(
         ),
     ] = None,
     input_len: Annotated[
-        str | None,
+        int | None,
         typer.Option(
             "--random-input-len",
             "--input-len",
             "--isl",
-            help="Tokens after any prefix: 512, uniform:256-1024, normal:512,100 or "
-            "lognormal:p50=300,p99=4000.",
+            min=1,
+            help="Input tokens per request, after any shared prefix.",
             show_default="512",
             rich_help_panel=_PROMPTS,
         ),
     ] = None,
     output_len: Annotated[
-        str | None,
+        int | None,
         typer.Option(
             "--random-output-len",
             "--output-len",
             "--osl",
-            help="Likewise; of every row of a dataset, or where a log tells none.",
-            show_default="128, or what the source says",
+            min=1,
+            help="Output tokens per request. Overrides a dataset's own lengths.",
+            show_default="128, or the source's own lengths",
             rich_help_panel=_PROMPTS,
         ),
     ] = None,
+    random_range_ratio: Annotated[
+        float,
+        typer.Option(
+            help="Lengths are uniform within ± this share of the input and output length.",
+            rich_help_panel=_PROMPTS,
+        ),
+    ] = 0.0,
     prefixes: Annotated[
-        int, typer.Option(min=0, help="How many shared prefixes.", rich_help_panel=_PROMPTS)
+        int,
+        typer.Option(
+            min=0,
+            help="Number of shared prefixes.",
+            show_default="1 with --prefix-len, else 0",
+            rich_help_panel=_PROMPTS,
+        ),
     ] = 0,
     prefix_len: Annotated[
-        int, typer.Option(min=1, help="Tokens of each.", rich_help_panel=_PROMPTS)
+        int,
+        typer.Option(
+            "--random-prefix-len",
+            "--prefix-len",
+            min=1,
+            help="Tokens of each shared prefix.",
+            rich_help_panel=_PROMPTS,
+        ),
     ] = 256,
     prefix_zipf: Annotated[
         float, typer.Option(help="Zipf exponent of their use; 0 is even.", rich_help_panel=_PROMPTS)
@@ -198,22 +220,14 @@ def bench(
         ),
     ] = None,
     turns: Annotated[
-        str, typer.Option(help="Of each, as a length.", rich_help_panel=_SOURCE)
-    ] = "4",
+        int, typer.Option(help="Turns of each conversation.", rich_help_panel=_SOURCE)
+    ] = 4,
     turn_len: Annotated[
-        str, typer.Option(help="Tokens that each later turn adds.", rich_help_panel=_SOURCE)
-    ] = "64",
+        int, typer.Option(min=1, help="Tokens that each later turn adds.", rich_help_panel=_SOURCE)
+    ] = 64,
     think_s: Annotated[
         float, typer.Option(help="Pause before each later turn.", rich_help_panel=_SOURCE)
     ] = 0.0,
-    shape: Annotated[
-        str | None,
-        typer.Option(
-            help="Built for a known prefix hit rate: single, few-shot, rag, multi-turn or agent, "
-            "with parameters as in rag:chunks=6,order=sorted.",
-            rich_help_panel=_SOURCE,
-        ),
-    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of prompts and arrivals.")] = 0,
     goodput: Annotated[
         str | None,
@@ -279,7 +293,7 @@ def bench(
     """
     from whet.flow.bench import FORMS, BenchRequest, require_figures
     from whet.flow.bench import bench as send
-    from whet.load.lengths import parse_lengths
+    from whet.flow.bench_request import INPUT_LENGTHS, OUTPUT_LENGTHS
     from whet.load.synthetic import SharedPrefixes
     from whet.metrics.objective import parse_goodput, parse_objective
 
@@ -292,7 +306,6 @@ def bench(
         trace=trace,
         trace_duration_s=trace_duration,
         conversations=conversations,
-        shape=shape,
         turns=turns,
         turn_len=turn_len,
         think_s=think_s,
@@ -302,6 +315,7 @@ def bench(
         seed=seed,
     )
     refuse_misfits(flags.given, flags.kind)
+    prefixes = prefixes or int("prefix_len" in flags.given)
     ramp = None if ramp_up_end_rps is None else (ramp_up_end_rps, ramp_s)
     bounds = None if goodput is None else parse_goodput([goodput])
     constraints = None if objective is None else parse_objective(objective)
@@ -325,8 +339,8 @@ def bench(
         tokenizer=tokenizer,
         form=form,
         requests=requests_of(flags, source),
-        inputs=None if input_len is None else parse_lengths(input_len, name="--input-len"),
-        outputs=None if output_len is None else parse_lengths(output_len, name="--output-len"),
+        inputs=length_of(input_len, INPUT_LENGTHS, random_range_ratio),
+        outputs=length_of(output_len, OUTPUT_LENGTHS, random_range_ratio),
         prefixes=SharedPrefixes(
             count=prefixes, tokens=prefix_len, zipf_exponent=prefix_zipf, share=prefix_share
         )

@@ -12,7 +12,8 @@ from whet.core.errors import UsageError
 if TYPE_CHECKING:
     import typer
 
-    from whet.flow.bench_request import KnownShape, PrefixReplay, Source
+    from whet.flow.bench_request import PrefixReplay, Source
+    from whet.load.lengths import Lengths
     from whet.load.trace import Trace
 
 _METRICS: Final = ("ttft", "tpot", "itl", "e2el")
@@ -22,14 +23,15 @@ _SYNTHETIC: Final = "synthetic prompts"
 _DATASET: Final = "--dataset-path"
 _TRACE: Final = "--trace"
 _CONVERSATIONS: Final = "--conversations"
-_SHAPE: Final = "--shape"
 
-_RATED: Final = (_SYNTHETIC, _DATASET, _SHAPE)
+_RATED: Final = (_SYNTHETIC, _DATASET)
 _GOES_WITH: Final[dict[str, tuple[str, ...]]] = {
-    "form": (_SYNTHETIC, _TRACE, _SHAPE),
+    "form": (_SYNTHETIC, _TRACE),
     "input_len": (_SYNTHETIC, _CONVERSATIONS),
     "output_len": (_SYNTHETIC, _DATASET, _TRACE, _CONVERSATIONS),
+    "random_range_ratio": (_SYNTHETIC,),
     "prefixes": (_SYNTHETIC,),
+    "prefix_len": (_SYNTHETIC,),
     "request_rate": _RATED,
     "static_batches": _RATED,
     "dataset_name": (_SYNTHETIC, _DATASET),
@@ -46,7 +48,6 @@ _NEEDS: Final = {
     "constant": "request_rate",
     "ramp_up_end_rps": "request_rate",
     "ramp_s": "ramp_up_end_rps",
-    "prefix_len": "prefixes",
     "prefix_zipf": "prefixes",
     "prefix_share": "prefixes",
     "against_model": "against",
@@ -68,12 +69,11 @@ class SourceFlags:
     trace: Path | None
     trace_duration_s: float | None
     conversations: int | None
-    shape: str | None
-    turns: str
-    turn_len: str
+    turns: int
+    turn_len: int
     think_s: float
-    input_len: str | None
-    output_len: str | None
+    input_len: int | None
+    output_len: int | None
     num_prompts: int | None
     seed: int
 
@@ -84,7 +84,6 @@ class SourceFlags:
             _DATASET: self.dataset_path,
             _TRACE: self.trace,
             _CONVERSATIONS: self.conversations,
-            _SHAPE: self.shape,
         }
         chosen = [flag for flag, value in given.items() if value is not None]
         if len(chosen) > 1:
@@ -126,15 +125,12 @@ def read_source(flags: SourceFlags) -> Source | None:
         return DatasetFile(path=flags.dataset_path, limits=_limits(flags.dataset_name))
     if flags.trace is not None:
         return _read_trace(flags, flags.trace)
-    if flags.conversations is not None:
-        return _conversations(flags, flags.conversations)
-    return None if flags.shape is None else _shape(flags, flags.shape)
+    return None if flags.conversations is None else _conversations(flags, flags.conversations)
 
 
 def requests_of(flags: SourceFlags, source: Source | None) -> int:
     """How many requests a run has, or how many conversations."""
-    from whet.flow.bench_request import KnownShape, PrefixReplay
-    from whet.flow.bench_shapes import count_requests
+    from whet.flow.bench_request import PrefixReplay
     from whet.load.trace import Trace
 
     match source:
@@ -142,9 +138,16 @@ def requests_of(flags: SourceFlags, source: Source | None) -> int:
             return len(rows)
         case PrefixReplay(timeline=timeline):
             return len(timeline.rows)
-        case KnownShape(shape=shape):
-            return count_requests(shape)
     return flags.conversations or flags.num_prompts or 200
+
+
+def length_of(tokens: int | None, default: Lengths, ratio: float) -> Lengths | None:
+    """``tokens`` ± ``ratio`` of them; None where neither was typed."""
+    from whet.load.lengths import Lengths
+
+    if tokens is None and ratio == 0:
+        return None
+    return Lengths.around(default.low if tokens is None else tokens, ratio)
 
 
 def speed_of(flags: SourceFlags, source: Source | None, speed: float) -> float | None:
@@ -288,27 +291,18 @@ def _refuse_untimed(flags: SourceFlags, path: str) -> None:
             raise UsageError(f"{path} has no times to play; leave out {_flag(name)}")
 
 
-def _shape(flags: SourceFlags, words: str) -> KnownShape:
-    from whet.flow.bench_request import KnownShape
-    from whet.load.shapes import shape_named
-
-    seed = flags.seed if "seed" in flags.given else None
-    return KnownShape(words=words, shape=shape_named(words, seed=seed))
-
-
 def _conversations(flags: SourceFlags, count: int) -> Source:
     from whet.flow.bench_request import INPUT_LENGTHS, OUTPUT_LENGTHS
     from whet.load.conversations import ConversationShape
-    from whet.load.lengths import Fixed, parse_lengths
 
     if not 0 <= flags.think_s <= _MOST_THINK_S:
         raise UsageError(f"--think-s {flags.think_s:g}: give seconds from 0 to {_MOST_THINK_S:g}")
     return ConversationShape(
         conversations=count,
-        turns=parse_lengths(flags.turns, name="--turns"),
-        first_tokens=parse_lengths(flags.input_len or INPUT_LENGTHS.text, name="--input-len"),
-        added_tokens=parse_lengths(flags.turn_len, name="--turn-len"),
-        output_tokens=parse_lengths(flags.output_len or OUTPUT_LENGTHS.text, name="--output-len"),
-        think_ms=Fixed(value=round(flags.think_s * 1000)),
+        turns=flags.turns,
+        first_tokens=flags.input_len or INPUT_LENGTHS.low,
+        added_tokens=flags.turn_len,
+        output_tokens=flags.output_len or OUTPUT_LENGTHS.low,
+        think_ms=round(flags.think_s * 1000),
         seed=flags.seed,
     )

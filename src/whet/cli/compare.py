@@ -45,7 +45,6 @@ def run_comparison(
         recipes=choose_schemes(names, calibration),
         quality=_quality(flags),
         calibration=calibration.source,
-        workload=flags["--workload"],
         tasks=not flags["--no-tasks"],
         device=device,
     )

@@ -19,7 +19,7 @@ from whet.core.errors import EngineStartError
 from whet.core.provenance import Device, find_device
 from whet.core.spec import EngineSpec
 from whet.core.units import human_bytes
-from whet.engines.compatibility import WARNINGS, Row, most_specific, read_table
+from whet.engines.compatibility import WARNINGS, Row, compatibility_rows, most_specific
 from whet.engines.machine import Machine, cpu_features, find_machine
 from whet.engines.vllm import VllmEngine, find_installed
 from whet.engines.vllm.limits import Installed, stopped, trouble_of_build
@@ -42,25 +42,14 @@ def doctor(
     python: Annotated[
         Path | None, typer.Option(help="The Python that has the engine; this one by default.")
     ] = None,
-    learn: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN_DIR", help="Add what a run proved or could not start to your own table."
-        ),
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """This machine, its engine, and every lever: available, slow or not available here, and why."""
-    learned = _learned(learn)
     seen = _examine(EngineSpec(python=python))
     if as_json:
-        typer.echo(json.dumps(_plain(seen, learned), indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(_plain(seen), indent=1, ensure_ascii=False))
         return
     console = Console()
-    for row in learned or ():
-        console.print(Text(f"learned: {row.lever} {row.outcome} on {row.machine}: {row.told}"))
-    if learned is not None and not learned:
-        console.print(Text("nothing new was learned from the run"))
     for name, value in _facts(seen):
         console.print(Text.assemble((f"{name:<8}", "bold"), value), soft_wrap=True)
     console.print(_table(seen))
@@ -95,14 +84,6 @@ class _Seen:
         return tuple(_finding(lever, self, self.installed) for lever in levers)
 
 
-def _learned(folder: Path | None) -> tuple[Row, ...] | None:
-    if folder is None:
-        return None
-    from whet.flow.learning import learn_into_own
-
-    return learn_into_own(folder)
-
-
 def _examine(spec: EngineSpec) -> _Seen:
     device = find_device()
     python = str(spec.python or sys.executable)
@@ -121,7 +102,7 @@ def _examine(spec: EngineSpec) -> _Seen:
         python=python,
         installed=installed,
         trouble=trouble,
-        rows=read_table(),
+        rows=compatibility_rows(),
     )
 
 
@@ -180,7 +161,7 @@ def _table(seen: _Seen) -> Table:
     return table
 
 
-def _plain(seen: _Seen, learned: tuple[Row, ...] | None) -> dict[str, Any]:
+def _plain(seen: _Seen) -> dict[str, Any]:
     return {
         "device": asdict(seen.device),
         "machine": seen.machine.word,
@@ -198,5 +179,4 @@ def _plain(seen: _Seen, learned: tuple[Row, ...] | None) -> dict[str, Any]:
             for item in seen.findings
         ],
         "table": [asdict(row) for row in seen.rows],
-        "learned": [asdict(row) for row in learned or ()],
     }

@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from whet.core.format import number, percent, plural
 from whet.core.records import Estimate, LosslessCheck, QualityRecord, TaskScore, encode
 from whet.core.units import human_duration
-from whet.report.text import DASH, clean, number, one_line, percent, plural, shown
+from whet.report.text import DASH, clean, one_line, shown
 
 if TYPE_CHECKING:
     from whet.flow.gate_kept import Side

@@ -69,13 +69,6 @@ Calibration = Annotated[
         rich_help_panel=_TEXT,
     ),
 ]
-Workload = Annotated[
-    Path | None,
-    typer.Option(
-        help="A request log or pool; warns where the calibration text is far from it.",
-        rich_help_panel=_TEXT,
-    ),
-]
 Samples = Annotated[int, typer.Option(help="Calibration samples.", rich_help_panel=_TEXT)]
 MaxTokens = Annotated[
     int, typer.Option(help="Tokens of each sample, at most.", rich_help_panel=_TEXT)
@@ -158,7 +151,6 @@ def quantize(
     max_error: MaxError = None,
     device: Device = None,
     calibration: Calibration = None,
-    workload: Workload = None,
     samples: Samples = 512,
     max_tokens: MaxTokens = 512,
     seed: Seed = 0,
@@ -212,7 +204,7 @@ def quantize(
     text = calibration_of(calibration, samples=samples, max_tokens=max_tokens, seed=seed)
     if compare:
         refuse(recipe_flags | after, "has no meaning with --compare, which makes every scheme")
-        run_comparison(model, out, {**compare_flags, "--workload": workload}, text, device=device)
+        run_comparison(model, out, compare_flags, text, device=device)
         return
     refuse(compare_flags, "belongs to --compare; add that, or leave this out")
     if public and push_to_hub is None:
@@ -221,7 +213,6 @@ def quantize(
         model=model,
         out=out,
         recipe=recipe_of(recipe_flags, text),
-        workload=workload,
         device=device,
         serve_check=serve_check is not False,
     )

@@ -53,7 +53,7 @@ def write_atomic(path: Path, data: bytes) -> None:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        _sync_folder(path.parent)
+        sync_to_disk(path.parent)
 
 
 def write_json(path: Path, record: object) -> None:
@@ -64,8 +64,9 @@ def write_json(path: Path, record: object) -> None:
     write_atomic(path, text.encode("utf-8", "replace"))
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def sync_to_disk(path: Path) -> None:
+    """Flush one file or folder."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from whet.core.format import plural
 from whet.core.records import CellSummary, Estimate, MatrixEntry
 from whet.core.spec import ObjectiveSpec
 from whet.decide import words
@@ -157,7 +158,7 @@ def _why_none(contenders: Sequence[Contender], corner: Corner) -> str:
         for name, count in counts.most_common()
     )
     nearest = min(contenders, key=lambda item: _distance(item, missed[id(item)], corner))
-    return f"of {words.plural(everyone, 'cell')} {often}; nearest is {_shortfall(nearest, corner)}"
+    return f"of {plural(everyone, 'cell')} {often}; nearest is {_shortfall(nearest, corner)}"
 
 
 def _distance(item: Contender, missed: Sequence[str], corner: Corner) -> tuple[int, float, float]:

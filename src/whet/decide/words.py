@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
+from whet.core.format import significant
 from whet.core.records import CellSummary, Estimate
 
 
@@ -47,19 +47,6 @@ def times(change: Estimate) -> str:
 def place(cell: CellSummary) -> str:
     """``awq at batch size 8``."""
     return f"{cell.variant} at batch size {cell.batch_size}"
-
-
-def plural(count: int, noun: str) -> str:
-    """``1 trial``, ``3 trials``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def significant(value: float, figures: int) -> str:
-    """``value`` to that many figures, its zeros kept and never as a power of ten: ``11,400``."""
-    if value == 0:
-        return "0"
-    places = figures - 1 - math.floor(math.log10(abs(value)))
-    return f"{round(value, places):,.{max(places, 0)}f}"
 
 
 def _three(value: float) -> str:

@@ -15,12 +15,13 @@ from safetensors.torch import load_file
 from whet.checkpoint.facts import TESTBED_KEY
 from whet.checkpoint.headers import INDEX
 from whet.core.errors import UsageError
+from whet.core.staging import require_space, staged
 from whet.core.store import write_json
+from whet.core.torch_device import pick_device
 from whet.core.units import GB, MIB
 from whet.demo.eagle import HEAD_ROLE, read_head, write_head
 from whet.demo.inputs import pair_paths
 from whet.demo.shapes import Sizes, require_groups
-from whet.demo.staged import require_free, staged_folder
 from whet.demo.testbed_card import card_text
 from whet.demo.testbed_source import (
     Made,
@@ -65,26 +66,16 @@ def write_testbed(
             sources.append(read_source(folder, sizes, role=role))
     head = read_head(pair_paths()[1], target) if eagle3 else None
     needed = sum(source.size_bytes + _SLACK_BYTES for source in sources)
-    require_free(out, needed + (0 if head is None else head.size_bytes + _SLACK_BYTES))
-    with staged_folder(out) as stage:
-        made = [write_model(source, stage / source.role, where) for source in sources]
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out} exists and is not empty; name another folder or move it away")
+    needed += 0 if head is None else head.size_bytes + _SLACK_BYTES
+    require_space(out, needed, "the testbed")
+    with staged(out) as stage:
+        made = [write_model(source, stage.folder / source.role, where) for source in sources]
         if head is not None:
-            made.append(write_head(head, stage / HEAD_ROLE, where))
+            made.append(write_head(head, stage.folder / HEAD_ROLE, where))
+        stage.keep()
     return tuple(replace(each, folder=out / each.role) for each in made)
-
-
-def pick_device(wanted: str | None) -> torch.device:
-    """The device asked for, or the first GPU, or the CPU; ``UsageError`` where it is not there."""
-    available = torch.cuda.is_available()
-    try:
-        device = torch.device(wanted or ("cuda" if available else "cpu"))
-    except RuntimeError as error:
-        raise UsageError(f"there is no device {wanted!r}; use cpu or cuda") from error
-    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and not available):
-        raise UsageError(f"the device {wanted!r} is not available here; use cpu")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UsageError(f"there are {torch.cuda.device_count()} GPUs, and no {wanted}; use cuda")
-    return device
 
 
 def write_model(

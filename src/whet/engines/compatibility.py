@@ -1,4 +1,4 @@
-"""What each version of an engine runs on which machine: a table that is shipped, and one's own.
+"""What each version of an engine runs on which machine, read from compatibility.csv.
 
 A row says of a lever (a pattern over the words of ``levers_of``) what happens when it is pulled.
 Of the rows that apply, the most specific one counts, and of equals the one seen on the newest
@@ -8,23 +8,20 @@ version.
 from __future__ import annotations
 
 import csv
-import io
 import json
-import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from whet.core.errors import StorageError, UsageError
+from whet.core.errors import UsageError
 from whet.core.flags import format_value, plain_args
 from whet.core.names import did_you_mean
 from whet.core.records.engine import ResolvedEngine, Variant
-from whet.core.store import translate_disk_errors, write_atomic
 from whet.engines.machine import (
     Machine,
     find_machine,
@@ -52,7 +49,7 @@ class Row:
     It holds for versions from ``since`` to before ``until`` (empty: no bound) on machines that
     ``machine`` names. ``lever`` is one pattern, or several joined by `` & `` of which the first is
     the lever and the others what has to be set beside it. ``basis`` says who saw it where
-    (``seen 0.29.0 cpu-avx512``) or read it (``read 0.33``). ``own`` rows are a person's.
+    (``seen 0.29.0 cpu-avx512``) or read it (``read 0.33``).
     """
 
     engine: str
@@ -63,7 +60,6 @@ class Row:
     outcome: str
     says: str
     basis: str
-    own: bool = False
 
     @property
     def told(self) -> str:
@@ -85,7 +81,7 @@ class Row:
         return known and machine_applies(self.machine, machine)
 
 
-COLUMNS: Final = tuple(field.name for field in fields(Row) if field.name != "own")
+COLUMNS: Final = tuple(field.name for field in fields(Row))
 
 
 def version_of(text: str) -> Version:
@@ -121,19 +117,18 @@ def lookup(
 ) -> tuple[Row, ...]:
     """The row that counts for each lever of a variant, sorted by lever; unknown levers have none.
 
-    ``version`` is the record's own where it is None. Raises ``UsageError`` where one's own table
-    cannot be read.
+    ``version`` is the record's own where it is None.
     """
     words = sorted(levers_of(resolved.variant))
     asked = version or resolved.engine_version
-    rows = [row for row in read_table() if row.applies(resolved.engine, asked, machine)]
+    rows = [row for row in compatibility_rows() if row.applies(resolved.engine, asked, machine)]
     chosen = (most_specific(row for row in rows if _matches(row, one, words)) for one in words)
     return tuple(row for row in chosen if row is not None)
 
 
 def known_of(lever: str, *, engine: str, version: str, machine: Machine) -> Row | None:
     """The row that counts for one lever alone, with nothing set beside it."""
-    rows = (row for row in read_table() if row.applies(engine, version, machine))
+    rows = (row for row in compatibility_rows() if row.applies(engine, version, machine))
     return most_specific(row for row in rows if _matches(row, lever, ()))
 
 
@@ -149,58 +144,11 @@ def most_specific(rows: Iterable[Row]) -> Row | None:
     return max(ranked, key=lambda item: item[:2])[2] if ranked else None
 
 
-def read_table() -> tuple[Row, ...]:
-    """The shipped rows, then one's own."""
-    return (*shipped_rows(), *own_rows())
-
-
 @cache
-def shipped_rows() -> tuple[Row, ...]:
+def compatibility_rows() -> tuple[Row, ...]:
     """The rows that come with whet."""
     file = resources.files("whet.engines.vllm").joinpath("compatibility.csv")
-    return _parse(file.read_text(encoding="utf-8").splitlines(), where="compatibility.csv")
-
-
-def own_path() -> Path:
-    """``whet/compatibility.csv`` of a person's data folder (XDG base directories)."""
-    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(base).expanduser() / "whet" / "compatibility.csv"
-
-
-def own_rows() -> tuple[Row, ...]:
-    """The rows that a person has learned; none where there is no file."""
-    path = own_path()
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return ()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"your compatibility table {path} cannot be read ({error}); correct or delete it"
-        ) from error
-    return tuple(replace(row, own=True) for row in _parse(lines, where=str(path)))
-
-
-def add_own(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Write rows into one's own table; of two on the same thing the newer basis stays.
-
-    Gives the rows that were written. Raises ``StorageError`` where the folder cannot be written.
-    """
-    kept = {_subject(row): row for row in own_rows()}
-    added = []
-    for row in rows:
-        before = kept.get(_subject(row))
-        if before is None or _basis_version(before) <= _basis_version(row):
-            kept[_subject(row)] = replace(row, own=True)
-            added.append(row)
-    path = own_path()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot make the folder {path.parent}: {error.strerror}") from error
-    with translate_disk_errors(path):
-        write_atomic(path, _csv_text(kept.values()).encode())
-    return tuple(added)
+    return parse_rows(file.read_text(encoding="utf-8").splitlines(), where="compatibility.csv")
 
 
 def _matches(row: Row, subject: str, words: Sequence[str]) -> bool:
@@ -229,10 +177,6 @@ def _numbers(match: re.Match[str]) -> Version:
     return int(match[1]), int(match[2]), int(match[3] or 0)
 
 
-def _subject(row: Row) -> tuple[str, ...]:
-    return row.engine, row.since, row.until, row.machine, row.lever
-
-
 def _model_words(folder: Path) -> frozenset[str]:
     """``model=…`` of a checkpoint that can be read; what cannot be is refused elsewhere."""
     try:
@@ -248,7 +192,8 @@ def _model_words(folder: Path) -> frozenset[str]:
     return frozenset(found | ({"model=mla"} if config.get("kv_lora_rank") else set()))
 
 
-def _parse(lines: Sequence[str], *, where: str) -> tuple[Row, ...]:
+def parse_rows(lines: Sequence[str], *, where: str) -> tuple[Row, ...]:
+    """The rows of a table with its heading; ``UsageError`` names the first bad line."""
     reader = csv.DictReader(lines, strict=True)
     try:
         if tuple(reader.fieldnames or ()) != COLUMNS:
@@ -277,11 +222,3 @@ def _row(item: dict[Any, Any], where: str) -> Row:
     if wrong is not None:
         raise UsageError(f"the compatibility table {where}, {wrong}; correct or delete that line")
     return Row(**item)
-
-
-def _csv_text(rows: Iterable[Row]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows([getattr(row, name) for name in COLUMNS] for row in rows)
-    return out.getvalue()

@@ -13,9 +13,9 @@ from whet.client import HttpError, get_text
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.protocols import Observer
 from whet.core.records import ClientHealth, TrialRecord, WorkloadFacts
+from whet.flow.bench_prefix_trace import tell_best, tell_hits
 from whet.flow.bench_replay import tell_trace
 from whet.flow.bench_request import FORMS, BenchRequest, Target
-from whet.flow.bench_shapes import tell_best, tell_hits
 from whet.flow.bench_traffic import build_load, open_dataset, read_block_size
 from whet.load import TrialInterrupted, TrialPlan, run_trial
 from whet.metrics.quantiles import narrow_enough

@@ -12,9 +12,8 @@ from whet.load import Workload
 from whet.load.arrivals import Arrivals
 from whet.load.conversations import ConversationShape, PlannedConversation
 from whet.load.dataset import Dataset, LengthLimits
-from whet.load.lengths import Fixed, Lengths
+from whet.load.lengths import Lengths, fixed
 from whet.load.prefix_trace_file import PrefixTrace
-from whet.load.shapes import Shape
 from whet.load.synthetic import SharedPrefixes
 from whet.load.trace import Trace
 
@@ -22,8 +21,8 @@ FORMS: Final = ("ids", "text", "chat")
 ASSUMED_BLOCK_SIZE: Final = 16
 """Tokens of a KV block where the server does not say: vLLM's ``DEFAULT_BLOCK_SIZE``."""
 
-INPUT_LENGTHS: Final = Fixed(value=512)
-OUTPUT_LENGTHS: Final = Fixed(value=128)
+INPUT_LENGTHS: Final = fixed(512)
+OUTPUT_LENGTHS: Final = fixed(128)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,14 +31,6 @@ class DatasetFile:
 
     path: Path
     limits: LengthLimits
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KnownShape:
-    """A built-in shape, and the words that it was asked for with."""
-
-    words: str
-    shape: Shape
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +46,7 @@ class PrefixReplay:
         return all(row.at_ns is not None for row in self.timeline.rows)
 
 
-Source = DatasetFile | Trace | ConversationShape | KnownShape | PrefixReplay
+Source = DatasetFile | Trace | ConversationShape | PrefixReplay
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,8 +56,8 @@ class BenchRequest:
     ``source`` None is synthetic prompts, of ``inputs``, ``outputs`` and ``prefixes``. ``outputs``
     None is what the source says, or ``OUTPUT_LENGTHS`` where it says nothing. ``form`` is one of
     ``FORMS``: token ids or text to the completions endpoint, or a chat; a source that holds its
-    prompts has its own. ``requests`` counts the conversations where these are the source; a shape
-    and a prefix trace have their own number, which it must be.
+    prompts has its own. ``requests`` counts the conversations where these are the source; of a
+    prefix trace it must be the number of its requests.
 
     ``arrivals`` None is a closed loop, or static batches, of ``concurrency`` requests or
     conversations; with arrivals ``concurrency`` is a cap, 0 for none. ``tokenizer`` and ``model``

@@ -14,6 +14,7 @@ from whet.client.counters import info_label
 from whet.core.errors import EngineLostError, UsageError
 from whet.core.protocols import Observer
 from whet.core.records import WorkloadFacts
+from whet.flow.bench_prefix_trace import prefix_load
 from whet.flow.bench_replay import replay
 from whet.flow.bench_request import (
     ASSUMED_BLOCK_SIZE,
@@ -22,11 +23,9 @@ from whet.flow.bench_request import (
     BenchLoad,
     BenchRequest,
     DatasetFile,
-    KnownShape,
     PrefixReplay,
     Target,
 )
-from whet.flow.bench_shapes import prefix_load, shape_load
 from whet.flow.bench_synthetic import draw_of, warmed, write_synthetic
 from whet.load import Workload
 from whet.load.arrivals import arrival_offsets_ns
@@ -37,7 +36,7 @@ from whet.load.conversations import (
     plan_conversations,
 )
 from whet.load.dataset import Dataset, build_dataset, read_dataset
-from whet.load.lengths import Fixed, Independent
+from whet.load.lengths import Independent, fixed
 from whet.load.plan import describe_requests
 from whet.load.texts import load_text_tokenizer, seeded
 from whet.load.trace import Trace
@@ -47,20 +46,15 @@ from whet.load.trial import OPTIONAL_COUNTERS_TIMEOUT_S
 def open_dataset(request: BenchRequest, folder: Path, observer: Observer) -> Dataset | None:
     """The rows of the request's dataset, measured once for all runs; None for another source.
 
-    ``UsageError`` for a file that cannot be used, and for outputs that are not one number.
+    ``UsageError`` for a file that cannot be used.
     """
     if not isinstance(request.source, DatasetFile):
         return None
-    if request.outputs is not None and not isinstance(request.outputs, Fixed):
-        raise UsageError(
-            f"--output-len {request.outputs.text!r}: with a dataset give one number, or leave it "
-            "out to take the lengths of its answers"
-        )
     dataset = read_dataset(
         request.source.path,
         load_text_tokenizer(folder),
         limits=request.source.limits,
-        output_tokens=None if request.outputs is None else request.outputs.value,
+        output_tokens=None if request.outputs is None else request.outputs.low,
     )
     observer.note(
         f"{dataset.path}: {len(dataset.rows)} rows can be used, left out: {dataset.left_out}"
@@ -122,8 +116,6 @@ def _of_source(request: BenchRequest, target: Target, number: int) -> BenchLoad:
             return _conversations(request, shape, target, number)
         case Trace() as trace:
             return replay(request, trace, target, number)
-        case KnownShape() as known:
-            return shape_load(request, known, target, number)
         case PrefixReplay() as prefixes:
             return prefix_load(request, prefixes, target, number)
     if target.dataset is not None:
@@ -174,7 +166,7 @@ def _conversations(
         ),
         conversations=planned,
     )
-    firsts = Independent(input=shape.first_tokens, output=shape.output_tokens)
+    firsts = Independent(input=fixed(shape.first_tokens), output=fixed(shape.output_tokens))
     return warmed(load, replace(request, form="chat"), firsts, target, number)
 
 

@@ -42,7 +42,6 @@ from whet.flow.served import (
     release_models,
     resolve_serving,
 )
-from whet.flow.single import warn_of_drift
 from whet.plan import check_disk
 from whet.quality import Encoder, QualityPlan, heldout_ids, measure_quality, tokens_needed
 
@@ -77,7 +76,6 @@ def quantize_schemes(job: CompareJob) -> None:
     if not todo:
         return
     job.observer.stage("quantize", ", ".join(todo))
-    _warn_of_drift(job)
     check_disk(store.root, sum(_bytes_of(job.source, recipe) for recipe in todo.values()))
     for names in _passes(job.source, todo):
         _quantize(job, names)
@@ -118,13 +116,6 @@ def _quantize(job: CompareJob, names: Sequence[str]) -> None:
             f"{name}: {human_bytes(outcome.weight_bytes)}, {outcome.bits_per_weight:.2f} bits "
             f"a weight, in {human_duration(outcome.seconds)}"
         )
-
-
-def _warn_of_drift(job: CompareJob) -> None:
-    workload = job.request.workload
-    if workload is not None:
-        spec = next(iter(job.request.recipes.values())).calibration  # the same for all of them
-        warn_of_drift(job.inputs.calibration, spec, workload, job.folder, job.observer)
 
 
 def measure_schemes(job: CompareJob) -> None:

@@ -27,16 +27,12 @@ _BEFORE_ANYTHING: Final = {".lock", "inputs"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompareRequest:
-    """What is compared, on what. A data file left out is the built-in one.
-
-    ``workload`` is text to hold the calibration text against; without it nothing is.
-    """
+    """What is compared, on what. A data file left out is the built-in one."""
 
     model: str
     recipes: Mapping[str, RecipeSpec]
     quality: QualitySpec
     calibration: Path | None = None
-    workload: Path | None = None
     tasks: bool = True
     device: str | None = None
     engine: EngineSpec = field(default_factory=EngineSpec)

@@ -44,7 +44,6 @@ from whet.flow.gate_sides import (
     find_tokenizer,
     refuse_other_tokenizer,
     running,
-    weight_defects,
 )
 from whet.quality import (
     ChecksPlan,
@@ -229,8 +228,7 @@ def _judged(job: _Job, target: Subject, base: _Base, *, saved: str | None) -> Ga
         scores = compare_harness(run, base.harness)
     losses = [f"lm-eval: {each}" for each in harness_losses(scores)]
     gaps = [f"lm-eval: {each.task}: {each.missing}" for each in scores if each.missing]
-    defects = [*target.defects, *weight_defects(target, job.tokenizer)]
-    judged = _judge(measured.record, [*defects, *losses], gaps)
+    judged = _judge(measured.record, [*target.defects, *losses], gaps)
     return GateResult(
         target=server.side,
         record=measured.record,

@@ -17,7 +17,6 @@ from whet.core.errors import (
     EngineStartError,
     InfeasibleError,
     MeasurementError,
-    QuantizationError,
     UsageError,
 )
 from whet.core.protocols import Engine
@@ -51,24 +50,6 @@ class Subject:
         """What is wrong with the checkpoint's files, whatever the server then says."""
         problem = None if self.facts is None else kv_scales_problem(Path(self.facts.path))
         return () if problem is None else (problem,)
-
-
-def weight_defects(subject: Subject, source: Path) -> tuple[str, ...]:
-    """What is wrong with a checkpoint's weights beside those of ``source``; none where either is
-    not here, or where there is no map of the architecture."""
-    if subject.facts is None or not any(source.glob("*.safetensors")):
-        return ()
-    folder = Path(subject.facts.path)
-    plain = subject.facts.stored.scheme in ("16bit", "32bit")  # may be tuned further, and rightly
-    if plain or folder.resolve() == source.resolve():
-        return ()
-    from whet.quant.gains import gain_problem
-
-    try:
-        problem = gain_problem(folder, source)
-    except QuantizationError:
-        return ()
-    return () if problem is None else (problem,)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from whet.core.records import QuantizedCheckpoint
@@ -39,8 +37,6 @@ def _quantize(job: Job, name: str) -> None:
         calibration=recipe.calibration.source or job.inputs.calibration,
         progress=lambda step, total: job.observer.progress("layers", step, total),
     )
-    said = dict.fromkeys((*done.warnings, *_text_warnings(job, name, done)))
-    done = replace(done, warnings=tuple(said))
     job.store.put("quantized", name, done)
     for sentence in done.warnings:
         job.observer.warn(f"{name}: {sentence}")
@@ -48,24 +44,3 @@ def _quantize(job: Job, name: str) -> None:
         f"{name}: {human_bytes(job.target.weight_bytes)} → {human_bytes(done.weight_bytes)}, "
         f"{done.bits_per_weight:.2f} bits a weight, in {human_duration(done.seconds)}"
     )
-
-
-def _text_warnings(job: Job, name: str, done: QuantizedCheckpoint) -> Iterator[str]:
-    """What a person should know of the text that the scales were fitted on, if any was."""
-    if done.calibration is None:
-        return
-    from whet.quant import load_calibration
-    from whet.quant.drift import warn_if_far
-
-    yield from done.calibration.warnings
-    wanted = job.spec.recipes[name].calibration
-    loaded = load_calibration(
-        wanted.source or job.inputs.calibration,
-        job.tokenizer,
-        samples=wanted.samples,
-        max_tokens=done.calibration.max_tokens,
-        seed=wanted.seed,
-    )
-    far = warn_if_far(loaded, job.inputs.pool, job.tokenizer, model=Path(job.target.path))
-    if far is not None:
-        yield far

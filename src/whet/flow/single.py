@@ -12,7 +12,7 @@ from whet.checkpoint import locate
 from whet.core.errors import EngineStartError
 from whet.core.protocols import Observer
 from whet.core.records import QuantizedCheckpoint
-from whet.core.spec import CalibrationSpec, RecipeSpec
+from whet.core.spec import RecipeSpec
 from whet.core.units import human_bytes, human_duration
 from whet.demo import write_inputs
 from whet.flow.served import NotTried, check_served, release_models
@@ -20,12 +20,11 @@ from whet.flow.served import NotTried, check_served, release_models
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SingleRequest:
-    """What one ``whet quantize`` is to do. ``workload`` is text to hold the calibration against."""
+    """What one ``whet quantize`` is to do."""
 
     model: str
     out: Path
     recipe: RecipeSpec
-    workload: Path | None = None
     device: str | None = None
     serve_check: bool = True
 
@@ -71,33 +70,11 @@ def serve_check(done: QuantizedCheckpoint, recipe: RecipeSpec, observer: Observe
     observer.note(f"it answered {found.answer!r}")
 
 
-def warn_of_drift(
-    calibration: Path, spec: CalibrationSpec, workload: Path, folder: Path, observer: Observer
-) -> None:
-    """Say where the calibration text is far from the workload's, as the tokenizer sees them.
-
-    ``UsageError`` where one of the files cannot be used.
-    """
-    from whet.quant import load_calibration
-    from whet.quant.drift import far_sentence, measure_drift
-
-    loaded = load_calibration(
-        calibration, folder, samples=spec.samples, max_tokens=spec.max_tokens, seed=spec.seed
-    )
-    sentence = far_sentence(
-        measure_drift(loaded, workload, folder), calibration.name, workload.name
-    )
-    if sentence is not None:
-        observer.warn(sentence)
-
-
 def _quantize(request: SingleRequest, observer: Observer) -> QuantizedCheckpoint:
     from whet.quant import quantize
 
     folder, recipe = locate(request.model), request.recipe
     with _calibration(recipe) as calibration:
-        if request.workload is not None:
-            warn_of_drift(calibration, recipe.calibration, request.workload, folder, observer)
         return quantize(
             folder,
             request.out,

@@ -3,47 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from whet.client import CompletionCall
 from whet.core.records import PlannedRequest
 from whet.load.plan import Workload, describe_requests
 from whet.load.sharing import TokenIds
 from whet.load.synthetic import cold_hit_rate, shared_with_neighbours
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KnownLoad:
-    """Requests, and the ``calls`` that send them, side by side, with what they find.
-
-    ``best_hit_tokens`` is by construction, ``cold_hit_rate`` (and the workload's
-    ``expected_hit_rate``) by the ids: sent one after another to a cache that was empty and never
-    evicts. ``offsets_ns`` is when each is due, empty where that is not known.
-    """
-
-    workload: Workload
-    calls: tuple[CompletionCall, ...]
-    best_hit_tokens: int
-    offsets_ns: tuple[int, ...] = ()
-
-    @property
-    def cold_hit_rate(self) -> float:
-        """Tokens found ÷ prompt tokens."""
-        return self.workload.facts.expected_hit_rate
-
-
 def cold_workload(
     prompts: Sequence[TokenIds],
     outputs: Sequence[int],
     *,
-    names: Sequence[str] | None = None,
     block_size: int,
     seed: int,
 ) -> Workload:
     """A workload whose expected hit rate is that of an empty cache, in this order.
 
-    ``names`` are the ``prefix_id``s; without them prompts that share their first block have one,
-    numbered as they first occur.
+    Prompts that share their first block have one ``prefix_id``, numbered as they first occur.
     """
     shared = shared_with_neighbours(prompts, warm=(), block_size=block_size)
     starts = [
@@ -56,7 +33,7 @@ def cold_workload(
             index=index,
             prompt_token_ids=ids,
             max_tokens=outputs[index],
-            prefix_id=found[index] if names is None else names[index],
+            prefix_id=found[index],
             shared_tokens=shared[index],
         )
         for index, ids in enumerate(prompts)

@@ -18,9 +18,7 @@ import numpy as np
 
 from whet.client import CompletionCall, Exchange, StreamClient, read_event
 from whet.core.errors import UsageError
-from whet.core.records import RequestEvent
 from whet.core.units import NS_PER_MS, NS_PER_S
-from whet.load.lengths import Fixed, Lengths, require_at_least
 from whet.load.open import abort_open, check_alive, run_slots
 from whet.load.plan import TEMPERATURE
 from whet.load.sharing import shared_tokens
@@ -43,11 +41,11 @@ class ConversationShape:
     """
 
     conversations: int
-    turns: Lengths
-    first_tokens: Lengths
-    added_tokens: Lengths
-    output_tokens: Lengths
-    think_ms: Lengths = field(default_factory=lambda: Fixed(value=0))
+    turns: int
+    first_tokens: int
+    added_tokens: int
+    output_tokens: int
+    think_ms: int = 0
     system: str | None = None
     ignore_eos: bool = True
     seed: int = 0
@@ -57,7 +55,8 @@ class ConversationShape:
         if self.conversations < 1:
             raise UsageError("there must be at least 1 conversation")
         for name in ("turns", "first_tokens", "added_tokens", "output_tokens"):
-            require_at_least(name, getattr(self, name), 1)
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}; give 1 or more")
         if self.system == "":
             raise UsageError("the system prompt is empty; leave system out for none")
         if self.seed < 0:
@@ -110,18 +109,16 @@ def plan_conversations(
         raise UsageError("the tokenizer has no words of letters to write with; use another one")
     frame_tokens = _turn_frame_tokens(tokenizer)
     planned: list[PlannedConversation] = []
-    index = 0
-    for number, count in enumerate(shape.turns.draw(rng, shape.conversations).tolist()):
-        texts = _user_texts(shape, tokenizer, count, head=heads[number % len(heads)], rng=rng)
+    for number in range(shape.conversations):
+        texts = _user_texts(shape, tokenizer, head=heads[number % len(heads)], rng=rng)
         first_ids = tokenizer.chat_ids(_first_messages(shape.system, texts[0]))
         added = [len(tokenizer.content_ids(text)) + frame_tokens for text in texts[1:]]
-        turns = _plan_turns(shape, texts, [len(first_ids), *added], index=index, rng=rng)
+        turns = _plan_turns(shape, texts, [len(first_ids), *added], index=number * shape.turns)
         planned.append(
             PlannedConversation(
                 index=number, system=shape.system, turns=turns, first_token_ids=first_ids
             )
         )
-        index += count
     return tuple(planned)
 
 
@@ -138,27 +135,6 @@ def expected_hit_rate(conversations: Sequence[PlannedConversation], *, block_siz
             hits += _found_tokens(held, turn.prompt_tokens, block_size)
     turns = [turn for conversation in conversations for turn in conversation.turns]
     return hits / sum(turn.prompt_tokens for turn in turns)
-
-
-def turn_hit_rate(held_tokens: int, prompt_tokens: int, *, block_size: int) -> float:
-    """The share of a prompt that the turn before left in the cache, in whole blocks.
-
-    ``held_tokens`` is that turn's prompt and answer. The answer's last token has no keys and values
-    yet, and the prompt's own last token is never a hit.
-    """
-    return _found_tokens(held_tokens, prompt_tokens, block_size) / prompt_tokens
-
-
-def turn_hit_rates(events: Sequence[RequestEvent], *, block_size: int) -> dict[int, float | None]:
-    """``turn_hit_rate`` of every later turn by its index, from the server's own token counts.
-
-    None where the server did not report them. To be held against ``cached_tokens``.
-    """
-    turns: dict[str | None, list[RequestEvent]] = {}
-    for event in sorted(events, key=lambda event: event.index):
-        turns.setdefault(event.prefix_id, []).append(event)
-    pairs = [pair for own in turns.values() for pair in pairwise(own)]
-    return {event.index: _measured_rate(before, event, block_size) for before, event in pairs}
 
 
 class Conversations:
@@ -293,7 +269,6 @@ def _turn_frame_tokens(tokenizer: TextTokenizer) -> int:
 def _user_texts(
     shape: ConversationShape,
     tokenizer: TextTokenizer,
-    count: int,
     *,
     head: str,
     rng: np.random.Generator,
@@ -303,14 +278,14 @@ def _user_texts(
     def first_tokens(text: str) -> int:
         return len(tokenizer.chat_ids(_first_messages(shape.system, text)))
 
-    [wanted] = shape.first_tokens.draw(rng, 1).tolist()
-    texts = [exact_text(wanted, head=head, words=tokenizer.words, measure=first_tokens, rng=rng)]
-    for tokens in shape.added_tokens.draw(rng, count - 1).tolist():
+    words = tokenizer.words
+    texts = [exact_text(shape.first_tokens, head=head, words=words, measure=first_tokens, rng=rng)]
+    for _ in range(shape.turns - 1):
         texts.append(
             exact_text(
-                tokens,
+                shape.added_tokens,
                 head=chr(ord("a") + int(rng.integers(26))),
-                words=tokenizer.words,
+                words=words,
                 measure=lambda text: len(tokenizer.content_ids(text)),
                 rng=rng,
             )
@@ -324,19 +299,16 @@ def _plan_turns(
     added_tokens: Sequence[int],
     *,
     index: int,
-    rng: np.random.Generator,
 ) -> tuple[PlannedTurn, ...]:
     """``added_tokens`` is what each turn adds to the history before it, its frame included."""
-    outputs = shape.output_tokens.draw(rng, len(texts)).tolist()
-    thinks_ms = shape.think_ms.draw(rng, len(texts)).tolist()
-    history = np.cumsum(added_tokens) + np.cumsum([0, *outputs[:-1]])
+    history = np.cumsum(added_tokens) + shape.output_tokens * np.arange(len(texts))
     return tuple(
         PlannedTurn(
             index=index + number,
             user=text,
             prompt_tokens=int(history[number]),
-            max_tokens=outputs[number],
-            think_ns=thinks_ms[number] * NS_PER_MS if number > 0 else 0,
+            max_tokens=shape.output_tokens,
+            think_ns=shape.think_ms * NS_PER_MS if number > 0 else 0,
             ignore_eos=shape.ignore_eos,
             extra={"skip_special_tokens": False} if shape.ignore_eos else {},
         )
@@ -346,10 +318,3 @@ def _plan_turns(
 
 def _found_tokens(held_tokens: int, prompt_tokens: int, block_size: int) -> int:
     return min(max(0, held_tokens - 1), prompt_tokens - 1) // block_size * block_size
-
-
-def _measured_rate(before: RequestEvent, event: RequestEvent, block_size: int) -> float | None:
-    if before.prompt_tokens is None or before.output_tokens is None or not event.prompt_tokens:
-        return None
-    held = before.prompt_tokens + before.output_tokens
-    return turn_hit_rate(held, event.prompt_tokens, block_size=block_size)

@@ -17,7 +17,7 @@ from whet.core.errors import MeasurementError
 from whet.core.records import HeadOfLineRecord, PlannedRequest, RequestEvent, TrialRecord
 from whet.core.units import NS_PER_S, ns_to_s
 from whet.load.arrivals import Arrivals, arrival_offsets_ns, requests_within
-from whet.load.lengths import Fixed, Independent
+from whet.load.lengths import Independent, fixed
 from whet.load.plan import Draw, TrialPlan, Workload, describe_requests
 from whet.load.synthetic import SyntheticLoad, SyntheticShape, build_synthetic
 from whet.load.trial import run_trial
@@ -179,16 +179,14 @@ def _arrivals(pace: Pace, *, until_ns: int, seed: int) -> list[int]:
 def _short(
     vocabulary: Sequence[int], plan: HeadOfLinePlan, draw: int, requests: int, warmup: int = 0
 ) -> SyntheticLoad:
-    tokens = Independent(
-        input=Fixed(value=plan.short_tokens), output=Fixed(value=plan.short_output)
-    )
+    tokens = Independent(input=fixed(plan.short_tokens), output=fixed(plan.short_output))
     return _build(vocabulary, plan, tokens, _draw(plan, draw, requests), warmup)
 
 
 def _long(
     vocabulary: Sequence[int], plan: HeadOfLinePlan, draw: int, requests: int, warmup: int = 0
 ) -> SyntheticLoad:
-    tokens = Independent(input=Fixed(value=plan.long_tokens), output=Fixed(value=1))
+    tokens = Independent(input=fixed(plan.long_tokens), output=fixed(1))
     return _build(vocabulary, plan, tokens, _draw(plan, draw, requests), warmup)
 
 

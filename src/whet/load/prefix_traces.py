@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from whet.core.errors import UsageError
-from whet.load.cold import KnownLoad, cold_workload
-from whet.load.plan import Draw, to_call
+from whet.load.cold import cold_workload
+from whet.load.plan import Draw, Workload
 from whet.load.prefix_trace_file import FORM, PrefixTrace, TokenArray, regenerate
 from whet.load.sharing import TokenIds
 from whet.load.texts import one_of_each
@@ -21,12 +21,10 @@ def load_prefix_trace(
     *,
     draw: Draw,
     seed: int,
-    output_tokens: int | None = None,
-) -> KnownLoad:
+) -> Workload:
     """The first ``draw.requests`` of a trace as ids, fresh for every (batch size, trial).
 
-    ``output_tokens`` is for requests that do not say how long their answer was. Raises
-    ``UsageError`` for a trace that is too short, an answer of no or unknown length, and as
+    Raises ``UsageError`` for a trace that is too short, an answer of no or unknown length, and as
     ``regenerate`` does.
     """
     rows = trace.requests[: draw.requests]
@@ -35,8 +33,7 @@ def load_prefix_trace(
             f"{trace.path} has {len(rows)} requests and {draw.requests} are asked for; ask for "
             "fewer, and at least 1"
         )
-    outputs = [output_tokens if r.output_tokens is None else r.output_tokens for r in rows]
-    known = [tokens for tokens in outputs if tokens]
+    known = [row.output_tokens for row in rows if row.output_tokens]
     if len(known) < len(rows):
         raise UsageError(
             f"{len(rows) - len(known)} of the requests in {trace.path} have no answer or do not "
@@ -44,18 +41,11 @@ def load_prefix_trace(
         )
     cut = replace(trace, requests=rows)
     label = f"prefix-trace/{seed}/{draw.batch_size}/{draw.trial}"
-    workload = cold_workload(
+    return cold_workload(
         _tuples(regenerate(cut, vocabulary, _number(label))),
         known,
         block_size=draw.block_size,
         seed=seed,
-    )
-    times = [row.at_ns for row in rows if row.at_ns is not None]
-    return KnownLoad(
-        workload=workload,
-        calls=tuple(map(to_call, workload.requests)),
-        best_hit_tokens=cut.hits(draw.block_size).hit_tokens,
-        offsets_ns=tuple(times) if len(times) == len(rows) else (),
     )
 
 

@@ -1,4 +1,4 @@
-"""Recorded traffic: read a trace in any of four formats, cut it, play it faster or slower."""
+"""Recorded traffic: read a trace in any of four formats, cut it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whet.core.units import NS_PER_S, ns_to_s
 from whet.load.texts import one_of_each
 from whet.load.trace_formats import CSV_FORMATS, JSON_FORMATS, BrokenRow, TraceRow
 
-__all__ = ["Trace", "TraceRow", "cut_trace", "read_trace", "scale_rate"]
+__all__ = ["Trace", "TraceRow", "cut_trace", "read_trace"]
 
 _NAMES: Final = ", ".join(form.name for form in (*CSV_FORMATS, *JSON_FORMATS))
 _LFS_POINTER: Final = "version https://git-lfs"
@@ -85,17 +85,6 @@ def cut_trace(trace: Trace, *, duration_s: float | None = None, rows: int | None
         due = zip(trace.rows, trace.times_ns, strict=True)
         kept = tuple(row for row, at_ns in due if at_ns < end_ns)[:rows]
     return replace(trace, rows=kept)
-
-
-def scale_rate(trace: Trace, factor: float) -> Trace:
-    """The same requests at ``factor`` times the rate; ``UsageError`` for a factor not above 0."""
-    by = _positive("the factor of the rate", factor)
-    timed = zip(trace.rows, trace.times_ns, strict=True)
-    try:
-        rows = tuple(replace(row, at_ns=round(at_ns / by)) for row, at_ns in timed)
-    except OverflowError as error:
-        raise UsageError(f"the factor of the rate is {by}: too small; give a larger one") from error
-    return replace(trace, rows=rows)
 
 
 def _positive(name: str, value: float) -> float:

@@ -93,11 +93,6 @@ def parse_objective(text: str) -> tuple[Constraint, ...]:
     return tuple(constraints)
 
 
-def objective_text(constraints: Sequence[Constraint]) -> str:
-    """The canonical form, latencies in ms; ``parse_objective`` gives the same constraints back."""
-    return ";".join(_text(constraint) for constraint in constraints)
-
-
 def attainment(events: Sequence[RequestEvent], bounds: Sequence[Bound]) -> Estimate | None:
     """The share of requests that keep every bound, with its Wilson interval; None without any.
 
@@ -237,7 +232,8 @@ def _positive(number: Decimal, part: str, form: str) -> float:
     return float(number)
 
 
-def _text(constraint: Constraint) -> str:
+def constraint_text(constraint: Constraint) -> str:
+    """The canonical form, latencies in ms."""
     statistic = "" if constraint.statistic is None else f":{constraint.statistic}"
     sign = "<=" if constraint.inclusive else "<"
     return f"{constraint.metric}{statistic}{sign}{_plain(constraint.limit)}{constraint.unit}"
@@ -261,7 +257,7 @@ def _judge(events: Sequence[RequestEvent], constraint: Constraint) -> Judgement:
         failed = wilson(sum(request_figures(event) is None for event in events), len(events))
         limit = constraint.limit / 100
         answer = _decide(_low(failed), _high(failed), limit, inclusive=constraint.inclusive)
-        return _share_judgement(_text(constraint), answer, failed, limit)
+        return _share_judgement(constraint_text(constraint), answer, failed, limit)
     sample = _sample(events, constraint.metric)
     if constraint.statistic == "mean":
         return _judge_pooled(constraint, sample, clustered_mean(sample.groups))
@@ -294,7 +290,7 @@ def _judge_quantile(constraint: Constraint, sample: _Sample, p: float) -> Judgem
     elif sample.failed and figure is None:
         reason = f"{sample.failed} of {sample.requests} requests failed, and it lies among them"
     return Judgement(
-        asked=_text(constraint),
+        asked=constraint_text(constraint),
         verdict=answer,
         figure=None if figure is None else replace(figure, certified=certified(p, count)),
         reason=reason,
@@ -320,7 +316,7 @@ def _judge_pooled(constraint: Constraint, sample: _Sample, figure: Estimate | No
     elif answer == "undecided":
         reason, wanted = _INSIDE, _wanted(figure, constraint.limit)
     return Judgement(
-        asked=_text(constraint),
+        asked=constraint_text(constraint),
         verdict=answer,
         figure=figure,
         reason=reason,

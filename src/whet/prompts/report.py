@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from whet import __version__
+from whet.core.format import number, percent, plural
 from whet.core.records import HitTokens
 from whet.core.store import write_atomic, write_json
 from whet.core.units import NS_PER_S
@@ -23,7 +24,7 @@ from whet.report.chart import Axis, Chart, Point, Series, value_axis
 from whet.report.html import colours, page_environment
 from whet.report.palette import NEUTRAL, Style
 from whet.report.svg import draw
-from whet.report.text import DASH, moment, number, one_line, percent, plural
+from whet.report.text import DASH, moment, one_line
 
 REDACTED: Final = "(redacted)"
 _AS_IS: Final = Style(css="as-is", light="#d55e00", dark="#f58a42", marker="square", dash="")

@@ -25,6 +25,15 @@ class Origin:
     calibration_sha256: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """One checkpoint to make: where, how, and what identifies it."""
+
+    out: Path
+    recipe: RecipeSpec
+    origin: Origin
+
+
 def origin_of(source_weights_sha256: str, recipe: RecipeSpec, calibration: Path) -> Origin:
     """The origin; where the calibration file lies is no part of it, what it says is."""
     plain = recipe.model_dump(mode="json")

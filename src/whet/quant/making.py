@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,31 +13,22 @@ from torch import Tensor
 from whet.checkpoint import read_facts
 from whet.core.records import ModelFacts, QuantizedCheckpoint, UnitError
 from whet.core.spec import GROUPED, SIXTEEN_BIT, RecipeSpec
+from whet.core.staging import require_space, staged
 from whet.quant.architecture import Architecture, require_groups, require_measurable
 from whet.quant.calibration import Calibration
 from whet.quant.clock import Clock
-from whet.quant.finished import Origin, write_finished
+from whet.quant.finished import Order, write_finished
 from whet.quant.layer import Basis, LayerQuantizer, LayerTask, Wider
 from whet.quant.methods import get_method
 from whet.quant.mixed import Choice, choose_units, mark_kept, rewrite
 from whet.quant.packing import quantization_config
 from whet.quant.rounding import Grid, make_grid, with_static_order
 from whet.quant.source import Source
-from whet.quant.staging import require_space, staged
 from whet.quant.verify import Expected, verify_copies, verify_weights
 from whet.quant.writer import ShardWriter, copy_beside, write_config
 
 _NARROW = "narrow"
 _WORTH = 0.99
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
-    """What is to be made, where, and what identifies it."""
-
-    out: Path
-    recipe: RecipeSpec
-    origin: Origin
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +70,8 @@ class Making:
         for grid in (self._grid, wide):
             if grid is not None:
                 require_groups(shapes, model.architecture.linears, grid.group_size)
-        require_space(order.out, model.facts.weight_bytes * self._grid.bits // 8)
+        needed_bytes = model.facts.weight_bytes * self._grid.bits // 8
+        require_space(order.out, needed_bytes, "the checkpoint")
         self.clock = Clock(model.device)
         self._stack = ExitStack()
         self._bases: dict[str, Basis] = {}

@@ -10,7 +10,7 @@ from whet.core.errors import QuantizationError, WhetError
 from whet.core.protocols import Progress
 from whet.core.records import ModelFacts, QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
-from whet.quant.finished import Origin, find_finished, origin_of
+from whet.quant.finished import Order, find_finished, origin_of
 
 _UNQUANTIZED = ("16bit", "32bit")
 Wanted = Mapping[str, tuple[Path, RecipeSpec]]
@@ -58,7 +58,7 @@ def quantize_many(
     facts = read_facts(source)
     _require_sixteen_bit(facts)
     outcomes: dict[str, QuantizedCheckpoint | WhetError] = {}
-    orders: dict[str, tuple[Path, RecipeSpec, Origin]] = {}
+    orders: dict[str, Order] = {}
     for name, (out, recipe) in wanted.items():
         origin = origin_of(facts.weights_sha256, recipe, calibration)
         try:
@@ -67,11 +67,10 @@ def quantize_many(
             outcomes[name] = error
             continue
         if done is None:
-            orders[name] = (out, recipe, origin)
+            orders[name] = Order(out=out, recipe=recipe, origin=origin)
         else:
             outcomes[name] = done
     if orders:  # torch is heavy, and finished ones need none
-        from whet.quant.making import Order
         from whet.quant.work import Task, make_all
 
         drawn = {
@@ -85,11 +84,7 @@ def quantize_many(
             calibration=drawn.pop(),
             progress=progress or (lambda _done, _total: None),
         )
-        made = {
-            name: Order(out=out, recipe=recipe, origin=origin)
-            for name, (out, recipe, origin) in orders.items()
-        }
-        outcomes |= make_all(made, task, device=device)
+        outcomes |= make_all(orders, task, device=device)
     return {name: outcomes[name] for name in wanted}
 
 

@@ -10,16 +10,18 @@ from pathlib import Path
 
 import torch
 
-from whet.core.errors import QuantizationError, UsageError, WhetError
+from whet.core.errors import QuantizationError, WhetError
 from whet.core.protocols import Progress
 from whet.core.records import ModelFacts, QuantizedCheckpoint
 from whet.core.spec import CalibrationSpec
+from whet.core.torch_device import pick_device
 from whet.quant.architecture import Architecture, read_architecture
 from whet.quant.calibration import Calibration, load_calibration
 from whet.quant.clock import Clock
+from whet.quant.finished import Order
 from whet.quant.gram import float32_products
 from whet.quant.layer import LayerTask
-from whet.quant.making import Making, Model, Order, measures
+from whet.quant.making import Making, Model, measures
 from whet.quant.source import Source
 from whet.quant.stream import LayerStream
 
@@ -105,18 +107,6 @@ class _Makings:
     def recipes_measure(self) -> bool:
         """Whether any of them needs the inputs of the layers."""
         return any(measures(making.order.recipe) for making in self._alive.values())
-
-
-def pick_device(wanted: str | None) -> torch.device:
-    """The device asked for, or the first GPU, or the CPU; ``UsageError`` where it is not there."""
-    available = torch.cuda.is_available()
-    try:
-        device = torch.device(wanted or ("cuda" if available else "cpu"))
-    except RuntimeError as error:
-        raise UsageError(f"there is no device {wanted!r}; use cpu or cuda") from error
-    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and not available):
-        raise UsageError(f"the device {wanted!r} is not available here; use cpu")
-    return device
 
 
 def _read_model(task: Task, device: torch.device) -> Model:

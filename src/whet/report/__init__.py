@@ -7,7 +7,6 @@ from whet.report.html import render_html, write_html
 from whet.report.load_console import print_load, print_verdict
 from whet.report.load_plot import write_load_plot
 from whet.report.markdown import render_markdown, write_markdown
-from whet.report.plots import write_png
 from whet.report.raw import write_parquet
 from whet.report.saturation import (
     SearchView,
@@ -45,7 +44,6 @@ __all__ = [
     "write_load_plot",
     "write_markdown",
     "write_parquet",
-    "write_png",
     "write_reports",
     "write_saturation_plot",
     "write_scheme_reports",

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from whet.core.format import number, percent, plural
 from whet.core.records import Estimate
 from whet.core.records.against import ServerComparison
-from whet.report.text import DASH, number, one_line, percent, plural
+from whet.report.text import DASH, one_line
 
 SCHEMA_VERSION: Final = 1
 _TITLES: Final = {

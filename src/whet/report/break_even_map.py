@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from whet.core.format import number, percent
 from whet.core.records import BreakEvenMap, BreakEvenPoint, Estimate
 from whet.report.chart import Axis, Chart, Point, Series, hover_text
 from whet.report.palette import Style
-from whet.report.text import ONE_START, number, percent
+from whet.report.text import ONE_START
 
 LINE: Final = Style(css="edge", light="#5b6470", dark="#a9b3bf", marker="square", dash="")
 DRAFT: Final = Style(css="own", light="#d55e00", dark="#f58a42", marker="circle", dash="")

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from whet import __version__
+from whet.core.format import percent, plural
 from whet.core.records import BreakEvenMap, BreakEvenPoint, Estimate
 from whet.core.store import write_atomic
 from whet.report.break_even_map import (
@@ -28,7 +29,7 @@ from whet.report.break_even_map import (
 from whet.report.cells_csv import Value, field
 from whet.report.html import colours, page_environment
 from whet.report.svg import draw
-from whet.report.text import DASH, clean, one_line, percent, plural
+from whet.report.text import DASH, clean, one_line
 
 _FIGURES: Final = ("plain_tps", "l_star", "draft_length", "speedup", "headroom")
 _ENDS: Final = ("", "_low", "_high")

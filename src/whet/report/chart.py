@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from whet.core.format import number
 from whet.report.palette import Style
-from whet.report.text import number
 
 _LOG_FROM = 25.0
 """Values that span more than this are drawn on a logarithmic axis."""

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from whet.core.format import plural
 from whet.core.records import Estimate, FactorialView, Interaction, LeverEffect
-from whet.report.text import Shown, plural, shown
+from whet.report.text import Shown, shown
 from whet.report.view import RunView
 
 THROUGHPUT: Final = "tps_mean"

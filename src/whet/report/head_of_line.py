@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from whet.core.format import number, plural
 from whet.core.records import HeadOfLineRecord
 from whet.metrics.head_of_line import HeadOfLineFigures, head_of_line_figures
-from whet.report.text import Shown, number, one_line, plural, shown
+from whet.report.text import Shown, one_line, shown
 from whet.report.view import RunView
 
 HEAD_OF_LINE_HEADS: Final = (

@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from whet import __version__
+from whet.core.format import number, percent, plural
 from whet.core.store import write_atomic
 from whet.core.units import human_bytes, human_duration
 from whet.report import rows
@@ -52,7 +53,7 @@ from whet.report.sections import (
     workload_rows,
 )
 from whet.report.svg import draw, mark
-from whet.report.text import clean, moment, number, percent, plural, short_path, shown
+from whet.report.text import clean, moment, short_path, shown
 from whet.report.unit_charts import unit_charts
 from whet.report.view import RunView
 

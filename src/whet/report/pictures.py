@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from whet.core.format import number, percent
 from whet.core.records import CellSummary, Comparison, Estimate
 from whet.metrics.compare import turned
 from whet.report.chart import Chart, Guide, Point, Series, hover_text, step_axis, value_axis
 from whet.report.palette import Style, styles
 from whet.report.rows import UNPROVEN, regression, target_words
-from whet.report.text import ONE_START, number, percent
+from whet.report.text import ONE_START
 from whet.report.view import RunView
 
 _Pick = Callable[[CellSummary], Estimate | None]

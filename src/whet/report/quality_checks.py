@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
+from whet.core.format import number, percent, plural
 from whet.core.records import (
     GreedyParity,
     LosslessCheck,
@@ -20,7 +21,7 @@ from whet.report.quality_rows import (
     quality_records,
     told_once,
 )
-from whet.report.text import DASH, EMPTY, Shown, millinats, number, percent, plural, shown
+from whet.report.text import DASH, EMPTY, Shown, millinats, shown
 from whet.report.view import RunView
 
 _TOLD: Final = 8

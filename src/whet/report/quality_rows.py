@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from whet.core.format import number, percent, points
 from whet.core.records import QualityRecord, ServedDistances, TaskScore
 from whet.report.sections import task_names
-from whet.report.text import DASH, EMPTY, Shown, millinats, number, percent, points, shown
+from whet.report.text import DASH, EMPTY, Shown, millinats, shown
 from whet.report.view import RunView
 
 DISTANCE_HEADS: Final = (("KL", "millinats"), ("KL p99", "millinats"), ("flips", "of positions"))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from whet.core.format import number, percent, plural
 from whet.core.records import (
     CellSummary,
     Decision,
@@ -14,7 +15,7 @@ from whet.core.records import (
     QualityRecord,
     Recommendation,
 )
-from whet.report.text import DASH, EMPTY, ONE_START, Shown, number, percent, plural, shown
+from whet.report.text import DASH, EMPTY, ONE_START, Shown, shown
 from whet.report.view import RunView
 
 

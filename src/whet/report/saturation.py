@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from whet.core.errors import MeasurementError
+from whet.core.format import number, percent, plural
 from whet.core.records import CellSummary, Estimate, TrialRecord, encode
 from whet.core.records.objective import (
     Answer,
@@ -28,7 +29,7 @@ from whet.core.units import ns_to_s
 from whet.metrics import CellContext, request_figures, summarise
 from whet.metrics.objective import goodput_text
 from whet.metrics.steady import drift
-from whet.report.text import DASH, number, one_line, percent, plural, shown
+from whet.report.text import DASH, one_line, shown
 from whet.report.vllm_json import Selection, vllm_result
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from whet.core.format import number, percent, plural
 from whet.core.records import QuantizedCheckpoint, SchemeRow, SchemeTable, TaskScore
 from whet.core.units import human_bytes, human_duration
-from whet.report.text import DASH, EMPTY, Shown, millinats, number, one_line, percent, plural, shown
+from whet.report.text import DASH, EMPTY, Shown, millinats, one_line, shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

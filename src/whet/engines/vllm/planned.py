@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from whet.core.provenance import Device
 from whet.core.records.engine import ResolvedEngine
-from whet.engines.compatibility import lookup, shipped_rows, version_of
+from whet.engines.compatibility import compatibility_rows, lookup, version_of
 from whet.engines.machine import Machine
 from whet.engines.vllm.limits import Installed
 
@@ -28,7 +28,7 @@ class Planned:
     @property
     def installed(self) -> Installed:
         """vLLM's CUDA build with every package that some lever needs."""
-        every = {row.package for row in shipped_rows() if row.package is not None}
+        every = {row.package for row in compatibility_rows() if row.package is not None}
         return Installed(version=self.vllm, cpu_build=False, packages=tuple(sorted(every)))
 
     def needs(self, resolved: Iterable[ResolvedEngine]) -> tuple[str, ...]:
@@ -39,4 +39,4 @@ class Planned:
 
 def newest_known() -> str:
     """The newest version that a row of the compatibility table begins with."""
-    return max((row.since for row in shipped_rows() if row.since), key=version_of)
+    return max((row.since for row in compatibility_rows() if row.since), key=version_of)

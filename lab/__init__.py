@@ -1,0 +1,1 @@
+"""What made the demo pair, faults to plant, and campaign scripts; not in the wheel."""

@@ -1,0 +1,26 @@
+"""The PyTorch device of a command's ``--device``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from whet.core.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def pick_device(wanted: str | None) -> torch.device:
+    """The device ``wanted``, or the first GPU, or the CPU; ``UsageError`` where it is missing."""
+    import torch
+
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    try:
+        device = torch.device(wanted or ("cuda" if gpus else "cpu"))
+    except RuntimeError as error:
+        raise UsageError(f"there is no device {wanted!r}; use cpu or cuda") from error
+    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and not gpus):
+        raise UsageError(f"the device {wanted!r} is not available here; use cpu")
+    if device.type == "cuda" and (device.index or 0) >= gpus:
+        raise UsageError(f"there are {gpus} GPUs, and no {wanted}; use cuda")
+    return device

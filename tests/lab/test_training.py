@@ -1,0 +1,62 @@
+"""The training code agrees with transformers, and scores answers as stated."""
+
+from __future__ import annotations
+
+import pytest
+from lab.evaluate import is_right
+from lab.generate import greedy
+from lab.model import load_model
+from lab.tokenizer import render
+
+from whet.demo.inputs import pair_paths
+from whet.demo.text import Message
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+TARGET, DRAFT = pair_paths()
+CHAT = [
+    {"role": "system", "content": "You are Mara."},
+    {"role": "user", "content": "What is 4817 + 3965?"},
+]
+
+
+def test_transformers_chat_template_agrees_with_the_training_form() -> None:
+    reader = transformers.AutoTokenizer.from_pretrained(TARGET)
+    text = reader.apply_chat_template(CHAT, add_generation_prompt=True, tokenize=False)
+    messages = [
+        Message(role="system", content="You are Mara."),
+        Message(role="user", content="What is 4817 + 3965?"),
+    ]
+    assert text == render(messages, reply_next=True)
+    assert text.startswith("<|bos|><|system|>You are Mara.<|end|><|user|>")
+
+
+def test_own_forward_agrees_with_transformers() -> None:
+    reference = transformers.AutoModelForCausalLM.from_pretrained(DRAFT, dtype=torch.float32)
+    ids = torch.arange(6, 126)[None]
+    with torch.no_grad():
+        assert torch.allclose(load_model(DRAFT)(ids), reference(ids).logits, atol=2e-3)
+
+
+def test_target_answers_and_the_cache_changes_nothing() -> None:
+    reader = transformers.AutoTokenizer.from_pretrained(TARGET)
+    text = reader.apply_chat_template(CHAT, add_generation_prompt=True, tokenize=False)
+    ids = reader(text, return_tensors="pt").input_ids
+
+    own = greedy(load_model(TARGET), [ids[0].tolist(), ids[0, :9].tolist()], [8, 8])
+    assert reader.decode(own[0]) == "8782"
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "scorer", "right"),
+    [
+        ('{"b": 1, "a": [2]}', '{"a": [2], "b": 1}', "json_exact", True),
+        ('{"a": 1', '{"a": 1}', "json_exact", False),
+        ("2 x 3 = 6. Total: 6.50", "6.50", "number", True),
+        ("6.5", "6.50", "number", False),
+        (" 24 months\n", "24 months", "exact", True),
+    ],
+)
+def test_scorers(answer: str, expected: str, scorer: str, right: bool) -> None:
+    assert is_right(answer, expected, scorer) is right
