@@ -269,7 +269,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
         threading.Thread(target=_interrupt, args=(process, server), daemon=True).start()
         _, err = process.communicate(timeout=60)
     assert process.returncode == Interrupted.exit_code, err
-    assert err.startswith("error: stopped")
+    assert err.startswith("Stopped. ")
     told = saved(tmp_path)
     assert told["run_info"]["status"] == "interrupted"
     assert told["completed"] >= 5

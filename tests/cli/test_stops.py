@@ -62,7 +62,7 @@ def test_a_disk_that_fills_up_while_the_built_in_inputs_are_written(
     write_whole_spec(tmp_path, quality={"max_documents": 12})
     with files_up_to(1_000_000):
         said = whet("run").sentence(STORAGE)
-    assert "is full; free some space and go on with --resume" in said
+    assert "is full; free some space and repeat the command (a run: with --resume" in said
     assert not list((tmp_path / "runs" / "tiny" / "inputs").iterdir())
     assert scripted.started == []
 

@@ -63,7 +63,12 @@ def write_inputs(out_dir: Path, *, seed: int = 0) -> None:
     _write(out_dir / "calibration.jsonl", _chats("train", seed, CALIBRATION_LINES))
     _write(out_dir / "heldout.jsonl", _chats("heldout", seed, HELDOUT_LINES))
     _write(out_dir / "tasks.jsonl", _tasks(seed))
-    _write(out_dir / "workload.jsonl", _workload(seed))
+    write_pool(out_dir / "workload.jsonl", seed=seed)
+
+
+def write_pool(path: Path, *, seed: int = 0) -> None:
+    """Write the workload's pool of system prompts and user turns as JSON lines."""
+    _write(path, _workload(seed))
 
 
 def _chats(split: Split, seed: int, count: int) -> Iterator[dict[str, object]]:

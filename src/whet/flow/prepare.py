@@ -30,7 +30,7 @@ from whet.core.spec import (
     redacted_spec,
 )
 from whet.core.store import RunStore, write_json
-from whet.demo import write_inputs
+from whet.demo import write_inputs, write_pool
 from whet.engines import get_engine
 from whet.engines.vllm import VllmEngine
 from whet.engines.vllm.planned import Planned
@@ -137,8 +137,10 @@ def _traffic_problems(spec: Spec, target: ModelFacts) -> Iterator[Problem]:
     size = spec.load.batch_sizes[0]
     draw = Draw(requests=spec.load.requests(size), batch_size=size, trial=0, block_size=1)
     with tempfile.TemporaryDirectory(prefix="whet-") as scratch:
+        pool = spec.workload.pool or Path(scratch) / "pool.jsonl"
+        if spec.workload.pool is None:
+            write_pool(pool)
         try:
-            pool = find_inputs(spec, Path(scratch)).pool
             build_workload(pool, Path(target.path), spec.workload, draw=draw)
         except UsageError as error:
             yield Problem(variant=None, kind="traffic", message=str(error))
@@ -204,9 +206,10 @@ def feasible(seen: Survey, spec: Spec, *, skip: bool) -> tuple[ResolvedEngine, .
     by_message: dict[str, list[str]] = {}
     for problem in seen.problems:
         by_message.setdefault(problem.message, []).append(problem.variant or spec.name)
-    lines = "\n".join(f"  {', '.join(names)}: {text}" for text, names in by_message.items())
+    told = [f"{', '.join(names)}: {text}" for text, names in by_message.items()]
+    lines = "\n".join(f"  {line}" for line in told)
     if any(problem.kind in _SPEC_ERRORS for problem in seen.problems):
-        raise UsageError(f"the spec cannot run:\n{lines}")
+        raise UsageError(told[0] if len(told) == 1 else f"the spec cannot run:\n{lines}")
     if bad and (not skip or spec.baseline in bad or None in bad):
         mend = "" if skip else "\n(--skip-infeasible measures the other variants without these)"
         raise InfeasibleError(f"preflight found what cannot run here:\n{lines}{mend}")
