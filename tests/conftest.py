@@ -1,8 +1,14 @@
-"""What every test shares: a test marked `gpu` is skipped where there is no CUDA device."""
+"""What every test shares: one thread for each parallel worker, and no `gpu` test without a GPU."""
 
+import os
 import shutil
 
 import pytest
+
+# Read by torch and NumPy when they are imported. Without it every worker starts a thread for each
+# core, and the threads of one worker wait for those of the other.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

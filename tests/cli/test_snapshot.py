@@ -6,14 +6,13 @@ After a wanted change write it again: ``WHET_UPDATE_SNAPSHOT=1 python -m pytest 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
+from typer.testing import CliRunner
 
 from whet.cli.main import app
 
@@ -21,17 +20,11 @@ SNAPSHOT = Path(__file__).with_name("help.txt")
 
 
 def help_of(command: tuple[str, ...]) -> str:
-    # A process each: the width and the colours are settled when typer is imported.
-    words = ["whet", *command, "--help"]
-    done = subprocess.run(
-        [sys.executable, "-m", *words],
-        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    lines = (line.rstrip() for line in done.stdout.strip().splitlines())
-    return "\n".join([f"$ {' '.join(words)}", *lines, ""])
+    environment = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    result = CliRunner().invoke(app, [*command, "--help"], prog_name="whet", env=environment)
+    assert result.exit_code == 0, result.output
+    lines = (line.rstrip() for line in result.output.strip().splitlines())
+    return "\n".join([f"$ {' '.join(['whet', *command, '--help'])}", *lines, ""])
 
 
 def commands_of(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -46,10 +39,11 @@ def test_commands_of_a_group_are_walked() -> None:
     assert {(), ("run",), ("demo",), ("demo", "testbed")} <= set(found)
 
 
-def test_the_help_is_the_snapshot() -> None:
-    commands = commands_of(typer.main.get_command(app))
-    with ThreadPoolExecutor(2) as pool:
-        text = "\n".join(pool.map(help_of, commands))
+def test_the_help_is_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Typer reads these two from the environment once, when it is imported.
+    monkeypatch.setattr("typer.rich_utils.FORCE_TERMINAL", None)
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", None)
+    text = "\n".join(map(help_of, commands_of(typer.main.get_command(app))))
     if os.environ.get("WHET_UPDATE_SNAPSHOT"):
         SNAPSHOT.write_text(text, encoding="utf-8")
     assert text == SNAPSHOT.read_text(encoding="utf-8"), "WHET_UPDATE_SNAPSHOT=1 writes it again"
