@@ -1,12 +1,14 @@
 # `make demo` and `make test` work from a fresh clone: Python 3.11, a C++ compiler, no GPU.
 PYTHON ?= python3.11
 BIN := .venv/bin
+WORKERS ?= 2
+FAST_TESTS = $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=25 -m "not e2e"
 ifdef TORCH_INDEX
 export TORCH_INDEX
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test lint check format lock clean
+.PHONY: help setup setup-dev demo test test-full lint check format lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,8 +23,14 @@ setup-dev:  ## the same, and what the tests and checks need
 demo: setup  ## the whole story on the bundled model pair, on this machine's CPU
 	$(BIN)/whet demo --resume
 
-test: setup-dev  ## every test, real vLLM included
-	$(BIN)/python -m pytest
+# Two invocations: tests that measure a real server run one at a time, on an otherwise idle machine.
+test: setup-dev  ## the tests of a change, real vLLM included: about ten minutes on two cores
+	$(FAST_TESTS)
+	$(BIN)/python -m pytest -q --durations=25 -m "e2e and not full"
+
+test-full: setup-dev  ## every test, the long ones too
+	$(FAST_TESTS)
+	$(BIN)/python -m pytest -q --durations=25 -m e2e
 
 lint: setup-dev  ## format, lint and types
 	$(BIN)/ruff format --check .
@@ -30,7 +38,7 @@ lint: setup-dev  ## format, lint and types
 	$(BIN)/mypy
 
 check: lint  ## the same, layering and the fast tests
-	$(BIN)/python -m pytest -q -m "not e2e"
+	$(FAST_TESTS)
 
 format: setup-dev  ## rewrite the code as the formatter and linter want it
 	$(BIN)/ruff check --fix --exit-zero .

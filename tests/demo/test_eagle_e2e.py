@@ -18,6 +18,7 @@ from whet.quant import quantize
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.full,
     pytest.mark.skipif(find_installed(sys.executable) is None, reason="vLLM is not installed"),
 ]
 OWN_SIZES = Sizes(hidden=384, layers=6, heads=3, kv_heads=1, intermediate=1024)

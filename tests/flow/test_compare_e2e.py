@@ -17,6 +17,7 @@ from whet.flow.scheme_table import scheme_table
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.full,
     pytest.mark.skipif(find_installed(sys.executable) is None, reason="vLLM is not installed"),
 ]
 
