@@ -101,7 +101,7 @@ class Lever:
 
     def judge_cell(self, claim: Claim, cell: Cell) -> Outcome:
         """The verdict of the counters on a per-cell claim; at least one trial is complete."""
-        raise NotImplementedError(f"{self.name} has per-cell claims and no judge of counters")
+        return "unproved", f"{self.name} has no judge of counters", ()
 
     def side_effects(self, mine: EngineFacts, reference: EngineFacts) -> Iterable[tuple[str, str]]:
         """(what, detail) of changes against a server without the lever; silence is no change."""
