@@ -26,6 +26,7 @@ def whet(
 ) -> Iterator[Whet]:
     """The command line in an empty folder."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in background
     monkeypatch.chdir(tmp_path)
     for name, value in {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}.items():
         monkeypatch.setenv(name, value)

@@ -285,7 +285,7 @@ def test_both_servers_get_the_same_arrivals() -> None:
 
 def test_a_server_whose_first_token_is_late_is_worse() -> None:
     with scripted_server(ttft_s=0.05) as a, scripted_server(ttft_s=0.3) as b:
-        found = measure(a.url, b.url, requests=5, concurrency=5)
+        found = measure(a.url, b.url, requests=15, concurrency=3)
     (ttft,) = [item for item in found.comparisons if item.metric == "ttft_p50_ms"]
     assert ttft.verdict == "worse"
     assert ttft.ratio.value > 2
