@@ -20,6 +20,11 @@ from whet.cli.main import main
 _REPOSITORY = Path(__file__).parents[2]
 
 
+@pytest.fixture(autouse=True)
+def patient(lenient_client: None) -> None:
+    pass
+
+
 @pytest.fixture
 def whet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
