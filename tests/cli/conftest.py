@@ -31,6 +31,7 @@ def whet(
 ) -> Iterator[Whet]:
     """The command line in an empty folder."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     monkeypatch.chdir(tmp_path)
     for name, value in {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}.items():
         monkeypatch.setenv(name, value)
