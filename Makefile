@@ -2,7 +2,8 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 WORKERS ?= 2
-FAST_TESTS = $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=25 -m "not e2e"
+PYTEST = $(BIN)/python -m pytest -q --durations=25
+PARALLEL = -n $(WORKERS) --dist worksteal
 ifdef TORCH_INDEX
 export TORCH_INDEX
 endif
@@ -25,12 +26,12 @@ demo: setup  ## the whole story on the bundled model pair, on this machine's CPU
 
 # Two invocations: tests that measure a real server run one at a time, on an otherwise idle machine.
 test: setup-dev  ## the tests of a change, real vLLM included: about ten minutes on two cores
-	$(FAST_TESTS)
-	$(BIN)/python -m pytest -q --durations=25 -m "e2e and not full"
+	$(PYTEST) $(PARALLEL) -m "not e2e and not full"
+	$(PYTEST) -m "e2e and not full"
 
 test-full: setup-dev  ## every test, the long ones too
-	$(FAST_TESTS)
-	$(BIN)/python -m pytest -q --durations=25 -m e2e
+	$(PYTEST) $(PARALLEL) -m "not e2e"
+	$(PYTEST) -m e2e
 
 lint: setup-dev  ## format, lint and types
 	$(BIN)/ruff format --check .
@@ -38,7 +39,7 @@ lint: setup-dev  ## format, lint and types
 	$(BIN)/mypy
 
 check: lint  ## the same, layering and the fast tests
-	$(FAST_TESTS)
+	$(PYTEST) $(PARALLEL) -m "not e2e and not full"
 
 format: setup-dev  ## rewrite the code as the formatter and linter want it
 	$(BIN)/ruff check --fix --exit-zero .

@@ -61,6 +61,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     hub: Hub
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each reply waits 40 ms for a delayed ACK
 
     def log_message(self, *_args: object) -> None:
         """Say nothing."""

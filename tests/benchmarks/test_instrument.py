@@ -309,6 +309,7 @@ def test_the_plan_has_the_gaps_and_the_difference_of_two_lengths() -> None:
     assert plan(["speed"], quick=True)[0].gap_s == 0.0
 
 
+@pytest.mark.full
 def test_this_projects_client_is_measured_from_both_sides(tmp_path: Path) -> None:
     """The one whole run that needs no peer; a peer that is not given is left out."""
     options = instrument._options(["--quick", "--tables", "accuracy", "--out", str(tmp_path)])

@@ -176,6 +176,7 @@ def test_a_run_that_fails_is_a_row(error: Exception) -> None:
     assert f"| whet | at most 4 | 2 s at 9 s | 0 | {row.failure} |" in markdown([row])
 
 
+@pytest.mark.full
 def test_a_whole_quick_run_of_this_projects_client(tmp_path: Path) -> None:
     context = Context(
         clients=[whet_client(pair_paths()[0].resolve())],

@@ -20,13 +20,18 @@ from whet.cli.main import main
 _REPOSITORY = Path(__file__).parents[2]
 
 
+@pytest.fixture(autouse=True)
+def patient(lenient_client: None) -> None:
+    pass
+
+
 @pytest.fixture
 def whet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Whet]:
     """The command line in an empty folder."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     monkeypatch.chdir(tmp_path)
     for name, value in {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}.items():
         monkeypatch.setenv(name, value)

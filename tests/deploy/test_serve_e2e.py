@@ -65,6 +65,7 @@ def wait_for_answer(process: subprocess.Popen[bytes], port: int, log: Path) -> N
     generate_canary(url, "target", timeout_s=120)
 
 
+@pytest.mark.full
 def test_the_line_that_check_prints_starts_a_server(tmp_path: Path) -> None:
     target, _ = pair_paths()
     spec = {

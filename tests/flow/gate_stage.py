@@ -100,6 +100,7 @@ def serve(model: Model) -> Iterator[Model]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else each reply waits 40 ms for a delayed ACK
         disable_nagle_algorithm = True
 
         def do_GET(self) -> None:

@@ -1,21 +1,16 @@
-"""``whet bench`` and its shapes against real vLLM: lengths, prefix hits and a chat as it counts."""
+"""``whet bench`` against real vLLM: lengths, prefix hits and a chat as the server counts them."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from whet.core.protocols import Server
-from whet.core.records import Variant
-from whet.core.spec import EngineSpec
-from whet.demo import pair_paths
-from whet.engines import get_engine
 from whet.engines.vllm import find_installed
 
 pytestmark = [
@@ -23,33 +18,10 @@ pytestmark = [
     pytest.mark.skipif(find_installed(sys.executable) is None, reason="vLLM is not installed"),
 ]
 
-TARGET = pair_paths()[0]
-BLOCK = 32
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    variant = Variant(
-        name="cache",
-        weights="fp16",
-        scheme=None,
-        model_path=str(TARGET),
-        speculation=None,
-        prefix_cache=True,
-        engine_args=(
-            ("max_model_len", 2048), ("enforce_eager", True), ("block_size", BLOCK),
-        ),
-        env=(("VLLM_CPU_KVCACHE_SPACE", "1"),),
-    )  # fmt: skip
-    engine = get_engine("vllm")
-    resolved = engine.resolve(variant, EngineSpec(ready_timeout_s=300.0))
-    with engine.serve(resolved, log=tmp_path_factory.mktemp("log") / "engine.log") as live:
-        yield live
-
-
-@pytest.fixture(scope="module")
-def url(server: Server) -> str:
-    return server.base_url
+@pytest.fixture
+def url(demo_server: Server) -> str:
+    return demo_server.base_url
 
 
 def bench(url: str, out: Path, *words: str) -> dict[str, Any]:

@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lab.faults import scale_layer
 
+from whet.core.protocols import Server
 from whet.demo import pair_paths
 from whet.engines.vllm import find_installed
 
@@ -20,7 +22,10 @@ pytestmark = [
 LIMITS = ("--max-documents", "8", "--max-tasks", "8", "--max-tokens", "128")
 
 
-def gate(folder: Path, target: Path, *words: str) -> subprocess.CompletedProcess[str]:
+TARGET = pair_paths()[0]
+
+
+def gate(folder: Path, target: Path | str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "whet", "quality", str(target), *words],
         cwd=folder,
@@ -31,18 +36,35 @@ def gate(folder: Path, target: Path, *words: str) -> subprocess.CompletedProcess
     )
 
 
-def test_a_checkpoint_passes_against_itself_and_a_damaged_one_fails(tmp_path: Path) -> None:
-    target = pair_paths()[0]
-    done = gate(tmp_path, target, "--save", "kept", *LIMITS)
+def passed(folder: Path, target: Path | str) -> dict[str, Any]:
+    """The record of ``target``, which passes against the saved baseline."""
+    done = gate(folder, target, "--against", "kept", "--json", "same.json")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    record: dict[str, Any] = json.loads((folder / "same.json").read_text())["record"]
+    assert record["identity"]["problems"] == []
+    assert record["perplexity_ratio"]["value"] == pytest.approx(1.0, abs=1e-3)
+    return record
 
-    done = gate(tmp_path, target, "--against", "kept", "--json", "same.json")
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the saved baseline ``kept``, measured on the checkpoint."""
+    path = tmp_path_factory.mktemp("gate")
+    done = gate(path, TARGET, "--save", "kept", *LIMITS)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    told = json.loads((tmp_path / "same.json").read_text())
-    assert told["record"]["twin"] == "baseline"
-    assert told["record"]["identity"]["problems"] == []
-    assert told["record"]["perplexity_ratio"]["value"] == pytest.approx(1.0, abs=1e-3)
+    return path
 
-    done = gate(tmp_path, scale_layer(target, tmp_path / "damaged", 1, 1.5), "--against", "kept")
+
+def test_a_server_of_the_same_checkpoint_passes(folder: Path, demo_server: Server) -> None:
+    assert passed(folder, demo_server.base_url)["twin"] is None
+
+
+@pytest.mark.full
+def test_a_checkpoint_passes_against_itself(folder: Path) -> None:
+    assert passed(folder, TARGET)["twin"] == "baseline"
+
+
+def test_a_damaged_checkpoint_fails(folder: Path) -> None:
+    done = gate(folder, scale_layer(TARGET, folder / "damaged", 1, 1.5), "--against", "kept")
     assert done.returncode == 9, done.stdout[-3000:] + done.stderr[-3000:]
     assert "perplexity changes by" in done.stderr

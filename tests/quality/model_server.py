@@ -20,6 +20,7 @@ def model_server(answer: Callable[[Body], Reply]) -> Iterator[tuple[str, list[Bo
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else each reply waits 40 ms for a delayed ACK
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))

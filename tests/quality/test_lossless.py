@@ -64,6 +64,7 @@ class Model:
 def _served(model: Model) -> Iterator[ModelEndpoint]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else each reply waits 40 ms for a delayed ACK
         wbufsize = -1  # one packet a reply: two wait for each other (Nagle)
 
         def do_POST(self) -> None:
