@@ -56,7 +56,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_server_of_the_same_checkpoint_passes(folder: Path, demo_server: Server) -> None:
-    assert passed(folder, demo_server.base_url)["twin"] is None
+    # A server does not show which weights it has, so the baseline is no reference of the same ones.
+    assert passed(folder, demo_server.base_url)["twin"] != "baseline"
 
 
 @pytest.mark.full
