@@ -1,16 +1,15 @@
-"""Rate blocks: runs of requests in a closed loop, whole batches in a static one."""
+"""Work and seconds: the window of a closed loop, whole batches of a static one."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from tests.metrics.events import MS, event, failed, steady, trial
+from tests.metrics.events import MS, event, failed, trial
 from whet.core.records import RequestEvent, TrialRecord
 from whet.metrics import CellContext, summarise
-from whet.metrics.window import one_request, output_tokens, rate_blocks
+from whet.metrics.window import one_request, output_tokens, work_and_seconds
 
 CELL = CellContext(price_usd_per_hour=1.0, memory_kind="device")
 
@@ -30,43 +29,38 @@ def two_batches() -> list[RequestEvent]:
     return [member(0, 5, 0), member(0, 9, 1), member(50, 3, 2), member(50, 1, 3)]
 
 
-def test_a_block_is_a_batch_with_its_work_and_its_slowest_members_time() -> None:
-    found = rate_blocks(static(*two_batches()), output_tokens)
-    assert found == pytest.approx(np.array([[14, 0.050], [4, 0.020]]))
-    assert rate_blocks(static(*two_batches()), one_request)[:, 0] == pytest.approx([2, 2])
+def test_batches_take_as_long_as_their_slowest_members() -> None:
+    assert work_and_seconds(static(*two_batches()), output_tokens) == pytest.approx((18, 0.070))
+    assert work_and_seconds(static(*two_batches()), one_request) == pytest.approx((4, 0.070))
+    later = [replace(e, scheduled_ns=e.scheduled_ns + MS) for e in two_batches()[2:]]
+    pause = static(*two_batches()[:2], *later)
+    assert work_and_seconds(pause, output_tokens) == pytest.approx((18, 0.069))
 
 
 def test_the_rate_is_all_work_over_the_window() -> None:
-    """18 tokens in 70 ms; a closed loop of the same events would have four blocks."""
+    """18 tokens in 70 ms."""
     tps = summarise([static(*two_batches())], cell=CELL).tps_mean
     assert tps is not None
     assert tps.value == pytest.approx(18 / 0.070)
-    assert len(rate_blocks(trial(two_batches(), batch_size=2), output_tokens)) == 4
 
 
 def test_the_order_of_the_answers_does_not_matter() -> None:
     forth, back = two_batches(), two_batches()[::-1]
-    assert rate_blocks(static(*forth), output_tokens) == pytest.approx(
-        rate_blocks(static(*back), output_tokens)
+    assert work_and_seconds(static(*forth), output_tokens) == pytest.approx(
+        work_and_seconds(static(*back), output_tokens)
     )
 
 
 def test_a_batch_that_begins_at_the_windows_end_is_left_out() -> None:
     """The smaller batch at the end of a trial is sent and does not count."""
-    found = rate_blocks(static(*two_batches(), end_ms=50), output_tokens)
-    assert found == pytest.approx(np.array([[14, 0.050]]))
+    found = work_and_seconds(static(*two_batches(), end_ms=50), output_tokens)
+    assert found == pytest.approx((14, 0.050))
 
 
 def test_a_member_that_failed_has_no_work_and_keeps_its_time() -> None:
     slow = replace(failed(start_ms=0), ended_ns=80 * MS, index=1)
-    found = rate_blocks(static(member(0, 5, 0), slow), output_tokens)
-    assert found == pytest.approx(np.array([[5, 0.080]]))
-
-
-def test_more_than_ten_batches_are_sums_of_neighbours() -> None:
-    """20 batches of one request, 5 tokens in 30 ms each: ten blocks of two."""
-    found = rate_blocks(static(*steady(20)), output_tokens)
-    assert found == pytest.approx(np.tile([10, 0.060], (10, 1)))
+    found = work_and_seconds(static(member(0, 5, 0), slow), output_tokens)
+    assert found == pytest.approx((5, 0.080))
 
 
 def test_a_trial_of_one_batch_has_a_rate() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from whet.core.records import Estimate, RequestEvent, TrialRecord
 from whet.metrics.estimates import Floats, certified
 from whet.metrics.quantiles import clustered_mean, clustered_quantile
-from whet.metrics.window import rate_blocks
+from whet.metrics.window import work_and_seconds
 
 
 def by_start(trials: Sequence[TrialRecord]) -> list[list[TrialRecord]]:
@@ -29,8 +29,8 @@ def by_start(trials: Sequence[TrialRecord]) -> list[list[TrialRecord]]:
 
 def pooled_rate(trials: Sequence[TrialRecord], weight: Callable[[RequestEvent], float]) -> float:
     """Σ work ÷ Σ seconds of the trials of one start."""
-    work, seconds = sum(rate_blocks(trial, weight).sum(axis=0) for trial in trials)
-    return float(work / seconds)
+    parts = [work_and_seconds(trial, weight) for trial in trials]
+    return sum(work for work, _ in parts) / sum(seconds for _, seconds in parts)
 
 
 def rate_over_starts(rates: Sequence[float], *, samples: int) -> Estimate:

@@ -6,13 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-
 from whet.core.records import RequestEvent, TrialRecord
 from whet.core.units import ns_to_s
-from whet.metrics.estimates import Floats
 
-_MAX_BLOCKS = 10
 LEAST_BUSY: Final = 0.5
 """A closed loop with fewer than half of its slots busy on average did not measure its batch size.
 
@@ -99,49 +95,22 @@ def window_s(trial: TrialRecord) -> float:
     return ns_to_s(trial.window_end_ns - trial.window_start_ns)
 
 
-def rate_blocks(trial: TrialRecord, weight: Weight) -> Floats:
-    """Work done and seconds used by runs of consecutive requests, shape (blocks, 2).
+def work_and_seconds(trial: TrialRecord, weight: Weight) -> tuple[float, float]:
+    """Work done in the steady window, and the seconds that it took.
 
-    Σ work ÷ Σ seconds is the rate over the steady window, exactly. A completed request's weight is
-    spread evenly over its pieces and counts as far as these arrived inside the window, so that no
-    edge favours long or short requests. Its seconds are its share of all the time that requests
-    spent in flight, scaled to the window: rate = requests in flight × work a request ÷ time a
-    request (Little's law). Resampling blocks therefore keeps long requests with their long times.
-    Static batches are blocks of their own: a batch takes as long as its slowest member.
+    A completed request's weight is spread evenly over its pieces and counts as far as these arrived
+    inside the window, so that no edge favours long or short requests. Static batches take as long
+    as their slowest members, the time between batches left out.
     """
     start_ns, end_ns = trial.window_start_ns, trial.window_end_ns
-    if trial.loop == "static":
-        return _blocks(_batches(trial, weight))
-    events = sorted(trial.requests, key=lambda event: (event.scheduled_ns, event.index))
-    work = [_inside(event, start_ns, end_ns) * weight(event) for event in events]
-    flight = [_overlap_ns(event, start_ns, end_ns) for event in events]
-    seconds = np.asarray(flight, dtype=float) * (window_s(trial) / max(1, sum(flight)))
-    table = np.column_stack([np.asarray(work, dtype=float), seconds])
-    return _blocks(table[seconds > 0])
-
-
-def _batches(trial: TrialRecord, weight: Weight) -> Floats:
-    """One row for each static batch that lies in the window; members are due at one time."""
-    start_ns, end_ns = trial.window_start_ns, trial.window_end_ns
-    batches: dict[int, list[RequestEvent]] = {}
-    for event in trial.requests:
-        batches.setdefault(event.scheduled_ns, []).append(event)
-    rows = [
-        (
-            sum(_inside(event, start_ns, end_ns) * weight(event) for event in members),
-            ns_to_s(max(_overlap_ns(event, start_ns, end_ns) for event in members)),
-        )
-        for _, members in sorted(batches.items())
-    ]
-    table = np.asarray(rows, dtype=float)
-    return table[table[:, 1] > 0]
-
-
-def _blocks(table: Floats) -> Floats:
-    """At most ``_MAX_BLOCKS`` sums over consecutive rows: neighbours share a batch and its luck."""
-    parts: Sequence[Floats] = np.array_split(table, min(_MAX_BLOCKS, len(table)))
-    sums: Floats = np.array([part.sum(axis=0) for part in parts])
-    return sums
+    work = sum(_inside(event, start_ns, end_ns) * weight(event) for event in trial.requests)
+    if trial.loop != "static":
+        return work, window_s(trial)
+    slowest_ns: dict[int, int] = {}
+    for event in trial.requests:  # the members of a batch are due at one time
+        took_ns = _overlap_ns(event, start_ns, end_ns)
+        slowest_ns[event.scheduled_ns] = max(took_ns, slowest_ns.get(event.scheduled_ns, 0))
+    return work, ns_to_s(sum(slowest_ns.values()))
 
 
 def _inside(event: RequestEvent, start_ns: int, end_ns: int) -> float:
