@@ -42,24 +42,24 @@ class CellSummary:
     trials: int
     requests: int
     errors: int
-    ttft_p50_ms: Estimate | None
-    ttft_p95_ms: Estimate | None
-    tpot_p50_ms: Estimate | None
-    tpot_p95_ms: Estimate | None
-    e2e_p50_ms: Estimate | None
-    e2e_p95_ms: Estimate | None
-    itl_p50_ms: Estimate | None
-    tps_mean: Estimate | None
-    rps_mean: Estimate | None
-    goodput_rps: Estimate | None
-    cost_per_1m_tokens: Estimate | None
-    memory_gb: float | None
+    ttft_p50_ms: Estimate | None = None
+    ttft_p95_ms: Estimate | None = None
+    tpot_p50_ms: Estimate | None = None
+    tpot_p95_ms: Estimate | None = None
+    e2e_p50_ms: Estimate | None = None
+    e2e_p95_ms: Estimate | None = None
+    itl_p50_ms: Estimate | None = None
+    tps_mean: Estimate | None = None
+    rps_mean: Estimate | None = None
+    goodput_rps: Estimate | None = None
+    cost_per_1m_tokens: Estimate | None = None
+    memory_gb: float | None = None
     memory_kind: str
-    acceptance_length: float | None
-    prefix_hit_rate: float | None
-    expected_hit_rate: float | None
-    window_s: float | None
-    warmup_excluded: int
+    acceptance_length: float | None = None
+    prefix_hit_rate: float | None = None
+    expected_hit_rate: float | None = None
+    window_s: float | None = None
+    warmup_excluded: int = 0
     failure: str | None = None
     burst_ttft_p50_ms: Estimate | None = None
     burst_ttft_p95_ms: Estimate | None = None
