@@ -73,7 +73,7 @@ def test_the_line_that_check_prints_starts_a_server(tmp_path: Path) -> None:
         "model": {"target": str(target)},
         "hardware": {"price_usd_per_hour": 0.085},
         "engine": {"args": ARGS, "env": ENV},
-        "workload": {"max_input_tokens": 128, "max_output_tokens": 24},
+        "workload": {"max_output_tokens": 24},
         "variants": {"fp16": {}},
     }
     (tmp_path / "whet.yaml").write_text(json.dumps(spec))
