@@ -34,10 +34,10 @@ def _engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sharpen(folder: Path, source: Path, **change: Any) -> tuple[QuantizedCheckpoint, list[str]]:
     """Quantize in a run whose calibration text is ``source``; the record and the warnings."""
-    calibration = {"source": str(source), "samples": 64, "max_tokens": 192}
+    calibration = {"source": str(source), "samples": 64, "max_tokens": 256}
     spec = tiny_spec(
         folder,
-        recipes={"small": {"scheme": "FP8", "calibration": calibration}},
+        recipes={"small": {"method": "awq", "clip": False, "calibration": calibration}},
         variants={"fp16": {}, "small": {"weights": "small"}},
         **change,
     )
