@@ -62,19 +62,19 @@ def tell_hits(
     if measured is None:
         observer.note(f"prefix hits are not counted by this server; built for {best:.1%}")
         return
-    told = f"prefix hit rate {measured:.1%}, built for {best:.1%}"
+    text = f"prefix hit rate {measured:.1%}, built for {best:.1%}"
     if measured > best + HIT_RATE_MARGIN:
         observer.warn(
-            f"{told}: prompts of an earlier run were in the cache; give another --seed, or empty it"
+            f"{text}: prompts of an earlier run were in the cache; give another --seed, or empty it"
         )
     elif measured >= best - HIT_RATE_MARGIN:
-        observer.note(told)
+        observer.note(text)
     elif request.concurrency == 1:
         observer.warn(
-            f"{told}: the cache did not keep what came again; see that it is large enough"
+            f"{text}: the cache did not keep what came again; see that it is large enough"
         )
     else:
         observer.warn(
-            f"{told}: requests in flight together cannot hit each other's prompts, or the cache "
+            f"{text}: requests in flight together cannot hit each other's prompts, or the cache "
             "is too small; give --max-concurrency 1 to know"
         )

@@ -13,8 +13,8 @@ class MatrixEntry:
     """The cheapest variant that qualifies at one tier, TTFT target and quality tolerance.
 
     ``outcome`` is ``winner``, ``none`` or ``no significant winner``; with the last, ``variant`` is
-    the cheapest by point estimate and ``rivals`` names those it cannot be told from, with one start
-    all that qualify.
+    the cheapest by point estimate and ``rivals`` names those that do not differ from it; with one
+    start these are all that qualify.
     """
 
     tier: str

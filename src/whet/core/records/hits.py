@@ -14,7 +14,7 @@ class HitTokens:
 
     @property
     def rate(self) -> float:
-        """Hits ÷ prompt tokens; 0 where there are none."""
+        """Hits ÷ prompt tokens; 0 without prompt tokens."""
         return self.hit_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
