@@ -38,7 +38,7 @@ from whet.core.spec import EngineSpec, QualitySpec, RecipeSpec
 from whet.core.spec.recipe import CalibrationSpec
 from whet.core.store import RunStore, write_atomic
 from whet.demo import pair_paths, write_inputs
-from whet.flow.served import Serving, resolve_serving
+from whet.flow.quantize.serve_check import Serving, resolve_serving
 from whet.quality import ChecksPlan, GoldenSource, PlainReference, QualityPlan, measure_quality
 from whet.quality.answers import score_tasks
 from whet.quality.perplexity import perplexity_ratio

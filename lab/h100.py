@@ -195,7 +195,7 @@ def measure_variants(work: Path, profiles: Mapping[str, str], shares: Mapping[st
     if profiles or shares:
         write_prompts(work)
         engine = watching(engine, work, profiles=profiles, shares=shares)
-    with mock.patch("whet.flow.prepare.get_engine", return_value=engine):
+    with mock.patch("whet.flow.run.preflight.get_engine", return_value=engine):
         try:
             execute(spec, root, resume=True, skip_infeasible=True, spec_file=work / "whet.yaml")
         except WhetError as error:
@@ -297,7 +297,7 @@ def articles(system: str) -> list[str]:
 
 def make_checkpoints(work: Path) -> None:
     """Every recipe that a variant uses, and the 8-bit head, at the same time, each in a process."""
-    from whet.flow.prepare import find_inputs
+    from whet.flow.run.preflight import find_inputs
 
     spec, root = _spec(work)
     find_inputs(spec, root)  # written once, before several processes read it
@@ -319,7 +319,7 @@ def make_checkpoints(work: Path) -> None:
 
 def make_checkpoint(work: Path, name: str) -> None:
     """One recipe's checkpoint, where the run looks for it; one that is there is used again."""
-    from whet.flow.prepare import find_inputs, quantized_path
+    from whet.flow.run.preflight import find_inputs, quantized_path
     from whet.quant import quantize
 
     spec, root = _spec(work.resolve())

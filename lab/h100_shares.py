@@ -16,7 +16,7 @@ from typing import Any, Final
 from whet.core.protocols import Server
 from whet.core.spec import Spec
 from whet.core.store import write_atomic
-from whet.flow.bench_request import ASSUMED_BLOCK_SIZE
+from whet.flow.bench.request import ASSUMED_BLOCK_SIZE
 from whet.load import Draw, TrialPlan, build_warmup, build_workload, run_trial
 from whet.metrics.summary import CellContext, summarise
 from whet.metrics.usable import trial_problem

@@ -55,8 +55,8 @@ def conclude_run(run: Path) -> None:
     """Decide and report from what a run has, also where a sitting ended in the middle of it."""
     from whet.core.protocols import Silent
     from whet.core.store import RunStore
-    from whet.flow.conclude import conclude
-    from whet.flow.findings import read_kept
+    from whet.flow.run.conclude import conclude
+    from whet.flow.run.results import read_kept
     from whet.report import load_run, write_reports
 
     with RunStore.open(run, resume=True) as store:
@@ -183,7 +183,7 @@ def find_bounds(run: Path, rows: Iterable[Mapping[str, str]]) -> dict[tuple[str,
     """``bound`` of every cell, but for drafts whose cost is not known here."""
     from whet.core.records import ModelFacts, QuantizedCheckpoint, ResolvedEngine, WorkloadFacts
     from whet.core.store import RunStore
-    from whet.flow.traffic import workload_key
+    from whet.flow.run.workload import workload_key
 
     store = RunStore.read(run)
     target = store.get("models", "target", ModelFacts)

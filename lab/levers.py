@@ -27,8 +27,8 @@ from whet.core.store import RunStore, write_atomic
 from whet.core.units import GIB
 from whet.demo import pair_paths
 from whet.demo.spec import cpu_dtype
-from whet.flow.costs import lever_costs
-from whet.flow.findings import find, read_kept
+from whet.flow.run.results import find, read_kept
+from whet.flow.run.side_effects import lever_costs
 
 _SHARED: Final = {"max_model_len": 2048, "max_num_seqs": 64}
 _CPU: Final = {"enforce_eager": True, "block_size": 32}

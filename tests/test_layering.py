@@ -20,7 +20,7 @@ LOW = {
     "engines": {"core", "client"},
     "levers": {"core", "checkpoint", "engines"},
     "deploy": {"core"},
-    "plan": {"core", "checkpoint"},
+    "predict": {"core", "checkpoint"},
     "quant": {"core", "checkpoint"},
     "load": {"core", "checkpoint", "client"},
     "quality": {"core", "client", "metrics"},
@@ -107,13 +107,29 @@ def test_no_file_is_too_long() -> None:
 @pytest.mark.parametrize(
     ("file", "text", "complaint"),
     [
-        ("plan/a.py", "from whet.quant.awq import scale", "plan/a.py:1: plan may not import quant"),
-        ("plan/a.py", "from lab.model import load", "plan/a.py:1: plan may not import lab"),
-        ("plan/a.py", "import whet.quant", "plan/a.py:1: plan may not import quant"),
-        ("plan/a.py", "from whet import quant", "plan/a.py:1: plan may not import quant"),
-        ("plan/a.py", "from ..quant import awq", "plan/a.py:1: plan may not import quant"),
-        ("plan/deep/a.py", "from ... import quant", "plan/deep/a.py:1: plan may not import quant"),
-        ("core/a.py", "def f():\n    import whet.plan", "core/a.py:2: core may not import plan"),
+        (
+            "predict/a.py",
+            "from whet.quant.awq import scale",
+            "predict/a.py:1: predict may not import quant",
+        ),
+        (
+            "predict/a.py",
+            "from lab.model import load",
+            "predict/a.py:1: predict may not import lab",
+        ),
+        ("predict/a.py", "import whet.quant", "predict/a.py:1: predict may not import quant"),
+        ("predict/a.py", "from whet import quant", "predict/a.py:1: predict may not import quant"),
+        ("predict/a.py", "from ..quant import awq", "predict/a.py:1: predict may not import quant"),
+        (
+            "predict/deep/a.py",
+            "from ... import quant",
+            "predict/deep/a.py:1: predict may not import quant",
+        ),
+        (
+            "core/a.py",
+            "def f():\n    import whet.predict",
+            "core/a.py:2: core may not import predict",
+        ),
         ("flow/a.py", "import whet.report", "flow/a.py:1: flow may not import report"),
         ("decide/a.py", "import whet.cli", "decide/a.py:1: decide may not import cli"),
         (
@@ -132,7 +148,10 @@ def test_a_forbidden_import_is_found(tmp_path: Path, file: str, text: str, compl
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        ("plan/a.py", "from whet.core.errors import WhetError\nfrom . import b\nfrom .b import c"),
+        (
+            "predict/a.py",
+            "from whet.core.errors import WhetError\nfrom . import b\nfrom .b import c",
+        ),
         ("cli/a.py", "from whet import __version__\nfrom whet.quant import awq\nimport whet.flow"),
         ("flow/a.py", "from whet.decide import decide"),
         ("core/a.py", "import numpy.core\nimport whetstone.plan"),

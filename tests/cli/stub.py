@@ -21,7 +21,8 @@ from tests.scripted_server import ScriptedServer, scripted_server
 from whet.cli.main import main
 from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine
-from whet.flow import prepare, served
+from whet.flow.quantize import serve_check as served
+from whet.flow.run import preflight as prepare
 
 
 @dataclass

@@ -28,7 +28,7 @@ USAGE = UsageError.exit_code
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     fake = FakeEngine()
-    monkeypatch.setattr("whet.flow.served.get_engine", lambda _name: fake)
+    monkeypatch.setattr("whet.flow.quantize.serve_check.get_engine", lambda _name: fake)
     return fake
 
 
@@ -175,7 +175,7 @@ def test_an_unreachable_hub_is_reported_before_a_checkpoint_is_made(
     whet: Whet, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{free_port()}")
-    monkeypatch.setattr("whet.flow.hub.WAITS_S", ())
+    monkeypatch.setattr("whet.flow.quantize.hub.WAITS_S", ())
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     words = ["--method", "rtn", "--no-serve-check", "--push-to-hub", "alice/tiny"]
     said = whet("quantize", model, "out", *words).sentence(WhetError.exit_code)

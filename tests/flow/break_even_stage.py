@@ -18,7 +18,7 @@ from whet.core.provenance import Device
 from whet.core.records import BreakEvenMap, BreakEvenPoint, Declared, TrialRecord
 from whet.core.spec import Spec
 from whet.core.store import RunStore
-from whet.flow.break_even_map import MapRequest, run_map
+from whet.flow.break_even.map import MapRequest, run_map
 from whet.load import TrialPlan
 
 STEPS = 100
@@ -71,9 +71,9 @@ class Physics:
 
 
 def stage(monkeypatch: pytest.MonkeyPatch, physics: Physics) -> Physics:
-    monkeypatch.setattr("whet.flow.prepare.get_engine", lambda _name: physics.engine)
-    monkeypatch.setattr("whet.flow.break_even_map.find_device", lambda: CPU)
-    monkeypatch.setattr("whet.flow.measure.run_trial", physics.run_trial)
+    monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: physics.engine)
+    monkeypatch.setattr("whet.flow.break_even.map.find_device", lambda: CPU)
+    monkeypatch.setattr("whet.flow.run.measure.run_trial", physics.run_trial)
     patch_declared(monkeypatch, physics.declared)
     return physics
 

@@ -18,7 +18,7 @@ from whet.core.records import CellSummary, Declared, QualityRecord, ResolvedEngi
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.engines import get_profile
-from whet.flow.story import run
+from whet.flow.run.pipeline import run
 from whet.load import TrialInterrupted, TrialLost, TrialPlan
 from whet.quality import Measured, QualityPlan
 
@@ -147,15 +147,15 @@ class Bench:
 def patch_declared(monkeypatch: pytest.MonkeyPatch, read: Callable[[str], Declared]) -> None:
     """Let every server's endpoints be read by ``read``."""
     profile = replace(get_profile("vllm"), read_declared=read)
-    monkeypatch.setattr("whet.flow.measure.get_profile", lambda _name: profile)
+    monkeypatch.setattr("whet.flow.run.measure.get_profile", lambda _name: profile)
 
 
 def build_bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     made = Bench()
-    monkeypatch.setattr("whet.flow.prepare.get_engine", lambda _name: made.engine)
-    monkeypatch.setattr("whet.flow.measure.run_trial", made.run_trial)
+    monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: made.engine)
+    monkeypatch.setattr("whet.flow.run.measure.run_trial", made.run_trial)
     patch_declared(monkeypatch, lambda _url: DECLARED)
-    monkeypatch.setattr("whet.flow.gated.measure_quality", made.measure_quality)
+    monkeypatch.setattr("whet.flow.run.quality.measure_quality", made.measure_quality)
     return made
 
 

@@ -15,8 +15,8 @@ from whet.core.errors import Interrupted
 from whet.core.store import write_atomic
 
 if TYPE_CHECKING:
-    from whet.flow.bench import BenchRequest
-    from whet.flow.bench_against import AgainstResult, ServerRuns
+    from whet.flow.bench.compare import AgainstResult, ServerRuns
+    from whet.flow.bench.run import BenchRequest
     from whet.report.against import AgainstView
 
 _PANEL: Final = "Two servers"
@@ -52,7 +52,7 @@ class AgainstFlags:
 
 def run_against(request: BenchRequest, flags: AgainstFlags) -> None:
     """Measure both, print, save; what ended early still reports the pairs that it has."""
-    from whet.flow.bench_against import (
+    from whet.flow.bench.compare import (
         AgainstLost,
         Other,
         bench_against,

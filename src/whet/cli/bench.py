@@ -291,9 +291,9 @@ def bench(
 
     Exit code 6 where nothing can: the client did not keep up, or no request was answered.
     """
-    from whet.flow.bench import FORMS, BenchRequest, require_figures
-    from whet.flow.bench import bench as send
-    from whet.flow.bench_request import INPUT_LENGTHS, OUTPUT_LENGTHS
+    from whet.flow.bench.request import INPUT_LENGTHS, OUTPUT_LENGTHS
+    from whet.flow.bench.run import FORMS, BenchRequest, require_figures
+    from whet.flow.bench.run import bench as send
     from whet.load.synthetic import SharedPrefixes
     from whet.metrics.objective import parse_goodput, parse_objective
 

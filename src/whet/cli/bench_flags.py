@@ -12,7 +12,7 @@ from whet.core.errors import UsageError
 if TYPE_CHECKING:
     import typer
 
-    from whet.flow.bench_request import PrefixReplay, Source
+    from whet.flow.bench.request import PrefixReplay, Source
     from whet.load.lengths import Lengths
     from whet.load.trace import Trace
 
@@ -120,7 +120,7 @@ def read_source(flags: SourceFlags) -> Source | None:
     """The source of the traffic, a trace already read; None for synthetic prompts."""
     _check_dataset_name(flags)
     if flags.dataset_path is not None:
-        from whet.flow.bench_request import DatasetFile
+        from whet.flow.bench.request import DatasetFile
 
         return DatasetFile(path=flags.dataset_path, limits=_limits(flags.dataset_name))
     if flags.trace is not None:
@@ -130,7 +130,7 @@ def read_source(flags: SourceFlags) -> Source | None:
 
 def requests_of(flags: SourceFlags, source: Source | None) -> int:
     """How many requests a run has, or how many conversations."""
-    from whet.flow.bench_request import PrefixReplay
+    from whet.flow.bench.request import PrefixReplay
     from whet.load.trace import Trace
 
     match source:
@@ -152,7 +152,7 @@ def length_of(tokens: int | None, default: Lengths, ratio: float) -> Lengths | N
 
 def speed_of(flags: SourceFlags, source: Source | None, speed: float) -> float | None:
     """How fast the source's own times are played; None where it has none to play."""
-    from whet.flow.bench_request import PrefixReplay
+    from whet.flow.bench.request import PrefixReplay
 
     untimed = isinstance(source, PrefixReplay) and not source.timed
     return None if flags.trace is None or untimed else speed
@@ -244,7 +244,7 @@ def _limits(name: str | None) -> Any:
 
 
 def _read_trace(flags: SourceFlags, path: Path) -> Trace | PrefixReplay:
-    from whet.flow.bench_replay import holds_prompts
+    from whet.flow.bench.replay import holds_prompts
     from whet.load.prefix_trace_file import is_prefix_trace
     from whet.load.trace import cut_trace, read_trace
 
@@ -264,7 +264,7 @@ def _read_trace(flags: SourceFlags, path: Path) -> Trace | PrefixReplay:
 
 def _read_prefix_trace(flags: SourceFlags, path: Path) -> PrefixReplay:
     """With times, or without where not every request has one: then they are sent in order."""
-    from whet.flow.bench_request import PrefixReplay
+    from whet.flow.bench.request import PrefixReplay
     from whet.load.prefix_trace_file import read_prefix_trace
     from whet.load.prefix_traces import as_trace
     from whet.load.trace import cut_trace
@@ -292,7 +292,7 @@ def _refuse_untimed(flags: SourceFlags, path: str) -> None:
 
 
 def _conversations(flags: SourceFlags, count: int) -> Source:
-    from whet.flow.bench_request import INPUT_LENGTHS, OUTPUT_LENGTHS
+    from whet.flow.bench.request import INPUT_LENGTHS, OUTPUT_LENGTHS
     from whet.load.conversations import ConversationShape
 
     if not 0 <= flags.think_s <= _MOST_THINK_S:

@@ -12,7 +12,7 @@ from whet.cli.console import ConsoleObserver
 if TYPE_CHECKING:
     from whet.core.records import TrialRecord
     from whet.core.records.objective import Bound
-    from whet.flow.bench import BenchRequest, BenchResult
+    from whet.flow.bench.run import BenchRequest, BenchResult
     from whet.report.vllm_json import Selection
 
 

@@ -49,7 +49,7 @@ def break_even(
     ] = False,
 ) -> None:
     """Map, by batch size and K, the acceptance length above which speculation pays."""
-    from whet.flow.break_even_map import MapRequest, run_map
+    from whet.flow.break_even.map import MapRequest, run_map
 
     request = MapRequest(
         spec=with_batch_sizes(load_spec(spec_file), batch_sizes),

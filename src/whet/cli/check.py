@@ -16,7 +16,7 @@ from whet.core.records import ResolvedEngine
 from whet.core.spec import Spec, load_spec
 from whet.engines.vllm import find_installed
 from whet.engines.vllm.planned import Planned, newest_known
-from whet.plan.hardware import planned_device
+from whet.predict.hardware import planned_device
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +40,7 @@ def check(
     ] = False,
 ) -> None:
     """Preflight: spec, checkpoints, tokenizers, memory, engine. Starts and writes nothing."""
-    from whet.flow.prepare import feasible, survey
+    from whet.flow.run.preflight import feasible, survey
 
     spec = load_spec(spec_file)
     planned = None if device is None else _planned(device, vllm, spec)

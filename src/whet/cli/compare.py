@@ -34,9 +34,9 @@ def run_comparison(
 
     Raises ``QuantizationError`` where no scheme could be made.
     """
-    from whet.flow.compare import compare
-    from whet.flow.compare_job import CompareRequest, open_comparison
-    from whet.flow.schemes import choose_schemes
+    from whet.flow.quantize.compare import compare
+    from whet.flow.quantize.compare_job import CompareRequest, open_comparison
+    from whet.flow.quantize.schemes import choose_schemes
 
     named = flags["--schemes"]
     names = None if named is None else [name.strip() for name in named.split(",") if name.strip()]
@@ -59,14 +59,14 @@ def run_comparison(
 
 def is_comparison(folder: Path) -> bool:
     """Whether a folder was made by ``quantize --compare``."""
-    from whet.flow.compare_job import ASKED
+    from whet.flow.quantize.compare_job import ASKED
 
     return (folder / ASKED).is_dir()
 
 
 def report_comparison(folder: Path, console: Console) -> None:
     """The table and its files again, from what is on disk."""
-    from whet.flow.scheme_table import scheme_table
+    from whet.flow.quantize.table import scheme_table
 
     _report(scheme_table(RunStore.read(folder)), folder, console)
 
@@ -86,8 +86,8 @@ def _report(table: SchemeTable, folder: Path, console: Console) -> None:
 
 def _report_rest(store: RunStore) -> None:
     """What a stopped comparison has, if it got that far."""
-    from whet.flow.compare_job import ASKED
-    from whet.flow.scheme_table import scheme_table
+    from whet.flow.quantize.compare_job import ASKED
+    from whet.flow.quantize.table import scheme_table
     from whet.report import write_scheme_reports
 
     if store.status(ASKED, ASKED) is not None:

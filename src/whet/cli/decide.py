@@ -24,7 +24,7 @@ def decide(
 
     Exit code 6 where a run is unfinished: what it has not measured could change the decision.
     """
-    from whet.flow.conclude import decide_over
+    from whet.flow.run.conclude import decide_over
     from whet.report import load_run, print_decision
 
     stores, console = [RunStore.read(path) for path in run_dirs], Console()

@@ -172,7 +172,7 @@ def _verify(
     from functools import partial
     from itertools import islice
 
-    from whet.flow.replay import ReplayRequest, replay_prompts
+    from whet.flow.prompts import ReplayRequest, replay_prompts
     from whet.prompts.analyse import predict
 
     count, folder = request

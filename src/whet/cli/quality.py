@@ -41,7 +41,7 @@ from whet.core.errors import MeasurementError, NothingQualifiesError, UsageError
 from whet.core.store import write_json
 
 if TYPE_CHECKING:
-    from whet.flow.gate_request import GateRequest
+    from whet.flow.gate.request import GateRequest
 
 _CONCURRENCY: Final = 16
 
@@ -114,7 +114,7 @@ def quality(
 
 
 def _gate(request: GateRequest, as_json: Path | None) -> None:
-    from whet.flow.gate import run_gate
+    from whet.flow.gate.gate import run_gate
 
     with ConsoleObserver() as observer:
         result = run_gate(request, observer)
@@ -141,7 +141,7 @@ def _refuse_beside_golden(request: GateRequest) -> None:
 
 
 def _drift(request: GateRequest, golden: Path, as_json: Path | None) -> None:
-    from whet.flow.gate_golden import check_golden
+    from whet.flow.gate.golden import check_golden
 
     with ConsoleObserver() as observer:
         drift = check_golden(request.target, golden, request, observer)

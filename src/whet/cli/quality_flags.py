@@ -14,7 +14,7 @@ from whet.core.errors import UsageError
 from whet.core.spec import QualitySpec
 
 if TYPE_CHECKING:
-    from whet.flow.gate_request import GateRequest, HarnessAsked
+    from whet.flow.gate.request import GateRequest, HarnessAsked
 
 _SIDES: Final = "The two sides"
 _ASKED: Final = "What is asked"
@@ -172,7 +172,7 @@ def read_request(
     harness: HarnessAsked | None,
 ) -> GateRequest:
     """The request; ``asked`` are the fields of ``QualitySpec``, None where no flag was given."""
-    from whet.flow.gate_request import GateRequest
+    from whet.flow.gate.request import GateRequest
 
     given = {key: value for key, value in asked.items() if value is not None}
     if sides.against is not None:
@@ -203,7 +203,7 @@ def read_harness_flags(
     tasks: str | None, limit: int | None, num_fewshot: int | None, include_path: Path | None
 ) -> HarnessAsked | None:
     """What lm-eval is asked; ``UsageError`` for its options without tasks."""
-    from whet.flow.gate_request import HarnessAsked
+    from whet.flow.gate.request import HarnessAsked
 
     options = {"--limit": limit, "--num-fewshot": num_fewshot, "--include-path": include_path}
     if tasks is None:

@@ -15,8 +15,8 @@ from whet.core.units import human_duration
 from whet.report.text import DASH, clean, one_line, shown
 
 if TYPE_CHECKING:
-    from whet.flow.gate_kept import Side
-    from whet.flow.gate_request import GateResult
+    from whet.flow.gate.baseline import Side
+    from whet.flow.gate.request import GateResult
     from whet.quality.golden_drift import GoldenDrift
 
 _STYLES: Final = {"pass": "bold green", "fail": "bold red", "unknown": "bold yellow"}

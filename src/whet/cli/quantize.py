@@ -173,9 +173,9 @@ def quantize(
     bitsandbytes}, and GGUF likewise) where the installed engine has them: in vLLM they are plug-ins
     since 0.28 and 0.24.
     """
-    from whet.flow.hub import require_login
-    from whet.flow.publish import push
-    from whet.flow.single import SingleRequest, quantize_single
+    from whet.flow.quantize.checkpoint import SingleRequest, quantize_single
+    from whet.flow.quantize.hub import require_login
+    from whet.flow.quantize.publish import push
 
     recipe_flags = {
         "--method": method,

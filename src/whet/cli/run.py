@@ -51,7 +51,7 @@ def execute(
     spec: Spec, root: Path, *, resume: bool, skip_infeasible: bool = False, spec_file: Path
 ) -> None:
     """Run a checked spec in ``root`` and end with the report; shared by ``run`` and ``demo``."""
-    from whet.flow.story import run as run_story
+    from whet.flow.run.pipeline import run as run_story
 
     with RunStore.open(root, resume=resume) as store, ConsoleObserver() as observer:
         write_atomic(root / "spec.yaml", redacted_source(spec_file))

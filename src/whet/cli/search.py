@@ -16,8 +16,8 @@ from whet.core.store import write_atomic
 
 if TYPE_CHECKING:
     from whet.core.records.objective import Bound, Constraint
-    from whet.flow.bench import BenchRequest
-    from whet.flow.saturate import Axis, Objective, SaturationResult
+    from whet.flow.bench.run import BenchRequest
+    from whet.flow.bench.saturation import Axis, Objective, SaturationResult
 
 _AXES: Final = ("rate", "concurrency")
 _LOWEST_RATE_RPS: Final = 0.01
@@ -53,7 +53,7 @@ class SearchFlags:
 
 def run_search(request: BenchRequest, flags: SearchFlags) -> None:
     """Search, print, save; a search that ended early still reports what it has."""
-    from whet.flow.saturate import SaturationFailed, SaturationLost, saturate
+    from whet.flow.bench.saturation import SaturationFailed, SaturationLost, saturate
 
     axis, objective = _axis(flags.axis), _objective(flags)
     with ConsoleObserver() as observer:
@@ -82,7 +82,7 @@ def _axis(word: str) -> Axis:
 
 
 def _objective(flags: SearchFlags) -> Objective:
-    from whet.flow.saturate import Objective
+    from whet.flow.bench.saturation import Objective
 
     if not flags.constraints and flags.bounds is None:
         raise UsageError("--find-max searches for an objective; give --slo or --goodput")

@@ -1,1 +1,1 @@
-"""The whole story, from a spec to a decision; ``story.py`` tells it in one screen."""
+"""What each command does, in order: one folder a command, `run/pipeline.py` first."""

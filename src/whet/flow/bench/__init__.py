@@ -1,0 +1,1 @@
+"""Measure one server, or several against each other: whet bench."""

@@ -1,0 +1,209 @@
+"""Two servers that are up at once under one load: interleaved trials, and what they decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from whet.checkpoint import tokenizer_difference
+from whet.client.endpoint import Endpoint
+from whet.core.errors import EngineLostError, Interrupted, MeasurementError, UsageError
+from whet.core.protocols import Observer
+from whet.core.records import TrialRecord, WorkloadFacts
+from whet.core.records.against import ServerComparison
+from whet.flow.bench.paired import compare_servers, usable_pairs, warnings_of
+from whet.flow.bench.run import (
+    BenchRequest,
+    BenchResult,
+    Target,
+    model_entry,
+    reach,
+    require_figures,
+    run_once,
+    tell_trial,
+)
+from whet.load import TrialInterrupted, TrialLost
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Other:
+    """The second server; ``model`` None is the name asked for at the first, or the only one."""
+
+    url: str
+    model: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerRuns:
+    """One of the two servers. ``name`` tells it from the other; ``url`` holds no password."""
+
+    name: str
+    url: str
+    runs: BenchResult
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgainstResult:
+    """Both servers' trials in order, and the comparisons over the ``pairs`` that both can carry.
+
+    ``comparisons`` is empty where no such pair is. ``warnings`` are sentences on what a reader of
+    the comparisons has to know.
+    """
+
+    a: ServerRuns
+    b: ServerRuns
+    pairs: int
+    comparisons: tuple[ServerComparison, ...]
+    warnings: tuple[str, ...]
+    interrupted: bool = False
+
+
+class AgainstLost(EngineLostError):
+    """A server stopped answering; ``result`` holds what was measured before."""
+
+    def __init__(self, message: str, *, result: AgainstResult) -> None:
+        """Keep the result beside the sentence."""
+        super().__init__(message)
+        self.result = result
+
+
+def bench_against(request: BenchRequest, other: Other, observer: Observer) -> AgainstResult:
+    """Send ``request.runs`` trials to each server in the order A B B A A B B A ….
+
+    The n-th trials of both are a pair with the same prompts and arrival times; every pair has its
+    own. The order lets a linear drift of the machine fall on both alike. ``request.until`` is not
+    read.
+
+    Raises ``UsageError`` for an odd number of trials, for twice the same model of one server and
+    for tokenizers that differ; as ``reach`` does; ``AgainstLost`` where a server stops answering.
+    """
+    if request.runs < 2 or request.runs % 2:
+        raise UsageError(
+            f"{request.runs} runs of each server make no whole A B B A; give --num-runs an even "
+            "number, 2 or more"
+        )
+    match = _Match(request=request, other=other, targets=_reach_both(request, other, observer))
+    try:
+        for number in range(request.runs):
+            match.send_pair(number, observer)
+    except (Interrupted, KeyboardInterrupt):
+        return match.result(interrupted=True)
+    except EngineLostError as error:
+        raise AgainstLost(str(error), result=match.result()) from error
+    return match.result()
+
+
+def require_comparison(result: AgainstResult) -> None:
+    """Raise ``MeasurementError`` where a side cannot be believed or nothing could be decided."""
+    for server in (result.a, result.b):
+        try:
+            require_figures(server.runs)
+        except MeasurementError as error:
+            raise MeasurementError(f"{server.name}: {error}") from error
+    if not result.comparisons:
+        raise MeasurementError(
+            f"no pair of trials can be believed on both sides: {'; '.join(result.warnings)}"
+        )
+    if all(item.verdict == "undecided" for item in result.comparisons):
+        raise MeasurementError(
+            f"too few pairs of trials can be believed to know the noise: "
+            f"{'; '.join(result.warnings)}"
+        )
+
+
+@dataclass(kw_only=True, slots=True)
+class _Match:
+    """Both servers, and what each was sent so far."""
+
+    request: BenchRequest
+    other: Other
+    targets: tuple[Target, Target]
+    trials: tuple[list[TrialRecord], list[TrialRecord]] = field(default_factory=lambda: ([], []))
+    facts: WorkloadFacts | None = None
+
+    def send_pair(self, number: int, observer: Observer) -> None:
+        """One trial of each, the first server first in every even pair."""
+        for which in (0, 1) if number % 2 == 0 else (1, 0):
+            what = "conversations" if self.request.loop == "conversations" else "requests"
+            observer.stage(
+                "send",
+                f"{self.request.requests} {what} to {'AB'[which]}, "
+                f"run {number + 1} of {self.request.runs}",
+            )
+            asked = replace(self.request, url=(self.request.url, self.other.url)[which])
+            try:
+                trial, self.facts = run_once(asked, self.targets[which], number)
+            except (TrialInterrupted, TrialLost) as stop:
+                self.trials[which].append(stop.record)
+                raise
+            self.trials[which].append(trial)
+            tell_trial(trial, self.facts, observer)
+
+    def result(self, *, interrupted: bool = False) -> AgainstResult:
+        """The result as it stands."""
+        a, b = self.trials
+        return AgainstResult(
+            a=self._server(0, interrupted=interrupted),
+            b=self._server(1, interrupted=interrupted),
+            pairs=len(usable_pairs(a, b)),
+            comparisons=compare_servers(a, b),
+            warnings=warnings_of(a, b),
+            interrupted=interrupted,
+        )
+
+    def _server(self, which: int, *, interrupted: bool) -> ServerRuns:
+        target = self.targets[which]
+        url = Endpoint.parse((self.request.url, self.other.url)[which]).url
+        alike = self.targets[0].model == self.targets[1].model
+        return ServerRuns(
+            name=url if alike else f"{url} ({target.model})",
+            url=url,
+            runs=BenchResult(
+                model=target.model,
+                tokenizer=target.tokenizer.name,
+                facts=self.facts,
+                trials=tuple(self.trials[which]),
+                interrupted=interrupted,
+            ),
+        )
+
+
+def _reach_both(request: BenchRequest, other: Other, observer: Observer) -> tuple[Target, Target]:
+    """Both servers, with one tokenizer: that of the first."""
+    first = reach(request, observer)
+    observer.stage("reach", other.url)
+    asked = replace(request, url=other.url, model=other.model or request.model)
+    try:
+        entry = model_entry(asked)
+    except UsageError as error:
+        told = str(error).replace("--model", "--against-model")
+        raise UsageError(f"{other.url}: {told}") from error
+    model = str(entry["id"])
+    same = Endpoint.parse(request.url) == Endpoint.parse(other.url)
+    if same and model == first.model:
+        raise UsageError(
+            f"--against names {model!r} of the same server, whose prefix cache would answer every "
+            "second trial; give another server, or another of its models with --against-model"
+        )
+    observer.note(f"{model}, {_check_tokenizer(request, first.tokenizer, entry)}")
+    return first, replace(first, model=model)
+
+
+def _check_tokenizer(request: BenchRequest, folder: Path, entry: dict[str, Any]) -> str:
+    """How lengths are counted for the second server; ``UsageError`` where tokens are not alike."""
+    if request.tokenizer is not None:
+        return f"tokenizer {folder.name} as given, for both"
+    root = entry.get("root")
+    if not isinstance(root, str) or not (Path(root) / "tokenizer.json").is_file():
+        return f"names no tokenizer that is here: {folder.name} is taken for both"
+    difference = tokenizer_difference(
+        folder, Path(root), names=("first server's model", "second server's")
+    )
+    if difference is not None:
+        raise UsageError(
+            "the two models have different tokenizers, so a token of one is not a token of the "
+            f"other: {difference}; compare servers of one tokenizer, or name with --tokenizer the "
+            "one to count with for both"
+        )
+    return "the same tokenizer"

@@ -1,0 +1,237 @@
+"""``whet bench``: one load against a server that somebody else runs, measured whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whet.checkpoint import locate
+from whet.client import HttpError, get_text
+from whet.core.errors import MeasurementError, UsageError
+from whet.core.protocols import Observer
+from whet.core.records import ClientHealth, TrialRecord, WorkloadFacts
+from whet.flow.bench.load import build_load, open_dataset, read_block_size
+from whet.flow.bench.prefix_trace import tell_best, tell_hits
+from whet.flow.bench.replay import tell_trace
+from whet.flow.bench.request import FORMS, BenchRequest, Target
+from whet.load import TrialInterrupted, TrialPlan, run_trial
+from whet.metrics.quantiles import narrow_enough
+from whet.metrics.summary import CellContext, summarise
+from whet.metrics.usable import trial_problem, usable_trials
+
+__all__ = [
+    "FORMS",
+    "BenchRequest",
+    "BenchResult",
+    "Target",
+    "bench",
+    "model_entry",
+    "reach",
+    "require_figures",
+    "run_once",
+    "tell_trial",
+]
+
+_UNAUTHORIZED = 401
+_SHORT_OF_RATE = 0.95
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchResult:
+    """The trials in order, one a run; ``interrupted`` where a person stopped the last one.
+
+    ``facts`` are those of the last run that ended, None where none did.
+    """
+
+    model: str
+    tokenizer: str
+    facts: WorkloadFacts | None
+    trials: tuple[TrialRecord, ...]
+    interrupted: bool = False
+
+
+def reach(request: BenchRequest, observer: Observer) -> Target:
+    """Ask the server for its model, and read the dataset that is to be sent, if any.
+
+    Raises ``EngineLostError`` where nothing answers at the address, ``UsageError`` for a model that
+    it does not serve, a key that it refuses or a dataset that cannot be used, ``CheckpointError``
+    without a tokenizer.
+    """
+    observer.stage("reach", request.url)
+    entry = model_entry(request)
+    model, folder = str(entry["id"]), _tokenizer(request, entry)
+    observer.note(f"{model}, tokenizer {folder.name}")
+    tell_trace(request, observer)
+    target = Target(
+        model=model,
+        tokenizer=folder,
+        dataset=open_dataset(request, folder, observer),
+        block_size=read_block_size(request, observer),
+    )
+    tell_best(request, target.block_size, observer)
+    return target
+
+
+def bench(request: BenchRequest, observer: Observer) -> BenchResult:
+    """Reach the server, then send the traffic ``runs`` times, fresh each time.
+
+    With ``until`` it goes on to at most ``most_runs``, as long as half the interval of the output
+    rate is wider than that part of it. Raises as ``reach`` does. A request that fails is an event
+    of its trial and raises nothing.
+    """
+    target = reach(request, observer)
+    trials: list[TrialRecord] = []
+    facts: WorkloadFacts | None = None
+    while len(trials) < request.runs or _goes_on(request, trials):
+        number = len(trials)
+        what = "conversations" if request.loop == "conversations" else "requests"
+        observer.stage("send", f"{request.requests} {what}, run {number + 1}")
+        try:
+            trial, facts = run_once(request, target, number)
+        except TrialInterrupted as stop:
+            trials.append(stop.record)
+            break
+        trials.append(trial)
+        tell_trial(trial, facts, observer)
+        tell_hits(request, trial, facts, observer)
+    return BenchResult(
+        model=target.model,
+        tokenizer=target.tokenizer.name,
+        facts=facts,
+        trials=tuple(trials),
+        interrupted=trials[-1].status == "interrupted",
+    )
+
+
+def _goes_on(request: BenchRequest, trials: Sequence[TrialRecord]) -> bool:
+    if request.until is None or len(trials) >= request.most_runs:
+        return False
+    good = usable_trials(trials)
+    cell = CellContext(price_usd_per_hour=0.0, memory_kind="device")
+    rate = summarise(good, cell=cell).tps_mean if good else None
+    return not narrow_enough(rate, request.until)
+
+
+def run_once(
+    request: BenchRequest, target: Target, number: int
+) -> tuple[TrialRecord, WorkloadFacts]:
+    """One trial with prompts and arrivals of its own; ``TrialInterrupted`` carries its record."""
+    load = build_load(request, target, number)
+    plan = TrialPlan(
+        variant=target.model,
+        batch_size=request.concurrency,
+        trial=number,
+        workload=load.workload,
+        warmup=load.warmup,
+        request_timeout_s=request.timeout_s,
+        loop=request.loop,
+        offsets_ns=load.offsets_ns,
+        calls=load.calls,
+        warmup_calls=load.warmup_calls,
+        conversations=load.conversations,
+        workers=request.workers,
+        require_counters=False,
+    )
+    # A server that is lost fails each request with a word of its own; none goes missing.
+    record = run_trial(
+        request.url, target.model, plan=plan, memory=lambda: None, alive=lambda: None
+    )
+    return record, load.workload.facts
+
+
+def model_entry(request: BenchRequest) -> dict[str, Any]:
+    """What ``/v1/models`` says of the model asked for, or of the only one; raises as ``reach``."""
+    try:
+        told = json.loads(get_text(request.url, "/v1/models"))
+        entries = [item for item in told["data"] if isinstance(item, dict) and "id" in item]
+    except HttpError as error:
+        if error.status == _UNAUTHORIZED:
+            raise UsageError(
+                f"{request.url} refuses the key (401); put the right one into OPENAI_API_KEY or "
+                "give --api-key"
+            ) from error
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        raise MeasurementError(
+            f"{request.url}/v1/models is no list of models; check that it is an OpenAI-compatible "
+            "server"
+        ) from error
+    names = [str(item["id"]) for item in entries]
+    if request.model is None and len(names) == 1:
+        return entries[0]
+    if request.model is None:
+        raise UsageError(
+            f"the server has {len(names)} models; choose one with --model: {', '.join(names)}"
+        )
+    for item in entries:
+        if item["id"] == request.model:
+            return item
+    raise UsageError(
+        f"the server has no model {request.model!r}; --model takes one of {', '.join(names)}"
+    )
+
+
+def _tokenizer(request: BenchRequest, entry: dict[str, Any]) -> Path:
+    """The folder of the tokenizer: the one given, else where the server says its model lies."""
+    if request.tokenizer is not None:
+        return locate(request.tokenizer)
+    root = entry.get("root")
+    if isinstance(root, str) and (Path(root) / "tokenizer.json").is_file():
+        return Path(root)
+    raise UsageError(
+        f"lengths are counted with the model's own tokenizer, and {entry['id']!r} names none that "
+        "is here; give its folder or hub id with --tokenizer"
+    )
+
+
+def tell_trial(trial: TrialRecord, facts: WorkloadFacts, observer: Observer) -> None:
+    """Say how many requests were answered, and what spoils the trial."""
+    failed = sum(event.error is not None for event in trial.requests)
+    observer.note(f"{len(trial.requests) - failed} answered, {failed} failed")
+    unsent = facts.requests - len(trial.requests)
+    if trial.loop == "conversations" and trial.status == "complete" and unsent:
+        observer.warn(f"{unsent} turns were never sent: an answer before them failed")
+    if trial.failure is not None:
+        observer.warn(trial.failure)
+    doubts = [event.detail for event in trial.requests if event.error is None and event.detail]
+    if doubts:
+        observer.warn(f"{len(doubts)} answers differ from the request, such as: {doubts[0]}")
+    retries = sum(event.retried for event in trial.requests)
+    if retries:
+        observer.note(f"{retries} requests were sent again: the server had closed the connection")
+    _tell_health(trial.health, observer)
+
+
+def _tell_health(health: ClientHealth, observer: Observer) -> None:
+    asked, achieved = health.asked_rps, health.achieved_rps
+    if health.workers > 1:
+        observer.note(
+            f"{health.workers} processes sent, the busiest took {health.cpu_share:.0%} of a core"
+        )
+    if asked is not None and achieved is not None and achieved < _SHORT_OF_RATE * asked:
+        observer.warn(
+            f"{asked:.3g} requests a second were due and {achieved:.3g} left: what was under way "
+            "held the others back"
+        )
+    if not health.valid and health.reason is not None:
+        observer.warn(f"the client did not keep up: {health.reason}")
+
+
+def require_figures(result: BenchResult) -> None:
+    """Raise ``MeasurementError`` where no run can be believed, and say why."""
+    events = [event for trial in result.trials for event in trial.requests]
+    if all(event.error is not None for event in events):
+        words = {event.error: event.detail for event in events}
+        told = "; ".join(f"{word} ({_line(detail)})" for word, detail in words.items())
+        raise MeasurementError(f"no request was answered: {told}; mend the server or the address")
+    problems = [trial_problem(trial) for trial in result.trials]
+    if all(problem is not None for problem in problems):
+        raise MeasurementError(f"no run can be believed: {'; '.join(map(str, problems))}")
+
+
+def _line(detail: str | None) -> str:
+    """What a server said, as a part of a sentence."""
+    return " ".join((detail or "").split())

@@ -1,0 +1,1 @@
+"""Up to which load speculation pays: whet break-even."""

@@ -1,0 +1,1 @@
+"""The quality gate on servers that are up: whet quality."""

@@ -1,0 +1,343 @@
+"""``whet quality``: the gate outside of a run, between two servers or a server and a kept baseline.
+
+The baseline is measured or read, then the target is asked the very same questions and judged.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from whet.core.errors import MeasurementError, UsageError
+from whet.core.protocols import Observer
+from whet.core.provenance import now
+from whet.core.records import HarnessRun, HarnessScore, QualityRecord
+from whet.core.spec import QualitySpec
+from whet.core.units import human_duration
+from whet.demo import write_inputs
+from whet.flow.gate.baseline import (
+    ARRAYS,
+    BASELINE,
+    GOLDEN,
+    INPUTS,
+    TASKS,
+    TOKENIZER,
+    Kept,
+    KeptFiles,
+    Side,
+    copy_kept,
+    inputs_of,
+    kept_harness,
+    kept_quality,
+    read_kept_baseline,
+    write_kept,
+)
+from whet.flow.gate.endpoints import (
+    Running,
+    Subject,
+    find_subject,
+    find_tokenizer,
+    refuse_other_tokenizer,
+    running,
+)
+from whet.flow.gate.request import GateRequest, GateResult, refuse_misfits
+from whet.quality import (
+    ChecksPlan,
+    Measured,
+    PlainReference,
+    QualityPlan,
+    measure_quality,
+    tokens_needed,
+)
+from whet.quality.harness import HarnessPlan, require_harness, run_harness
+from whet.quality.harness_compare import compare_harness, harness_losses
+
+TARGET: Final = "target"
+"""What the side under test is called in records and file names."""
+_CONTINUED: Final = 64
+"""Tokens that the check of speculation writes after a prompt, whatever its task allows."""
+_HARNESS_TOKENS: Final = 2048
+"""Room for a prompt of lm-eval's and its reply, as its own client has by default."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Job:
+    """The questions, the same for both sides."""
+
+    request: GateRequest
+    observer: Observer
+    scratch: Path
+    quality: QualitySpec
+    tokenizer: Path
+    heldout: Path
+    tasks: Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Base:
+    """The baseline as the target is held to it."""
+
+    side: Side
+    record: QualityRecord
+    plain: PlainReference | None
+    harness: HarnessRun | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Judgement:
+    """The record's verdicts with what else was found."""
+
+    verdicts: tuple[tuple[float, str], ...]
+    reason: str | None
+
+
+def run_gate(request: GateRequest, observer: Observer) -> GateResult:
+    """Measure the baseline unless it is kept, measure the target, and judge.
+
+    Raises ``UsageError`` for what a person gave and cannot be used, ``EngineLostError`` where a
+    server does not answer, ``EngineStartError`` where whet cannot serve a checkpoint,
+    ``InfeasibleError`` for another tokenizer, and ``MeasurementError`` where the baseline itself is
+    broken. A server that answers only in part leaves the verdict unknown, with the reason.
+    """
+    refuse_misfits(request)
+    observer.stage("reach", request.target)
+    target = find_subject(request.target, request.model, flag="--model")
+    with tempfile.TemporaryDirectory(prefix="whet-quality-") as scratch:
+        if request.against is not None:
+            job, base = _open_kept(request, request.against, observer, Path(scratch))
+            return _judged(job, target, base, saved=None)
+        if request.baseline is None:
+            return _as_baseline(_open_job(request, target, observer, Path(scratch)), target)
+        subject = find_subject(request.baseline, request.baseline_model, flag="--baseline-model")
+        job = _open_job(request, subject, observer, Path(scratch))
+        refuse_other_tokenizer(target, job.tokenizer)
+        base, judged = _measure_baseline(job, subject)
+        if any(word == "fail" for _, word in judged.verdicts):
+            raise MeasurementError(f"the baseline itself is broken: {judged.reason}; mend it first")
+        return _judged(job, target, base, saved=_keep(job, base, judged))
+
+
+def _open_job(request: GateRequest, subject: Subject, observer: Observer, scratch: Path) -> _Job:
+    """The questions of a baseline that is measured now."""
+    quality, builtin = request.quality, scratch / INPUTS
+    for flag, path in (("--heldout", quality.heldout), ("--tasks-file", quality.tasks)):
+        if path is not None and not path.is_file():
+            raise UsageError(f"{flag}: no file at {path}; correct the path or leave it out")
+    tokenizer = find_tokenizer(request.tokenizer, subject)
+    if quality.heldout is None or quality.tasks is None:
+        write_inputs(builtin)
+    job = _Job(
+        request=request,
+        observer=observer,
+        scratch=scratch,
+        quality=quality,
+        tokenizer=tokenizer,
+        heldout=quality.heldout or builtin / "heldout.jsonl",
+        tasks=quality.tasks or builtin / TASKS,
+    )
+    _require_harness(job)
+    return job
+
+
+def _open_kept(
+    request: GateRequest, folder: Path, observer: Observer, scratch: Path
+) -> tuple[_Job, _Base]:
+    """A kept baseline and its questions; only how many are in flight is the request's own."""
+    kept, harness = read_kept_baseline(folder), kept_harness(folder)
+    if request.speculative and kept.plain is None:
+        raise UsageError(f"{folder} holds no answers for --speculative; keep the baseline again")
+    if request.harness is not None and harness is None:
+        raise UsageError(
+            f"{folder} holds no lm-eval run; keep the baseline again with the same --lm-eval"
+        )
+    copy_kept(folder, scratch)
+    heldout, tasks = inputs_of(folder, kept)
+    job = _Job(
+        request=request,
+        observer=observer,
+        scratch=scratch,
+        quality=kept_quality(kept, concurrency=request.quality.concurrency),
+        tokenizer=folder / TOKENIZER,
+        heldout=heldout,
+        tasks=tasks,
+    )
+    _require_harness(job)
+    observer.note(f"baseline {kept.side.ref}, kept {kept.taken_at}")
+    base = _Base(side=kept.side, record=kept.record, plain=kept.plain, harness=harness)
+    return job, base
+
+
+def _as_baseline(job: _Job, target: Subject) -> GateResult:
+    base, judged = _measure_baseline(job, target)
+    return GateResult(
+        target=base.side,
+        record=base.record,
+        verdicts=judged.verdicts,
+        reason=judged.reason,
+        harness=base.harness,
+        saved=_keep(job, base, judged),
+    )
+
+
+def _measure_baseline(job: _Job, subject: Subject) -> tuple[_Base, _Judgement]:
+    with _served(job, subject, BASELINE) as server:
+        measured = _measure(job, server, _plan(job, BASELINE, server.side))
+        run = _harness(job, server, BASELINE)
+        server.ensure_alive()
+    base = _Base(side=server.side, record=measured.record, plain=measured.plain, harness=run)
+    tasks = () if run is None else run.tasks
+    gaps = [f"{task.asked}: {task.missing}" for task in tasks if task.missing]
+    return base, _judge(base.record, subject.defects, [f"lm-eval: {each}" for each in gaps])
+
+
+def _keep(job: _Job, base: _Base, judged: _Judgement) -> str | None:
+    """Write the baseline's folder if asked to; one that is not whole is no baseline."""
+    folder = job.request.save
+    if folder is None:
+        return None
+    if any(word != "pass" for _, word in judged.verdicts):
+        job.observer.warn(f"the baseline is not kept: {judged.reason}")
+        return None
+    kept = Kept.of(
+        base.side, job.quality, job.heldout, taken_at=now(), record=base.record, plain=base.plain
+    )
+    files = KeptFiles(
+        scratch=job.scratch,
+        tokenizer=job.tokenizer,
+        heldout=job.heldout,
+        tasks=job.tasks,
+        harness=base.harness,
+    )
+    write_kept(folder, kept, files)
+    return str(folder)
+
+
+def _judged(job: _Job, target: Subject, base: _Base, *, saved: str | None) -> GateResult:
+    """Ask the target what the baseline was asked."""
+    refuse_other_tokenizer(target, job.tokenizer)
+    with _served(job, target, TARGET) as server:
+        measured = _measure(job, server, _plan(job, TARGET, server.side, base))
+        run = _harness(job, server, TARGET, base.harness)
+        server.ensure_alive()
+    scores: tuple[HarnessScore, ...] = ()
+    if run is not None and base.harness is not None:
+        scores = compare_harness(run, base.harness)
+    losses = [f"lm-eval: {each}" for each in harness_losses(scores)]
+    gaps = [f"lm-eval: {each.task}: {each.missing}" for each in scores if each.missing]
+    judged = _judge(measured.record, [*target.defects, *losses], gaps)
+    return GateResult(
+        target=server.side,
+        record=measured.record,
+        verdicts=judged.verdicts,
+        reason=judged.reason,
+        baseline=base.side,
+        baseline_record=base.record,
+        harness=run,
+        harness_scores=scores,
+        saved=saved,
+    )
+
+
+def _judge(record: QualityRecord, broken: Sequence[str], missing: Sequence[str]) -> _Judgement:
+    """A defect or a loss fails every tolerance; a gap leaves unknown what would have passed."""
+    words = tuple(
+        (tolerance, "fail" if broken else "unknown" if missing and word == "pass" else word)
+        for tolerance, word in record.verdicts
+    )
+    reasons = [*broken, *([record.reason] if record.reason else []), *missing]
+    return _Judgement(verdicts=words, reason="; ".join(reasons) or None)
+
+
+def _served(job: _Job, subject: Subject, name: str) -> AbstractContextManager[Running]:
+    """The side as a running server with room for every question."""
+    tokens = 0
+    if subject.url is None:
+        tokens = tokens_needed(_plan(job, name, None)) + _CONTINUED
+        if job.request.harness is not None:
+            tokens = max(tokens, _HARNESS_TOKENS)
+    job.observer.stage("serve" if subject.url is None else "ask", f"{name}: {subject.ref}")
+    log = job.scratch / f"{name}.log"
+    return running(subject, tokens=tokens, spec=job.request.engine, log=log)
+
+
+def _plan(job: _Job, name: str, side: Side | None, base: _Base | None = None) -> QualityPlan:
+    """What one side is asked; without ``side`` only to see how long it is."""
+    return QualityPlan(
+        variant=name,
+        tokenizer=job.tokenizer,
+        spec=_quality(job, base),
+        heldout=job.heldout,
+        tasks=job.tasks,
+        baseline=None if base is None else base.record,
+        tolerances=job.request.tolerances,
+        checks=None if side is None else _checks(job, side, base),
+        scheme=None if side is None else side.scheme,
+    )
+
+
+def _quality(job: _Job, base: _Base | None) -> QualitySpec:
+    """Golden probes belong to a baseline that is kept; nothing else is asked for any."""
+    keeps = base is None and job.request.save is not None
+    return job.quality if keeps else job.quality.model_copy(update={"golden_probes": 0})
+
+
+def _checks(job: _Job, side: Side, base: _Base | None) -> ChecksPlan:
+    speculative, keeps = job.request.speculative, job.request.save is not None
+    held = base if base is not None and speculative else None
+    reference = base if base is not None and (speculative or side.computes_as(base.side)) else None
+    return ChecksPlan(
+        arrays=job.scratch / ARRAYS,
+        golden=job.scratch / GOLDEN,
+        source=side.source,
+        same_weights_reference=None if reference is None else reference.record,
+        plain=None if held is None else held.plain,
+        is_plain=base is None and (speculative or keeps),
+        other_kernels=base is not None and None in (side.settings, base.side.settings),
+    )
+
+
+def _measure(job: _Job, server: Running, plan: QualityPlan) -> Measured:
+    def progress(done: int, total: int) -> None:
+        job.observer.progress(f"{plan.variant} quality", done, total)
+
+    measured = measure_quality(server.url, server.side.model, plan, progress=progress)
+    server.ensure_alive()
+    job.observer.note(f"{plan.variant} asked in {human_duration(measured.record.seconds)}")
+    return measured
+
+
+def _harness_plan(job: _Job, name: str, base: HarnessRun | None = None) -> HarnessPlan | None:
+    asked = job.request.harness
+    if asked is None:
+        return None
+    return HarnessPlan(
+        variant=name,
+        tasks=asked.tasks,
+        tokenizer=job.tokenizer,
+        limit=asked.limit,
+        include_path=asked.include_path,
+        concurrency=job.quality.concurrency,
+        num_fewshot=asked.num_fewshot,
+        max_length=None if base is None else base.max_length,
+    )
+
+
+def _require_harness(job: _Job) -> None:
+    """Before anything is asked: a package or a folder that is not there is a quick answer."""
+    plan = _harness_plan(job, BASELINE)
+    if plan is not None:
+        require_harness(plan)
+
+
+def _harness(
+    job: _Job, server: Running, name: str, base: HarnessRun | None = None
+) -> HarnessRun | None:
+    plan = _harness_plan(job, name, base)
+    if plan is None:
+        return None
+    job.observer.note(f"{name}: lm-eval {', '.join(plan.tasks)}")
+    return run_harness(server.url, server.side.model, plan)

@@ -1,0 +1,1 @@
+"""Quantize one checkpoint, serve it once, compare schemes, publish: whet quantize."""

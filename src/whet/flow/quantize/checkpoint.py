@@ -1,0 +1,96 @@
+"""One checkpoint outside any run: made, tried on the engine that is installed, published."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from whet.checkpoint import locate
+from whet.core.errors import EngineStartError
+from whet.core.protocols import Observer
+from whet.core.records import QuantizedCheckpoint
+from whet.core.spec import RecipeSpec
+from whet.core.units import human_bytes, human_duration
+from whet.demo import write_inputs
+from whet.flow.quantize.serve_check import NotTried, check_served, release_models
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SingleRequest:
+    """What one ``whet quantize`` is to do."""
+
+    model: str
+    out: Path
+    recipe: RecipeSpec
+    device: str | None = None
+    serve_check: bool = True
+
+
+def quantize_single(request: SingleRequest, observer: Observer) -> QuantizedCheckpoint:
+    """Write the checkpoint; without a calibration file the built-in text serves.
+
+    Raises what ``whet.quant.quantize`` raises, and ``EngineStartError`` where the installed engine
+    does not load what was written: the checkpoint stays.
+    """
+    observer.stage("quantize", request.recipe.title)
+    done = _quantize(request, observer)
+    observer.note(
+        f"{done.path}: {human_bytes(done.weight_bytes)}, {done.bits_per_weight:.2f} bits "
+        f"a weight, in {human_duration(done.seconds)}"
+    )
+    for sentence in done.warnings:
+        observer.warn(sentence)
+    if request.serve_check:
+        serve_check(done, request.recipe, observer)
+    return done
+
+
+def serve_check(done: QuantizedCheckpoint, recipe: RecipeSpec, observer: Observer) -> None:
+    """Ask the installed engine for one completion, and tell which kernel ran.
+
+    Where there is no engine that could, that is told and is no error.
+    """
+    folder = Path(done.path)
+    log = folder.with_name(f"{folder.name}.serve.log")
+    observer.stage("serve", "one completion from the installed engine")
+    release_models()
+    try:
+        found = check_served(done, recipe, log=log)
+    except NotTried as reason:
+        observer.note(f"not tried: {reason}")
+        return
+    except EngineStartError as error:
+        raise EngineStartError(f"{error}. The checkpoint stays; the whole log is {log}") from error
+    log.unlink(missing_ok=True)
+    kernels = ", ".join(found.kernels) or "its log names no kernel for the weights"
+    observer.note(f"{found.engine}: {kernels}; ready in {human_duration(found.ready_s)}")
+    observer.note(f"it answered {found.answer!r}")
+
+
+def _quantize(request: SingleRequest, observer: Observer) -> QuantizedCheckpoint:
+    from whet.quant import quantize
+
+    folder, recipe = locate(request.model), request.recipe
+    with _calibration(recipe) as calibration:
+        return quantize(
+            folder,
+            request.out,
+            recipe,
+            calibration=calibration,
+            progress=lambda step, total: observer.progress("layers", step, total),
+            device=request.device,
+        )
+
+
+@contextmanager
+def _calibration(recipe: RecipeSpec) -> Iterator[Path]:
+    """The recipe's own text, or the built-in one for as long as it is needed."""
+    if recipe.calibration.source is not None:
+        yield recipe.calibration.source
+        return
+    with tempfile.TemporaryDirectory(prefix="whet-") as scratch:
+        write_inputs(Path(scratch))
+        yield Path(scratch) / "calibration.jsonl"

@@ -1,0 +1,231 @@
+"""Every scheme of one model: written, measured against the 16-bit source, served, in one table.
+
+Everything lies below one folder, journalled as it is finished, so that the same command goes on
+where a stopped one left off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import psutil
+
+from whet.core.errors import (
+    CheckpointError,
+    EngineLostError,
+    EngineStartError,
+    MeasurementError,
+    UsageError,
+    WhetError,
+)
+from whet.core.protocols import Observer
+from whet.core.records import (
+    Distances,
+    ModelFacts,
+    QualityRecord,
+    SchemeTable,
+    ServedScheme,
+)
+from whet.core.spec import SIXTEEN_BIT, RecipeSpec
+from whet.core.store import RunStore, write_json
+from whet.core.units import GB, human_bytes, human_duration
+from whet.flow.quantize.compare_job import CompareJob, CompareRequest, prepare_comparison
+from whet.flow.quantize.serve_check import (
+    NotTried,
+    Serving,
+    engine_words,
+    kernels_of,
+    release_models,
+    resolve_serving,
+)
+from whet.flow.quantize.table import scheme_table
+from whet.predict import check_disk
+from whet.quality import Encoder, QualityPlan, heldout_ids, measure_quality, tokens_needed
+
+_HOST_SHARE: Final = 0.5
+_SHARD_BYTES: Final = 4 * GB
+
+
+def compare(request: CompareRequest, store: RunStore, observer: Observer) -> SchemeTable:
+    """Make, measure and serve every scheme, and return the table.
+
+    A scheme that cannot be made, measured or served keeps its row, with the reason. Raises
+    ``UsageError``, ``CheckpointError`` or ``StorageError`` for what concerns all of them.
+    """
+    job = prepare_comparison(request, store, observer)
+    quantize_schemes(job)
+    measure_schemes(job)
+    if request.tasks:
+        serve_schemes(job)
+    table = scheme_table(store)
+    write_json(store.path("schemes.json"), table)
+    return table
+
+
+def quantize_schemes(job: CompareJob) -> None:
+    """Write every scheme that is not there yet, from as few passes over the calibration text."""
+    store = job.store
+    todo = {
+        name: recipe
+        for name, recipe in job.request.recipes.items()
+        if not (store.done("quantized", name) and store.path(name).is_dir())
+    }
+    if not todo:
+        return
+    job.observer.stage("quantize", ", ".join(todo))
+    check_disk(store.root, sum(_bytes_of(job.source, recipe) for recipe in todo.values()))
+    for names in _passes(job.source, todo):
+        _quantize(job, names)
+
+
+def _passes(source: ModelFacts, todo: Mapping[str, RecipeSpec]) -> list[list[str]]:
+    """Schemes that are made together: each holds a shard on the host until it is full."""
+    room = psutil.virtual_memory().available * _HOST_SHARE
+    passes: list[list[str]] = []
+    held = 0
+    for name, recipe in todo.items():
+        shard = min(_SHARD_BYTES, _bytes_of(source, recipe))
+        if not passes or held + shard > room:
+            passes.append([])
+            held = 0
+        passes[-1].append(name)
+        held += shard
+    return passes
+
+
+def _quantize(job: CompareJob, names: Sequence[str]) -> None:
+    from whet.quant import quantize_many
+
+    outcomes = quantize_many(
+        job.folder,
+        {name: (job.store.path(name).resolve(), job.request.recipes[name]) for name in names},
+        calibration=job.inputs.calibration,
+        progress=lambda step, total: job.observer.progress("layers", step, total),
+        device=job.request.device,
+    )
+    for name, outcome in outcomes.items():
+        if isinstance(outcome, WhetError):
+            job.store.note("quantized", name, status="failed", reason=str(outcome))
+            job.observer.warn(f"{name}: {outcome}")
+            continue
+        job.store.put("quantized", name, outcome)
+        job.observer.note(
+            f"{name}: {human_bytes(outcome.weight_bytes)}, {outcome.bits_per_weight:.2f} bits "
+            f"a weight, in {human_duration(outcome.seconds)}"
+        )
+
+
+def measure_schemes(job: CompareJob) -> None:
+    """The distances of every written scheme from the source, on the same held-out text."""
+    store = job.store
+    todo = [name for name in job.made if not store.done("distances", name)]
+    if not todo:
+        return
+    from whet.quality.distance import DistanceMeter
+
+    documents = heldout_ids(job.inputs.heldout, Encoder(job.folder), job.request.quality)
+    job.observer.stage("measure", f"{len(documents)} held-out documents")
+    try:
+        meter = DistanceMeter(job.folder, documents, device=job.request.device)
+    except (MeasurementError, CheckpointError) as error:
+        for name in todo:
+            store.note("distances", name, status="failed", reason=str(error))
+        job.observer.warn(str(error))
+        return
+    for name in todo:
+        _measure(job, name, partial(meter.measure, store.path(name)))
+
+
+def _measure(job: CompareJob, name: str, measure: Callable[..., Distances]) -> None:
+    try:
+        found = measure(
+            progress=lambda done, total: job.observer.progress(f"{name} distances", done, total)
+        )
+    except (MeasurementError, CheckpointError, UsageError) as error:
+        job.store.note("distances", name, status="failed", reason=str(error))
+        job.observer.warn(f"{name}: {error}")
+        return
+    job.store.put("distances", name, found)
+    job.observer.note(
+        f"{name}: perplexity {found.perplexity.value:.3f} "
+        f"(× {found.perplexity_ratio.value:.4f}), KL {found.kl.value:.4f}, "
+        f"{100 * found.flips.value:.2f} % flips"
+    )
+
+
+def serve_schemes(job: CompareJob) -> None:
+    """Kernels and task scores of each, one server at a time, the 16-bit source first."""
+    plan = QualityPlan(
+        variant=SIXTEEN_BIT,
+        tokenizer=job.folder,
+        spec=job.request.quality,
+        heldout=job.inputs.heldout,
+        tasks=job.inputs.tasks,
+        baseline=None,
+        tolerances=(),  # a table shows figures; a run's gate judges them
+    )
+    longest = min(tokens_needed(plan), job.source.max_position)
+    todo = [Serving(name=SIXTEEN_BIT, path=job.folder, recipe=None, max_model_len=longest)]
+    for name in job.made:
+        todo.append(
+            Serving(
+                name=name,
+                path=job.store.path(name).resolve(),
+                recipe=job.request.recipes[name],
+                max_model_len=longest,
+            )
+        )
+    release_models()
+    for serving in todo:
+        if not job.store.done("served", serving.name):
+            _serve(job, serving, plan)
+
+
+def _serve(job: CompareJob, serving: Serving, plan: QualityPlan) -> None:
+    name, store = serving.name, job.store
+    try:
+        record = _score(job, serving, plan)
+    except (NotTried, EngineStartError, EngineLostError, MeasurementError) as error:
+        store.note("served", name, status="failed", reason=str(error))
+        job.observer.warn(f"{name} is not served: {error}")
+        return
+    store.put("served", name, record)
+    right, asked = (sum(getattr(task, key) for task in record.tasks) for key in ("right", "n"))
+    kernels = ", ".join(record.kernels) or "no kernel for weights named"
+    job.observer.note(f"{name}: {right} of {asked} answers right; {kernels}")
+
+
+def _score(job: CompareJob, serving: Serving, plan: QualityPlan) -> ServedScheme:
+    name, store = serving.name, job.store
+    baseline = None
+    if name != SIXTEEN_BIT and store.done("quality", SIXTEEN_BIT):
+        baseline = store.get("quality", SIXTEEN_BIT, QualityRecord)
+    engine, resolved = resolve_serving(serving, job.request.engine)
+    job.observer.stage("serve", name)
+    with engine.serve(resolved, log=store.path("logs", f"{name}.log")) as server:
+        quality = measure_quality(
+            server.base_url,
+            server.model_name,
+            replace(plan, variant=name, baseline=baseline),
+            progress=lambda done, total: job.observer.progress(f"{name} quality", done, total),
+        ).record
+        server.ensure_alive()
+        kernels = kernels_of(resolved, server)
+    store.put("quality", name, quality)
+    return ServedScheme(
+        engine=engine_words(resolved),
+        kernels=kernels,
+        tasks=quality.tasks,
+        perplexity=quality.perplexity,
+        reason=quality.reason,
+    )
+
+
+def _bytes_of(source: ModelFacts, recipe: RecipeSpec) -> int:
+    """About what a recipe's checkpoint takes on the disk, embeddings in 16 bit included."""
+    bits = 5 if recipe.scheme.startswith("W4") else 8.2
+    linear = source.linear_parameters or source.parameters
+    return round(source.weight_bytes - linear * (16 - bits) / 8)

@@ -1,0 +1,93 @@
+"""The table of a comparison, from what its folder holds; nothing here touches a model."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from whet.core.errors import StorageError
+from whet.core.provenance import Environment
+from whet.core.records import (
+    Distances,
+    ModelFacts,
+    QuantizedCheckpoint,
+    SchemeRow,
+    SchemeTable,
+    ServedScheme,
+    decode,
+)
+from whet.core.spec import SIXTEEN_BIT
+from whet.core.store import RunStore
+from whet.flow.quantize.compare_job import ASKED, Asked
+
+_NOT_YET: Final = "not done yet; the same command goes on"
+_LEFT_OUT: Final = "left out (--no-tasks)"
+
+
+def scheme_table(store: RunStore) -> SchemeTable:
+    """The rows of every scheme that was asked for in this folder, finished or not.
+
+    ``StorageError`` where the folder holds no comparison.
+    """
+    asked = store.get(ASKED, ASKED, Asked)
+    source = store.get("models", "source", ModelFacts)
+    path = store.path("environment.json")
+    if asked is None or source is None or not path.exists():
+        raise StorageError(
+            f"{store.root} holds no comparison; make one with: whet quantize MODEL OUT --compare"
+        )
+    rows = [_row(store, asked, name) for name in asked.recipes]
+    return SchemeTable(
+        model=asked.model,
+        source=source,
+        environment=decode(Environment, json.loads(path.read_text(encoding="utf-8"))),
+        heldout=asked.heldout,
+        rows=(_source_row(store, asked, source, rows), *rows),
+    )
+
+
+def _source_row(
+    store: RunStore, asked: Asked, source: ModelFacts, rows: list[SchemeRow]
+) -> SchemeRow:
+    measured = [row.distances.reference_perplexity for row in rows if row.distances is not None]
+    served, why = _served(store, asked, SIXTEEN_BIT)
+    return SchemeRow(
+        name=SIXTEEN_BIT,
+        title=f"the source, {source.stored.dtype}",
+        weight_bytes=source.weight_bytes,
+        bits_per_weight=source.stored.bits_per_weight,
+        checkpoint=None,
+        perplexity=measured[0] if measured else None,
+        distances=None,
+        served=served,
+        not_served=why,
+    )
+
+
+def _row(store: RunStore, asked: Asked, name: str) -> SchemeRow:
+    done = distances = None
+    if store.done("quantized", name):
+        done = store.get("quantized", name, QuantizedCheckpoint)
+    if store.done("distances", name):
+        distances = store.get("distances", name, Distances)
+    served, not_served = _served(store, asked, name)
+    return SchemeRow(
+        name=name,
+        title=asked.titles[name],
+        weight_bytes=None if done is None else done.weight_bytes,
+        bits_per_weight=None if done is None else done.bits_per_weight,
+        checkpoint=done,
+        perplexity=None if distances is None else distances.perplexity,
+        distances=distances,
+        served=served,
+        not_made=None if done else store.reason("quantized", name) or _NOT_YET,
+        not_measured=None if distances or not done else store.reason("distances", name) or _NOT_YET,
+        not_served=not_served if done else None,
+    )
+
+
+def _served(store: RunStore, asked: Asked, name: str) -> tuple[ServedScheme | None, str | None]:
+    if store.done("served", name):
+        return store.get("served", name, ServedScheme), None
+    why = store.reason("served", name) or (_NOT_YET if asked.tasks else _LEFT_OUT)
+    return None, why

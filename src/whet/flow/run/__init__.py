@@ -1,0 +1,1 @@
+"""The main job, whet run: preflight, quantize, measure, decide."""

@@ -1,0 +1,159 @@
+"""What would run and could run better, from the traffic that a spec will really send."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from whet.core.provenance import Device
+from whet.core.records import ModelFacts, ResolvedEngine, Variant
+from whet.core.spec import Spec
+from whet.demo import write_inputs
+from whet.engines.compatibility import cautions
+from whet.engines.machine import Machine
+from whet.load import Draw, build_workload, read_pool
+from whet.predict import Traffic, advise, far_beyond, fitting_length, longest_request
+from whet.predict.settings import read_settings
+from whet.quality import QualityPlan, tokens_needed
+
+_DRAWN: Final = 200
+_REMEMBERED: Final = "suffix_decoding_max_cached_requests"
+_OFTEN: Final = 1.5
+"""Times that a run asks a user turn, from which on repetition is worth a word."""
+
+
+def advice_of(
+    spec: Spec,
+    root: Path,
+    *,
+    resolved: Sequence[ResolvedEngine],
+    target: ModelFacts,
+    device: Device,
+    machine: Machine | None = None,
+) -> tuple[str, ...]:
+    """A sentence for each thing, headed by the variants that it concerns.
+
+    A server elsewhere has its flags already. Drawing from the workload takes seconds, so it is done
+    only where ``max_model_len`` is far beyond what the spec itself bounds.
+    """
+    if spec.engine.url is not None:
+        return ()
+    variants = [replace(item.variant, env=item.env) for item in resolved]
+    traffic = _traffic(spec, root, variants, target=target, device=device)
+    said: dict[str, list[str]] = defaultdict(list)
+    for item, variant in zip(resolved, variants, strict=True):
+        own = advise(variant, target=target, device=device, traffic=traffic)
+        length = read_settings(variant, target=target, device=device).max_model_len
+        repeats = _repeat_advice(spec, root, variant)
+        for sentence in (*_window_advice(spec, length), *own, *repeats, *cautions(item, machine)):
+            said[sentence].append(variant.name)
+    return tuple(f"{_names(names, variants)}: {sentence}" for sentence, names in said.items())
+
+
+def _window_advice(spec: Spec, max_model_len: int) -> Iterator[str]:
+    """A window is scored whole or not at all, and the server generates one token behind it."""
+    needed = spec.quality.max_tokens + 1
+    if spec.quality.protocol == "windows" and max_model_len < needed:
+        yield (
+            f"max_model_len {max_model_len:,} has no room for a window of quality.max_tokens "
+            f"{spec.quality.max_tokens:,} and the one token that a server writes behind it: set it "
+            f"to {needed:,} or lower quality.max_tokens, or the gate cannot tell the perplexity"
+        )
+
+
+def _repeat_advice(spec: Spec, root: Path, variant: Variant) -> Iterator[str]:
+    """A suffix tree of earlier answers finds the next one in them, where the traffic repeats."""
+    own = variant.speculation
+    if own is None or own.method != "suffix":
+        return
+    if dict(own.options).get(_REMEMBERED) in (0, "0"):
+        return
+    with _inputs(root, needed=spec.workload.pool is None) as folder:
+        turns = len(set(read_pool(spec.workload.pool or folder / "workload.jsonl").user))
+    asked = spec.load.trials * sum(spec.load.requests(size) for size in spec.load.batch_sizes)
+    if asked >= _OFTEN * turns:
+        yield (
+            f"suffix speculation drafts from the answers that its server wrote before, and this "
+            f"run asks each of the pool's {turns:,} user turns {asked / turns:.1f} times: its "
+            "figures hold for traffic that repeats itself as much. Set options "
+            f"{{{_REMEMBERED}: 0}} to measure it without that, or give a pool as large as the "
+            "traffic"
+        )
+
+
+def _names(names: Sequence[str], variants: Sequence[Variant]) -> str:
+    return "every variant" if len(names) == len(variants) > 1 else ", ".join(names)
+
+
+def _traffic(
+    spec: Spec,
+    root: Path,
+    variants: Sequence[Variant],
+    *,
+    target: ModelFacts,
+    device: Device,
+) -> Traffic:
+    bounds = _bounds(spec)
+    lengths = [
+        read_settings(variant, target=target, device=device).max_model_len for variant in variants
+    ]
+    least = fitting_length(replace(bounds, p99_tokens=1))
+    if least is None or not far_beyond(max(lengths), least):
+        return bounds
+    files = (spec.workload.pool, spec.quality.heldout, spec.quality.tasks)
+    with _inputs(root, needed=None in files) as folder:
+        return _drawn(spec, bounds, folder=folder, target=target)
+
+
+@contextmanager
+def _inputs(root: Path, *, needed: bool) -> Iterator[Path]:
+    """The built-in texts where the run has them, else, where ``needed``, as it will write them."""
+    builtin = root / "inputs"
+    if not needed or (builtin / "workload.jsonl").exists():
+        yield builtin
+        return
+    with TemporaryDirectory() as folder:
+        write_inputs(Path(folder))
+        yield Path(folder)
+
+
+def _bounds(spec: Spec) -> Traffic:
+    """The least that the spec itself says of its lengths."""
+    workload, long = spec.workload, spec.load.head_of_line
+    least = longest_request(workload) or workload.min_output_tokens + 1
+    other = 0 if long is None else long.long_tokens + long.short_output
+    return Traffic(
+        largest_batch=max(spec.load.batch_sizes),
+        p99_tokens=None,
+        longest_tokens=max(least, other),
+    )
+
+
+def _drawn(spec: Spec, bounds: Traffic, *, folder: Path, target: ModelFacts) -> Traffic:
+    """Lengths as the run will draw them, and the longest of the quality stage."""
+    tokenizer = Path(target.path)
+    draw = Draw(requests=_DRAWN, batch_size=bounds.largest_batch, trial=0, block_size=16)
+    pool = spec.workload.pool or folder / "workload.jsonl"
+    requests = build_workload(pool, tokenizer, spec.workload, draw=draw).requests
+    lengths = sorted(len(each.prompt_token_ids) + each.max_tokens for each in requests)
+    quality = QualityPlan(
+        variant=spec.baseline,
+        tokenizer=tokenizer,
+        spec=spec.quality,
+        heldout=spec.quality.heldout or folder / "heldout.jsonl",
+        tasks=spec.quality.tasks or folder / "tasks.jsonl",
+        baseline=None,
+        tolerances=(),
+    )
+    known = bounds.longest_tokens or 0
+    return replace(
+        bounds,
+        p99_tokens=lengths[math.ceil(0.99 * len(lengths)) - 1],
+        longest_tokens=max(known, lengths[-1], tokens_needed(quality)),
+    )

@@ -1,0 +1,25 @@
+"""From a spec to a decision, one chapter after the other."""
+
+from __future__ import annotations
+
+from whet.core.protocols import Observer
+from whet.core.records import Decision
+from whet.core.spec import Spec
+from whet.core.store import RunStore
+from whet.flow.run.conclude import conclude
+from whet.flow.run.measure import measure_all
+from whet.flow.run.preflight import prepare
+from whet.flow.run.quantize import quantize_recipes
+
+
+def run(
+    spec: Spec, store: RunStore, observer: Observer, *, skip_infeasible: bool = False
+) -> Decision:
+    """The main job. What ``store`` already holds is not done again.
+
+    Raises any branch of ``WhetError``; whatever was finished before stays in ``store``.
+    """
+    job = prepare(spec, store, observer, skip_infeasible=skip_infeasible)
+    quantize_recipes(job)
+    measure_all(job)
+    return conclude(job)

@@ -1,0 +1,123 @@
+"""In which order servers are started, which trials each one measures, what every start said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Final
+
+from whet.core.names import REPEAT_SUFFIX
+from whet.core.records import Declared, EngineFacts, ResolvedEngine, StartFacts
+from whet.core.spec import LoadSpec
+from whet.core.store import RunStore
+from whet.flow.run.context import Job
+
+_KEPT: Final[tuple[tuple[str, type[StartFacts | EngineFacts | Declared]], ...]] = (
+    ("starts", StartFacts),
+    ("facts", EngineFacts),
+    ("declared", Declared),
+)
+Said = tuple[EngineFacts, Declared | None]
+"""What a start's log and its endpoints said; None for a run of before the endpoints were asked."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Round:
+    """Servers that come up one after the other, each to measure the same ``trials``."""
+
+    servers: tuple[ResolvedEngine, ...]
+    trials: tuple[int, ...]
+
+
+def rounds_of(job: Job) -> tuple[Round, ...]:
+    """The rounds of a run, the A/A repeat of the baseline at the end of the first one.
+
+    Blocks are one round of all trials. Interleaved, each trial is a round, and every second one
+    runs backwards (ABBA): over an even number of rounds all servers have the same mean place in
+    time, so a linear drift shifts them alike. Servers that stay up together are one round, and
+    take their ``turns_of`` within it.
+    """
+    load, servers = job.spec.load, _servers(job)
+    if load.order == "blocks" or load.together:
+        return (Round(servers=servers, trials=tuple(range(load.trials))),)
+    return tuple(
+        Round(servers=servers if trial % 2 == 0 else servers[::-1], trials=(trial,))
+        for trial in range(load.trials)
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    """Trials that each server of a group measures before the next one does, or ``backwards``."""
+
+    trials: frozenset[int]
+    backwards: bool = False
+
+
+def turns_of(load: LoadSpec) -> tuple[Turn, ...]:
+    """How servers that are up at the same time take turns: all at once, or by trial as ABBA."""
+    if load.order == "blocks":
+        return (Turn(trials=frozenset(range(load.trials))),)
+    return tuple(
+        Turn(trials=frozenset({trial}), backwards=trial % 2 == 1) for trial in range(load.trials)
+    )
+
+
+def _servers(job: Job) -> tuple[ResolvedEngine, ...]:
+    """Every variant, the baseline first, and last the baseline under its second name."""
+    if not job.spec.load.repeat_baseline or len(job.resolved) == 1:
+        return job.resolved
+    baseline = job.baseline()
+    name = baseline.variant.name + REPEAT_SUFFIX
+    return (*job.resolved, replace(baseline, variant=replace(baseline.variant, name=name)))
+
+
+def groups_of(job: Job, turn: Round) -> tuple[tuple[ResolvedEngine, ...], ...]:
+    """The servers of a round in the order of their visits: groups that come up together, or one.
+
+    A group stands where its first member would, and its members follow in the round's order.
+    """
+    company = {name: names for names in job.spec.load.together for name in names}
+    groups: dict[tuple[str, ...], list[ResolvedEngine]] = {}
+    for resolved in turn.servers:
+        name = resolved.variant.name
+        groups.setdefault(company.get(name, (name,)), []).append(resolved)
+    return tuple(tuple(members) for members in groups.values())
+
+
+def keep_start(store: RunStore, name: str, start: StartFacts, said: Said) -> int:
+    """Store a start of a variant's server under the variant's name, as its newest.
+
+    What was the newest before moves to ``<kind>/earlier/<name>/<n>``. Return the start's number:
+    how many starts of this server the run had before.
+    """
+    number = next(n for n in count() if store.status("starts", _earlier(name, n)) is None)
+    first = store.get("starts", name, StartFacts) is None
+    for kind, cls in _KEPT:
+        before = store.get(kind, name, cls)
+        if before is not None:
+            store.put(kind, _earlier(name, number), before)
+    facts, declared = said
+    store.put("starts", name, start)
+    store.put("facts", name, facts)
+    if declared is not None:
+        store.put("declared", name, declared)
+    return 0 if first else number + 1
+
+
+def every_start(store: RunStore, name: str) -> tuple[Said, ...]:
+    """What the engine said in each start of a variant's server, in the order of the starts."""
+    keys = []
+    for n in count():
+        if store.status("starts", key := _earlier(name, n)) is None:
+            break
+        keys.append(key)
+    found = (
+        (store.get("facts", key, EngineFacts), store.get("declared", key, Declared))
+        for key in (*keys, name)
+    )
+    return tuple((facts, declared) for facts, declared in found if facts is not None)
+
+
+def _earlier(name: str, number: int) -> str:
+    return f"earlier/{name}/{number}"

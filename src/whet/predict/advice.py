@@ -1,0 +1,137 @@
+"""What runs, and would run better otherwise: said before a run, and never a reason to stop it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from whet.core.flags import plain_args
+from whet.core.provenance import Device
+from whet.core.records import ModelFacts, Variant
+from whet.predict.settings import DEFAULT_UTILIZATION, Settings, read_settings
+
+HIGH_UTILIZATION: Final = 0.93
+_FAR: Final = 1.5
+_HEADROOM: Final = 1.1
+_STEP: Final = 128
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traffic:
+    """What a run sends. Lengths are prompt and answer together, in tokens.
+
+    ``largest_batch`` requests are in flight at most. 99 in 100 requests fit ``p99_tokens``, all
+    that is ever sent fits ``longest_tokens``; None where that is not known.
+    """
+
+    largest_batch: int
+    p99_tokens: int | None
+    longest_tokens: int | None
+
+
+_MANY: Final = 128
+
+
+def advise(
+    variant: Variant, *, target: ModelFacts, device: Device, traffic: Traffic
+) -> tuple[str, ...]:
+    """A sentence with the mend for each setting that will run and costs something."""
+    settings = read_settings(variant, target=target, device=device)
+    return (
+        *_utilization(settings, device),
+        *_length(settings, traffic),
+        *_queue(settings, traffic),
+        *_cold(variant),
+        *_front_end(variant, device, traffic),
+        *_graphs(variant, settings, device, traffic),
+    )
+
+
+def fitting_length(traffic: Traffic) -> int | None:
+    """The ``max_model_len`` that is enough, in steps of 128; None where the traffic is not known.
+
+    A tenth above the p99 of requests, and never below the longest.
+    """
+    if traffic.p99_tokens is None or traffic.longest_tokens is None:
+        return None
+    least = max(math.ceil(traffic.p99_tokens * _HEADROOM), traffic.longest_tokens)
+    return math.ceil(least / _STEP) * _STEP
+
+
+def far_beyond(length: int, enough: int) -> bool:
+    """Whether ``max_model_len`` is so much more than enough that it is worth a word."""
+    return length >= _FAR * enough
+
+
+def _utilization(settings: Settings, device: Device) -> Iterator[str]:
+    if device.kind == "cuda" and settings.utilization > HIGH_UTILIZATION:
+        yield (
+            f"gpu_memory_utilization {settings.utilization:g} leaves little room: activations can "
+            "peak above what the engine profiled at its start, and a neighbour's memory counts "
+            f"too; set it to {DEFAULT_UTILIZATION:g} unless it was tried under full load"
+        )
+
+
+def _length(settings: Settings, traffic: Traffic) -> Iterator[str]:
+    enough = fitting_length(traffic)
+    if enough is not None and far_beyond(settings.max_model_len, enough):
+        yield (
+            f"max_model_len {settings.max_model_len:,}, while 99 in 100 requests fit "
+            f"{traffic.p99_tokens:,} tokens: set it to {enough:,}, which also holds the longest "
+            "request of the run; the KV cache must have room for one request of max_model_len "
+            "before the server starts"
+        )
+
+
+def _queue(settings: Settings, traffic: Traffic) -> Iterator[str]:
+    room = settings.max_seqs * settings.data_parallel
+    if room < traffic.largest_batch:
+        times = "" if settings.data_parallel == 1 else f" × {settings.data_parallel} replicas"
+        yield (
+            f"max_num_seqs {settings.max_seqs}{times} is below the largest batch: batch "
+            f"{traffic.largest_batch} will queue, and the wait counts in TTFT; set max_num_seqs to "
+            f"at least {math.ceil(traffic.largest_batch / settings.data_parallel)}, or take larger "
+            "batches out of load.batch_sizes"
+        )
+
+
+def _cold(variant: Variant) -> Iterator[str]:
+    count = len(variant.loras)
+    if variant.max_loras is not None and variant.max_loras < count:
+        cold = count - variant.max_loras
+        yield (
+            f"max_loras {variant.max_loras} for {count} adapters: {cold} at a time "
+            f"{'is' if cold == 1 else 'are'} cold, and a request for one waits until it is copied "
+            f"to the device; set max_loras to {count} to keep all of them warm"
+        )
+
+
+def _front_end(variant: Variant, device: Device, traffic: Traffic) -> Iterator[str]:
+    """On one H100 (vLLM 0.26) three configurations ended at 11,000 pieces/s, a token each."""
+    asked = plain_args(variant).get("api_server_count", 1)
+    if device.kind == "cuda" and traffic.largest_batch >= _MANY and asked in (1, "1"):
+        yield (
+            "one API server process writes out some 11,000 pieces of text a second at most, a "
+            f"token each without speculation: for {traffic.largest_batch} in flight try "
+            "api_server_count 4 (1.1 to 1.3 times the throughput at 256 on an H100)"
+        )
+
+
+def _graphs(
+    variant: Variant, settings: Settings, device: Device, traffic: Traffic
+) -> Iterator[str]:
+    largest = settings.graph_tokens
+    if device.kind != "cuda" or variant.speculation is None or not largest:
+        return
+    if variant.speculation.by_load:
+        return
+    tokens = traffic.largest_batch * (1 + variant.speculation.num_tokens)
+    if tokens > largest:
+        yield (
+            f"a step of {traffic.largest_batch} requests with {variant.speculation.num_tokens} "
+            f"proposals each has {tokens:,} tokens, more than vLLM's largest CUDA graph "
+            f"({largest:,}), and runs without one: set max_cudagraph_capture_size to {tokens}, "
+            "or speculate with fewer tokens"
+        )

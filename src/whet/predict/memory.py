@@ -1,0 +1,278 @@
+"""Does a variant fit? Weights, activations and KV cache against the memory that there is.
+
+GPU: ``KV = memory × utilization − weights − activations − CUDA graphs``, as vLLM sizes its pool.
+CPU: ``VLLM_CPU_KVCACHE_SPACE`` is the pool, and everything together must fit the free RAM.
+Tokens of KV: ``2 · layers · kv_heads · head_dim · bytes`` each, heads replicated where tensor
+parallelism splits finer than there are heads; pipeline parallelism splits the layers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from whet.core.flags import CPU_KV_ENV
+from whet.core.provenance import Device
+from whet.core.records import MemoryPlan, ModelFacts, Variant
+from whet.core.units import GIB, human_bytes
+from whet.predict.settings import LARGEST_GRAPH, Settings, read_settings
+
+_GPU_RUNTIME_BYTES: Final = 1 * GIB  # CUDA context and libraries, graphs of up to 512 tokens
+_GRAPH_COPIES: Final = 20
+"""Of a layer's tensors at 16 bits, what graphs keep for each token beyond 512 of the longest: with
+it the estimate is within 5% of 33 configurations of a 7B shape on an H100 (vLLM 0.26)."""
+_CPU_RUNTIME_BYTES: Final = 2 * GIB  # two Python processes with torch, compiled kernels
+_MAX_UTILIZATION: Final = 0.98
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Demand:
+    """What the run asks for: requests in flight, tokens each (prompt and answer).
+
+    ``free_bytes`` is the memory that is free now; None asks the system on a CPU and takes a GPU to
+    be empty.
+    """
+
+    max_batch: int
+    tokens_per_request: int
+    free_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sizes:
+    """Bytes on one device. ``limit`` is what the engine may take, ``free`` what is free now."""
+
+    weights: int
+    draft: int | None
+    activation: int
+    per_token: int
+    limit: int
+    free: int | None
+
+    @property
+    def fixed(self) -> int:
+        """Everything but the KV cache."""
+        return self.weights + (self.draft or 0) + self.activation
+
+
+def plan_memory(
+    variant: Variant,
+    *,
+    target: ModelFacts,
+    served: ModelFacts,
+    draft: ModelFacts | None,
+    device: Device,
+    demand: Demand,
+) -> MemoryPlan:
+    """Whether ``variant`` fits on ``device``, and the numbers with which it would.
+
+    ``target`` gives the shape, ``served`` the weights as stored; ``draft`` counts only where the
+    variant speculates with it. Activations are an allowance (``activation_bytes``): the engine's
+    own start-up log has the true figure. Lengths are rounded up to whole KV blocks.
+    """
+    settings = read_settings(variant, target=target, device=device)
+    helper = draft if variant.speculation and variant.speculation.method == "draft_model" else None
+    sizes = _sizes(settings, (target, served, helper), device, demand)
+    if helper is None:
+        sizes = replace(sizes, draft=_head_bytes(variant))
+    request, needed = _needed_tokens(variant, settings, demand)
+    needed_bytes = needed * sizes.per_token
+    explicit, block = settings.kv_pool_bytes, settings.block_tokens
+    pool = max(sizes.limit - sizes.fixed, 0) if explicit is None else explicit
+    tokens = pool // (sizes.per_token * block) * block
+    reason = _reason(settings, sizes, pool=pool, needed=needed_bytes, device=device)
+    plan = MemoryPlan(
+        variant=variant.name,
+        limit_bytes=sizes.limit,
+        weight_bytes=sizes.weights,
+        draft_weight_bytes=sizes.draft,
+        activation_bytes=sizes.activation,
+        kv_pool_bytes=pool,
+        kv_bytes_per_token=sizes.per_token,
+        kv_tokens=tokens,
+        max_model_len=settings.max_model_len,
+        tokens_needed=needed,
+        required_bytes=sizes.fixed + max(needed_bytes, explicit or 0),
+        fits=reason is None and tokens >= needed,
+        fit_max_model_len=tokens or None,
+        fit_batch_size=tokens // request or None,
+        fit_utilization=_fit_utilization(settings, sizes, needed_bytes, device),
+        fit_kv_bytes=_fit_kv(sizes, needed_bytes, device),
+        reason=reason,
+    )
+    short = reason is None and not plan.fits
+    return replace(plan, reason=_too_few_tokens(plan, request, demand)) if short else plan
+
+
+def activation_bytes(facts: ModelFacts, settings: Settings) -> int:
+    """An allowance for the largest step: twice its layer's tensors at 16 bits, plus the logits.
+
+    Twice, because temporaries stand beside them: for a 4-bit 7B shape on an H100 (8192 tokens a
+    step) this gives 1.8 GiB before logits where vLLM 0.26 reports 1.74 GiB in all.
+    """
+    width = _layer_numbers(facts, settings)
+    factor = 2 if settings.float32 else 1
+    logits = settings.max_seqs * facts.vocab_size * 4
+    return 2 * settings.batched_tokens * width * 2 * factor + logits
+
+
+def _layer_numbers(facts: ModelFacts, settings: Settings) -> int:
+    """Numbers that a layer's tensors have of one token."""
+    return 4 * facts.hidden_size + 3 * facts.intermediate_size // settings.tensor_parallel
+
+
+def graph_bytes(facts: ModelFacts, settings: Settings) -> int:
+    """What CUDA graphs of more than 512 tokens keep."""
+    more = max(settings.graph_tokens - LARGEST_GRAPH, 0)
+    return _GRAPH_COPIES * more * _layer_numbers(facts, settings) * 2
+
+
+def kv_bytes_per_token(facts: ModelFacts, settings: Settings) -> int:
+    """KV bytes a token and device.
+
+    Heads are split over the devices, and replicated where there are fewer heads than devices; the
+    latent of multi-head latent attention is not split. A pipeline's stages hold a share of the
+    layers each.
+    """
+    share = 1.0 if facts.mla else max(facts.kv_heads / settings.tensor_parallel, 1) / facts.kv_heads
+    share /= settings.pipeline_parallel
+    return math.ceil(facts.kv_bytes_per_token * share * settings.kv_factor)
+
+
+def loaded_bytes(facts: ModelFacts, settings: Settings) -> int:
+    """Weight bytes a device once loaded: 32-bit weights are cast to 16 unless float32 is asked "
+    "for."""
+    stored = facts.stored.scheme
+    factor = 1.0
+    if stored == "32bit" and not settings.float32:
+        factor = 0.5
+    elif stored == "16bit" and settings.float32:
+        factor = 2.0
+    split = settings.tensor_parallel * settings.pipeline_parallel
+    return math.ceil(facts.weight_bytes * factor / split)
+
+
+def _needed_tokens(variant: Variant, settings: Settings, demand: Demand) -> tuple[int, int]:
+    """KV tokens of one request and of everything: the largest batch, or one of full length.
+
+    Proposed tokens are written before they are judged, so each request has K more.
+    """
+    block = settings.block_tokens
+    lookahead = variant.speculation.num_tokens if variant.speculation else 0
+    request = _round_up(demand.tokens_per_request + lookahead, block)
+    longest = _round_up(settings.max_model_len, block)
+    return request, max(demand.max_batch * request, longest)
+
+
+def _head_bytes(variant: Variant) -> int | None:
+    """What a head (EAGLE, Medusa) stores; None without one on the disk. Its KV is small."""
+    if variant.speculation is None or variant.speculation.draft_path is None:
+        return None
+    files = Path(variant.speculation.draft_path).glob("*.safetensors")
+    return sum(file.stat().st_size for file in files) or None
+
+
+def _sizes(
+    settings: Settings,
+    models: tuple[ModelFacts, ModelFacts, ModelFacts | None],
+    device: Device,
+    demand: Demand,
+) -> _Sizes:
+    target, served, draft = models
+    free = demand.free_bytes
+    if free is None and device.kind == "cpu":
+        free = psutil.virtual_memory().available
+    # A pool of a stated size is taken as it is, and the utilization then bounds nothing. On a CPU
+    # the pool is always stated in the end: where it is not known here, free memory is the bound.
+    unbound = settings.kv_pool_bytes is not None or device.kind == "cpu"
+    whole = free if free is not None else device.memory_bytes
+    runtime = _CPU_RUNTIME_BYTES if device.kind == "cpu" else _GPU_RUNTIME_BYTES
+    whole_draft = replace(settings, pipeline_parallel=1)  # a draft is not cut into stages
+    graphs = graph_bytes(target, settings) if device.kind == "cuda" else 0
+    draft_token = 0 if draft is None else kv_bytes_per_token(draft, whole_draft)
+    return _Sizes(
+        weights=loaded_bytes(served, settings),
+        draft=None if draft is None else loaded_bytes(draft, whole_draft),
+        activation=activation_bytes(target, settings) + graphs + runtime,
+        per_token=kv_bytes_per_token(target, settings) + draft_token,
+        limit=whole if unbound else int(device.memory_bytes * settings.utilization),
+        free=free,
+    )
+
+
+def _reason(
+    settings: Settings, sizes: _Sizes, *, pool: int, needed: int, device: Device
+) -> str | None:
+    """Why it cannot start whatever the load is, with the mend; None where it can."""
+    if sizes.fixed >= sizes.limit:
+        return (
+            f"weights ({human_bytes(sizes.weights + (sizes.draft or 0))}) and working memory "
+            f"({human_bytes(sizes.activation)}) leave no room for a KV cache in the "
+            f"{human_bytes(sizes.limit)} that the engine may take; it needs "
+            f"{human_bytes(sizes.fixed + needed)}: use a larger device, or weights of fewer bits"
+        )
+    if sizes.free is not None and sizes.limit > sizes.free:
+        most = math.floor(100 * sizes.free / device.memory_bytes) / 100
+        fit = _fit_utilization(settings, sizes, needed, device)
+        mend = f"set gpu_memory_utilization to {most}" if fit else "end what else uses the memory"
+        return (
+            f"gpu_memory_utilization {settings.utilization:g} asks for {human_bytes(sizes.limit)}, "
+            f"but only {human_bytes(sizes.free)} are free; {mend}"
+        )
+    if sizes.fixed + pool > sizes.limit:
+        fit_kv = _fit_kv(sizes, needed, device)
+        least = human_bytes(sizes.limit - sizes.fixed) if fit_kv is None else human_bytes(fit_kv)
+        return (
+            f"a KV pool of {human_bytes(pool)} beside {human_bytes(sizes.fixed)} of weights and "
+            f"working memory is more than the {human_bytes(sizes.limit)} that are free; "
+            f"set {_pool_setting(device)} to {least}"
+        )
+    return None
+
+
+def _too_few_tokens(plan: MemoryPlan, request: int, demand: Demand) -> str:
+    """Which demand the KV pool does not meet, and each setting that would mend it."""
+    mends = []
+    if plan.kv_tokens < plan.max_model_len:
+        mends.append(f"set max_model_len to at most {plan.fit_max_model_len or 0}")
+    if plan.kv_tokens < demand.max_batch * request and plan.fit_batch_size:
+        mends.append(f"keep batch sizes to at most {plan.fit_batch_size}")
+    if plan.fit_utilization is not None:
+        mends.append(f"set gpu_memory_utilization to at least {plan.fit_utilization}")
+    elif plan.fit_kv_bytes is not None:
+        mends.append(f"give the KV cache {human_bytes(plan.fit_kv_bytes)} ({CPU_KV_ENV} on a CPU)")
+    return (
+        f"{plan.kv_tokens} tokens of KV cache fit, but {plan.tokens_needed} are needed (batch "
+        f"{demand.max_batch} of {request} tokens each; max_model_len {plan.max_model_len}); "
+        + ", or ".join(mends)
+    )
+
+
+def _fit_utilization(
+    settings: Settings, sizes: _Sizes, needed: int, device: Device
+) -> float | None:
+    """The smallest utilization with enough room, in hundredths; None where none is enough."""
+    if settings.kv_pool_bytes is not None or device.kind == "cpu":
+        return None
+    least = math.ceil(100 * (sizes.fixed + needed) / device.memory_bytes) / 100
+    free = device.memory_bytes if sizes.free is None else sizes.free
+    return least if least <= _MAX_UTILIZATION and least * device.memory_bytes <= free else None
+
+
+def _fit_kv(sizes: _Sizes, needed: int, device: Device) -> int | None:
+    """The smallest pool, in whole GiB, that holds what is needed; None where there is no room."""
+    whole = device.memory_bytes if sizes.free is None else sizes.free
+    least = math.ceil(needed / GIB) * GIB
+    return least if sizes.fixed + least <= whole else None
+
+
+def _pool_setting(device: Device) -> str:
+    return CPU_KV_ENV if device.kind == "cpu" else "kv_cache_memory_bytes"
+
+
+def _round_up(tokens: int, block: int) -> int:
+    return math.ceil(tokens / block) * block

@@ -1,0 +1,392 @@
+"""What cannot run here, said before anything starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from whet.checkpoint import read_facts, serving_difference, tokenizer_difference
+from whet.core.errors import CheckpointError, StorageError
+from whet.core.names import did_you_mean
+from whet.core.provenance import Device
+from whet.core.records import MemoryPlan, ModelFacts, Problem, Variant
+from whet.core.spec import SIXTEEN_BIT, Spec, WorkloadSpec
+from whet.core.units import MIB
+from whet.predict.adapters import foreign_width
+from whet.predict.disk import check_disk
+from whet.predict.memory import Demand, plan_memory
+from whet.predict.predict import predict_served
+from whet.predict.settings import Settings, read_settings
+
+_GROUP_SIZES: Final = (128, 64, 32)
+_SIDE_FILES_BYTES: Final = 64 * MIB  # tokenizer and JSON beside the weights
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Case:
+    """One variant with everything that its checks read."""
+
+    variant: Variant
+    target: ModelFacts
+    served: ModelFacts
+    draft: ModelFacts | None
+    device: Device
+    spec: Spec
+
+    @property
+    def settings(self) -> Settings:
+        """What its flags come to."""
+        return read_settings(self.variant, target=self.target, device=self.device)
+
+    def problem(self, kind: str, message: str) -> Problem:
+        """A problem of this variant."""
+        return Problem(variant=self.variant.name, kind=kind, message=message)
+
+
+def preflight(
+    variants: Sequence[Variant],
+    *,
+    target: ModelFacts,
+    draft: ModelFacts | None,
+    device: Device,
+    spec: Spec,
+    free_bytes: int | None = None,
+) -> tuple[Problem, ...]:
+    """Every reason why a variant cannot run on ``device``, each with its mend; empty where none.
+
+    Weights that are not made yet are foreseen from the recipe. ``free_bytes`` is as in ``Demand``.
+    What an engine's version does not support is the engine's to say.
+    """
+    problems: list[Problem] = []
+    known: dict[str, ModelFacts] = {}
+    models = _Models(target=target, draft=draft, spec=spec, known=known)
+    for variant in variants:
+        try:
+            served, own_draft = models.served(variant), models.draft_of(variant)
+        except CheckpointError as error:
+            problems.append(Problem(variant=variant.name, kind="weights", message=str(error)))
+            continue
+        case = _Case(
+            variant=variant, target=target, served=served, draft=own_draft, device=device, spec=spec
+        )
+        problems += _problems(case, demand_of(spec, target, free_bytes=free_bytes))
+    to_write = [facts for facts in known.values() if not Path(facts.path).exists()]
+    return (*problems, *_disk_problems(to_write))
+
+
+def memory_plans(
+    variants: Sequence[Variant],
+    *,
+    target: ModelFacts,
+    draft: ModelFacts | None,
+    device: Device,
+    spec: Spec,
+) -> dict[str, MemoryPlan]:
+    """``plan_memory`` of each variant whose checkpoints can be read or foreseen, by its name."""
+    models = _Models(target=target, draft=draft, spec=spec, known={})
+    plans = {}
+    for variant in variants:
+        with suppress(CheckpointError):
+            plans[variant.name] = plan_memory(
+                variant,
+                target=target,
+                served=models.served(variant),
+                draft=models.draft_of(variant),
+                device=device,
+                demand=demand_of(spec, target),
+            )
+    return plans
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Models:
+    """The checkpoints of a spec; ``known`` keeps by folder what was read or foreseen."""
+
+    target: ModelFacts
+    draft: ModelFacts | None
+    spec: Spec
+    known: dict[str, ModelFacts]
+
+    def served(self, variant: Variant) -> ModelFacts:
+        """As ``served_facts``, each folder once."""
+        if variant.weights == SIXTEEN_BIT:
+            return self.target
+        path = variant.model_path
+        if path not in self.known:
+            self.known[path] = served_facts(variant, target=self.target, spec=self.spec)
+        return self.known[path]
+
+    def draft_of(self, variant: Variant) -> ModelFacts | None:
+        """The draft model that a variant names, else the spec's.
+
+        A recipe's checkpoint that is not made yet drafts with the target's own tokenizer.
+        """
+        found = variant.speculation
+        if found is None or found.method != "draft_model" or found.draft_path is None:
+            return self.draft
+        folder = Path(found.draft_path)
+        if self.draft is not None and folder.resolve() == Path(self.draft.path).resolve():
+            return self.draft
+        path, recipe = str(folder), self.spec.recipes.get(folder.name)
+        if path not in self.known and folder.is_dir():
+            self.known[path] = read_facts(folder)
+        elif path not in self.known and recipe is not None:
+            self.known[path] = predict_served(self.target, recipe, folder)
+        return self.known.get(path, self.draft)
+
+
+def served_facts(variant: Variant, *, target: ModelFacts, spec: Spec) -> ModelFacts:
+    """The weights that a variant serves: the target's, those on disk, or those foreseen.
+
+    Raises ``CheckpointError`` for weights that no recipe makes or that cannot be read.
+    """
+    if variant.weights == SIXTEEN_BIT:
+        return target
+    path = Path(variant.model_path)
+    if path.is_dir():
+        return read_facts(path)
+    recipe = spec.recipes.get(variant.weights)
+    if recipe is None:
+        near = did_you_mean(variant.weights, [SIXTEEN_BIT, *spec.recipes])
+        raise CheckpointError(
+            f"no recipe makes the weights {variant.weights!r}{near}; add it to recipes"
+        )
+    return predict_served(target, recipe, path)
+
+
+def demand_of(spec: Spec, target: ModelFacts, *, free_bytes: int | None = None) -> Demand:
+    """The largest batch, and the tokens of one request as the spec bounds or expects them."""
+    tokens = longest_request(spec.workload) or _expected_request(spec.workload)
+    return Demand(
+        max_batch=max(spec.load.batch_sizes),
+        tokens_per_request=min(tokens, target.max_position),
+        free_bytes=free_bytes,
+    )
+
+
+def longest_request(workload: WorkloadSpec) -> int | None:
+    """Prompt and answer of the longest request, or None where the spec sets no input bound."""
+    if workload.max_input_tokens is None:
+        return None
+    return workload.max_input_tokens + workload.max_output_tokens
+
+
+def _expected_request(workload: WorkloadSpec) -> int:
+    """A middling answer with the prompt that the input/output ratio gives it."""
+    answer = (workload.min_output_tokens + workload.max_output_tokens) / 2
+    return round(answer * (1 + workload.input_output_ratio))
+
+
+def _problems(case: _Case, demand: Demand) -> Iterator[Problem]:
+    yield from _weights(case)
+    yield from _shapes(case)
+    yield from _draft(case)
+    yield from _adapters(case)
+    yield from _scheduler(case)
+    lengths = tuple(_lengths(case))
+    yield from lengths
+    # A server elsewhere has a device of its own; a wrong length would be told a second time.
+    if case.spec.engine.url is None and not lengths:
+        yield from _room(case, demand)
+
+
+def _room(case: _Case, demand: Demand) -> Iterator[Problem]:
+    short = tuple(_devices(case))
+    if short:
+        yield from short
+        return
+    plan = plan_memory(
+        case.variant,
+        target=case.target,
+        served=case.served,
+        draft=case.draft,
+        device=case.device,
+        demand=demand,
+    )
+    if plan.reason is not None:
+        yield case.problem("memory", plan.reason)
+
+
+def _devices(case: _Case) -> Iterator[Problem]:
+    """One replica takes tensor × pipeline devices, and every replica its own."""
+    settings, seen = case.settings, case.device.count
+    sizes = {
+        "tensor_parallel_size": settings.tensor_parallel,
+        "pipeline_parallel_size": settings.pipeline_parallel,
+        "data_parallel_size": settings.data_parallel,
+    }
+    above = {name: size for name, size in sizes.items() if size > 1}
+    needed = math.prod(sizes.values())
+    if needed > seen and not settings.elsewhere:
+        asked = " × ".join(f"{name} {size}" for name, size in above.items())
+        mend = f"set it to {seen}" if len(above) == 1 else f"lower them to a product of {seen}"
+        yield case.problem(
+            "device", f"{asked} needs {needed} devices, and {seen} can be seen; {mend}"
+        )
+
+
+def _scheduler(case: _Case) -> Iterator[Problem]:
+    """What the engine's own scheduler and parallel settings refuse at the start."""
+    settings = case.settings
+    if settings.seqs_set and settings.batched_tokens < settings.max_seqs:
+        yield case.problem(
+            "settings",
+            f"max_num_batched_tokens {settings.batched_tokens} is below max_num_seqs "
+            f"{settings.max_seqs}: a step must have room for one token of each request; set "
+            f"max_num_batched_tokens to at least {settings.max_seqs}, or lower max_num_seqs",
+        )
+    if not settings.chunked_prefill and settings.batched_tokens < settings.max_model_len:
+        yield case.problem(
+            "settings",
+            f"max_num_batched_tokens {settings.batched_tokens} is below max_model_len "
+            f"{settings.max_model_len}, and without chunked prefill a prompt must fit one step; "
+            f"set it to at least {settings.max_model_len}, or leave enable_chunked_prefill on",
+        )
+    if settings.expert_parallel and case.target.experts is None:
+        yield case.problem(
+            "settings",
+            "enable_expert_parallel needs a mixture of experts, and "
+            f"{case.target.architecture} is dense; leave it out",
+        )
+
+
+def _adapters(case: _Case) -> Iterator[Problem]:
+    """An adapter's matrices must read what the target's linear layers read."""
+    widths = set(case.target.linear_inputs)
+    for name, folder in case.variant.loras:
+        try:
+            odd = foreign_width(Path(folder), widths)
+        except CheckpointError as error:
+            yield case.problem("shape", f"the adapter {name}: {error}")
+            continue
+        if odd is not None:
+            known = ", ".join(str(width) for width in sorted(widths))
+            yield case.problem(
+                "shape",
+                f"the adapter {name} was made for another model: {odd[0]} reads {odd[1]} values, "
+                f"and the target's layers read {known}; give one that was trained on this target",
+            )
+
+
+def _weights(case: _Case) -> Iterator[Problem]:
+    made = case.variant.weights != SIXTEEN_BIT
+    if case.target.stored.quantized_modules > 0:
+        yield case.problem(
+            "weights",
+            f"the target is already quantized ({case.target.stored.scheme}); "
+            "set model.target to the 16-bit checkpoint it was made of",
+        )
+    elif made and Path(case.served.path).is_dir():
+        yield from _same_model(case)
+
+
+def _same_model(case: _Case) -> Iterator[Problem]:
+    """A quantized copy must answer as the target does: same tokenizer, same end of an answer."""
+    names = ("target", f"{case.variant.weights} checkpoint")
+    mend = f"delete {case.served.path} to make it again"
+    one, two = case.target.tokenizer, case.served.tokenizer
+    if one.sha256 != two.sha256:
+        found = tokenizer_difference(Path(case.target.path), Path(case.served.path), names=names)
+        yield case.problem("tokenizer", f"{found}; {mend}")
+    elif one.eos_token_ids != two.eos_token_ids:
+        yield case.problem(
+            "tokenizer",
+            f"an answer ends with the ids {list(one.eos_token_ids)} in the {names[0]} and "
+            f"{list(two.eos_token_ids)} in the {names[1]}; {mend}",
+        )
+    elif found := serving_difference(Path(case.target.path), Path(case.served.path), names=names):
+        yield case.problem("tokenizer", f"{found}; {mend}")
+
+
+def _shapes(case: _Case) -> Iterator[Problem]:
+    """Groups must fill the input width of every linear layer."""
+    size = case.served.stored.group_size
+    widths = case.target.linear_inputs
+    odd = [width for width in widths if size is not None and width % size]
+    if case.variant.weights == SIXTEEN_BIT or not odd:
+        return
+    even = [str(each) for each in _GROUP_SIZES if all(width % each == 0 for width in widths)]
+    mend = (
+        f"set recipes.{case.variant.weights}.group_size to {' or '.join(even)}"
+        if even
+        else "leave this variant out"
+    )
+    yield case.problem(
+        "shape",
+        f"the group size {size} does not divide the input width {odd[0]} of a linear layer; {mend}",
+    )
+
+
+def _draft(case: _Case) -> Iterator[Problem]:
+    speculation = case.variant.speculation
+    if speculation is None or speculation.method != "draft_model":
+        return
+    if case.draft is None:
+        yield case.problem("tokenizer", "it speculates with a draft model; set model.draft")
+        return
+    if dict(speculation.options).get("use_heterogeneous_vocab") is True:
+        return  # the engine then maps one vocabulary to the other
+    if case.draft.tokenizer.sha256 != case.target.tokenizer.sha256:
+        found = tokenizer_difference(Path(case.target.path), Path(case.draft.path))
+        yield case.problem(
+            "tokenizer",
+            "the draft's tokenizer is not the target's, so its proposals would be rejected: "
+            f"{found}; "
+            "choose a draft made for this target",
+        )
+    elif case.draft.vocab_size != case.target.vocab_size:
+        yield case.problem(
+            "vocabulary",
+            f"the target's vocab_size is {case.target.vocab_size} and the draft's "
+            f"{case.draft.vocab_size}; choose a draft of the same vocab_size",
+        )
+
+
+def _lengths(case: _Case) -> Iterator[Problem]:
+    length = case.settings.max_model_len
+    if length > case.target.max_position:
+        yield case.problem(
+            "length",
+            f"max_model_len {length} is beyond the model's {case.target.max_position}; "
+            f"set it to at most {case.target.max_position}",
+        )
+    longest = longest_request(case.spec.workload) or case.spec.workload.max_output_tokens + 1
+    if length < longest:
+        yield case.problem(
+            "length",
+            f"max_model_len {length} is shorter than the workload's longest request of {longest} "
+            f"tokens; set it to at least {longest}, or lower workload.max_input_tokens and "
+            "workload.max_output_tokens",
+        )
+    test = case.spec.load.head_of_line if case.variant.batching == "continuous" else None
+    if test is not None and length < (most := max(test.long_tokens, test.short_tokens) + 1):
+        yield case.problem(
+            "length",
+            f"max_model_len {length} is shorter than a request of the head-of-line test ({most} "
+            f"tokens); set load.head_of_line.long_tokens to at most {length - 1}, or raise "
+            "max_model_len",
+        )
+    speculates = case.variant.speculation and case.variant.speculation.method == "draft_model"
+    if speculates and case.draft is not None and case.draft.max_position < longest:
+        yield case.problem(
+            "length",
+            f"the draft reads {case.draft.max_position} tokens and the workload's longest request "
+            f"has {longest}; choose a draft with a longer context, or lower "
+            "workload.max_input_tokens",
+        )
+
+
+def _disk_problems(to_write: Sequence[ModelFacts]) -> tuple[Problem, ...]:
+    """The quantized checkpoints of a run lie side by side: their sum must fit."""
+    if not to_write:
+        return ()
+    needed = sum(facts.weight_bytes + _SIDE_FILES_BYTES for facts in to_write)
+    try:
+        check_disk(Path(to_write[0].path), needed)
+    except StorageError as error:
+        return (Problem(variant=None, kind="disk", message=str(error)),)
+    return ()

@@ -1,0 +1,96 @@
+"""Advice from the traffic that a spec really draws, told once for all variants that it concerns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flow.stage import FakeEngine, tiny_spec
+from whet.checkpoint import read_facts
+from whet.core.provenance import Device
+from whet.engines.machine import Machine
+from whet.flow.run import advice
+from whet.flow.run.advice import advice_of
+from whet.flow.run.preflight import resolve_variants
+
+DEVICE = Device(kind="cpu", name="EPYC", memory_bytes=2**34, count=1, driver=None)
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(kind="cpu", vectors="avx512")
+    monkeypatch.setattr("whet.engines.compatibility.find_machine", lambda _kind: machine)
+
+
+def told(folder: Path, variants: dict[str, Any], **change: Any) -> tuple[str, ...]:
+    spec = tiny_spec(folder, variants=variants, **change)
+    target = read_facts(folder / "target")
+    resolved, _ = resolve_variants(spec, folder, target=target, draft=None, engine=FakeEngine())
+    return advice_of(spec, folder, resolved=resolved, target=target, device=DEVICE)
+
+
+def test_nothing_is_drawn_where_the_spec_bounds_its_lengths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(advice, "build_workload", None)
+    assert told(tmp_path, {"fp16": {}, "other": {"prefix_cache": True}}) == ()
+
+
+def test_a_length_is_held_against_what_is_drawn(tmp_path: Path) -> None:
+    variants = {"fp16": {}, "long": {"args": {"max_model_len": 4096}}}
+    (sentence,) = told(tmp_path, variants)
+    assert sentence.startswith("long: max_model_len 4,096, while 99 in 100 requests fit ")
+    # The spec allows 400 tokens in and 16 out, so no less than the next 128 above 416.
+    assert "set it to 512" in sentence
+
+
+def test_one_sentence_for_all_that_it_concerns(tmp_path: Path) -> None:
+    load = {"batch_sizes": [64]}
+    seqs = {"args": {"max_num_seqs": 32}}
+    (sentence,) = told(tmp_path, {"fp16": seqs, "other": seqs}, load=load)
+    assert sentence.startswith("every variant: max_num_seqs 32")
+    (sentence,) = told(tmp_path, {"fp16": {}, "other": seqs}, load=load)
+    assert sentence.startswith("other: max_num_seqs 32")
+
+
+def test_a_window_that_a_server_has_no_room_for_is_told(tmp_path: Path) -> None:
+    windows = {"protocol": "windows", "max_tokens": 512}
+    (sentence,) = told(tmp_path, {"fp16": {}}, quality=windows)
+    assert sentence.startswith("fp16: max_model_len 512 has no room for a window of")
+    assert "set it to 513" in sentence
+    assert told(tmp_path, {"fp16": {}}, quality={**windows, "max_tokens": 511}) == ()
+    assert told(tmp_path, {"fp16": {}}, quality={"max_tokens": 512}) == ()
+
+
+def test_what_is_slow_here_is_told(tmp_path: Path) -> None:
+    recipes = {"fp8": {"scheme": "FP8_DYNAMIC"}}
+    (sentence,) = told(tmp_path, {"fp16": {}, "f": {"weights": "fp8"}}, recipes=recipes)
+    assert sentence.startswith("f: weights_scheme=FP8*: FP8 weights took 51 s")
+
+
+def test_a_server_elsewhere_has_its_flags_already(tmp_path: Path) -> None:
+    engine = {"name": "openai", "url": "http://127.0.0.1:8000"}
+    assert told(tmp_path, {"fp16": {"args": {"max_model_len": 4096}}}, engine=engine) == ()
+
+
+def test_suffix_speculation_on_traffic_that_repeats_itself(tmp_path: Path) -> None:
+    def said(turns: int, **options: Any) -> tuple[str, ...]:
+        pool = tmp_path / f"pool-{turns}.jsonl"
+        rows = ({"kind": "user", "text": f"question {n} about {n * 7}"} for n in range(turns))
+        pool.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+        own = {"method": "suffix", "num_tokens": 8, "options": options}
+        found = told(
+            tmp_path,
+            {"fp16": {}, "s": {"speculation": own}},
+            workload={"pool": str(pool), "shared_prefix_share": 0.0, "max_input_tokens": 64},
+            load={"batch_sizes": [1, 4], "trials": 2, "min_requests": 4, "requests_per_slot": 2},
+        )
+        return tuple(sentence for sentence in found if "suffix" in sentence)
+
+    (sentence,) = said(4)
+    assert sentence.startswith("s: suffix speculation drafts from the answers")
+    assert "each of the pool's 4 user turns 6.0 times" in sentence  # 2 · (4 + 8) requests
+    assert said(17) == said(4, suffix_decoding_max_cached_requests=0) == ()

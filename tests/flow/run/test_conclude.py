@@ -1,0 +1,122 @@
+"""The end of a run: answers that are none count for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flow.stage import FakeEngine, tiny_spec
+from tests.metrics.events import steady, trial
+from whet.core.protocols import Silent
+from whet.core.records import Decision, DegenerateTraffic, TrialRecord
+from whet.core.store import RunStore
+from whet.flow.run import conclude as conclude_module
+from whet.flow.run.conclude import cached, conclude, decide_over
+from whet.flow.run.context import Job, trial_key
+from whet.flow.run.preflight import prepare
+from whet.flow.run.results import read_kept
+
+MARKS = "!" * 64
+Start = Callable[..., AbstractContextManager[Job]]
+
+
+@dataclass
+class Told(Silent):
+    """What a person was told."""
+
+    warned: list[str] = field(default_factory=list)
+    noted: list[str] = field(default_factory=list)
+
+    def warn(self, message: str) -> None:
+        self.warned.append(message)
+
+    def note(self, message: str) -> None:
+        self.noted.append(message)
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+    """A prepared run that no server was started for; again is the same run, resumed."""
+    monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: FakeEngine())
+
+    @contextmanager
+    def opened(*, resume: bool = False, **change: Any) -> Iterator[Job]:
+        spec = tiny_spec(tmp_path, **change)
+        with RunStore.open(tmp_path / "run", resume=resume) as store:
+            yield prepare(spec, store, Told(), skip_infeasible=False)
+
+    return opened
+
+
+def keep_trials(job: Job, name: str, text: str | None = None) -> None:
+    for size in job.spec.load.batch_sizes:
+        for number in range(job.spec.load.trials):
+            record = trial(steady(16), number=number, variant=name, batch_size=size)
+            if text is not None:
+                record = all_saying(record, text)
+            job.store.put("trials", trial_key(name, size, number), record)
+
+
+def all_saying(record: TrialRecord, text: str) -> TrialRecord:
+    return replace(record, requests=tuple(replace(one, text=text) for one in record.requests))
+
+
+def told(job: Job) -> Told:
+    assert isinstance(job.observer, Told)
+    return job.observer
+
+
+def test_a_variant_that_was_timed_writing_nothing_is_excluded_everywhere(start: Start) -> None:
+    with start() as job:
+        keep_trials(job, "fp16")
+        keep_trials(job, "other", MARKS)
+        decision = conclude(job)
+        warned = told(job).warned
+    reasons = {item.variant: item.reason for item in decision.excluded if item.batch_size}
+    assert reasons["other"].startswith("its timed answers are degenerate text: 64 of 64")
+    assert "degenerate" not in reasons["fp16"], "ordinary words are an answer"
+    assert [line.partition(":")[0] for line in warned if "degenerate" in line] == ["other"]
+    kept = RunStore.read(job.store.root)
+    record = kept.get("degenerate", "other", DegenerateTraffic)
+    assert record is not None
+    assert record.verdict == "fail"
+    assert decide_over([kept]) == decision, "a store that is only read says the same"
+
+
+def test_only_variants_that_qualify_get_deployment_files(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, statuses = conclude_module._decide, {"fp16": "qualifies", "other": "excluded"}
+
+    def decide_as_planned(runs: Any) -> Decision:
+        made = real(runs)
+        cells = tuple(replace(cell, status=statuses[cell.variant]) for cell in made.cells)
+        return replace(made, cells=cells)
+
+    monkeypatch.setattr(conclude_module, "_decide", decide_as_planned)
+    with start() as job:
+        for name in statuses:
+            keep_trials(job, name)
+        stale = job.store.path("deploy", "other")
+        stale.mkdir(parents=True)
+        conclude(job)
+        assert [path.name for path in job.store.path("deploy").iterdir()] == ["fp16"]
+        statuses["fp16"] = "excluded"
+        conclude(job)
+        assert [path.name for path in job.store.path("deploy").iterdir()] == ["README.txt"]
+
+
+def test_the_baseline_with_the_cache_is_found_whatever_its_pool(start: Start) -> None:
+    room = {"kv_cache_memory_bytes": 1 << 30}
+    variants = {
+        "fp16": {},
+        "seqs": {"prefix_cache": True, "args": {"max_num_seqs": 3}},
+        "usual": {"prefix_cache": True, "args": room},
+    }
+    with start(variants=variants) as job:
+        assert cached(read_kept(job.store)) == "usual"

@@ -1,0 +1,81 @@
+"""The timed answers of a run: whose are looked at, beside whose, and what the store keeps."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flow.stage import FakeEngine, tiny_spec
+from tests.metrics.events import event, trial
+from whet.core.protocols import Silent
+from whet.core.records import DegenerateTraffic, ModelFacts
+from whet.core.store import RunStore
+from whet.flow.run.context import Job, trial_key
+from whet.flow.run.degenerate import examine_all
+from whet.flow.run.preflight import prepare
+
+MARKS = "!" * 64
+TEXTS = [f"The red lamp of order {number} comes from Porto on Friday." for number in range(12)]
+VARIANTS: dict[str, Any] = {"fp16": {}, "b": {}, "c": {"prefix_cache": True}}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    spec = tiny_spec(tmp_path, variants=VARIANTS)
+    with pytest.MonkeyPatch.context() as patch, RunStore.open(tmp_path / "run") as store:
+        patch.setattr("whet.flow.run.preflight.get_engine", lambda _name: FakeEngine())
+        yield prepare(spec, store, Silent(), skip_infeasible=False)
+
+
+def keep(job: Job, name: str, texts: Sequence[str], *, size: int = 1, number: int = 0) -> None:
+    events = [replace(event(index=index), text=text) for index, text in enumerate(texts)]
+    record = trial(events, number=number, variant=name, batch_size=size)
+    job.store.put("trials", trial_key(name, size, number), record)
+
+
+def verdicts(job: Job) -> dict[str, str]:
+    return {record.variant: record.verdict for record in examine_all(job.store)}
+
+
+def test_every_trial_of_a_variant_is_looked_at_and_kept_as_one_record(job: Job) -> None:
+    for size in (1, 2):
+        for number in (0, 1):
+            keep(job, "fp16", TEXTS, size=size, number=number)
+            keep(job, "b", [*TEXTS[:4], *[MARKS] * size], size=size, number=number)
+    assert verdicts(job) == {"fp16": "pass", "b": "fail"}
+    kept = RunStore.read(job.store.root).get("degenerate", "b", DegenerateTraffic)
+    assert kept is not None
+    assert (kept.answers, kept.found, kept.baseline_share) == (22, (("one mark", 6),), 0.0)
+
+
+def test_a_variant_without_trials_has_no_record_and_neither_has_the_repeat(job: Job) -> None:
+    keep(job, "fp16", TEXTS)
+    keep(job, "fp16.again", TEXTS)
+    assert verdicts(job) == {"fp16": "pass"}
+    assert job.store.get("degenerate", "fp16.again", DegenerateTraffic) is None
+
+
+def test_without_the_baselines_answers_a_variant_is_unknown(job: Job) -> None:
+    keep(job, "b", TEXTS)
+    assert verdicts(job) == {"b": "unknown"}
+
+
+def test_text_past_the_end_token_of_the_target_is_no_answer(job: Job) -> None:
+    vocabulary = json.loads((Path(job.target.path) / "tokenizer.json").read_text("utf-8"))
+    [end] = [x for x in vocabulary["added_tokens"] if x["id"] in job.target.tokenizer.eos_token_ids]
+    keep(job, "fp16", TEXTS)
+    keep(job, "b", [text + end["content"] + "I am sorry. " * 30 for text in TEXTS])
+    assert verdicts(job)["b"] == "pass"
+
+
+def test_a_tokenizer_that_is_no_longer_there_is_not_needed(job: Job) -> None:
+    shutil.rmtree(job.target.path)
+    keep(job, "fp16", TEXTS)
+    assert verdicts(job) == {"fp16": "pass"}
+    assert job.store.get("models", "target", ModelFacts) is not None

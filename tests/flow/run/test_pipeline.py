@@ -1,0 +1,224 @@
+"""The story from spec to decision: what is stored, what survives a death, what a resume does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.flow.stage import FakeEngine, tiny_spec
+from whet import engines
+from whet.core.errors import InfeasibleError, UsageError
+from whet.core.protocols import Silent
+from whet.core.records import CellSummary, Decision, TrialRecord, WorkloadFacts
+from whet.core.spec import Spec, parse_spec
+from whet.core.store import RunStore
+from whet.flow.run.conclude import decide_over, twins
+from whet.flow.run.pipeline import run
+from whet.flow.run.results import read_kept
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
+    fake = FakeEngine()
+    monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: fake)
+    assert engines.engine_names(), "the real table is untouched"
+    return fake
+
+
+def story(spec: Spec, root: Path, *, resume: bool = False, skip: bool = False) -> Decision:
+    with RunStore.open(root, resume=resume) as store:
+        return run(spec, store, Silent(), skip_infeasible=skip)
+
+
+def cells(root: Path) -> dict[tuple[str, int], CellSummary]:
+    found = RunStore.read(root).all("cells", CellSummary)
+    return {(cell.variant, cell.batch_size): cell for cell in found}
+
+
+def test_every_arrow_is_a_record_on_disk(engine: FakeEngine, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    variants = {"fp16": {}, "rtn": {"weights": "rtn"}}
+    decision = story(tiny_spec(tmp_path, variants=variants), root)
+    assert engine.started == ["fp16", "rtn", "fp16.again"]
+    assert {key: cell.status for key, cell in cells(root).items()} == {
+        ("fp16", 1): "complete",
+        ("fp16", 2): "complete",
+        ("rtn", 1): "complete",
+        ("rtn", 2): "complete",
+    }
+    names = {path.relative_to(root).parts[0] for path in root.iterdir()}
+    assert names >= {"models", "quantized", "variants", "starts", "facts", "workloads", "trials"}
+    assert names >= {"quality", "verdicts", "comparisons", "decision.json", "deploy"}
+    assert [path.name for path in (root / "deploy").iterdir()] == ["README.txt"]
+    assert "No variant qualifies" in (root / "deploy" / "README.txt").read_text()
+    assert decision.recommendation is None, "a server that proves nothing is never recommended"
+    assert {item.variant for item in decision.excluded} == {"fp16", "rtn"}
+
+
+def test_the_same_traffic_for_every_variant_and_fresh_for_every_trial(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    root = tmp_path / "run"
+    story(tiny_spec(tmp_path), root)
+    store = RunStore.read(root)
+    hashes: dict[tuple[int, int], set[str]] = {}
+    for trial in store.all("trials", TrialRecord):
+        hashes.setdefault((trial.batch_size, trial.trial), set()).add(trial.workload_sha256)
+    assert len(hashes) == 4
+    assert all(len(one) == 1 for one in hashes.values())
+    assert len(set.union(*hashes.values())) == 4
+    assert len(store.all("workloads", WorkloadFacts)) == 4
+
+
+def test_interleaved_trials_reach_real_servers_with_the_same_traffic(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    load = {"order": "interleaved", "batch_sizes": [2], "trials": 2, "min_requests": 4}
+    small = {"requests_per_slot": 1, "warmup_requests": 2, "repeat_baseline": False}
+    root = tmp_path / "run"
+    story(tiny_spec(tmp_path, load=load | small), root)
+    assert engine.started == ["fp16", "other", "other", "fp16"]
+    found = RunStore.read(root).all("trials", TrialRecord)
+    order = [("fp16", 0), ("other", 0), ("other", 1), ("fp16", 1)]
+    assert [(one.variant, one.trial) for one in found] == order
+    hashes = [one.workload_sha256 for one in found]
+    assert (hashes[0], hashes[2]) == (hashes[1], hashes[3])
+    assert hashes[0] != hashes[2]
+    assert {cell.status for cell in cells(root).values()} == {"complete"}
+
+
+def test_a_resume_of_a_finished_run_starts_nothing(engine: FakeEngine, tmp_path: Path) -> None:
+    spec = tiny_spec(tmp_path)
+    first = story(spec, tmp_path / "run")
+    engine.started.clear()
+    assert story(spec, tmp_path / "run", resume=True) == first
+    assert engine.started == []
+
+
+def test_a_server_that_does_not_start_fails_its_cells_in_words(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.refuses.add("other")
+    spec, root = tiny_spec(tmp_path), tmp_path / "run"
+    story(spec, root)
+    failed = cells(root)["other", 1]
+    assert failed.status == "failed"
+    assert "CUDA out of memory" in str(failed.failure)
+    assert cells(root)["fp16", 1].status == "complete", "the others are measured all the same"
+    engine.refuses.clear()
+    engine.started.clear()
+    story(spec, root, resume=True)
+    assert engine.started == ["other"], "what failed is tried again, and nothing else"
+    assert cells(root)["other", 1].status == "complete"
+
+
+def test_a_server_that_dies_in_the_middle_is_started_again(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.deaths["other"] = 1
+    spec, root = tiny_spec(tmp_path), tmp_path / "run"
+    story(spec, root)
+    assert engine.started.count("other") == 2
+    assert cells(root)["other", 2].status == "failed", "the trial in flight was lost"
+    assert cells(root)["other", 1].status == "complete"
+    engine.started.clear()
+    engine.deaths.clear()
+    story(spec, root, resume=True)
+    assert engine.started == ["other"]
+    assert cells(root)["other", 2].status == "complete"
+
+
+def test_a_server_that_keeps_dying_is_given_up(engine: FakeEngine, tmp_path: Path) -> None:
+    engine.deaths["other"] = 9
+    root = tmp_path / "run"
+    story(tiny_spec(tmp_path), root)
+    assert engine.started.count("other") == 3
+    assert cells(root)["other", 1].status == "failed"
+    assert cells(root)["fp16", 2].status == "complete"
+
+
+def test_a_spec_that_changed_is_refused_on_resume(engine: FakeEngine, tmp_path: Path) -> None:
+    story(tiny_spec(tmp_path), tmp_path / "run")
+    changed = tiny_spec(tmp_path, workload={"max_output_tokens": 8})
+    with pytest.raises(UsageError, match="differs from the run's own in workload"):
+        story(changed, tmp_path / "run", resume=True)
+
+
+def test_who_comes_up_together_may_change_on_resume(engine: FakeEngine, tmp_path: Path) -> None:
+    first = story(tiny_spec(tmp_path), tmp_path / "run")
+    load = tiny_spec(tmp_path).load.model_dump(mode="json")
+    grouped = tiny_spec(tmp_path, load={**load, "together": [["fp16", "other"]]})
+    assert story(grouped, tmp_path / "run", resume=True) == first
+    longer = tiny_spec(tmp_path, load={**load, "min_requests": load["min_requests"] + 1})
+    with pytest.raises(UsageError, match="differs from the run's own in load"):
+        story(longer, tmp_path / "run", resume=True)
+
+
+def test_a_run_from_before_a_key_was_known_is_resumed(engine: FakeEngine, tmp_path: Path) -> None:
+    spec, kept = tiny_spec(tmp_path), tmp_path / "run" / "resolved_spec.json"
+    first = story(spec, tmp_path / "run")
+    data = json.loads(kept.read_text())
+    del data["load"]["order"]
+    kept.write_text(json.dumps(data))
+    assert story(spec, tmp_path / "run", resume=True) == first
+
+
+def test_a_variant_may_be_added_on_resume(engine: FakeEngine, tmp_path: Path) -> None:
+    story(tiny_spec(tmp_path), tmp_path / "run")
+    engine.started.clear()
+    more = tiny_spec(
+        tmp_path,
+        variants={
+            "fp16": {},
+            "other": {"prefix_cache": True},
+            "blocks": {"args": {"block_size": 32}},
+        },
+    )
+    story(more, tmp_path / "run", resume=True)
+    assert engine.started == ["blocks"]
+
+
+def test_preflight_refuses_before_anything_starts(engine: FakeEngine, tmp_path: Path) -> None:
+    variants = {"fp16": {}, "long": {"args": {"max_model_len": 4096}}}
+    spec = tiny_spec(tmp_path, variants=variants)
+    with pytest.raises(InfeasibleError, match="max_model_len 4096 is beyond the model's 512"):
+        story(spec, tmp_path / "run")
+    assert engine.started == []
+    decision = story(spec, tmp_path / "other", skip=True)
+    assert "long" not in engine.started
+    assert any(item.variant == "long" and "4096" in item.reason for item in decision.excluded)
+
+
+def test_two_machines_give_one_matrix(engine: FakeEngine, tmp_path: Path) -> None:
+    for tier in ("small", "large"):
+        spec = tiny_spec(tmp_path, hardware={"price_usd_per_hour": 1.0, "tier": tier})
+        story(spec, tmp_path / tier)
+    both = decide_over([RunStore.read(tmp_path / "small"), RunStore.read(tmp_path / "large")])
+    assert {entry.tier for entry in both.matrix} == {"small", "large"}
+    with pytest.raises(UsageError, match="two of these runs are of the tier 'small'"):
+        decide_over([RunStore.read(tmp_path / "small")] * 2)
+
+
+def test_a_twin_differs_in_speculation_alone(engine: FakeEngine, tmp_path: Path) -> None:
+    ngram = {"method": "ngram", "num_tokens": 3}
+    variants = {
+        "fp16": {},
+        "cache": {"prefix_cache": True},
+        "spec": {"speculation": ngram},
+        "spec+cache": {"speculation": ngram, "prefix_cache": True},
+        "spec+other": {"speculation": ngram, "args": {"block_size": 32}},
+    }
+    spec = tiny_spec(tmp_path, variants=variants)
+    story(spec, tmp_path / "run")
+    found = twins(read_kept(RunStore.read(tmp_path / "run")).resolved)
+    assert found == {"spec": "fp16", "spec+cache": "cache"}
+
+
+def test_a_missing_data_file_is_named(engine: FakeEngine, tmp_path: Path) -> None:
+    spec = tiny_spec(tmp_path, workload={"pool": "nowhere.jsonl"})
+    with pytest.raises(UsageError, match=r"workload.pool: no file at .*nowhere.jsonl"):
+        story(spec, tmp_path / "run")
+    assert parse_spec(spec.model_dump(mode="json"), base=tmp_path) == spec

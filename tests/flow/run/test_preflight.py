@@ -1,0 +1,126 @@
+"""What a variant of the spec becomes: flags in order, drafts, adapters, levers of its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.checkpoint_factory import write_tiny_llama
+from tests.flow.stage import FakeEngine, tiny_spec
+from whet.checkpoint import read_facts
+from whet.core.errors import CheckpointError
+from whet.core.records import ModelFacts, Speculation, Variant
+from whet.flow.run.preflight import resolve_variants
+
+
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> ModelFacts:
+    return read_facts(write_tiny_llama(tmp_path_factory.mktemp("draft")))
+
+
+def variant(
+    folder: Path, words: dict[str, Any], *, draft: ModelFacts | None = None, **change: Any
+) -> Variant:
+    """The variant ``v`` of a tiny spec, as the engine is told of it."""
+    if draft is not None:
+        change["model"] = {"target": str(folder / "target"), "draft": draft.path}
+    spec = tiny_spec(folder, variants={"fp16": {}, "v": words}, **change)
+    target = read_facts(Path(spec.model.target))
+    found, _ = resolve_variants(
+        spec, folder / "run", target=target, draft=draft, engine=FakeEngine()
+    )
+    return found[1].variant
+
+
+def adapter(folder: Path, rank: int) -> str:
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"r": rank}))
+    return str(folder)
+
+
+def test_the_variants_flags_win_over_its_preset_and_that_over_the_engines(tmp_path: Path) -> None:
+    """The preset chat: chunked prefill, 2,048 tokens a step, 128 sequences."""
+    engine = {"name": "fake", "args": {"max_num_seqs": 1, "max_num_batched_tokens": 1, "seed": 7}}
+    found = variant(tmp_path, {"preset": "chat", "args": {"max_num_seqs": 64}}, engine=engine)
+    assert dict(found.engine_args) == {
+        "seed": 7,
+        "enable_chunked_prefill": True,
+        "max_num_batched_tokens": 2048,
+        "max_num_seqs": 64,
+    }
+    assert len(found.engine_args) == 4
+
+
+def test_its_own_flags_are_those_of_the_preset_and_of_args(tmp_path: Path) -> None:
+    found = variant(tmp_path, {"preset": "chat", "args": {"seed": 1}})
+    assert set(found.own_args) == {
+        "enable_chunked_prefill",
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "seed",
+    }
+    assert variant(tmp_path / "plain", {}).own_args == ()
+
+
+def test_a_recipes_kv_cache_type_may_be_set_otherwise(tmp_path: Path) -> None:
+    recipes = {"r": {"scheme": "W4A16", "kv_cache": "fp8"}}
+    plain = variant(tmp_path, {"weights": "r"}, recipes=recipes)
+    assert dict(plain.engine_args)["kv_cache_dtype"] == "fp8"
+    words = {"weights": "r", "args": {"kv_cache_dtype": "auto"}}
+    other = variant(tmp_path / "other", words, recipes=recipes)
+    assert dict(other.engine_args)["kv_cache_dtype"] == "auto"
+
+
+def test_a_recipe_as_a_draft_is_its_checkpoint_in_the_run(tmp_path: Path) -> None:
+    words = {"speculation": {"draft": "rtn", "num_tokens": 2, "options": {"a": 1}}}
+    assert variant(tmp_path, words).speculation == Speculation(
+        method="draft_model",
+        num_tokens=2,
+        draft_path=str((tmp_path / "run" / "checkpoints" / "rtn").resolve()),
+        options=(("a", 1),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        ({}, "spec"),
+        ({"draft": "own"}, "own"),
+        ({"method": "eagle", "draft": "own"}, "own"),
+        ({"method": "ngram"}, None),
+        ({"method": "mtp"}, None),
+    ],
+    ids=["the spec's draft", "a draft of its own", "a head", "n-grams", "the target's own layers"],
+)
+def test_who_drafts(
+    tmp_path: Path, draft: ModelFacts, words: dict[str, Any], path: str | None
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    found = variant(tmp_path, {"speculation": words}, draft=draft).speculation
+    assert found is not None
+    assert found.draft_path == {"spec": draft.path, "own": str(own.resolve()), None: None}[path]
+
+
+def test_adapters_are_told_with_their_largest_rank_and_all_fit_unless_said(tmp_path: Path) -> None:
+    loras = {"one": adapter(tmp_path / "a", 8), "two": adapter(tmp_path / "b", 32)}
+    found = variant(tmp_path, {"loras": loras})
+    assert found.loras == (("one", loras["one"]), ("two", loras["two"]))
+    assert (found.max_loras, found.lora_rank) == (2, 32)
+    cold = variant(tmp_path / "cold", {"loras": loras, "max_loras": 1})
+    assert cold.max_loras == 1
+
+
+def test_a_variant_without_adapters_has_no_figures_of_them(tmp_path: Path) -> None:
+    found = variant(tmp_path, {"batching": "static"})
+    assert (found.loras, found.max_loras, found.lora_rank) == ((), None, None)
+    assert found.batching == "static"
+
+
+def test_a_folder_that_holds_no_adapter_is_told(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match="save_pretrained"):
+        variant(tmp_path, {"loras": {"one": "./empty"}})

@@ -1,0 +1,143 @@
+"""Whom a variant is held to in the gate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from whet.core.records import EngineFacts, QualityRecord, ResolvedEngine, Speculation, Variant
+from whet.core.store import RunStore
+from whet.flow.run.context import Job
+from whet.flow.run.quality import KIND, PLAIN, _checks, _scoring_defect, weights_key
+from whet.quality import PlainReference
+from whet.quality.greedy import Continuations
+from whet.quality.lossless import LosslessPlan
+from whet.quality.two_sample import Samples, Sampling
+
+DRAFT = Speculation(method="draft_model", num_tokens=3, draft_path="/draft")
+
+
+def resolved(
+    name: str,
+    *,
+    path: str = "/target",
+    scheme: str = "16bit",
+    speculation: Speculation | None = None,
+    env: tuple[tuple[str, str], ...] = (),
+    **args: Any,
+) -> ResolvedEngine:
+    variant = Variant(
+        name=name, weights="16bit", scheme=scheme, model_path=path, speculation=speculation,
+        prefix_cache=False, engine_args=tuple(args.items()), env=env,
+    )  # fmt: skip
+    return ResolvedEngine(
+        variant=variant, engine="vllm", engine_version="0", device="cpu", served_model_name="m",
+        argv=(), env=(("SET_BY_THE_ENGINE", name), *env), serve_line="", ready_timeout_s=1.0,
+    )  # fmt: skip
+
+
+def record(name: str, twin: str | None) -> QualityRecord:
+    return QualityRecord(
+        variant=name, baseline="fp16", perplexity=None, perplexity_ratio=None, nll=(), tasks=(),
+        answers=(), examples=(), verdicts=(), reason=None, seconds=0.0, twin=twin,
+    )  # fmt: skip
+
+
+def plain() -> PlainReference:
+    told = Continuations(prompts_sha256="x", max_tokens=1, asked=0, answered=(), missing=None)
+    samples = Samples(prompts_sha256="x", sampling=Sampling(), asked=0, answered=(), missing=None)
+    return PlainReference(plan=LosslessPlan(), first=told, again=told, samples=samples)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RunStore]:
+    with RunStore.open(tmp_path / "run") as opened:
+        yield opened
+
+
+def checks_of(store: RunStore, every: tuple[ResolvedEngine, ...], name: str) -> Any:
+    job = cast(Job, SimpleNamespace(store=store, resolved=every))
+    return _checks(job, next(each for each in every if each.variant.name == name))
+
+
+def test_speculation_is_held_to_the_plain_server_of_the_same_weights(store: RunStore) -> None:
+    every = (
+        resolved("fp16"),
+        resolved("awq", path="/awq"),
+        resolved("awq+spec", path="/awq", speculation=DRAFT),
+    )
+    assert [checks_of(store, every, each).is_plain for each in ("fp16", "awq")] == [False, True]
+    store.put(PLAIN, "awq", plain())
+    store.put(KIND, "awq", record("awq", "awq"))
+    held = checks_of(store, every, "awq+spec")
+    assert (held.same_weights_reference.variant, held.plain, held.is_plain) == (
+        "awq",
+        plain(),
+        False,
+    )
+    assert checks_of(store, every, "fp16").same_weights_reference is None
+
+
+def test_the_first_that_was_measured_is_the_twin(store: RunStore) -> None:
+    every = (resolved("fp16"), resolved("cache"), resolved("more"))
+    store.put(KIND, "cache", record("cache", "fp16"))
+    store.put(KIND, "fp16", record("fp16", "fp16"))
+    assert checks_of(store, every, "more").same_weights_reference.variant == "fp16"
+
+
+def test_what_changes_the_numbers_makes_other_weights() -> None:
+    one = weights_key(resolved("a", max_num_seqs=1))
+    assert weights_key(resolved("b", max_num_seqs=8)) == one
+    assert weights_key(resolved("c", kv_cache_dtype="fp8")) != one
+    assert weights_key(resolved("d", path="/other")) != one
+
+
+MARLIN = (("VLLM_TEST_FORCE_FP8_MARLIN", "1"),)
+OPS = {"compilation_config": '{"custom_ops":["+quant_fp8"]}'}
+GRAPHS = {"compilation_config": '{"cudagraph_mode":"FULL"}'}
+
+
+EAGER = {"enforce_eager": True}
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "otherwise"),
+    [
+        ({}, {"max_num_seqs": 8}, True),  # each is compiled anew, and may keep other kernels
+        (EAGER, {**EAGER, "max_num_seqs": 8}, False),
+        (EAGER, {**EAGER, **GRAPHS}, False),
+        (EAGER, {}, True),
+        (EAGER, {**EAGER, "env": MARLIN}, True),
+        (EAGER, {**EAGER, **OPS}, True),
+    ],
+)
+def test_servers_may_run_on_other_kernels_unless_both_are_eager_and_none_is_asked_for(
+    store: RunStore, one: dict[str, Any], two: dict[str, Any], otherwise: bool
+) -> None:
+    every = (resolved("one", **one), resolved("two", **two))
+    store.put(KIND, "one", record("one", "one"))
+    assert checks_of(store, every, "two").other_kernels is otherwise
+
+
+def test_what_is_known_of_the_engine_is_asked_of_its_own_words(store: RunStore) -> None:
+    job = cast(Job, SimpleNamespace(store=store))
+    spec = resolved("spec", speculation=DRAFT)
+    assert _scoring_defect(job, spec) is None, "nothing is known of a server that said nothing"
+    facts = EngineFacts(
+        version="0.26.0", weight_kernels=(), quantized_layers=None, unquantized_layers=None,
+        attention_backend=None, kv_cache_tokens=None, prefix_cache_enabled=None,
+        async_scheduling=None, notices=(), graphs_captured=True,
+    )  # fmt: skip
+    store.put("facts", "spec", facts)
+    assert "53488" in (_scoring_defect(job, spec) or "")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "rounds"), [("FP8", True), ("W8A8-INT8", True), ("W4A16", False)]
+)
+def test_schemes_that_round_activations(store: RunStore, scheme: str, rounds: bool) -> None:
+    assert checks_of(store, (resolved("one", scheme=scheme),), "one").rounds is rounds

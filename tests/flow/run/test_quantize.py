@@ -1,0 +1,96 @@
+"""The quantized checkpoints of a run, and what is said of the text they were fitted on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flow.stage import FakeEngine, tiny_spec
+from whet.core.protocols import Silent
+from whet.core.records import QuantizedCheckpoint
+from whet.core.store import RunStore
+from whet.flow.run.preflight import prepare
+from whet.flow.run.quantize import quantize_recipes
+
+
+@dataclass
+class Heard(Silent):
+    """An observer that remembers what it was warned of."""
+
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+
+@pytest.fixture(autouse=True)
+def _engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: FakeEngine())
+
+
+def sharpen(folder: Path, source: Path, **change: Any) -> tuple[QuantizedCheckpoint, list[str]]:
+    """Quantize in a run whose calibration text is ``source``; the record and the warnings."""
+    calibration = {"source": str(source), "samples": 64, "max_tokens": 256}
+    spec = tiny_spec(
+        folder,
+        recipes={"small": {"method": "awq", "clip": False, "calibration": calibration}},
+        variants={"fp16": {}, "small": {"weights": "small"}},
+        **change,
+    )
+    heard = Heard()
+    with RunStore.open(folder / "run") as store:
+        quantize_recipes(prepare(spec, store, heard, skip_infeasible=False))
+        done = store.get("quantized", "small", QuantizedCheckpoint)
+    assert done is not None
+    return done, heard.warnings
+
+
+def test_what_the_reader_noticed_is_said_too(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    rows = [{"messages": [{"role": "user", "content": f"the order {i}"}]} for i in range(8)]
+    log.write_text("\n".join(map(json.dumps, rows)) + '\n{"messages": [', encoding="utf-8")
+    done, warnings = sharpen(tmp_path, log)
+    assert done.warnings == (
+        f"the last line of {log} is torn and was left out; nothing else of it is lost",
+    )
+    assert warnings == [f"small: {done.warnings[0]}"]
+
+
+SMALL = {"method": "rtn", "scheme": "FP8_DYNAMIC", "clip": False}
+
+
+def test_a_recipe_that_only_drafts_is_quantized_too(tmp_path: Path) -> None:
+    """``idle`` is used by nobody."""
+    spec = tiny_spec(
+        tmp_path,
+        recipes={"drafts": SMALL, "serves": SMALL, "idle": SMALL},
+        variants={
+            "fp16": {"speculation": {"draft": "drafts"}},
+            "w8": {"weights": "serves", "speculation": {"draft": "serves"}},
+        },
+    )
+    with RunStore.open(tmp_path / "run") as store:
+        job = prepare(spec, store, Silent(), skip_infeasible=False)
+        quantize_recipes(job)
+        made = {name for name in spec.recipes if store.done("quantized", name)}
+        assert made == {"drafts", "serves"}
+        speculation = job.resolved[0].variant.speculation
+        assert speculation is not None
+        assert (Path(str(speculation.draft_path)) / "model.safetensors").exists()
+
+
+def test_a_variant_that_is_left_out_has_nothing_quantized(tmp_path: Path) -> None:
+    spec = tiny_spec(
+        tmp_path,
+        recipes={"drafts": SMALL},
+        variants={"fp16": {}, "out": {"speculation": {"draft": "drafts"}}},
+    )
+    with RunStore.open(tmp_path / "run") as store:
+        job = prepare(spec, store, Silent(), skip_infeasible=False)
+        kept = tuple(item for item in job.resolved if item.variant.name != "out")
+        quantize_recipes(replace(job, resolved=kept))
+        assert not store.done("quantized", "drafts")

@@ -1,0 +1,226 @@
+"""What a run comes to: claims over every start, differences over each batch size's noise."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.flow.rounds_stage import (
+    AGAIN,
+    KERNEL_LOG,
+    PLAIN_LOG,
+    Bench,
+    build_bench,
+    spec_of,
+    story,
+)
+from whet.core.records import (
+    CellSummary,
+    ComparisonSet,
+    EngineFacts,
+    StartFacts,
+    TrialRecord,
+    Verdict,
+    VerdictSet,
+)
+from whet.core.store import RunStore
+from whet.flow.run.results import find, read_kept
+from whet.flow.run.schedule import every_start, keep_start
+from whet.load import TrialInterrupted
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return build_bench(monkeypatch)
+
+
+def weights_verdict(root: Path, name: str) -> Verdict:
+    [kept] = [v for v in RunStore.read(root).all("verdicts", VerdictSet) if v.variant == name]
+    [verdict] = [v for v in kept.verdicts if v.claim.kind == "weights"]
+    return verdict
+
+
+def test_a_claim_has_to_hold_in_every_start(bench: Bench, tmp_path: Path) -> None:
+    bench.engine.logs = {("b", 1): KERNEL_LOG}
+    story(spec_of(tmp_path), tmp_path / "run")
+    verdict = weights_verdict(tmp_path / "run", "b")
+    assert verdict.outcome == "contradicted", "though the first and the last start prove it"
+    assert "MarlinLinearKernel" in verdict.observed
+    assert "in 1 of 3 starts" in verdict.observed
+    assert weights_verdict(tmp_path / "run", "c").outcome == "proved"
+
+
+def test_a_silent_start_leaves_a_claim_unproved(bench: Bench, tmp_path: Path) -> None:
+    bench.engine.logs = {("b", 0): "nothing to say"}
+    story(spec_of(tmp_path), tmp_path / "run")
+    verdict = weights_verdict(tmp_path / "run", "b")
+    assert (verdict.outcome, "in 1 of 3 starts" in verdict.observed) == ("unproved", True)
+
+
+def test_starts_that_run_on_unlike_backends_say_so(bench: Bench, tmp_path: Path) -> None:
+    for number, name in enumerate(("FLASH_ATTN", "FLASH_ATTN", "TRITON_ATTN")):
+        bench.engine.logs["b", number] = f"Using {name} attention backend\n{PLAIN_LOG}"
+    story(spec_of(tmp_path), tmp_path / "run")
+    verdict = weights_verdict(tmp_path / "run", "b")
+    assert verdict.outcome == "proved"
+    assert verdict.observed.endswith(
+        "; the starts differ in attention backend (FLASH_ATTN and TRITON_ATTN)"
+    )
+    assert "starts" not in weights_verdict(tmp_path / "run", "c").observed
+
+
+def test_a_start_before_a_resume_counts_too(bench: Bench, tmp_path: Path) -> None:
+    spec, root = spec_of(tmp_path, order="blocks"), tmp_path / "run"
+    bench.engine.logs = {("b", 0): KERNEL_LOG}
+    bench.stop_at = 8
+    with pytest.raises(TrialInterrupted):
+        story(spec, root)
+    assert bench.measured[-1][0] == "b"
+    story(spec, root, resume=True)
+    verdict = weights_verdict(root, "b")
+    assert (verdict.outcome, "in 1 of 2 starts" in verdict.observed) == ("contradicted", True)
+
+
+def verdicts_on_b(root: Path) -> tuple[float | None, dict[int, tuple[float, str]]]:
+    """The headline, and by batch size the floor and the verdict on b's throughput over fp16's."""
+    kept = RunStore.read(root).get("comparisons", "all", ComparisonSet)
+    assert kept is not None
+    found = {
+        item.batch_size: (round(item.noise_floor, 6), item.verdict)
+        for item in kept.comparisons
+        if (item.reference, item.candidate, item.metric) == ("fp16", "b", "tps_mean")
+    }
+    return kept.noise_floor and round(kept.noise_floor, 6), found
+
+
+def test_each_batch_size_is_held_against_its_own_noise(bench: Bench, tmp_path: Path) -> None:
+    bench.speeds = {(AGAIN, 1): 0.8, ("b", 1): 1.1, ("b", 2): 1.1}
+    story(spec_of(tmp_path), tmp_path / "run")
+    floors = {1: (0.25, "no difference"), 2: (0.0, "better")}
+    assert verdicts_on_b(tmp_path / "run") == (0.25, floors)
+
+
+def test_a_batch_size_that_the_repeat_lacks_has_the_largest_noise(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.speeds = {(AGAIN, 1): 0.8, ("b", 1): 1.1, ("b", 2): 1.1}
+    bench.failing = {(AGAIN, 2)}
+    story(spec_of(tmp_path), tmp_path / "run")
+    floors = {1: (0.25, "no difference"), 2: (0.25, "no difference")}
+    assert verdicts_on_b(tmp_path / "run") == (0.25, floors)
+
+
+def test_a_baseline_without_figures_leaves_the_noise_unknown(bench: Bench, tmp_path: Path) -> None:
+    bench.failing = {("fp16", 1), ("fp16", 2)}
+    story(spec_of(tmp_path), tmp_path / "run")
+    assert verdicts_on_b(tmp_path / "run") == (None, {})
+
+
+def facts(version: str) -> EngineFacts:
+    return EngineFacts(
+        version=version,
+        weight_kernels=(),
+        quantized_layers=None,
+        unquantized_layers=None,
+        attention_backend=None,
+        kv_cache_tokens=None,
+        prefix_cache_enabled=None,
+        async_scheduling=None,
+        notices=(),
+    )
+
+
+def start(port: int) -> StartFacts:
+    return StartFacts(variant="v", ready_s=1.0, canary_text="t", port=port, pid=None, attempts=1)
+
+
+def test_starts_are_kept_in_order_and_the_newest_under_the_variants_name(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    with RunStore.open(root) as store:
+        assert every_start(store, "v") == ()
+        for number in range(3):
+            assert keep_start(store, "v", start(number), (facts(str(number)), None)) == number
+    store = RunStore.read(root)
+    assert [one.version for one, _ in every_start(store, "v")] == ["0", "1", "2"]
+    assert store.get("starts", "v", StartFacts) == start(2)
+    assert store.get("starts", "earlier/v/0", StartFacts) == start(0)
+    assert [path.name for path in (root / "starts").glob("*.json")] == ["v.json"]
+
+
+def test_a_run_of_before_with_one_start_a_variant_is_read(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    with RunStore.open(root) as store:
+        store.put("starts", "v", start(7))
+        store.put("facts", "v", facts("old"))
+        assert [one.version for one, _ in every_start(store, "v")] == ["old"]
+        keep_start(store, "v", start(8), (facts("new"), None))
+        assert [one.version for one, _ in every_start(store, "v")] == ["old", "new"]
+
+
+def starts_of(root: Path, name: str) -> list[int | None]:
+    trials = [one for one in RunStore.read(root).all("trials", TrialRecord) if one.variant == name]
+    return [one.start for one in sorted(trials, key=lambda one: (one.batch_size, one.trial))]
+
+
+def test_each_trial_records_the_start_that_it_was_measured_on(bench: Bench, tmp_path: Path) -> None:
+    story(spec_of(tmp_path / "i"), tmp_path / "interleaved")
+    assert starts_of(tmp_path / "interleaved", AGAIN) == [0, 1, 2, 0, 1, 2]
+    bench.engine.started.clear()
+    story(spec_of(tmp_path / "b", order="blocks"), tmp_path / "blocks")
+    assert starts_of(tmp_path / "blocks", "b") == [0] * 6
+
+
+def test_a_server_that_is_started_again_has_another_start_number(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Stopped in the second trial of c, so that a resume measures the rest on a new server."""
+    spec, root = spec_of(tmp_path, order="blocks"), tmp_path / "run"
+    bench.stop_at = 2 * 6 + 3
+    with pytest.raises(TrialInterrupted):
+        story(spec, root)
+    bench.stop_at = None
+    story(spec, root, resume=True)
+    assert sorted(starts_of(root, "c"), key=str) == [0, 0, 1, 1, 1, 1]
+    [cell] = [x for x in RunStore.read(root).all("cells", CellSummary) if x.variant == "c"][:1]
+    assert (cell.trials, cell.starts) == (3, 2)
+
+
+@pytest.mark.parametrize(("order", "starts"), [("interleaved", 3), ("blocks", 1)])
+def test_the_starts_of_a_run_of_before_follow_from_its_order(
+    bench: Bench, tmp_path: Path, order: str, starts: int
+) -> None:
+    root = tmp_path / "run"
+    story(spec_of(tmp_path, order=order), root)
+    for path in (root / "trials").glob("*.json"):
+        record = json.loads(path.read_text())
+        del record["start"]
+        path.write_text(json.dumps(record))
+    kept = read_kept(RunStore.read(root))
+    assert {cell.starts for cell in find(kept).cells} == {starts}
+    verdicts = {item.verdict for item in find(kept).comparisons}
+    assert ("unknown" in verdicts) is (starts == 1)
+
+
+def test_each_metric_is_held_against_its_own_noise(bench: Bench, tmp_path: Path) -> None:
+    """The scripted servers differ by one factor in everything, so TTFT is scaled apart."""
+    root = tmp_path / "run"
+    bench.speeds = {(AGAIN, 1): 0.8}
+    story(spec_of(tmp_path), root)
+    kept = read_kept(RunStore.read(root))
+    late = [
+        replace(
+            trial,
+            requests=tuple(
+                replace(event, scheduled_ns=event.scheduled_ns - 10_000_000)
+                for event in trial.requests
+            ),
+        )
+        for trial in kept.trials[AGAIN, 1]
+    ]
+    moved = find(replace(kept, trials={**kept.trials, (AGAIN, 1): late}))
+    floors = {item.metric: item.noise_floor for item in moved.comparisons if item.batch_size == 1}
+    assert floors["tpot_p50_ms"] == pytest.approx(0.25)
+    assert floors["ttft_p95_ms"] == pytest.approx(22.5 / 10 - 1)

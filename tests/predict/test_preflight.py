@@ -1,0 +1,251 @@
+"""Every reason to refuse a variant before it starts, each with its mend."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.checkpoint_factory import write_hollow, write_json, write_tiny_llama
+from tests.predict.builders import cpu, gpu
+from whet.checkpoint import read_facts
+from whet.core.errors import StorageError
+from whet.core.provenance import Device
+from whet.core.records import Problem, Speculation, Variant
+from whet.core.spec import Spec, parse_spec
+from whet.core.units import GIB
+from whet.predict import check_disk, preflight
+
+SPECULATION = Speculation(method="draft_model", num_tokens=4, draft_path="draft")
+
+
+class Bench:
+    """A target and a draft of one tokenizer, and what preflight says of a variant."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.target = write_tiny_llama(root / "target")
+        self.draft = write_tiny_llama(root / "draft", seed=1, num_hidden_layers=1)
+        self.device: Device = gpu()
+        self.spec: dict[str, Any] = {
+            "name": "t",
+            "model": {"target": str(self.target), "draft": str(self.draft)},
+            "hardware": {"price_usd_per_hour": 1.0},
+            "load": {"batch_sizes": [1, 4]},
+            "workload": {"max_input_tokens": 200, "max_output_tokens": 56},
+        }
+
+    def parsed(self) -> Spec:
+        return parse_spec(self.spec, base=self.root)
+
+    def variant(self, **changes: Any) -> Variant:
+        plain = Variant(
+            name="v",
+            weights="16bit",
+            scheme="16bit",
+            model_path=str(self.target),
+            speculation=None,
+            prefix_cache=False,
+        )
+        return replace(plain, **changes)
+
+    def check(self, **changes: Any) -> tuple[Problem, ...]:
+        return preflight(
+            [self.variant(**changes)],
+            target=read_facts(self.target),
+            draft=read_facts(self.draft),
+            device=self.device,
+            spec=self.parsed(),
+        )
+
+    def only(self, kind: str, **changes: Any) -> str:
+        """The message of the one problem, which is of this kind."""
+        (problem,) = self.check(**changes)
+        assert (problem.variant, problem.kind) == ("v", kind)
+        return problem.message
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def change(path: Path, name: str, **values: Any) -> None:
+    file = path / name
+    write_json(file, json.loads(file.read_text()) | values)
+
+
+def test_nothing_against_a_pair_that_fits(bench: Bench) -> None:
+    made = bench.variant(weights="awq", model_path=str(bench.root / "checkpoints" / "awq"))
+    found = preflight(
+        [bench.variant(), bench.variant(speculation=SPECULATION), made],
+        target=read_facts(bench.target),
+        draft=read_facts(bench.draft),
+        device=gpu(),
+        spec=bench.parsed(),
+    )
+    assert found == ()
+
+
+def test_a_draft_with_two_tokens_swapped(bench: Bench) -> None:
+    data = json.loads((bench.draft / "tokenizer.json").read_text())
+    vocab = data["model"]["vocab"]
+    token = {index: token for token, index in vocab.items()}
+    vocab |= {token[40]: 41, token[41]: 40}
+    write_json(bench.draft / "tokenizer.json", data)
+    said = bench.only("tokenizer", speculation=SPECULATION)
+    assert f"token {token[40]!r} has id 40 in the target and 41 in the draft" in said
+    assert said.endswith("choose a draft made for this target")
+
+
+def test_a_permuted_draft_harms_only_those_that_speculate(bench: Bench) -> None:
+    change(bench.draft, "tokenizer.json", normalizer={"type": "NFKC"})
+    assert bench.check() == ()
+    assert len(bench.check(speculation=SPECULATION)) == 1
+
+
+def test_a_base_model_as_the_draft_may_end_text_otherwise(bench: Bench) -> None:
+    change(bench.draft, "tokenizer_config.json", eos_token="<|start|>")
+    assert bench.check(speculation=SPECULATION) == ()
+    ngram = Speculation(method="ngram", num_tokens=4, draft_path=None)
+    assert bench.check(speculation=ngram) == ()
+    mapped = replace(SPECULATION, options=(("use_heterogeneous_vocab", True),))
+    assert bench.check(speculation=mapped) == ()
+
+
+def test_a_draft_vocabulary_off_by_one(bench: Bench) -> None:
+    config = json.loads((bench.draft / "config.json").read_text()) | {"vocab_size": 301}
+    write_hollow(bench.draft, config)
+    said = bench.only("vocabulary", speculation=SPECULATION)
+    assert said.startswith("the target's vocab_size is 300 and the draft's 301")
+
+
+def test_a_missing_draft(bench: Bench) -> None:
+    found = preflight(
+        [bench.variant(speculation=SPECULATION)],
+        target=read_facts(bench.target),
+        draft=None,
+        device=gpu(),
+        spec=bench.parsed(),
+    )
+    assert [problem.message for problem in found] == [
+        "it speculates with a draft model; set model.draft"
+    ]
+
+
+def test_a_variant_that_cannot_fit(bench: Bench) -> None:
+    bench.device = gpu(1)
+    assert "leave no room for a KV cache" in bench.only("memory")
+
+
+def test_a_server_elsewhere_has_memory_of_its_own(bench: Bench) -> None:
+    bench.device = gpu(1)
+    bench.spec["engine"] = {"name": "openai", "url": "http://127.0.0.1:8000"}
+    assert bench.check() == ()
+
+
+def test_a_length_beyond_the_model(bench: Bench) -> None:
+    said = bench.only("length", engine_args=(("max_model_len", 1024),))
+    assert said == "max_model_len 1024 is beyond the model's 512; set it to at most 512"
+
+
+def test_a_length_below_the_head_of_line_test(bench: Bench) -> None:
+    bench.spec["load"] = {"head_of_line": {"long_tokens": 400}}
+    assert bench.check(engine_args=(("max_model_len", 401),)) == ()
+    said = bench.only("length", engine_args=(("max_model_len", 400),))
+    assert "(401 tokens)" in said
+    assert "long_tokens to at most 399" in said
+
+
+def test_a_length_below_the_workload(bench: Bench) -> None:
+    said = bench.only("length", engine_args=(("max_model_len", 255),))
+    assert "shorter than the workload's longest request of 256 tokens" in said
+    assert bench.check(engine_args=(("max_model_len", 256),)) == ()
+
+
+def test_a_draft_that_reads_less_than_the_workload(bench: Bench) -> None:
+    change(bench.draft, "config.json", max_position_embeddings=128)
+    assert "the draft reads 128 tokens" in bench.only("length", speculation=SPECULATION)
+
+
+def test_a_group_size_that_does_not_divide(bench: Bench) -> None:
+    bench.target = write_tiny_llama(bench.root / "odd", intermediate_size=320)
+    said = bench.only("shape", weights="awq", model_path=str(bench.root / "none"))
+    assert said == (
+        "the group size 128 does not divide the input width 320 of a linear layer; "
+        "set recipes.awq.group_size to 64 or 32"
+    )
+
+
+def test_weights_that_no_recipe_makes(bench: Bench) -> None:
+    said = bench.only("weights", weights="awk", model_path=str(bench.root / "none"))
+    assert "no recipe makes the weights 'awk'; did you mean 'awq'?" in said
+
+
+def test_more_devices_than_there_are(bench: Bench) -> None:
+    said = bench.only("device", engine_args=(("tensor_parallel_size", 2),))
+    assert said.endswith("set it to 1")
+
+
+def test_made_weights_are_read_and_compared(bench: Bench) -> None:
+    made = bench.root / "made"
+    shutil.copytree(bench.target, made)
+    change(made, "generation_config.json", eos_token_id=[1, 0])
+    said = bench.only("tokenizer", weights="awq", model_path=str(made))
+    assert "ends with the ids [1] in the target and [0, 1] in the awq checkpoint" in said
+    (made / "model.safetensors").write_bytes(b"")
+    assert "not a whole safetensors file" in bench.only(
+        "weights", weights="awq", model_path=str(made)
+    )
+
+
+def test_a_full_disk_is_told_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil._ntuple_diskusage(10 * GIB, 10 * GIB, 0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    path = str(bench.root / "checkpoints" / "awq")
+    (problem,) = bench.check(weights="awq", model_path=path)
+    assert (problem.variant, problem.kind) == (None, "disk")
+    assert bench.check() == ()
+
+
+def test_check_disk_asks_the_nearest_folder(tmp_path: Path) -> None:
+    check_disk(tmp_path / "not" / "yet", 1)
+    with pytest.raises(StorageError, match=rf"below {tmp_path}, but its disk has .* free; free"):
+        check_disk(tmp_path / "not" / "yet", 10**18)
+
+
+def test_on_a_cpu_the_free_memory_is_asked(bench: Bench) -> None:
+    bench.device = cpu()
+    space = (("VLLM_CPU_KVCACHE_SPACE", "100000"),)
+    assert "VLLM_CPU_KVCACHE_SPACE to 1 GiB" in bench.only("memory", env=space)
+
+
+def test_a_variant_may_name_a_draft_of_its_own(bench: Bench) -> None:
+    other = write_tiny_llama(bench.root / "other", seed=2, num_hidden_layers=1)
+    own = replace(SPECULATION, draft_path=str(other))
+    assert bench.check(speculation=own) == ()
+    change(other, "tokenizer.json", normalizer={"type": "NFKC"})
+    assert "the draft's tokenizer is not" in bench.only("tokenizer", speculation=own)
+    assert bench.check(speculation=SPECULATION) == (), "the spec's own draft is another"
+    (other / "model.safetensors").write_bytes(b"")
+    assert "not a whole safetensors file" in bench.only("weights", speculation=own)
+
+
+def test_a_recipe_that_is_not_made_yet_drafts_with_the_targets_tokenizer(bench: Bench) -> None:
+    change(bench.draft, "tokenizer.json", normalizer={"type": "NFKC"})
+    own = replace(SPECULATION, draft_path=str(bench.root / "checkpoints" / "awq"))
+    assert bench.check(speculation=own) == ()
+
+
+def test_a_draft_that_must_be_written_needs_room_on_the_disk(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil._ntuple_diskusage(10 * GIB, 10 * GIB, 0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    own = replace(SPECULATION, draft_path=str(bench.root / "checkpoints" / "awq"))
+    (problem,) = bench.check(speculation=own)
+    assert (problem.variant, problem.kind) == (None, "disk")
