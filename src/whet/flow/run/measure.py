@@ -10,13 +10,14 @@ from whet.core.errors import EngineLostError, EngineStartError
 from whet.core.names import REPEAT_SUFFIX
 from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine, TrialNotices, TrialRecord
+from whet.core.run import Run
 from whet.core.units import human_duration
 from whet.engines import get_profile
 from whet.flow.run.concurrent import log_of, serve_together
 from whet.flow.run.context import Job, cells_of, trial_key
 from whet.flow.run.head_of_line import measure_head_of_line, wants_head_of_line
 from whet.flow.run.quality import is_held_against, measure_variant_quality
-from whet.flow.run.results import keep_cells, read_kept
+from whet.flow.run.results import cells_of_variant, store_cells
 from whet.flow.run.schedule import Turn, groups_of, keep_start, rounds_of, turns_of
 from whet.flow.run.workload import trial_plan
 from whet.load import TrialInterrupted, TrialLost, run_trial
@@ -246,4 +247,4 @@ def _keep_notices(job: Job, record: TrialRecord, notices: tuple[str, ...]) -> No
 
 def _keep_variant(job: Job, name: str) -> None:
     if not name.endswith(REPEAT_SUFFIX):
-        keep_cells(read_kept(job.store), name)
+        store_cells(job.store, cells_of_variant(Run(job.store), name))
