@@ -21,6 +21,7 @@ from whet.core.records import (
     Decision,
     DegenerateTraffic,
     EngineFacts,
+    Evidence,
     FactorialView,
     HeadOfLineRecord,
     LeverCost,
@@ -273,17 +274,15 @@ class Run:
         ]
         return bool(cells) and all(cell.status == "excluded" for cell in cells)
 
-    def evidence(self, variant: str, batch_size: int) -> str | None:
+    def evidence(self, variant: str, batch_size: int) -> Evidence | None:
         """The worst outcome among the verdicts on a cell, or None without a verdict."""
         outcomes = {
             verdict.outcome
             for verdict in self.verdicts
             if verdict.variant == variant and verdict.batch_size in (None, batch_size)
         }
-        for outcome in ("contradicted", "unproved", "proved"):
-            if outcome in outcomes:
-                return outcome
-        return None
+        worst_first: tuple[Evidence, ...] = ("contradicted", "unproved", "proved")
+        return next((outcome for outcome in worst_first if outcome in outcomes), None)
 
     @cached_property
     def _required_variants(self) -> tuple[str, ...]:

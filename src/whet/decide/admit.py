@@ -10,6 +10,8 @@ from whet.core.records import (
     DegenerateTraffic,
     Estimate,
     Excluded,
+    ExclusionKind,
+    GateVerdict,
     QualityRecord,
     Verdict,
 )
@@ -44,7 +46,7 @@ def admit(inputs: TierInputs) -> tuple[list[Contender], list[Excluded]]:
     contenders, excluded = [], []
     for cell in inputs.cells:
         timed = inputs.degenerate.get(cell.variant)
-        reasons = {
+        reasons: dict[ExclusionKind, str | None] = {
             _unfinished_kind(cell): _unfinished(cell),
             "degenerate text": _garbled(timed),
             "evidence": unproved(cell, inputs.verdicts),
@@ -87,7 +89,7 @@ def admit(inputs: TierInputs) -> tuple[list[Contender], list[Excluded]]:
     return contenders, excluded
 
 
-def _unfinished_kind(cell: CellSummary) -> str:
+def _unfinished_kind(cell: CellSummary) -> ExclusionKind:
     if cell.status != "complete":
         return cell.status
     return "failed requests" if cell.errors else "no figures"
@@ -136,8 +138,8 @@ def unproved(cell: CellSummary, verdicts: Sequence[Verdict]) -> str | None:
     return None
 
 
-def quality_verdict(record: QualityRecord | None, tolerance: float) -> str:
-    """pass, fail or unknown; a variant whose quality was not measured is unknown."""
+def quality_verdict(record: QualityRecord | None, tolerance: float) -> GateVerdict:
+    """The verdict at a tolerance; a variant whose quality was not measured is unknown."""
     for at, verdict in () if record is None else record.verdicts:
         if abs(at - tolerance) < _TOLERANCE_STEP:
             return verdict

@@ -13,6 +13,8 @@ from whet.core.records import (
     CellSummary,
     Comparison,
     EngineFacts,
+    Evidence,
+    MemoryKind,
     ResolvedEngine,
     Verdict,
     WorkloadFacts,
@@ -27,7 +29,7 @@ from whet.metrics import CellContext, summarise
 from whet.metrics.compare import compare_sides, noise_floors, side_of
 
 _COMPARED: Final = ("tps_mean", "ttft_p95_ms", "tpot_p50_ms")
-_OUTCOMES: Final = ("proved", "unproved", "contradicted")
+_OUTCOMES: Final[tuple[Evidence, ...]] = ("proved", "unproved", "contradicted")
 _SAME_IN_EVERY_START: Final = (
     "version",
     "weight_kernels",
@@ -116,7 +118,7 @@ def _context(run: Run, name: str, size: int) -> CellContext:
     )
 
 
-def _memory_kind(run: Run) -> str:
+def _memory_kind(run: Run) -> MemoryKind:
     return "device" if run.require_environment().device.kind == "cuda" else "resident"
 
 
