@@ -26,7 +26,7 @@ from whet.core.records import (
     InteractionVerdict,
     LeverEffect,
 )
-from whet.decide.ratios import THROUGHPUT, Ruler, ratio
+from whet.decide.ratios import THROUGHPUT, SignificanceTest, ratio
 from whet.decide.words import times
 from whet.metrics.compare import within_floor
 
@@ -48,7 +48,7 @@ def factorial(
     diffs: Mapping[str, frozenset[str]],
     *,
     baseline: str,
-    ruler: Ruler,
+    significance: SignificanceTest,
 ) -> FactorialView:
     """Effects and interactions at every batch size, on each of ``METRICS``.
 
@@ -66,7 +66,7 @@ def factorial(
     interactions: list[Interaction] = []
     for metric in METRICS:
         for size in design.sizes:
-            bench = _Bench(found=design.at(size, metric), metric=metric, ruler=ruler)
+            bench = _Bench(found=design.at(size, metric), metric=metric, significance=significance)
             effects += _effects(bench, design)
             interactions += _interactions(bench, design)
     judged = {item.levers for item in interactions}
@@ -190,7 +190,7 @@ class _Bench:
 
     found: _Found
     metric: str
-    ruler: Ruler
+    significance: SignificanceTest
 
     def ratio(self, top: _Set, below: _Set) -> Estimate:
         """The cell of ``top`` over that of ``below``, turned so that above 1 is better."""
@@ -200,7 +200,7 @@ class _Bench:
         """The ratio and its verdict: those of the run's own comparison where it made one."""
         (candidate, figure), (reference, beneath) = self.found[top], self.found[below]
         turn = METRICS[self.metric][1]
-        if (item := self.ruler.between(reference, candidate, self.metric)) is not None:
+        if (item := self.significance.between(reference, candidate, self.metric)) is not None:
             own = _power(item.ratio, turn)
             return own, "undecided" if item.verdict == "unknown" else item.verdict
         change = _over(_power(figure, turn), _power(beneath, turn))
@@ -210,7 +210,7 @@ class _Bench:
 
     def floor(self, batch_size: int) -> float | None:
         """The noise floor of the metric."""
-        return self.ruler.floor(batch_size, metric=self.metric)
+        return self.significance.floor(batch_size, metric=self.metric)
 
 
 _EFFECTS: Final[Mapping[int, EffectVerdict]] = {-1: "worse", 0: "no difference", 1: "better"}

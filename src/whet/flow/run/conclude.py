@@ -21,16 +21,16 @@ from whet.core.records import (
 from whet.core.run import Run
 from whet.core.store import write_atomic, write_json
 from whet.decide import DecisionInputs, TierInputs, decide
-from whet.decide.admit import admit
+from whet.decide.eligible import split_eligible
 from whet.decide.factorial import factorial
-from whet.decide.ratios import Ruler
+from whet.decide.ratios import SignificanceTest
 from whet.deploy import write_deployment
 from whet.flow.run.context import Job
 from whet.flow.run.degenerate import examine_all
 from whet.flow.run.results import RunSummary, store_cells, summarize_run
 from whet.flow.run.side_effects import lever_costs
 from whet.levers import lever_diff
-from whet.metrics.disturbed import disturbed_cells
+from whet.metrics.latency_anomalies import latency_anomalies
 
 
 def conclude(job: Job) -> Decision:
@@ -132,20 +132,20 @@ def twins(engines: Mapping[str, ResolvedEngine]) -> dict[str, str]:
 
 def _factorial(run: Run, summary: RunSummary) -> FactorialView:
     """The effect of each lever alone and with others, over the cells that count."""
-    counted, _ = admit(_tier_inputs(run, summary))
+    counted, _ = split_eligible(_tier_inputs(run, summary))
     baseline = run.require_spec().baseline
     plain = run.engines[baseline].variant
     return factorial(
         [item.cell for item in counted],
         {name: lever_diff(item.variant, plain) for name, item in run.engines.items()},
         baseline=baseline,
-        ruler=Ruler(comparisons=summary.comparisons, noise_floor=summary.noise),
+        significance=SignificanceTest(comparisons=summary.comparisons, noise_floor=summary.noise),
     )
 
 
 def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
     variants = [item.variant for item in run.engines.values()]
-    disturbed = disturbed_cells(summary.cells, variants)
+    disturbed = latency_anomalies(summary.cells, variants)
     return TierInputs(
         tier=run.tier,
         cells=summary.cells,

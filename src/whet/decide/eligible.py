@@ -1,4 +1,4 @@
-"""Which cells count: finished, without errors, of real answers, and every claim proved."""
+"""Which cells may be recommended: complete, error-free, real answers, every claim proved."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _TOLERANCE_STEP = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Contender:
+class EligibleCell:
     """A cell that counts, with the two figures that every comparison needs, and its quality.
 
-    ``timed`` is what its variant's timed answers look like, None where nobody looked;
-    ``disturbed`` where something else held the cell up.
+    ``timed`` is the check of its variant's timed answers, None where it was not made;
+    ``disturbed`` says that something else slowed the cell down.
     """
 
     tier: str
@@ -37,13 +37,13 @@ class Contender:
     disturbed: bool = False
 
 
-def admit(inputs: TierInputs) -> tuple[list[Contender], list[Excluded]]:
-    """The tier's contenders, and every other cell with the reason why it is none.
+def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Excluded]]:
+    """The tier's eligible cells, and every other cell with the reason why it is none.
 
     A variant that passes the quality gate at no tolerance is named as excluded as well; its
-    cells stay contenders, so that the matrix can say how near they came.
+    cells stay eligible, so that the matrix can say how near they came.
     """
-    contenders, excluded = [], []
+    eligible, excluded = [], []
     for cell in inputs.cells:
         timed = inputs.degenerate.get(cell.variant)
         reasons: dict[ExclusionKind, str | None] = {
@@ -63,8 +63,8 @@ def admit(inputs: TierInputs) -> tuple[list[Contender], list[Excluded]]:
                 )
             )
         elif cell.cost_per_1m_tokens is not None and cell.ttft_p95_ms is not None:
-            contenders.append(
-                Contender(
+            eligible.append(
+                EligibleCell(
                     tier=inputs.tier,
                     cell=cell,
                     cost=cell.cost_per_1m_tokens,
@@ -74,7 +74,7 @@ def admit(inputs: TierInputs) -> tuple[list[Contender], list[Excluded]]:
                     disturbed=(cell.variant, cell.batch_size) in inputs.disturbed,
                 )
             )
-    for variant in dict.fromkeys(contender.cell.variant for contender in contenders):
+    for variant in dict.fromkeys(item.cell.variant for item in eligible):
         record = inputs.quality.get(variant)
         if not passes_somewhere(record):
             excluded.append(
@@ -86,7 +86,7 @@ def admit(inputs: TierInputs) -> tuple[list[Contender], list[Excluded]]:
                     kind="quality",
                 )
             )
-    return contenders, excluded
+    return eligible, excluded
 
 
 def _unfinished_kind(cell: CellSummary) -> ExclusionKind:
