@@ -297,7 +297,7 @@ def articles(system: str) -> list[str]:
 
 def make_checkpoints(work: Path) -> None:
     """Every recipe that a variant uses, and the 8-bit head, at the same time, each in a process."""
-    from whet.flow.run.preflight import find_inputs
+    from whet.flow.run.resolve import find_inputs
 
     spec, root = _spec(work)
     find_inputs(spec, root)  # written once, before several processes read it
@@ -319,7 +319,7 @@ def make_checkpoints(work: Path) -> None:
 
 def make_checkpoint(work: Path, name: str) -> None:
     """One recipe's checkpoint, where the run looks for it; one that is there is used again."""
-    from whet.flow.run.preflight import find_inputs, quantized_path
+    from whet.flow.run.resolve import find_inputs, quantized_path
     from whet.quant import quantize
 
     spec, root = _spec(work.resolve())

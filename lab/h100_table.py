@@ -54,20 +54,20 @@ def static_rows(path: Path) -> list[dict[str, str]]:
 def conclude_run(run: Path) -> None:
     """Decide and report from what a run has, also where a sitting ended in the middle of it."""
     from whet.core.protocols import Silent
+    from whet.core.run import Run
     from whet.core.store import RunStore
     from whet.flow.run.conclude import conclude
-    from whet.flow.run.results import read_kept
-    from whet.report import load_run, write_reports
+    from whet.report import write_reports
 
     with RunStore.open(run, resume=True) as store:
         # Of a job, deciding reads these; a whole one would need the engine and the weights. Without
         # resolved variants no next scheme is proposed, which would read the weights.
-        kept = read_kept(store)
+        before = Run(store)
         job = SimpleNamespace(
-            store=store, observer=Silent(), tier=kept.tier, spec=kept.spec, resolved=()
+            store=store, observer=Silent(), tier=before.tier, spec=before.spec, resolved=()
         )
         conclude(cast(Any, job))
-        write_reports(load_run(store), run)
+        write_reports(Run(store), run)
 
 
 def keep_results(run: Path, static: Path | None, out: Path) -> None:

@@ -23,11 +23,12 @@ from typing import Any, Final
 from lab.adapters import adapter_paths
 from whet.cli.main import main as whet
 from whet.core.records import CellSummary, ResolvedEngine, Verdict
-from whet.core.store import RunStore, write_atomic
+from whet.core.run import Run
+from whet.core.store import write_atomic
 from whet.core.units import GIB
 from whet.demo import pair_paths
 from whet.demo.spec import cpu_dtype
-from whet.flow.run.results import find, read_kept
+from whet.flow.run.results import summarize_run
 from whet.flow.run.side_effects import lever_costs
 
 _SHARED: Final = {"max_model_len": 2048, "max_num_seqs": 64}
@@ -214,17 +215,15 @@ class Row:
     engine: str
 
 
-def rows(store: RunStore, *, gpu: bool) -> Iterator[Row]:
+def rows(run: Run, *, gpu: bool) -> Iterator[Row]:
     """Every variant of a run that was tried or refused, in the order of ``cases``."""
-    engines = {item.variant.name: item for item in store.all("variants", ResolvedEngine)}
-    kept = read_kept(store)
-    found = find(kept)
+    found = summarize_run(run)
     cells = {item.variant: item for item in found.cells}
     told: dict[str, list[str]] = {}
-    for cost in lever_costs(kept, found.cells):
+    for cost in lever_costs(run, found.cells):
         told.setdefault(cost.variant, []).append(cost.what)
     for name, case in cases(gpu=gpu).items():
-        refused = store.reason("infeasible", name)
+        refused = run.store.reason("infeasible", name)
         verdict, said = _verdict(
             case,
             [item for item in found.verdicts if item.variant == name],
@@ -239,7 +238,7 @@ def rows(store: RunStore, *, gpu: bool) -> Iterator[Row]:
                 said=said,
                 came_along="; ".join(dict.fromkeys(told.get(name, []))),
                 variant=name,
-                engine=_engine_words(engines.get(name)),
+                engine=_engine_words(run.engines.get(name)),
             )
 
 
@@ -307,7 +306,7 @@ def main() -> None:
         return
     found: dict[str, Row] = {}
     for folder in asked.runs:
-        found |= {row.variant: row for row in rows(RunStore.read(folder), gpu=asked.gpu)}
+        found |= {row.variant: row for row in rows(Run.read(folder), gpu=asked.gpu)}
     ordered = [found[name] for name in cases(gpu=asked.gpu) if name in found]
     if asked.csv:
         write_atomic(asked.csv, _csv(ordered))

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from whet.core.errors import UsageError
-from whet.core.store import RunStore, translate_disk_errors
-from whet.report import load_run
+from whet.core.run import Run
+from whet.core.store import translate_disk_errors
 from whet.report.chart import Axis, Chart, Series, guide_spot
 from whet.report.palette import Style
 from whet.report.pictures import load_charts, pareto_chart
 from whet.report.text import one_line
-from whet.report.view import RunView
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +48,7 @@ _LEGEND_LETTERS, _KEY_LETTERS = 130, 9
 """What a line of the legend holds, and what a key and the room around it take of it."""
 
 
-def write_png(view: RunView, path: Path) -> None:
+def write_png(view: Run, path: Path) -> None:
     """TTFT p95, throughput, cost and the quality/cost front in one picture.
 
     Raises ``UsageError`` where the run holds no figure yet.
@@ -77,7 +76,7 @@ def write_png(view: RunView, path: Path) -> None:
         figure.savefig(path, facecolor="white", metadata=_undated(path))
 
 
-def _caption(view: RunView) -> str:
+def _caption(view: Run) -> str:
     device = f"{view.environment.device.name}. " if view.environment else ""
     return one_line(
         f"{device}Shaded: 95% interval. Hollow: too few samples to certify the p95; in quality "
@@ -212,7 +211,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("picture", type=Path)
     given = parser.parse_args()
-    write_png(load_run(RunStore.read(given.run)), given.picture)
+    write_png(Run.read(given.run), given.picture)
 
 
 if __name__ == "__main__":

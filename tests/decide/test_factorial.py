@@ -21,7 +21,7 @@ from whet.core.records import (
     Variant,
 )
 from whet.decide.factorial import factorial, find_levers, floor_of, joint
-from whet.decide.ratios import Ruler
+from whet.decide.ratios import SignificanceTest
 from whet.levers import lever_diff
 
 SPEC = Speculation(method="ngram", num_tokens=4, draft_path=None)
@@ -60,8 +60,10 @@ def viewed(
 ) -> FactorialView:
     """The view of one batch size; ``fp16`` is the baseline."""
     cells = [figured(name, figure) for name, figure in figures.items()]
-    ruler = Ruler(comparisons=comparisons, noise_floor=floor)
-    return factorial(cells, diffs(variant(name) for name in figures), baseline="fp16", ruler=ruler)
+    significance = SignificanceTest(comparisons=comparisons, noise_floor=floor)
+    return factorial(
+        cells, diffs(variant(name) for name in figures), baseline="fp16", significance=significance
+    )
 
 
 def square(
@@ -197,7 +199,7 @@ def test_a_latency_is_turned_over() -> None:
         cells,
         diffs(variant(item.variant) for item in cells),
         baseline="fp16",
-        ruler=Ruler(comparisons=(), noise_floor=0.0),
+        significance=SignificanceTest(comparisons=(), noise_floor=0.0),
     )
     [found] = [item for item in view.interactions if item.metric == "ttft_p95_ms"]
     assert (found.observed.value, found.product.value) == pytest.approx((2.0, 2.5))
@@ -226,7 +228,7 @@ def test_corners_at_unlike_batch_sizes_make_no_square() -> None:
         [figured(name, 100, size) for name, size in sizes.items()],
         diffs(variant(name) for name in sizes),
         baseline="fp16",
-        ruler=Ruler(comparisons=(), noise_floor=None),
+        significance=SignificanceTest(comparisons=(), noise_floor=None),
     )
     assert view.interactions == ()
     assert view.unmeasured == (f"{AWQ} × {SPEED}: not told, as no batch size has all four corners",)
@@ -277,7 +279,7 @@ def test_a_variant_without_levers_of_its_own_is_left_out_and_named() -> None:
         cells,
         diffs([variant("twin"), variant("fp16"), variant("awq")]),
         baseline="fp16",
-        ruler=Ruler(comparisons=(), noise_floor=None),
+        significance=SignificanceTest(comparisons=(), noise_floor=None),
     )
     assert only_effect(view, AWQ).ratio.value == pytest.approx(1.5)
     assert view.unmeasured == ("twin pulls the same levers as fp16, and is left out here",)
@@ -286,7 +288,7 @@ def test_a_variant_without_levers_of_its_own_is_left_out_and_named() -> None:
         [figured(name, 100) for name in names],
         diffs(variant(name) for name in names),
         baseline="fp16",
-        ruler=Ruler(comparisons=(), noise_floor=None),
+        significance=SignificanceTest(comparisons=(), noise_floor=None),
     )
     assert told.unmeasured[0].startswith("twin "), "before pairs, of which there may be many"
     assert len(told.unmeasured) == 2
@@ -327,6 +329,6 @@ def test_a_run_in_which_nothing_counts_tells_nothing() -> None:
         [],
         diffs([variant("fp16"), variant("awq+spec")]),
         baseline="fp16",
-        ruler=Ruler(comparisons=(), noise_floor=None),
+        significance=SignificanceTest(comparisons=(), noise_floor=None),
     )
     assert (view.effects, view.interactions, view.unmeasured) == ((), (), ())

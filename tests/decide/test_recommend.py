@@ -46,16 +46,16 @@ def test_the_saving_is_against_the_baselines_own_best_cost() -> None:
 def test_what_is_saved_of_the_baseline_with_the_prefix_cache_is_a_reason() -> None:
     usual = cell("fp16+cache", 8, 0.75, 100)
     run = tier([FP16, usual, AWQ])
-    assert not any("by itself" in reason for reason in recommended(decided(run)).reasons)
+    assert not any("by default" in reason for reason in recommended(decided(run)).reasons)
     found = recommended(decided(run, cached="fp16+cache"))
     assert found.saving is not None
     assert found.saving.value == pytest.approx(0.4), "the baseline's all the same"
-    [reason] = [reason for reason in found.reasons if "by itself" in reason]
+    [reason] = [reason for reason in found.reasons if "by default" in reason]
     assert reason.startswith("saves 20.0%")
     assert "fp16+cache at batch size 8" in reason
     cheapest = tier([FP16, cell("fp16+cache", 8, 0.5, 100), AWQ])
     own = recommended(decided(cheapest, cached="fp16+cache"))
-    assert (own.variant, any("by itself" in each for each in own.reasons)) == ("fp16+cache", False)
+    assert (own.variant, any("by default" in each for each in own.reasons)) == ("fp16+cache", False)
 
 
 def test_the_ratio_of_two_figures_has_the_delta_methods_interval() -> None:
@@ -139,7 +139,7 @@ def test_what_weakens_the_evidence_is_said() -> None:
         assert part in said
 
 
-def test_the_corner_asked_for_is_the_one_recommended_for() -> None:
+def test_the_recommendation_is_for_the_requested_point() -> None:
     cells = [FP16, AWQ, cell("awq", 16, 0.3, 900)]
     found = recommended(decided(tier(cells), recommend_ttft_ms=1000.0, recommend_quality=0.05))
     assert (found.batch_size, found.ttft_target_ms, found.quality_tolerance) == (16, 1000.0, 0.05)

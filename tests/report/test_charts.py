@@ -1,7 +1,6 @@
 """Scales hold what they must show, and drawings say what the records say."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -12,6 +11,7 @@ from lab.readme_picture import write_png
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from tests.run_copy import replace
 from whet.core.errors import UsageError
 from whet.core.records import Estimate
 from whet.report import RunView

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from tests.report.run_factory import make_run
+from tests.run_copy import replace
 from whet.core.records import LeverCost, LeverCosts
 from whet.core.store import RunStore
 from whet.report import RunView, load_run, print_report, render_html, render_markdown

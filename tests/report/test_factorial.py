@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
 from rich.console import Console
 
 from tests.report.run_texts import HOSTILE, SCRIPT
+from tests.run_copy import replace
 from whet.core.records import Estimate, FactorialView, Interaction, LeverEffect
 from whet.core.store import RunStore, write_json
 from whet.report import RunView, load_run, print_report, render_html, render_markdown

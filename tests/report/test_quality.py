@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from tests.report.run_factory import make_run
 from tests.report.run_gate import distances, graded, lossless, put_gate
 from tests.report.run_texts import SCRIPT, VARIANTS
+from tests.run_copy import replace
 from whet.core.records import LosslessCheck, QualityRecord, ServedIdentity
 from whet.core.store import RunStore
 from whet.report import RunView, load_run, render_html, render_markdown

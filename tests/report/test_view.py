@@ -1,7 +1,6 @@
 """A run directory, whole or not, becomes one view."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,10 @@ import pytest
 from tests.report.run_factory import make_run
 from tests.report.run_setting import cell
 from tests.report.run_texts import VARIANTS, Texts
+from tests.run_copy import replace
 from whet.core.errors import StorageError
 from whet.core.records import CellSummary, Estimate
+from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.report import RunView, load_run
 from whet.report.sections import reading_notes
@@ -86,7 +87,7 @@ def test_torn_spec_is_one_sentence(tmp_path: Path) -> None:
     store = make_run(tmp_path / "run", stop_after=1)
     (store.root / "resolved_spec.json").write_text('{"name": ', encoding="utf-8")
     with pytest.raises(StorageError, match="not whole JSON; put it back"):
-        load_run(store)
+        _ = Run.read(store.root).name
 
 
 def test_trials_without_a_decision_are_counted(tmp_path: Path) -> None:

@@ -40,23 +40,23 @@ def check(
     ] = False,
 ) -> None:
     """Preflight: spec, checkpoints, tokenizers, memory, engine. Starts and writes nothing."""
-    from whet.flow.run.preflight import feasible, survey
+    from whet.flow.run.preflight import feasible, run_preflight
 
     spec = load_spec(spec_file)
     planned = None if device is None else _planned(device, vllm, spec)
     if planned is None and vllm is not None:
         raise UsageError("--vllm is the version on a machine that is not here; give --device too")
-    seen = survey(spec, output_dir / spec.name, planned)
+    checked = run_preflight(spec, output_dir / spec.name, planned)
     console, warnings = Console(), Console(stderr=True)
-    for sentence in seen.advice:
+    for sentence in checked.advice:
         warnings.print(f"! {sentence}", style="yellow", highlight=False, markup=False)
-    kept = feasible(seen, spec, skip=False)
-    on = seen.device.name if planned is None else _words(planned, kept)
+    kept = feasible(checked, spec, skip=False)
+    on = checked.device.name if planned is None else _words(planned, kept)
     console.print(f"[green]ok[/green] {spec.name}: {len(kept)} variants on {on}")
     for resolved in kept:
         console.print(f"  {resolved.variant.name}", highlight=False, markup=False)
         console.print(f"    {resolved.serve_line}", highlight=False, markup=False, soft_wrap=True)
-    if strict and seen.advice:
+    if strict and checked.advice:
         raise UsageError("--strict: the warnings above count as errors; correct the spec")
 
 

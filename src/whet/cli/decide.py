@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from whet.core.errors import MeasurementError
-from whet.core.store import RunStore
+from whet.core.run import Run
 
 
 def register(app: typer.Typer) -> None:
@@ -25,10 +25,10 @@ def decide(
     Exit code 6 where a run is unfinished: what it has not measured could change the decision.
     """
     from whet.flow.run.conclude import decide_over
-    from whet.report import load_run, print_decision
+    from whet.report import print_decision
 
-    stores, console = [RunStore.read(path) for path in run_dirs], Console()
-    unmeasured = [(store.root, line) for store in stores for line in load_run(store).unmeasured]
+    runs, console = [Run.read(path) for path in run_dirs], Console()
+    unmeasured = [(run.root, line) for run in runs for line in run.unmeasured]
     for root, line in unmeasured:
         console.print(f"{root}: {line}", highlight=False, markup=False, soft_wrap=True)
     if unmeasured:
@@ -36,4 +36,4 @@ def decide(
             "no decision, because a run is unfinished; finish it with whet run --resume, or see "
             "what it has with whet report"
         )
-    print_decision(decide_over(stores), console)
+    print_decision(decide_over(runs), console)

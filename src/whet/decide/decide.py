@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from whet.core.records import BreakEven, Decision, Excluded, MatrixEntry
-from whet.decide.admit import Contender, admit
 from whet.decide.break_even import find_break_even
+from whet.decide.eligible import EligibleCell, split_eligible
 from whet.decide.inputs import DecisionInputs
-from whet.decide.matrix import corners, fill
+from whet.decide.matrix import best_at, slo_points
 from whet.decide.pareto import pareto_front
-from whet.decide.ratios import Ruler
+from whet.decide.ratios import SignificanceTest
 from whet.decide.recommend import recommend
 from whet.decide.status import cell_decisions
 
@@ -20,25 +20,30 @@ def decide(inputs: DecisionInputs) -> Decision:
     The Pareto front is drawn for each tier by itself. Nothing is raised: where nothing qualifies
     the matrix says ``none`` with the reason, and the recommendation is None.
     """
-    rulers = {
-        item.tier: Ruler(comparisons=item.comparisons, noise_floor=item.noise_floor)
+    significance_by_tier = {
+        item.tier: SignificanceTest(comparisons=item.comparisons, noise_floor=item.noise_floor)
         for item in inputs.tiers
     }
-    contenders: list[Contender] = []
+    eligible: list[EligibleCell] = []
     excluded: list[Excluded] = []
     matrix: list[MatrixEntry] = []
-    front: list[Contender] = []
+    front: list[EligibleCell] = []
     break_even: list[BreakEven] = []
     for tier in inputs.tiers:
-        ruler = rulers[tier.tier]
-        counted, dropped = admit(tier)
-        contenders += counted
+        significance = significance_by_tier[tier.tier]
+        counted, dropped = split_eligible(tier)
+        eligible += counted
         excluded += dropped
-        matrix += [fill(counted, corner, ruler) for corner in corners(tier.tier, inputs.objective)]
+        matrix += [
+            best_at(counted, point, significance)
+            for point in slo_points(tier.tier, inputs.objective)
+        ]
         front += pareto_front(counted)
         cells = [item.cell for item in counted]
-        break_even += find_break_even(cells, inputs.twins, ruler, tier.tier)
-    chosen = recommend(contenders, matrix, inputs.objective, rulers, inputs.baseline, inputs.cached)
+        break_even += find_break_even(cells, inputs.twins, significance, tier.tier)
+    chosen = recommend(
+        eligible, matrix, inputs.objective, significance_by_tier, inputs.baseline, inputs.cached
+    )
     return Decision(
         baseline=inputs.baseline,
         matrix=tuple(matrix),
@@ -46,5 +51,5 @@ def decide(inputs: DecisionInputs) -> Decision:
         break_even=tuple(break_even),
         excluded=tuple(excluded),
         recommendation=chosen,
-        cells=cell_decisions(inputs, contenders, excluded, matrix, chosen),
+        cells=cell_decisions(inputs, eligible, excluded, matrix, chosen),
     )

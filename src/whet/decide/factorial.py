@@ -14,17 +14,19 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Final
+from typing import Final, Literal
 
 from whet.core.flags import drop_kv_sizing
 from whet.core.records import (
     CellSummary,
+    EffectVerdict,
     Estimate,
     FactorialView,
     Interaction,
+    InteractionVerdict,
     LeverEffect,
 )
-from whet.decide.ratios import THROUGHPUT, Ruler, ratio
+from whet.decide.ratios import THROUGHPUT, SignificanceTest, ratio
 from whet.decide.words import times
 from whet.metrics.compare import within_floor
 
@@ -46,7 +48,7 @@ def factorial(
     diffs: Mapping[str, frozenset[str]],
     *,
     baseline: str,
-    ruler: Ruler,
+    significance: SignificanceTest,
 ) -> FactorialView:
     """Effects and interactions at every batch size, on each of ``METRICS``.
 
@@ -64,7 +66,7 @@ def factorial(
     interactions: list[Interaction] = []
     for metric in METRICS:
         for size in design.sizes:
-            bench = _Bench(found=design.at(size, metric), metric=metric, ruler=ruler)
+            bench = _Bench(found=design.at(size, metric), metric=metric, significance=significance)
             effects += _effects(bench, design)
             interactions += _interactions(bench, design)
     judged = {item.levers for item in interactions}
@@ -188,26 +190,35 @@ class _Bench:
 
     found: _Found
     metric: str
-    ruler: Ruler
+    significance: SignificanceTest
 
     def ratio(self, top: _Set, below: _Set) -> Estimate:
         """The cell of ``top`` over that of ``below``, turned so that above 1 is better."""
         return self.compared(top, below)[0]
 
-    def compared(self, top: _Set, below: _Set) -> tuple[Estimate, str]:
+    def compared(self, top: _Set, below: _Set) -> tuple[Estimate, EffectVerdict]:
         """The ratio and its verdict: those of the run's own comparison where it made one."""
         (candidate, figure), (reference, beneath) = self.found[top], self.found[below]
         turn = METRICS[self.metric][1]
-        if (item := self.ruler.between(reference, candidate, self.metric)) is not None:
-            verdict = "undecided" if item.verdict == "unknown" else item.verdict
-            return _power(item.ratio, turn), verdict
+        if (item := self.significance.between(reference, candidate, self.metric)) is not None:
+            own = _power(item.ratio, turn)
+            return own, "undecided" if item.verdict == "unknown" else item.verdict
         change = _over(_power(figure, turn), _power(beneath, turn))
         floor = self.floor(candidate.batch_size)
-        return change, _verdict(change, floor, ("worse", "no difference", "better"))
+        sign = _direction(change, floor)
+        return change, "undecided" if sign is None else _EFFECTS[sign]
 
     def floor(self, batch_size: int) -> float | None:
         """The noise floor of the metric."""
-        return self.ruler.floor(batch_size, metric=self.metric)
+        return self.significance.floor(batch_size, metric=self.metric)
+
+
+_EFFECTS: Final[Mapping[int, EffectVerdict]] = {-1: "worse", 0: "no difference", 1: "better"}
+_INTERACTIONS: Final[Mapping[int, InteractionVerdict]] = {
+    -1: "fight",
+    0: "multiplicative",
+    1: "help",
+}
 
 
 def _effects(bench: _Bench, design: _Design) -> Iterator[LeverEffect]:
@@ -272,28 +283,29 @@ def _over(top: Estimate, below: Estimate) -> Estimate:
     return replace(ratio(top, below), certified=top.certified and below.certified)
 
 
-def _verdict(change: Estimate, floor: float | None, words: tuple[str, str, str]) -> str:
-    """The word for below, level or above; level within the floor or where the interval holds 1.
+def _direction(change: Estimate, floor: float | None) -> Literal[-1, 0, 1] | None:
+    """-1 below 1, 1 above, 0 within the floor or with 1 in the interval, None without an interval.
 
     The floor is a share either way on the log scale, for a ratio may be turned over.
     """
     if change.low is None or change.high is None:
-        return "undecided"
+        return None
     if within_floor(change.value, floor or 0.0) or change.low <= 1 <= change.high:
-        return words[1]
-    return words[0] if change.value < 1 else words[2]
+        return 0
+    return -1 if change.value < 1 else 1
 
 
-def _interaction_verdict(change: Estimate, floor: float | None) -> str:
-    """As of any ratio; but that nothing is seen says that levers multiply only where it would be.
+def _interaction_verdict(change: Estimate, floor: float | None) -> InteractionVerdict:
+    """Levers multiply only where an interaction of ``MARGIN`` would have shown.
 
-    An interval that reaches beyond ``MARGIN``, or a noise that could hide as much, is no
+    An interval that reaches beyond ``MARGIN``, or a noise that could hide as much, does not show
     equivalence (Schuirmann 1987, two one-sided tests): that is ``undecided``.
     """
-    found = _verdict(change, floor, ("fight", "multiplicative", "help"))
+    direction = _direction(change, floor)
     hidden = unseen(change, floor)
-    beyond = hidden is None or hidden > math.log1p(MARGIN)
-    return "undecided" if found == "multiplicative" and beyond else found
+    if direction is None or (direction == 0 and (hidden is None or hidden > math.log1p(MARGIN))):
+        return "undecided"
+    return _INTERACTIONS[direction]
 
 
 def unseen(change: Estimate, floor: float | None) -> float | None:

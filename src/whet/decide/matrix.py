@@ -10,12 +10,12 @@ from whet.core.format import plural
 from whet.core.records import CellSummary, Estimate, MatrixEntry
 from whet.core.spec import ObjectiveSpec
 from whet.decide import words
-from whet.decide.admit import Contender, quality_verdict, quality_words
-from whet.decide.ratios import Ruler
+from whet.decide.eligible import EligibleCell, quality_verdict, quality_words
+from whet.decide.ratios import SignificanceTest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Corner:
+class SloPoint:
     """One entry's demands: figures must be below the target, quality must pass the tolerance."""
 
     tier: str
@@ -34,10 +34,10 @@ class Corner:
         return [(name, limit, figure) for name, limit, figure in asked if limit is not None]
 
 
-def corners(tier: str, objective: ObjectiveSpec) -> list[Corner]:
+def slo_points(tier: str, objective: ObjectiveSpec) -> list[SloPoint]:
     """Every pair of a TTFT target and a tolerance, in the objective's order."""
     return [
-        Corner(
+        SloPoint(
             tier=tier,
             ttft_ms=target,
             tolerance=tolerance,
@@ -49,47 +49,49 @@ def corners(tier: str, objective: ObjectiveSpec) -> list[Corner]:
     ]
 
 
-def recommended_corner(tier: str, objective: ObjectiveSpec) -> Corner:
-    """The corner that the recommendation is made for."""
+def recommended_point(tier: str, objective: ObjectiveSpec) -> SloPoint:
+    """The point that the recommendation is made for."""
     wanted = (objective.recommend_ttft_ms, objective.recommend_quality)
-    return next(c for c in corners(tier, objective) if (c.ttft_ms, c.tolerance) == wanted)
+    return next(c for c in slo_points(tier, objective) if (c.ttft_ms, c.tolerance) == wanted)
 
 
-def qualifying(contenders: Sequence[Contender], corner: Corner) -> list[Contender]:
-    """The contenders that meet every demand, cheapest first."""
-    found = [item for item in contenders if not misses(item, corner)]
+def qualifying(eligible: Sequence[EligibleCell], point: SloPoint) -> list[EligibleCell]:
+    """The cells that meet every demand, cheapest first."""
+    found = [item for item in eligible if not unmet(item, point)]
     return sorted(
         found, key=lambda item: (item.cost.value, item.cell.variant, item.cell.batch_size)
     )
 
 
-def misses(item: Contender, corner: Corner) -> list[str]:
-    """The demands that a contender does not meet: ``quality`` or the latency's name."""
+def unmet(item: EligibleCell, point: SloPoint) -> list[str]:
+    """The demands that a cell does not meet: ``quality`` or the latency's name."""
     late = [
         name
-        for name, limit, figure in corner.bounds(item.cell)
+        for name, limit, figure in point.bounds(item.cell)
         if figure is None or figure.value >= limit
     ]
-    passed = quality_verdict(item.quality, corner.tolerance) == "pass"
+    passed = quality_verdict(item.quality, point.tolerance) == "pass"
     return late if passed else [*late, "quality"]
 
 
-def fill(contenders: Sequence[Contender], corner: Corner, ruler: Ruler) -> MatrixEntry:
-    """The entry of one corner.
+def best_at(
+    eligible: Sequence[EligibleCell], point: SloPoint, significance: SignificanceTest
+) -> MatrixEntry:
+    """The matrix entry of one SLO point.
 
     Rivals are other variants, each at its own cheapest qualifying batch size, whose cost does not
     differ significantly from the cheapest one's: with one start a variant, all of them.
     """
-    found = qualifying(contenders, corner)
+    found = qualifying(eligible, point)
     if not found:
-        return _none(corner, _why_none(contenders, corner))
+        return _none(point, _why_none(eligible, point))
     first = found[0]
     others = best_of_others(found)
-    rivals = [item for item in others if ruler.same_cost(first.cell, item.cell)]
+    rivals = [item for item in others if significance.same_cost(first.cell, item.cell)]
     return MatrixEntry(
-        tier=corner.tier,
-        ttft_target_ms=corner.ttft_ms,
-        quality_tolerance=corner.tolerance,
+        tier=point.tier,
+        ttft_target_ms=point.ttft_ms,
+        quality_tolerance=point.tolerance,
         outcome="no significant winner" if rivals else "winner",
         variant=first.cell.variant,
         batch_size=first.cell.batch_size,
@@ -101,11 +103,11 @@ def fill(contenders: Sequence[Contender], corner: Corner, ruler: Ruler) -> Matri
     )
 
 
-def _none(corner: Corner, reason: str) -> MatrixEntry:
+def _none(point: SloPoint, reason: str) -> MatrixEntry:
     return MatrixEntry(
-        tier=corner.tier,
-        ttft_target_ms=corner.ttft_ms,
-        quality_tolerance=corner.tolerance,
+        tier=point.tier,
+        ttft_target_ms=point.ttft_ms,
+        quality_tolerance=point.tolerance,
         outcome="none",
         variant=None,
         batch_size=None,
@@ -117,80 +119,86 @@ def _none(corner: Corner, reason: str) -> MatrixEntry:
     )
 
 
-def best_of_others(found: Sequence[Contender]) -> list[Contender]:
-    """Each other variant's cheapest qualifying contender, cheapest first."""
-    best: dict[str, Contender] = {}
+def best_of_others(found: Sequence[EligibleCell]) -> list[EligibleCell]:
+    """Each other variant's cheapest qualifying cell, cheapest first."""
+    best: dict[str, EligibleCell] = {}
     for item in found:
         best.setdefault(item.cell.variant, item)
     return [item for item in best.values() if item.cell.variant != found[0].cell.variant]
 
 
-def _why_first(first: Contender, others: Sequence[Contender], rivals: Sequence[Contender]) -> str:
+def _why_first(
+    first: EligibleCell, others: Sequence[EligibleCell], rivals: Sequence[EligibleCell]
+) -> str:
     tail = f"TTFT p95 {words.milliseconds(first.ttft)}"
-    said = f"{words.place(first.cell)}: {words.money(first.cost)}, {tail}"
+    said = f"{words.cell_label(first.cell)}: {words.money(first.cost)}, {tail}"
     if rivals and first.cost.low is None:
-        said += f"; one start: no verdict; next is {words.place(others[0].cell)}, "
+        said += f"; one start: no verdict; next is {words.cell_label(others[0].cell)}, "
         said += words.price(others[0].cost)
     elif rivals:
-        told = " or ".join(f"{words.place(item.cell)}, {words.price(item.cost)}" for item in rivals)
+        told = " or ".join(
+            f"{words.cell_label(item.cell)}, {words.price(item.cost)}" for item in rivals
+        )
         said += f"; its cost cannot be told from that of {told}"
     elif others:
-        said += f"; next is {words.place(others[0].cell)}, {words.price(others[0].cost)}"
+        said += f"; next is {words.cell_label(others[0].cell)}, {words.price(others[0].cost)}"
     else:
         said += "; no other variant qualifies"
     return said if first.ttft.certified else f"{said}; {uncertified(first)}"
 
 
-def uncertified(item: Contender) -> str:
+def uncertified(item: EligibleCell) -> str:
     """The sentence that goes with a tail of too few samples."""
     return f"the p95 rests on {item.ttft.samples} requests, below the 130 that certify one"
 
 
-def _why_none(contenders: Sequence[Contender], corner: Corner) -> str:
+def _why_none(eligible: Sequence[EligibleCell], point: SloPoint) -> str:
     """What most cells miss, and the one that came nearest."""
-    if not contenders:
+    if not eligible:
         return "no cell finished with evidence of what it claims"
-    missed = {id(item): misses(item, corner) for item in contenders}
+    missed = {id(item): unmet(item, point) for item in eligible}
     counts = Counter(name for names in missed.values() for name in names)
-    everyone = len(contenders)
+    everyone = len(eligible)
     often = ", ".join(
         f"{'all' if count == everyone else count} miss {name}"
         for name, count in counts.most_common()
     )
-    nearest = min(contenders, key=lambda item: _distance(item, missed[id(item)], corner))
-    return f"of {plural(everyone, 'cell')} {often}; nearest is {_shortfall(nearest, corner)}"
+    nearest = min(eligible, key=lambda item: _distance(item, missed[id(item)], point))
+    return f"of {plural(everyone, 'cell')} {often}; nearest is {_shortfall(nearest, point)}"
 
 
-def _distance(item: Contender, missed: Sequence[str], corner: Corner) -> tuple[int, float, float]:
+def _distance(
+    item: EligibleCell, missed: Sequence[str], point: SloPoint
+) -> tuple[int, float, float]:
     """Fewest demands missed, then least in excess of them (as shares of the limits)."""
     excess = sum(
         figure.value / limit - 1
-        for name, limit, figure in corner.bounds(item.cell)
+        for name, limit, figure in point.bounds(item.cell)
         if name in missed and figure is not None
     )
     ratio = None if item.quality is None else item.quality.perplexity_ratio
     if "quality" in missed:
-        excess += max(0.0, ratio.value - 1 - corner.tolerance) if ratio is not None else 1.0
+        excess += max(0.0, ratio.value - 1 - point.tolerance) if ratio is not None else 1.0
     return len(missed), excess, item.cost.value
 
 
-def _shortfall(item: Contender, corner: Corner) -> str:
-    missed = misses(item, corner)
+def _shortfall(item: EligibleCell, point: SloPoint) -> str:
+    missed = unmet(item, point)
     parts = [
         f"{name} {'not measured' if figure is None else words.milliseconds(figure)}, "
         f"not below {limit:g} ms"
-        for name, limit, figure in corner.bounds(item.cell)
+        for name, limit, figure in point.bounds(item.cell)
         if name in missed
     ]
     if "quality" in missed:
         parts.append(
-            f"quality {quality_verdict(item.quality, corner.tolerance)} at "
-            f"{100 * corner.tolerance:g}% ({_measured(item)})"
+            f"quality {quality_verdict(item.quality, point.tolerance)} at "
+            f"{100 * point.tolerance:g}% ({_measured(item)})"
         )
-    return f"{words.place(item.cell)}: {'; '.join(parts)}"
+    return f"{words.cell_label(item.cell)}: {'; '.join(parts)}"
 
 
-def _measured(item: Contender) -> str:
+def _measured(item: EligibleCell) -> str:
     record = item.quality
     if record is None or record.perplexity_ratio is None:
         return quality_words(record)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from whet.decide.admit import Contender, passes_somewhere
+from whet.decide.eligible import EligibleCell, passes_somewhere
 
 _Point = tuple[float, float, float]
 
 
-def pareto_front(contenders: Sequence[Contender]) -> list[Contender]:
+def pareto_front(eligible: Sequence[EligibleCell]) -> list[EligibleCell]:
     """Contenders that no other dominates, cheapest first.
 
     One dominates another where it is at least as good in all three and better in one. A variant
     whose quality is unknown, or fails every tolerance, is not on the front: being cheap is no
     virtue in a wrong answer.
     """
-    points = [(point, item) for item in contenders if (point := _point(item)) is not None]
+    points = [(point, item) for item in eligible if (point := _point(item)) is not None]
     front = [
         item for point, item in points if not any(_dominates(other, point) for other, _ in points)
     ]
@@ -25,7 +25,7 @@ def pareto_front(contenders: Sequence[Contender]) -> list[Contender]:
     )
 
 
-def _point(item: Contender) -> _Point | None:
+def _point(item: EligibleCell) -> _Point | None:
     record = item.quality
     if record is None or record.perplexity_ratio is None or not passes_somewhere(record):
         return None

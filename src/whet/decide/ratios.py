@@ -13,7 +13,7 @@ THROUGHPUT = "tps_mean"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ruler:
+class SignificanceTest:
     """What differences are measured with: the run's own comparisons and its noise.
 
     ``noise_floor`` is the largest of throughput over all batch sizes, None where none is known.

@@ -1,4 +1,4 @@
-"""One deployment for the corner that the objective asks about, with reasons and cautions."""
+"""One deployment for the point that the objective asks about, with reasons and cautions."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from whet.core.records import Estimate, MatrixEntry, QualityRecord, Recommendation
 from whet.core.spec import ObjectiveSpec
 from whet.decide import words
-from whet.decide.admit import Contender
+from whet.decide.eligible import EligibleCell
 from whet.decide.matrix import (
-    Corner,
+    SloPoint,
     best_of_others,
     qualifying,
-    recommended_corner,
+    recommended_point,
     uncertified,
 )
-from whet.decide.ratios import Ruler, saving
+from whet.decide.ratios import SignificanceTest, saving
 
 _ENOUGH_STARTS = 3
 
 
 def recommend(
-    contenders: Sequence[Contender],
+    eligible: Sequence[EligibleCell],
     matrix: Sequence[MatrixEntry],
     objective: ObjectiveSpec,
-    rulers: Mapping[str, Ruler],
+    significance_by_tier: Mapping[str, SignificanceTest],
     baseline: str,
     cached: str | None = None,
 ) -> Recommendation | None:
-    """The cheapest entry over the tiers at the recommended corner; None where nothing qualifies.
+    """The cheapest entry over the tiers at the recommended point; None where nothing qualifies.
 
     ``cached`` is the baseline with the prefix cache, which engines have on by themselves: a reason
     says what is saved of its cost too.
@@ -45,12 +45,12 @@ def recommend(
     entry = min(entries, key=_cost)
     chosen = next(
         item
-        for item in contenders
+        for item in eligible
         if (item.tier, item.cell.variant, item.cell.batch_size)
         == (entry.tier, entry.variant, entry.batch_size)
     )
-    reference = _best_of(contenders, objective, baseline)
-    usual = None if cached is None else _best_of(contenders, objective, cached)
+    reference = _best_of(eligible, objective, baseline)
+    usual = None if cached is None else _best_of(eligible, objective, cached)
     saved = None if reference is None else _saved(chosen, reference)
     return Recommendation(
         variant=chosen.cell.variant,
@@ -62,10 +62,10 @@ def recommend(
         baseline_cost_per_1m_tokens=None if reference is None else reference.cost,
         saving=saved,
         reasons=(
-            _cheapest(chosen, entry, contenders, recommended_corner(entry.tier, objective)),
+            _cheapest(chosen, entry, eligible, recommended_point(entry.tier, objective)),
             *_reasons(chosen, entry, reference, saved, usual),
         ),
-        cautions=_cautions(chosen, entry, reference, saved, rulers[chosen.tier]),
+        cautions=_cautions(chosen, entry, reference, saved, significance_by_tier[chosen.tier]),
     )
 
 
@@ -75,28 +75,28 @@ def _cost(entry: MatrixEntry) -> float:
 
 
 def _best_of(
-    contenders: Sequence[Contender], objective: ObjectiveSpec, variant: str
-) -> Contender | None:
-    """The variant's cheapest qualifying cell at the corner, over all tiers."""
+    eligible: Sequence[EligibleCell], objective: ObjectiveSpec, variant: str
+) -> EligibleCell | None:
+    """The variant's cheapest qualifying cell at the point, over all tiers."""
     found = [
         item
-        for tier in dict.fromkeys(item.tier for item in contenders)
+        for tier in dict.fromkeys(item.tier for item in eligible)
         for item in qualifying(
-            [c for c in contenders if c.tier == tier], recommended_corner(tier, objective)
+            [c for c in eligible if c.tier == tier], recommended_point(tier, objective)
         )
         if item.cell.variant == variant
     ]
     return min(found, key=lambda item: item.cost.value, default=None)
 
 
-def _saved(chosen: Contender, reference: Contender) -> Estimate:
+def _saved(chosen: EligibleCell, reference: EligibleCell) -> Estimate:
     if chosen is reference:
         return Estimate(value=0.0, low=0.0, high=0.0, samples=chosen.cost.samples)
     return saving(chosen.cost, reference.cost)
 
 
 def _cheapest(
-    chosen: Contender, entry: MatrixEntry, contenders: Sequence[Contender], corner: Corner
+    chosen: EligibleCell, entry: MatrixEntry, eligible: Sequence[EligibleCell], point: SloPoint
 ) -> str:
     """What it costs and what comes next; rivals are a caution, and the matrix has their costs."""
     sure = "" if chosen.cost.low is not None else ", as a point estimate"
@@ -104,19 +104,19 @@ def _cheapest(
     if entry.rivals:
         return said
     others = best_of_others(
-        qualifying([item for item in contenders if item.tier == chosen.tier], corner)
+        qualifying([item for item in eligible if item.tier == chosen.tier], point)
     )
     if not others:
         return f"{said}; no other variant qualifies"
-    return f"{said}; next is {words.place(others[0].cell)}, {words.price(others[0].cost)}"
+    return f"{said}; next is {words.cell_label(others[0].cell)}, {words.price(others[0].cost)}"
 
 
 def _reasons(
-    chosen: Contender,
+    chosen: EligibleCell,
     entry: MatrixEntry,
-    reference: Contender | None,
+    reference: EligibleCell | None,
     saved: Estimate | None,
-    usual: Contender | None,
+    usual: EligibleCell | None,
 ) -> tuple[str, ...]:
     cell, record = chosen.cell, chosen.quality
     reasons = []
@@ -140,13 +140,13 @@ def _reasons(
         sure = "" if saved.low is not None else "as a point estimate "
         reasons.append(
             f"{sure}saves {words.percent(saved)} of the baseline's best cost, "
-            f"{words.price(reference.cost)} ({words.place(reference.cell)}{elsewhere})"
+            f"{words.price(reference.cost)} ({words.cell_label(reference.cell)}{elsewhere})"
         )
     if usual is not None and chosen is not reference and chosen.cell.variant != usual.cell.variant:
         reasons.append(
             f"saves {words.percent(_saved(chosen, usual))} of {words.price(usual.cost)} "
-            f"({words.place(usual.cell)}), the baseline with the prefix cache, which vLLM has on "
-            "by itself"
+            f"({words.cell_label(usual.cell)}), the baseline with the prefix cache, which vLLM "
+            "enables by default"
         )
     if (lossless := _lossless(record)) is not None:
         reasons.append(lossless)
@@ -155,11 +155,11 @@ def _reasons(
 
 
 def _cautions(
-    chosen: Contender,
+    chosen: EligibleCell,
     entry: MatrixEntry,
-    reference: Contender | None,
+    reference: EligibleCell | None,
     saved: Estimate | None,
-    ruler: Ruler,
+    significance: SignificanceTest,
 ) -> tuple[str, ...]:
     cell = chosen.cell
     starts = min(item.cell.starts for item in (chosen, reference or chosen))
@@ -175,7 +175,7 @@ def _cautions(
     elif (
         saved is not None
         and starts > 1
-        and ruler.same(_unsaved(saved), cell.batch_size, reference.cell.batch_size)
+        and significance.same(_unsaved(saved), cell.batch_size, reference.cell.batch_size)
     ):
         cautions.append("the saving lies within the noise of this run")
     if chosen.disturbed:
@@ -192,7 +192,7 @@ def _cautions(
             "measured on a CPU: the price is this machine's, and a GPU may rank the variants "
             "otherwise"
         )
-    if ruler.noise_floor is None:
+    if significance.noise_floor is None:
         cautions.append("the baseline was not repeated, so the noise of this run is not known")
     return (*cautions, *_gate_cautions(chosen))
 
@@ -220,7 +220,7 @@ def _lossless(record: QualityRecord | None) -> str | None:
     )
 
 
-def _gate_cautions(chosen: Contender) -> Iterator[str]:
+def _gate_cautions(chosen: EligibleCell) -> Iterator[str]:
     """What the timed answers and the quality gate leave open."""
     timed, record = chosen.timed, chosen.quality
     if timed is None:

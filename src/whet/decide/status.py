@@ -6,25 +6,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from whet.core.records import CellDecision, Excluded, MatrixEntry, Recommendation
-from whet.decide.admit import Contender
+from whet.decide.eligible import EligibleCell
 from whet.decide.inputs import DecisionInputs
-from whet.decide.matrix import best_of_others, misses, qualifying, recommended_corner
+from whet.decide.matrix import best_of_others, qualifying, recommended_point, unmet
 
 
 def cell_decisions(
     inputs: DecisionInputs,
-    contenders: Sequence[Contender],
+    eligible: Sequence[EligibleCell],
     excluded: Sequence[Excluded],
     matrix: Sequence[MatrixEntry],
     chosen: Recommendation | None,
 ) -> tuple[CellDecision, ...]:
-    """The status of every cell, judged at the recommended corner of its tier."""
+    """The status of every cell, judged at the recommended point of its tier."""
     kinds = {(item.tier, item.variant, item.batch_size): item.kind for item in excluded}
-    admitted = {(x.tier, x.cell.variant, x.cell.batch_size): x for x in contenders}
-    ties = set(_ties(inputs, contenders, matrix, chosen))
+    by_cell = {(x.tier, x.cell.variant, x.cell.batch_size): x for x in eligible}
+    ties = set(_ties(inputs, eligible, matrix, chosen))
     decided = []
     for tier in inputs.tiers:
-        corner = recommended_corner(tier.tier, inputs.objective)
+        point = recommended_point(tier.tier, inputs.objective)
         for cell in tier.cells:
             key = (tier.tier, cell.variant, cell.batch_size)
             made = CellDecision(
@@ -33,7 +33,7 @@ def cell_decisions(
             own = next((k for k in (key, (tier.tier, cell.variant, None)) if k in kinds), None)
             if own is not None:
                 made = replace(made, status="excluded", detail=kinds[own])
-            elif missed := misses(admitted[key], corner):
+            elif missed := unmet(by_cell[key], point):
                 made = replace(made, status="misses", detail=", ".join(missed))
             elif chosen is not None and key == (chosen.tier, chosen.variant, chosen.batch_size):
                 made = replace(made, status="recommended")
@@ -45,21 +45,21 @@ def cell_decisions(
 
 def _ties(
     inputs: DecisionInputs,
-    contenders: Sequence[Contender],
+    eligible: Sequence[EligibleCell],
     matrix: Sequence[MatrixEntry],
     chosen: Recommendation | None,
 ) -> Iterator[tuple[str, str, int]]:
     """The cells whose cost cannot be distinguished from the recommended one's."""
     if chosen is None:
         return
-    corner = recommended_corner(chosen.tier, inputs.objective)
+    point = recommended_point(chosen.tier, inputs.objective)
     entry = next(
         item
         for item in matrix
         if (item.tier, item.ttft_target_ms, item.quality_tolerance)
-        == (corner.tier, corner.ttft_ms, corner.tolerance)
+        == (point.tier, point.ttft_ms, point.tolerance)
     )
-    own = [item for item in contenders if item.tier == chosen.tier]
-    for item in best_of_others(qualifying(own, corner)):
+    own = [item for item in eligible if item.tier == chosen.tier]
+    for item in best_of_others(qualifying(own, point)):
         if item.cell.variant in entry.rivals:
             yield item.tier, item.cell.variant, item.cell.batch_size

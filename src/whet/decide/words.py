@@ -44,7 +44,7 @@ def times(change: Estimate) -> str:
     return f"{change.value:.2f}×{_interval(change, lambda value: f'{value:.2f}')}"
 
 
-def place(cell: CellSummary) -> str:
+def cell_label(cell: CellSummary) -> str:
     """``awq at batch size 8``."""
     return f"{cell.variant} at batch size {cell.batch_size}"
 

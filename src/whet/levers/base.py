@@ -11,6 +11,7 @@ from whet.core.records import (
     Claim,
     Declared,
     EngineFacts,
+    Evidence,
     ResolvedEngine,
     Scalar,
     TrialRecord,
@@ -19,7 +20,7 @@ from whet.core.records import (
 )
 from whet.engines import EngineProfile, get_profile
 
-Outcome = tuple[str, str, tuple[str, ...]]
+Outcome = tuple[Evidence, str, tuple[str, ...]]
 """proved, unproved or contradicted; what was observed in words; the lines and counters quoted."""
 
 NOTHING_DECLARED = Declared(version=None, config=(), cache=(), models=())

@@ -8,7 +8,7 @@ from typing import Final
 
 from whet.core.counters import ACCEPTED, DRAFT_TOKENS, DRAFTS, GENERATED
 from whet.core.flags import format_value
-from whet.core.records import Claim, ResolvedEngine, Speculation, Variant
+from whet.core.records import Claim, Evidence, ResolvedEngine, Speculation, Variant
 from whet.levers.base import Cell, Lever, Outcome, claim_per_cell
 from whet.levers.counters import counter_change, idle, unread
 
@@ -95,7 +95,7 @@ def _on(cell: Cell, speculation: Speculation) -> Outcome:
 
 def _accepted(
     drafts: float, drafted: float | None, accepted: float, speculation: Speculation
-) -> tuple[str, str]:
+) -> tuple[Evidence, str]:
     length = 1 + accepted / drafts
     observed = f"acceptance length {length:.2f} ({accepted:,.0f} tokens accepted in "
     observed += f"{drafts:,.0f} drafts)"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from whet.client import CompletionCall
-from whet.core.records import PlannedRequest, WorkloadFacts
+from whet.core.records import Loop, PlannedRequest, WorkloadFacts
 
 if TYPE_CHECKING:
     from whet.load.conversations import PlannedConversation
@@ -61,7 +61,7 @@ class TrialPlan:
     workload: Workload
     warmup: tuple[PlannedRequest, ...] = ()
     request_timeout_s: float = 120.0
-    loop: str = "closed"
+    loop: Loop = "closed"
     offsets_ns: tuple[int, ...] = ()
     calls: tuple[CompletionCall, ...] | None = None
     warmup_calls: tuple[CompletionCall, ...] | None = None

@@ -11,7 +11,7 @@ from typing import Any, Final
 from whet.client import HttpError, StreamClient, run_async, scrape
 from whet.core.errors import EngineLostError, MeasurementError
 from whet.core.provenance import now
-from whet.core.records import Counters, TrialRecord
+from whet.core.records import Counters, Status, TrialRecord
 from whet.load.aborted import TrialInterrupted, TrialLost
 from whet.load.closed import ClosedLoop, encode_all
 from whet.load.health import MemorySampler, judge_client
@@ -166,7 +166,7 @@ def _counters(url: str, plan: TrialPlan) -> Counters | None:
         return None
 
 
-def _record(plan: TrialPlan, seen: _Seen, *, status: str, failure: str | None) -> TrialRecord:
+def _record(plan: TrialPlan, seen: _Seen, *, status: Status, failure: str | None) -> TrialRecord:
     window = seen.window
     window.read()
     origin_ns = window.started_ns

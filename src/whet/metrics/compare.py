@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from whet.core.errors import MeasurementError
-from whet.core.records import CellSummary, Comparison, Estimate, TrialRecord
+from whet.core.records import CellSummary, Comparison, ComparisonVerdict, Estimate, TrialRecord
 from whet.core.units import NS_PER_MS
 from whet.metrics.estimates import CONFIDENCE, certified
 from whet.metrics.quantiles import clustered_mean
@@ -127,6 +128,12 @@ def compare_sides(
     )
 
 
+_TURNED: Final[Mapping[ComparisonVerdict, ComparisonVerdict]] = {
+    "better": "worse",
+    "worse": "better",
+}
+
+
 def turned(item: Comparison) -> Comparison:
     """The same comparison with its sides exchanged."""
     old = item.ratio
@@ -136,7 +143,7 @@ def turned(item: Comparison) -> Comparison:
         reference=item.candidate,
         candidate=item.reference,
         ratio=replace(old, value=1 / old.value, low=low, high=high),
-        verdict={"better": "worse", "worse": "better"}.get(item.verdict, item.verdict),
+        verdict=_TURNED.get(item.verdict, item.verdict),
     )
 
 
@@ -167,7 +174,7 @@ def _welch_half_width(variances: Sequence[float], counts: Sequence[int]) -> floa
     return float(t.ppf((1 + CONFIDENCE) / 2, freedom) * math.sqrt(total))
 
 
-def _verdict(ratio: Estimate, floor: float, *, more_is_better: bool) -> str:
+def _verdict(ratio: Estimate, floor: float, *, more_is_better: bool) -> ComparisonVerdict:
     if ratio.low is None or ratio.high is None:
         return "unknown"
     if ratio.low <= 1 <= ratio.high or within_floor(ratio.value, floor):

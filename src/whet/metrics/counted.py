@@ -18,12 +18,12 @@ def acceptance_length(trials: Sequence[TrialRecord]) -> float | None:
 
 
 def prefix_hit_rate(trials: Sequence[TrialRecord]) -> float | None:
-    """Δhits ÷ Δqueries in tokens over all trials; None where the cache was not asked at all."""
+    """Δhits ÷ Δqueries in tokens over all trials; None without a query."""
     return _ratio(trials, PREFIX_HITS, PREFIX_QUERIES)
 
 
-def rise(trial: TrialRecord, name: str) -> float | None:
-    """By how much a counter rose; None where it is missing or fell (the server was restarted)."""
+def counter_delta(trial: TrialRecord, name: str) -> float | None:
+    """How much a counter rose; None where it is missing or fell (the server was restarted)."""
     if trial.counters_before is None or trial.counters_after is None:
         return None
     before, after = trial.counters_before.get(name), trial.counters_after.get(name)
@@ -33,9 +33,9 @@ def rise(trial: TrialRecord, name: str) -> float | None:
 
 
 def _ratio(trials: Sequence[TrialRecord], above: str, below: str) -> float | None:
-    rises = [(rise(trial, above), rise(trial, below)) for trial in trials]
-    whole = [(a, b) for a, b in rises if a is not None and b is not None]
+    deltas = [(counter_delta(trial, above), counter_delta(trial, below)) for trial in trials]
+    whole = [(a, b) for a, b in deltas if a is not None and b is not None]
     total = sum(b for _, b in whole)
-    if len(whole) < len(rises) or total == 0:
+    if len(whole) < len(deltas) or total == 0:
         return None
     return sum(a for a, _ in whole) / total

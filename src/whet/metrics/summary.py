@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from whet.core.records import CellSummary, Estimate, RequestEvent, TrialRecord
+from whet.core.records import CellSummary, Estimate, MemoryKind, RequestEvent, Status, TrialRecord
 from whet.core.units import GB, NS_PER_MS
 from whet.metrics.counted import acceptance_length, prefix_hit_rate
 from whet.metrics.requests import RequestFigures, request_figures
@@ -35,7 +35,7 @@ class CellContext:
     """
 
     price_usd_per_hour: float
-    memory_kind: str
+    memory_kind: MemoryKind
     expected_hit_rate: float | None = None
     ttft_ms: float | None = None
     tpot_ms: float | None = None
@@ -128,7 +128,7 @@ def meets(event: RequestEvent, cell: CellContext) -> bool:
     )
 
 
-def _status(trials: Sequence[TrialRecord], problems: Sequence[str]) -> str:
+def _status(trials: Sequence[TrialRecord], problems: Sequence[str]) -> Status:
     if any(trial.status == "interrupted" for trial in trials):
         return "interrupted"
     return "failed" if problems else "complete"

@@ -13,7 +13,7 @@ from whet.checkpoint import read_facts, serving_difference, tokenizer_difference
 from whet.core.errors import CheckpointError, StorageError
 from whet.core.names import did_you_mean
 from whet.core.provenance import Device
-from whet.core.records import MemoryPlan, ModelFacts, Problem, Variant
+from whet.core.records import MemoryPlan, ModelFacts, Problem, ProblemKind, Variant
 from whet.core.spec import SIXTEEN_BIT, Spec, WorkloadSpec
 from whet.core.units import MIB
 from whet.predict.adapters import foreign_width
@@ -42,7 +42,7 @@ class _Case:
         """What its flags come to."""
         return read_settings(self.variant, target=self.target, device=self.device)
 
-    def problem(self, kind: str, message: str) -> Problem:
+    def problem(self, kind: ProblemKind, message: str) -> Problem:
         """A problem of this variant."""
         return Problem(variant=self.variant.name, kind=kind, message=message)
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from whet.core.records import DegenerateTraffic, RequestEvent
+from whet.core.records import DegenerateTraffic, GateVerdict, RequestEvent
 from whet.core.redact import starred
 
 MIN_ANSWERS: Final = 8
@@ -93,7 +93,7 @@ def examine_traffic(
 
 def _judge(
     answers: int, faults: int, silent: int, baseline: tuple[int, int] | None
-) -> tuple[str, str, float | None]:
+) -> tuple[GateVerdict, str, float | None]:
     """The verdict, its reason and p; ``baseline`` holds its answers and how many are degenerate."""
     from scipy.stats import fisher_exact
 

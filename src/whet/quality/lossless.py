@@ -25,7 +25,7 @@ from whet.client import scrape
 from whet.core.counters import ACCEPTED, DRAFT_TOKENS
 from whet.core.errors import EngineLostError, MeasurementError
 from whet.core.protocols import Progress
-from whet.core.records import Counters, GreedyParity, LosslessCheck, TwoSample
+from whet.core.records import Counters, GateVerdict, GreedyParity, LosslessCheck, TwoSample
 from whet.quality.asking import ModelEndpoint, part_of
 from whet.quality.greedy import Continuations, continue_greedily, greedy_parity, prompts_identity
 from whet.quality.paired import SIGNIFICANCE, wilson
@@ -42,9 +42,9 @@ for every speculative variant: ten of them alone would exclude a sound one in a 
 """
 NEVER_ACCEPTED: Final = 0.02
 _BATCH_STEP: Final = 4
-_ORDER: Final = ("fail", "unknown", "pass")
+_ORDER: Final[tuple[GateVerdict, ...]] = ("fail", "unknown", "pass")
 
-Finding = tuple[str, str]
+Finding = tuple[GateVerdict, str]
 """pass, fail or unknown, and why in a sentence."""
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from whet.core.records import Estimate, QualityRecord, TaskAnswer, TaskScore
+from whet.core.records import Estimate, GateVerdict, QualityRecord, TaskAnswer, TaskScore
 from whet.quality.degenerate import degenerate
 from whet.quality.paired import SIGNIFICANCE, holm, mcnemar, worse
 
@@ -59,7 +59,7 @@ class Findings:
 
 def verdicts(
     findings: Findings, tolerances: Sequence[float]
-) -> tuple[tuple[tuple[float, str], ...], str | None]:
+) -> tuple[tuple[tuple[float, GateVerdict], ...], str | None]:
     """(tolerance, pass | fail | unknown) each, and the reasons in words or None."""
     lost = _lost(findings)
     broken = [*findings.broken, *lost, *_garbage(findings)]
@@ -67,9 +67,8 @@ def verdicts(
     if findings.ratio is None and not broken and not missing:
         missing.append("perplexity was not measured")
     judged = [_judge(findings, tolerance) for tolerance in tolerances]
-    if broken:
-        words = ["fail"] * len(judged)
-    else:
+    words: list[GateVerdict] = ["fail"] * len(judged)
+    if not broken:
         words = [word if word == "fail" or not missing else "unknown" for word in judged]
     reasons = [
         *broken,
@@ -89,7 +88,7 @@ def _next_scheme(findings: Findings, *, lost: bool) -> list[str]:
     return [f"{findings.scheme} loses too much here: {advice}"]
 
 
-def _judge(findings: Findings, tolerance: float) -> str:
+def _judge(findings: Findings, tolerance: float) -> GateVerdict:
     """The verdict on perplexity alone. A baseline is what others are judged by, so it passes."""
     ratio = findings.ratio
     if ratio is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from whet.core.store import write_json
 from whet.report.cells_csv import write_csv
 from whet.report.html import write_html
 from whet.report.markdown import write_markdown
@@ -13,13 +12,11 @@ from whet.report.view import RunView
 
 
 def write_reports(view: RunView, folder: Path) -> None:
-    """Write results.csv, requests.parquet, decision.json, report.md and report.html.
+    """Write results.csv, requests.parquet, report.md and report.html.
 
     Each is replaced whole or left as it was. Raises ``StorageError`` where the disk is full.
     """
     write_csv(view, folder / "results.csv")
     write_parquet(view.trials, folder / "requests.parquet")
-    if view.decision is not None:
-        write_json(folder / "decision.json", view.decision)
     write_markdown(view, folder / "report.md")
     write_html(view, folder / "report.html")

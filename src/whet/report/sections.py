@@ -17,7 +17,7 @@ from whet.core.records import (
     Verdict,
 )
 from whet.core.units import human_duration
-from whet.metrics.disturbed import disturbed_cells
+from whet.metrics.latency_anomalies import latency_anomalies
 from whet.report.rows import saving_doubt, target_words
 from whet.report.text import DASH, Shown, shown
 from whet.report.view import RunView
@@ -247,7 +247,7 @@ def _disturbed(view: RunView) -> Iterator[str]:
     cells = [
         f"{item.variant} at {item.batch_size} ({number(item.gap_ms)} ms between tokens, "
         f"{number(item.fuller_gap_ms)} at {item.fuller})"
-        for item in disturbed_cells(view.cells, variants)
+        for item in latency_anomalies(view.cells, variants)
     ]
     if cells:
         yield (

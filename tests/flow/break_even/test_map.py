@@ -12,6 +12,7 @@ from tests.flow.break_even_stage import Physics, at, mapped, spec_with_draft, st
 from whet.core.errors import UsageError
 from whet.core.records import BreakEvenMap, encode
 from whet.core.records.codec import decode
+from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.break_even.map import MapRequest, length_estimate, map_spec, read_map
 
@@ -138,7 +139,7 @@ def test_the_map_is_read_again_from_its_folder(
     stage(monkeypatch, Physics(accepted=ACCEPTED))
     found = mapped(request_of(tmp_path), tmp_path / "map")
     store = RunStore.read(tmp_path / "map")
-    assert read_map(store, base="fp16") == found
+    assert read_map(Run(store), base="fp16") == found
     assert store.get("break_even", "map", BreakEvenMap) == found
     assert decode(BreakEvenMap, encode(found)) == found
 

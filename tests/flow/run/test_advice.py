@@ -14,7 +14,7 @@ from whet.core.provenance import Device
 from whet.engines.machine import Machine
 from whet.flow.run import advice
 from whet.flow.run.advice import advice_of
-from whet.flow.run.preflight import resolve_variants
+from whet.flow.run.resolve import resolve_variants
 
 DEVICE = Device(kind="cpu", name="EPYC", memory_bytes=2**34, count=1, driver=None)
 

@@ -13,13 +13,13 @@ import pytest
 from tests.flow.stage import FakeEngine, tiny_spec
 from tests.metrics.events import steady, trial
 from whet.core.protocols import Silent
-from whet.core.records import Decision, DegenerateTraffic, TrialRecord
+from whet.core.records import Decision, TrialRecord
+from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.run import conclude as conclude_module
 from whet.flow.run.conclude import cached, conclude, decide_over
 from whet.flow.run.context import Job, trial_key
 from whet.flow.run.preflight import prepare
-from whet.flow.run.results import read_kept
 
 MARKS = "!" * 64
 Start = Callable[..., AbstractContextManager[Job]]
@@ -81,11 +81,10 @@ def test_a_variant_that_was_timed_writing_nothing_is_excluded_everywhere(start: 
     assert reasons["other"].startswith("its timed answers are degenerate text: 64 of 64")
     assert "degenerate" not in reasons["fp16"], "ordinary words are an answer"
     assert [line.partition(":")[0] for line in warned if "degenerate" in line] == ["other"]
-    kept = RunStore.read(job.store.root)
-    record = kept.get("degenerate", "other", DegenerateTraffic)
-    assert record is not None
+    run = Run.read(job.store.root)
+    record = run.degenerate["other"]
     assert record.verdict == "fail"
-    assert decide_over([kept]) == decision, "a store that is only read says the same"
+    assert decide_over([run]) == decision, "a store that is only read says the same"
 
 
 def test_only_variants_that_qualify_get_deployment_files(
@@ -119,4 +118,4 @@ def test_the_baseline_with_the_cache_is_found_whatever_its_pool(start: Start) ->
         "usual": {"prefix_cache": True, "args": room},
     }
     with start(variants=variants) as job:
-        assert cached(read_kept(job.store)) == "usual"
+        assert cached(Run(job.store)) == "usual"

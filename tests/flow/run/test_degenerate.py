@@ -15,6 +15,7 @@ from tests.flow.stage import FakeEngine, tiny_spec
 from tests.metrics.events import event, trial
 from whet.core.protocols import Silent
 from whet.core.records import DegenerateTraffic, ModelFacts
+from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.run.context import Job, trial_key
 from whet.flow.run.degenerate import examine_all
@@ -40,7 +41,7 @@ def keep(job: Job, name: str, texts: Sequence[str], *, size: int = 1, number: in
 
 
 def verdicts(job: Job) -> dict[str, str]:
-    return {record.variant: record.verdict for record in examine_all(job.store)}
+    return {record.variant: record.verdict for record in examine_all(Run(job.store))}
 
 
 def test_every_trial_of_a_variant_is_looked_at_and_kept_as_one_record(job: Job) -> None:

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.stage import FakeEngine, tiny_spec
 from whet.core.spec import Spec
-from whet.flow.run.preflight import Survey, survey
+from whet.flow.run.preflight import Preflight, run_preflight
 
 FP8 = {"kv_cache_dtype": "fp8"}
 RECIPE: dict[str, Any] = {
@@ -30,12 +30,12 @@ def with_scales(folder: Path, scale: float) -> Path:
     return folder
 
 
-def seen(spec: Spec, root: Path, monkeypatch: pytest.MonkeyPatch) -> Survey:
+def seen(spec: Spec, root: Path, monkeypatch: pytest.MonkeyPatch) -> Preflight:
     monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: FakeEngine())
-    return survey(spec, root)
+    return run_preflight(spec, root)
 
 
-def told(found: Survey) -> list[tuple[str | None, str]]:
+def told(found: Preflight) -> list[tuple[str | None, str]]:
     return [(problem.variant, problem.message) for problem in found.problems]
 
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.flow.stage import FakeEngine, tiny_spec
 from whet import engines
+from whet.core import store as store_module
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.protocols import Silent
 from whet.core.records import CellSummary, Decision, TrialRecord, WorkloadFacts
+from whet.core.run import Run
 from whet.core.spec import Spec, parse_spec
 from whet.core.store import RunStore
-from whet.flow.run.conclude import decide_over, twins
+from whet.flow.run.conclude import conclude, decide_over, twins
+from whet.flow.run.measure import measure_all
 from whet.flow.run.pipeline import run
-from whet.flow.run.results import read_kept
+from whet.flow.run.preflight import prepare
+from whet.metrics import summarise
+from whet.report import write_reports
 
 
 @pytest.fixture
@@ -56,6 +62,46 @@ def test_every_arrow_is_a_record_on_disk(engine: FakeEngine, tmp_path: Path) -> 
     assert "No variant qualifies" in (root / "deploy" / "README.txt").read_text()
     assert decision.recommendation is None, "a server that proves nothing is never recommended"
     assert {item.variant for item in decision.excluded} == {"fp16", "rtn"}
+
+
+def test_each_trial_is_parsed_once_and_each_cell_is_concluded_once(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    summarised: list[tuple[str, int]] = []
+    written: list[str] = []
+    read_text, write = Path.read_text, store_module.write_atomic
+
+    def counting_read(path: Path, *args: Any, **kwargs: Any) -> str:
+        if path.parent.name == "trials":
+            opened.append(path.name)
+        return read_text(path, *args, **kwargs)
+
+    def counting_write(path: Path, data: bytes) -> None:
+        written.append(path.name)
+        write(path, data)
+
+    def counting_summarise(trials: Sequence[TrialRecord], **kwargs: Any) -> CellSummary:
+        summarised.append((trials[0].variant, trials[0].batch_size))
+        return summarise(trials, **kwargs)
+
+    monkeypatch.setattr(Path, "read_text", counting_read)
+    monkeypatch.setattr(store_module, "write_atomic", counting_write)
+    root = tmp_path / "run"
+    variants = {"fp16": {}, "other": {"prefix_cache": True}, "third": {"args": {"seed": 1}}}
+    with RunStore.open(root) as store:
+        job = prepare(
+            tiny_spec(tmp_path, variants=variants), store, Silent(), skip_infeasible=False
+        )
+        measure_all(job)
+        monkeypatch.setattr("whet.flow.run.results.summarise", counting_summarise)
+        decision = conclude(job)
+        write_reports(Run(store), root)
+    assert sorted(opened) == sorted(path.name for path in (root / "trials").iterdir())
+    assert len(opened) == 4 * 2 * 2, "three variants and the A/A repeat, two sizes, two trials"
+    assert len(summarised) == len(set(summarised)) == 8
+    assert written.count("decision.json") == 1
+    assert Run.read(root).decision == decision
 
 
 def test_the_same_traffic_for_every_variant_and_fresh_for_every_trial(
@@ -196,10 +242,10 @@ def test_two_machines_give_one_matrix(engine: FakeEngine, tmp_path: Path) -> Non
     for tier in ("small", "large"):
         spec = tiny_spec(tmp_path, hardware={"price_usd_per_hour": 1.0, "tier": tier})
         story(spec, tmp_path / tier)
-    both = decide_over([RunStore.read(tmp_path / "small"), RunStore.read(tmp_path / "large")])
+    both = decide_over([Run.read(tmp_path / "small"), Run.read(tmp_path / "large")])
     assert {entry.tier for entry in both.matrix} == {"small", "large"}
     with pytest.raises(UsageError, match="two of these runs are of the tier 'small'"):
-        decide_over([RunStore.read(tmp_path / "small")] * 2)
+        decide_over([Run.read(tmp_path / "small")] * 2)
 
 
 def test_a_twin_differs_in_speculation_alone(engine: FakeEngine, tmp_path: Path) -> None:
@@ -213,7 +259,7 @@ def test_a_twin_differs_in_speculation_alone(engine: FakeEngine, tmp_path: Path)
     }
     spec = tiny_spec(tmp_path, variants=variants)
     story(spec, tmp_path / "run")
-    found = twins(read_kept(RunStore.read(tmp_path / "run")).resolved)
+    found = twins(Run.read(tmp_path / "run").engines)
     assert found == {"spec": "fp16", "spec+cache": "cache"}
 
 

@@ -13,7 +13,7 @@ from tests.flow.stage import FakeEngine, tiny_spec
 from whet.checkpoint import read_facts
 from whet.core.errors import CheckpointError
 from whet.core.records import ModelFacts, Speculation, Variant
-from whet.flow.run.preflight import resolve_variants
+from whet.flow.run.resolve import resolve_variants
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from tests.flow.rounds_stage import (
     spec_of,
     story,
 )
+from tests.run_copy import replace
 from whet.core.records import (
     CellSummary,
     ComparisonSet,
@@ -26,8 +26,9 @@ from whet.core.records import (
     Verdict,
     VerdictSet,
 )
+from whet.core.run import Run
 from whet.core.store import RunStore
-from whet.flow.run.results import find, read_kept
+from whet.flow.run.results import summarize_run
 from whet.flow.run.schedule import every_start, keep_start
 from whet.load import TrialInterrupted
 
@@ -198,9 +199,9 @@ def test_the_starts_of_a_run_of_before_follow_from_its_order(
         record = json.loads(path.read_text())
         del record["start"]
         path.write_text(json.dumps(record))
-    kept = read_kept(RunStore.read(root))
-    assert {cell.starts for cell in find(kept).cells} == {starts}
-    verdicts = {item.verdict for item in find(kept).comparisons}
+    summary = summarize_run(Run.read(root))
+    assert {cell.starts for cell in summary.cells} == {starts}
+    verdicts = {item.verdict for item in summary.comparisons}
     assert ("unknown" in verdicts) is (starts == 1)
 
 
@@ -209,18 +210,20 @@ def test_each_metric_is_held_against_its_own_noise(bench: Bench, tmp_path: Path)
     root = tmp_path / "run"
     bench.speeds = {(AGAIN, 1): 0.8}
     story(spec_of(tmp_path), root)
-    kept = read_kept(RunStore.read(root))
+    run = Run.read(root)
     late = [
-        replace(
+        trial
+        if (trial.variant, trial.batch_size) != (AGAIN, 1)
+        else replace(
             trial,
             requests=tuple(
                 replace(event, scheduled_ns=event.scheduled_ns - 10_000_000)
                 for event in trial.requests
             ),
         )
-        for trial in kept.trials[AGAIN, 1]
+        for trial in run.trials
     ]
-    moved = find(replace(kept, trials={**kept.trials, (AGAIN, 1): late}))
+    moved = summarize_run(replace(run, trials=tuple(late)))
     floors = {item.metric: item.noise_floor for item in moved.comparisons if item.batch_size == 1}
     assert floors["tpot_p50_ms"] == pytest.approx(0.25)
     assert floors["ttft_p95_ms"] == pytest.approx(22.5 / 10 - 1)

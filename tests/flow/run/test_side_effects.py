@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,10 @@ import pytest
 
 from tests.decide.cells import cell
 from tests.flow.stage import FakeEngine, tiny_spec
+from tests.run_copy import replace
 from whet.core.records import EngineFacts, LeverCost, Speculation, StartFacts, TrialNotices, Variant
+from whet.core.run import Run
 from whet.core.store import RunStore
-from whet.flow.run.results import Kept
 from whet.flow.run.schedule import keep_start
 from whet.flow.run.side_effects import lever_costs
 
@@ -53,7 +53,7 @@ def facts(kv_cache_tokens: int | None) -> EngineFacts:
     )
 
 
-def kept(store: RunStore, *variants: tuple[Variant, int | None], baseline: str = "fp16") -> Kept:
+def kept(store: RunStore, *variants: tuple[Variant, int | None], baseline: str = "fp16") -> Run:
     """A run of these variants, each with one start that showed a KV pool of so many tokens."""
     for item, tokens in variants:
         start = StartFacts(
@@ -64,16 +64,11 @@ def kept(store: RunStore, *variants: tuple[Variant, int | None], baseline: str =
         store.root, variants={item.name: {} for item, _ in variants}, baseline=baseline
     )
     engine = FakeEngine()
-    return Kept(
-        store=store,
-        spec=spec,
-        environment=None,  # type: ignore[arg-type]
-        resolved={item.name: engine.resolve(item, spec.engine) for item, _ in variants},
-        trials={},
-    )
+    engines = {item.name: engine.resolve(item, spec.engine) for item, _ in variants}
+    return replace(Run(store), spec=spec, engines=engines)
 
 
-def told(run: Kept) -> dict[str, tuple[str, tuple[str, ...]]]:
+def told(run: Run) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Reference and levers by variant."""
     return {cost.variant: (cost.reference, cost.levers) for cost in lever_costs(run, ())}
 
@@ -143,7 +138,7 @@ def test_a_variant_that_never_started_is_neither_told_nor_a_reference(store: Run
         store, (variant("fp16"), 100), (variant("all", weights="awq", prefix_cache=True), 80)
     )
     dead = FakeEngine().resolve(variant("awq", weights="awq"), run.spec.engine)
-    run = replace(run, resolved={**run.resolved, "awq": dead})
+    run = replace(run, engines={**run.engines, "awq": dead})
     assert told(run) == {"all": ("fp16", ("prefix_cache", "weights=awq"))}
 
 

@@ -9,24 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from whet.core.store import RunStore
+from whet.core.run import Run
 from whet.flow.run.conclude import decide_over
-from whet.flow.run.results import find, read_kept
-from whet.report import load_run
+from whet.flow.run.results import summarize_run
 
 PUBLISHED = Path(__file__).parents[3] / "results" / "cpu-demo"
 BEFORE = Path(__file__).parent / "stored" / "demo-before.tar.xz"
 
 
-def unpacked(archive: Path, folder: Path) -> RunStore:
+def unpacked(archive: Path, folder: Path) -> Run:
     with tarfile.open(archive) as tar:
         tar.extractall(folder)  # our own archives; filters came with 3.11.4
-    return RunStore.read(folder / "run")
+    return Run.read(folder / "run")
 
 
 def test_the_published_demo_gives_its_figures_again(tmp_path: Path) -> None:
-    store = unpacked(PUBLISHED / "run.tar.xz", tmp_path)
-    cells = {(cell.variant, str(cell.batch_size)): cell for cell in find(read_kept(store)).cells}
+    run = unpacked(PUBLISHED / "run.tar.xz", tmp_path)
+    cells = {(cell.variant, str(cell.batch_size)): cell for cell in summarize_run(run).cells}
     with (PUBLISHED / "results.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(cells) == 15
@@ -36,7 +35,7 @@ def test_the_published_demo_gives_its_figures_again(tmp_path: Path) -> None:
             figure = getattr(cell, name)
             assert (figure is None) == (row[name] == "")
             assert figure is None or figure.value == pytest.approx(float(row[name]), rel=1e-4)
-    decided, stored = decide_over([store]), json.loads((PUBLISHED / "decision.json").read_text())
+    decided, stored = decide_over([run]), json.loads((PUBLISHED / "decision.json").read_text())
     assert decided.recommendation is not None
     assert decided.recommendation.variant == stored["recommendation"]["variant"] == "fp16"
     assert decided.recommendation.batch_size == 32
@@ -45,8 +44,8 @@ def test_the_published_demo_gives_its_figures_again(tmp_path: Path) -> None:
 
 def test_a_run_of_an_earlier_version_is_read_without_its_burst(tmp_path: Path) -> None:
     """Its trials have no start numbers, and their windows begin with the burst."""
-    store = unpacked(BEFORE, tmp_path)
-    cells = {(cell.variant, cell.batch_size): cell for cell in find(read_kept(store)).cells}
+    run = unpacked(BEFORE, tmp_path)
+    cells = {(cell.variant, cell.batch_size): cell for cell in summarize_run(run).cells}
     assert len(cells) == 25
     before = {
         ("fp16", 8): (345, 119),
@@ -62,8 +61,8 @@ def test_a_run_of_an_earlier_version_is_read_without_its_burst(tmp_path: Path) -
         assert cell.ttft_p95_ms.value == pytest.approx(steady, abs=0.6)
         assert cell.tps_mean is not None
         assert cell.tps_mean.low is None, "one start has no interval"
-    decided = decide_over([store])
+    decided = decide_over([run])
     assert decided.recommendation is not None
     assert (decided.recommendation.variant, decided.recommendation.batch_size) == ("awq+cache", 32)
     assert any("one start" in caution for caution in decided.recommendation.cautions)
-    assert load_run(store).spec is not None
+    assert run.spec is not None

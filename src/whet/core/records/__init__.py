@@ -4,30 +4,48 @@ from whet.core.records.break_even import (
     AcceptanceLevel,
     BreakEvenMap,
     BreakEvenPoint,
+    Pays,
     UncountedLevel,
 )
 from whet.core.records.codec import decode, encode
 from whet.core.records.decision import (
     BreakEven,
     CellDecision,
+    CellStatus,
     Decision,
     Excluded,
+    ExclusionKind,
     MatrixEntry,
+    MatrixOutcome,
     Recommendation,
 )
 from whet.core.records.distances import Distances, DocumentDistance
-from whet.core.records.engine import ResolvedEngine, Scalar, Speculation, StartFacts, Variant
+from whet.core.records.engine import (
+    Batching,
+    ResolvedEngine,
+    Scalar,
+    Speculation,
+    StartFacts,
+    Variant,
+)
 from whet.core.records.evidence import (
     Claim,
     Declared,
     EngineFacts,
+    Evidence,
     LeverCost,
     LeverCosts,
     TrialNotices,
     Verdict,
     VerdictSet,
 )
-from whet.core.records.factorial import FactorialView, Interaction, LeverEffect
+from whet.core.records.factorial import (
+    EffectVerdict,
+    FactorialView,
+    Interaction,
+    InteractionVerdict,
+    LeverEffect,
+)
 from whet.core.records.harness import (
     HarnessExample,
     HarnessMetric,
@@ -41,13 +59,14 @@ from whet.core.records.hits import HitTokens, ReplayResult
 from whet.core.records.load import (
     ClientHealth,
     Counters,
+    Loop,
     PlannedRequest,
     RequestEvent,
     TrialRecord,
     WorkloadFacts,
 )
 from whet.core.records.model import ModelFacts, StoredWeights, TokenizerIdentity
-from whet.core.records.plan import MemoryPlan, Problem
+from whet.core.records.plan import MemoryPlan, Problem, ProblemKind
 from whet.core.records.quality import (
     QualityRecord,
     TaskAnswer,
@@ -57,6 +76,7 @@ from whet.core.records.quality import (
 from whet.core.records.quality_checks import (
     DegenerateTraffic,
     Divergence,
+    GateVerdict,
     GoldenProbe,
     GoldenProbes,
     GoldenToken,
@@ -69,20 +89,31 @@ from whet.core.records.quality_checks import (
 )
 from whet.core.records.quant import CalibrationFacts, Phase, QuantizedCheckpoint, UnitError
 from whet.core.records.schemes import SchemeRow, SchemeTable, ServedScheme
-from whet.core.records.summary import CellSummary, Comparison, ComparisonSet, Estimate
+from whet.core.records.summary import (
+    CellSummary,
+    Comparison,
+    ComparisonSet,
+    ComparisonVerdict,
+    Estimate,
+    MemoryKind,
+    Status,
+)
 
 __all__ = [
     "AcceptanceLevel",
+    "Batching",
     "BreakEven",
     "BreakEvenMap",
     "BreakEvenPoint",
     "CalibrationFacts",
     "CellDecision",
+    "CellStatus",
     "CellSummary",
     "Claim",
     "ClientHealth",
     "Comparison",
     "ComparisonSet",
+    "ComparisonVerdict",
     "Counters",
     "Decision",
     "Declared",
@@ -90,10 +121,14 @@ __all__ = [
     "Distances",
     "Divergence",
     "DocumentDistance",
+    "EffectVerdict",
     "EngineFacts",
     "Estimate",
+    "Evidence",
     "Excluded",
+    "ExclusionKind",
     "FactorialView",
+    "GateVerdict",
     "GoldenProbe",
     "GoldenProbes",
     "GoldenToken",
@@ -107,16 +142,22 @@ __all__ = [
     "HeadOfLineRecord",
     "HitTokens",
     "Interaction",
+    "InteractionVerdict",
     "LeverCost",
     "LeverCosts",
     "LeverEffect",
+    "Loop",
     "LosslessCheck",
     "MatrixEntry",
+    "MatrixOutcome",
+    "MemoryKind",
     "MemoryPlan",
     "ModelFacts",
+    "Pays",
     "Phase",
     "PlannedRequest",
     "Problem",
+    "ProblemKind",
     "QualityRecord",
     "QuantizedCheckpoint",
     "Recommendation",
@@ -131,6 +172,7 @@ __all__ = [
     "ServedScheme",
     "Speculation",
     "StartFacts",
+    "Status",
     "StoredWeights",
     "StructuredScore",
     "TaskAnswer",

@@ -7,6 +7,19 @@ from typing import Literal
 
 from whet.core.records.summary import Estimate
 
+MatrixOutcome = Literal["winner", "none", "no significant winner"]
+ExclusionKind = Literal[
+    "interrupted",
+    "failed",
+    "failed requests",
+    "no figures",
+    "degenerate text",
+    "evidence",
+    "quality",
+    "cannot run here",
+]
+CellStatus = Literal["recommended", "tie", "qualifies", "misses", "excluded"]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MatrixEntry:
@@ -20,7 +33,7 @@ class MatrixEntry:
     tier: str
     ttft_target_ms: float
     quality_tolerance: float
-    outcome: str
+    outcome: MatrixOutcome
     variant: str | None
     batch_size: int | None
     cost_per_1m_tokens: Estimate | None
@@ -75,7 +88,7 @@ class Excluded:
     batch_size: int | None
     reason: str
     tier: str | None = None
-    kind: str | None = None
+    kind: ExclusionKind | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +101,7 @@ class CellDecision:
     variant: str
     batch_size: int
     tier: str
-    status: Literal["recommended", "tie", "qualifies", "misses", "excluded"]
+    status: CellStatus
     detail: str | None = None
 
     @property

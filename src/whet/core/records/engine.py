@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 Scalar = str | int | float | bool
+Batching = Literal["continuous", "static"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +56,7 @@ class Variant:
     loras: tuple[tuple[str, str], ...] = ()
     max_loras: int | None = None
     lora_rank: int | None = None
-    batching: str = "continuous"
+    batching: Batching = "continuous"
     own_args: tuple[str, ...] = ()
     kv_scales: bool = False
     secret_env: Annotated[tuple[tuple[str, str], ...], Field(exclude=True)] = field(

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Evidence = Literal["proved", "unproved", "contradicted"]
+"""From best to worst is proved, unproved, contradicted; only *proved* lets a cell count."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +35,7 @@ class Verdict:
     variant: str
     batch_size: int | None
     claim: Claim
-    outcome: str
+    outcome: Evidence
     observed: str
     sources: tuple[str, ...]
 

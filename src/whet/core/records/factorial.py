@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from whet.core.records.summary import Estimate
+
+EffectVerdict = Literal["better", "worse", "no difference", "undecided"]
+InteractionVerdict = Literal["fight", "help", "multiplicative", "undecided"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +28,7 @@ class LeverEffect:
     candidate: str
     ratio: Estimate
     noise_floor: float | None
-    verdict: str
+    verdict: EffectVerdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +51,7 @@ class Interaction:
     product: Estimate
     ratio: Estimate
     noise_floor: float | None
-    verdict: str
+    verdict: InteractionVerdict
     sentence: str
 
 

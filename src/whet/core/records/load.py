@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+from whet.core.records.summary import Status
+
+Loop = Literal["closed", "static", "open", "conversations"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,7 +123,7 @@ class TrialRecord:
     variant: str
     batch_size: int
     trial: int
-    status: str
+    status: Status
     workload_sha256: str
     started_at: str
     window_start_ns: int
@@ -130,5 +135,5 @@ class TrialRecord:
     memory_bytes: int | None
     health: ClientHealth
     failure: str | None = None
-    loop: str = "closed"
+    loop: Loop = "closed"
     start: int | None = None

@@ -3,6 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+ProblemKind = Literal[
+    "tokenizer",
+    "vocabulary",
+    "memory",
+    "length",
+    "settings",
+    "shape",
+    "weights",
+    "device",
+    "disk",
+    "traffic",
+    "flags",
+    "unsupported",
+]
+"""``unsupported`` is what the installed engine refuses."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,12 +54,8 @@ class MemoryPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """Why a variant cannot run here, with the mend; ``variant`` is None for the whole run.
-
-    ``kind`` is ``tokenizer``, ``vocabulary``, ``memory``, ``length``, ``shape``, ``weights``,
-    ``device``, ``disk`` or ``unsupported`` (what the installed engine says).
-    """
+    """Why a variant cannot run here, with the fix; ``variant`` is None for the whole run."""
 
     variant: str | None
     message: str
-    kind: str
+    kind: ProblemKind

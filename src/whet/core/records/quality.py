@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from whet.core.records.quality_checks import (
+    GateVerdict,
     LosslessCheck,
     ServedDistances,
     ServedIdentity,
@@ -91,7 +92,7 @@ class QualityRecord:
     tasks: tuple[TaskScore, ...]
     answers: tuple[TaskAnswer, ...]
     examples: tuple[TaskExample, ...]
-    verdicts: tuple[tuple[float, str], ...]
+    verdicts: tuple[tuple[float, GateVerdict], ...]
     reason: str | None
     seconds: float
     data_sha256: str | None = None

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from whet.core.records.distances import DocumentDistance
 from whet.core.records.summary import Estimate
+
+GateVerdict = Literal["pass", "fail", "unknown"]
+"""``unknown`` counts as not passed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +89,7 @@ class LosslessCheck:
     sampling: TwoSample | None
     acceptance_rate: float | None
     drafted: int | None
-    verdict: str
+    verdict: GateVerdict
     reasons: tuple[str, ...]
 
 
@@ -127,7 +131,7 @@ class DegenerateTraffic:
     baseline_share: float | None
     p_value: float | None
     examples: tuple[str, ...]
-    verdict: str
+    verdict: GateVerdict
     reason: str | None = None
 
 

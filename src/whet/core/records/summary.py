@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Status = Literal["complete", "interrupted", "failed"]
+MemoryKind = Literal["device", "resident"]
+ComparisonVerdict = Literal["better", "worse", "no difference", "unknown"]
+"""``no difference``: also within the noise floor. ``unknown``: no interval."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +44,7 @@ class CellSummary:
 
     variant: str
     batch_size: int
-    status: str
+    status: Status
     trials: int
     requests: int
     errors: int
@@ -54,7 +60,7 @@ class CellSummary:
     goodput_rps: Estimate | None = None
     cost_per_1m_tokens: Estimate | None = None
     memory_gb: float | None = None
-    memory_kind: str
+    memory_kind: MemoryKind
     acceptance_length: float | None = None
     prefix_hit_rate: float | None = None
     expected_hit_rate: float | None = None
@@ -81,7 +87,7 @@ class Comparison:
     candidate: str
     ratio: Estimate
     noise_floor: float
-    verdict: str
+    verdict: ComparisonVerdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from whet.client import CompletionCall
-from whet.core.records import PlannedRequest
+from whet.core.records import Loop, PlannedRequest
 from whet.load import Workload
 from whet.load.arrivals import Arrivals
 from whet.load.conversations import ConversationShape, PlannedConversation
@@ -85,8 +85,8 @@ class BenchRequest:
     workers: int | None = None
 
     @property
-    def loop(self) -> str:
-        """``conversations``, ``open``, ``static`` or ``closed``."""
+    def loop(self) -> Loop:
+        """How requests are sent."""
         if isinstance(self.source, ConversationShape):
             return "conversations"
         if self.arrivals is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +34,7 @@ from whet.core.records.break_even import (
     Pays,
     UncountedLevel,
 )
+from whet.core.run import Run
 from whet.core.spec import Spec, SpeculationSpec, VariantSpec, parse_spec
 from whet.core.store import RunStore, write_json
 from whet.flow.break_even.fit import Measured, fit_break_even
@@ -41,7 +42,7 @@ from whet.flow.break_even.noisy_draft import graded_draft
 from whet.flow.run.measure import measure_all
 from whet.flow.run.preflight import prepare
 from whet.flow.run.quantize import quantize_recipes
-from whet.flow.run.results import Findings, Kept, find, read_kept
+from whet.flow.run.results import RunSummary, summarize_run
 from whet.levers.counters import counter_change
 
 PLAIN: Final = "plain"
@@ -83,7 +84,7 @@ def run_map(request: MapRequest, store: RunStore, observer: Observer) -> BreakEv
     quantize_recipes(job)
     measure_all(job, quality=False)
     observer.stage("map", job.tier)
-    found = read_map(store, base=request.base or request.spec.baseline)
+    found = read_map(Run(store), base=request.base or request.spec.baseline)
     store.put(KIND, "map", found)
     write_json(store.path("break_even.json"), found)
     return found
@@ -199,33 +200,30 @@ def _write_drafts(spec: Spec, request: MapRequest, root: Path, observer: Observe
             graded_draft(locate(str(source), revision=spec.model.revision), out, noise=share)
 
 
-def read_map(store: RunStore, *, base: str) -> BreakEvenMap:
+def read_map(run: Run, *, base: str) -> BreakEvenMap:
     """The map from what a run directory holds; starts nothing."""
-    kept = read_kept(store)
-    found = {
-        name: find(replace(kept, resolved={PLAIN: kept.resolved[PLAIN], name: item}))
-        for name, item in kept.resolved.items()
-        if _NAME.fullmatch(name)
+    summaries = {
+        name: summarize_run(run, (PLAIN, name)) for name in run.engines if _NAME.fullmatch(name)
     }
     left_out: list[UncountedLevel] = []
     points = []
-    for size in sorted(kept.spec.load.batch_sizes):
-        for k in sorted({_k(name) for name in found}):
-            of_k = {name: item for name, item in found.items() if _k(name) == k}
-            point = _point(kept, of_k, size, left_out)
+    for size in sorted(run.require_spec().load.batch_sizes):
+        for k in sorted({_k(name) for name in summaries}):
+            of_k = {name: item for name, item in summaries.items() if _k(name) == k}
+            point = _point(run, of_k, size, left_out)
             if point is not None:
                 points.append(point)
-    spoken = next(r.variant.speculation for r in kept.resolved.values() if r.variant.speculation)
-    own = next((kept.resolved[name] for name in found if name.endswith(f".{REAL}")), None)
+    speculation = next(s for r in run.engines.values() if (s := r.variant.speculation))
+    own = next((run.engines[name] for name in summaries if name.endswith(f".{REAL}")), None)
     path = own.variant.speculation.draft_path if own and own.variant.speculation else None
     return BreakEvenMap(
-        name=kept.spec.name,
-        tier=kept.tier,
+        name=run.name,
+        tier=run.tier,
         base=base,
-        weights=kept.resolved[PLAIN].variant.weights,
-        method=spoken.method,
+        weights=run.engines[PLAIN].variant.weights,
+        method=speculation.method,
         draft=None if path is None else Path(path).name,
-        noise_floor=next((item.noise for item in found.values()), None),
+        noise_floor=next((item.noise for item in summaries.values()), None),
         points=tuple(points),
         left_out=tuple(dict.fromkeys(left_out)),
     )
@@ -238,23 +236,24 @@ def _k(name: str) -> int:
 
 
 def _point(
-    kept: Kept, found: dict[str, Findings], size: int, left_out: list[UncountedLevel]
+    run: Run, summaries: dict[str, RunSummary], size: int, left_out: list[UncountedLevel]
 ) -> BreakEvenPoint | None:
     """None where the plain cell or every level lacks figures or evidence; ``left_out`` says why."""
     plain: Estimate | None = None
     levels: list[AcceptanceLevel] = []
-    for name, findings in found.items():
+    for name, summary in summaries.items():
         for variant in (PLAIN, name):
-            said = _uncounted(findings, variant, size, kept.trials.get((variant, size), []))
-            if said is not None:
-                left_out.append(UncountedLevel(variant=variant, batch_size=size, reason=said))
+            reason = _uncounted(summary, variant, size, run.trials_of(variant, size))
+            if reason is not None:
+                left_out.append(UncountedLevel(variant=variant, batch_size=size, reason=reason))
                 break
         else:
-            plain = _cell(findings, PLAIN, size).tps_mean
-            levels.append(_level(_cell(findings, name, size), kept.trials[name, size], _k(name)))
+            plain = _cell(summary, PLAIN, size).tps_mean
+            cell = _cell(summary, name, size)
+            levels.append(_level(cell, run.trials_of(name, size), _k(name)))
     if plain is None or not levels:
         return None
-    compared = [item for name in found for item in _compared(found[name], name, size)]
+    compared = [item for name in summaries for item in _compared(summaries[name], name, size)]
     real = next((item for item in levels if item.level == REAL), None)
     direct = next((item for item in compared if item.candidate.endswith(f".{REAL}")), None)
     fit = fit_break_even(
@@ -280,29 +279,29 @@ def _point(
     )
 
 
-def _cell(findings: Findings, variant: str, size: int) -> CellSummary:
-    return next(c for c in findings.cells if (c.variant, c.batch_size) == (variant, size))
+def _cell(summary: RunSummary, variant: str, size: int) -> CellSummary:
+    return next(c for c in summary.cells if (c.variant, c.batch_size) == (variant, size))
 
 
-def _compared(findings: Findings, name: str, size: int) -> Iterator[Comparison]:
-    for item in findings.comparisons:
+def _compared(summary: RunSummary, name: str, size: int) -> Iterator[Comparison]:
+    for item in summary.comparisons:
         if (item.metric, item.candidate, item.batch_size) == ("tps_mean", name, size):
             yield item
 
 
 def _uncounted(
-    findings: Findings, variant: str, size: int, trials: Sequence[TrialRecord]
+    summary: RunSummary, variant: str, size: int, trials: Sequence[TrialRecord]
 ) -> str | None:
     """Why a cell does not count, or None.
 
     A claim that is not proved leaves it out. One is read otherwise: a draft that was made worse
     may have next to nothing accepted, as long as drafts were made.
     """
-    cells = [c for c in findings.cells if (c.variant, c.batch_size) == (variant, size)]
+    cells = [c for c in summary.cells if (c.variant, c.batch_size) == (variant, size)]
     if not cells or cells[0].status != "complete" or cells[0].tps_mean is None:
         return (cells[0].failure if cells else None) or "it was not measured"
     worse = variant != PLAIN and not variant.endswith(f".{REAL}")
-    for verdict in findings.verdicts:
+    for verdict in summary.verdicts:
         if verdict.variant != variant or verdict.batch_size not in (None, size):
             continue
         if verdict.outcome != "proved" and not (worse and _drafted(verdict, trials)):

@@ -15,7 +15,7 @@ from typing import Final
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.protocols import Observer
 from whet.core.provenance import now
-from whet.core.records import HarnessRun, HarnessScore, QualityRecord
+from whet.core.records import GateVerdict, HarnessRun, HarnessScore, QualityRecord
 from whet.core.spec import QualitySpec
 from whet.core.units import human_duration
 from whet.demo import write_inputs
@@ -91,7 +91,7 @@ class _Base:
 class _Judgement:
     """The record's verdicts with what else was found."""
 
-    verdicts: tuple[tuple[float, str], ...]
+    verdicts: tuple[tuple[float, GateVerdict], ...]
     reason: str | None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from whet.core.errors import UsageError
-from whet.core.records import HarnessRun, HarnessScore, QualityRecord
+from whet.core.records import GateVerdict, HarnessRun, HarnessScore, QualityRecord
 from whet.core.spec import EngineSpec, QualitySpec
 from whet.flow.gate.baseline import Side, refuse_filled
 
@@ -57,7 +57,7 @@ class GateResult:
 
     target: Side
     record: QualityRecord
-    verdicts: tuple[tuple[float, str], ...]
+    verdicts: tuple[tuple[float, GateVerdict], ...]
     reason: str | None
     baseline: Side | None = None
     baseline_record: QualityRecord | None = None

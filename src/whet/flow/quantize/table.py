@@ -1,12 +1,10 @@
-"""The table of a comparison, from what its folder holds; nothing here touches a model."""
+"""The table of a comparison, read from its folder; nothing here touches a model."""
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
 from whet.core.errors import StorageError
-from whet.core.provenance import Environment
 from whet.core.records import (
     Distances,
     ModelFacts,
@@ -14,8 +12,8 @@ from whet.core.records import (
     SchemeRow,
     SchemeTable,
     ServedScheme,
-    decode,
 )
+from whet.core.run import Run
 from whet.core.spec import SIXTEEN_BIT
 from whet.core.store import RunStore
 from whet.flow.quantize.compare_job import ASKED, Asked
@@ -25,14 +23,13 @@ _LEFT_OUT: Final = "left out (--no-tasks)"
 
 
 def scheme_table(store: RunStore) -> SchemeTable:
-    """The rows of every scheme that was asked for in this folder, finished or not.
+    """The rows of every requested scheme, finished or not.
 
     ``StorageError`` where the folder holds no comparison.
     """
-    asked = store.get(ASKED, ASKED, Asked)
-    source = store.get("models", "source", ModelFacts)
-    path = store.path("environment.json")
-    if asked is None or source is None or not path.exists():
+    asked, run = store.get(ASKED, ASKED, Asked), Run(store)
+    source, environment = run.models.get("source"), run.environment
+    if asked is None or source is None or environment is None:
         raise StorageError(
             f"{store.root} holds no comparison; make one with: whet quantize MODEL OUT --compare"
         )
@@ -40,7 +37,7 @@ def scheme_table(store: RunStore) -> SchemeTable:
     return SchemeTable(
         model=asked.model,
         source=source,
-        environment=decode(Environment, json.loads(path.read_text(encoding="utf-8"))),
+        environment=environment,
         heldout=asked.heldout,
         rows=(_source_row(store, asked, source, rows), *rows),
     )

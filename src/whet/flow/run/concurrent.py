@@ -14,14 +14,16 @@ from whet.core.records import ResolvedEngine
 from whet.flow.run.context import Job
 
 
-class _Held(Thread):
+class _ServerThread(Thread):
     """Starts one server, holds it until ``release`` is set, stops it.
 
-    One thread does all three, so that stops overlap too. ``ended`` hears when the start has ended,
-    with ``server`` or with ``error``.
+    One thread does all three, so that stops overlap too. ``ended`` receives the thread when
+    its start has ended, with ``server`` or ``error`` set.
     """
 
-    def __init__(self, job: Job, resolved: ResolvedEngine, ended: SimpleQueue[_Held]) -> None:
+    def __init__(
+        self, job: Job, resolved: ResolvedEngine, ended: SimpleQueue[_ServerThread]
+    ) -> None:
         # A daemon: a second Ctrl-C must not wait here, and the guardians outlive this process.
         super().__init__(name=f"whet-start-{resolved.variant.name}", daemon=True)
         self.server: Server | None = None
@@ -58,20 +60,20 @@ def serve_together(
     Whatever else goes wrong, with a start or with the caller, stops all servers, also those that
     are still on their way up, and is raised. The observer is called from the calling thread alone.
     """
-    ended: SimpleQueue[_Held] = SimpleQueue()
-    held = [_Held(job, resolved, ended) for resolved in wanted]
+    ended: SimpleQueue[_ServerThread] = SimpleQueue()
+    threads = [_ServerThread(job, resolved, ended) for resolved in wanted]
     try:
-        for each in held:
+        for each in threads:
             each.start()
-        for number in range(len(held)):
-            job.observer.progress("starts", number, len(held))
+        for number in range(len(threads)):
+            job.observer.progress("starts", number, len(threads))
             error = ended.get().error
             if error is not None and not isinstance(error, EngineStartError):
                 raise error
-        yield tuple(each.outcome for each in held)
+        yield tuple(each.outcome for each in threads)
     finally:
-        _stop(held)
-    for each in held:
+        _stop(threads)
+    for each in threads:
         if each.error is not None and each.server is not None:  # it came up and could not be ended
             raise each.error
 
@@ -81,9 +83,9 @@ def log_of(job: Job, resolved: ResolvedEngine) -> Path:
     return job.store.path("logs", f"{resolved.variant.name}.log")
 
 
-def _stop(held: Sequence[_Held]) -> None:
-    for each in held:
+def _stop(threads: Sequence[_ServerThread]) -> None:
+    for each in threads:
         each.release.set()
-    for each in held:
+    for each in threads:
         if each.ident is not None:
             each.join()

@@ -7,46 +7,45 @@ from pathlib import Path
 
 from whet.checkpoint.tokenizer import read_vocabulary
 from whet.core.errors import WhetError
-from whet.core.records import DegenerateTraffic, ModelFacts, RequestEvent
-from whet.core.store import RunStore
-from whet.flow.run.results import Kept, read_kept
+from whet.core.records import DegenerateTraffic, RequestEvent
+from whet.core.run import Run
 from whet.quality import examine_traffic
 
 KIND = "degenerate"
 """The store's kind; a variant's name is the key."""
 
 
-def examine_all(store: RunStore) -> tuple[DegenerateTraffic, ...]:
+def examine_all(run: Run) -> tuple[DegenerateTraffic, ...]:
     """Search every timed answer of the run and store a record for each variant that has any.
 
     All trials count, also interrupted ones. The A/A repeat has no record of its own. Raises
     ``StorageError`` where a record cannot be read or written.
     """
-    run = read_kept(store)
-    ends = _ends(store)
-    baseline = examine_traffic(run.spec.baseline, _timed(run, run.spec.baseline), None, ends=ends)
+    plain = run.require_spec().baseline
+    ends = _ends(run)
+    baseline = examine_traffic(plain, _timed(run, plain), None, ends=ends)
+    measured = {trial.variant for trial in run.trials}
     records = []
-    for name in run.resolved:
-        if not any(variant == name for variant, _ in run.trials):
+    for name in run.engines:
+        if name not in measured:
             continue
         record = baseline
-        if name != run.spec.baseline:
+        if name != plain:
             record = examine_traffic(name, _timed(run, name), baseline, ends=ends)
-        store.put(KIND, name, record)
+        run.store.put(KIND, name, record)
         records.append(record)
     return tuple(records)
 
 
-def _timed(run: Kept, name: str) -> Iterator[RequestEvent]:
-    for (variant, _), trials in run.trials.items():
-        if variant == name:
-            for trial in trials:
-                yield from trial.requests
+def _timed(run: Run, name: str) -> Iterator[RequestEvent]:
+    for trial in run.trials:
+        if trial.variant == name:
+            yield from trial.requests
 
 
-def _ends(store: RunStore) -> tuple[str, ...]:
-    """The texts of the tokens that end an answer; none where the tokenizer is no longer there."""
-    facts = store.get("models", "target", ModelFacts)
+def _ends(run: Run) -> tuple[str, ...]:
+    """The texts of the tokens that end an answer; empty where the tokenizer is gone."""
+    facts = run.models.get("target")
     if facts is None:
         return ()
     try:

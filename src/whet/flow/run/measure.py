@@ -10,24 +10,28 @@ from whet.core.errors import EngineLostError, EngineStartError
 from whet.core.names import REPEAT_SUFFIX
 from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine, TrialNotices, TrialRecord
+from whet.core.run import Run
 from whet.core.units import human_duration
 from whet.engines import get_profile
 from whet.flow.run.concurrent import log_of, serve_together
 from whet.flow.run.context import Job, cells_of, trial_key
 from whet.flow.run.head_of_line import measure_head_of_line, wants_head_of_line
 from whet.flow.run.quality import is_held_against, measure_variant_quality
-from whet.flow.run.results import keep_cells, read_kept
+from whet.flow.run.results import cells_of_variant, store_cells
 from whet.flow.run.schedule import Turn, groups_of, keep_start, rounds_of, turns_of
 from whet.flow.run.workload import trial_plan
 from whet.load import TrialInterrupted, TrialLost, run_trial
 
-_SERVERS = 3
+_MAX_STARTS = 3
 """A server that dies under load is started again; a variant's third death in a run ends it."""
 
 
 @dataclass(kw_only=True, slots=True)
-class _Visit:
-    """What a variant lacks in one round. A step that failed is left out: only a resume retries."""
+class PendingWork:
+    """What one variant still needs in one round; true while anything is left.
+
+    A step that failed is removed: only a resume tries it again.
+    """
 
     resolved: ResolvedEngine
     title: str
@@ -36,9 +40,9 @@ class _Visit:
     head_of_line: bool
     of: int
     start: int = 0
-    """The number of the start of the server which is up."""
+    """Number of the running server's start."""
     warmed: set[int] = field(default_factory=set)
-    """The batch sizes that the server which is up has met."""
+    """Batch sizes that the running server was warmed up at."""
 
     @property
     def name(self) -> str:
@@ -51,18 +55,16 @@ class _Visit:
 def measure_all(job: Job, *, quality: bool = True) -> None:
     """Measure each variant, and the baseline a second time for the A/A noise floor.
 
-    Without ``quality`` only how fast they are: no answer is checked.
-
-    A variant whose server does not start or keeps dying is journalled as failed and visited no
-    more; the others go on.
+    Without ``quality`` only speed is measured. A variant whose server does not start or keeps
+    dying is journalled as failed and left; the others go on.
     """
     rounds = rounds_of(job)
-    lives = {resolved.variant.name: _SERVERS for resolved in rounds[0].servers}
+    starts_left = {resolved.variant.name: _MAX_STARTS for resolved in rounds[0].servers}
     for number, turn in enumerate(rounds):
         title = f", round {number + 1} of {len(rounds)}" if len(rounds) > 1 else ""
         for group in groups_of(job, turn):
-            visits = [
-                _Visit(
+            works = [
+                PendingWork(
                     resolved=resolved,
                     title=resolved.variant.name + title,
                     trials=_missing(job, resolved, turn.trials),
@@ -72,7 +74,11 @@ def measure_all(job: Job, *, quality: bool = True) -> None:
                 )
                 for resolved in group
             ]
-            _visit(job, [todo for todo in visits if todo and lives[todo.name]], lives)
+            _visit(
+                job,
+                [pending for pending in works if pending and starts_left[pending.name]],
+                starts_left,
+            )
 
 
 def _missing(job: Job, resolved: ResolvedEngine, trials: Iterable[int]) -> list[tuple[int, int]]:
@@ -85,96 +91,103 @@ def _wants_quality(job: Job, resolved: ResolvedEngine) -> bool:
     return not name.endswith(REPEAT_SUFFIX) and not job.store.done("quality", name)
 
 
-def _visit(job: Job, visits: Sequence[_Visit], lives: MutableMapping[str, int]) -> None:
+def _visit(job: Job, works: Sequence[PendingWork], starts_left: MutableMapping[str, int]) -> None:
     """Bring up what a group still needs, together where that is more than one server."""
     again = False
-    if len(visits) > 1:
-        _serve_together(job, visits, lives)
+    if len(works) > 1:
+        _serve_together(job, works, starts_left)
         again = True
-    for todo in visits:
-        if todo and lives[todo.name]:
-            _serve(job, todo, lives, again=again)
-            _keep_variant(job, todo.name)
+    for pending in works:
+        if pending and starts_left[pending.name]:
+            _serve(job, pending, starts_left, again=again)
+            _store_cells(job, pending.name)
 
 
-def _serve(job: Job, todo: _Visit, lives: MutableMapping[str, int], *, again: bool = False) -> None:
-    """Start servers until nothing is left to do or the variant has no more ``lives``."""
-    while todo and lives[todo.name]:
-        job.observer.stage("serve", f"{todo.title}, started again" if again else todo.title)
-        todo.warmed.clear()
-        with _survived(job, todo, lives), _alone(job, todo) as server:
-            _measure(job, server, todo)
+def _serve(
+    job: Job, pending: PendingWork, starts_left: MutableMapping[str, int], *, again: bool = False
+) -> None:
+    """Start servers until nothing is pending or the variant has used up ``starts_left``."""
+    while pending and starts_left[pending.name]:
+        job.observer.stage("serve", f"{pending.title}, started again" if again else pending.title)
+        pending.warmed.clear()
+        with absorb_engine_failure(job, pending, starts_left), serve_one(job, pending) as server:
+            _measure(job, server, pending)
         again = True
 
 
-def _serve_together(job: Job, visits: Sequence[_Visit], lives: MutableMapping[str, int]) -> None:
+def _serve_together(
+    job: Job, works: Sequence[PendingWork], starts_left: MutableMapping[str, int]
+) -> None:
     """One start of each at the same time; then one is measured while the others idle, in turns.
 
-    Who is lost keeps in its ``todo`` what it lacks, and so do those that are held against it: they
-    are not measured here.
+    A variant whose server is lost keeps its ``pending`` work, and so do those that are compared
+    with it: they are not measured here.
     """
-    job.observer.stage("serve", f"{', '.join(todo.title for todo in visits)}, together")
-    up: list[tuple[_Visit, Server]] = []
-    lost: list[_Visit] = []
-    with serve_together(job, [todo.resolved for todo in visits]) as outcomes:
-        for todo, outcome in zip(visits, outcomes, strict=True):
-            with _survived(job, todo, lives, lost):
+    job.observer.stage("serve", f"{', '.join(pending.title for pending in works)}, together")
+    up: list[tuple[PendingWork, Server]] = []
+    lost: list[PendingWork] = []
+    with serve_together(job, [pending.resolved for pending in works]) as outcomes:
+        for pending, outcome in zip(works, outcomes, strict=True):
+            with absorb_engine_failure(job, pending, starts_left, lost):
                 if isinstance(outcome, EngineStartError):
                     raise outcome
-                todo.start = _keep_what_it_said(job, outcome, todo.resolved)
-                up.append((todo, outcome))
+                pending.start = _store_start(job, outcome, pending.resolved)
+                up.append((pending, outcome))
                 ready = human_duration(outcome.start.ready_s)
                 job.observer.note(
-                    f"{todo.name} ready in {ready}, one of {len(visits)} that came up together"
+                    f"{pending.name} ready in {ready}, one of {len(works)} that came up together"
                 )
-            if not lives[todo.name]:
-                _keep_variant(job, todo.name)
+            if not starts_left[pending.name]:
+                _store_cells(job, pending.name)
         for turn in turns_of(job.spec.load):
-            for todo, server in reversed(up) if turn.backwards else up:
-                waits = any(_waits_for(job, todo, each) for each in lost)
-                if waits or not todo or not lives[todo.name]:
+            for pending, server in reversed(up) if turn.backwards else up:
+                waits = any(_waits_for(job, pending, each) for each in lost)
+                if waits or not pending or not starts_left[pending.name]:
                     continue
-                with _survived(job, todo, lives, lost):
+                with absorb_engine_failure(job, pending, starts_left, lost):
                     server.ensure_alive()
-                    _measure(job, server, todo, turn)
-                _keep_variant(job, todo.name)
+                    _measure(job, server, pending, turn)
+                _store_cells(job, pending.name)
 
 
-def _waits_for(job: Job, todo: _Visit, lost: _Visit) -> bool:
-    return todo is lost or is_held_against(job, todo.resolved, lost.resolved)
+def _waits_for(job: Job, pending: PendingWork, lost: PendingWork) -> bool:
+    return pending is lost or is_held_against(job, pending.resolved, lost.resolved)
 
 
 @contextmanager
-def _survived(
-    job: Job, todo: _Visit, lives: MutableMapping[str, int], lost: list[_Visit] | None = None
+def absorb_engine_failure(
+    job: Job,
+    pending: PendingWork,
+    starts_left: MutableMapping[str, int],
+    lost: list[PendingWork] | None = None,
 ) -> Iterator[None]:
-    """A server that does not start, or dies, costs its variant ``lives`` and not the run.
+    """A server that does not start, or dies, reduces ``starts_left`` and does not end the run.
 
-    What still lacks something and may be started again is added to ``lost``.
+    What still has pending work and may be started again is added to ``lost``.
     """
     try:
         yield
     except EngineStartError as error:
-        lives[todo.name] = 0
-        job.store.note("starts", todo.name, status="failed", reason=str(error))
-        job.observer.warn(f"{todo.name}: {error}")
+        starts_left[pending.name] = 0
+        job.store.note("starts", pending.name, status="failed", reason=str(error))
+        job.observer.warn(f"{pending.name}: {error}")
     except EngineLostError as error:
-        lives[todo.name] -= 1
-        job.observer.warn(f"{todo.name}: {error}")
-        if lost is not None and todo and lives[todo.name]:
-            lost.append(todo)
+        starts_left[pending.name] -= 1
+        job.observer.warn(f"{pending.name}: {error}")
+        if lost is not None and pending and starts_left[pending.name]:
+            lost.append(pending)
 
 
 @contextmanager
-def _alone(job: Job, todo: _Visit) -> Iterator[Server]:
+def serve_one(job: Job, pending: PendingWork) -> Iterator[Server]:
     """One server from start to end."""
-    with job.engine.serve(todo.resolved, log=log_of(job, todo.resolved)) as server:
-        todo.start = _keep_what_it_said(job, server, todo.resolved)
+    with job.engine.serve(pending.resolved, log=log_of(job, pending.resolved)) as server:
+        pending.start = _store_start(job, server, pending.resolved)
         job.observer.note(f"ready in {human_duration(server.start.ready_s)}")
         yield server
 
 
-def _keep_what_it_said(job: Job, server: Server, resolved: ResolvedEngine) -> int:
+def _store_start(job: Job, server: Server, resolved: ResolvedEngine) -> int:
     """Store the start and return its number."""
     profile = get_profile(resolved.engine)
     said = profile.read_log(server.log_text())
@@ -182,33 +195,35 @@ def _keep_what_it_said(job: Job, server: Server, resolved: ResolvedEngine) -> in
     return keep_start(job.store, resolved.variant.name, server.start, (said, declared))
 
 
-def _measure(job: Job, server: Server, todo: _Visit, turn: Turn | None = None) -> None:
-    """All that a running server is there for; takes from ``todo`` what it tried.
+def _measure(job: Job, server: Server, pending: PendingWork, turn: Turn | None = None) -> None:
+    """Load, head-of-line test and quality on a running server; removes what it tried.
 
-    With a ``turn`` only its trials; what is asked once comes after the first.
+    With a ``turn`` only its trials; the steps done once come after the first.
     """
     try:
-        _load(job, server, todo, turn)
-        if todo.head_of_line:
-            todo.head_of_line = False
-            measure_head_of_line(job, server, todo.resolved)
-        if todo.quality:
-            todo.quality = False
-            measure_variant_quality(job, server, todo.resolved)
+        _load(job, server, pending, turn)
+        if pending.head_of_line:
+            pending.head_of_line = False
+            measure_head_of_line(job, server, pending.resolved)
+        if pending.quality:
+            pending.quality = False
+            measure_variant_quality(job, server, pending.resolved)
     finally:
-        facts = get_profile(todo.resolved.engine).read_log(server.log_text())
-        job.store.put("facts", todo.name, facts)
+        facts = get_profile(pending.resolved.engine).read_log(server.log_text())
+        job.store.put("facts", pending.name, facts)
 
 
-def _load(job: Job, server: Server, todo: _Visit, turn: Turn | None) -> None:
-    for batch_size, trial in list(todo.trials):
+def _load(job: Job, server: Server, pending: PendingWork, turn: Turn | None) -> None:
+    for batch_size, trial in list(pending.trials):
         if turn is not None and trial not in turn.trials:
             continue
-        job.observer.progress(f"{todo.name} trials", todo.of - len(todo.trials), todo.of)
-        warm, first = batch_size not in todo.warmed, not todo.warmed
-        todo.warmed.add(batch_size)
-        plan = trial_plan(job, todo.resolved, batch_size, trial, warm=warm, first=first)
-        todo.trials.remove((batch_size, trial))
+        job.observer.progress(
+            f"{pending.name} trials", pending.of - len(pending.trials), pending.of
+        )
+        warm, first = batch_size not in pending.warmed, not pending.warmed
+        pending.warmed.add(batch_size)
+        plan = trial_plan(job, pending.resolved, batch_size, trial, warm=warm, first=first)
+        pending.trials.remove((batch_size, trial))
         before = len(server.log_text())
         try:
             record = run_trial(
@@ -219,14 +234,14 @@ def _load(job: Job, server: Server, todo: _Visit, turn: Turn | None) -> None:
                 alive=server.ensure_alive,
             )
         except (TrialLost, TrialInterrupted) as error:
-            _keep(job, error.record, todo.start)
+            _store_trial(job, error.record, pending.start)
             raise
-        _keep(job, record, todo.start)
-        notices = get_profile(todo.resolved.engine).read_notices(server.log_text()[before:])
-        _keep_notices(job, record, notices)
+        _store_trial(job, record, pending.start)
+        notices = get_profile(pending.resolved.engine).read_notices(server.log_text()[before:])
+        _store_notices(job, record, notices)
 
 
-def _keep(job: Job, record: TrialRecord, start: int) -> None:
+def _store_trial(job: Job, record: TrialRecord, start: int) -> None:
     record = replace(record, start=start)
     key = trial_key(record.variant, record.batch_size, record.trial)
     usable = record.status == "complete" and record.health.valid
@@ -235,8 +250,8 @@ def _keep(job: Job, record: TrialRecord, start: int) -> None:
         job.observer.warn(f"{key}: {record.failure or record.health.reason}")
 
 
-def _keep_notices(job: Job, record: TrialRecord, notices: tuple[str, ...]) -> None:
-    """What the engine had to say while the trial ran: a kernel compiled late, for one."""
+def _store_notices(job: Job, record: TrialRecord, notices: tuple[str, ...]) -> None:
+    """Notable log lines of the trial's time: a kernel compiled late, for one."""
     key = trial_key(record.variant, record.batch_size, record.trial)
     said = TrialNotices(
         variant=record.variant, batch_size=record.batch_size, trial=record.trial, notices=notices
@@ -244,6 +259,6 @@ def _keep_notices(job: Job, record: TrialRecord, notices: tuple[str, ...]) -> No
     job.store.put("notices", key, said)
 
 
-def _keep_variant(job: Job, name: str) -> None:
+def _store_cells(job: Job, name: str) -> None:
     if not name.endswith(REPEAT_SUFFIX):
-        keep_cells(read_kept(job.store), name)
+        store_cells(job.store, cells_of_variant(Run(job.store), name))

@@ -8,7 +8,7 @@ from whet.core.records import QuantizedCheckpoint
 from whet.core.spec import SIXTEEN_BIT
 from whet.core.units import human_bytes, human_duration
 from whet.flow.run.context import Job
-from whet.flow.run.preflight import quantized_path
+from whet.flow.run.resolve import quantized_path
 
 
 def quantize_recipes(job: Job) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.report.run_setting import cell
 from tests.report.run_texts import Texts
 from whet.core.records import CellSummary, Estimate, Speculation, Variant
-from whet.metrics.disturbed import Disturbed, disturbed_cells
+from whet.metrics.latency_anomalies import LatencyAnomaly, latency_anomalies
 
 
 def gap(size: int, value: float, *, spread: float = 0.01, variant: str = "awq") -> CellSummary:
@@ -17,26 +17,27 @@ def gap(size: int, value: float, *, spread: float = 0.01, variant: str = "awq") 
 
 def test_a_step_that_grows_with_the_batch_is_as_it_should_be() -> None:
     assert (
-        disturbed_cells([gap(1, 5.9), gap(4, 6.1), gap(256, 21.0), gap(1, 9.0, variant="b")]) == ()
+        latency_anomalies([gap(1, 5.9), gap(4, 6.1), gap(256, 21.0), gap(1, 9.0, variant="b")])
+        == ()
     )
 
 
 def test_a_smaller_batch_with_longer_steps_was_held_up() -> None:
     """As seen on an H100: 8.40 ms at 1 in flight, 6.16 at 4, 6.30 at 8."""
-    found = disturbed_cells([gap(8, 6.3), gap(1, 8.4), gap(4, 6.16)])
+    found = latency_anomalies([gap(8, 6.3), gap(1, 8.4), gap(4, 6.16)])
     assert found == (
-        Disturbed(variant="awq", batch_size=1, gap_ms=8.4, fuller=4, fuller_gap_ms=6.16),
+        LatencyAnomaly(variant="awq", batch_size=1, gap_ms=8.4, fuller=4, fuller_gap_ms=6.16),
     )
 
 
 def test_a_tenth_and_overlapping_intervals_show_nothing() -> None:
-    assert disturbed_cells([gap(1, 6.7), gap(4, 6.16)]) == ()
-    assert disturbed_cells([gap(1, 8.4, spread=0.2), gap(4, 6.16, spread=0.2)]) == ()
+    assert latency_anomalies([gap(1, 6.7), gap(4, 6.16)]) == ()
+    assert latency_anomalies([gap(1, 8.4, spread=0.2), gap(4, 6.16, spread=0.2)]) == ()
 
 
 def test_cells_without_figures_are_left_out() -> None:
     failed = replace(gap(4, 1.0), status="failed", itl_p50_ms=None)
-    assert disturbed_cells([gap(1, 8.4), failed]) == ()
+    assert latency_anomalies([gap(1, 8.4), failed]) == ()
 
 
 def test_steps_that_are_meant_to_shorten_are_no_sign() -> None:
@@ -46,5 +47,5 @@ def test_steps_that_are_meant_to_shorten_are_no_sign() -> None:
         speculation=Speculation(method="eagle3", num_tokens=6, draft_path="/h", options=by_load),
     )  # fmt: skip
     cells = [gap(1, 8.4), gap(4, 6.16)]
-    assert disturbed_cells(cells, [variant]) == ()
-    assert disturbed_cells(cells, [replace(variant, name="other")]) != ()
+    assert latency_anomalies(cells, [variant]) == ()
+    assert latency_anomalies(cells, [replace(variant, name="other")]) != ()

@@ -1,4 +1,4 @@
-"""Cells that something else held up: their steps took longer than those of a fuller batch."""
+"""Cells whose steps took longer than those of a larger batch, so that something held them up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ machine was held up, and three of a draft model whose host work comes and goes."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Disturbed:
+class LatencyAnomaly:
     """A cell whose median gap between tokens, ``gap_ms``, is above that of a ``fuller`` batch."""
 
     variant: str
@@ -25,9 +25,9 @@ class Disturbed:
     fuller_gap_ms: float
 
 
-def disturbed_cells(
+def latency_anomalies(
     cells: Iterable[CellSummary], variants: Iterable[Variant] = ()
-) -> tuple[Disturbed, ...]:
+) -> tuple[LatencyAnomaly, ...]:
     """Every cell with a median gap more than a tenth above a larger batch's of its variant.
 
     More requests in flight never shorten a step, so the smaller batch was held up. Intervals that
@@ -39,13 +39,13 @@ def disturbed_cells(
         counts = cell.status == "complete" and cell.variant not in by_load
         if counts and cell.itl_p50_ms is not None:
             gaps[cell.variant][cell.batch_size] = cell.itl_p50_ms
-    found = []
+    anomalies = []
     for variant, of in gaps.items():
         for size in sorted(of)[:-1]:
             fuller = min((b for b in of if b > size), key=lambda b: of[b].value)
             if _above(of[size], of[fuller]):
-                found.append(
-                    Disturbed(
+                anomalies.append(
+                    LatencyAnomaly(
                         variant=variant,
                         batch_size=size,
                         gap_ms=of[size].value,
@@ -53,7 +53,7 @@ def disturbed_cells(
                         fuller_gap_ms=of[fuller].value,
                     )
                 )
-    return tuple(found)
+    return tuple(anomalies)
 
 
 def _above(gap: Estimate, fuller: Estimate) -> bool:

@@ -1,4 +1,4 @@
-"""Which cells count: finished, without errors, of real answers, and every claim proved."""
+"""Which cells may be recommended: complete, error-free, real answers, every claim proved."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from whet.core.records import (
     DegenerateTraffic,
     Estimate,
     Excluded,
+    ExclusionKind,
+    GateVerdict,
     QualityRecord,
     Verdict,
 )
@@ -19,11 +21,11 @@ _TOLERANCE_STEP = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Contender:
+class EligibleCell:
     """A cell that counts, with the two figures that every comparison needs, and its quality.
 
-    ``timed`` is what its variant's timed answers look like, None where nobody looked;
-    ``disturbed`` where something else held the cell up.
+    ``timed`` is the check of its variant's timed answers, None where it was not made;
+    ``disturbed`` says that something else slowed the cell down.
     """
 
     tier: str
@@ -35,16 +37,16 @@ class Contender:
     disturbed: bool = False
 
 
-def admit(inputs: TierInputs) -> tuple[list[Contender], list[Excluded]]:
-    """The tier's contenders, and every other cell with the reason why it is none.
+def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Excluded]]:
+    """The tier's eligible cells, and every other cell with the reason why it is none.
 
     A variant that passes the quality gate at no tolerance is named as excluded as well; its
-    cells stay contenders, so that the matrix can say how near they came.
+    cells stay eligible, so that the matrix can say how near they came.
     """
-    contenders, excluded = [], []
+    eligible, excluded = [], []
     for cell in inputs.cells:
         timed = inputs.degenerate.get(cell.variant)
-        reasons = {
+        reasons: dict[ExclusionKind, str | None] = {
             _unfinished_kind(cell): _unfinished(cell),
             "degenerate text": _garbled(timed),
             "evidence": unproved(cell, inputs.verdicts),
@@ -61,8 +63,8 @@ def admit(inputs: TierInputs) -> tuple[list[Contender], list[Excluded]]:
                 )
             )
         elif cell.cost_per_1m_tokens is not None and cell.ttft_p95_ms is not None:
-            contenders.append(
-                Contender(
+            eligible.append(
+                EligibleCell(
                     tier=inputs.tier,
                     cell=cell,
                     cost=cell.cost_per_1m_tokens,
@@ -72,7 +74,7 @@ def admit(inputs: TierInputs) -> tuple[list[Contender], list[Excluded]]:
                     disturbed=(cell.variant, cell.batch_size) in inputs.disturbed,
                 )
             )
-    for variant in dict.fromkeys(contender.cell.variant for contender in contenders):
+    for variant in dict.fromkeys(item.cell.variant for item in eligible):
         record = inputs.quality.get(variant)
         if not passes_somewhere(record):
             excluded.append(
@@ -84,10 +86,10 @@ def admit(inputs: TierInputs) -> tuple[list[Contender], list[Excluded]]:
                     kind="quality",
                 )
             )
-    return contenders, excluded
+    return eligible, excluded
 
 
-def _unfinished_kind(cell: CellSummary) -> str:
+def _unfinished_kind(cell: CellSummary) -> ExclusionKind:
     if cell.status != "complete":
         return cell.status
     return "failed requests" if cell.errors else "no figures"
@@ -136,8 +138,8 @@ def unproved(cell: CellSummary, verdicts: Sequence[Verdict]) -> str | None:
     return None
 
 
-def quality_verdict(record: QualityRecord | None, tolerance: float) -> str:
-    """pass, fail or unknown; a variant whose quality was not measured is unknown."""
+def quality_verdict(record: QualityRecord | None, tolerance: float) -> GateVerdict:
+    """The verdict at a tolerance; a variant whose quality was not measured is unknown."""
     for at, verdict in () if record is None else record.verdicts:
         if abs(at - tolerance) < _TOLERANCE_STEP:
             return verdict

@@ -1,0 +1,349 @@
+"""One run directory as typed records, each read when it is first needed."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from whet.core.errors import StorageError
+from whet.core.format import plural
+from whet.core.names import REPEAT_SUFFIX
+from whet.core.provenance import Environment
+from whet.core.records import (
+    CellDecision,
+    CellSummary,
+    ComparisonSet,
+    Decision,
+    DegenerateTraffic,
+    EngineFacts,
+    Evidence,
+    FactorialView,
+    HeadOfLineRecord,
+    LeverCost,
+    LeverCosts,
+    ModelFacts,
+    QualityRecord,
+    QuantizedCheckpoint,
+    ResolvedEngine,
+    StartFacts,
+    TrialNotices,
+    TrialRecord,
+    Verdict,
+    VerdictSet,
+    WorkloadFacts,
+    decode,
+)
+from whet.core.spec import Spec
+from whet.core.store import RunStore
+
+T = TypeVar("T")
+
+
+class Run:
+    """What a run directory holds, finished or not; what is not there yet is None or empty.
+
+    Each attribute is read at its first use and then stays: a later state of the same directory is
+    a new ``Run`` over the same store, which parses only what was stored since. Mappings are keyed
+    as the directory is and ordered by when a key was first stored.
+
+    Raises ``StorageError`` where a record is damaged or was written by another version.
+    """
+
+    def __init__(self, store: RunStore) -> None:
+        self.store = store
+
+    @classmethod
+    def read(cls, root: Path) -> Run:
+        """The run in ``root``, to read only. ``StorageError`` where the folder holds no run."""
+        return cls(RunStore.read(root))
+
+    @property
+    def root(self) -> Path:
+        """The run directory."""
+        return self.store.root
+
+    @property
+    def name(self) -> str:
+        """The spec's name, else the folder's."""
+        return self.spec.name if self.spec else self.root.name
+
+    @cached_property
+    def spec(self) -> Spec | None:
+        """The spec as it was resolved; None where the run stopped before."""
+        return self._file("resolved_spec.json", Spec)
+
+    @cached_property
+    def environment(self) -> Environment | None:
+        """The machine and its packages."""
+        return self._file("environment.json", Environment)
+
+    def require_spec(self) -> Spec:
+        """The spec. ``StorageError`` where there is none."""
+        return self.spec or self._missing_file("resolved_spec.json")
+
+    def require_environment(self) -> Environment:
+        """The environment. ``StorageError`` where there is none."""
+        return self.environment or self._missing_file("environment.json")
+
+    @cached_property
+    def models(self) -> Mapping[str, ModelFacts]:
+        """Checkpoints by role: ``target``, ``draft``; ``source`` in a comparison of schemes."""
+        return self.store.keyed("models", ModelFacts)
+
+    @cached_property
+    def quantized(self) -> Mapping[str, QuantizedCheckpoint]:
+        """Written checkpoints by recipe."""
+        return self.store.keyed("quantized", QuantizedCheckpoint)
+
+    @cached_property
+    def workloads(self) -> Mapping[str, WorkloadFacts]:
+        """The traffic by batch size and trial."""
+        return self.store.keyed("workloads", WorkloadFacts)
+
+    @cached_property
+    def engines(self) -> Mapping[str, ResolvedEngine]:
+        """Variants as the engine got them, the baseline first."""
+        return self.store.keyed("variants", ResolvedEngine)
+
+    @cached_property
+    def starts(self) -> Mapping[str, StartFacts]:
+        """The newest start of each variant's server."""
+        return self.store.keyed("starts", StartFacts)
+
+    @cached_property
+    def facts(self) -> Mapping[str, EngineFacts]:
+        """What the log of each variant's newest start says."""
+        return self.store.keyed("facts", EngineFacts)
+
+    @cached_property
+    def notices(self) -> tuple[TrialNotices, ...]:
+        """Notable log lines of every trial."""
+        return tuple(self.store.all("notices", TrialNotices))
+
+    @cached_property
+    def trials(self) -> tuple[TrialRecord, ...]:
+        """Every trial, in the order of measurement."""
+        trials = self.store.all("trials", TrialRecord)
+        if self.spec is None:
+            return tuple(trials)
+        # Versions without start numbers measured each interleaved trial on a start of its own.
+        load = self.spec.load
+        own_start = load.order == "interleaved" and not load.together
+        return tuple(
+            trial
+            if trial.start is not None
+            else replace(trial, start=trial.trial if own_start else 0)
+            for trial in trials
+        )
+
+    @cached_property
+    def _trials_by_cell(self) -> Mapping[tuple[str, int], tuple[TrialRecord, ...]]:
+        cells: dict[tuple[str, int], list[TrialRecord]] = defaultdict(list)
+        for trial in self.trials:
+            cells[trial.variant, trial.batch_size].append(trial)
+        return {key: tuple(trials) for key, trials in cells.items()}
+
+    def trials_of(self, variant: str, batch_size: int) -> tuple[TrialRecord, ...]:
+        """The trials of one cell, empty where it was not measured."""
+        return self._trials_by_cell.get((variant, batch_size), ())
+
+    @cached_property
+    def _stored_cells(self) -> tuple[CellSummary, ...]:
+        return tuple(self.store.all("cells", CellSummary))
+
+    @cached_property
+    def cells(self) -> tuple[CellSummary, ...]:
+        """Stored cells of ``variants``, in their order, smallest batch first."""
+        rank = {name: at for at, name in enumerate(self.variants)}
+        cells = (cell for cell in self._stored_cells if cell.variant in rank)
+        return tuple(sorted(cells, key=lambda cell: (rank[cell.variant], cell.batch_size)))
+
+    @cached_property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Stored verdicts on every claim, in the order of ``variants``."""
+        rank = {name: at for at, name in enumerate(self.variants)}
+        sets = self.store.all("verdicts", VerdictSet)
+        sets.sort(key=lambda item: rank.get(item.variant, len(rank)))
+        return tuple(verdict for item in sets for verdict in item.verdicts)
+
+    @cached_property
+    def quality(self) -> Mapping[str, QualityRecord]:
+        """The quality gate's figures by variant."""
+        return self.store.keyed("quality", QualityRecord)
+
+    @cached_property
+    def degenerate(self) -> Mapping[str, DegenerateTraffic]:
+        """Degenerate text among the timed answers by variant."""
+        return self.store.keyed("degenerate", DegenerateTraffic)
+
+    @cached_property
+    def comparisons(self) -> ComparisonSet | None:
+        """Every pair of complete cells at one batch size."""
+        return self.store.get("comparisons", "all", ComparisonSet)
+
+    @cached_property
+    def factorial(self) -> FactorialView | None:
+        """What each lever brings, alone and with others."""
+        return self.store.get("factorial", "all", FactorialView)
+
+    @cached_property
+    def head_of_line(self) -> Mapping[str, HeadOfLineRecord]:
+        """What a long prompt costs the other requests, by variant."""
+        return self.store.keyed("head_of_line", HeadOfLineRecord)
+
+    @cached_property
+    def costs(self) -> tuple[LeverCost, ...]:
+        """Side effects of the levers."""
+        stored = self.store.get("costs", "all", LeverCosts)
+        return () if stored is None else stored.costs
+
+    @cached_property
+    def decision(self) -> Decision | None:
+        """The decision, which earlier versions of whet also stored among the records."""
+        if self.store.status("decision", "decision") is None:
+            return None
+        return self._file("decision.json", Decision) or self.store.get(
+            "decision", "decision", Decision
+        )
+
+    @cached_property
+    def variants(self) -> tuple[str, ...]:
+        """Variants in the spec's order, then others that were measured, without A/A repeats."""
+        wanted = tuple(self.spec.variants) if self.spec else ()
+        begun = (name for name in self.engines if self.spec is None or name in wanted)
+        names = (*wanted, *begun, *(cell.variant for cell in self._stored_cells))
+        return tuple(dict.fromkeys(name for name in names if not name.endswith(REPEAT_SUFFIX)))
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Every batch size of the spec or of a cell, smallest first."""
+        wanted = self.spec.load.batch_sizes if self.spec else ()
+        return tuple(sorted({*wanted, *(cell.batch_size for cell in self.cells)}))
+
+    @property
+    def baseline(self) -> str | None:
+        """The variant that the others are compared with."""
+        if self.decision is not None:
+            return self.decision.baseline
+        return self.spec.baseline if self.spec else None
+
+    @property
+    def tier(self) -> str:
+        """The hardware tier of prices and matrix; empty where the machine is unknown."""
+        if self.spec is not None and self.spec.hardware.tier:
+            return self.spec.hardware.tier
+        return self.environment.device.name if self.environment else ""
+
+    @property
+    def about_testbed(self) -> str | None:
+        """What a reader of the figures has to know where the target is a testbed."""
+        target = self.models.get("target")
+        if target is None or target.testbed is None:
+            return None
+        return (
+            f"The target is a testbed: {target.testbed}, to {target.parameters / 1e9:.2f} B "
+            "parameters. Speed, memory, acceptance and task scores are measured on it; it says "
+            "nothing about how a real model of that size bears fewer bits."
+        )
+
+    def cell(self, variant: str, batch_size: int) -> CellSummary | None:
+        """The summary of one cell, or None where there is none yet."""
+        for cell in self.cells:
+            if cell.variant == variant and cell.batch_size == batch_size:
+                return cell
+        return None
+
+    def decided(self, variant: str, batch_size: int) -> CellDecision | None:
+        """A cell's status in the decision, or None."""
+        for cell in self.decision.cells if self.decision else ():
+            if cell.variant == variant and cell.batch_size == batch_size:
+                return cell
+        return None
+
+    def is_excluded(self, variant: str, batch_size: int | None = None) -> bool:
+        """Whether the decision excludes a cell, or every measured cell of a variant."""
+        cells = [
+            cell
+            for cell in (self.decision.cells if self.decision else ())
+            if cell.variant == variant and batch_size in (None, cell.batch_size)
+        ]
+        return bool(cells) and all(cell.status == "excluded" for cell in cells)
+
+    def evidence(self, variant: str, batch_size: int) -> Evidence | None:
+        """The worst outcome among the verdicts on a cell, or None without a verdict."""
+        outcomes = {
+            verdict.outcome
+            for verdict in self.verdicts
+            if verdict.variant == variant and verdict.batch_size in (None, batch_size)
+        }
+        worst_first: tuple[Evidence, ...] = ("contradicted", "unproved", "proved")
+        return next((outcome for outcome in worst_first if outcome in outcomes), None)
+
+    @cached_property
+    def _required_variants(self) -> tuple[str, ...]:
+        """Variants that the run has to measure: in the spec and not refused by preflight."""
+        return tuple(
+            name
+            for name in self.variants
+            if self.store.status("infeasible", name) is None
+            and (self.spec is None or name in self.spec.variants)
+        )
+
+    @cached_property
+    def _trial_counts(self) -> Mapping[str, int]:
+        counts: dict[str, int] = defaultdict(int)
+        for trial in self.trials:
+            counts[trial.variant] += 1
+        return dict(counts)
+
+    def _has_begun(self, name: str) -> bool:
+        measured = any(self.cell(name, size) for size in self.batch_sizes)
+        return measured or name in self._trial_counts
+
+    @cached_property
+    def unmeasured(self) -> tuple[str, ...]:
+        """In sentences, the cells that the run still lacks. A failed cell is a result."""
+        untouched = [name for name in self._required_variants if not self._has_begun(name)]
+        sentences = [f"Not measured yet: {', '.join(untouched)}."] if untouched else []
+        for name in self._required_variants:
+            lacking = [str(size) for size in self.batch_sizes if self.cell(name, size) is None]
+            if lacking and name not in untouched:
+                count = plural(self._trial_counts.get(name, 0), "trial")
+                stored = f" ({count} kept)" if self.decision is None else ""
+                sentences.append(
+                    f"{name} has no figures at batch size {', '.join(lacking)}{stored}."
+                )
+        return tuple(sentences)
+
+    @cached_property
+    def missing(self) -> tuple[str, ...]:
+        """In sentences, what an interrupted run still lacks; empty for a whole run."""
+        sentences = list(self.unmeasured)
+        for name in self._required_variants:
+            if self._has_begun(name) and name not in self.quality:
+                reason = self.store.reason("quality", name)
+                sentences.append(f"{name} has no quality record{f': {reason}' if reason else ''}.")
+        if self.decision is None:
+            sentences.append("No decision was made; go on with whet run --resume.")
+        return tuple(sentences)
+
+    def _file(self, name: str, cls: type[T]) -> T | None:
+        path = self.store.path(name)
+        if not path.exists():
+            return None
+        try:
+            return decode(cls, json.loads(path.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise StorageError(
+                f"{path} is not whole JSON; put it back from a copy, or start a new run"
+            ) from error
+
+    def _missing_file(self, name: str) -> NoReturn:
+        raise StorageError(
+            f"{self.store.path(name)} is missing; the run stopped before it measured: --resume it"
+        )

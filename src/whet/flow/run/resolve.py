@@ -1,0 +1,118 @@
+"""From the spec to variants and data files: every path and flag has its value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from whet.checkpoint import locate, lora_rank
+from whet.core.errors import UsageError
+from whet.core.protocols import Engine
+from whet.core.records import ModelFacts, ResolvedEngine, Speculation, Variant
+from whet.core.redact import public_env, secret_env
+from whet.core.spec import SIXTEEN_BIT, Spec, SpeculationSpec, VariantSpec
+from whet.demo import write_inputs
+from whet.flow.run.context import Inputs
+from whet.levers import lever_args
+from whet.predict import Problem
+
+
+def resolve_variants(
+    spec: Spec, root: Path, *, target: ModelFacts, draft: ModelFacts | None, engine: Engine
+) -> tuple[tuple[ResolvedEngine, ...], tuple[Problem, ...]]:
+    """Every variant of the spec as the engine gets it, and those whose flags it refuses."""
+    resolved, refused = [], []
+    for name, item in spec.variants.items():
+        variant = _variant(name, item, spec, root=root, target=target, draft=draft)
+        try:
+            resolved.append(engine.resolve(variant, spec.engine))
+        except UsageError as error:
+            refused.append(Problem(variant=name, kind="flags", message=str(error)))
+    return tuple(resolved), tuple(refused)
+
+
+def _variant(
+    name: str,
+    item: VariantSpec,
+    spec: Spec,
+    *,
+    root: Path,
+    target: ModelFacts,
+    draft: ModelFacts | None,
+) -> Variant:
+    recipe = None if item.weights == SIXTEEN_BIT else spec.recipes[item.weights]
+    # Scales of keys and values are in the checkpoint to be used.
+    cache = {"kv_cache_dtype": recipe.kv_cache} if recipe and recipe.kv_cache else {}
+    own = {**lever_args(item.lever_values), **item.args}
+    loras = {key: str(locate(path)) for key, path in item.loras.items()}
+    env = {**spec.engine.env, **item.env}
+    return Variant(
+        name=name,
+        weights=item.weights,
+        scheme=target.stored.scheme if recipe is None else recipe.stored_scheme,
+        model_path=target.path if recipe is None else str(quantized_path(root, item.weights)),
+        speculation=_speculation(item.speculation, spec, root=root, draft=draft),
+        prefix_cache=item.prefix_cache,
+        engine_args=tuple({**cache, **spec.engine.args, **own}.items()),
+        env=tuple(public_env(env).items()),
+        secret_env=tuple(secret_env(env).items()),
+        recipe_schemes=() if recipe is None else recipe.schemes,
+        loras=tuple(loras.items()),
+        max_loras=item.max_loras or len(loras) or None,
+        lora_rank=max((lora_rank(Path(path)) for path in loras.values()), default=None),
+        batching=item.batching,
+        own_args=tuple(own),
+        kv_scales=recipe is not None and recipe.kv_cache is not None,
+    )
+
+
+def _speculation(
+    item: SpeculationSpec | None, spec: Spec, *, root: Path, draft: ModelFacts | None
+) -> Speculation | None:
+    """The draft's folder is its own, a recipe's checkpoint (self-speculation) or the spec's."""
+    if item is None:
+        return None
+    path = None
+    if item.draft is not None and item.draft in spec.recipes:
+        path = str(quantized_path(root, item.draft))
+    elif item.draft is not None:
+        path = str(locate(item.draft))
+    elif item.method == "draft_model" and draft is not None:
+        path = draft.path
+    return Speculation(
+        method=item.method,
+        num_tokens=item.num_tokens,
+        draft_path=path,
+        options=tuple(item.options.items()),
+    )
+
+
+def quantized_path(root: Path, recipe: str) -> Path:
+    """The folder of a recipe's checkpoint."""
+    return (root / "checkpoints" / recipe).resolve()
+
+
+def find_inputs(spec: Spec, root: Path) -> Inputs:
+    """The spec's data files, else the built-in ones, written once beside the run."""
+    builtin = root / "inputs"
+    if None in own_files(spec).values() and not (builtin / "workload.jsonl").exists():
+        write_inputs(builtin)
+    return Inputs(
+        pool=spec.workload.pool or builtin / "workload.jsonl",
+        heldout=spec.quality.heldout or builtin / "heldout.jsonl",
+        tasks=spec.quality.tasks or builtin / "tasks.jsonl",
+        calibration=builtin / "calibration.jsonl",
+    )
+
+
+def own_files(spec: Spec) -> dict[str, Path | None]:
+    """The data files that a spec may name, by key; None where it leaves one out."""
+    recipes = {
+        f"recipes.{name}.calibration.source": recipe.calibration.source
+        for name, recipe in spec.recipes.items()
+    }
+    return {
+        "workload.pool": spec.workload.pool,
+        "quality.heldout": spec.quality.heldout,
+        "quality.tasks": spec.quality.tasks,
+        **recipes,
+    }

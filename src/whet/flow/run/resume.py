@@ -1,0 +1,67 @@
+"""What a resume refuses: another spec or other weights than the run began with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from whet.core.errors import UsageError
+from whet.core.records import ModelFacts
+from whet.core.records.codec import STORED
+from whet.core.spec import Spec, redacted_spec
+from whet.core.store import RunStore
+
+_FIXED_ON_RESUME = ("model", "recipes", "engine", "workload", "load", "quality", "baseline")
+
+
+def refuse_changes(spec: Spec, store: RunStore) -> None:
+    """On resume refuse a change of the spec that would mix unlike measurements.
+
+    A folder without a journal holds no measurement. Raises ``UsageError``.
+    """
+    path = store.path("resolved_spec.json")
+    data = redacted_spec(spec.model_dump(mode="json"))
+    if path.exists() and store.path("journal.jsonl").exists():
+        before = redacted_spec(_stored_spec(path))
+        changed = [
+            key for key in _FIXED_ON_RESUME if _measured(before, key) != _measured(data, key)
+        ]
+        changed += [
+            f"variants.{name}"
+            for name, item in before.get("variants", {}).items()
+            if name in data["variants"] and data["variants"][name] != item
+        ]
+        if changed:
+            raise UsageError(
+                f"the spec differs from the run's own in {', '.join(changed)}; "
+                "put it back to resume, or start a new run (--name)"
+            )
+
+
+def store_model(role: str, facts: ModelFacts, store: RunStore) -> None:
+    """Store a checkpoint's facts; ``UsageError`` where its weights are not the run's."""
+    before = store.get("models", role, ModelFacts)
+    if before is not None and before.weights_sha256 != facts.weights_sha256:
+        raise UsageError(
+            f"the {role}'s weights changed since this run began; start a new run (--name)"
+        )
+    store.put("models", role, facts)
+
+
+def _measured(data: Mapping[str, Any], key: str) -> Any:
+    """The part of the spec that the figures depend on; ``load.together`` is not one."""
+    part = data.get(key)
+    return {k: v for k, v in part.items() if k != "together"} if key == "load" and part else part
+
+
+def _stored_spec(path: Path) -> dict[str, Any]:
+    """The stored spec; a key of a later version has its default."""
+    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    with suppress(ValidationError):
+        return Spec.model_validate(data, context=STORED).model_dump(mode="json")
+    return data
