@@ -11,7 +11,7 @@ import pytest
 
 from tests.demo.small import norms_in_own_precision, write_small
 from whet.core.errors import InfeasibleError, UsageError
-from whet.demo.inputs import pair_paths
+from whet.demo import pair_paths
 from whet.demo.shapes import Sizes
 
 torch = pytest.importorskip("torch")

@@ -17,7 +17,7 @@ from whet.checkpoint import read_facts, tokenizer_difference
 from whet.cli.main import app
 from whet.core.errors import CheckpointError, InfeasibleError, StorageError, UsageError
 from whet.core.spec import Spec
-from whet.demo.inputs import pair_paths
+from whet.demo import pair_paths
 from whet.demo.shapes import Sizes
 
 torch = pytest.importorskip("torch")

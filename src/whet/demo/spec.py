@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from whet.core.provenance import cpu_dtype
 from whet.core.store import write_atomic
-from whet.demo.inputs import pair_paths
+from whet.demo.bundled import pair_paths
 
 _TEMPLATE: Final = """\
 # {about}
@@ -96,12 +97,3 @@ def _write(path: Path, pair: tuple[Path, Path], **told: object) -> Path:
     text = _TEMPLATE.format(target=target, draft=draft, dtype=cpu_dtype(), **told)
     write_atomic(path, text.encode())
     return path
-
-
-def cpu_dtype() -> str:
-    """float32 on an x86 CPU without bfloat16 arithmetic, where it is about five times faster."""
-    try:
-        words = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-    except OSError:
-        return "auto"
-    return "auto" if {"avx512_bf16", "amx_bf16", "bf16"} & set(words) else "float32"

@@ -19,8 +19,8 @@ from whet.core.staging import require_space, staged
 from whet.core.store import write_json
 from whet.core.torch_device import pick_device
 from whet.core.units import GB, MIB
+from whet.demo.bundled import pair_paths
 from whet.demo.eagle import HEAD_ROLE, read_head, write_head
-from whet.demo.inputs import pair_paths
 from whet.demo.shapes import Sizes, require_groups
 from whet.demo.testbed_card import card_text
 from whet.demo.testbed_source import (

@@ -14,7 +14,7 @@ from whet.core.protocols import Observer
 from whet.core.records import QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
 from whet.core.units import human_bytes, human_duration
-from whet.demo import write_inputs
+from whet.data import write_inputs
 from whet.flow.quantize.serve_check import NotTried, check_served, release_models
 
 

@@ -17,7 +17,7 @@ from whet.core.provenance import environment
 from whet.core.records import ModelFacts, QuantizedCheckpoint, encode
 from whet.core.spec import EngineSpec, QualitySpec, RecipeSpec
 from whet.core.store import RunStore, write_json
-from whet.demo import write_inputs
+from whet.data import write_inputs
 from whet.flow.run.context import Inputs
 
 ASKED: Final = "asked"

@@ -9,11 +9,10 @@ from pathlib import Path
 from whet.checkpoint import read_facts
 from whet.core.errors import EngineStartError
 from whet.core.protocols import Engine, Server
-from whet.core.provenance import find_device
+from whet.core.provenance import cpu_dtype, find_device
 from whet.core.records import QuantizedCheckpoint, ResolvedEngine, Scalar, Variant
 from whet.core.redact import public_env, secret_env
 from whet.core.spec import SIXTEEN_BIT, EngineSpec, RecipeSpec
-from whet.demo.spec import cpu_dtype
 from whet.engines import get_engine, get_profile
 
 _CHECK_TOKENS = 2048
