@@ -73,9 +73,9 @@ def write_spec(path: Path) -> Path:
 
 
 def write_long_spec(path: Path, testbed: Path) -> Path:
-    """The same for the 0.3B testbed in the folder ``testbed``, which a token costs 30 times more.
+    """Write the spec for the 0.3B testbed in ``testbed``, where a token costs 30 times more.
 
-    Its steps are limited by weights and arithmetic, as a large model's are, and not by the host.
+    Its steps are limited by weights and arithmetic, as those of a large model, not by the host.
     """
     return _write(
         path,
@@ -92,8 +92,8 @@ def write_long_spec(path: Path, testbed: Path) -> Path:
     )
 
 
-def _write(path: Path, pair: tuple[Path, Path], **told: object) -> Path:
+def _write(path: Path, pair: tuple[Path, Path], **values: object) -> Path:
     target, draft = pair
-    text = _TEMPLATE.format(target=target, draft=draft, dtype=cpu_dtype(), **told)
+    text = _TEMPLATE.format(target=target, draft=draft, dtype=cpu_dtype(), **values)
     write_atomic(path, text.encode())
     return path
