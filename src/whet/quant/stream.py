@@ -58,7 +58,7 @@ class LayerStream:
         """Build the model's skeleton without weights; ``embed`` must follow."""
         from transformers import AutoConfig, AutoModelForCausalLM
 
-        config = AutoConfig.from_pretrained(source, local_files_only=True)
+        config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
         # Only eager attention computes soft-capped scores (Gemma 2).
         attention = "eager" if getattr(config, "attn_logit_softcapping", None) else "sdpa"
         with torch.device("meta"):
