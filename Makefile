@@ -9,7 +9,7 @@ export TORCH_INDEX
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-full lint check format lock clean
+.PHONY: help setup setup-dev demo test test-full lint check data format lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ lint: setup-dev  ## format, lint and types
 
 check: lint  ## the same, layering and the fast tests
 	$(PYTEST) $(PARALLEL) -m "not e2e and not full"
+
+data: setup  ## generate the built-in text in src/whet/data again
+	$(BIN)/python -m lab.inputs
 
 format: setup-dev  ## rewrite the code as the formatter and linter want it
 	$(BIN)/ruff check --fix --exit-zero .

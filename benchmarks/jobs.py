@@ -120,7 +120,7 @@ def whet_tool() -> Tool:
     return Tool(
         name="whet",
         command=(sys.executable, "-m", "benchmarks.quantizer_whet"),
-        warm="import whet.quant.work, transformers",
+        warm="import whet.quant.layer_pass, transformers",
         python_path=os.environ.get("PYTHONPATH"),
         at_root=True,  # where ``-m benchmarks`` is found
     )

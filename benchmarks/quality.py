@@ -37,7 +37,8 @@ from whet.core.records import QualityRecord, Speculation
 from whet.core.spec import EngineSpec, QualitySpec, RecipeSpec
 from whet.core.spec.recipe import CalibrationSpec
 from whet.core.store import RunStore, write_atomic
-from whet.demo import pair_paths, write_inputs
+from whet.data import write_inputs
+from whet.demo import pair_paths
 from whet.flow.quantize.serve_check import Serving, resolve_serving
 from whet.quality import ChecksPlan, GoldenSource, PlainReference, QualityPlan, measure_quality
 from whet.quality.answers import score_tasks

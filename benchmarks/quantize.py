@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from lab.inputs import write_inputs
+
 from benchmarks.jobs import Job, JobError, Tool, peer_tool, run_job, whet_tool
 from benchmarks.table import (
     PairRow,
@@ -38,7 +40,7 @@ from whet.core.provenance import environment, find_device
 from whet.core.records import Distances
 from whet.core.spec import QualitySpec
 from whet.core.store import write_atomic
-from whet.demo import pair_paths, write_inputs
+from whet.demo import pair_paths
 from whet.quality import Encoder, heldout_ids
 from whet.quality.distance import DistanceMeter
 from whet.quant import load_calibration
@@ -81,7 +83,7 @@ class Benchmark:
         self._rows: list[Row] = []
         self._made: dict[int, Path] = {}
         if options.heldout is None or options.calibration is None:
-            write_inputs(work / "inputs")
+            write_inputs(work / "inputs", seed=0)
 
     def run(self, tools: Sequence[Tool]) -> list[Row]:
         """Every tool, method and seed in turn, then the held-out text of all that were made."""

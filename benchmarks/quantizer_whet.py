@@ -12,7 +12,7 @@ from collections.abc import Mapping  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
-import whet.quant.work  # noqa: E402  brings torch, which is imported late otherwise
+import whet.quant.layer_pass  # noqa: E402  brings torch, which is imported late otherwise
 from whet.core.provenance import installed  # noqa: E402
 from whet.core.records import QuantizedCheckpoint  # noqa: E402
 from whet.core.spec import RecipeSpec  # noqa: E402

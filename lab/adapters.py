@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from lab.text import Dice, Exchange, Message, Split, draw_system
+from lab.text.corpus import Maker
+from lab.text.extraction import extraction
+from lab.text.letters import letter
+from lab.text.shop import ISSUES
+from lab.text.sums import arithmetic
+from lab.text.tickets import draw_ticket
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
-from whet.demo.inputs import PAIR
-from whet.demo.text import Dice, Exchange, Message, Split, draw_system
-from whet.demo.text.corpus import Maker
-from whet.demo.text.extraction import extraction
-from whet.demo.text.letters import letter
-from whet.demo.text.shop import ISSUES
-from whet.demo.text.sums import arithmetic
-from whet.demo.text.tickets import draw_ticket
+from whet.demo.bundled import PAIR
 
 Adapter = Literal["terse", "formal"]
 ADAPTERS: Final[tuple[Adapter, ...]] = ("terse", "formal")

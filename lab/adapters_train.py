@@ -28,9 +28,9 @@ from lab.data import encode_chat, loss_weights
 from lab.evaluate import is_right
 from lab.generate import greedy, pad
 from lab.model import Llama, load_model
+from lab.text import Message, Split
 from lab.tokenizer import load_tokenizer, render
-from whet.demo.inputs import pair_paths
-from whet.demo.text import Message, Split
+from whet.demo import pair_paths
 
 HELDOUT: Final = 32
 """Held-out requests of a kind."""

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from lab.text import Message, documents
 from lab.tokenizer import BOS_ID, END_ID, PAD_ID, ROLE_IDS, load_tokenizer
-from whet.demo.text import Message, documents
 
 BUCKETS = (256, 448, 896, 1536)
 """Row lengths in tokens; a chat goes to the shortest that holds it, longer chats are left out."""

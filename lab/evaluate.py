@@ -24,9 +24,9 @@ from lab.damage import DAMAGES, damaged
 from lab.data import encode_chat
 from lab.generate import greedy, pad
 from lab.model import Llama, load_model
+from lab.text import Dice, Message
 from lab.tokenizer import END_ID, load_tokenizer, render
-from whet.demo.inputs import write_inputs
-from whet.demo.text import Dice, Message
+from whet.data import write_inputs
 
 DRAFT_TOKENS = 4
 SERVED = 512

@@ -265,7 +265,7 @@ def write_pool(path: Path, tokenizer: Path) -> None:
     """
     from transformers import AutoTokenizer
 
-    from whet.demo import write_inputs
+    from whet.data import write_inputs
 
     count = AutoTokenizer.from_pretrained(str(tokenizer)).encode
     with tempfile.TemporaryDirectory() as folder:

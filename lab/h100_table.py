@@ -224,8 +224,8 @@ def find_bounds(run: Path, rows: Iterable[Mapping[str, str]]) -> dict[tuple[str,
 def _drafting(
     speculation: Speculation, length: float | None, draft: ModelFacts | None
 ) -> Drafting | None:
+    from whet.demo import pair_paths
     from whet.demo.eagle import read_head
-    from whet.demo.inputs import pair_paths
     from whet.demo.shapes import find_sizes
 
     if length is None:

@@ -22,12 +22,12 @@ from typing import Any, Final
 
 from lab.adapters import adapter_paths
 from whet.cli.main import main as whet
+from whet.core.provenance import cpu_dtype
 from whet.core.records import CellSummary, ResolvedEngine, Verdict
 from whet.core.run import Run
 from whet.core.store import write_atomic
 from whet.core.units import GIB
 from whet.demo import pair_paths
-from whet.demo.spec import cpu_dtype
 from whet.flow.run.results import summarize_run
 from whet.flow.run.side_effects import lever_costs
 

@@ -23,8 +23,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from lab.inputs import write_inputs
 from whet.core.units import GIB
-from whet.demo import pair_paths, write_inputs
+from whet.demo import pair_paths
 
 _SPREAD: Final = 0.02
 _VOCAB: Final = 4096

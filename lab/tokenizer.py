@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from whet.demo.text import Message, documents
+from lab.text import Message, documents
 
 VOCABULARY = 4096
 PAD, BOS, END, SYSTEM, USER, ASSISTANT = (

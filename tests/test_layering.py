@@ -14,6 +14,7 @@ MAX_LINES = 400
 
 LOW = {
     "core": set(),
+    "data": {"core"},
     "checkpoint": {"core"},
     "client": {"core"},
     "metrics": {"core"},
@@ -26,11 +27,11 @@ LOW = {
     "quality": {"core", "client", "metrics"},
     "decide": {"core", "metrics"},
     "watch": {"core", "client", "metrics"},
-    "demo": {"core", "checkpoint"},
+    "demo": {"core", "data", "checkpoint"},
 }
 REPORT = {"report": {"core", "metrics"}}
 FLOW = {"flow": set(LOW)}
-PROMPTS = {"prompts": {"core", "checkpoint", "load", "report"}}
+PROMPTS = {"prompts": {"core", "data", "checkpoint", "load", "report"}}
 CLI = {"cli": {*LOW, *REPORT, *FLOW, *PROMPTS}, "__main__": {"cli"}}
 _OUTSIDE = {"lab", "benchmarks", "tests"}
 ALLOWED: dict[str, set[str]] = {**LOW, **REPORT, **FLOW, **PROMPTS, **CLI}

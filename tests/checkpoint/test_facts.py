@@ -120,6 +120,36 @@ def test_a_nested_text_config_is_the_decoder(tmp_path: Path) -> None:
     assert facts.architecture == "Gemma3ForConditionalGeneration"
 
 
+def test_gemma_3_leaves_out_what_its_class_has_as_defaults(tmp_path: Path) -> None:
+    """The text_config of Gemma 3 4B, whole. Its class: 8 heads of 256, 4 of them KV."""
+    text = {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    }
+    outer = {
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "model_type": "gemma3",
+        "text_config": text,
+        "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 1152},
+    }
+    whole = text | {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "vocab_size": 262208,
+        "tie_word_embeddings": True,
+    }
+    shapes = {name: ("BF16", shape) for name, shape in llama_shapes(whole).items()}
+    facts = read_facts(write_hollow(tmp_path, outer, shapes))
+    assert (facts.heads, facts.kv_heads, facts.head_dim) == (8, 4, 256)
+    assert (facts.vocab_size, facts.max_position) == (262208, 131072)
+    assert facts.kv_bytes_per_token == 139_264  # 2·34·4·256·2
+
+
 def test_experts_and_their_width(tmp_path: Path) -> None:
     config = tiny_config(300) | {"num_local_experts": 4, "intermediate_size": 256}
     facts = read_facts(write_hollow(tmp_path, config))

@@ -166,7 +166,7 @@ def test_an_unknown_form_is_refused(tmp_path: Path) -> None:
     def blocks(outputs: int, inputs: int) -> Tensors:
         return {"weight": zeros("uint8", outputs * inputs // 2, 1)}
 
-    with pytest.raises(CheckpointError, match=r"proj\.weight.*U8.*form that whet does not know"):
+    with pytest.raises(CheckpointError, match=r"proj\.weight.*U8.*form that whet cannot read"):
         read_facts(write_stored(tmp_path, blocks))
 
 

@@ -264,7 +264,7 @@ def test_calibration_without_text(whet: Whet, pair: Path, name: str, text: str) 
     (pair / name).write_text(text)
     before = set(pair.iterdir())
     said = whet("quantize", "target", "out", "--calibration", name).sentence(USAGE)
-    assert said.startswith(f"the calibration file {name} holds no usable text; give JSONL")
+    assert said.startswith(f"the calibration file {name} has no usable text; give JSONL")
     assert set(pair.iterdir()) == before
 
 

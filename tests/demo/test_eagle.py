@@ -11,7 +11,7 @@ import pytest
 
 from tests.demo.small import norms_in_own_precision, write_small
 from whet.core.errors import InfeasibleError, UsageError
-from whet.demo.inputs import pair_paths
+from whet.demo import pair_paths
 from whet.demo.shapes import Sizes
 
 torch = pytest.importorskip("torch")
@@ -118,21 +118,21 @@ def vocabulary(folder: Path) -> int:
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e3], ids=["no states", "states", "large states"])
 def test_the_head_proposes_what_the_draft_does(draft: Path, tmp_path: Path, scale: float) -> None:
     target = replace(TARGET, vocabulary=vocabulary(draft))
-    found = Eagle3(head(draft, tmp_path / "head", target))
+    result = Eagle3(head(draft, tmp_path / "head", target))
     generator = torch.Generator().manual_seed(0)
     states = scale * torch.randn(IDS.shape[1], 3 * target.hidden, generator=generator).double()
     expected = draft_logits(draft, IDS, torch.float64)
-    assert (found.logits(IDS[0], states) - expected).abs().max() < 1e-8  # e^-38 of other positions
+    assert (result.logits(IDS[0], states) - expected).abs().max() < 1e-8  # e^-38 of other positions
 
 
 def test_the_bundled_draft_in_its_own_precision(tmp_path: Path) -> None:
     target = Sizes(hidden=1024, layers=20, heads=8, kv_heads=2, intermediate=4096)
     small = pair_paths()[1]
-    found = Eagle3(head(small, tmp_path / "head", target))
+    result = Eagle3(head(small, tmp_path / "head", target))
     ids = torch.arange(6, 262)
     states = torch.zeros(len(ids), 3 * target.hidden).double()
     expected = draft_logits(small, ids[None], torch.float32)
-    logits = found.logits(ids, states)
+    logits = result.logits(ids, states)
     # Norm weights times √(128/1024) are rounded to bfloat16 once more: half a unit in 2^8.
     assert (logits - expected).abs().max() < 0.01 * expected.abs().max()
     assert (logits.argmax(-1) == expected.argmax(-1)).double().mean() > 0.98
@@ -141,8 +141,8 @@ def test_the_bundled_draft_in_its_own_precision(tmp_path: Path) -> None:
 def test_one_scale_a_token_is_the_same_for_every_token(tmp_path: Path) -> None:
     """So the constant, and with it query and key of the copying layer, is rounded alike by all."""
     target = Sizes(hidden=4096, layers=4, heads=32, kv_heads=8, intermediate=14336)
-    found = Eagle3(head(pair_paths()[1], tmp_path / "head", target))
-    normed = found.norm(found.weight("embed_tokens"), "layers.0.input_layernorm")
+    result = Eagle3(head(pair_paths()[1], tmp_path / "head", target))
+    normed = result.norm(result.weight("embed_tokens"), "layers.0.input_layernorm")
     largest = normed.to(torch.bfloat16).abs().max(-1)
     assert len(set(largest.indices.tolist())) == 1
     assert len(set(largest.values.tolist())) == 1
@@ -156,7 +156,9 @@ def test_a_gpu_without_room_for_the_head(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(eagle.HeadMaker, "make", full)
     target = Sizes(hidden=1024, layers=4, heads=8, kv_heads=2, intermediate=4096)
-    with pytest.raises(InfeasibleError, match="the EAGLE-3 head's largest tensor has no room"):
+    with pytest.raises(
+        InfeasibleError, match="the largest tensor of the EAGLE-3 head does not fit"
+    ):
         head(pair_paths()[1], tmp_path / "head", target)
 
 
@@ -198,8 +200,8 @@ def test_three_layers_of_the_target_are_heard(layers: int) -> None:
     from whet.demo.eagle import HeadPlan
 
     target = replace(TARGET, layers=layers)
-    heard = HeadPlan.of(replace(NARROW, vocabulary=300), 1e-5, target).heard_layers
-    assert 0 < heard[0] < heard[1] < heard[2] < layers
+    inputs = HeadPlan.of(replace(NARROW, vocabulary=300), 1e-5, target).input_layers
+    assert 0 < inputs[0] < inputs[1] < inputs[2] < layers
 
 
 def test_too_few_kv_heads_to_copy_the_embedding(draft: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from whet.core.spec import RecipeSpec
-from whet.demo import write_inputs
+from whet.data import write_inputs
 from whet.demo.shapes import Sizes
 from whet.engines.vllm import find_installed
 from whet.quant import quantize

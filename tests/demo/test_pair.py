@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from whet.demo.inputs import pair_paths
+from whet.demo import pair_paths
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -17,7 +17,7 @@ from whet.checkpoint import read_facts, tokenizer_difference
 from whet.cli.main import app
 from whet.core.errors import CheckpointError, InfeasibleError, StorageError, UsageError
 from whet.core.spec import Spec
-from whet.demo.inputs import pair_paths
+from whet.demo import pair_paths
 from whet.demo.shapes import Sizes
 
 torch = pytest.importorskip("torch")
@@ -45,7 +45,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_transformers_loads_every_shard_and_hears_the_small_model(sharded: Path) -> None:
-    found, info = transformers.AutoModelForCausalLM.from_pretrained(
+    result, info = transformers.AutoModelForCausalLM.from_pretrained(
         sharded, dtype=torch.float32, output_loading_info=True
     )
     assert not any(info.values())
@@ -53,7 +53,7 @@ def test_transformers_loads_every_shard_and_hears_the_small_model(sharded: Path)
     with torch.no_grad():
         logits = expected(IDS).logits
         # bfloat16 norm weights: half a unit in 2^8 each, on logits of about 10.
-        assert (found(IDS).logits - logits).abs().max() < 0.02 * logits.abs().max()
+        assert (result(IDS).logits - logits).abs().max() < 0.02 * logits.abs().max()
 
 
 def test_facts_of_the_folder_are_the_sizes_asked_for(sharded: Path) -> None:
@@ -86,7 +86,7 @@ def test_tokenizer_is_the_pairs_byte_for_byte(sharded: Path) -> None:
 
 def test_the_folder_says_that_it_is_a_testbed(sharded: Path) -> None:
     card = (sharded / "MODEL_CARD.md").read_text()
-    assert "It says nothing about how a real model of this size bears 4 bits" in card
+    assert "It does not show how a real model of this size tolerates 4 bits" in card
     mark = json.loads((sharded / "config.json").read_text())["whet_testbed"]
     assert (mark["hidden_size"], mark["num_hidden_layers"]) == (128, 2)
     assert read_facts(sharded).testbed == "the draft of whet's demo pair, widened"
@@ -103,10 +103,10 @@ def test_own_sizes_give_the_pairs_own_weights(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     write(tmp_path / "same", OWN_DRAFT)
-    found = load_file(tmp_path / "same" / "model.safetensors")
+    result = load_file(tmp_path / "same" / "model.safetensors")
     expected = load_file(DRAFT / "model.safetensors")
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert result.keys() == expected.keys()
+    assert all(torch.equal(result[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize("source", [TARGET, DRAFT], ids=["target", "draft"])
@@ -126,7 +126,7 @@ def test_padded_vocabulary_has_no_probability_in_the_pair(tmp_path: Path, source
 def test_a_source_that_is_no_tied_llama(tmp_path: Path) -> None:
     write_tiny_llama(tmp_path / "untied")
     sizes = replace(OWN_DRAFT, head_dim=64, vocabulary=300)
-    with pytest.raises(CheckpointError, match="made of the bundled demo pair"):
+    with pytest.raises(CheckpointError, match="as the bundled demo pair is"):
         write(tmp_path / "out", sizes, source=tmp_path / "untied")
 
 
@@ -167,7 +167,7 @@ def test_a_testbed_that_fails_half_way_leaves_nothing(
         return make_tensor(self, name)
 
     monkeypatch.setattr(Widener, "make", fail)
-    with pytest.raises(InfeasibleError, match="has no room on cpu"):
+    with pytest.raises(InfeasibleError, match="does not fit on cpu"):
         make(tmp_path / "out", draft=OWN_DRAFT)
     assert list(tmp_path.iterdir()) == []
 
@@ -215,8 +215,8 @@ def test_the_long_demo_makes_its_pair_once(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--shape", "7c"], "there is no shape '7c'"),
-        (["--hidden", "4000"], "hidden size 4000 is no multiple of 128"),
+        (["--shape", "7c"], "unknown shape '7c'"),
+        (["--hidden", "4000"], "hidden size of the target must be a multiple of 128"),
         (["--layers", "4"], "layers 4 is below the demo model's own 6"),
         (["--vocab", "2000"], "vocabulary 2000 is below"),
     ],

@@ -73,10 +73,10 @@ def test_logits_and_every_layer_are_the_small_models(
     assert (wide_logits[..., :own] - logits).abs().max() < 1e-9
     # Added layers change nothing, so the stream behind the last real layer stands still.
     real = [*states[:-1], *[None] * (sizes.layers - SMALL.layers), states[-1]]
-    for expected, found in zip(real, wide_states, strict=True):
+    for expected, result in zip(real, wide_states, strict=True):
         if expected is not None:
-            assert (found[..., : SMALL.hidden] - expected).abs().max() < 1e-9
-        spare = found[..., SMALL.hidden + (padded > own) :]
+            assert (result[..., : SMALL.hidden] - expected).abs().max() < 1e-9
+        spare = result[..., SMALL.hidden + (padded > own) :]
         assert not spare.any()
     for later in wide_states[SMALL.layers + 1 : -1]:
         assert torch.equal(later, wide_states[SMALL.layers])
@@ -167,7 +167,7 @@ def test_a_shape_by_name_and_by_numbers() -> None:
         ({"heads": 9}, "9 heads cannot share 2 KV heads"),
         ({"head_dim": 32}, "keep the head dimension"),
         ({"layers": 1}, "layers 1 is below"),
-        ({"heads": 6}, "hidden size 64 is no multiple of its 6 heads"),
+        ({"heads": 6}, "hidden size must be a multiple of the number of heads"),
         ({"vocabulary": 9000}, "a larger vocabulary needs a spare channel"),
     ],
 )
@@ -191,5 +191,5 @@ def test_kv_heads_that_would_have_to_be_stored_more_often_than_there_is_room() -
 
 
 def test_sizes_that_do_not_fall_into_groups() -> None:
-    with pytest.raises(UsageError, match=r"no multiple of 128.*take 512"):
+    with pytest.raises(UsageError, match=r"multiple of 128.*use 512"):
         require_groups(replace(SMALL, hidden=400), "target")

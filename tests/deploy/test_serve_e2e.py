@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from whet.core.provenance import cpu_dtype
 from whet.core.records import Variant
 from whet.core.spec import EngineSpec
 from whet.demo import pair_paths
-from whet.demo.spec import cpu_dtype
 from whet.deploy import write_deployment
 from whet.engines import get_engine
 from whet.engines.probe import generate_canary, is_healthy

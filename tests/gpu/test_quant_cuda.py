@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from whet.quant.coordinate_descent import group_products
 from whet.quant.gptq import Feedback, inverse_factor_
 from whet.quant.gram import InputMeter, row_errors
-from whet.quant.refit import group_products
-from whet.quant.rounding import Span, make_grid
+from whet.quant.rounding import QParams, make_grid
 
 pytestmark = pytest.mark.gpu
 
@@ -18,14 +18,14 @@ def test_feedback_rounds_as_on_a_cpu(scheme: str) -> None:
     grid = make_grid(scheme, 32, torch.bfloat16)
     weight, x = torch.randn(1003, 352), torch.randn(3000, 352) @ torch.randn(352, 352)
     gram = x.T @ x / 3000
-    span = grid.span(weight)
-    zero = None if span.zero is None else span.zero.cuda()
-    there = Span(scale=span.scale.cuda(), zero=zero)
-    expected = Feedback(gram).round(weight, span, grid)
-    found = Feedback(gram.cuda()).round(weight.cuda(), there, grid).cpu()
-    errors = [float(row_errors(item - weight, gram).sum()) for item in (found, expected)]
+    qparams = grid.qparams(weight)
+    zero = None if qparams.zero is None else qparams.zero.cuda()
+    there = QParams(scale=qparams.scale.cuda(), zero=zero)
+    expected = Feedback(gram).round(weight, qparams, grid)
+    result = Feedback(gram.cuda()).round(weight.cuda(), there, grid).cpu()
+    errors = [float(row_errors(item - weight, gram).sum()) for item in (result, expected)]
     assert errors[0] == pytest.approx(errors[1], rel=0.01)
-    nearest = float(row_errors(grid.round(weight, span) - weight, gram).sum())
+    nearest = float(row_errors(grid.round(weight, qparams) - weight, gram).sum())
     assert errors[0] < 0.7 * nearest
 
 
@@ -37,18 +37,18 @@ def test_16_bit_products_are_added_up_in_float32(dtype: torch.dtype) -> None:
     for part in x.cuda().split(777):
         meter.add(part)
     whole = x.double().T @ x.double() / 5000
-    found = meter.finish("x").gram.cpu().double()
-    assert float((found - whole).norm() / whole.norm()) < 1e-4
+    result = meter.finish("x").gram.cpu().double()
+    assert float((result - whole).norm() / whole.norm()) < 1e-4
 
 
 def test_the_factor_is_inverted_in_its_own_memory() -> None:
     torch.manual_seed(2)
     x = torch.randn(9000, 2600)
     gram = x.T @ x / 9000
-    found = gram.cuda()
-    assert inverse_factor_(found)
+    result = gram.cuda()
+    assert inverse_factor_(result)
     expected = torch.linalg.inv(torch.linalg.cholesky(gram.double()))
-    torch.testing.assert_close(found.cpu().tril().double(), expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(result.cpu().tril().double(), expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("size", [32, 64, 128, 384])
@@ -59,5 +59,5 @@ def test_products_of_groups_are_those_of_a_cpu(size: int) -> None:
     x = torch.randn(900, 384) @ torch.randn(384, 384)
     gram = x.T @ x / 900
     expected = group_products(levels, gram).tril()
-    found = group_products(levels.cuda(), gram.cuda()).cpu().tril()
-    assert float((found - expected).norm() / expected.norm()) < 1e-3
+    result = group_products(levels.cuda(), gram.cuda()).cpu().tril()
+    assert float((result - expected).norm() / expected.norm()) < 1e-3

@@ -10,7 +10,7 @@ import pytest
 from lab.adapters import ADAPTERS, KINDS, adapter_paths, example, shows
 
 from whet.core.errors import CheckpointError, UsageError
-from whet.demo.inputs import pair_paths
+from whet.demo import pair_paths
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -19,7 +19,7 @@ from tests.checkpoint_factory import write_json, write_tiny_llama  # noqa: E402
 from whet.checkpoint import tokenizer_difference  # noqa: E402
 from whet.core.errors import CheckpointError, UsageError  # noqa: E402
 from whet.core.spec import RecipeSpec  # noqa: E402
-from whet.demo.inputs import pair_paths  # noqa: E402
+from whet.demo import pair_paths  # noqa: E402
 from whet.quant.run import quantize_many  # noqa: E402
 
 TARGET, _ = pair_paths()

@@ -6,10 +6,10 @@ import pytest
 from lab.evaluate import is_right
 from lab.generate import greedy
 from lab.model import load_model
+from lab.text import Message
 from lab.tokenizer import render
 
-from whet.demo.inputs import pair_paths
-from whet.demo.text import Message
+from whet.demo import pair_paths
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

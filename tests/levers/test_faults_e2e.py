@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from tests.levers.proxy import Rewrite, rewriting_proxy
+from whet.core.provenance import cpu_dtype
 from whet.core.records import (
     Declared,
     EngineFacts,
@@ -29,7 +30,6 @@ from whet.core.records import (
 )
 from whet.core.spec import EngineSpec
 from whet.demo import pair_paths
-from whet.demo.spec import cpu_dtype
 from whet.engines import get_engine
 from whet.engines.probe import request
 from whet.engines.vllm import find_installed

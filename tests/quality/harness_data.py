@@ -26,7 +26,7 @@ _KINDS = (
 
 def write_tasks(folder: Path) -> Path:
     """A folder for ``include_path``: both task files, and 96 and 64 documents."""
-    from whet.demo.inputs import write_inputs
+    from whet.data import write_inputs
 
     folder.mkdir(parents=True, exist_ok=True)
     write_inputs(folder / "demo")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from whet.demo import write_inputs
+from whet.data import write_inputs
 from whet.quality.checks import ROUNDING_NATS
 
 TARGET = Path("src/whet/demo/pair/target")

@@ -9,7 +9,7 @@ import pytest
 from tests.quality.files import write_lines, write_tokenizer
 from whet.core.errors import UsageError
 from whet.core.spec import QualitySpec
-from whet.demo.inputs import pair_paths
+from whet.demo import pair_paths
 from whet.quality import Encoder, heldout_ids
 
 TEXT = " = Order = \n\nThe lamp was sent on 3 May, and came back.\n" * 40

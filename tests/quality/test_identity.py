@@ -16,7 +16,7 @@ from lab.faults import swap_tokens, wrong_eos  # noqa: E402
 
 from tests.checkpoint_factory import write_json, write_tokenizer  # noqa: E402
 from tests.quality.model_server import Body, Reply, model_server  # noqa: E402
-from whet.demo.inputs import pair_paths  # noqa: E402
+from whet.demo import pair_paths  # noqa: E402
 from whet.quality.data import Message  # noqa: E402
 from whet.quality.identity import PROBES, served_identity  # noqa: E402
 

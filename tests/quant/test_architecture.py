@@ -93,7 +93,7 @@ def test_engines_fuse_what_is_one_unit() -> None:
         for part in (1, 2, 3)
     }
     shapes["model.layers.0.mlp.gate.weight"] = (2, 8)
-    (units,) = read_architecture({"model_type": "new_moe"}, shapes).units
+    (units,) = read_architecture("new_moe", shapes).units
     assert {unit.name: unit.linears for unit in units} == {
         "self_attn.qkv": tuple(f"self_attn.{name}" for name in names[:3]),
         "self_attn.dense": ("self_attn.dense",),
@@ -113,13 +113,13 @@ def test_engines_fuse_what_is_one_unit() -> None:
 )
 def test_what_is_no_decoder_is_refused(names: list[str], words: str) -> None:
     with pytest.raises(QuantizationError, match=words):
-        read_architecture({"model_type": "other"}, dict.fromkeys(names, (4, 4)))
+        read_architecture("other", dict.fromkeys(names, (4, 4)))
 
 
 def test_a_missing_projection_is_named() -> None:
     shapes = {"model.layers.0.self_attn.q_proj.weight": (4, 4)}
     with pytest.raises(QuantizationError, match=r"no model\.layers\.0\.self_attn\.k_proj\.weight"):
-        read_architecture({"model_type": "llama"}, shapes)
+        read_architecture("llama", shapes)
 
 
 PUBLISHED = {"d2t": torch.zeros(40, dtype=torch.int64), "t2d": torch.ones(64, dtype=torch.bool)}
@@ -132,16 +132,16 @@ def eagle_head(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     source = write_model(folder, "llama", num_hidden_layers=1)
     tensors = load_file(source / "model.safetensors")
     wide = torch.ones(1, 2, dtype=torch.bfloat16)
-    found = {
+    result = {
         name.replace("model.layers.0", request.param).removeprefix("model."): (
             torch.kron(wide, tensor) if ".self_attn." in name and "o_proj" not in name else tensor
         )
         for name, tensor in tensors.items()
     }
-    found["fc.weight"] = torch.randn(64, 3 * 64).to(torch.bfloat16)
+    result["fc.weight"] = torch.randn(64, 3 * 64).to(torch.bfloat16)
     if request.param == "midlayer":
-        found = {**found, **PUBLISHED}
-    save_file(found, source / "model.safetensors")
+        result = {**result, **PUBLISHED}
+    save_file(result, source / "model.safetensors")
     return source
 
 
@@ -167,7 +167,9 @@ def test_a_speculation_head_is_rounded_but_for_what_takes_in_the_target(
 def test_a_speculation_head_has_no_inputs_to_measure(
     eagle_head: Path, calibration: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(QuantizationError, match=r"reads its target's hidden states.*round to near"):
+    with pytest.raises(
+        QuantizationError, match=r"reads the hidden states of its target.*round to near"
+    ):
         quantize(eagle_head, tmp_path / "out", RecipeSpec(), calibration=calibration)
     assert not (tmp_path / "out").exists()
 

@@ -6,12 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from whet.core.errors import QuantizationError
-from whet.quant.awq import AWQ, families, search_scale
-from whet.quant.clip import search_clip
+from whet.quant.awq import families, search_clip, search_scale
 from whet.quant.gram import InputMeter, InputStats
-from whet.quant.methods import Fitted, UnitProblem, get_method
-from whet.quant.rounding import Grid, Span, make_grid
+from whet.quant.methods import METHODS
+from whet.quant.rounding import Grid, QParams, make_grid
+from whet.quant.unit import UnitFit, UnitProblem
 
 GRID = make_grid("W4A16", 32, torch.bfloat16)
 
@@ -29,16 +28,16 @@ def problem(
         name="layers.0.down",
         weight=weight,
         stats=stats_of(x),
-        snap=torch.Tensor.contiguous if folds else None,
+        round_scale=torch.Tensor.contiguous if folds else None,
         unclipped_rows=unclipped,
         grid=grid,
         clip=True,
     )
 
 
-def replayed(weight: Tensor, x: Tensor, fit: Fitted, grid: Grid = GRID) -> float:
+def replayed(weight: Tensor, x: Tensor, fit: UnitFit, grid: Grid = GRID) -> float:
     """‖X(W−Ŵ)ᵀ‖² by running the layer in float64."""
-    stored = grid.round(fit.weight, fit.span) / fit.column_scale
+    stored = grid.round(fit.weight, fit.qparams) / fit.column_scale
     return float((x.double() @ (stored - weight).double().T).square().sum())
 
 
@@ -53,8 +52,8 @@ def with_outliers(seed: int) -> tuple[Tensor, Tensor]:
 def test_outlier_channels_lose_less_than_with_rounding_to_nearest(seed: int) -> None:
     weight, x = with_outliers(seed)
     unit = problem(weight, x)
-    nearest = get_method("rtn").fit(unit)
-    fit = AWQ.fit(unit)
+    nearest = METHODS["rtn"].fit(unit)
+    fit = METHODS["awq"].fit(unit)
     assert fit.ratio is not None
     assert fit.ratio > 0
     assert replayed(weight, x, fit) < 0.5 * replayed(weight, x, nearest)
@@ -70,7 +69,7 @@ def test_the_chosen_scale_is_the_best_when_every_one_is_run(outputs: int) -> Non
     assert unit.stats is not None
 
     def loss(scale: Tensor) -> float:
-        stored = GRID.round(weight * scale, GRID.span(weight * scale)) / scale
+        stored = GRID.round(weight * scale, GRID.qparams(weight * scale)) / scale
         return float((x.double() @ (stored - weight).double().T).square().sum())
 
     every = [
@@ -85,7 +84,7 @@ def test_the_chosen_scale_is_the_best_when_every_one_is_run(outputs: int) -> Non
 
 def test_nothing_to_absorb_a_scale_means_no_scale() -> None:
     weight, x = with_outliers(1)
-    fit = AWQ.fit(problem(weight, x, folds=False))
+    fit = METHODS["awq"].fit(problem(weight, x, folds=False))
     assert fit.ratio is None
     assert torch.equal(fit.column_scale, torch.ones(96))
 
@@ -94,11 +93,11 @@ def test_clipping_never_adds_error_to_any_row() -> None:
     torch.manual_seed(3)
     weight = torch.randn(64, 96) ** 3  # heavy tails make clipping worth while
     x = torch.randn(300, 12) @ torch.randn(12, 96)  # correlated: the diagonal blocks mislead
-    full = GRID.span(weight)
+    full = GRID.qparams(weight)
     clipped = search_clip(problem(weight, x), weight, stats_of(x).gram)
 
-    def rows(span: Span) -> Tensor:
-        return (x.double() @ (GRID.round(weight, span) - weight).double().T).square().sum(dim=0)
+    def rows(qparams: QParams) -> Tensor:
+        return (x.double() @ (GRID.round(weight, qparams) - weight).double().T).square().sum(dim=0)
 
     assert bool((rows(clipped) <= rows(full) * (1 + 1e-4)).all())
     assert rows(clipped).sum() < 0.95 * rows(full).sum()
@@ -107,10 +106,10 @@ def test_clipping_never_adds_error_to_any_row() -> None:
 def test_rows_that_must_not_be_clipped_keep_their_range() -> None:
     torch.manual_seed(4)
     weight, x = torch.randn(20, 96) ** 3, torch.randn(200, 96)
-    span = search_clip(problem(weight, x, unclipped=8), weight, x.T @ x / 200)
-    full = GRID.span(weight).scale
-    assert torch.equal(span.scale[:8], full[:8])
-    assert not torch.equal(span.scale[8:], full[8:])
+    qparams = search_clip(problem(weight, x, unclipped=8), weight, x.T @ x / 200)
+    full = GRID.qparams(weight).scale
+    assert torch.equal(qparams.scale[:8], full[:8])
+    assert not torch.equal(qparams.scale[8:], full[8:])
 
 
 @settings(max_examples=30, deadline=None)
@@ -130,13 +129,8 @@ def test_degenerate_inputs_and_weights_give_finite_answers(
     x[:, :dead] = 0
     x[:, -1] *= peak
     unit = problem(weight, x)
-    fit = AWQ.fit(unit)
-    for tensor in (fit.weight, fit.span.scale, fit.column_scale):
+    fit = METHODS["awq"].fit(unit)
+    for tensor in (fit.weight, fit.qparams.scale, fit.column_scale):
         assert bool(torch.isfinite(tensor).all())
-    nearest = get_method("rtn").fit(unit)
+    nearest = METHODS["rtn"].fit(unit)
     assert replayed(weight, x, fit) <= replayed(weight, x, nearest) * (1 + 1e-3) + 1e-9
-
-
-def test_an_unknown_method_names_the_near_one() -> None:
-    with pytest.raises(QuantizationError, match="did you mean 'awq'"):
-        get_method("awqq")

@@ -32,9 +32,9 @@ def jsonl(folder: Path, *rows: object) -> Path:
 def test_messages_go_through_the_chat_template(tokenizer: Path, tmp_path: Path) -> None:
     """The factory's template writes <|start|> (id 0) before each message and nothing else."""
     chat = [{"role": "user", "content": "the order"}, {"role": "assistant", "content": "arrived"}]
-    found = load(jsonl(tmp_path, {"messages": chat}), tokenizer)
-    assert found.ids[0][0] == 0
-    assert found.ids[0].count(0) == 2
+    result = load(jsonl(tmp_path, {"messages": chat}), tokenizer)
+    assert result.ids[0][0] == 0
+    assert result.ids[0].count(0) == 2
 
 
 def test_content_in_parts_reads_like_plain_content(tokenizer: Path, tmp_path: Path) -> None:
@@ -51,11 +51,11 @@ def test_content_in_parts_reads_like_plain_content(tokenizer: Path, tmp_path: Pa
 
 def test_facts_say_what_was_used(tokenizer: Path, tmp_path: Path) -> None:
     path = jsonl(tmp_path, {"text": "the order was shipped"}, {"prompt": "a refund"}, {"text": " "})
-    found = load(path, tokenizer, seed=3)
-    assert found.facts.samples == len(found.ids) == 2
-    assert found.facts.tokens == sum(map(len, found.ids))
-    assert found.facts.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert (found.facts.max_tokens, found.facts.seed) == (16, 3)
+    result = load(path, tokenizer, seed=3)
+    assert result.facts.samples == len(result.ids) == 2
+    assert result.facts.tokens == sum(map(len, result.ids))
+    assert result.facts.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (result.facts.max_tokens, result.facts.seed) == (16, 3)
 
 
 def test_the_seed_decides_the_draw_and_nothing_else_does(tokenizer: Path, tmp_path: Path) -> None:
@@ -71,17 +71,17 @@ def test_long_documents_become_windows_that_keep_the_first_token(
 ) -> None:
     words = " ".join(f"monday {i}" for i in range(80))
     chats = ({"messages": [{"role": "user", "content": words}]} for _ in range(6))
-    found = load(jsonl(tmp_path, *chats), tokenizer)
-    assert {len(sample) for sample in found.ids} == {16}
-    assert {sample[0] for sample in found.ids} == {0}
-    assert len(set(found.ids)) > 1
+    result = load(jsonl(tmp_path, *chats), tokenizer)
+    assert {len(sample) for sample in result.ids} == {16}
+    assert {sample[0] for sample in result.ids} == {0}
+    assert len(set(result.ids)) > 1
 
 
 def test_plain_text_is_cut_into_pieces(tokenizer: Path, tmp_path: Path) -> None:
     path = tmp_path / "book.txt"
     path.write_text("the parcel arrived on friday. " * 100, encoding="utf-8")
-    found = load(path, tokenizer, samples=5)
-    assert [len(sample) for sample in found.ids] == [16] * 5
+    result = load(path, tokenizer, samples=5)
+    assert [len(sample) for sample in result.ids] == [16] * 5
 
 
 @pytest.mark.parametrize(

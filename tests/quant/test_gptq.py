@@ -8,8 +8,8 @@ from torch import Tensor
 
 from tests.quant.test_awq import problem, replayed, with_outliers
 from whet.quant import gptq
-from whet.quant.gptq import AWQ_GPTQ, GPTQ, Feedback, inverse_factor_, turned_factor
-from whet.quant.methods import Method, get_method
+from whet.quant.gptq import Feedback, inverse_factor_, reversed_factor
+from whet.quant.methods import METHODS
 from whet.quant.rounding import Grid, make_grid
 
 
@@ -38,9 +38,9 @@ def test_it_rounds_as_the_textbook_does() -> None:
     weight = torch.randn(40, 160)
     x = torch.randn(500, 80) @ torch.randn(80, 160) + 0.3 * torch.randn(500, 160)
     gram = x.T @ x / 500
-    span = grid.span(weight)
-    ours = Feedback(gram).round(weight, span, grid)
-    expected = textbook(weight, span.scale, gram)
+    qparams = grid.qparams(weight)
+    ours = Feedback(gram).round(weight, qparams, grid)
+    expected = textbook(weight, qparams.scale, gram)
     assert ((ours - expected).abs() > 1e-4).float().mean() < 0.01
 
 
@@ -49,7 +49,7 @@ def test_the_factor_is_that_of_the_inverse() -> None:
     x = torch.randn(200, 48, dtype=torch.float64)
     gram = x.T @ x / 200
     order = torch.randperm(48)
-    upper = turned_factor(gram.float(), order).flip(0, 1).double()
+    upper = reversed_factor(gram.float(), order).flip(0, 1).double()
     damped = gram + 0.01 * gram.diagonal().mean() * torch.eye(48, dtype=torch.float64)
     inverse = damped[order][:, order].inverse()
     torch.testing.assert_close(upper.T @ upper, inverse, rtol=1e-3, atol=1e-4)
@@ -71,15 +71,17 @@ def test_the_factor_is_inverted_panel_by_panel(
 
 
 @pytest.mark.parametrize("scheme", ["W4A16", "W4A16_ASYM", "W8A16", "W8A8"])
-@pytest.mark.parametrize("method", [GPTQ, AWQ_GPTQ])
-def test_what_it_stores_is_on_the_grid_and_better_than_nearest(method: Method, scheme: str) -> None:
+@pytest.mark.parametrize("method", ["gptq", "awq+gptq"])
+def test_what_it_stores_is_on_the_grid_and_better_than_nearest(method: str, scheme: str) -> None:
     weight, x = with_outliers(5)
     x = x @ (torch.eye(96) + 0.2 * torch.randn(96, 96))
     grid = make_grid(scheme, 32, torch.bfloat16)
     unit = problem(weight, x, grid=grid)
-    fit = method.fit(unit)
-    torch.testing.assert_close(grid.round(fit.weight, fit.span), fit.weight, rtol=1e-5, atol=1e-6)
-    nearest = get_method("rtn").fit(unit)
+    fit = METHODS[method].fit(unit)
+    torch.testing.assert_close(
+        grid.round(fit.weight, fit.qparams), fit.weight, rtol=1e-5, atol=1e-6
+    )
+    nearest = METHODS["rtn"].fit(unit)
     assert replayed(weight, x, fit, grid) < 0.8 * replayed(weight, x, nearest, grid)
 
 
@@ -87,7 +89,10 @@ def test_scaling_first_is_never_worse_than_the_feedback_alone() -> None:
     for seed in range(4):
         weight, x = with_outliers(seed)
         unit = problem(weight, x)
-        alone, both = replayed(weight, x, GPTQ.fit(unit)), replayed(weight, x, AWQ_GPTQ.fit(unit))
+        alone, both = (
+            replayed(weight, x, METHODS["gptq"].fit(unit)),
+            replayed(weight, x, METHODS["awq+gptq"].fit(unit)),
+        )
         assert both <= alone * (1 + 1e-4)
 
 
@@ -110,8 +115,8 @@ def test_degenerate_inputs_and_weights_never_lose_to_nearest(
     x[:, :dead] = 0
     x[:, -1] *= peak
     unit = problem(weight, x, grid=grid)
-    fit = AWQ_GPTQ.fit(unit)
+    fit = METHODS["awq+gptq"].fit(unit)
     assert bool(torch.isfinite(fit.weight).all())
-    nearest = get_method("rtn").fit(unit)
+    nearest = METHODS["rtn"].fit(unit)
     ours, theirs = replayed(weight, x, fit, grid), replayed(weight, x, nearest, grid)
     assert ours <= theirs * (1 + 1e-3) + 1e-9

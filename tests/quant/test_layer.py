@@ -9,8 +9,14 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from whet.quant.architecture import Architecture, read_architecture
-from whet.quant.fold import row_scale, snap_for, snap_to_heads, snap_to_norm
-from whet.quant.layer import Basis, fold_scales
+from whet.quant.fold import (
+    LinearScales,
+    fold_scales,
+    round_to_norm,
+    row_scale,
+    scale_rounding,
+    share_across_heads,
+)
 from whet.quant.stream import LayerStream, batch_by_length
 
 CPU = torch.device("cpu")
@@ -53,7 +59,7 @@ def model(request: pytest.FixtureRequest) -> nn.Module:
 
 def architecture_of(model: Any) -> Architecture:
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    return read_architecture(model.config.to_dict(), shapes)
+    return read_architecture(model.config.model_type, shapes)
 
 
 def layer_of(model: Any, index: int) -> dict[str, Tensor]:
@@ -65,13 +71,15 @@ def test_inputs_are_those_of_the_whole_model_without_padding(model: Any, tmp_pat
     """The reference runs transformers' own model on one sample at a time."""
     model.config.save_pretrained(tmp_path)
     ids = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11, 12], [13, 14], [15, 16, 17, 18, 19]]
-    seen: list[Tensor] = []
+    down_inputs: list[Tensor] = []
     down = model.model.layers[1].mlp.down_proj
-    handle = down.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0][0]))
+    handle = down.register_forward_pre_hook(
+        lambda _module, inputs: down_inputs.append(inputs[0][0])
+    )
     for sample in ids:
         model(torch.tensor([sample]))
     handle.remove()
-    x = torch.cat(seen).double()
+    x = torch.cat(down_inputs).double()
 
     stream = LayerStream(tmp_path, ids, architecture_of(model), CPU)
     stream.embed(model.model.embed_tokens.weight)
@@ -126,19 +134,19 @@ def test_folding_leaves_the_layers_answer_as_it_was(model: Any) -> None:
     bases = {linear: None for unit in units for linear in unit.linears}
     columns: dict[str, Tensor] = {}
     for unit in units:
-        snap = snap_for(unit, tensors, head_dim=head_dim, norm_offset=offset)
-        assert snap is not None
+        rounding = scale_rounding(unit, tensors, head_dim=head_dim, norm_offset=offset)
+        assert rounding is not None
         inputs = tensors[f"{unit.linears[0]}.weight"].shape[1]
-        columns |= dict.fromkeys(unit.linears, snap(torch.rand(inputs) * 3 + 0.1))
+        columns |= dict.fromkeys(unit.linears, rounding(torch.rand(inputs) * 3 + 0.1))
     fed = {unit.fold: columns[unit.linears[0]] for unit in units if unit.fold_is_linear}
     whole = {}
     for linear in bases:
         outputs = tensors[f"{linear}.weight"].shape[0]
         rows = row_scale(fed[linear], outputs, head_dim) if linear in fed else torch.ones(outputs)
-        whole[linear] = Basis(columns=columns[linear], rows=rows.unsqueeze(1))
+        whole[linear] = LinearScales(columns=columns[linear], rows=rows.unsqueeze(1))
     folded = {**tensors, **fold_scales(units, tensors, whole, offset)}
-    for linear, basis in whole.items():
-        folded[f"{linear}.weight"] = basis.scaled(tensors[f"{linear}.weight"])
+    for linear, scales in whole.items():
+        folded[f"{linear}.weight"] = scales.apply(tensors[f"{linear}.weight"])
     ids = torch.tensor([[1, 2, 3, 4, 5, 6, 7]])
     before = model(ids).logits
     model.model.layers[0].load_state_dict(folded)
@@ -150,7 +158,7 @@ def test_a_norm_absorbs_its_scale_without_rounding(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     norm = torch.randn(256).to(dtype)
     norm[7] = 0
-    scale = snap_to_norm(torch.rand(256) * 4 + 0.01, norm=norm)
+    scale = round_to_norm(torch.rand(256) * 4 + 0.01, norm=norm)
     folded = norm.float() / scale
     torch.testing.assert_close(folded.to(dtype).float(), folded, rtol=1e-6, atol=0)
     assert scale[7] == 1
@@ -159,7 +167,7 @@ def test_a_norm_absorbs_its_scale_without_rounding(dtype: torch.dtype) -> None:
 
 def test_heads_that_share_a_value_head_share_a_scale() -> None:
     """Two value heads of one channel, two query heads each: √(1·4) and √(9·1)."""
-    scale = snap_to_heads(torch.tensor([1.0, 4.0, 9.0, 1.0]), repeats=2, head_dim=1)
+    scale = share_across_heads(torch.tensor([1.0, 4.0, 9.0, 1.0]), repeats=2, head_dim=1)
     torch.testing.assert_close(scale, torch.tensor([2.0, 2.0, 3.0, 3.0]))
     torch.testing.assert_close(row_scale(scale, 2, 1), torch.tensor([2.0, 3.0]))
 

@@ -18,7 +18,6 @@ from whet.core.records import QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
 from whet.core.staging import remove_stale, require_space
 from whet.quant import gptq, load_calibration, quantize, quantize_many
-from whet.quant.writer import ShardWriter
 
 LINEARS = 2 * 7
 
@@ -177,21 +176,6 @@ def test_a_fault_is_one_sentence_and_leaves_nothing(
     with pytest.raises(error, match=words):
         quantize(folder, tmp_path / "runs" / "out", recipe, calibration=calibration, device=device)
     assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").iterdir())
-
-
-def test_shards_and_index_hold_every_tensor(tmp_path: Path) -> None:
-    writer = ShardWriter(tmp_path, shard_bytes=1000)
-    tensors = {f"t{number}": torch.full((100,), float(number)) for number in range(6)}
-    for name, tensor in tensors.items():
-        writer.add(name, tensor)
-    writer.finish()
-    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
-    assert sorted(set(index["weight_map"].values())) == [
-        f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)
-    ]
-    assert index["metadata"]["total_size"] == 2400
-    for name, file in index["weight_map"].items():
-        assert torch.equal(load_file(tmp_path / file)[name], tensors[name])
 
 
 CHILD = """
@@ -394,7 +378,7 @@ def test_feedback_that_helps_no_layer_is_said(
     )
     sound = quantize(source, tmp_path / "sound", recipe, calibration=calibration)
     assert sound.warnings == ()
-    monkeypatch.setattr(gptq, "turned_factor", lambda gram, _order: torch.randn_like(gram).tril())
+    monkeypatch.setattr(gptq, "reversed_factor", lambda gram, _order: torch.randn_like(gram).tril())
     broken = quantize(source, tmp_path / "broken", recipe, calibration=calibration)
     (sentence,) = broken.warnings
     assert "gptq brought no layer nearer" in sentence

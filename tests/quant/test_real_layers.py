@@ -9,7 +9,8 @@ from transformers import AutoModelForCausalLM
 
 from whet.core.records import QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
-from whet.demo import pair_paths, write_inputs
+from whet.data import write_inputs
+from whet.demo import pair_paths
 from whet.quant import load_calibration, quantize_many
 
 TARGET = pair_paths()[0]

@@ -48,9 +48,9 @@ def load(path: Path, tokenizer: Path, **changes: int) -> Calibration:
 
 def read(folder: Path, tokenizer: Path, row: object) -> str:
     """What the model would be shown of one row."""
-    found = load(write(folder, row), tokenizer)
+    result = load(write(folder, row), tokenizer)
     text = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
-    return str(text.decode(list(found.ids[0]), skip_special_tokens=False))
+    return str(text.decode(list(result.ids[0]), skip_special_tokens=False))
 
 
 SEEN = "<|start|>user:the order"
@@ -94,11 +94,11 @@ def test_tools_and_template_variables_reach_the_template(tokenizer: Path, tmp_pa
 
 def test_logged_ids_are_taken_as_they_are(tokenizer: Path, tmp_path: Path) -> None:
     row = {"prompt": [5, 6, 7], "response": {"choices": [{"text": "the"}]}}
-    found = load(write(tmp_path, row, {"prompt": [[8, 9]]}), tokenizer)
-    assert found.ids[0][:3] == (5, 6, 7)
-    assert len(found.ids[0]) > 3
-    assert found.ids[1] == (8, 9)
-    assert found.facts.form == "ids, ids+reply"
+    result = load(write(tmp_path, row, {"prompt": [[8, 9]]}), tokenizer)
+    assert result.ids[0][:3] == (5, 6, 7)
+    assert len(result.ids[0]) > 3
+    assert result.ids[1] == (8, 9)
+    assert result.facts.form == "ids, ids+reply"
     with pytest.raises(UsageError, match=r"line 2 .* token id 9999, .* give a log of this model"):
         load(write(tmp_path, {"prompt": "the"}, {"prompt": [5, 9999]}), tokenizer)
 
@@ -109,13 +109,13 @@ def test_images_are_left_out_and_counted(tokenizer: Path, tmp_path: Path) -> Non
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
         {"type": "text", "text": "order"},
     ]
-    found = load(write(tmp_path, {"messages": [{"role": "user", "content": parts}]}), tokenizer)
+    result = load(write(tmp_path, {"messages": [{"role": "user", "content": parts}]}), tokenizer)
     plain = load(write(tmp_path, {"messages": ASK}), tokenizer)
-    assert found.ids == plain.ids
-    assert found.facts.left_out == 1
-    assert found.facts.warnings == (
-        "1 of the calibration chats' content parts hold no text (images, sound, files); scales are "
-        "fitted on the text around them",
+    assert result.ids == plain.ids
+    assert result.facts.left_out == 1
+    assert result.facts.warnings == (
+        "content parts that are not text (images, sound, files) were skipped in the calibration "
+        "chats: 1; scales are fitted on the text around them",
     )
 
 
@@ -132,10 +132,10 @@ def test_the_facts_tell_forms_rows_and_skipped(tokenizer: Path, tmp_path: Path) 
 
 def test_documents_keep_the_order_of_the_file(tokenizer: Path, tmp_path: Path) -> None:
     rows = [{"prompt": [11, 12]}, {"text": "a"}, {"messages": ASK}, {"text": "a refund"}]
-    found = load(write(tmp_path, *rows, {"prompt": [13, 14]}), tokenizer).ids
-    assert found[0] == (11, 12)
-    assert found[1][0] == 0, "the chat begins with the start token"
-    assert found[-1] == (13, 14)
+    result = load(write(tmp_path, *rows, {"prompt": [13, 14]}), tokenizer).ids
+    assert result[0] == (11, 12)
+    assert result[1][0] == 0, "the chat begins with the start token"
+    assert result[-1] == (13, 14)
 
 
 @pytest.mark.parametrize("torn", ['{"messages": [{"role": "us', '{"text": "caf\u00e9'])
@@ -145,10 +145,10 @@ def test_a_torn_last_line_is_left_out_with_a_warning(
     path = tmp_path / "requests.jsonl"
     whole = json.dumps({"messages": ASK}).encode() + b"\n"
     path.write_bytes(whole + torn.encode()[:-1])
-    found = load(path, tokenizer)
-    assert found.facts.samples == 1
-    assert found.facts.warnings == (
-        f"the last line of {path} is torn and was left out; nothing else of it is lost",
+    result = load(path, tokenizer)
+    assert result.facts.samples == 1
+    assert result.facts.warnings == (
+        f"the last line of {path} is incomplete and was skipped; all other lines were read",
     )
     path.write_bytes(whole + torn.encode()[:-1] + b"\n" + whole)
     with pytest.raises(UsageError, match=r"line 2 of .*requests\.jsonl is not"):
@@ -189,8 +189,8 @@ def test_the_draw_is_that_of_every_row_in_memory(tokenizer: Path, tmp_path: Path
     mixed = [item for row in rows for item in ({"input": "x"}, row)]
     path = write(tmp_path, *mixed, end="\n\n\n")
     wanted = sorted(random.Random(5).sample(range(1000), 16))
-    found = load(path, tokenizer, seed=5)
-    assert [list(ids) for ids in found.ids] == [rows[i]["prompt"] for i in wanted]
+    result = load(path, tokenizer, seed=5)
+    assert [list(ids) for ids in result.ids] == [rows[i]["prompt"] for i in wanted]
 
 
 def test_a_long_log_is_not_held(tokenizer: Path, tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ from compressed_tensors.quantization.lifecycle.forward import fake_quantize, qua
 
 from whet.quant.packing import (
     format_of,
-    no_further_than_nearest,
+    is_nearest,
     pack,
     quantization_config,
     stored_parts,
     unpack,
 )
-from whet.quant.rounding import Grid, Span, make_grid
+from whet.quant.rounding import Grid, QParams, make_grid
 
 SCHEMES = ("W4A16", "W4A16_ASYM", "W8A16", "W8A8", "FP8_DYNAMIC", "FP8")
 
@@ -27,8 +27,8 @@ def grid(request: pytest.FixtureRequest) -> Grid:
     return make_grid(*request.param, torch.bfloat16)
 
 
-def stored(span: Span, grid: Grid) -> Span:
-    return Span(scale=grid.stored_scale(span.scale), zero=span.zero)
+def stored(qparams: QParams, grid: Grid) -> QParams:
+    return QParams(scale=grid.stored_scale(qparams.scale), zero=qparams.zero)
 
 
 def weight_of(seed: int = 0) -> torch.Tensor:
@@ -36,15 +36,15 @@ def weight_of(seed: int = 0) -> torch.Tensor:
     return torch.randn(48, 256) * torch.rand(48, 1)
 
 
-def zeros_of(span: Span) -> torch.Tensor | None:
-    return None if span.zero is None else span.zero.to(torch.int8)
+def zeros_of(qparams: QParams) -> torch.Tensor | None:
+    return None if qparams.zero is None else qparams.zero.to(torch.int8)
 
 
 def test_a_scale_is_the_largest_weight_over_the_reach_of_the_grid() -> None:
     weight = torch.zeros(1, 32)
     weight[0, 4], weight[0, 9] = -15.0, 3.0
     scales = {
-        name: make_grid(name, 32, torch.float32).span(weight).scale.item() for name in SCHEMES
+        name: make_grid(name, 32, torch.float32).qparams(weight).scale.item() for name in SCHEMES
     }
     assert scales == pytest.approx(
         {
@@ -60,29 +60,29 @@ def test_a_scale_is_the_largest_weight_over_the_reach_of_the_grid() -> None:
 
 def test_rounding_equals_the_library(grid: Grid) -> None:
     weight = weight_of()
-    span = grid.span(weight)
-    scale = span.scale[:1, 0] if grid.per_tensor else span.scale
-    expected = fake_quantize(weight, scale, zeros_of(span), grid.scheme.weights)
-    torch.testing.assert_close(grid.round(weight, span), expected, rtol=1e-6, atol=1e-7)
+    qparams = grid.qparams(weight)
+    scale = qparams.scale[:1, 0] if grid.per_tensor else qparams.scale
+    expected = fake_quantize(weight, scale, zeros_of(qparams), grid.scheme.weights)
+    torch.testing.assert_close(grid.round(weight, qparams), expected, rtol=1e-6, atol=1e-7)
 
 
 def test_stored_tensors_equal_the_library_bit_for_bit(grid: Grid) -> None:
     weight = weight_of(1)
-    span = stored(grid.span(weight), grid)
-    packed = pack(weight, span, grid)
-    scale = span.scale[:1, 0] if grid.per_tensor else span.scale
+    qparams = stored(grid.qparams(weight), grid)
+    packed = pack(weight, qparams, grid)
+    scale = qparams.scale[:1, 0] if grid.per_tensor else qparams.scale
     args = grid.scheme.weights
-    levels = quantize(weight, scale, zeros_of(span), args, dtype=args.pytorch_dtype())
+    levels = quantize(weight, scale, zeros_of(qparams), args, dtype=args.pytorch_dtype())
     if grid.packed:
         assert torch.equal(packed["weight_packed"], pack_to_int32(levels, grid.bits))
     else:
         assert torch.equal(packed["weight"].float(), levels.float())
-    if span.zero is not None:
-        zeros = pack_to_int32(span.zero.to(torch.int8), grid.bits, packed_dim=0)
+    if qparams.zero is not None:
+        zeros = pack_to_int32(qparams.zero.to(torch.int8), grid.bits, packed_dim=0)
         assert torch.equal(packed["weight_zero_point"], zeros)
-    found = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in packed.items()}
+    result = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in packed.items()}
     expected = stored_parts(grid, 48, 256)
-    assert found == {name: part for name, part in expected.items() if name != "input_scale"}
+    assert result == {name: part for name, part in expected.items() if name != "input_scale"}
     assert sum(8 * part.numel() * part.element_size() for part in packed.values()) == (
         grid.stored_bits(48, 256)
     )
@@ -90,12 +90,12 @@ def test_stored_tensors_equal_the_library_bit_for_bit(grid: Grid) -> None:
 
 def test_the_library_decompresses_to_what_was_intended(grid: Grid) -> None:
     weight = weight_of(2)
-    span = grid.span(weight)
-    packed = pack(weight, stored(span, grid), grid)
+    qparams = grid.qparams(weight)
+    packed = pack(weight, stored(qparams, grid), grid)
     back = BaseCompressor.get_value_from_registry(format_of(grid)).decompress(
         dict(packed), grid.scheme
     )["weight"]
-    intended = grid.round(weight, span)
+    intended = grid.round(weight, qparams)
     torch.testing.assert_close(back.float(), intended, rtol=2**-7, atol=0)
     assert torch.equal(unpack(packed, grid), back.float())
 
@@ -104,7 +104,7 @@ def test_nibbles_are_sequential_and_offset_by_eight() -> None:
     """By hand: levels −8 … −1 are nibbles 0 … 7, least significant first."""
     grid = make_grid("W4A16", 32, torch.float32)
     weight = torch.arange(-8.0, 0).repeat(1, 4)
-    packed = pack(weight, Span(scale=torch.ones(1, 1)), grid)["weight_packed"]
+    packed = pack(weight, QParams(scale=torch.ones(1, 1)), grid)["weight_packed"]
     assert packed.tolist() == [[0x76543210] * 4]
 
 
@@ -118,7 +118,7 @@ def test_zero_rows_zero_groups_and_tiny_weights_stay_finite(
     weight[0] = 0
     weight[1, :32] = 0
     weight[2, :32] = 6e-8  # the least number of float16; over 7.5 it would be a scale of zero
-    packed = pack(weight, stored(grid.span(weight), grid), grid)
+    packed = pack(weight, stored(grid.qparams(weight), grid), grid)
     assert bool((packed["weight_scale"] > 0).all())
     back = unpack(packed, grid)
     assert bool(torch.isfinite(back).all())
@@ -128,20 +128,20 @@ def test_zero_rows_zero_groups_and_tiny_weights_stay_finite(
 
 def test_a_wrong_code_is_found_on_reading_back(grid: Grid) -> None:
     weight = weight_of(3)
-    span = grid.span(weight)
-    packed = pack(weight, stored(span, grid), grid)
-    assert no_further_than_nearest(unpack(packed, grid), weight, span, grid)
+    qparams = grid.qparams(weight)
+    packed = pack(weight, stored(qparams, grid), grid)
+    assert is_nearest(unpack(packed, grid), weight, qparams, grid)
     if grid.packed:
         packed["weight_packed"][5, 7] ^= 1 << 2
     else:
         packed["weight"].view(torch.uint8)[5, 7] ^= 1 << 6
-    assert not no_further_than_nearest(unpack(packed, grid), weight, span, grid)
+    assert not is_nearest(unpack(packed, grid), weight, qparams, grid)
 
 
 def test_the_config_is_what_the_library_reads_back() -> None:
     four, eight = make_grid("W4A16", 32, torch.bfloat16), make_grid("W8A8", 32, torch.bfloat16)
-    whole = quantization_config([(four, ["a.b"])], ignore=["lm_head"], kv_cache="fp8")
-    read = QuantizationConfig.model_validate(whole)
+    whole = quantization_config([(four, ["a.b"])], ignore=["lm_head"], kv_cache=True)
+    read = QuantizationConfig.model_validate(whole.model_dump(mode="json"))
     (group,) = read.config_groups.values()
     weights = group.weights
     assert (weights.num_bits, weights.group_size, weights.symmetric) == (4, 32, True)
@@ -149,10 +149,10 @@ def test_the_config_is_what_the_library_reads_back() -> None:
     assert read.kv_cache_scheme is not None
     assert read.kv_cache_scheme.num_bits == 8
     mixed = quantization_config(
-        [(four, ["x.q_proj"]), (eight, ["x.o_proj"])], ignore=[], kv_cache=None
+        [(four, ["x.q_proj"]), (eight, ["x.o_proj"])], ignore=[], kv_cache=False
     )
-    parts = QuantizationConfig.model_validate(mixed).config_groups
-    assert mixed["format"] == "mixed-precision"
+    parts = QuantizationConfig.model_validate(mixed.model_dump(mode="json")).config_groups
+    assert mixed.format == "mixed-precision"
     assert [part.targets for part in parts.values()] == [
         [r"re:.*x\.q_proj$"],
         [r"re:.*x\.o_proj$"],

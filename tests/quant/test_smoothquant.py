@@ -3,21 +3,22 @@
 import torch
 
 from tests.quant.test_awq import problem, with_outliers
-from whet.quant.methods import Fitted, get_method
+from whet.quant.methods import METHODS
 from whet.quant.rounding import make_grid
-from whet.quant.smoothquant import SMOOTHQUANT, round_tokens
+from whet.quant.smoothquant import round_tokens
+from whet.quant.unit import UnitFit
 
 INT8 = make_grid("W8A8", 32, torch.bfloat16)
 
 
-def replayed(weight: torch.Tensor, x: torch.Tensor, fit: Fitted) -> float:
+def replayed(weight: torch.Tensor, x: torch.Tensor, fit: UnitFit) -> float:
     """Inputs and weights rounded as an engine rounds them; the library's own rounding of inputs."""
     from compressed_tensors.quantization.lifecycle.forward import fake_quantize
 
     smooth = x / fit.column_scale
     step = smooth.abs().amax(dim=1, keepdim=True) / 127.5
     rounded = fake_quantize(smooth, step, None, INT8.scheme.input_activations)
-    answer = rounded.double() @ INT8.round(fit.weight, fit.span).double().T
+    answer = rounded.double() @ INT8.round(fit.weight, fit.qparams).double().T
     return float((answer - x.double() @ weight.double().T).square().sum())
 
 
@@ -25,14 +26,14 @@ def test_outlier_channels_lose_less_than_without_smoothing() -> None:
     for seed in range(3):
         weight, x = with_outliers(seed)
         unit = problem(weight, x, grid=INT8)
-        fit = SMOOTHQUANT.fit(unit)
+        fit = METHODS["smoothquant"].fit(unit)
         assert fit.ratio
-        assert replayed(weight, x, fit) < 0.5 * replayed(weight, x, get_method("rtn").fit(unit))
+        assert replayed(weight, x, fit) < 0.5 * replayed(weight, x, METHODS["rtn"].fit(unit))
 
 
 def test_nothing_to_absorb_a_scale_means_no_scale() -> None:
     weight, x = with_outliers(1)
-    fit = SMOOTHQUANT.fit(problem(weight, x, folds=False, grid=INT8))
+    fit = METHODS["smoothquant"].fit(problem(weight, x, folds=False, grid=INT8))
     assert fit.ratio is None
     assert torch.equal(fit.weight, weight)
 

@@ -1,4 +1,4 @@
-"""What a checkpoint is, told from its files: shape, stored weights, tokenizer."""
+"""Facts of a checkpoint, from its files: shape, stored weights, tokenizer."""
 
 from whet.checkpoint.facts import read_facts
 from whet.checkpoint.headers import TensorHeader, read_headers

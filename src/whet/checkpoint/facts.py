@@ -1,12 +1,12 @@
-"""A checkpoint folder → ``ModelFacts``: config and tensors read side by side, and made to agree."""
+"""A checkpoint folder → ``ModelFacts``, from its config and its tensors, which must agree."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from whet.checkpoint.config import ModelShape, read_shape
+from whet.checkpoint.config import ModelShape, QuantizationClaim, read_shape
 from whet.checkpoint.files import read_json
 from whet.checkpoint.headers import TensorHeader, read_headers
 from whet.checkpoint.identity import hash_weights
@@ -16,12 +16,12 @@ from whet.core.errors import CheckpointError
 from whet.core.records import ModelFacts, StoredWeights
 
 TESTBED_KEY: Final = "whet_testbed"
-"""The key of config.json that tells a testbed from a model of that size; quantizing keeps it."""
+"""The key of config.json that marks a testbed; quantizing copies it."""
 _AGAIN = "download the checkpoint again"
 
 
 def read_facts(path: Path) -> ModelFacts:
-    """Everything that whet needs to know of the checkpoint in ``path``; no tensor is loaded.
+    """The facts of the checkpoint in ``path``; no tensor is loaded.
 
     Raises ``CheckpointError`` where a file is missing, truncated or foreign, where the folder asks
     to run its own code, and where config.json says one thing and the tensors another.
@@ -34,7 +34,7 @@ def read_facts(path: Path) -> ModelFacts:
     _require_embeddings(path, shape, headers)
     tied = _tied(path, shape, inventory)
     stored = summarize(inventory)
-    require_honest_claim(path, shape.claim, stored)
+    require_true_claim(path, shape.claim, stored)
     return ModelFacts(
         path=str(path.resolve()),
         architecture=shape.architecture,
@@ -66,54 +66,34 @@ def _testbed(path: Path) -> str | None:
     return str(mark.get("of", "another model")) if isinstance(mark, dict) else None
 
 
-def require_honest_claim(path: Path, claim: dict[str, Any] | None, stored: StoredWeights) -> None:
+def require_true_claim(path: Path, claim: QuantizationClaim | None, stored: StoredWeights) -> None:
     """Refuse a folder whose ``quantization_config`` contradicts its tensors."""
     config = path / "config.json"
-    if claim is not None and stored.quantized_modules == 0:
+    if claim is None:
+        if stored.quantized_modules > 0:
+            raise CheckpointError(
+                f"{stored.quantized_modules} linear layers of {path} are stored as "
+                f"{stored.scheme}, but {config} has no quantization_config, so an engine would "
+                f"misread them; {_AGAIN}"
+            )
+        return
+    if stored.quantized_modules == 0:
         raise CheckpointError(
-            f"{config} says that the weights are quantized "
-            f"({claim.get('quant_method', 'unnamed')}), but every linear layer is stored as "
-            f"{stored.dtype}: the folder was saved without being quantized; quantize it again, or "
-            "remove quantization_config to serve it as it is"
+            f"{config} says that the weights are quantized ({claim.method}), but every linear "
+            f"layer is stored as {stored.dtype}: the folder was saved without being quantized; "
+            "quantize it again, or remove quantization_config to serve it as it is"
         )
-    if claim is None and stored.quantized_modules > 0:
-        raise CheckpointError(
-            f"{stored.quantized_modules} linear layers of {path} are stored as {stored.scheme}, "
-            f"but {config} has no quantization_config, so an engine would misread them; {_AGAIN}"
-        )
-    for what, claimed, found in _compare(claim or {}, stored):
-        raise CheckpointError(
-            f"{config} claims {what} {claimed}, but the tensors are stored with {found}; "
-            "restore the config.json that was written with these weights"
-        )
-
-
-def _compare(claim: dict[str, Any], stored: StoredWeights) -> list[tuple[str, str, str]]:
-    """(what, claimed, found) for the bits and group sizes on which the two disagree."""
-    schemes = [claim, *_group_weights(claim)]
-    bits = {value for scheme in schemes for key in ("num_bits", "bits", "w_bit")
-            if isinstance(value := scheme.get(key), int)}  # fmt: skip
-    sizes = {value for scheme in schemes for key in ("group_size", "q_group_size")
-             if isinstance(value := scheme.get(key), int) and value > 0}  # fmt: skip
-    wrong = []
-    found_bits = {"W4A16": 4, "W8A16": 8, "W8A8-INT8": 8, "FP8": 8}.get(stored.scheme)
-    if found_bits is not None and bits and found_bits not in bits:
-        wrong.append(("bits", _join(bits), str(found_bits)))
-    if stored.group_size is not None and sizes and stored.group_size not in sizes:
-        wrong.append(("group size", _join(sizes), str(stored.group_size)))
-    return wrong
-
-
-def _group_weights(claim: dict[str, Any]) -> list[dict[str, Any]]:
-    """How the weights of each group of compressed-tensors are said to be stored."""
-    groups = claim.get("config_groups")
-    values = groups.values() if isinstance(groups, dict) else ()
-    weights = [group.get("weights") for group in values if isinstance(group, dict)]
-    return [each for each in weights if isinstance(each, dict)]
-
-
-def _join(values: set[int]) -> str:
-    return " and ".join(str(value) for value in sorted(values))
+    bits = {"W4A16": 4, "W8A16": 8, "W8A8-INT8": 8, "FP8": 8}.get(stored.scheme)
+    for what, claimed, actual in (
+        ("bits", claim.bits, bits),
+        ("group size", claim.group_sizes, stored.group_size),
+    ):
+        if actual is not None and claimed and actual not in claimed:
+            raise CheckpointError(
+                f"{config} claims {what} {' and '.join(map(str, sorted(claimed)))}, but the "
+                f"tensors are stored with {actual}; restore the config.json that was written with "
+                "these weights"
+            )
 
 
 def _require_tokenizer(path: Path, headers: Mapping[str, TensorHeader]) -> None:
@@ -133,8 +113,7 @@ def _require_layers(path: Path, shape: ModelShape, inventory: Inventory) -> None
         )
     if not inventory.linears:
         raise CheckpointError(
-            f"no linear layer was found in {path}; give a decoder-only model in the Hugging Face "
-            "layout"
+            f"{path} has no linear layers; give a decoder-only model in the Hugging Face layout"
         )
 
 

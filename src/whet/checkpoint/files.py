@@ -1,4 +1,4 @@
-"""The small files of a checkpoint: JSON read strictly, and the pointer that git-LFS leaves."""
+"""The JSON files of a checkpoint, and pointers that git-LFS leaves in place of files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_json_if_any(file: Path) -> dict[str, Any]:
 
 
 def lfs_error(file: Path) -> CheckpointError:
-    """What a git-LFS pointer in place of a file means, and the mend."""
+    """The error for a git-LFS pointer in place of a file."""
     return CheckpointError(
         f"{file} is a git-LFS pointer, not the file itself; fetch it with: "
         f"git -C {file.parent} lfs pull"

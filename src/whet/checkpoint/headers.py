@@ -32,7 +32,7 @@ _AGAIN: Final = "download the checkpoint again"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorHeader:
-    """One stored tensor. ``dtype`` is safetensors' word (``BF16``); offsets are the file's."""
+    """One stored tensor. ``dtype`` is safetensors' name (``BF16``); offsets are the file's."""
 
     name: str
     dtype: str
@@ -136,23 +136,23 @@ def _weight_files(path: Path) -> list[Path]:
         raise CheckpointError(
             f"cannot read {path}: {error.strerror or error}; check its owner and permissions"
         ) from error
-    found = [file for file in files if file.suffix == ".safetensors"]
+    weights = [file for file in files if file.suffix == ".safetensors"]
     single = path / "model.safetensors"
-    if single in found:
+    if single in weights:
         return [single]
     # Mistral ships the same weights twice, in its own layout as consolidated*.
-    ordinary = [file for file in found if not file.name.startswith(("consolidated", "adapter_"))]
+    ordinary = [file for file in weights if not file.name.startswith(("consolidated", "adapter_"))]
     if ordinary:
         return ordinary
-    if any(file.name.startswith("adapter_") for file in found):
+    if any(file.name.startswith("adapter_") for file in weights):
         raise CheckpointError(
             f"{path} holds an adapter, not a model; merge it into its base model first"
         )
     if any(file.suffix in _PICKLES for file in files):
         raise CheckpointError(
             f"{path} holds pickled weights only, which run code when they are loaded; convert them "
-            "with save_pretrained(…, safe_serialization=True) on a machine you can lose, or choose "
-            "a safetensors checkpoint"
+            "with save_pretrained(…, safe_serialization=True) in a sandbox, or choose a "
+            "safetensors checkpoint"
         )
     if any(file.suffix == ".gguf" for file in files):
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""A hash that says whether two checkpoints hold the same weights."""
+"""A hash that is equal where two checkpoints hold the same weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def hash_weights(
 
     How the tensors are spread over files does not matter. Above ``whole_up_to_bytes`` in all, 16
     pages of 16 KiB are read per tensor, first and last included: training, quantizing and merging
-    change nearly every element and so every page, while a single flipped bit may go unseen.
+    change nearly every element and so every page; a single flipped bit may go undetected.
     """
     whole = sum(header.size_bytes for header in headers.values()) <= whole_up_to_bytes
     names = sorted(headers)

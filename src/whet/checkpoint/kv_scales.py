@@ -1,4 +1,4 @@
-"""The stored scales of an FP8 KV cache: whether anybody calibrated them."""
+"""Whether the stored scales of an FP8 KV cache are calibrated."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _PARTS: Final = (".k_scale", ".v_scale")
 
 
 def kv_scales_problem(folder: Path) -> str | None:
-    """Why the KV scales of a checkpoint folder are not calibrated ones, or None.
+    """The reason why the KV scales of a checkpoint folder are not calibrated, or None.
 
-    All of them exactly 1.0 is what a quantizer starts from and an engine falls back to; measured
-    largest values divided by 448 (the largest of E4M3) are never all 1. None also where no scales
-    are stored. ``CheckpointError`` for a folder that cannot be read.
+    Scales that are all 1.0 are the default of quantizers and engines; measured maxima divided by
+    448 (the largest E4M3 value) are never all 1. None also where the folder stores no scales.
+    ``CheckpointError`` for a folder that cannot be read.
     """
     headers = [h for name, h in read_headers(folder).items() if name.endswith(_PARTS)]
     if not headers or any((_values(header) != 1.0).any() for header in headers):
         return None
     return (
-        f"all {len(headers)} KV scales of {folder} are 1.0, so nobody calibrated them; quantize "
+        f"all {len(headers)} KV scales of {folder} are 1.0, so they are not calibrated; quantize "
         "again with kv_cache: fp8"
     )
 

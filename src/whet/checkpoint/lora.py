@@ -1,4 +1,4 @@
-"""LoRA adapters in PEFT's format: what an engine has to be told of one."""
+"""LoRA adapters in PEFT's format: the rank, which an engine needs as an option."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CONFIG: Final = "adapter_config.json"
 
 
 def lora_rank(folder: Path) -> int:
-    """The rank that an engine must have room for: the largest of ``r`` and of ``rank_pattern``.
+    """The largest of ``r`` and of ``rank_pattern``.
 
     PEFT's ``rank_pattern`` gives single modules ranks of their own.
     ``CheckpointError`` where the folder holds no adapter or its configuration has no rank.
@@ -24,11 +24,11 @@ def lora_rank(folder: Path) -> int:
         )
     config = read_json(file)
     pattern = config.get("rank_pattern") or {}
-    own = pattern.values() if isinstance(pattern, dict) else [pattern]
-    return max(_rank(found, file) for found in (config.get("r"), *own))
+    others = pattern.values() if isinstance(pattern, dict) else [pattern]
+    return max(_rank(value, file) for value in (config.get("r"), *others))
 
 
-def _rank(found: object, file: Path) -> int:
-    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-        raise CheckpointError(f"{file} has no rank: it says {found!r}; save the adapter again")
-    return found
+def _rank(value: object, file: Path) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise CheckpointError(f"{file} has no valid rank (got {value!r}); save the adapter again")
+    return value

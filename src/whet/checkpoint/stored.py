@@ -1,4 +1,4 @@
-"""What is really stored, told from the tensors' names, dtypes and shapes.
+"""How the weights are stored, from the names, dtypes and shapes of the tensors.
 
 A module is quantized if its weight is packed, integer or 8-bit float; the layouts are those of
 compressed-tensors, AutoAWQ ("gemm"), AutoGPTQ and the FP8 checkpoints.
@@ -20,13 +20,14 @@ from whet.core.records import StoredWeights
 _IN_LAYER: Final = re.compile(r"(?:^|\.)(?:(?:layers|h|blocks)\.(\d+)|midlayer)\.")
 """``midlayer`` is the one layer of a published EAGLE-3 head."""
 _NOT_DECODER: Final = re.compile(r"vision|visual|audio|image|multi_modal")
+_MATRICES: Final = frozenset({"weight_packed", "qweight", "weight"})
 _SIDE: Final = frozenset(
     {"weight_scale", "weight_scale_inv", "weight_zero_point", "weight_shape", "weight_g_idx"}
     | {"scales", "qzeros", "g_idx"}
 )
 _BUFFERS: Final = frozenset(
     {"inv_freq", "input_scale", "input_global_scale", "weight_global_scale", "k_scale", "v_scale"}
-    | {"d2t", "t2d"}  # which tokens the smaller vocabulary of an EAGLE-3 head holds
+    | {"d2t", "t2d"}  # the tokens of an EAGLE-3 head's smaller vocabulary
 )
 _FLOATS: Final[Mapping[str, str]] = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
 _PLAIN: Final[Mapping[str, str]] = {"F16": "16bit", "BF16": "16bit", "F32": "32bit"}
@@ -57,7 +58,7 @@ class Linear:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inventory:
-    """The tensors of a checkpoint, understood. ``linears`` are those of the decoder's layers."""
+    """The classified tensors of a checkpoint. ``linears`` are those of the decoder's layers."""
 
     linears: tuple[Linear, ...]
     parameters: int
@@ -67,7 +68,7 @@ class Inventory:
 
 
 def take_inventory(headers: Mapping[str, TensorHeader], *, tied: bool | None) -> Inventory:
-    """Classify and count every tensor; ``CheckpointError`` for a form that is not known."""
+    """Classify and count every tensor; ``CheckpointError`` for an unknown form."""
     modules: dict[str, dict[str, TensorHeader]] = defaultdict(dict)
     for name, header in headers.items():
         module, _, part = name.rpartition(".")
@@ -113,7 +114,7 @@ def summarize(inventory: Inventory) -> StoredWeights:
 
 
 def _group_size(quantized: list[Linear]) -> int | None:
-    """The group size that all of them share, if they do.
+    """The group size that all of them share, or None.
 
     A layer with one group a row looks the same channel-wise and grouped by any size from K up.
     """
@@ -138,8 +139,8 @@ def _split(
 ) -> tuple[Linear | None, list[TensorHeader]]:
     """The matrix of a module, if it has one, and its other parameters (biases, norms)."""
     linear = _packed(module, parts) or _old(module, parts) or _unpacked(module, parts)
-    taken = {"weight_packed", "qweight", "weight"} if linear is not None else set()
-    rest = [part for key, part in parts.items() if key not in taken | _SIDE | _BUFFERS]
+    matrix = _MATRICES if linear is not None else frozenset()
+    rest = [part for key, part in parts.items() if key not in matrix | _SIDE | _BUFFERS]
     for header in rest:
         if header.dtype not in _FLOATS:
             raise _unknown(header)
@@ -194,14 +195,15 @@ def _linear(
     *,
     groups: int,
 ) -> Linear:
-    taken = {"weight_packed", "qweight", "weight"} | _SIDE
     return Linear(
         name=module,
         scheme=scheme,
         group_size=math.ceil(shape[1] / groups) if groups > 1 else None,
         inputs=shape[1],
         parameters=shape[0] * shape[1],
-        stored_bytes=sum(part.size_bytes for key, part in parts.items() if key in taken),
+        stored_bytes=sum(
+            part.size_bytes for key, part in parts.items() if key in _MATRICES | _SIDE
+        ),
     )
 
 
@@ -221,6 +223,6 @@ def _read_shape(header: TensorHeader) -> tuple[int, int]:
 def _unknown(header: TensorHeader) -> CheckpointError:
     return CheckpointError(
         f"the tensor {header.name!r} of {header.file} ({header.dtype} {list(header.shape)}) is "
-        "stored in a form that whet does not know; give a 16-bit, compressed-tensors, AWQ, GPTQ or "
+        "stored in a form that whet cannot read; give a 16-bit, compressed-tensors, AWQ, GPTQ or "
         "FP8 checkpoint"
     )

@@ -1,4 +1,4 @@
-"""Tokenizer identity: the same text must mean the same ids to a target, its copy and its draft."""
+"""Tokenizer identity: a target, its quantized copy and its draft must encode text to equal ids."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CUT: Final = 80
 class Vocabulary:
     """A tokenizer's content: ids by token (added ones included), merges, flags and roles.
 
-    ``steps`` holds what is done around the vocabulary (``normalizer``, ``pre_tokenizer``,
+    ``steps`` holds the processing around the vocabulary (``normalizer``, ``pre_tokenizer``,
     ``decoder``, ``post_processor``) as JSON text with every default written out.
     """
 
@@ -36,7 +36,7 @@ class Vocabulary:
 
 
 def tokenizer_identity(path: Path) -> TokenizerIdentity:
-    """The identity of the tokenizer in ``path``; ``CheckpointError`` where tokenizer.json lacks."""
+    """The identity of the tokenizer in ``path``; ``CheckpointError`` without tokenizer.json."""
     vocabulary = read_vocabulary(path)
     content = [
         sorted(vocabulary.ids.items(), key=lambda item: (item[1], item[0])),
@@ -58,9 +58,9 @@ def tokenizer_identity(path: Path) -> TokenizerIdentity:
 def tokenizer_difference(
     a: Path, b: Path, *, names: tuple[str, str] = ("target", "draft")
 ) -> str | None:
-    """One sentence on the first thing in which two tokenizers differ, or None where they do not.
+    """One sentence on the first difference of two tokenizers, or None.
 
-    It differs exactly where ``TokenizerIdentity.sha256`` does. ``names`` is what to call the two.
+    They differ exactly where ``TokenizerIdentity.sha256`` does. ``names`` are used in the sentence.
     """
     one, two = read_vocabulary(a), read_vocabulary(b)
     return (
@@ -73,10 +73,10 @@ def tokenizer_difference(
 
 
 def serving_difference(a: Path, b: Path, *, names: tuple[str, str]) -> str | None:
-    """One sentence on what makes two servers of these tokenizers read or end text differently.
+    """One sentence on the first difference that two servers of these tokenizers show, or None.
 
-    Beyond ``tokenizer_difference``: the end of an answer, the post-processor and the chat template.
-    A draft model needs none of these.
+    Beyond ``tokenizer_difference``: the chat template, the end token and the post-processor. A
+    draft model does not use these.
     """
     if (difference := tokenizer_difference(a, b, names=names)) is not None:
         return difference
@@ -120,7 +120,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 
 def _steps(data: dict[str, Any]) -> dict[str, str]:
-    """The steps as the library itself writes them: older files leave defaults out."""
+    """The steps as the library writes them, with defaults that older files leave out."""
     from tokenizers import Tokenizer
 
     steps = {name: data.get(name) for name in (*_STEPS, "post_processor")}
@@ -137,7 +137,7 @@ def _steps(data: dict[str, Any]) -> dict[str, str]:
 
 
 def _ids(vocab: Any) -> dict[str, int]:
-    """A Unigram vocabulary is a list of [token, score]: the place is the id."""
+    """A Unigram vocabulary is a list of [token, score]: the index is the id."""
     if isinstance(vocab, list):
         return {str(token): index for index, (token, _) in enumerate(vocab)}
     return {str(token): int(index) for token, index in vocab.items()}
@@ -195,10 +195,10 @@ def _token_difference(
     if not tokens:
         return None
 
-    def place(token: str) -> tuple[int, str]:
+    def order(token: str) -> tuple[int, str]:
         return min(index for index in (one.get(token), two.get(token)) if index is not None), token
 
-    first = min(tokens, key=place)
+    first = min(tokens, key=order)
     count = "(1 token differs)" if len(tokens) == 1 else f"({len(tokens)} tokens differ)"
     here, there = one.get(first), two.get(first)
     if here is None:

@@ -59,9 +59,9 @@ def run_comparison(
 
 def is_comparison(folder: Path) -> bool:
     """Whether a folder was made by ``quantize --compare``."""
-    from whet.flow.quantize.compare_job import ASKED
+    from whet.flow.quantize.compare_job import SETTINGS
 
-    return (folder / ASKED).is_dir()
+    return (folder / SETTINGS).is_dir()
 
 
 def report_comparison(folder: Path, console: Console) -> None:
@@ -86,11 +86,11 @@ def _report(table: SchemeTable, folder: Path, console: Console) -> None:
 
 def _report_rest(store: RunStore) -> None:
     """What a stopped comparison has, if it got that far."""
-    from whet.flow.quantize.compare_job import ASKED
+    from whet.flow.quantize.compare_job import SETTINGS
     from whet.flow.quantize.table import scheme_table
     from whet.report import write_scheme_reports
 
-    if store.status(ASKED, ASKED) is not None:
+    if store.status(SETTINGS, SETTINGS) is not None:
         write_scheme_reports(scheme_table(store), store.root)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Literal
 
 import psutil
@@ -51,6 +52,15 @@ def now() -> str:
 def find_device() -> Device:
     """The first visible GPU as the driver reports it, else this machine's CPU."""
     return _cuda() or _cpu()
+
+
+def cpu_dtype() -> Literal["auto", "float32"]:
+    """float32 on an x86 CPU without bfloat16 arithmetic, where it is about five times faster."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    except OSError:
+        return "auto"
+    return "auto" if {"avx512_bf16", "amx_bf16", "bf16"} & set(flags) else "float32"
 
 
 def environment() -> Environment:

@@ -5,21 +5,21 @@ next token, runs one decoder layer or more, and has a vocabulary head of its own
 not trained. D is the draft's hidden size and H the head's.
 
 - **Layer 0 copies.** Its stream begins as the normed hidden state (``norm_before_residual``), whose
-  norm weight is zero: nothing of the target is heard. Attention heads then write the
-  token's embedding into the stream. Query and key are one constant vector on the ``m`` fastest
-  rotary frequencies, so the score of two positions ``Δ`` apart is ``A²·Σ cos(Δ·θᵢ)/√d``, largest
-  at Δ = 0 by more than 30: the softmax sees its own position alone, and the value arrives as it is.
-- **The embedding keeps its size.** Two channels fill every row up to ``H·(R² − ε')``, so RMSNorm
+  norm weight is zero, so the target's hidden state is multiplied by zero. Attention heads then
+  write the token's embedding into the stream. Query and key are one constant vector on the ``m``
+  fastest rotary frequencies, so the score of two positions ``Δ`` apart is ``A²·Σ cos(Δ·θᵢ)/√d``,
+  largest at Δ = 0 by more than 30: the softmax selects its own position and copies its value.
+- **The embedding keeps its norm.** Two channels fill every row up to ``H·(R² − ε')``, so RMSNorm
   with weight R passes the row on unchanged; a third one is constant and feeds query and key.
-- **It bears 8 bits.** The constant is the largest value of every row, so inputs that an engine
-  rounds with a scale a token have one scale, and query and key stay the same at all positions.
+- **It tolerates 8 bits.** The constant is the largest value of every row, so inputs that an engine
+  rounds with one scale per token all have the same scale, and query and key are equal everywhere.
 - **The other layers**, the final norm and the vocabulary head are the draft's, widened
   (``whet.demo.widen``), its tied embedding as the head.
 - The projection of the hidden states, the MLP of layer 0 and everything unused is random or zero
-  as in the widened models: computed, and not heard.
+  as in the widened models: computed, without effect.
 
-A head reads the token *after* a hidden state's position, so it sees a text without its first token;
-otherwise its proposals are the draft's, up to rounding.
+A head reads the token *after* a hidden state's position, so it reads a text without its first
+token; otherwise its proposals are the draft's, up to rounding.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from torch import Tensor
 
 from whet import __version__
 from whet.checkpoint.facts import TESTBED_KEY
+from whet.checkpoint.shards import ShardWriter
 from whet.core.errors import UsageError
 from whet.core.store import write_json
 from whet.demo.shapes import STEP, Sizes
 from whet.demo.testbed_source import (
-    Made,
-    Source,
+    SourceModel,
+    WrittenModel,
     copy_tokenizer,
     new_model,
     read_source,
-    save_tensors,
 )
 from whet.demo.widen import Widener, Widening, random_like
 
@@ -55,37 +55,35 @@ LAYERS: Final = 3
 HIDDEN_STATES: Final = 3
 """Of the target: one near its first layer, one in the middle, one near its last (EAGLE-3)."""
 MLP_SHARE: Final = 4 / 3
-"""Intermediate over hidden size: three layers of 4096 then read 0.74 GB a proposed token, where a
-trained head for Llama 3 8B (one layer, 32,000 tokens in its vocabulary) reads 0.75 GB."""
+"""Intermediate over hidden size: three layers of 4096 then read 0.74 GB per proposed token; a
+trained head for Llama 3 8B (one layer, a vocabulary of 32,000) reads 0.75 GB."""
 FREQUENCIES: Final = 16
 SHARPNESS: Final = 362.0
 """m, and the score of a position with itself, A²·m/√d."""
 _CONSTANT: Final = 0.75
-"""The constant channel over the row's norm: the filling ones, at most √(1 − 9/16) of it, stay below
-it."""
-_FILL: Final = (
-    1 - 2**-7
-)  # the first filling channel, short of what is needed; a second completes it
+"""The constant channel over the row's norm; the filling channels are at most √(1 − 9/16) of it."""
+_FILL: Final = 1 - 2**-7
+"""The share of the missing norm in the first filling channel; the second has the rest."""
 
 _CARD: Final = """\
 # A testbed, not a model
 
 An EAGLE-3 head for a widened demo target of whet: it costs what a head costs ({text}) and proposes
-what the demo draft proposes. Made by whet {version}; nothing was trained, and of the
-target's hidden states nothing is heard. A trained head for a real model has an acceptance of its
-own. Source weights: SHA-256 `{sha256}` (over the tensors in the order of their names).
+what the demo draft proposes. Made by whet {version}; nothing was trained, and the hidden
+states of the target are multiplied by zero. A trained head for a real model has another acceptance.
+Source weights: SHA-256 `{sha256}` (over the tensors in the order of their names).
 """
 
 
 def head_sizes(target: Sizes) -> Sizes:
-    """The sizes of a head for ``target``: as wide, three layers, the vocabulary as small as is."""
+    """The sizes of a head for ``target``: as wide, three layers, a vocabulary of the same size."""
     wide = -(-int(target.hidden * MLP_SHARE) // STEP) * STEP
     return replace(target, layers=LAYERS, intermediate=wide, tied=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeadPlan:
-    """The head's sizes, its target's, and the draft in it."""
+    """The sizes of the head and of its target, and the draft inside the head."""
 
     sizes: Sizes
     target: Sizes
@@ -93,7 +91,7 @@ class HeadPlan:
 
     @classmethod
     def of(cls, narrow: Sizes, epsilon: float, target: Sizes) -> HeadPlan:
-        """``UsageError`` where the draft, layer 0 or its three channels have no room."""
+        """``UsageError`` where the draft, layer 0 or its three channels do not fit."""
         sizes = head_sizes(target)
         inner = replace(sizes, layers=sizes.layers - 1, tied=True)
         draft = Widening(narrow=narrow, wide=inner, epsilon=epsilon)
@@ -120,12 +118,12 @@ class HeadPlan:
 
     @property
     def copying(self) -> int:
-        """KV heads that pass the embedding on."""
+        """The number of KV heads that copy the embedding."""
         return -(-self.draft.narrow.hidden // self.sizes.head_dim)
 
     @property
-    def heard_layers(self) -> tuple[int, int, int]:
-        """The target's layers whose inputs the head gets: 2, L/2, L − 3 where L has room."""
+    def input_layers(self) -> tuple[int, int, int]:
+        """The target layers whose inputs the head reads: 2, L/2, L − 3 where L is large enough."""
         layers = self.target.layers
         middle = layers // 2
         return min(2, middle - 1), middle, max(layers - 3, middle + 1)
@@ -175,7 +173,7 @@ class HeadMaker:
 
     @property
     def _constant(self) -> float:
-        """Of the channel that feeds query and key, as the dtype has it."""
+        """The value of the channel that feeds query and key, rounded to the dtype."""
         value = _CONSTANT * self._radius * math.sqrt(self._plan.sizes.hidden)
         return float(self._table.new_tensor(value))
 
@@ -206,7 +204,7 @@ class HeadMaker:
         return out
 
     def _copy(self, name: str, out: Tensor) -> None:
-        """The heads of layer 0 that pass the embedding on; ``out`` is changed in place."""
+        """Set the heads of layer 0 that copy the embedding; changes ``out`` in place."""
         sizes, own = self._plan.sizes, self._table.shape[1]
         width, group = sizes.head_dim, sizes.heads // sizes.kv_heads
         for head in range(self._plan.copying):
@@ -227,9 +225,9 @@ class HeadMaker:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Head:
-    """A head that can be written: the draft's folder and the plan."""
+    """A head to write: the draft and the plan."""
 
-    draft: Source
+    draft: SourceModel
     plan: HeadPlan
 
     @property
@@ -239,12 +237,12 @@ class Head:
 
     @property
     def size_bytes(self) -> int:
-        """What its tensors take on disk."""
+        """Size of its tensors on disk."""
         return self.parameters * self.draft.element_bytes
 
 
 def read_head(draft: Path, target: Sizes) -> Head:
-    """The head for ``target`` out of the small draft; ``UsageError`` where it has no room."""
+    """The head for ``target`` from the small draft; ``UsageError`` where it does not fit."""
     sizes = head_sizes(target)
     narrow = read_source(draft, replace(sizes, layers=sizes.layers - 1), role=HEAD_ROLE)
     return Head(
@@ -253,19 +251,21 @@ def read_head(draft: Path, target: Sizes) -> Head:
     )
 
 
-def write_head(head: Head, folder: Path, device: torch.device) -> Made:
-    """Write the head to the new ``folder``, in one file; raises as ``new_model`` does."""
+def write_head(head: Head, folder: Path, device: torch.device) -> WrittenModel:
+    """Write the head to the new ``folder``; raises as ``new_model`` does."""
     start = time.perf_counter()
     draft, plan = head.draft, head.plan
     with new_model(folder, "EAGLE-3 head", device):
         maker = HeadMaker(load_file(draft.folder / "model.safetensors", device=str(device)), plan)
-        tensors = {name: maker.make(name).cpu() for name, _ in plan.shapes()}
-        save_tensors(tensors, folder / "model.safetensors")
+        writer = ShardWriter(folder)
+        for name, _ in plan.shapes():
+            writer.add(name, maker.make(name).cpu())
+        writer.finish()
         copy_tokenizer(draft.folder, folder)
         write_json(folder / "config.json", _config(draft, plan))
         card = _CARD.format(text=plan.sizes.text, version=__version__, sha256=draft.sha256)
         (folder / "MODEL_CARD.md").write_text(card, encoding="utf-8")
-    return Made(
+    return WrittenModel(
         folder=folder,
         role=HEAD_ROLE,
         sizes=plan.sizes,
@@ -275,7 +275,7 @@ def write_head(head: Head, folder: Path, device: torch.device) -> Made:
     )
 
 
-def _config(draft: Source, plan: HeadPlan) -> dict[str, Any]:
+def _config(draft: SourceModel, plan: HeadPlan) -> dict[str, Any]:
     sizes = plan.sizes
     return {
         **draft.config,
@@ -289,7 +289,7 @@ def _config(draft: Source, plan: HeadPlan) -> dict[str, Any]:
         "vocab_size": sizes.vocabulary,
         "draft_vocab_size": sizes.vocabulary,
         "target_hidden_size": plan.target.hidden,
-        "eagle_aux_hidden_state_layer_ids": list(plan.heard_layers),
+        "eagle_aux_hidden_state_layer_ids": list(plan.input_layers),
         "tie_word_embeddings": False,
         "norm_before_residual": True,
         "rms_norm_eps": plan.draft.wide_epsilon,

@@ -1,4 +1,4 @@
-"""The sizes that a testbed can have: named ones, and any that a person writes."""
+"""The sizes of a testbed: named shapes, or five numbers."""
 
 from __future__ import annotations
 
@@ -63,28 +63,29 @@ SHAPES: Final[Mapping[str, Sizes]] = {
 3 8B's, 13b Llama 2 13B's. 0.3b is a target that a CPU can serve, and 0.03b a draft for it."""
 
 
-def find_sizes(word: str) -> Sizes:
-    """The sizes of a name (``7b``) or of five numbers in the order of ``Sizes``.
+def find_sizes(text: str) -> Sizes:
+    """The sizes of a named shape (``7b``) or of five numbers in the order of ``Sizes``.
 
     ``1024,12,8,2,4096`` is hidden, layers, heads, KV heads, intermediate. ``UsageError`` for
     anything else.
     """
-    if word.lower() in SHAPES:
-        return SHAPES[word.lower()]
-    parts = word.split(",")
+    if text.lower() in SHAPES:
+        return SHAPES[text.lower()]
+    parts = text.split(",")
     if len(parts) == 5 and all(part.strip().isdecimal() for part in parts):
         return _sizes(*(int(part) for part in parts))
     raise UsageError(
-        f"there is no shape {word!r}: name one of {', '.join(SHAPES)}, or give hidden, layers, "
-        f"heads, KV heads and intermediate as five numbers{did_you_mean(word.lower(), SHAPES)}"
+        f"unknown shape {text!r}{did_you_mean(text.lower(), SHAPES)}; choose one of "
+        f"{', '.join(SHAPES)}, or give hidden, layers, heads, KV heads and intermediate as five "
+        "numbers"
     )
 
 
 def require_groups(sizes: Sizes, what: str) -> None:
-    """``UsageError`` where the sizes of ``what`` do not fall into whole groups of 4-bit weights."""
+    """``UsageError`` where the sizes of ``what`` are not whole groups of 4-bit weights."""
     for name, value in (("hidden", sizes.hidden), ("intermediate", sizes.intermediate)):
         if value % STEP:
             raise UsageError(
-                f"the {what}'s {name} size {value} is no multiple of {STEP}, the group of 4-bit "
-                f"weights; take {-(-value // STEP) * STEP}"
+                f"the {name} size of the {what} must be a multiple of {STEP}, the group of 4-bit "
+                f"weights (got {value}); use {-(-value // STEP) * STEP}"
             )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from whet.core.provenance import cpu_dtype
 from whet.core.store import write_atomic
-from whet.demo.inputs import pair_paths
+from whet.demo.bundled import pair_paths
 
 _TEMPLATE: Final = """\
 # {about}
@@ -72,9 +73,9 @@ def write_spec(path: Path) -> Path:
 
 
 def write_long_spec(path: Path, testbed: Path) -> Path:
-    """The same for the 0.3B testbed in the folder ``testbed``, which a token costs 30 times more.
+    """Write the spec for the 0.3B testbed in ``testbed``, where a token costs 30 times more.
 
-    Its steps are limited by weights and arithmetic, as a large model's are, and not by the host.
+    Its steps are limited by weights and arithmetic, as those of a large model, not by the host.
     """
     return _write(
         path,
@@ -91,17 +92,8 @@ def write_long_spec(path: Path, testbed: Path) -> Path:
     )
 
 
-def _write(path: Path, pair: tuple[Path, Path], **told: object) -> Path:
+def _write(path: Path, pair: tuple[Path, Path], **values: object) -> Path:
     target, draft = pair
-    text = _TEMPLATE.format(target=target, draft=draft, dtype=cpu_dtype(), **told)
+    text = _TEMPLATE.format(target=target, draft=draft, dtype=cpu_dtype(), **values)
     write_atomic(path, text.encode())
     return path
-
-
-def cpu_dtype() -> str:
-    """float32 on an x86 CPU without bfloat16 arithmetic, where it is about five times faster."""
-    try:
-        words = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-    except OSError:
-        return "auto"
-    return "auto" if {"avx512_bf16", "amx_bf16", "bf16"} & set(words) else "float32"

@@ -1,10 +1,8 @@
-"""The testbed: the demo pair in the sizes of models that people serve, with the same answers."""
+"""The testbed: the demo pair widened to the sizes of real models, with the same answers."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -13,28 +11,28 @@ import torch
 from safetensors.torch import load_file
 
 from whet.checkpoint.facts import TESTBED_KEY
-from whet.checkpoint.headers import INDEX
+from whet.checkpoint.shards import ShardWriter
 from whet.core.errors import UsageError
 from whet.core.staging import require_space, staged
 from whet.core.store import write_json
 from whet.core.torch_device import pick_device
 from whet.core.units import GB, MIB
+from whet.demo.bundled import pair_paths
 from whet.demo.eagle import HEAD_ROLE, read_head, write_head
-from whet.demo.inputs import pair_paths
 from whet.demo.shapes import Sizes, require_groups
 from whet.demo.testbed_card import card_text
 from whet.demo.testbed_source import (
-    Made,
-    Source,
+    Role,
+    SourceModel,
+    WrittenModel,
     copy_tokenizer,
     new_model,
     read_source,
-    save_tensors,
 )
 from whet.demo.widen import Widener
 
 SHARD_BYTES: Final = 2 * GB
-"""A shard is held in memory while it is filled, so this bounds the memory that is needed."""
+"""A shard is collected in memory, so this bounds the memory that is needed."""
 
 _SLACK_BYTES: Final = 4 * MIB  # headers, configs, tokenizer and card of one model
 
@@ -46,51 +44,53 @@ def write_testbed(
     draft: Sizes | None = None,
     eagle3: bool = False,
     device: str | None = None,
-) -> tuple[Made, ...]:
+) -> tuple[WrittenModel, ...]:
     """Write the demo target in these sizes to ``out/target``, and a draft to ``out/draft``.
 
-    With ``eagle3`` a head that drafts as the bundled draft does comes to ``out/eagle3``.
+    ``eagle3`` also writes a head that proposes what the bundled draft proposes, to ``out/eagle3``.
 
-    ``out`` appears only when all of it is whole. ``device`` is where tensors are made: ``cpu``,
-    ``cuda``, or the first GPU if there is one. Raises ``UsageError`` for sizes that cannot hold
-    the pair and for an ``out`` that holds something, ``StorageError`` where the disk is too small.
+    ``out`` appears only when it is complete. Tensors are made on ``device``: ``cpu``, ``cuda``, or
+    by default the first GPU. Raises ``UsageError`` for sizes that are too small for the pair and
+    for an ``out`` that is not empty, ``StorageError`` where the disk is too small.
     """
     if draft is not None and draft.vocabulary != target.vocabulary:
-        raise UsageError("target and draft need one vocabulary; give both the same size of it")
+        raise UsageError(
+            "target and draft must have the same vocabulary size; give both the same one"
+        )
     where = pick_device(device)
-    wanted = zip(("target", "draft"), pair_paths(), (target, draft), strict=True)
+    roles: tuple[Role, Role] = ("target", "draft")
     sources = []
-    for role, folder, sizes in wanted:
+    for role, folder, sizes in zip(roles, pair_paths(), (target, draft), strict=True):
         if sizes is not None:
             require_groups(sizes, role)
             sources.append(read_source(folder, sizes, role=role))
     head = read_head(pair_paths()[1], target) if eagle3 else None
     needed = sum(source.size_bytes + _SLACK_BYTES for source in sources)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} exists and is not empty; name another folder or move it away")
+        raise UsageError(f"{out} exists and is not empty; choose another folder or move it away")
     needed += 0 if head is None else head.size_bytes + _SLACK_BYTES
     require_space(out, needed, "the testbed")
     with staged(out) as stage:
-        made = [write_model(source, stage.folder / source.role, where) for source in sources]
+        written = [write_model(source, stage.folder / source.role, where) for source in sources]
         if head is not None:
-            made.append(write_head(head, stage.folder / HEAD_ROLE, where))
+            written.append(write_head(head, stage.folder / HEAD_ROLE, where))
         stage.keep()
-    return tuple(replace(each, folder=out / each.role) for each in made)
+    return tuple(replace(each, folder=out / each.role) for each in written)
 
 
 def write_model(
-    source: Source, folder: Path, device: torch.device, *, shard_bytes: int = SHARD_BYTES
-) -> Made:
+    source: SourceModel, folder: Path, device: torch.device, *, shard_bytes: int = SHARD_BYTES
+) -> WrittenModel:
     """Write one widened model to the new ``folder``: shards, configs, tokenizer and card.
 
-    One shard of at most ``shard_bytes`` (more only where one tensor is larger) is held in memory,
-    and one tensor on the device. ``InfeasibleError`` where the GPU has no room for that tensor.
+    Needs memory for one shard of at most ``shard_bytes`` (more where one tensor is larger), and for
+    one tensor on the device. ``InfeasibleError`` where that tensor does not fit on the GPU.
     """
     start = time.perf_counter()
     with new_model(folder, source.role, device):
         _write_weights(source, folder, device, shard_bytes)
         _write_beside(source, folder)
-    return Made(
+    return WrittenModel(
         folder=folder,
         role=source.role,
         sizes=source.widening.wide,
@@ -100,37 +100,16 @@ def write_model(
     )
 
 
-def _write_weights(source: Source, folder: Path, device: torch.device, limit: int) -> None:
+def _write_weights(source: SourceModel, folder: Path, device: torch.device, limit: int) -> None:
     small = load_file(source.folder / "model.safetensors", device=str(device))
     widener = Widener(small, source.widening, salt=source.role)
-    shards = list(_shards(source, limit))
-    weight_map: dict[str, str] = {}
-    for number, names in enumerate(shards, start=1):
-        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        if len(shards) == 1:
-            file = "model.safetensors"
-        save_tensors({name: widener.make(name).cpu() for name in names}, folder / file)
-        weight_map |= dict.fromkeys(names, file)
-    if len(shards) > 1:
-        total = {"total_size": source.size_bytes}
-        write_json(folder / INDEX, {"metadata": total, "weight_map": weight_map})
+    writer = ShardWriter(folder, shard_bytes=limit)
+    for name, _ in source.widening.shapes():
+        writer.add(name, widener.make(name).cpu())
+    writer.finish()
 
 
-def _shards(source: Source, limit: int) -> Iterator[list[str]]:
-    """The names of the tensors, shard by shard."""
-    names: list[str] = []
-    held = 0
-    for name, shape in source.widening.shapes():
-        size = math.prod(shape) * source.element_bytes
-        if names and held + size > limit:
-            yield names
-            names, held = [], 0
-        names.append(name)
-        held += size
-    yield names
-
-
-def _write_beside(source: Source, folder: Path) -> None:
+def _write_beside(source: SourceModel, folder: Path) -> None:
     """The configs, the tokenizer's files byte for byte, and the card."""
     copy_tokenizer(source.folder, folder)
     wide = source.widening.wide

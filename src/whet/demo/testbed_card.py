@@ -21,28 +21,29 @@ the demo {role} answers. Made by whet {version}; nothing was trained.
 | of its weights | share |
 |---|---|
 | are the demo {role}'s own (norm weights rescaled) | {own:.2%} |
-| are zero, so that nothing else reaches the output | {zeros:.1%} |
-| are random, of the scale of the real ones, so that kernels and quantizers see data | {rest:.1%} |
+| are zero, so that nothing else changes the output | {zeros:.1%} |
+| are random, at the scale of the real ones, so that kernels and quantizers get data | {rest:.1%} |
 
 Source weights: SHA-256 `{sha256}` (over the tensors in the order of their names).
 
-## What it says, and what it does not
+## What can be measured on it
 
 - Speed, memory, acceptance of a draft and task scores can be measured on it: the work of a step is
-  that of the whole shape, and the tokens are true answers. A table made on it has to say so.
-- **It says nothing about how a real model of this size bears 4 bits**, or 8: its answers rest on
+  that of the whole shape, and the tokens are true answers. A table made on it must say so.
+- **It does not show how a real model of this size tolerates 4 bits**, or 8: its answers depend on
   the few weights that are the demo model's own. Its quality after quantization is that of a
-  demo model whose weights sit beside random ones.
+  demo model whose weights are stored beside random ones.
 - Most weights of `o_proj` and `down_proj` are zero. Dense kernels take the same time for them, yet
   a GPU draws less power on zeros and may clock higher, and a sparse or compressed store would look
   better than it is.
 - Its language is a made-up support desk of 4,096 tokens. Contexts end at {positions:,} tokens, and
-  nothing was learnt beyond 1,536.
+  the training text ended at 1,536.
 {vocabulary}"""
 
 _VOCABULARY: Final = """\
-- The vocabulary is padded from {narrow:,} to {wide:,} entries. An added one never wins: a channel
-  that is zero otherwise carries a constant, and gives every added entry a large negative logit.
+- The vocabulary is padded from {narrow:,} to {wide:,} entries. An added entry is never chosen: a
+  channel that is zero otherwise holds a constant, which gives every added entry a large negative
+  logit.
 """
 
 

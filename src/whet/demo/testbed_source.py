@@ -1,4 +1,4 @@
-"""What a testbed is made of: a small model on its way to large sizes, and what came of it."""
+"""The models of a testbed: the small source, its target sizes, and the written result."""
 
 from __future__ import annotations
 
@@ -7,29 +7,28 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
 
 from whet.checkpoint import hash_weights, read_headers
 from whet.checkpoint.config import read_shape
 from whet.checkpoint.files import read_json
 from whet.checkpoint.headers import BITS, INDEX
-from whet.core.errors import CheckpointError, InfeasibleError, StorageError
+from whet.core.errors import CheckpointError, InfeasibleError
 from whet.core.store import translate_disk_errors
 from whet.demo.shapes import Sizes
 from whet.demo.widen import Widening, source_shapes
 
+Role = Literal["target", "draft", "eagle3"]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Made:
-    """One model of a testbed: its folder, its role (target, draft), and what it cost."""
+class WrittenModel:
+    """One model of a testbed, and what it took to write."""
 
     folder: Path
-    role: str
+    role: Role
     sizes: Sizes
     parameters: int
     size_bytes: int
@@ -37,11 +36,11 @@ class Made:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
-    """A small model to be widened, and what it is to become."""
+class SourceModel:
+    """A small model and the sizes to widen it to."""
 
     folder: Path
-    role: str
+    role: Role
     config: Mapping[str, Any]
     widening: Widening
     sha256: str
@@ -49,14 +48,14 @@ class Source:
 
     @property
     def size_bytes(self) -> int:
-        """What the large model's tensors take on disk."""
+        """Size of the large model's tensors on disk."""
         return self.widening.wide.parameters() * self.element_bytes
 
 
-def read_source(folder: Path, sizes: Sizes, *, role: str) -> Source:
-    """The small model of ``folder`` on its way to ``sizes``.
+def read_source(folder: Path, sizes: Sizes, *, role: Role) -> SourceModel:
+    """Read the small model in ``folder``, to be widened to ``sizes``.
 
-    Raises ``CheckpointError`` where it is no Llama without biases whose head is its embedding, and
+    Raises ``CheckpointError`` unless it is a Llama without biases whose head is its embedding, and
     ``UsageError`` where it does not fit into the sizes.
     """
     config, shape = read_json(folder / "config.json"), read_shape(folder)
@@ -72,16 +71,16 @@ def read_source(folder: Path, sizes: Sizes, *, role: str) -> Source:
         tied=bool(shape.tied_embeddings),
     )
     dtypes = {header.dtype for header in headers.values()}
-    found = {name: header.shape for name, header in headers.items()}
-    if not narrow.tied or found != source_shapes(narrow) or len(dtypes) != 1:
+    shapes = {name: header.shape for name, header in headers.items()}
+    if not narrow.tied or shapes != source_shapes(narrow) or len(dtypes) != 1:
         raise CheckpointError(
-            f"{folder} is no Llama of one dtype, without biases and with its head tied to its "
-            "embedding; a testbed is made of the bundled demo pair"
+            f"{folder} must be a Llama of one dtype, without biases and with its head tied to its "
+            "embedding, as the bundled demo pair is"
         )
     wide = replace(sizes, tied=sizes.vocabulary == narrow.vocabulary)
     widening = Widening(narrow=narrow, wide=wide, epsilon=float(config["rms_norm_eps"]))
     widening.require_possible()
-    return Source(
+    return SourceModel(
         folder=folder,
         role=role,
         config=config,
@@ -91,24 +90,12 @@ def read_source(folder: Path, sizes: Sizes, *, role: str) -> Source:
     )
 
 
-def save_tensors(tensors: dict[str, Tensor], file: Path) -> None:
-    """Write one safetensors file; ``StorageError`` where the disk has no room."""
-    try:
-        save_file(tensors, file, metadata={"format": "pt"})
-    except SafetensorError as error:
-        # The library reports a full disk as its own error, so the number is in the words.
-        raise StorageError(
-            f"cannot write {file.parent} ({error}); free some space on its disk and run again"
-        ) from error
-    file.chmod(0o644)  # the library leaves 0600, and a container may serve as another user
-
-
 @contextmanager
 def new_model(folder: Path, role: str, device: torch.device) -> Iterator[None]:
-    """Make ``folder`` for one model to be written inside.
+    """Make ``folder`` and write one model into it inside the block.
 
-    ``StorageError`` where the disk refuses, ``InfeasibleError`` where the GPU has no room for a
-    tensor.
+    ``StorageError`` where the disk fails, ``InfeasibleError`` where a tensor does not fit on the
+    GPU.
     """
     with translate_disk_errors(folder):
         folder.mkdir(parents=True)
@@ -116,8 +103,8 @@ def new_model(folder: Path, role: str, device: torch.device) -> Iterator[None]:
             yield
         except torch.OutOfMemoryError as error:
             raise InfeasibleError(
-                f"the {role}'s largest tensor has no room on {device}; free the GPU, or make it "
-                "with --device cpu"
+                f"the largest tensor of the {role} does not fit on {device}; free the GPU, or use "
+                "--device cpu"
             ) from error
 
 

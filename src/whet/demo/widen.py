@@ -1,4 +1,4 @@
-"""A small Llama written into the sizes of a large one, so that it computes the same.
+"""Widen a small Llama to the sizes of a large one that computes the same.
 
 The residual stream of the large model holds the small one's channels first and zeros after them.
 D and D' are the small and the large hidden size; what follows holds exactly, up to rounding:
@@ -6,16 +6,16 @@ D and D' are the small and the large hidden size; what follows holds exactly, up
 - **Norms.** RMSNorm divides by ``sqrt(sum(x²)/D + ε)``. Over D' channels of which D are non-zero,
   ``sum(x²)/D' + ε·D/D'`` is the same sum times D/D', so ``ε' = ε·D/D'`` and ``w' = w·sqrt(D/D')``
   give the small model's output (arXiv 1910.07467, equation 4).
-- **Heads.** A query head of the small model meets a copy of its own KV head. Where the large model
-  has fewer query heads a KV head, the KV head is stored as often as is needed. Added heads are
+- **Heads.** A query head of the small model reads a copy of its own KV head. Where the large model
+  has fewer query heads per KV head, the KV head is stored as often as needed. Added heads are
   random, and the columns of ``o_proj`` that read them are zero.
 - **MLP.** Added channels are random, and the columns of ``down_proj`` that read them are zero.
 - **Layers.** Added layers come last. Their ``o_proj`` and ``down_proj`` are zero, the rest random.
-- **Vocabulary.** Added rows must lose against every other whatever the text. A linear head has no
-  bias, so one padding channel of the stream carries a constant k: the embedding writes it, ε' is
-  smaller by ``k²/D'``, which takes it out of every norm's divisor again, and only the final norm
-  lets it through, to the added rows alone. Their logit is ``-PUSH·READ/rms`` of the small
-  model's final stream. The head is then stored apart from the embedding.
+- **Vocabulary.** Added rows must have a lower logit than all others for any text. A linear head
+  has no bias, so one padding channel of the stream holds a constant k: the embedding writes it, ε'
+  is smaller by ``k²/D'``, which removes it from the divisor of every norm, and only the final norm
+  has a weight for it, which the added rows alone read. Their logit is ``-PUSH·READ/rms`` of the
+  small model's final stream. The head is then stored apart from the embedding.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MATRICES: Final[Mapping[str, tuple[Axis, Axis, bool]]] = {
     "mlp.up_proj": ("mlp", "hidden", True),
     "mlp.down_proj": ("hidden", "mlp", False),
 }
-"""Axes of the rows and columns, and whether the rest may be random: it may where it only reads."""
+"""Axes of the rows and columns, and whether the rest may be random."""
 
 _NORMS: Final = ("input_layernorm", "post_attention_layernorm")
 _EMBEDDING: Final = "model.embed_tokens.weight"
@@ -79,8 +79,8 @@ class Widening:
             )
         if wide.hidden % wide.heads:
             raise UsageError(
-                f"transformers refuses a Llama whose hidden size {wide.hidden} is no multiple of "
-                f"its {wide.heads} heads, whatever their width; change one of the two"
+                f"the hidden size must be a multiple of the number of heads, which transformers "
+                f"checks (got {wide.hidden} and {wide.heads}); change one of the two"
             )
         if wide.head_dim != narrow.head_dim:
             raise UsageError(
@@ -106,13 +106,13 @@ class Widening:
 
     @property
     def kv_copies(self) -> int:
-        """How often each KV head of the small model is stored."""
+        """The number of copies of each KV head."""
         narrow, wide = self.narrow, self.wide
         return math.ceil((narrow.heads // narrow.kv_heads) / (wide.heads // wide.kv_heads))
 
     @property
     def norm_scale(self) -> float:
-        """What norm weights are multiplied by: ``sqrt(D/D')``."""
+        """The factor of norm weights: ``sqrt(D/D')``."""
         return math.sqrt(self.narrow.hidden / self.wide.hidden)
 
     @property
@@ -137,28 +137,28 @@ class Widening:
             "mlp": wide.intermediate,
         }[axis]
 
-    def places(self, axis: Axis) -> tuple[list[int], list[int]]:
-        """Indices along an axis of the large model, and those of the small one that lie there."""
+    def positions(self, axis: Axis) -> tuple[list[int], list[int]]:
+        """Indices along an axis of the large model, and the small model's indices stored there."""
         if axis in ("hidden", "mlp"):
             size = self.narrow.hidden if axis == "hidden" else self.narrow.intermediate
             return list(range(size)), list(range(size))
-        pairs = self._query_places() if axis == "heads" else self._kv_places()
+        pairs = self._query_positions() if axis == "heads" else self._kv_positions()
         size = self.narrow.head_dim
         wide = [place * size + channel for place, _ in pairs for channel in range(size)]
         narrow = [head * size + channel for _, head in pairs for channel in range(size)]
         return wide, narrow
 
-    def _query_places(self) -> list[tuple[int, int]]:
+    def _query_positions(self) -> list[tuple[int, int]]:
         narrow, wide = self.narrow, self.wide
         few, many = narrow.heads // narrow.kv_heads, wide.heads // wide.kv_heads
-        found = []
+        pairs = []
         for head in range(narrow.heads):
             group, member = divmod(head, few)
             copy, slot = divmod(member, many)
-            found.append(((group * self.kv_copies + copy) * many + slot, head))
-        return found
+            pairs.append(((group * self.kv_copies + copy) * many + slot, head))
+        return pairs
 
-    def _kv_places(self) -> list[tuple[int, int]]:
+    def _kv_positions(self) -> list[tuple[int, int]]:
         copies = self.kv_copies
         return [(place, place // copies) for place in range(self.narrow.kv_heads * copies)]
 
@@ -177,7 +177,7 @@ class Widening:
             yield _HEAD, (wide.vocabulary, wide.hidden)
 
     def shares(self) -> tuple[float, float]:
-        """The parts of the large model's weights that are the small one's, and that are zero.
+        """The shares of the large model's weights that are the small one's, and that are zero.
 
         The rest is random. Copies of KV heads count as the small model's.
         """
@@ -199,8 +199,8 @@ class Widener:
     def __init__(self, source: Mapping[str, Tensor], widening: Widening, *, salt: str) -> None:
         """Take the small model's tensors, on the device to work on.
 
-        ``salt`` tells random weights of one model from those of another; a tensor's are drawn
-        from a seed of its own, so they are the same on every device of one kind.
+        ``salt`` and the name of a tensor seed its random weights, so they are the same on every
+        device of one kind.
         """
         self._source = source
         self._widening = widening
@@ -235,11 +235,11 @@ class Widener:
         return out
 
     def _index(self, axis: Axis, device: torch.device) -> tuple[Tensor, Tensor]:
-        wide, narrow = self._widening.places(axis)
+        wide, narrow = self._widening.positions(axis)
         return torch.tensor(wide, device=device), torch.tensor(narrow, device=device)
 
     def _norm(self, weight: Tensor, *, final: bool) -> Tensor:
-        """Padding gets the mean weight: it multiplies zeros, and quantizers divide by norms."""
+        """Padding has the mean weight: it multiplies zeros, and quantizers divide by norms."""
         widening = self._widening
         scaled = weight.double() * widening.norm_scale
         out = scaled.mean().expand(widening.wide.hidden).clone()

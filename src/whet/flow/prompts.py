@@ -16,7 +16,7 @@ from whet.client import CompletionCall
 from whet.core.counters import PREFIX_HITS, PREFIX_QUERIES
 from whet.core.errors import EngineStartError, MeasurementError
 from whet.core.protocols import Observer, Server
-from whet.core.provenance import find_device
+from whet.core.provenance import cpu_dtype, find_device
 from whet.core.records import (
     HitTokens,
     PlannedRequest,
@@ -27,7 +27,6 @@ from whet.core.records import (
 )
 from whet.core.spec import SIXTEEN_BIT, EngineSpec
 from whet.core.units import human_duration, ns_to_s
-from whet.demo.spec import cpu_dtype
 from whet.engines import get_engine, get_profile
 from whet.levers.counters import counter_change
 from whet.load import TrialPlan, run_trial

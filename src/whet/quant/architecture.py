@@ -1,4 +1,4 @@
-"""Which linears read the same input, and what stands before them that can absorb a scale."""
+"""Which linears read the same input, and which norm or linear before them can absorb a scale."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from whet.core.errors import QuantizationError
 
@@ -17,9 +17,9 @@ Shapes = Mapping[str, Sequence[int]]
 class UnitMap:
     """One fused unit of a decoder layer; names are relative to the layer.
 
-    ``fold`` is the norm, or with ``fold_is_linear`` the linear, that takes 1/s; None where nothing
-    is known to. The first ``unclipped`` linears keep their full range: clipping q or k moves
-    attention far off (llm-awq).
+    ``fold`` is the norm, or with ``fold_is_linear`` the linear, that takes 1/s; None where none is
+    known. The first ``unclipped`` linears keep their full range: clipping q or k changes attention
+    too much (llm-awq).
     """
 
     name: str
@@ -33,17 +33,17 @@ class UnitMap:
 class Architecture:
     """The decoder of one checkpoint.
 
-    ``units`` are those of each layer, ``prefixes`` what their names start with. ``norm_offset`` is
-    1 where a norm multiplies by 1 + w. ``missing`` says why inputs cannot be measured and scales
-    not folded, None where they can. ``left`` names the linears that stay in 16 bit.
+    ``units`` are those of each layer, ``prefixes`` the start of their names. ``norm_offset`` is 1
+    where a norm multiplies by 1 + w. ``unmapped`` is the reason why inputs cannot be measured and
+    scales cannot be folded, None where they can. ``ignore`` names the linears that stay in 16 bit.
     """
 
     model_type: str
     prefixes: tuple[str, ...]
     units: tuple[tuple[UnitMap, ...], ...]
     norm_offset: float
-    missing: str | None
-    left: tuple[str, ...]
+    unmapped: str | None
+    ignore: tuple[str, ...]
 
     @property
     def linears(self) -> list[str]:
@@ -56,7 +56,7 @@ class Architecture:
         ]
 
 
-def _dense(before_mlp: str) -> tuple[UnitMap, ...]:
+def _dense(mlp_norm: str) -> tuple[UnitMap, ...]:
     return (
         UnitMap(
             name="qkv",
@@ -67,20 +67,14 @@ def _dense(before_mlp: str) -> tuple[UnitMap, ...]:
         UnitMap(
             name="o", linears=("self_attn.o_proj",), fold="self_attn.v_proj", fold_is_linear=True
         ),
-        UnitMap(name="gate_up", linears=("mlp.gate_proj", "mlp.up_proj"), fold=before_mlp),
+        UnitMap(name="gate_up", linears=("mlp.gate_proj", "mlp.up_proj"), fold=mlp_norm),
         UnitMap(name="down", linears=("mlp.down_proj",), fold="mlp.up_proj", fold_is_linear=True),
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Known:
-    units: tuple[UnitMap, ...]
-    norm_offset: float = 0.0
-
-
-_LLAMA: Final = _Known(units=_dense("post_attention_layernorm"))
-_GEMMA: Final = _Known(units=_dense("post_attention_layernorm"), norm_offset=1.0)
-_GEMMA2: Final = _Known(units=_dense("pre_feedforward_layernorm"), norm_offset=1.0)
+_LLAMA: Final = (_dense("post_attention_layernorm"), 0.0)
+_GEMMA: Final = (_dense("post_attention_layernorm"), 1.0)
+_GEMMA2: Final = (_dense("pre_feedforward_layernorm"), 1.0)
 _KNOWN: Final = {
     "llama": _LLAMA,
     "mistral": _LLAMA,
@@ -90,6 +84,7 @@ _KNOWN: Final = {
     "gemma2": _GEMMA2,
     "gemma3_text": _GEMMA2,
 }
+"""The units of a layer and ``norm_offset``, by model type."""
 _REASONS: Final = (
     (
         r".*moe.*|mixtral|deepseek.*",
@@ -103,9 +98,10 @@ _IN_LAYER: Final = re.compile(
     r"^(?P<prefix>(?:.*\.)?(?:layers\.\d+|midlayer)\.)(?P<rest>.+)\.weight$"
 )
 _FROM_TARGET: Final = "fc"
-"""The linear of an EAGLE head that takes in its target's hidden states."""
+"""The linear of an EAGLE head that reads the hidden states of its target."""
 _HEAD_INPUTS: Final = (
-    "a speculation head (EAGLE) reads its target's hidden states, which no text of its own brings"
+    "a speculation head (EAGLE) reads the hidden states of its target, which calibration text "
+    "alone does not give"
 )
 _ROUTERS: Final = frozenset({"gate", "router", "shared_expert_gate", "wg"})
 _FUSED: Final = {
@@ -120,50 +116,44 @@ _FUSED: Final = {
 _SUPPORTED: Final = "Llama, Mistral, Qwen2, Qwen3 and Gemma"
 
 
-def read_architecture(config: Mapping[str, Any], shapes: Shapes) -> Architecture:
-    """The map of a checkpoint from its config.json and its tensors' shapes.
+def read_architecture(model_type: str, shapes: Shapes) -> Architecture:
+    """The map of a checkpoint from its ``model_type`` and the shapes of its tensors.
 
     An architecture without a map, and a speculation head, gets its units from the tensors' names,
-    which is enough to round to nearest. Raises ``QuantizationError`` where not even that can be.
+    which is enough to round to nearest. ``QuantizationError`` where even that is impossible.
     """
-    model_type = str(config.get("model_type"))
     layers = _layers(shapes)
     if f"{_FROM_TARGET}.weight" in shapes:
-        found = _by_names(model_type, layers, _HEAD_INPUTS)
-        # Engines put a name of their own before it.
-        return replace(found, left=(*found.left, f"re:.*{_FROM_TARGET}$"))
-    known = _KNOWN.get(model_type)
-    if known is None:
+        head = _by_names(model_type, layers, _HEAD_INPUTS)
+        # Engines prepend a name of their own.
+        return replace(head, ignore=(*head.ignore, f"re:.*{_FROM_TARGET}$"))
+    if model_type not in _KNOWN:
         return _by_names(model_type, layers)
-    complete = [
-        prefix
-        for prefix in layers
-        if all(linear in layers[prefix] for unit in known.units for linear in unit.linears)
-    ]
-    if lacking := sorted(set(layers) - set(complete), key=_number):
-        wanted = [linear for unit in known.units for linear in unit.linears]
-        missing = next(linear for linear in wanted if linear not in layers[lacking[0]])
-        raise QuantizationError(
-            f"the checkpoint has no {lacking[0]}{missing}.weight, which its architecture needs; "
-            "download the checkpoint again"
-        )
+    units, norm_offset = _KNOWN[model_type]
     prefixes = tuple(sorted(layers, key=_number))
+    linears = [linear for unit in units for linear in unit.linears]
+    for prefix in prefixes:
+        if missing := [linear for linear in linears if linear not in layers[prefix]]:
+            raise QuantizationError(
+                f"the checkpoint has no {prefix}{missing[0]}.weight, which its architecture needs; "
+                "download the checkpoint again"
+            )
     return Architecture(
         model_type=model_type,
         prefixes=prefixes,
-        units=tuple(known.units for _ in prefixes),
-        norm_offset=known.norm_offset,
-        missing=None,
-        left=("lm_head",),
+        units=tuple(units for _ in prefixes),
+        norm_offset=norm_offset,
+        unmapped=None,
+        ignore=("lm_head",),
     )
 
 
-def require_measurable(architecture: Architecture, why: str) -> None:
-    """Raise ``QuantizationError`` where inputs are needed (``why``) and there is no map."""
-    if architecture.missing is not None:
+def require_measurable(architecture: Architecture, what: str) -> None:
+    """Raise ``QuantizationError`` where ``what`` needs inputs and there is no map."""
+    if architecture.unmapped is not None:
         raise QuantizationError(
-            f"{why} needs the inputs of {architecture.model_type!r} layers, but "
-            f"{architecture.missing}; round to nearest instead (--method rtn with W4A16, or "
+            f"{what} needs the inputs of {architecture.model_type!r} layers, but "
+            f"{architecture.unmapped}; round to nearest instead (--method rtn with W4A16, or "
             f"--scheme FP8_DYNAMIC), or choose a checkpoint of {_SUPPORTED}"
         )
 
@@ -181,12 +171,12 @@ def require_groups(shapes: Shapes, linears: Sequence[str], group_size: int | Non
 
 def _layers(shapes: Shapes) -> dict[str, dict[str, Sequence[int]]]:
     """The matrices of each decoder layer, by their names within it, in the order of the file."""
-    found: dict[str, dict[str, Sequence[int]]] = defaultdict(dict)
+    layers: dict[str, dict[str, Sequence[int]]] = defaultdict(dict)
     for name, shape in shapes.items():
         match = _IN_LAYER.match(name)
         if match and len(shape) == 2:
-            found[match["prefix"]][match["rest"]] = shape
-    return dict(found)
+            layers[match["prefix"]][match["rest"]] = shape
+    return dict(layers)
 
 
 def _by_names(
@@ -194,7 +184,7 @@ def _by_names(
 ) -> Architecture:
     reason = reason or next(
         (why for pattern, why in _REASONS if re.fullmatch(pattern, model_type)),
-        "there is no map of which of its linears share an input and what stands before them",
+        "it has no map of which linears share an input and which layer comes before them",
     )
     stems = {re.split(r"layers\.|midlayer", prefix)[0] for prefix in layers}
     if len(stems) != 1:
@@ -204,7 +194,7 @@ def _by_names(
             f"choose a text model, of {_SUPPORTED} for all methods"
         )
     prefixes = tuple(sorted(layers, key=_number))
-    left = [
+    routers = [
         prefix + linear
         for prefix in prefixes
         for linear in layers[prefix]
@@ -215,8 +205,8 @@ def _by_names(
         prefixes=prefixes,
         units=tuple(_units_by_names(layers[prefix]) for prefix in prefixes),
         norm_offset=0.0,
-        missing=reason,
-        left=("lm_head", *left),
+        unmapped=reason,
+        ignore=("lm_head", *routers),
     )
 
 

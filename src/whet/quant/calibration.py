@@ -1,8 +1,7 @@
-"""The text that scales are fitted on: read, drawn by a seed, tokenized and cut.
+"""Read calibration text: sample rows by a seed, tokenize them and cut them to length.
 
-A JSONL file is passed over once to find its usable rows (16 bytes of memory a row) and to hash it;
-then only the rows that the seed draws are read again and tokenized. A request log of any length
-takes the memory of its longest line, and the draw is what it would be with every row in memory.
+The first pass over a JSONL file indexes its usable rows (16 bytes of memory per row); the second
+reads and tokenizes the sampled rows only, so a long request log needs little memory.
 """
 
 from __future__ import annotations
@@ -31,54 +30,54 @@ _MIN_TOKENS: Final = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibration:
-    """Token ids of each sample, at most ``facts.max_tokens`` long, and where they came from."""
+    """Token ids of each sample, at most ``facts.max_tokens`` long, and their origin."""
 
     ids: tuple[tuple[int, ...], ...]
     facts: CalibrationFacts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Drawn:
-    """A drawn document and the line that it stands on, from 1."""
+class _Sample:
+    """A sampled document and its line number, from 1."""
 
     line: int
     document: Document
 
 
 @dataclass(kw_only=True, slots=True)
-class _Survey:
-    """What a pass over a file found: where the usable rows begin, and on which line."""
+class _RowIndex:
+    """The byte offsets and line numbers of the usable rows of a file."""
 
-    places: array[int] = field(default_factory=lambda: array("Q"))
+    offsets: array[int] = field(default_factory=lambda: array("Q"))
     lines: array[int] = field(default_factory=lambda: array("Q"))
     skipped: int = 0
-    torn: bool = False
+    truncated: bool = False
 
 
 def load_calibration(
     path: Path, tokenizer_path: Path, *, samples: int, max_tokens: int, seed: int
 ) -> Calibration:
-    """Up to ``samples`` documents of ``path``, drawn by ``seed``, in the file's order.
+    """Up to ``samples`` documents of ``path``, sampled by ``seed``, in the file's order.
 
-    A document longer than ``max_tokens`` is cut to a window drawn by the same seed, its first
-    token kept: chats that share one long system prompt would otherwise all become that prompt.
-    A torn last line, which a log that is still written may have, is left out with a warning.
-    Raises ``UsageError`` where the file cannot be read or holds no usable text.
+    A longer document is cut to its first token and a window sampled by the same seed: chats that
+    share a long system prompt would otherwise all become that prompt. An incomplete last line, as
+    in a log that is still written, is skipped with a warning. ``UsageError`` where the file cannot
+    be read or has no usable text.
     """
     sha256 = calibration_sha256(path)
     dice = random.Random(seed)
     rows = _has_rows(path)
-    survey = _survey(path) if rows else _Survey()
-    drawn = (
-        _draw_rows(path, survey, dice, samples)
+    index = _index_rows(path) if rows else _RowIndex()
+    sampled = (
+        _draw_rows(path, index, dice, samples)
         if rows
         else _draw_text(path, dice, samples, max_tokens)
     )
     tokenizer = load_tokenizer(tokenizer_path)
-    cut = (_cut(ids, max_tokens, dice) for ids in _tokenize(path, drawn, tokenizer))
+    cut = (_cut(ids, max_tokens, dice) for ids in _tokenize(path, sampled, tokenizer))
     ids = tuple(sample for sample in cut if len(sample) >= _MIN_TOKENS)
     if not ids:
-        raise UsageError(f"the calibration file {path} holds no usable text; give {_FORMS}")
+        raise UsageError(f"the calibration file {path} has no usable text; give {_FORMS}")
     facts = CalibrationFacts(
         source=str(path),
         sha256=sha256,
@@ -86,11 +85,11 @@ def load_calibration(
         tokens=sum(map(len, ids)),
         max_tokens=max_tokens,
         seed=seed,
-        form=", ".join(sorted({item.document.form for item in drawn})),
-        rows=len(survey.places) if rows else None,
-        skipped=survey.skipped,
-        left_out=sum(item.document.left_out for item in drawn),
-        warnings=tuple(_warnings(path, survey, drawn)),
+        form=", ".join(sorted({item.document.form for item in sampled})),
+        rows=len(index.offsets) if rows else None,
+        skipped=index.skipped,
+        left_out=sum(item.document.left_out for item in sampled),
+        warnings=tuple(_warnings(path, index, sampled)),
     )
     return Calibration(ids=ids, facts=facts)
 
@@ -99,7 +98,7 @@ def calibration_sha256(path: Path) -> str:
     """The hash that ``CalibrationFacts`` carries; ``UsageError`` where the file cannot be read."""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
-            raise OSError("it is a pipe or a device, and must be read twice")
+            raise OSError("a pipe or a device cannot be read twice")
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
@@ -125,7 +124,7 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
 
 
 def _has_rows(path: Path) -> bool:
-    """By its name; a name that says nothing (``requests.log``) is judged by its first line."""
+    """Whether it is JSONL, by its suffix; with another suffix, by its first line."""
     if path.suffix.lower() in (*_ROWS, ".txt"):
         return path.suffix.lower() in _ROWS
     with path.open("rb") as file:
@@ -136,25 +135,25 @@ def _has_rows(path: Path) -> bool:
         return False
 
 
-def _survey(path: Path) -> _Survey:
-    """Find the usable rows. Raises ``UsageError`` for a broken line that is not a torn end."""
-    survey, start = _Survey(), 0
+def _index_rows(path: Path) -> _RowIndex:
+    """Index the usable rows. Raises ``UsageError`` for a broken line before the last one."""
+    index, start = _RowIndex(), 0
     with path.open("rb") as file:
         for line, raw in enumerate(file, start=1):
             try:
-                found = _read(path, line, raw) if raw.strip() else None
+                document = _read(path, line, raw) if raw.strip() else None
             except UsageError:
-                if raw.endswith(b"\n") or not survey.places:
+                if raw.endswith(b"\n") or not index.offsets:
                     raise
-                survey.torn = True
+                index.truncated = True
                 continue
-            if found is not None:
-                survey.places.append(start)
-                survey.lines.append(line)
+            if document is not None:
+                index.offsets.append(start)
+                index.lines.append(line)
             elif raw.strip():
-                survey.skipped += 1
+                index.skipped += 1
             start += len(raw)
-    return survey
+    return index
 
 
 def _read(path: Path, line: int, raw: bytes) -> Document | None:
@@ -166,34 +165,34 @@ def _read(path: Path, line: int, raw: bytes) -> Document | None:
         ) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"line {line} of {path} is not JSON; give one JSON object a line, or name the file .txt"
+            f"line {line} of {path} is not JSON; write one JSON object a line, or name it .txt"
         ) from error
 
 
-def _draw(dice: random.Random, available: int, wanted: int) -> Sequence[int]:
-    return range(available) if available <= wanted else dice.sample(range(available), wanted)
+def _draw(dice: random.Random, available: int, samples: int) -> Sequence[int]:
+    return range(available) if available <= samples else dice.sample(range(available), samples)
 
 
-def _draw_rows(path: Path, survey: _Survey, dice: random.Random, wanted: int) -> list[_Drawn]:
-    drawn = []
+def _draw_rows(path: Path, index: _RowIndex, dice: random.Random, samples: int) -> list[_Sample]:
+    sampled = []
     with path.open("rb") as file:
-        for index in sorted(_draw(dice, len(survey.places), wanted)):
-            file.seek(survey.places[index])
-            document = _read(path, survey.lines[index], file.readline())
-            if document is not None:  # else the file was changed between the passes
-                drawn.append(_Drawn(line=survey.lines[index], document=document))
-    return drawn
+        for row in sorted(_draw(dice, len(index.offsets), samples)):
+            file.seek(index.offsets[row])
+            document = _read(path, index.lines[row], file.readline())
+            if document is not None:  # otherwise the file changed between the passes
+                sampled.append(_Sample(line=index.lines[row], document=document))
+    return sampled
 
 
-def _draw_text(path: Path, dice: random.Random, wanted: int, max_tokens: int) -> list[_Drawn]:
+def _draw_text(path: Path, dice: random.Random, samples: int, max_tokens: int) -> list[_Sample]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"the calibration file {path} is not UTF-8 text; give {_FORMS}") from error
     pieces = list(_pieces(text, max_tokens * _CHARS_PER_TOKEN))
     return [
-        _Drawn(line=index + 1, document=Document(form="text", text=pieces[index]))
-        for index in sorted(_draw(dice, len(pieces), wanted))
+        _Sample(line=index + 1, document=Document(kind="text", text=pieces[index]))
+        for index in sorted(_draw(dice, len(pieces), samples))
     ]
 
 
@@ -210,36 +209,36 @@ def _pieces(text: str, size: int) -> Iterator[str]:
 
 
 def _tokenize(
-    path: Path, drawn: Sequence[_Drawn], tokenizer: PreTrainedTokenizerBase
+    path: Path, sampled: Sequence[_Sample], tokenizer: PreTrainedTokenizerBase
 ) -> list[Sequence[int]]:
     """Token ids of each document, in their order."""
-    if any(item.document.messages for item in drawn) and not tokenizer.chat_template:
+    if any(item.document.messages for item in sampled) and not tokenizer.chat_template:
         raise UsageError(
             f"{path} holds chat messages, but the tokenizer has no chat template; give rows "
             "with text"
         )
-    found: dict[int, Sequence[int]] = {}
+    ids: dict[int, Sequence[int]] = {}
     for special in (False, True):
-        # A template writes its own first token; a plain text gets it from the tokenizer.
+        # A chat template writes its own first token; for plain text the tokenizer adds it.
         texts = {
             index: _render(path, item, tokenizer) if item.document.messages else _text(item)
-            for index, item in enumerate(drawn)
+            for index, item in enumerate(sampled)
             if not item.document.token_ids and special is not bool(item.document.messages)
         }
         if texts:
             encoded = tokenizer(list(texts.values()), add_special_tokens=special, verbose=False)
-            found |= zip(texts, encoded["input_ids"], strict=True)
-    for index, item in enumerate(drawn):
+            ids |= zip(texts, encoded["input_ids"], strict=True)
+    for index, item in enumerate(sampled):
         if item.document.token_ids:
-            found[index] = _logged_ids(path, item, tokenizer)
-    return [found[index] for index in sorted(found)]
+            ids[index] = _logged_ids(path, item, tokenizer)
+    return [ids[index] for index in sorted(ids)]
 
 
-def _text(item: _Drawn) -> str:
+def _text(item: _Sample) -> str:
     return item.document.text + item.document.reply
 
 
-def _logged_ids(path: Path, item: _Drawn, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def _logged_ids(path: Path, item: _Sample, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     ids = list(item.document.token_ids)
     if max(ids) >= len(tokenizer):
         raise UsageError(
@@ -250,14 +249,14 @@ def _logged_ids(path: Path, item: _Drawn, tokenizer: PreTrainedTokenizerBase) ->
     return ids + reply
 
 
-def _render(path: Path, item: _Drawn, tokenizer: PreTrainedTokenizerBase) -> str:
+def _render(path: Path, item: _Sample, tokenizer: PreTrainedTokenizerBase) -> str:
     from jinja2 import TemplateError
 
     document = item.document
     try:
         try:
             return _apply(document, list(document.messages), tokenizer)
-        except TemplateError:  # Gemma's, for one, knows no system role
+        except TemplateError:  # Gemma's template, for one, refuses a system role
             return _apply(document, _without_system(list(document.messages)), tokenizer)
     except (TemplateError, ValueError, TypeError, KeyError) as error:
         raise UsageError(
@@ -277,7 +276,7 @@ def _apply(document: Document, messages: list[Message], tokenizer: PreTrainedTok
 
 
 def _without_system(messages: list[Message]) -> list[Message]:
-    """The system prompt at the head of the first turn, as a template without the role needs it."""
+    """Move the system prompt into the first turn, for templates without a system role."""
     if len(messages) < 2 or messages[0]["role"] not in ("system", "developer"):
         return messages
     system, first, *rest = messages
@@ -291,12 +290,12 @@ def _cut(ids: Sequence[int], max_tokens: int, dice: random.Random) -> tuple[int,
     return (ids[0], *ids[start : start + max_tokens - 1])
 
 
-def _warnings(path: Path, survey: _Survey, drawn: Sequence[_Drawn]) -> Iterator[str]:
-    if survey.torn:
-        yield f"the last line of {path} is torn and was left out; nothing else of it is lost"
-    left_out = sum(item.document.left_out for item in drawn)
+def _warnings(path: Path, index: _RowIndex, sampled: Sequence[_Sample]) -> Iterator[str]:
+    if index.truncated:
+        yield f"the last line of {path} is incomplete and was skipped; all other lines were read"
+    left_out = sum(item.document.left_out for item in sampled)
     if left_out:
         yield (
-            f"{left_out} of the calibration chats' content parts hold no text (images, sound, "
-            "files); scales are fitted on the text around them"
+            "content parts that are not text (images, sound, files) were skipped in the "
+            f"calibration chats: {left_out}; scales are fitted on the text around them"
         )

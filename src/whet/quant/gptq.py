@@ -3,12 +3,11 @@
 After rounding column j its error is spread over the columns not yet rounded, by the rows of U with
 H⁻¹ = UᵀU. Columns go in the order of falling diag(H) while their groups stay where they are
 ("static" act-order), so an engine sees an ordinary checkpoint. Groups keep their full range: with
-feedback, clipping them bought no KL on held-out text and cost perplexity (docs/quant.md).
+feedback, clipping did not lower KL on held-out text and raised perplexity (docs/quant.md).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -17,93 +16,80 @@ from torch import Tensor
 
 from whet.core.errors import QuantizationError
 from whet.quant.awq import scored_rows, search_scale
+from whet.quant.coordinate_descent import CoordinateDescent, row_slices
 from whet.quant.gram import float32_products, scaled_gram
-from whet.quant.methods import Fitted, UnitProblem, unscaled
-from whet.quant.refit import Refinement, row_slices
-from whet.quant.rounding import Grid, Span
+from whet.quant.rounding import Grid, QParams
+from whet.quant.unit import UnitFit, UnitProblem, unscaled
 
 _DAMPING: Final = (0.01, 0.1, 1.0)
 _BLOCK: Final = {"cuda": 128, "cpu": 32}  # columns between two updates of all the later ones
 _PANEL: Final = 1024
-_TURNS: Final = 3  # of refitting and feedback
+_SWEEPS: Final = 3  # of refitting scales and feedback
 _WORTH: Final = 0.75  # smaller gains on the calibration text cost perplexity on other text
 
 
-class ErrorFeedback:
-    """GPTQ's rounding, with or without AWQ's column scales before."""
-
-    needs_inputs = True
-    nearest = False
-
-    def __init__(self, *, scaled: bool) -> None:
-        """``scaled`` searches AWQ's column scales first."""
-        self._scaled = scaled
-
-    def fit(self, unit: UnitProblem) -> Fitted:
-        """What the feedback rounds to, of least output error.
-
-        AWQ's scales are kept only where they beat the feedback without them: they were searched for
-        plain rounding, and what they even out the feedback often corrects by itself. Which is
-        better is seen on some of the rows, so that one fit and one factor are held at a time.
-        """
-        assert unit.stats is not None
-        plain = _Candidate(column_scale=unscaled(unit.weight), ratio=None)
-        if not self._scaled:
-            return plain.fit(unit.weight, unit)[0]
-        candidate = _Candidate(*search_scale(unit, unit.stats))
-        if not candidate.ratio:
-            return candidate.fit(unit.weight, unit)[0]
-        some = scored_rows(unit.weight)
-        fitted, error = replace(plain, ratio=0.0).fit(some, unit)
-        other, other_error = candidate.fit(some, unit)
-        if other_error < _WORTH * error:
-            fitted = other
-        if len(some) == len(unit.weight):
-            return fitted
-        chosen = _Candidate(column_scale=fitted.column_scale, ratio=fitted.ratio)
-        return chosen.fit(unit.weight, unit)[0]
+def fit(unit: UnitProblem) -> UnitFit:
+    """GPTQ's rounding without column scales."""
+    return _round_rows(unit.weight, unit, unscaled(unit.weight), None)[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    column_scale: Tensor
-    ratio: float | None
+def fit_scaled(unit: UnitProblem) -> UnitFit:
+    """GPTQ's rounding, with AWQ's column scales where they win.
 
-    def fit(self, weight: Tensor, unit: UnitProblem) -> tuple[Fitted, float]:
-        """The feedback's rounding of ``weight`` [O, K] and its error.
+    AWQ searched them for plain rounding, and the feedback often corrects by itself what they even
+    out. The choice is made on some of the rows, so that one fit and one factor are in memory at a
+    time.
+    """
+    assert unit.stats is not None
+    column_scale, ratio = search_scale(unit, unit.stats)
+    if not ratio:
+        return _round_rows(unit.weight, unit, column_scale, ratio)[0]
+    some = scored_rows(unit.weight)
+    best, error = _round_rows(some, unit, unscaled(unit.weight), 0.0)
+    scaled, scaled_error = _round_rows(some, unit, column_scale, ratio)
+    if scaled_error < _WORTH * error:
+        best = scaled
+    if len(some) == len(unit.weight):
+        return best
+    return _round_rows(unit.weight, unit, best.column_scale, best.ratio)[0]
 
-        A row that the feedback spoils stays nearest.
-        """
-        assert unit.stats is not None
-        weight = weight * self.column_scale if self.ratio else weight
-        gram = scaled_gram(unit.stats.gram, self.column_scale)
-        span = unit.grid.span(weight)
-        rounding = partial(Feedback(gram).round, grid=unit.grid)
-        fitted, total = torch.empty_like(weight), 0.0
-        for rows in row_slices(weight):
-            part = Refinement(weight[rows], span.rows(rows), gram, unit.grid)
-            part.round(rounding)
-            part.alternate(rounding, _TURNS)
-            part.rescale()
-            fitted[rows], span.scale[rows] = part.rounded, part.span.scale
-            total += float(part.errors.sum(dtype=torch.float64))
-        fit = Fitted(weight=fitted, span=span, column_scale=self.column_scale, ratio=self.ratio)
-        return fit, total
+
+def _round_rows(
+    weight: Tensor, unit: UnitProblem, column_scale: Tensor, ratio: float | None
+) -> tuple[UnitFit, float]:
+    """Round ``weight`` [O, K] with feedback; the fit and its error.
+
+    A row keeps rounding to nearest where that is better.
+    """
+    assert unit.stats is not None
+    weight = weight * column_scale if ratio else weight
+    gram = scaled_gram(unit.stats.gram, column_scale)
+    qparams = unit.grid.qparams(weight)
+    rounding = partial(Feedback(gram).round, grid=unit.grid)
+    rounded, total = torch.empty_like(weight), 0.0
+    for rows in row_slices(weight):
+        part = CoordinateDescent(weight[rows], qparams.rows(rows), gram, unit.grid)
+        part.round(rounding)
+        part.sweep(rounding, _SWEEPS)
+        part.rescale()
+        rounded[rows], qparams.scale[rows] = part.rounded, part.qparams.scale
+        total += float(part.errors.sum(dtype=torch.float64))
+    return UnitFit(weight=rounded, qparams=qparams, column_scale=column_scale, ratio=ratio), total
 
 
 class Feedback:
-    """What the rows of a unit share: ``gram`` [K, K], the order of the columns and U."""
+    """The factor U and the column order of a unit, from its ``gram`` [K, K]."""
 
     def __init__(self, gram: Tensor) -> None:
-        """Factor H once; raises ``QuantizationError`` where it has no usable factor."""
+        """Factor H; ``QuantizationError`` where it has no usable factor."""
         self.gram = gram
         self.order = gram.diagonal().argsort(descending=True)
-        self._factor = turned_factor(gram, self.order)
+        self._factor = reversed_factor(gram, self.order)
 
-    def round(self, weight: Tensor, span: Span, grid: Grid) -> Tensor:
+    def round(self, weight: Tensor, qparams: QParams, grid: Grid) -> Tensor:
         """``weight`` [O, K] on the grid, dequantized, columns in the order of falling diag(H)."""
         order = self.order
-        scale, zero = span.wide(grid.group(weight.shape[1]))
+        scale, zero = qparams.per_column(grid.group(weight.shape[1]))
         scale = scale[:, order]
         zero = torch.zeros_like(scale) if zero is None else zero[:, order]
         work = weight[:, order]
@@ -111,7 +97,7 @@ class Feedback:
         for start in range(0, inputs, size):
             stop = min(start + size, inputs)
             block = slice(start, stop)
-            # Rows start … stop of U, from the block on; U is the factor turned around.
+            # Rows start … stop of U, from the block on; U is the reversed factor.
             rows = self._factor[inputs - stop : inputs - start, : inputs - start].flip(0, 1)
             corner, later = rows[:, : stop - start], rows[:, stop - start :]
             errors = _round_block(work[:, block], (scale[:, block], zero[:, block]), corner, grid)
@@ -121,26 +107,28 @@ class Feedback:
         return back
 
 
-def turned_factor(gram: Tensor, order: Tensor) -> Tensor:
-    """The U with (H + damping)⁻¹ = UᵀU, H in ``order``; both axes of U are turned around.
+def reversed_factor(gram: Tensor, order: Tensor) -> Tensor:
+    """The U with (H + damping)⁻¹ = UᵀU, H in ``order``; both axes of U are reversed.
 
-    With R upper triangular and H = RRᵀ, U is R⁻¹. R is the Cholesky factor L of H turned around, so
-    what is returned is L⁻¹, and neither an inverse of H nor a second factor is ever formed. Above
-    the diagonal it holds what is left there. A channel that never fired has only its damping and is
+    With R upper triangular and H = RRᵀ, U is R⁻¹. R is the Cholesky factor L of H, reversed, so
+    L⁻¹ is returned, and neither an inverse of H nor a second factor is formed. Above the
+    diagonal it holds leftovers. A channel that is always 0 has only its damping and is
     rounded to nearest. Raises ``QuantizationError`` where H is not positive even with much damping.
     """
-    turned = order.flip(0)
+    reversed_order = order.flip(0)
     mean = float(gram.diagonal().mean()) or 1.0
     for damping in _DAMPING:
         factor = torch.empty_like(gram)
-        for start in range(0, len(gram), _PANEL):  # two index tensors at once would be [K, K] each
+        for start in range(
+            0, len(gram), _PANEL
+        ):  # indexing both axes at once would make two [K, K] index tensors
             panel = slice(start, start + _PANEL)
-            factor[panel] = gram[turned[panel]][:, turned]
+            factor[panel] = gram[reversed_order[panel]][:, reversed_order]
         factor.diagonal().add_(damping * mean)
         if inverse_factor_(factor):
             return factor
     raise QuantizationError(
-        "the calibration inputs give no usable second moment for GPTQ; use more or other "
+        "GPTQ cannot factor the second moment of the calibration inputs; use more or other "
         "calibration text, or method awq"
     )
 
@@ -148,8 +136,8 @@ def turned_factor(gram: Tensor, order: Tensor) -> Tensor:
 def inverse_factor_(matrix: Tensor) -> bool:
     """``matrix`` [K, K] = LLᵀ becomes L⁻¹ on and below its diagonal; False where it has no L.
 
-    Block by block in its own memory: the library's factor and inverse would hold it three times
-    over, and at K = 28,672 once is 3.3 GB. What is above the diagonal blocks is not touched.
+    Block by block in place: the library's factor and inverse need three copies, and at K = 28,672
+    one copy is 3.3 GB. Values above the diagonal blocks do not change.
     """
     starts = range(0, len(matrix), _PANEL)
     with float32_products("highest"):
@@ -176,7 +164,7 @@ def _factor_panel(matrix: Tensor, start: int) -> bool:
 
 
 def _invert_panel(matrix: Tensor, start: int) -> None:
-    """All panels after this one are inverted already."""
+    """Invert one panel, after all later panels."""
     stop = min(start + _PANEL, len(matrix))
     own = torch.eye(stop - start, device=matrix.device)
     own = torch.linalg.solve_triangular(matrix[start:stop, start:stop], own, upper=False)
@@ -193,20 +181,16 @@ def _round_block(work: Tensor, grids: tuple[Tensor, Tensor], corner: Tensor, gri
     if work.is_cuda:
         from whet.quant.gptq_cuda import round_block
 
-        return round_block(work, grids, corner, grid.levels)
-    # A column at a time is a row at a time of the transpose, which lies together in memory.
+        return round_block(work, grids, corner, grid.code_range)
+    # The transpose has each column in contiguous memory.
     columns, scale, zero = (tensor.T.contiguous() for tensor in (work, *grids))
     errors = torch.empty_like(columns)
-    low, high = grid.levels
+    low, high = grid.code_range
     for j in range(columns.shape[0]):
-        levels = (columns[j] / scale[j]).add_(zero[j]).round_().clamp_(low, high)
-        rounded = levels.sub_(zero[j]).mul_(scale[j])
+        codes = (columns[j] / scale[j]).add_(zero[j]).round_().clamp_(low, high)
+        rounded = codes.sub_(zero[j]).mul_(scale[j])
         errors[j] = (columns[j] - rounded).div_(corner[j, j])
         columns[j] = rounded
         columns[j + 1 :].addr_(corner[j, j + 1 :], errors[j], alpha=-1)
     work.copy_(columns.T)
     return errors.T
-
-
-GPTQ = ErrorFeedback(scaled=False)
-AWQ_GPTQ = ErrorFeedback(scaled=True)

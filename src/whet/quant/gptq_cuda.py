@@ -1,7 +1,7 @@
-"""GPTQ's inner loop on a GPU: a column after the other, each program its own rows.
+"""GPTQ's inner loop on a GPU: column by column, each program its own rows.
 
-The recursion runs along a row and never across rows, so a program keeps its rows of the block in
-registers for all columns; as separate kernels the launches alone would take most of the time.
+Rows are independent, so a program keeps its rows of the block in registers for all columns. With
+one kernel per column, the launches would take most of the time.
 """
 
 # Triton comes with PyTorch for CUDA only, and its kernels carry no types.

@@ -1,7 +1,7 @@
-"""What one linear input looked like: H = XᵀX, accumulated once, and the errors read from it.
+"""Statistics of a linear's input: H = XᵀX, accumulated once, and output errors from it.
 
 For a linear layer ‖XΔWᵀ‖²_F = tr(ΔW·H·ΔWᵀ), so every candidate is scored without running the
-layer again, and row by row: δ·H·δᵀ is the error that one output channel adds.
+layer again. δ·H·δᵀ is the error of one output channel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SAMPLE_ROWS: Final = 8
 class InputStats:
     """Means over ``tokens`` of x·xᵀ, [K, K], and of |x|, [K]; the largest |x|, [K].
 
-    ``sample`` [S, K] holds a few inputs of every batch, drawn at random. All float32.
+    ``sample`` [S, K] has a few random inputs of every batch. All float32.
     """
 
     gram: Tensor
@@ -36,10 +36,10 @@ class InputStats:
 
 
 class InputMeter:
-    """Adds up one linear input while batches pass by."""
+    """Accumulates the statistics of one linear input over batches."""
 
     def __init__(self, channels: int, device: torch.device, name: str = "") -> None:
-        """Zeroed sums in float32, whatever the activations' dtype is. ``name`` seeds the sample."""
+        """Start with zero sums, in float32. ``name`` seeds the sample."""
         self._name = name
         self._gram = torch.zeros(channels, channels, device=device)
         self._abs = torch.zeros(channels, device=device)
@@ -50,11 +50,11 @@ class InputMeter:
         self._block = channels if channels <= _WHOLE else -(-channels // 8)
 
     def add(self, x: Tensor, *, batch: int = 0) -> None:
-        """Add the rows of ``x`` [tokens, K]; padding must have been left out.
+        """Add the rows of ``x`` [tokens, K], without padding.
 
-        ``batch`` is the number of the batch. It and the unit's name decide which rows are sampled.
+        The number of the batch and the unit's name seed the choice of sampled rows.
         """
-        # A tensor core multiplies 16-bit numbers exactly and adds them up in float32.
+        # Tensor cores multiply 16-bit numbers exactly and accumulate in float32.
         native = x.is_cuda and x.dtype != torch.float32
         x = x if native else x.float()
         for start in range(0, x.shape[1], self._block):
@@ -71,13 +71,13 @@ class InputMeter:
         self._tokens += x.shape[0]
 
     def _rows(self, count: int, batch: int) -> Tensor:
-        """Random rows: evenly spaced ones all hit one position of samples of equal length."""
+        """Random rows: evenly spaced ones have one position where samples are equally long."""
         dice = torch.Generator().manual_seed(zlib.crc32(f"{self._name} {batch}".encode()))
         return torch.randperm(count, generator=dice)[:_SAMPLE_ROWS]
 
     def finish(self, name: str) -> InputStats:
         """The means; ``QuantizationError`` where an activation was not finite."""
-        # The diagonal holds every channel's sum of squares, so it shows any NaN or infinity.
+        # The diagonal is each channel's sum of squares, so any NaN or infinity is in it.
         if self._tokens == 0 or not bool(torch.isfinite(self._gram.diagonal()).all()):
             raise QuantizationError(
                 f"the activations that enter {name} are not finite; check that the source "
@@ -94,7 +94,7 @@ class InputMeter:
 
 
 def mirrored(gram: Tensor, block: int) -> Tensor:
-    """The lower triangle copied onto the upper one, in place and block by block."""
+    """Copy the lower triangle onto the upper one, in place and block by block."""
     size = gram.shape[0]
     for start in range(0, size, block):
         stop = min(start + block, size)
@@ -106,9 +106,10 @@ def mirrored(gram: Tensor, block: int) -> Tensor:
 
 @contextmanager
 def float32_products(precision: str) -> Iterator[None]:
-    """``"high"`` lets a GPU multiply float32 with 10-bit mantissas, ``"highest"`` does not.
+    """Set the precision of float32 products on a GPU inside the block.
 
-    The first is enough where errors are only compared.
+    ``"high"`` multiplies 10-bit mantissas, which is enough to compare errors; ``"highest"`` is
+    exact.
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)

@@ -1,4 +1,4 @@
-"""The stored form of a linear, made and read by the compressed-tensors library itself."""
+"""The stored form of a linear, written and read by the compressed-tensors library itself."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from compressed_tensors.config import CompressionFormat
 from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig, QuantizationStatus
 from torch import Tensor
 
-from whet.quant.refit import row_slices
-from whet.quant.rounding import Grid, Span
+from whet.quant.coordinate_descent import row_slices
+from whet.quant.rounding import Grid, QParams
 
 _KV_CACHE: Final = {
     "num_bits": 8,
@@ -36,23 +36,23 @@ def format_of(grid: Grid) -> str:
     return str(CompressionFormat.int_quantized.value)
 
 
-def pack(weight: Tensor, span: Span, grid: Grid) -> dict[str, Tensor]:
+def pack(weight: Tensor, qparams: QParams, grid: Grid) -> dict[str, Tensor]:
     """The tensors of one linear, by their names within it.
 
-    ``weight`` is float32 [O, K] in the stored basis, ``span.scale`` in the stored dtype.
+    ``weight`` is float32 [O, K], scaled as stored; ``qparams.scale`` has the stored dtype.
     """
-    scale = span.scale[:1, 0] if grid.per_tensor else span.scale
+    scale = qparams.scale[:1, 0] if grid.per_tensor else qparams.scale
     state = {"weight": weight, "weight_scale": scale.contiguous()}
-    if span.zero is not None:
-        state["weight_zero_point"] = span.zero.to(torch.int8)
+    if qparams.zero is not None:
+        state["weight_zero_point"] = qparams.zero.to(torch.int8)
     packed: dict[str, Tensor] = _compressor(grid).compress(state, grid.scheme)
     return packed
 
 
 def unpack(state: Mapping[str, Tensor], grid: Grid) -> Tensor:
-    """What an engine will multiply by: float32 [O, K] in the stored basis."""
-    taken = {name: tensor for name, tensor in state.items() if name != "input_scale"}
-    weight: Tensor = _compressor(grid).decompress(taken, grid.scheme)["weight"]
+    """The weight that an engine multiplies by: float32 [O, K], scaled as stored."""
+    weights = {name: tensor for name, tensor in state.items() if name != "input_scale"}
+    weight: Tensor = _compressor(grid).decompress(weights, grid.scheme)["weight"]
     return weight.float()
 
 
@@ -77,12 +77,12 @@ def stored_parts(
 
 
 def quantization_config(
-    groups: Sequence[tuple[Grid, Sequence[str]]], *, ignore: Sequence[str], kv_cache: str | None
-) -> dict[str, Any]:
+    groups: Sequence[tuple[Grid, Sequence[str]]], *, ignore: Sequence[str], kv_cache: bool
+) -> QuantizationConfig:
     """``quantization_config`` of config.json.
 
-    ``groups`` are grids with the names of their linears; a single grid is meant for every linear
-    that is not ignored. Several name theirs by ``re:`` targets, which engines match before fusing.
+    ``groups`` are grids with the names of their linears. A single grid applies to every linear that
+    is not ignored; several list theirs as ``re:`` targets, which engines match before fusing.
     """
     formats = {format_of(grid) for grid, _ in groups}
     whole = formats.pop() if len(formats) == 1 else str(CompressionFormat.mixed_precision.value)
@@ -91,15 +91,13 @@ def quantization_config(
         targets = ["Linear"] if len(groups) == 1 else [_target(name) for name in names]
         update = {"format": format_of(grid), "targets": targets}
         schemes[f"group_{number}"] = grid.scheme.model_copy(update=update)
-    config = QuantizationConfig(
+    return QuantizationConfig(
         config_groups=schemes,
         format=whole,
         quantization_status=QuantizationStatus.COMPRESSED,
         ignore=list(ignore),
-        kv_cache_scheme=None if kv_cache is None else QuantizationArgs(**_KV_CACHE),
+        kv_cache_scheme=QuantizationArgs(**_KV_CACHE) if kv_cache else None,
     )
-    plain: dict[str, Any] = config.model_dump(mode="json")
-    return plain
 
 
 def _target(name: str) -> str:
@@ -112,15 +110,15 @@ def _compressor(grid: Grid) -> Any:
     return FloatQuantizationCompressor if grid.is_float else IntQuantizationCompressor
 
 
-def no_further_than_nearest(stored: Tensor, weight: Tensor, span: Span, grid: Grid) -> bool:
-    """Whether every ``stored`` value lies as near to ``weight`` as the grid allows, all [O, K].
+def is_nearest(stored: Tensor, weight: Tensor, qparams: QParams, grid: Grid) -> bool:
+    """Whether every ``stored`` value is as near to ``weight`` as the grid allows, all [O, K].
 
     A dequantized value is itself rounded to the model's dtype, up to 2⁻⁸ of it in bf16.
     """
-    slack = span.scale.float().mean() * 2**-7
+    slack = qparams.scale.float().mean() * 2**-7
     for rows in row_slices(weight):
         part = weight[rows]
-        nearest = grid.round(part, span.rows(rows))
+        nearest = grid.round(part, qparams.rows(rows))
         bound = (nearest - part).abs_().add_(nearest.abs_().mul_(2**-7)).add_(slack)
         if not bool(((stored[rows] - part).abs_() <= bound).all()):
             return False

@@ -20,43 +20,42 @@ _FLOAT8 = torch.float8_e4m3fn
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Span:
-    """Where a grid lies: ``scale`` [O, K/g] float32 and, where it is asymmetric, ``zero``.
+class QParams:
+    """Scales and zero points: ``scale`` [O, K/g] float32 and, where asymmetric, ``zero``.
 
-    ``zero`` holds whole numbers: the level that stands for 0.
+    ``zero`` holds whole numbers: the code that represents 0.
     """
 
     scale: Tensor
     zero: Tensor | None = None
 
-    def rows(self, picked: slice) -> Span:
-        """The span of some rows."""
-        zero = None if self.zero is None else self.zero[picked]
-        return Span(scale=self.scale[picked], zero=zero)
+    def rows(self, selected: slice) -> QParams:
+        """Those of some rows."""
+        zero = None if self.zero is None else self.zero[selected]
+        return QParams(scale=self.scale[selected], zero=zero)
 
-    def chosen(self, mask: Tensor, other: Span) -> Span:
+    def where(self, mask: Tensor, other: QParams) -> QParams:
         """``other`` where ``mask`` ([O, K/g] or [O, 1]) holds, this one elsewhere."""
         zero = None
         if self.zero is not None and other.zero is not None:
             zero = torch.where(mask, other.zero, self.zero)
-        return Span(scale=torch.where(mask, other.scale, self.scale), zero=zero)
+        return QParams(scale=torch.where(mask, other.scale, self.scale), zero=zero)
 
-    def wide(self, group: int) -> tuple[Tensor, Tensor | None]:
-        """Scale and zero for every column: [O, K]."""
+    def per_column(self, group: int) -> tuple[Tensor, Tensor | None]:
+        """Scale and zero point of every column: [O, K]."""
         zero = None if self.zero is None else self.zero.repeat_interleave(group, dim=1)
         return self.scale.repeat_interleave(group, dim=1), zero
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grid:
-    """What one scheme can store: integers of ``bits`` bits, or 8-bit floats.
+    """The values that one scheme can store: integers of ``bits`` bits, or 8-bit floats.
 
     One scale for ``group_size`` columns of a row, for the whole row where it is None, or for the
     whole unit with ``per_tensor``. ``scheme`` is the library's own description and goes into
     config.json; ``dtype`` is what scales are stored in, so that the search sees them rounded.
     """
 
-    name: str
     scheme: QuantizationScheme
     bits: int
     group_size: int | None
@@ -69,37 +68,41 @@ class Grid:
         """Columns that share a scale."""
         return self.group_size or inputs
 
-    def span(self, weight: Tensor, shrink: float = 1.0) -> Span:
-        """The span of ``weight`` [O, K]: absmax·``shrink`` / 7.5 at 4 bits, never zero."""
+    def qparams(self, weight: Tensor, shrink: float = 1.0) -> QParams:
+        """The scales of ``weight`` [O, K]: absmax·``shrink`` / 7.5 at 4 bits, never zero."""
         low, high = self.grouped(weight).aminmax(dim=-1)
         if self.per_tensor:
             low, high = low.min().expand_as(low), high.max().expand_as(high)
         scale, zero = calculate_qparams(low * shrink, high * shrink, self.scheme.weights)
         scale = self.stored_scale(scale).float()
-        return Span(scale=scale, zero=None if self.symmetric else zero.float())
+        return QParams(scale=scale, zero=None if self.symmetric else zero.float())
 
     def stored_scale(self, scale: Tensor) -> Tensor:
         """``scale`` in the stored dtype, at least its smallest normal number: never 0."""
         return scale.to(self.dtype).clamp_(min=torch.finfo(self.dtype).tiny)
 
-    def round(self, weight: Tensor, span: Span) -> Tensor:
+    def stored(self, qparams: QParams) -> QParams:
+        """The same with the scale in the stored dtype."""
+        return QParams(scale=self.stored_scale(qparams.scale), zero=qparams.zero)
+
+    def round(self, weight: Tensor, qparams: QParams) -> Tensor:
         """``weight`` [O, K] moved to its nearest grid points, dequantized, float32."""
-        wide = span.scale.unsqueeze(-1)
-        levels = self.grouped(weight) / wide
+        scale = qparams.scale.unsqueeze(-1)
+        codes = self.grouped(weight) / scale
         if self.is_float:
             largest = torch.finfo(_FLOAT8).max
-            return levels.clamp_(-largest, largest).to(_FLOAT8).float().mul_(wide).flatten(1)
-        zero = None if span.zero is None else span.zero.unsqueeze(-1)
+            return codes.clamp_(-largest, largest).to(_FLOAT8).float().mul_(scale).flatten(1)
+        zero = None if qparams.zero is None else qparams.zero.unsqueeze(-1)
         if zero is not None:
-            levels += zero
-        low, high = self.levels
-        levels = levels.round_().clamp_(low, high)
+            codes += zero
+        low, high = self.code_range
+        codes = codes.round_().clamp_(low, high)
         if zero is not None:
-            levels -= zero
-        return levels.mul_(wide).flatten(1)
+            codes -= zero
+        return codes.mul_(scale).flatten(1)
 
     @property
-    def levels(self) -> tuple[int, int]:
+    def code_range(self) -> tuple[int, int]:
         """The lowest and highest integer: −8 and 7 at 4 bits."""
         half = 1 << (self.bits - 1)
         return -half, half - 1
@@ -124,7 +127,7 @@ class Grid:
 
     @property
     def static_inputs(self) -> bool:
-        """Whether activations are rounded on a scale that calibration found."""
+        """Whether activations are rounded with a fixed scale from calibration."""
         inputs = self.scheme.input_activations
         return inputs is not None and not inputs.dynamic
 
@@ -132,7 +135,7 @@ class Grid:
 def make_grid(scheme: str, group_size: int, dtype: torch.dtype) -> Grid:
     """The grid of a scheme, from the library's preset of that name.
 
-    ``group_size`` counts for the schemes that have groups; ``dtype`` is the model's own.
+    ``group_size`` applies to the schemes that have groups; ``dtype`` is the model's own.
     """
     preset = preset_name_to_scheme(scheme, ["Linear"])
     weights = preset.weights
@@ -141,7 +144,6 @@ def make_grid(scheme: str, group_size: int, dtype: torch.dtype) -> Grid:
     if scheme in GROUPED:
         weights = weights.model_copy(update={"group_size": group_size})
     return Grid(
-        name=scheme,
         scheme=preset.model_copy(update={"weights": weights}),
         bits=int(weights.num_bits),
         group_size=group_size if scheme in GROUPED else None,
@@ -153,9 +155,9 @@ def make_grid(scheme: str, group_size: int, dtype: torch.dtype) -> Grid:
 
 
 def with_static_order(grid: Grid) -> Grid:
-    """The grid, its config saying that GPTQ took the columns in the order of their weight.
+    """The grid with GPTQ's column order in its config.
 
-    Groups stay where they were (``actorder: static``), so engines read it like any other.
+    Groups keep their columns (``actorder: static``), so engines read it like any other.
     """
     weights = grid.scheme.weights
     assert weights is not None

@@ -1,8 +1,8 @@
-"""What one row of a JSONL file offers the calibration: text, token ids, or a chat with its reply.
+"""Read one row of a JSONL file: text, token ids, or a chat with its reply.
 
-A row is a document of one's own (``messages``, ``text``, ``prompt``) or a line of a request log:
-the request at the top, under ``request`` or under ``body`` (the batch API), its answer under
-``response``. Objects that a gateway logged as JSON text are read too.
+A row is a document (``messages``, ``text``, ``prompt``) or a line of a request log: the request at
+the top, under ``request`` or under ``body`` (the batch API), the answer under ``response``. Objects
+logged as JSON text are read too.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 Message = dict[str, Any]
 
-_NESTS: Final = ("request", "body")
-# What apply_chat_template takes itself: a row may set the template's own variables only.
+_NESTED_KEYS: Final = ("request", "body")
+# Parameters of apply_chat_template: a row may set the template's own variables only.
 _RESERVED: Final = frozenset(
     {
         *("conversation", "tools", "documents", "chat_template", "add_generation_prompt"),
@@ -25,16 +25,18 @@ _RESERVED: Final = frozenset(
 )
 
 
+DocumentKind = Literal["chat", "text", "prompt", "ids"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
     """One usable row: ``messages``, ``text`` or ``token_ids``; ``reply`` continues the last two.
 
-    ``form`` is ``chat``, ``text``, ``prompt`` or ``ids``, with ``+reply`` where the model's answer
-    is part of it; ``left_out`` counts content parts that are not text (images, sound, files).
+    ``left_out`` counts content parts that are not text (images, sound, files).
     ``options`` are variables of the chat template that the request set.
     """
 
-    form: str
+    kind: DocumentKind
     messages: tuple[Message, ...] = ()
     text: str = ""
     token_ids: tuple[int, ...] = ()
@@ -42,30 +44,36 @@ class Document:
     tools: tuple[dict[str, Any], ...] = ()
     options: tuple[tuple[str, Any], ...] = ()
     left_out: int = 0
+    has_reply: bool = False
+
+    @property
+    def form(self) -> str:
+        """The kind, with ``+reply`` where the model's answer is part of the document."""
+        return f"{self.kind}+reply" if self.has_reply else self.kind
 
 
 def read_row(row: object) -> Document | None:
-    """The document in a row, or None where it has none of the known keys or they are empty."""
+    """The document in a row, or None where all known keys are missing or empty."""
     if not isinstance(row, dict):
         return None
     for request in _requests(row):
-        found = _chat(request, row) or _prompt(request, row)
-        if found is not None:
-            return found
+        document = _chat(request, row) or _prompt(request, row)
+        if document is not None:
+            return document
     return None
 
 
 def _requests(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The row itself, then what it nests: ``{"request": {"body": {…}}}`` is two levels deep."""
+    """The row, then the objects nested in it: ``{"request": {"body": {…}}}`` has two levels."""
     yield row
-    for name in _NESTS:
+    for name in _NESTED_KEYS:
         nested = _object(row.get(name))
         if nested is not None:
             yield from _requests(nested)
 
 
 def _object(value: object) -> dict[str, Any] | None:
-    """A JSON object, also one that was logged as a string."""
+    """A JSON object, also where it was logged as a string."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
             value = json.loads(value)
@@ -86,7 +94,8 @@ def _chat(request: Mapping[str, Any], row: Mapping[str, Any]) -> Document | None
     given_tools = tools if isinstance(tools, list) else []
     given_options = options.items() if isinstance(options, dict) else ()
     return Document(
-        form="chat" if reply is None else "chat+reply",
+        kind="chat",
+        has_reply=reply is not None,
         messages=(*messages, *([] if reply is None else [reply])),
         tools=tuple(tool for tool in given_tools if isinstance(tool, dict)),
         options=tuple((key, value) for key, value in given_options if key not in _RESERVED),
@@ -95,8 +104,9 @@ def _chat(request: Mapping[str, Any], row: Mapping[str, Any]) -> Document | None
 
 
 def _prompt(request: Mapping[str, Any], row: Mapping[str, Any]) -> Document | None:
-    """Text or ids; a request may hold several prompts, of which the first is taken."""
-    for key in ("text", "prompt"):
+    """Text or ids; of several prompts in one request, the first."""
+    keys: tuple[DocumentKind, ...] = ("text", "prompt")
+    for key in keys:
         value = request.get(key)
         if key == "prompt" and isinstance(value, list) and value and not _is_id(value[0]):
             value = value[0]
@@ -104,8 +114,13 @@ def _prompt(request: Mapping[str, Any], row: Mapping[str, Any]) -> Document | No
         ids = _ids(value) if isinstance(value, list) else ()
         if text or ids:
             reply = _reply_text(row)
-            form = ("ids" if ids else key) + ("+reply" if reply else "")
-            return Document(form=form, text=text, token_ids=ids, reply=reply or "")
+            return Document(
+                kind="ids" if ids else key,
+                text=text,
+                token_ids=ids,
+                reply=reply or "",
+                has_reply=bool(reply),
+            )
     return None
 
 
@@ -118,7 +133,7 @@ def _ids(values: list[Any]) -> tuple[int, ...]:
 
 
 def _message(item: Mapping[str, Any]) -> Message:
-    """A chat message whose content is one string, as every template takes it."""
+    """The chat message with one string as its content, which every template accepts."""
     content = item.get("content")
     if isinstance(content, list):
         content = "".join(_part_text(part) or "" for part in content)
@@ -144,7 +159,7 @@ def _parts_left_out(item: Mapping[str, Any]) -> int:
 
 
 def _tool_call(call: Any) -> Any:
-    """The API has the arguments as JSON text, templates write them out as an object."""
+    """Parse the arguments, which the API has as JSON text: templates expect an object."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return call
@@ -153,7 +168,7 @@ def _tool_call(call: Any) -> Any:
 
 
 def _choice(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The first choice of the logged answer; empty where there is none."""
+    """The first choice of the logged answer; empty where it is missing."""
     response = _object(row.get("response")) or {}
     body = _object(response.get("body")) or response
     choices = body.get("choices")
@@ -177,7 +192,7 @@ def _reply_text(row: Mapping[str, Any]) -> str | None:
 
 
 def _plain_response(row: Mapping[str, Any]) -> str | None:
-    """Some logs keep the generated text alone."""
+    """The generated text, for logs that store nothing else of the answer."""
     response = row.get("response")
     plain = isinstance(response, str) and response.strip() and _object(response) is None
     return str(response) if plain else None

@@ -1,4 +1,4 @@
-"""``quantize``: from a 16-bit checkpoint to a finished one, or the finished one that is there."""
+"""``quantize``: from a 16-bit checkpoint to a quantized one, or the finished one that exists."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from whet.core.errors import QuantizationError, WhetError
 from whet.core.protocols import Progress
 from whet.core.records import ModelFacts, QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
-from whet.quant.finished import Order, find_finished, origin_of
+from whet.quant.checkpoint_record import CacheKey, cache_key, find_existing
 
 _UNQUANTIZED = ("16bit", "32bit")
-Wanted = Mapping[str, tuple[Path, RecipeSpec]]
 
 
 def quantize(
@@ -34,9 +33,10 @@ def quantize(
     Raises ``CheckpointError`` (source), ``UsageError`` (calibration, device), ``StorageError``
     (disk) and ``QuantizationError`` (architecture, shapes, numbers, an ``out`` that is taken).
     """
-    wanted = {"": (out, recipe)}
-    done = quantize_many(source, wanted, calibration=calibration, progress=progress, device=device)
-    outcome = done[""]
+    recipes = {"": (out, recipe)}
+    outcome = quantize_many(
+        source, recipes, calibration=calibration, progress=progress, device=device
+    )[""]
     if isinstance(outcome, WhetError):
         raise outcome
     return outcome
@@ -44,48 +44,43 @@ def quantize(
 
 def quantize_many(
     source: Path,
-    wanted: Wanted,
+    recipes: Mapping[str, tuple[Path, RecipeSpec]],
     *,
     calibration: Path,
     progress: Progress | None = None,
     device: str | None = None,
 ) -> dict[str, QuantizedCheckpoint | WhetError]:
-    """Several recipes of one checkpoint from one pass over its calibration text.
+    """Quantize one checkpoint by several recipes in one pass over its calibration text.
 
-    A recipe that cannot be made has its error as the outcome and stops no other. All must draw the
-    same calibration samples. Raises what concerns them all, as ``quantize`` does.
+    A recipe that fails has its error as the outcome and stops no other. All must draw the same
+    calibration samples. Raises errors that concern all of them, as ``quantize`` does.
     """
     facts = read_facts(source)
     _require_sixteen_bit(facts)
     outcomes: dict[str, QuantizedCheckpoint | WhetError] = {}
-    orders: dict[str, Order] = {}
-    for name, (out, recipe) in wanted.items():
-        origin = origin_of(facts.weights_sha256, recipe, calibration)
+    keys: dict[str, tuple[Path, CacheKey]] = {}
+    for name, (out, recipe) in recipes.items():
+        key = cache_key(facts.weights_sha256, recipe, calibration)
         try:
-            done = find_finished(out, origin)
+            existing = find_existing(out, key)
         except QuantizationError as error:
             outcomes[name] = error
             continue
-        if done is None:
-            orders[name] = Order(out=out, recipe=recipe, origin=origin)
+        if existing is None:
+            keys[name] = (out, key)
         else:
-            outcomes[name] = done
-    if orders:  # torch is heavy, and finished ones need none
-        from whet.quant.work import Task, make_all
+            outcomes[name] = existing
+    if keys:  # torch takes seconds to import, and existing checkpoints do not need it
+        from whet.quant.layer_pass import run_pass
 
-        drawn = {
-            recipe.calibration.model_copy(update={"source": None}) for _, recipe in wanted.values()
-        }
-        assert len(drawn) == 1, "recipes that share a pass share their calibration samples"
-        task = Task(
-            source=source,
-            facts=facts,
-            calibration_path=calibration,
-            calibration=drawn.pop(),
-            progress=progress or (lambda _done, _total: None),
+        outcomes |= run_pass(
+            facts,
+            keys,
+            calibration=calibration,
+            progress=progress or (lambda _step, _total: None),
+            device=device,
         )
-        outcomes |= make_all(orders, task, device=device)
-    return {name: outcomes[name] for name in wanted}
+    return {name: outcomes[name] for name in recipes}
 
 
 def _require_sixteen_bit(facts: ModelFacts) -> None:

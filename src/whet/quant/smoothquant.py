@@ -1,8 +1,9 @@
-"""SmoothQuant (Xiao et al., arXiv 2211.10438): share an input's outliers with the weights.
+"""SmoothQuant (Xiao et al., arXiv 2211.10438): move the outliers of an input into the weights.
 
-An activation's 8-bit grid is as coarse as its largest channel. s = max|x|^α / max|w|^(1−α), divided
-out in the layer before, evens the channels out. α is searched by running the unit on a few of its
-own inputs with both sides rounded as an engine rounds them; no scale at all is among the choices.
+The 8-bit grid of an activation is as coarse as its largest channel. s = max|x|^α / max|w|^(1−α),
+divided out in the layer before, evens the channels out. Unlike the paper, α is chosen per unit: the
+unit runs on a sample of its own inputs with inputs and weights rounded as an engine rounds them.
+s = 1 is one of the candidates.
 """
 
 from __future__ import annotations
@@ -15,37 +16,31 @@ from torch import Tensor
 
 from whet.quant.awq import without_dead
 from whet.quant.gram import InputStats
-from whet.quant.methods import Fitted, UnitProblem, unscaled
+from whet.quant.unit import UnitFit, UnitProblem, unscaled
 
 _STEPS: Final = 20
 _LEVELS: Final = 127
 
 
-class SmoothQuant:
-    """Column scales by the error of the unit with rounded inputs and weights."""
-
-    needs_inputs = True
-    nearest = True
-
-    def fit(self, unit: UnitProblem) -> Fitted:
-        """The scale of least output error on the sample, on the full range of each row."""
-        assert unit.stats is not None
-        column_scale, ratio = _search(unit, unit.stats)
-        scaled = unit.weight * column_scale
-        return Fitted(
-            weight=scaled, span=unit.grid.span(scaled), column_scale=column_scale, ratio=ratio
-        )
+def fit(unit: UnitProblem) -> UnitFit:
+    """The scale of least output error on the sample, on the full range of each row."""
+    assert unit.stats is not None
+    column_scale, ratio = _search(unit, unit.stats)
+    scaled = unit.weight * column_scale
+    return UnitFit(
+        weight=scaled, qparams=unit.grid.qparams(scaled), column_scale=column_scale, ratio=ratio
+    )
 
 
 def _search(unit: UnitProblem, stats: InputStats) -> tuple[Tensor, float | None]:
     best = unscaled(unit.weight)
-    if unit.snap is None:
+    if unit.round_scale is None:
         return best, None
-    wanted = stats.sample @ unit.weight.T
-    best_ratio, least = 0.0, _rounded_error(unit, stats.sample, best, wanted)
-    for ratio, wished in _candidates(unit.weight, stats):
-        scale = unit.snap(wished)
-        error = _rounded_error(unit, stats.sample, scale, wanted)
+    exact = stats.sample @ unit.weight.T
+    best_ratio, least = 0.0, _rounded_error(unit, stats.sample, best, exact)
+    for ratio, candidate in _candidates(unit.weight, stats):
+        scale = unit.round_scale(candidate)
+        error = _rounded_error(unit, stats.sample, scale, exact)
         if error < least:  # also False for a NaN
             best, best_ratio, least = scale, ratio, error
     return best, best_ratio
@@ -58,17 +53,14 @@ def _candidates(weight: Tensor, stats: InputStats) -> Iterator[tuple[float, Tens
         yield ratio, inputs.pow(ratio).div_(weights.pow(1 - ratio)).clamp_(min=1e-5)
 
 
-def _rounded_error(unit: UnitProblem, x: Tensor, scale: Tensor, wanted: Tensor) -> float:
+def _rounded_error(unit: UnitProblem, x: Tensor, scale: Tensor, exact: Tensor) -> float:
     """‖Q(X/s)·Q(W·s)ᵀ − XWᵀ‖² with 8-bit inputs, one scale a token."""
     scaled = unit.weight * scale
-    answer = round_tokens(x / scale) @ unit.grid.round(scaled, unit.grid.span(scaled)).T
-    return float((answer - wanted).square_().sum(dtype=torch.float64))
+    output = round_tokens(x / scale) @ unit.grid.round(scaled, unit.grid.qparams(scaled)).T
+    return float((output - exact).square_().sum(dtype=torch.float64))
 
 
 def round_tokens(x: Tensor) -> Tensor:
     """``x`` [tokens, K] on the symmetric 8-bit grid of each token, dequantized."""
     step = x.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / _LEVELS
     return (x / step).round_().mul_(step)
-
-
-SMOOTHQUANT = SmoothQuant()

@@ -18,7 +18,7 @@ from whet.quant.architecture import Architecture, UnitMap
 from whet.quant.gram import InputMeter, InputStats
 
 _BATCH_TOKENS: Final = {"cpu": 4096, "cuda": 16384}
-_RESIDENT_BYTES: Final = 3 * GB  # hidden states up to this stay on the device, if it has room
+_RESIDENT_BYTES: Final = 3 * GB  # hidden states up to this stay on the device
 _RESIDENT_SHARE: Final = 4
 
 
@@ -58,8 +58,8 @@ class LayerStream:
         """Build the model's skeleton without weights; ``embed`` must follow."""
         from transformers import AutoConfig, AutoModelForCausalLM
 
-        config = AutoConfig.from_pretrained(source, local_files_only=True)
-        # Soft-capped scores (Gemma 2) are only computed by the plain attention.
+        config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
+        # Only eager attention computes soft-capped scores (Gemma 2).
         attention = "eager" if getattr(config, "attn_logit_softcapping", None) else "sdpa"
         with torch.device("meta"):
             model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
@@ -83,7 +83,7 @@ class LayerStream:
         if hasattr(embedding, "scalar_embed_scale"):  # Gemma; its buffer was built without data
             embedding.embed_scale = torch.tensor(embedding.scalar_embed_scale, device=self._device)
         tokens = sum(map(len, self._ids))
-        home = self._home(tokens * table.shape[1] * self._dtype.itemsize)
+        hidden_device = self._hidden_device(tokens * table.shape[1] * self._dtype.itemsize)
         for group in batch_by_length(self._ids, _BATCH_TOKENS.get(self._device.type, 4096)):
             length = len(group[-1])
             padded = torch.tensor([[*ids, *[0] * (length - len(ids))] for ids in group])
@@ -91,13 +91,13 @@ class LayerStream:
                 [[True] * len(ids) + [False] * (length - len(ids)) for ids in group]
             )
             rows = None if bool(real.all()) else real.flatten().nonzero().squeeze(1)
-            hidden = embedding(padded.to(self._device)).to(home)
+            hidden = embedding(padded.to(self._device)).to(hidden_device)
             rows = None if rows is None else rows.to(self._device)
             self._batches.append(_Batch(hidden=hidden, rows=rows))
         embedding.to("meta")
 
-    def _home(self, needed_bytes: int) -> torch.device:
-        """Where hidden states rest between layers: the device if they are small beside it."""
+    def _hidden_device(self, needed_bytes: int) -> torch.device:
+        """Where hidden states are stored between layers: the device if it has ample room."""
         if self._device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(self._device)
             if needed_bytes <= min(_RESIDENT_BYTES, free // _RESIDENT_SHARE):
@@ -106,9 +106,9 @@ class LayerStream:
 
     @torch.no_grad()
     def measure(self, index: int, tensors: Mapping[str, Tensor]) -> LayerStats:
-        """Run layer ``index`` with these weights: what its units' inputs and its cache looked like.
+        """Run layer ``index`` with these weights and measure the inputs of its units and its cache.
 
-        The hidden states move on to the next layer.
+        Its output becomes the input of the next layer.
         """
         prefix = self._architecture.prefixes[index]
         layer = self._load(prefix, index, tensors)
@@ -124,49 +124,48 @@ class LayerStream:
 
     def _load(self, prefix: str, index: int, tensors: Mapping[str, Tensor]) -> nn.Module:
         layer = self._layers[index]
-        wanted = layer.state_dict().keys()
-        if missing := sorted(wanted - tensors.keys()):
+        names = layer.state_dict().keys()
+        if missing := sorted(names - tensors.keys()):
             raise QuantizationError(
                 f"the checkpoint has no {prefix}{missing[0]}, which its architecture needs; "
                 "download the checkpoint again"
             )
-        weights = {name: tensors[name].to(self._device, self._dtype) for name in wanted}
+        weights = {name: tensors[name].to(self._device, self._dtype) for name in names}
         layer.load_state_dict(weights, assign=True)
         return layer.eval()
 
     def _advance(self, index: int, layer: nn.Module, cache: _CacheMeter, meters: _Meters) -> None:
-        turn = _Turn(layer, cache, first=index == 0)
-        self._decoder.layers = nn.ModuleList([*(_Stand() for _ in range(index)), turn])
+        measured = _MeasuredLayer(layer, cache, first=index == 0)
+        self._decoder.layers = nn.ModuleList([*(_SkippedLayer() for _ in range(index)), measured])
         for number, batch in enumerate(self._batches):
             meters.batch = number
             meters.rows = cache.rows = batch.rows
-            turn.hidden = batch.hidden.to(self._device, non_blocking=True)
+            measured.hidden = batch.hidden.to(self._device, non_blocking=True)
             try:
-                self._decoder(inputs_embeds=turn.hidden, use_cache=False)
-            except _Done as done:
-                batch.hidden = done.hidden.to(batch.hidden.device)
+                self._decoder(inputs_embeds=measured.hidden, use_cache=False)
+            except _LayerOutput as output:
+                batch.hidden = output.hidden.to(batch.hidden.device)
 
 
-class _Done(Exception):
-    """Raised out of the model's forward once the layer of interest has answered."""
+class _LayerOutput(Exception):
+    """Ends the model's forward with the output of the measured layer."""
 
     def __init__(self, hidden: Tensor) -> None:
         super().__init__()
         self.hidden = hidden
 
 
-class _Stand(nn.Module):
-    """In the place of a layer that has been passed."""
+class _SkippedLayer(nn.Module):
+    """Replaces a layer before the measured one."""
 
     def forward(self, hidden: Tensor, *_args: Any, **_kwargs: Any) -> Tensor:
         return hidden
 
 
-class _Turn(nn.Module):
-    """Runs one layer on the hidden states kept for it, with whatever the model passes besides.
+class _MeasuredLayer(nn.Module):
+    """Runs one layer on its stored hidden states, with the model's own masks and rotary embeddings.
 
-    Masks and rotary embeddings are so the model's own. The first layer takes what the model made
-    of the embeddings, because some scale them on the way.
+    The first layer takes its input from the model, because some scale the embeddings.
     """
 
     def __init__(self, layer: nn.Module, cache: _CacheMeter, *, first: bool) -> None:
@@ -182,11 +181,11 @@ class _Turn(nn.Module):
             *args,
             **{**kwargs, "past_key_values": self.cache},
         )
-        raise _Done(out[0] if isinstance(out, tuple) else out)
+        raise _LayerOutput(out[0] if isinstance(out, tuple) else out)
 
 
 class _CacheMeter:
-    """Stands where a key-value cache would, and keeps the largest |key| and |value| a channel."""
+    """Takes the place of a KV cache and records the largest |key| and |value| of each channel."""
 
     def __init__(self) -> None:
         self.rows: Tensor | None = None
@@ -196,7 +195,7 @@ class _CacheMeter:
     def update(
         self, keys: Tensor, values: Tensor, *_args: Any, **_kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Called by attention with [B, heads, T, head_dim]; there is nothing to add to them."""
+        """Called by attention with [B, heads, T, head_dim]; returns them unchanged."""
         self.keys = torch.maximum(self.keys.to(keys.device), self._peak(keys))
         self.values = torch.maximum(self.values.to(values.device), self._peak(values))
         return keys, values
@@ -208,7 +207,7 @@ class _CacheMeter:
 
 @dataclass(kw_only=True, slots=True)
 class _Meters:
-    """One meter a unit; ``rows`` are the real tokens of batch number ``batch``, which passes."""
+    """One meter a unit; ``rows`` are the real tokens of the current batch, number ``batch``."""
 
     units: dict[str, InputMeter]
     batch: int = 0
@@ -217,7 +216,7 @@ class _Meters:
 
 @contextmanager
 def _metered(layer: nn.Module, units: Sequence[UnitMap], device: torch.device) -> Iterator[_Meters]:
-    """Meters on the input of each unit, for as long as the block lasts."""
+    """Meters on the input of each unit, inside the block."""
     meters = _Meters(units={})
     hooks = []
     for unit in units:

@@ -1,4 +1,4 @@
-"""Reading a written checkpoint back from the disk before anyone may use it."""
+"""Read a written checkpoint back from the disk before it gets its name."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from whet.core.errors import QuantizationError
-from whet.quant.layer import Basis
-from whet.quant.packing import no_further_than_nearest, stored_parts, unpack
-from whet.quant.rounding import Grid, Span
-from whet.quant.source import Source
+from whet.quant.fold import LinearScales
+from whet.quant.packing import is_nearest, stored_parts, unpack
+from whet.quant.rounding import Grid, QParams
+from whet.quant.tensor_reader import TensorReader
 
 _AGAIN = "quantize again, and report it if it happens again"
 _CACHE_SCALES: Final = ("k_scale", "v_scale")
@@ -25,46 +25,50 @@ _FEEDBACK_BOUND: Final = 8.0
 class Expected:
     """How one linear should have been stored: ``grid`` None is 16 bit.
 
-    ``nearest`` says that the values are the source's rounded to nearest; with error feedback they
-    are further, and only their distance as a whole is bounded.
+    With ``nearest`` the values are the source's rounded to nearest; after error feedback they are
+    further away, and only their total distance is bounded.
     """
 
     grid: Grid | None
-    basis: Basis
+    scales: LinearScales
     nearest: bool
 
 
 @torch.no_grad()
 def verify_weights(
     folder: Path,
-    source: Source,
+    source: TensorReader,
     expected: Mapping[str, Expected],
     *,
     cache_scales: bool,
     device: torch.device,
 ) -> None:
-    """Every tensor is there with its shape; every stored weight is the source's, rounded.
+    """Check the names and shapes of all tensors, and every stored weight against its source.
 
-    Raises ``QuantizationError`` naming the first tensor that is not.
+    Raises ``QuantizationError`` naming the first tensor that is wrong.
     """
-    written = Source(folder)
+    written = TensorReader(folder)
     _check_names(written, source, expected, cache_scales=cache_scales)
     for name in sorted(written.headers.keys() & source.headers.keys()):
         linear, _, part = name.rpartition(".")
         if part != "weight" or linear not in expected:
             _check_plain(name, written, source)
-    for linear, wanted in expected.items():
+    for linear, each in expected.items():
         weight = source.read(f"{linear}.weight", device)
-        _check_linear(linear, written, weight, wanted, device)
+        _check_linear(linear, written, weight, each, device)
 
 
 def _check_names(
-    written: Source, source: Source, expected: Mapping[str, Expected], *, cache_scales: bool
+    written: TensorReader,
+    source: TensorReader,
+    expected: Mapping[str, Expected],
+    *,
+    cache_scales: bool,
 ) -> None:
     parts = {
         f"{linear}.{part}"
-        for linear, wanted in expected.items()
-        for part in _parts(wanted, source.headers[f"{linear}.weight"].shape)
+        for linear, each in expected.items()
+        for part in _parts(each, source.headers[f"{linear}.weight"].shape)
     }
     if cache_scales:
         attentions = {name.rpartition(".")[0] for name in expected if name.endswith(".v_proj")}
@@ -72,7 +76,7 @@ def _check_names(
     plain = source.headers.keys() - {f"{linear}.weight" for linear in expected}
     if wrong := sorted(written.headers.keys() ^ (parts | plain)):
         raise QuantizationError(
-            f"{wrong[0]} is missing from, or foreign to, what was written; {_AGAIN}"
+            f"{wrong[0]} is missing or unexpected in the written checkpoint; {_AGAIN}"
         )
 
 
@@ -84,14 +88,14 @@ def verify_copies(folder: Path, source: Path, names: list[str]) -> None:
 
 
 def _parts(
-    wanted: Expected, shape: tuple[int, ...]
+    expected: Expected, shape: tuple[int, ...]
 ) -> dict[str, tuple[torch.dtype, tuple[int, ...]] | None]:
-    if wanted.grid is None:
+    if expected.grid is None:
         return {"weight": None}
-    return dict(stored_parts(wanted.grid, *shape))
+    return dict(stored_parts(expected.grid, *shape))
 
 
-def _check_plain(name: str, written: Source, source: Source) -> None:
+def _check_plain(name: str, written: TensorReader, source: TensorReader) -> None:
     before, after = source.headers[name], written.headers[name]
     if (before.dtype, before.shape) != (after.dtype, after.shape):
         raise QuantizationError(f"{name} changed its dtype or shape in writing; {_AGAIN}")
@@ -103,41 +107,39 @@ def _check_plain(name: str, written: Source, source: Source) -> None:
 
 
 def _check_linear(
-    linear: str, written: Source, weight: Tensor, wanted: Expected, device: torch.device
+    linear: str, written: TensorReader, weight: Tensor, expected: Expected, device: torch.device
 ) -> None:
-    parts = _parts(wanted, tuple(weight.shape))
+    parts = _parts(expected, tuple(weight.shape))
     state = {part: written.read(f"{linear}.{part}", device) for part in parts}
-    scaled = wanted.basis.to(device).scaled(weight.float())
-    if wanted.grid is None:
+    scaled = expected.scales.to(device).apply(weight.float())
+    if expected.grid is None:
         if not torch.equal(state["weight"], scaled.to(weight.dtype)):
-            raise QuantizationError(f"{linear} reads back other than it was written; {_AGAIN}")
+            raise QuantizationError(f"{linear} differs from what was written; {_AGAIN}")
         return
-    found = {part: (tensor.dtype, tuple(tensor.shape)) for part, tensor in state.items()}
+    forms = {part: (tensor.dtype, tuple(tensor.shape)) for part, tensor in state.items()}
     shape = state.get("weight_shape")
-    if found != parts or (shape is not None and shape.tolist() != list(weight.shape)):
+    if forms != parts or (shape is not None and shape.tolist() != list(weight.shape)):
         raise QuantizationError(f"{linear} was stored with another dtype or shape; {_AGAIN}")
     for name in ("weight_scale", "input_scale"):
         scale = state.get(name)
         if scale is not None and not bool((torch.isfinite(scale) & (scale > 0)).all()):
             raise QuantizationError(f"a scale of {linear} is not a positive number; {_AGAIN}")
-    if not _near(state, scaled, wanted, wanted.grid):
-        raise QuantizationError(
-            f"{linear} reads back further from its source than rounding; {_AGAIN}"
-        )
+    if not _near(state, scaled, expected, expected.grid):
+        raise QuantizationError(f"{linear} is further from its source than rounding; {_AGAIN}")
 
 
-def _near(state: Mapping[str, Tensor], scaled: Tensor, wanted: Expected, grid: Grid) -> bool:
+def _near(state: Mapping[str, Tensor], scaled: Tensor, expected: Expected, grid: Grid) -> bool:
     stored = unpack(state, grid)
     if not bool(torch.isfinite(stored).all()):
         return False
-    if wanted.nearest:
-        return no_further_than_nearest(stored, scaled, _span(state, scaled, grid), grid)
-    nearest = grid.round(scaled, grid.span(scaled))
-    off, least = torch.dist(stored, scaled), torch.dist(nearest, scaled)
-    return bool(off <= _FEEDBACK_BOUND * least + 1e-6 * scaled.norm())
+    if expected.nearest:
+        return is_nearest(stored, scaled, _qparams(state, scaled, grid), grid)
+    nearest = grid.round(scaled, grid.qparams(scaled))
+    distance, rtn_distance = torch.dist(stored, scaled), torch.dist(nearest, scaled)
+    return bool(distance <= _FEEDBACK_BOUND * rtn_distance + 1e-6 * scaled.norm())
 
 
-def _span(state: Mapping[str, Tensor], scaled: Tensor, grid: Grid) -> Span:
+def _qparams(state: Mapping[str, Tensor], scaled: Tensor, grid: Grid) -> QParams:
     """The stored scales and zero points as the grid takes them: [O, K/g]."""
     scale = state["weight_scale"].float()
     if grid.per_tensor:
@@ -149,4 +151,4 @@ def _span(state: Mapping[str, Tensor], scaled: Tensor, grid: Grid) -> Span:
         packed = state["weight_zero_point"]
         shape = torch.Size((scaled.shape[0], scale.shape[1]))
         zero = unpack_from_int32(packed, grid.bits, shape, packed_dim=0).float()
-    return Span(scale=scale, zero=zero)
+    return QParams(scale=scale, zero=zero)

@@ -45,7 +45,7 @@ def test_the_engine_answers(asked: SingleRequest, engine: FakeEngine) -> None:
     notes = Notes()
     quantize_single(asked, notes)
     assert engine.started == ["out"]
-    assert "vllm 0.32.0 on cpu: its log names no kernel for the weights" in notes.said[1]
+    assert "vllm 0.32.0 on cpu: the log names no weight kernel" in notes.said[1]
     assert notes.said[2] == "it answered 't'"
     assert not asked.out.with_name("out.serve.log").exists()
 
@@ -54,7 +54,9 @@ def test_an_engine_that_fails_is_an_error_and_the_checkpoint_stays(
     asked: SingleRequest, engine: FakeEngine
 ) -> None:
     engine.refuses = {"out"}
-    with pytest.raises(EngineStartError, match=r"out of memory; .*\. The checkpoint stays"):
+    with pytest.raises(
+        EngineStartError, match=r"out of memory; .*\. The checkpoint is not deleted"
+    ):
         quantize_single(asked, Silent())
     assert (asked.out / "model.safetensors").exists()
     engine.refuses = set()
@@ -72,7 +74,7 @@ def test_without_an_engine_nothing_is_tried(
     monkeypatch.setattr(engine, "resolve", resolve)
     notes = Notes()
     quantize_single(asked, notes)
-    assert notes.said[1].startswith("not tried: vLLM is not installed")
+    assert notes.said[1].startswith("not served: vLLM is not installed")
     assert engine.started == []
 
 
@@ -82,7 +84,7 @@ def test_an_engine_that_says_it_cannot_is_not_started(
     monkeypatch.setattr(engine, "unsupported", lambda _resolved: "no kernel for a CPU")
     notes = Notes()
     quantize_single(asked, notes)
-    assert notes.said[1] == "not tried: no kernel for a CPU"
+    assert notes.said[1] == "not served: no kernel for a CPU"
     assert engine.started == []
 
 
@@ -93,5 +95,5 @@ def test_a_speculation_head_is_not_served_alone(asked: SingleRequest, engine: Fa
     notes = Notes()
     quantize_single(asked, notes)
     assert engine.started == []
-    assert "not tried: a speculation head serves beside its target" in notes.said[1]
+    assert "not served: a speculation head serves beside its target" in notes.said[1]
     assert f"draft: {asked.out}" in notes.said[1]

@@ -260,13 +260,13 @@ def test_figures_of_two_kinds_never_share_a_table(files: Path, begun: Path) -> N
         ),
     }
     for change, told in changes.values():
-        with pytest.raises(UsageError, match=f"was begun with other values of {told}; put them"):
+        with pytest.raises(UsageError, match=f"was started with other values of {told}; restore"):
             run(request(files, "w4a16-rtn", **change), begun)
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(files: Path, tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("mine")
-    with pytest.raises(StorageError, match="exists and holds no comparison; remove it"):
+    with pytest.raises(StorageError, match="exists and is not a comparison; remove it"):
         run(request(files, "w8a8"), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
@@ -279,5 +279,5 @@ def test_a_data_file_that_is_missing(files: Path, tmp_path: Path) -> None:
 
 
 def test_a_scheme_that_is_none() -> None:
-    with pytest.raises(UsageError, match="there is no 'w4a16-akw'; did you mean 'w4a16-awq'"):
+    with pytest.raises(UsageError, match="unknown scheme 'w4a16-akw'; did you mean 'w4a16-awq'"):
         choose_schemes(["w4a16-akw"], CalibrationSpec())

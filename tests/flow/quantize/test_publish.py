@@ -20,7 +20,7 @@ from whet.flow.quantize import hub as hub_module
 from whet.flow.quantize.card import CARD, MARK
 from whet.flow.quantize.hub import require_login
 from whet.flow.quantize.publish import push
-from whet.quant.finished import RECORD
+from whet.quant.checkpoint_record import RECORD
 
 REPO = "alice/whetted"
 FILES = {
@@ -114,9 +114,9 @@ def send(folder: Path, repo: str = REPO, *, public: bool = False, base: str | No
 
 
 def front_matter(card: bytes) -> dict[str, object]:
-    found = yaml.safe_load(card.decode().split("---\n")[1])
-    assert isinstance(found, dict)
-    return found
+    result = yaml.safe_load(card.decode().split("---\n")[1])
+    assert isinstance(result, dict)
+    return result
 
 
 def test_the_bytes_arrive_and_nothing_else(hub: Hub, checkpoint: Path) -> None:
@@ -182,9 +182,9 @@ def test_a_local_source_gives_its_licence_and_not_its_path(
 
 def test_an_unknown_base_costs_the_licence_only(hub: Hub, checkpoint: Path) -> None:
     send(checkpoint, base="acme/unknown")
-    found = front_matter(hub.repos[REPO].files[CARD])
-    assert found["base_model"] == "acme/unknown"
-    assert "license" not in found
+    result = front_matter(hub.repos[REPO].files[CARD])
+    assert result["base_model"] == "acme/unknown"
+    assert "license" not in result
 
 
 def test_a_second_push_sends_what_changed(hub: Hub, checkpoint: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_name_that_cannot_be(name: str, hub: Hub, checkpoint: Path) -> None:
 
 def test_no_token(hub: Hub, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN")
-    with pytest.raises(UsageError, match="there is no token for the hub; run `hf auth login`"):
+    with pytest.raises(UsageError, match="no token for the hub is set; run `hf auth login`"):
         send(checkpoint)
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from whet.core.provenance import cpu_dtype
 from whet.core.records import Decision, QualityRecord, VerdictSet
 from whet.core.store import RunStore
 from whet.demo import pair_paths
-from whet.demo.spec import cpu_dtype
 from whet.engines.vllm import find_installed
 
 pytestmark = [

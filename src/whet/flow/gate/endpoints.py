@@ -25,9 +25,9 @@ from whet.core.server_url import split_server_url
 from whet.core.spec import EngineSpec
 from whet.flow.gate.baseline import Side
 from whet.flow.quantize.serve_check import (
-    NotTried,
+    CannotServe,
     Serving,
-    engine_words,
+    engine_title,
     release_models,
     resolve_serving,
 )
@@ -167,7 +167,7 @@ def _resolve(facts: ModelFacts, tokens: int, spec: EngineSpec) -> tuple[Engine, 
         # A recipe is not known here; what is stored is, and kernels are chosen by it.
         resolved = engine.resolve(replace(plain.variant, scheme=facts.stored.scheme), spec)
         reason = engine.unsupported(resolved)
-    except NotTried as error:
+    except CannotServe as error:
         raise EngineStartError(
             f"{facts.path} cannot be served here: {error}; or give a running server's URL"
         ) from error
@@ -180,7 +180,7 @@ def _settings(resolved: ResolvedEngine) -> str:
     """All that could change a figure; the longest request does not."""
     args = {k: v for k, v in resolved.variant.engine_args if k != "max_model_len"}
     words = [f"{key}={args[key]}" for key in sorted(args)]
-    return " ".join([engine_words(resolved), *words])
+    return " ".join([engine_title(resolved), *words])
 
 
 def _entry(url: str, model: str | None, flag: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from whet.core.provenance import now
 from whet.core.records import GateVerdict, HarnessRun, HarnessScore, QualityRecord
 from whet.core.spec import QualitySpec
 from whet.core.units import human_duration
-from whet.demo import write_inputs
+from whet.data import write_inputs
 from whet.flow.gate.baseline import (
     ARRAYS,
     BASELINE,

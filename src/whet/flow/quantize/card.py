@@ -1,4 +1,4 @@
-"""The model card of a published checkpoint: what it is, how it was made, how to serve it."""
+"""The model card of a published checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LICENSE_KEYS: Final = ("license", "license_name", "license_link")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lineage:
-    """What the checkpoint was made of: a hub id where there is one, and the licence it names."""
+    """The hub id of the source, where it has one, and its licence."""
 
     base_model: str | None = None
     license: tuple[tuple[str, str], ...] = ()
@@ -30,24 +30,24 @@ class Lineage:
 
 def licence_of(metadata: object) -> tuple[tuple[str, str], ...]:
     """The licence keys of a card's metadata that are text."""
-    found = metadata if isinstance(metadata, dict) else {}
-    return tuple((key, found[key]) for key in _LICENSE_KEYS if isinstance(found.get(key), str))
+    data = metadata if isinstance(metadata, dict) else {}
+    return tuple((key, data[key]) for key in _LICENSE_KEYS if isinstance(data.get(key), str))
 
 
 def read_front_matter(text: str) -> dict[str, Any]:
-    """The YAML at the head of a card; empty where there is none that can be read."""
+    """The YAML at the head of a card; empty where it is missing or invalid."""
     head, *rest = text.removeprefix("\ufeff").lstrip().split("---\n", 2)
     if head or len(rest) < 2:
         return {}
     try:
-        found = yaml.safe_load(rest[0])
+        data = yaml.safe_load(rest[0])
     except yaml.YAMLError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return data if isinstance(data, dict) else {}
 
 
 def model_card(done: QuantizedCheckpoint, repo: str, lineage: Lineage) -> str:
-    """The card as it is uploaded; every figure is the record's."""
+    """The text of the card, with the figures of the record."""
     parts = [
         f"---\n{yaml.safe_dump(_metadata(done, lineage), sort_keys=False)}---",
         MARK,
@@ -108,7 +108,7 @@ def _calibration(facts: CalibrationFacts) -> str:
 
 
 def _errors(units: Sequence[UnitError]) -> Iterator[str]:
-    """The errors by kind of unit; nothing where none was measured."""
+    """The errors by kind of unit; empty where none was measured."""
     if not units:
         return
     kinds: dict[str, list[UnitError]] = {}
@@ -117,18 +117,18 @@ def _errors(units: Sequence[UnitError]) -> Iterator[str]:
     rows = [
         (
             kind,
-            str(len(found)),
-            f"{statistics.median(unit.error for unit in found):.2e}",
-            f"{statistics.median(unit.rtn_error for unit in found):.2e}",
-            f"{max(unit.error for unit in found):.2e}",
+            str(len(errors)),
+            f"{statistics.median(unit.error for unit in errors):.2e}",
+            f"{statistics.median(unit.rtn_error for unit in errors):.2e}",
+            f"{max(unit.error for unit in errors):.2e}",
         )
-        for kind, found in kinds.items()
+        for kind, errors in kinds.items()
     ]
     yield "## Output error"
     yield _table(("unit", "layers", "median", "round to nearest", "largest"), rows)
     yield (
         "‖X(W−Ŵ)ᵀ‖² / ‖XWᵀ‖² on the calibration text, of linear layers that an engine runs as "
-        "one. It compares recipes; it says nothing about answers, which have to be measured."
+        "one. It compares recipes. The quality of the answers has to be measured separately."
     )
 
 

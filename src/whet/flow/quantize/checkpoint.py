@@ -1,4 +1,4 @@
-"""One checkpoint outside any run: made, tried on the engine that is installed, published."""
+"""One checkpoint outside any run: quantize it and try it on the installed engine."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from whet.core.protocols import Observer
 from whet.core.records import QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
 from whet.core.units import human_bytes, human_duration
-from whet.demo import write_inputs
-from whet.flow.quantize.serve_check import NotTried, check_served, release_models
+from whet.data import write_inputs
+from whet.flow.quantize.serve_check import CannotServe, check_served, release_models
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SingleRequest:
-    """What one ``whet quantize`` is to do."""
+    """The options of one ``whet quantize``."""
 
     model: str
     out: Path
@@ -30,10 +30,10 @@ class SingleRequest:
 
 
 def quantize_single(request: SingleRequest, observer: Observer) -> QuantizedCheckpoint:
-    """Write the checkpoint; without a calibration file the built-in text serves.
+    """Write the checkpoint, from the built-in text where the recipe has no calibration file.
 
     Raises what ``whet.quant.quantize`` raises, and ``EngineStartError`` where the installed engine
-    does not load what was written: the checkpoint stays.
+    does not load the checkpoint, which is not deleted.
     """
     observer.stage("quantize", request.recipe.title)
     done = _quantize(request, observer)
@@ -49,25 +49,27 @@ def quantize_single(request: SingleRequest, observer: Observer) -> QuantizedChec
 
 
 def serve_check(done: QuantizedCheckpoint, recipe: RecipeSpec, observer: Observer) -> None:
-    """Ask the installed engine for one completion, and tell which kernel ran.
+    """Request one completion from the installed engine and name the kernel that ran.
 
-    Where there is no engine that could, that is told and is no error.
+    Without an engine that can serve the checkpoint, this is a note and not an error.
     """
     folder = Path(done.path)
     log = folder.with_name(f"{folder.name}.serve.log")
     observer.stage("serve", "one completion from the installed engine")
     release_models()
     try:
-        found = check_served(done, recipe, log=log)
-    except NotTried as reason:
-        observer.note(f"not tried: {reason}")
+        check = check_served(done, recipe, log=log)
+    except CannotServe as reason:
+        observer.note(f"not served: {reason}")
         return
     except EngineStartError as error:
-        raise EngineStartError(f"{error}. The checkpoint stays; the whole log is {log}") from error
+        raise EngineStartError(
+            f"{error}. The checkpoint is not deleted; the log is {log}"
+        ) from error
     log.unlink(missing_ok=True)
-    kernels = ", ".join(found.kernels) or "its log names no kernel for the weights"
-    observer.note(f"{found.engine}: {kernels}; ready in {human_duration(found.ready_s)}")
-    observer.note(f"it answered {found.answer!r}")
+    kernels = ", ".join(check.kernels) or "the log names no weight kernel"
+    observer.note(f"{check.engine}: {kernels}; ready in {human_duration(check.ready_s)}")
+    observer.note(f"it answered {check.answer!r}")
 
 
 def _quantize(request: SingleRequest, observer: Observer) -> QuantizedCheckpoint:
@@ -87,7 +89,7 @@ def _quantize(request: SingleRequest, observer: Observer) -> QuantizedCheckpoint
 
 @contextmanager
 def _calibration(recipe: RecipeSpec) -> Iterator[Path]:
-    """The recipe's own text, or the built-in one for as long as it is needed."""
+    """The recipe's own text, or the built-in text in a temporary file."""
     if recipe.calibration.source is not None:
         yield recipe.calibration.source
         return

@@ -1,7 +1,7 @@
-"""Every scheme of one model: written, measured against the 16-bit source, served, in one table.
+"""Compare the schemes of one model: quantize, measure against the 16-bit source, serve, one table.
 
-Everything lies below one folder, journalled as it is finished, so that the same command goes on
-where a stopped one left off.
+Results are stored in one folder as they are finished, so that the same command resumes a stopped
+one.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from whet.core.records import (
 )
 from whet.core.spec import SIXTEEN_BIT, RecipeSpec
 from whet.core.store import RunStore, write_json
-from whet.core.units import GB, human_bytes, human_duration
+from whet.core.units import human_bytes, human_duration
 from whet.flow.quantize.compare_job import CompareJob, CompareRequest, prepare_comparison
 from whet.flow.quantize.serve_check import (
-    NotTried,
+    CannotServe,
     Serving,
-    engine_words,
+    engine_title,
     kernels_of,
     release_models,
     resolve_serving,
@@ -46,14 +46,13 @@ from whet.predict import check_disk
 from whet.quality import Encoder, QualityPlan, heldout_ids, measure_quality, tokens_needed
 
 _HOST_SHARE: Final = 0.5
-_SHARD_BYTES: Final = 4 * GB
 
 
 def compare(request: CompareRequest, store: RunStore, observer: Observer) -> SchemeTable:
-    """Make, measure and serve every scheme, and return the table.
+    """Quantize, measure and serve every scheme, and return the table.
 
-    A scheme that cannot be made, measured or served keeps its row, with the reason. Raises
-    ``UsageError``, ``CheckpointError`` or ``StorageError`` for what concerns all of them.
+    A scheme that fails has a row with the reason. Raises ``UsageError``, ``CheckpointError`` or
+    ``StorageError`` for faults that concern all of them.
     """
     job = prepare_comparison(request, store, observer)
     quantize_schemes(job)
@@ -66,33 +65,35 @@ def compare(request: CompareRequest, store: RunStore, observer: Observer) -> Sch
 
 
 def quantize_schemes(job: CompareJob) -> None:
-    """Write every scheme that is not there yet, from as few passes over the calibration text."""
+    """Write the missing checkpoints in as few passes over the calibration text as possible."""
     store = job.store
-    todo = {
+    pending = {
         name: recipe
         for name, recipe in job.request.recipes.items()
         if not (store.done("quantized", name) and store.path(name).is_dir())
     }
-    if not todo:
+    if not pending:
         return
-    job.observer.stage("quantize", ", ".join(todo))
-    check_disk(store.root, sum(_bytes_of(job.source, recipe) for recipe in todo.values()))
-    for names in _passes(job.source, todo):
+    job.observer.stage("quantize", ", ".join(pending))
+    check_disk(store.root, sum(_bytes_of(job.source, recipe) for recipe in pending.values()))
+    for names in _passes(job.source, pending):
         _quantize(job, names)
 
 
-def _passes(source: ModelFacts, todo: Mapping[str, RecipeSpec]) -> list[list[str]]:
-    """Schemes that are made together: each holds a shard on the host until it is full."""
+def _passes(source: ModelFacts, pending: Mapping[str, RecipeSpec]) -> list[list[str]]:
+    """Schemes to quantize together: each holds one shard in host memory until it is full."""
+    from whet.checkpoint.shards import SHARD_BYTES
+
     room = psutil.virtual_memory().available * _HOST_SHARE
     passes: list[list[str]] = []
-    held = 0
-    for name, recipe in todo.items():
-        shard = min(_SHARD_BYTES, _bytes_of(source, recipe))
-        if not passes or held + shard > room:
+    held_bytes = 0
+    for name, recipe in pending.items():
+        shard = min(SHARD_BYTES, _bytes_of(source, recipe))
+        if not passes or held_bytes + shard > room:
             passes.append([])
-            held = 0
+            held_bytes = 0
         passes[-1].append(name)
-        held += shard
+        held_bytes += shard
     return passes
 
 
@@ -119,10 +120,10 @@ def _quantize(job: CompareJob, names: Sequence[str]) -> None:
 
 
 def measure_schemes(job: CompareJob) -> None:
-    """The distances of every written scheme from the source, on the same held-out text."""
+    """Measure how far every checkpoint is from the source, on the same held-out text."""
     store = job.store
-    todo = [name for name in job.made if not store.done("distances", name)]
-    if not todo:
+    pending = [name for name in job.made if not store.done("distances", name)]
+    if not pending:
         return
     from whet.quality.distance import DistanceMeter
 
@@ -131,33 +132,33 @@ def measure_schemes(job: CompareJob) -> None:
     try:
         meter = DistanceMeter(job.folder, documents, device=job.request.device)
     except (MeasurementError, CheckpointError) as error:
-        for name in todo:
+        for name in pending:
             store.note("distances", name, status="failed", reason=str(error))
         job.observer.warn(str(error))
         return
-    for name in todo:
+    for name in pending:
         _measure(job, name, partial(meter.measure, store.path(name)))
 
 
 def _measure(job: CompareJob, name: str, measure: Callable[..., Distances]) -> None:
     try:
-        found = measure(
+        distances = measure(
             progress=lambda done, total: job.observer.progress(f"{name} distances", done, total)
         )
     except (MeasurementError, CheckpointError, UsageError) as error:
         job.store.note("distances", name, status="failed", reason=str(error))
         job.observer.warn(f"{name}: {error}")
         return
-    job.store.put("distances", name, found)
+    job.store.put("distances", name, distances)
     job.observer.note(
-        f"{name}: perplexity {found.perplexity.value:.3f} "
-        f"(× {found.perplexity_ratio.value:.4f}), KL {found.kl.value:.4f}, "
-        f"{100 * found.flips.value:.2f} % flips"
+        f"{name}: perplexity {distances.perplexity.value:.3f} "
+        f"(× {distances.perplexity_ratio.value:.4f}), KL {distances.kl.value:.4f}, "
+        f"{100 * distances.flips.value:.2f} % flips"
     )
 
 
 def serve_schemes(job: CompareJob) -> None:
-    """Kernels and task scores of each, one server at a time, the 16-bit source first."""
+    """Score every checkpoint on a server, one at a time, the 16-bit source first."""
     plan = QualityPlan(
         variant=SIXTEEN_BIT,
         tokenizer=job.folder,
@@ -165,12 +166,12 @@ def serve_schemes(job: CompareJob) -> None:
         heldout=job.inputs.heldout,
         tasks=job.inputs.tasks,
         baseline=None,
-        tolerances=(),  # a table shows figures; a run's gate judges them
+        tolerances=(),  # the table has no verdicts
     )
     longest = min(tokens_needed(plan), job.source.max_position)
-    todo = [Serving(name=SIXTEEN_BIT, path=job.folder, recipe=None, max_model_len=longest)]
+    pending = [Serving(name=SIXTEEN_BIT, path=job.folder, recipe=None, max_model_len=longest)]
     for name in job.made:
-        todo.append(
+        pending.append(
             Serving(
                 name=name,
                 path=job.store.path(name).resolve(),
@@ -179,7 +180,7 @@ def serve_schemes(job: CompareJob) -> None:
             )
         )
     release_models()
-    for serving in todo:
+    for serving in pending:
         if not job.store.done("served", serving.name):
             _serve(job, serving, plan)
 
@@ -188,14 +189,14 @@ def _serve(job: CompareJob, serving: Serving, plan: QualityPlan) -> None:
     name, store = serving.name, job.store
     try:
         record = _score(job, serving, plan)
-    except (NotTried, EngineStartError, EngineLostError, MeasurementError) as error:
+    except (CannotServe, EngineStartError, EngineLostError, MeasurementError) as error:
         store.note("served", name, status="failed", reason=str(error))
-        job.observer.warn(f"{name} is not served: {error}")
+        job.observer.warn(f"{name} could not be served: {error}")
         return
     store.put("served", name, record)
-    right, asked = (sum(getattr(task, key) for task in record.tasks) for key in ("right", "n"))
-    kernels = ", ".join(record.kernels) or "no kernel for weights named"
-    job.observer.note(f"{name}: {right} of {asked} answers right; {kernels}")
+    right, total = (sum(getattr(task, key) for task in record.tasks) for key in ("right", "n"))
+    kernels = ", ".join(record.kernels) or "the log names no weight kernel"
+    job.observer.note(f"{name}: {right} of {total} answers right; {kernels}")
 
 
 def _score(job: CompareJob, serving: Serving, plan: QualityPlan) -> ServedScheme:
@@ -216,7 +217,7 @@ def _score(job: CompareJob, serving: Serving, plan: QualityPlan) -> ServedScheme
         kernels = kernels_of(resolved, server)
     store.put("quality", name, quality)
     return ServedScheme(
-        engine=engine_words(resolved),
+        engine=engine_title(resolved),
         kernels=kernels,
         tasks=quality.tasks,
         perplexity=quality.perplexity,
@@ -225,7 +226,7 @@ def _score(job: CompareJob, serving: Serving, plan: QualityPlan) -> ServedScheme
 
 
 def _bytes_of(source: ModelFacts, recipe: RecipeSpec) -> int:
-    """About what a recipe's checkpoint takes on the disk, embeddings in 16 bit included."""
+    """Approximate size of a recipe's checkpoint on the disk, 16-bit embeddings included."""
     bits = 5 if recipe.scheme.startswith("W4") else 8.2
     linear = source.linear_parameters or source.parameters
     return round(source.weight_bytes - linear * (16 - bits) / 8)

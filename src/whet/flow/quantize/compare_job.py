@@ -1,4 +1,4 @@
-"""What a comparison of schemes is asked to do, and what its folder was begun with."""
+"""The request of a comparison of schemes, and the settings that its folder was started with."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from whet.checkpoint import locate, read_facts
 from whet.core.errors import StorageError, UsageError
 from whet.core.names import require_name
 from whet.core.protocols import Observer
 from whet.core.provenance import environment
-from whet.core.records import ModelFacts, QuantizedCheckpoint, encode
+from whet.core.records import ModelFacts, QuantizedCheckpoint
 from whet.core.spec import EngineSpec, QualitySpec, RecipeSpec
 from whet.core.store import RunStore, write_json
-from whet.demo import write_inputs
+from whet.data import write_inputs
 from whet.flow.run.context import Inputs
 
-ASKED: Final = "asked"
-_BEFORE_ANYTHING: Final = {".lock", "inputs"}
-"""What a start that was refused leaves behind."""
+SETTINGS: Final = "asked"
+"""The name under which the settings are stored."""
+_EMPTY: Final = {".lock", "inputs"}
+"""All that a refused start leaves behind."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompareRequest:
-    """What is compared, on what. A data file left out is the built-in one."""
+    """The model, the recipes and the data; a missing file is the built-in one."""
 
     model: str
     recipes: Mapping[str, RecipeSpec]
@@ -39,8 +40,8 @@ class CompareRequest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """What decides the figures of a comparison; figures of two kinds never share a table."""
+class ComparisonSettings:
+    """Everything that decides the figures: rows with other settings never share a table."""
 
     model: str
     source_weights_sha256: str
@@ -48,7 +49,7 @@ class Asked:
     heldout_sha256: str
     tasks_sha256: str
     limits: dict[str, int]
-    recipes: dict[str, dict[str, Any]]
+    recipes: dict[str, RecipeSpec]
     titles: dict[str, str]
     heldout: str
     tasks: bool
@@ -71,39 +72,39 @@ class CompareJob:
 
     @property
     def made(self) -> dict[str, QuantizedCheckpoint]:
-        """The checkpoints that were written, of the schemes asked for now."""
-        found = {
+        """The checkpoints of the requested schemes that are written."""
+        checkpoints = {
             name: self.store.get("quantized", name, QuantizedCheckpoint)
             for name in self.request.recipes
             if self.store.done("quantized", name)
         }
-        return {name: done for name, done in found.items() if done is not None}
+        return {name: each for name, each in checkpoints.items() if each is not None}
 
 
 @contextmanager
 def open_comparison(out: Path) -> Iterator[RunStore]:
-    """The folder of a comparison, new or begun before; ``StorageError`` for anything else."""
-    found = {path.name for path in out.iterdir()} if out.is_dir() else set()
-    if not found <= _BEFORE_ANYTHING and not (out / ASKED).is_dir():
+    """The folder of a comparison, new or resumed; ``StorageError`` for anything else."""
+    names = {path.name for path in out.iterdir()} if out.is_dir() else set()
+    if not names <= _EMPTY and not (out / SETTINGS).is_dir():
         raise StorageError(
-            f"{out} exists and holds no comparison; remove it or choose another folder"
+            f"{out} exists and is not a comparison; remove it or choose another folder"
         )
     with RunStore.open(out, resume=True) as store:
         yield store
 
 
 def prepare_comparison(request: CompareRequest, store: RunStore, observer: Observer) -> CompareJob:
-    """The source read, data files at hand, and what was asked before found to be the same."""
+    """Read the source, prepare the data files, and check the settings of a resumed folder."""
     observer.stage("compare", f"{len(request.recipes)} schemes of {request.model}")
     for name in request.recipes:
         require_name(name, "the scheme")
     source = read_facts(locate(request.model))
     inputs = _inputs(request, store)
     job = CompareJob(request=request, store=store, observer=observer, source=source, inputs=inputs)
-    asked = _refuse_other(job)
+    settings = _merged_settings(job)
     store.put("models", "source", source)
     write_json(store.path("environment.json"), environment())
-    store.put(ASKED, ASKED, asked)
+    store.put(SETTINGS, SETTINGS, settings)
     return job
 
 
@@ -128,38 +129,6 @@ def _inputs(request: CompareRequest, store: RunStore) -> Inputs:
     )
 
 
-def _refuse_other(job: CompareJob) -> Asked:
-    """Go on only with the weights, the text and the recipes that the folder was begun with.
-
-    Returns what is asked now and what was asked before in one.
-    """
-    now, before = _asked(job), job.store.get(ASKED, ASKED, Asked)
-    if before is not None:
-        plain, old = encode(now), encode(before)
-        changed = [
-            said
-            for key, said in _FIXED.items()
-            if plain[key] != old[key] and (key != "tasks_sha256" or before.tasks)
-        ]
-        changed += [
-            f"the recipe {name}"
-            for name, recipe in now.recipes.items()
-            if before.recipes.get(name, recipe) != recipe
-        ]
-        if changed:
-            raise UsageError(
-                f"{job.store.root} was begun with other values of {', '.join(changed)}; put them "
-                "back to go on, or choose another folder"
-            )
-        now = replace(
-            now,
-            recipes={**before.recipes, **now.recipes},
-            titles={**before.titles, **now.titles},
-            tasks=before.tasks or now.tasks,
-        )
-    return now
-
-
 _FIXED: Final = {
     "source_weights_sha256": "the model's weights",
     "calibration_sha256": "the calibration text",
@@ -169,13 +138,38 @@ _FIXED: Final = {
 }
 
 
-def _asked(job: CompareJob) -> Asked:
+def _merged_settings(job: CompareJob) -> ComparisonSettings:
+    """The settings, with the schemes of earlier calls; ``UsageError`` where they contradict."""
+    now, before = _settings(job), job.store.get(SETTINGS, SETTINGS, ComparisonSettings)
+    if before is None:
+        return now
+    changed = [
+        text
+        for key, text in _FIXED.items()
+        if getattr(now, key) != getattr(before, key) and (key != "tasks_sha256" or before.tasks)
+    ]
+    changed += [
+        f"the recipe {name}"
+        for name, recipe in now.recipes.items()
+        if before.recipes.get(name, recipe) != recipe
+    ]
+    if changed:
+        raise UsageError(
+            f"{job.store.root} was started with other values of {', '.join(changed)}; restore them "
+            "to resume, or choose another folder"
+        )
+    return replace(
+        now,
+        recipes={**before.recipes, **now.recipes},
+        titles={**before.titles, **now.titles},
+        tasks=before.tasks or now.tasks,
+    )
+
+
+def _settings(job: CompareJob) -> ComparisonSettings:
     quality, recipes = job.request.quality, job.request.recipes
-    plain = {name: recipe.model_dump(mode="json") for name, recipe in recipes.items()}
-    for recipe in plain.values():
-        recipe["calibration"].pop("source")  # where the text lies; what it says is hashed
     model = job.request.model
-    return Asked(
+    return ComparisonSettings(
         model=job.folder.name if Path(model).is_dir() else model,
         source_weights_sha256=job.source.weights_sha256,
         calibration_sha256=_sha256(job.inputs.calibration),
@@ -186,11 +180,17 @@ def _asked(job: CompareJob) -> Asked:
             "tasks": quality.max_tasks,
             "tokens": quality.max_tokens,
         },
-        recipes=plain,
+        recipes={name: _without_path(recipe) for name, recipe in recipes.items()},
         titles={name: recipe.title for name, recipe in recipes.items()},
         heldout=job.inputs.heldout.name,
         tasks=job.request.tasks,
     )
+
+
+def _without_path(recipe: RecipeSpec) -> RecipeSpec:
+    """The recipe without the path of its calibration text, whose content is hashed."""
+    text = recipe.calibration.model_copy(update={"source": None})
+    return recipe.model_copy(update={"calibration": text})
 
 
 def _sha256(path: Path) -> str:
@@ -198,4 +198,6 @@ def _sha256(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise UsageError(
+            f"{path} cannot be read ({error.strerror or error}); check the path and its permissions"
+        ) from error

@@ -1,4 +1,4 @@
-"""The model hub's errors in our words, and patience with those that pass."""
+"""Translate errors of the model hub, and retry temporary ones."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from whet.core.redact import redact
 T = TypeVar("T")
 
 WAITS_S: Final = (2.0, 6.0)
-_PASSING: Final = (408, 429, 500, 502, 503, 504)
-_IN_WORDS: Final = re.compile(r"HTTP status \w+ error \((\d{3})\b")
+_TEMPORARY: Final = (408, 429, 500, 502, 503, 504)
+_STATUS_TEXT: Final = re.compile(r"HTTP status \w+ error \((\d{3})\b")
 _LOGIN: Final = "run `hf auth login`, or set HF_TOKEN to a token with write access"
 
 
 def require_login(repo: str) -> None:
-    """Before any work: the name could be a repository's, and there is a token that the hub takes.
+    """Check the repository name and the token before any work.
 
-    Raises ``UsageError`` for a name or a token that will not do, ``WhetError`` where the hub
-    cannot be reached.
+    Raises ``UsageError`` for an invalid name or token, ``WhetError`` where the hub cannot be
+    reached.
     """
     from huggingface_hub import HfApi, get_token
     from huggingface_hub import utils as untyped
@@ -38,13 +38,13 @@ def require_login(repo: str) -> None:
             "'-', '_' and '.', at most 96 of them"
         ) from error
     if get_token() is None:
-        raise UsageError(f"there is no token for the hub; {_LOGIN}")
+        raise UsageError(f"no token for the hub is set; {_LOGIN}")
     with hub_errors(repo, again="try again later; nothing was uploaded"):
-        patiently(HfApi().whoami)
+        retry(HfApi().whoami)
 
 
 def hub_failures() -> tuple[type[Exception], ...]:
-    """What huggingface_hub raises: its own errors, and those of the HTTP library beneath it.
+    """The errors of huggingface_hub and of its HTTP library.
 
     That library is httpx in version 1 and httpx2 in version 2; the hub's errors derive from its.
     """
@@ -54,16 +54,16 @@ def hub_failures() -> tuple[type[Exception], ...]:
     return (beneath, OSError, ValueError, RuntimeError)
 
 
-def patiently(call: Callable[[], T]) -> T:
-    """``call()``, again after a wait where the failure is one that passes.
+def retry(call: Callable[[], T]) -> T:
+    """Call ``call``, again after a wait where the failure is temporary.
 
-    For what the library itself tries once only: uploads and downloads have its own patience.
+    For calls that the library does not retry itself, as it does uploads and downloads.
     """
     for wait_s in WAITS_S:
         try:
             return call()
         except hub_failures() as error:
-            if not _passes(error):
+            if not _is_temporary(error):
                 raise
             time.sleep(wait_s)
     return call()
@@ -71,29 +71,29 @@ def patiently(call: Callable[[], T]) -> T:
 
 @contextmanager
 def hub_errors(repo: str, *, again: str) -> Iterator[None]:
-    """Turn a failure of the hub into one sentence with the fix; ``again`` for one that passes."""
+    """Translate a failure of the hub; ``again`` is the advice for a temporary one."""
     try:
         yield
     except hub_failures() as error:
         raise _translated(repo, error, again) from error
 
 
-def _passes(error: Exception) -> bool:
+def _is_temporary(error: Exception) -> bool:
     status = _status(error)
     if status is not None:
-        return status in _PASSING
+        return status in _TEMPORARY
     return not isinstance(error, ValueError | RuntimeError)
 
 
 def _status(error: BaseException | None) -> int | None:
-    """The HTTP status behind an error: LFS uploads wrap it, Xet uploads tell it in words alone."""
+    """The HTTP status of an error: LFS uploads wrap it, Xet uploads have it in the text only."""
     while error is not None:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(status, int):
             return status
-        told = _IN_WORDS.search(str(error))
-        if told is not None:
-            return int(told[1])
+        match = _STATUS_TEXT.search(str(error))
+        if match is not None:
+            return int(match[1])
         error = error.__cause__
     return None
 
@@ -113,17 +113,17 @@ def _translated(repo: str, error: Exception, again: str) -> WhetError:
         )
     if status == 404:
         return UsageError(
-            f"the hub has no {repo} that this token sees (404); correct the name, or {_LOGIN}"
+            f"the hub has no {repo} that this token can see (404); correct the name, or {_LOGIN}"
         )
-    if status is not None and status < 500 and status not in _PASSING:
+    if status is not None and status < 500 and status not in _TEMPORARY:
         return UsageError(
             f"the hub refused the upload to {repo} ({status}: {_first_line(error)}); correct "
             "that and push again"
         )
-    return _passing_failure(repo, status, error, again)
+    return _temporary_failure(repo, status, error, again)
 
 
-def _passing_failure(repo: str, status: int | None, error: Exception, again: str) -> WhetError:
+def _temporary_failure(repo: str, status: int | None, error: Exception, again: str) -> WhetError:
     if status is not None:
         return WhetError(f"the hub keeps answering {status} to the upload to {repo}; {again}")
     if isinstance(error, ValueError):

@@ -1,4 +1,4 @@
-"""A finished checkpoint to the model hub: its own files and a card, in one commit."""
+"""Upload a finished checkpoint to the model hub: its files and a card, in one commit."""
 
 from __future__ import annotations
 
@@ -10,31 +10,34 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from whet.core.errors import CheckpointError, StorageError, UsageError
+from whet.core.errors import CheckpointError, UsageError
 from whet.core.protocols import Observer
-from whet.core.records import QuantizedCheckpoint, decode, encode
+from whet.core.records import encode
 from whet.core.units import human_bytes
 from whet.flow.quantize.card import CARD, MARK, Lineage, licence_of, model_card, read_front_matter
-from whet.flow.quantize.hub import hub_errors, hub_failures, patiently, require_login
-from whet.quant.finished import RECORD
+from whet.flow.quantize.hub import hub_errors, hub_failures, require_login, retry
+from whet.quant.checkpoint_record import RECORD, CheckpointRecord, read_record
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
 
 _PUSH_AGAIN: Final = (
-    "push again later: the checkpoint stays, and what was uploaded is not sent twice"
+    "push again later: the checkpoint is not deleted, and uploaded files are not sent twice"
 )
 _WEIGHTS: Final = (".safetensors", ".safetensors.index.json", ".bin", ".gguf")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Finished:
-    """A checkpoint folder, its record, and the files that the record lists."""
+    """A checkpoint folder and its record."""
 
     folder: Path
-    record: dict[str, Any]
-    done: QuantizedCheckpoint
-    names: tuple[str, ...]
+    record: CheckpointRecord
+
+    @property
+    def names(self) -> list[str]:
+        """The listed files besides the card."""
+        return [Path(name).name for name in self.record.files if Path(name).name != CARD]
 
 
 def push(
@@ -42,78 +45,73 @@ def push(
 ) -> str:
     """Upload the finished checkpoint ``folder`` to the hub repository ``repo``; returns its URL.
 
-    ``repo`` is created where it does not exist, private unless ``public``. Only files that the
-    checkpoint's record lists are sent, the record itself without the paths of this machine, and a
-    card unless a person wrote one. ``base`` is the model that was quantized, as it was given: a hub
-    id is named in the card, and a licence that it states is taken over. The weights come first,
-    then one commit: the repository never shows half a checkpoint.
+    ``repo`` is created where it does not exist, private unless ``public``. Uploads the files in the
+    checkpoint's record, the record itself without the paths of this machine, and a card unless
+    the repository has one of its own. ``base`` is the source model as given: the card names a hub
+    id and copies the licence it states. The weights are uploaded first, then one commit shows all
+    files, so the repository never shows half a checkpoint.
 
-    Raises ``CheckpointError`` for a folder that is no finished checkpoint, ``UsageError`` for a
-    name, token or repository that will not do, ``WhetError`` where the hub fails or is not reached.
+    Raises ``CheckpointError`` for a folder that is not a finished checkpoint, ``UsageError`` for an
+    unusable name, token or repository, ``WhetError`` where the hub fails or cannot be reached.
     """
-    found = _read_finished(folder)
+    finished = _read_finished(folder)
     require_login(repo)
     from huggingface_hub import HfApi
 
     api = HfApi(library_name="whet")
-    observer.stage("push", f"{repo}, {human_bytes(found.done.weight_bytes)}")
+    observer.stage("push", f"{repo}, {human_bytes(finished.record.quantized.weight_bytes)}")
     with _quiet(), hub_errors(repo, again=_PUSH_AGAIN):
-        url = patiently(lambda: api.create_repo(repo, private=not public, exist_ok=True))
+        url = retry(lambda: api.create_repo(repo, private=not public, exist_ok=True))
         name = url.repo_id
-        held = _require_fit(api, name, found, public=public)
-        operations = _operations(found, name)
-        if CARD not in held or _is_ours(api, name):
-            operations[CARD] = _operation(CARD, _card(api, name, found, base))
+        existing = _require_fit(api, name, finished, public=public)
+        operations = _operations(finished, name)
+        if CARD not in existing or _is_ours(api, name):
+            operations[CARD] = _operation(CARD, _card(api, name, finished, base))
         else:
-            observer.note(f"{name} has a card of its own, which stays as it is")
+            observer.note(f"{name} has a card of its own, which is not changed")
         _upload(api, name, operations, observer)
     return str(url)
 
 
 def _read_finished(folder: Path) -> _Finished:
-    try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        done = decode(QuantizedCheckpoint, record["quantized"])
-        listed = {str(name): int(size) for name, size in record["files"].items()}
-        held = {name: (folder / Path(name).name).stat().st_size for name in listed}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StorageError) as error:
+    record = read_record(folder)
+    if record is None:
         raise CheckpointError(
             f"{folder} is not a finished whet checkpoint; give the folder that whet quantize wrote"
-        ) from error
-    changed = [name for name, size in listed.items() if held[name] != size]
-    if changed:
+        )
+    if changed := record.changed_files(folder):
         raise CheckpointError(
             f"{folder} changed since it was quantized ({', '.join(changed)}); quantize again and "
             "push that"
         )
-    names = tuple(Path(name).name for name in listed if Path(name).name != CARD)
-    return _Finished(folder=folder, record=record, done=done, names=names)
+    return _Finished(folder=folder, record=record)
 
 
-def _require_fit(api: HfApi, name: str, found: _Finished, *, public: bool) -> set[str]:
+def _require_fit(api: HfApi, name: str, finished: _Finished, *, public: bool) -> set[str]:
     """The files of the repository.
 
-    Refuses an existing public repository without ``public``, and to mix the weights of two
-    checkpoints.
+    ``UsageError`` for an existing public repository without ``public``, and for one that holds the
+    weights of another checkpoint.
     """
-    info = patiently(lambda: api.model_info(name))
+    info = retry(lambda: api.model_info(name))
     if not public and not info.private:
         raise UsageError(
             f"{name} exists already and is public; add --public, or choose another name"
         )
-    held = {sibling.rfilename for sibling in info.siblings or ()}
-    foreign = sorted(path for path in held - {*found.names} if path.endswith(_WEIGHTS))
+    names = {sibling.rfilename for sibling in info.siblings or ()}
+    foreign = sorted(path for path in names - {*finished.names} if path.endswith(_WEIGHTS))
     if foreign:
         raise UsageError(
             f"{name} holds weights of another checkpoint ({foreign[0]}), and an engine would load "
             "both; delete them on the hub, or choose another name"
         )
-    return held
+    return names
 
 
-def _operations(found: _Finished, name: str) -> dict[str, CommitOperationAdd]:
-    files = {path: _operation(path, found.folder / path) for path in found.names}
-    record = json.dumps(_public_record(found, name), indent=1, ensure_ascii=False) + "\n"
+def _operations(finished: _Finished, name: str) -> dict[str, CommitOperationAdd]:
+    files = {path: _operation(path, finished.folder / path) for path in finished.names}
+    public = encode(_public_record(finished, name))
+    record = json.dumps(public, indent=1, ensure_ascii=False) + "\n"
     return files | {RECORD: _operation(RECORD, record)}
 
 
@@ -124,10 +122,11 @@ def _operation(path: str, content: Path | str) -> CommitOperationAdd:
     return CommitOperationAdd(path_in_repo=path, path_or_fileobj=data)
 
 
-def _public_record(found: _Finished, name: str) -> dict[str, Any]:
+def _public_record(finished: _Finished, name: str) -> CheckpointRecord:
     """The record without the folders of this machine, which may name people and projects."""
-    done, facts = found.done, found.done.calibration
-    shown_as = {done.path: name, str(found.folder): name}
+    done = finished.record.quantized
+    facts = done.calibration
+    shown_as = {done.path: name, str(finished.folder): name}
     if facts is not None:
         shown_as[facts.source] = Path(facts.source).name
 
@@ -140,24 +139,26 @@ def _public_record(found: _Finished, name: str) -> dict[str, Any]:
         source = shown_as[facts.source]
         facts = replace(facts, source=source, warnings=public(facts.warnings))
     shown = replace(done, path=name, calibration=facts, warnings=public(done.warnings))
-    return {**found.record, "quantized": encode(shown)}
+    return replace(finished.record, quantized=shown)
 
 
 def _is_ours(api: HfApi, name: str) -> bool:
-    """Whether the repository's card is one that we wrote and nobody made theirs."""
+    """Whether the repository's card carries the mark of whet."""
     with tempfile.TemporaryDirectory(prefix="whet-") as scratch:
-        held = api.hf_hub_download(name, CARD, local_dir=scratch)
-        return MARK in Path(held).read_text(encoding="utf-8", errors="replace")
+        card = api.hf_hub_download(name, CARD, local_dir=scratch)
+        return MARK in Path(card).read_text(encoding="utf-8", errors="replace")
 
 
-def _card(api: HfApi, name: str, found: _Finished, base: str | None) -> Path | str:
-    """The person's own card from the folder, or else one of ours."""
-    own = found.folder / CARD
-    return own if own.is_file() else model_card(found.done, name, _lineage(api, base))
+def _card(api: HfApi, name: str, finished: _Finished, base: str | None) -> Path | str:
+    """The card in the folder, or else a generated one."""
+    own = finished.folder / CARD
+    return (
+        own if own.is_file() else model_card(finished.record.quantized, name, _lineage(api, base))
+    )
 
 
 def _lineage(api: HfApi, base: str | None) -> Lineage:
-    """Where the checkpoint comes from; what cannot be found out is left out of the card."""
+    """The source model and its licence, as far as they are known."""
     if base is None:
         return Lineage()
     folder = Path(base).expanduser()
@@ -167,7 +168,7 @@ def _lineage(api: HfApi, base: str | None) -> Lineage:
         return Lineage(license=licence_of(read_front_matter(text)))
     try:
         data: Any = api.model_info(base).card_data
-    except hub_failures():  # no licence on the card is no reason to lose the upload
+    except hub_failures():  # the upload goes on without a licence on the card
         data = None
     return Lineage(base_model=base, license=licence_of(data.to_dict() if data else None))
 
@@ -181,7 +182,7 @@ def _upload(
         observer.progress("files", number, len(large) + 1)
         api.preupload_lfs_files(name, [operations[path]], free_memory=False)
     observer.progress("files", len(large), len(large) + 1)
-    patiently(
+    retry(
         lambda: api.create_commit(
             name, list(operations.values()), commit_message="Checkpoint quantized by whet"
         )
@@ -191,7 +192,7 @@ def _upload(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Uploads draw bars and tell of every retry, which would tear the console's lines."""
+    """Silence progress bars and retry messages of the library, which break the console's lines."""
     from huggingface_hub import utils as untyped
 
     utils: Any = untyped

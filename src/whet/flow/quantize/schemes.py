@@ -1,4 +1,4 @@
-"""The schemes that a comparison tries unless a person names some of them."""
+"""The schemes of a comparison."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ SCHEMES: Final[dict[str, dict[str, Any]]] = {
     "fp8-dynamic": {"scheme": "FP8_DYNAMIC"},
     "fp8-kv8": {"scheme": "FP8", "kv_cache": "fp8"},
 }
-"""Each one's recipe, its folder's name first; what is left out is the scheme's usual choice."""
+"""The recipe of each scheme, by the name of its folder; missing keys have the scheme's default."""
 
 
 def choose_schemes(
     names: Sequence[str] | None, calibration: CalibrationSpec
 ) -> dict[str, RecipeSpec]:
-    """The recipes of these names, in the table's order; all of them for None.
+    """The recipes of ``names`` in the order of the table; all recipes for None.
 
-    ``UsageError`` for a name that is none of them.
+    ``UsageError`` for an unknown name.
     """
     if names is not None and not names:
-        raise UsageError(f"--schemes names none; choose among {', '.join(SCHEMES)}")
+        raise UsageError(f"--schemes is empty; choose among {', '.join(SCHEMES)}")
     for name in names or ():
         if name not in SCHEMES:
             raise UsageError(
-                f"--schemes: there is no {name!r}{did_you_mean(name, SCHEMES)} "
+                f"--schemes: unknown scheme {name!r}{did_you_mean(name, SCHEMES)} "
                 f"(known: {', '.join(SCHEMES)})"
             )
     return {

@@ -1,4 +1,4 @@
-"""One checkpoint on a real server: that it loads and answers, and what its answers are worth."""
+"""Serve one checkpoint on the installed engine, to see that it loads and answers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from pathlib import Path
 from whet.checkpoint import read_facts
 from whet.core.errors import EngineStartError
 from whet.core.protocols import Engine, Server
-from whet.core.provenance import find_device
+from whet.core.provenance import cpu_dtype, find_device
 from whet.core.records import QuantizedCheckpoint, ResolvedEngine, Scalar, Variant
 from whet.core.redact import public_env, secret_env
 from whet.core.spec import SIXTEEN_BIT, EngineSpec, RecipeSpec
-from whet.demo.spec import cpu_dtype
 from whet.engines import get_engine, get_profile
 
 _CHECK_TOKENS = 2048
@@ -21,7 +20,7 @@ _CHECK_TOKENS = 2048
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Serving:
-    """A checkpoint folder and what an engine must be told of it; no ``recipe`` is 16 bit."""
+    """A checkpoint folder and its engine settings; ``recipe`` None is 16 bit."""
 
     name: str
     path: Path
@@ -30,8 +29,8 @@ class Serving:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Checked:
-    """A server of the checkpoint came up and answered ``answer``."""
+class ServeCheck:
+    """The engine served the checkpoint and answered ``answer``."""
 
     engine: str
     answer: str
@@ -39,23 +38,23 @@ class Checked:
     ready_s: float
 
 
-class NotTried(Exception):
-    """There is no engine here that could serve it; the message says why."""
+class CannotServe(Exception):
+    """No engine here can serve the checkpoint; the message has the reason."""
 
 
 def check_served(
     done: QuantizedCheckpoint, recipe: RecipeSpec, *, log: Path, spec: EngineSpec | None = None
-) -> Checked:
-    """Serve a finished checkpoint once, with the engine that is installed.
+) -> ServeCheck:
+    """Serve a finished checkpoint once with the installed engine.
 
-    Raises ``NotTried`` where no engine is installed or it says that it cannot, and for a
-    speculation head, which serves nothing without its target; ``EngineStartError`` with the
-    engine's own words where it fails to load or to answer.
+    Raises ``CannotServe`` where no engine is installed or it does not support the checkpoint, and
+    for a speculation head, which needs its target; ``EngineStartError`` with the engine's own
+    message where it fails to load or to answer.
     """
     folder = Path(done.path)
     facts = read_facts(folder)
     if "eagle" in facts.architecture.lower():
-        raise NotTried(
+        raise CannotServe(
             "a speculation head serves beside its target; name it in a variant (speculation: "
             f"{{method: eagle3, draft: {folder}}})"
         )
@@ -68,8 +67,8 @@ def check_served(
     spec = spec or EngineSpec()
     engine, resolved = resolve_serving(serving, spec)
     with engine.serve(resolved, log=log) as server:
-        return Checked(
-            engine=engine_words(resolved),
+        return ServeCheck(
+            engine=engine_title(resolved),
             answer=server.start.canary_text,
             kernels=kernels_of(resolved, server),
             ready_s=server.start.ready_s,
@@ -77,19 +76,19 @@ def check_served(
 
 
 def resolve_serving(serving: Serving, spec: EngineSpec) -> tuple[Engine, ResolvedEngine]:
-    """The engine and every flag; ``NotTried`` where it is not there or says that it cannot."""
+    """The engine and its settings; ``CannotServe`` where it is missing or does not support them."""
     engine = get_engine(spec.name)
     try:
         resolved = engine.resolve(_variant(serving, spec), spec)
     except EngineStartError as error:
-        raise NotTried(str(error)) from error
+        raise CannotServe(str(error)) from error
     if (reason := engine.unsupported(resolved)) is not None:
-        raise NotTried(reason)
+        raise CannotServe(reason)
     return engine, resolved
 
 
 def release_models() -> None:
-    """Give back what this process' own models hold, before a server asks for the memory."""
+    """Free the memory of this process' own models before a server needs it."""
     if "torch" in sys.modules:
         from whet.quality.loading import release
 
@@ -101,7 +100,7 @@ def kernels_of(resolved: ResolvedEngine, server: Server) -> tuple[str, ...]:
     return get_profile(resolved.engine).read_log(server.log_text()).weight_kernels
 
 
-def engine_words(resolved: ResolvedEngine) -> str:
+def engine_title(resolved: ResolvedEngine) -> str:
     """``vllm 0.32.0 on cpu``."""
     return f"{resolved.engine} {resolved.engine_version} on {resolved.device}"
 
@@ -123,7 +122,7 @@ def _variant(serving: Serving, spec: EngineSpec) -> Variant:
 
 
 def _defaults(serving: Serving) -> dict[str, Scalar]:
-    """Eager, because answers are wanted and not speed; a CPU in what it computes fastest."""
+    """Eager, because speed is not measured; on a CPU the dtype that it computes fastest."""
     args: dict[str, Scalar] = {"max_model_len": serving.max_model_len, "enforce_eager": True}
     if find_device().kind == "cpu" and (dtype := cpu_dtype()) != "auto":
         args["dtype"] = dtype

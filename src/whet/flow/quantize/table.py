@@ -16,7 +16,7 @@ from whet.core.records import (
 from whet.core.run import Run
 from whet.core.spec import SIXTEEN_BIT
 from whet.core.store import RunStore
-from whet.flow.quantize.compare_job import ASKED, Asked
+from whet.flow.quantize.compare_job import SETTINGS, ComparisonSettings
 
 _NOT_YET: Final = "not done yet; the same command goes on"
 _LEFT_OUT: Final = "left out (--no-tasks)"
@@ -27,7 +27,7 @@ def scheme_table(store: RunStore) -> SchemeTable:
 
     ``StorageError`` where the folder holds no comparison.
     """
-    asked, run = store.get(ASKED, ASKED, Asked), Run(store)
+    asked, run = store.get(SETTINGS, SETTINGS, ComparisonSettings), Run(store)
     source, environment = run.models.get("source"), run.environment
     if asked is None or source is None or environment is None:
         raise StorageError(
@@ -44,7 +44,7 @@ def scheme_table(store: RunStore) -> SchemeTable:
 
 
 def _source_row(
-    store: RunStore, asked: Asked, source: ModelFacts, rows: list[SchemeRow]
+    store: RunStore, asked: ComparisonSettings, source: ModelFacts, rows: list[SchemeRow]
 ) -> SchemeRow:
     measured = [row.distances.reference_perplexity for row in rows if row.distances is not None]
     served, why = _served(store, asked, SIXTEEN_BIT)
@@ -61,7 +61,7 @@ def _source_row(
     )
 
 
-def _row(store: RunStore, asked: Asked, name: str) -> SchemeRow:
+def _row(store: RunStore, asked: ComparisonSettings, name: str) -> SchemeRow:
     done = distances = None
     if store.done("quantized", name):
         done = store.get("quantized", name, QuantizedCheckpoint)
@@ -83,7 +83,9 @@ def _row(store: RunStore, asked: Asked, name: str) -> SchemeRow:
     )
 
 
-def _served(store: RunStore, asked: Asked, name: str) -> tuple[ServedScheme | None, str | None]:
+def _served(
+    store: RunStore, asked: ComparisonSettings, name: str
+) -> tuple[ServedScheme | None, str | None]:
     if store.done("served", name):
         return store.get("served", name, ServedScheme), None
     why = store.reason("served", name) or (_NOT_YET if asked.tasks else _LEFT_OUT)

@@ -14,7 +14,7 @@ from typing import Final
 from whet.core.provenance import Device
 from whet.core.records import ModelFacts, ResolvedEngine, Variant
 from whet.core.spec import Spec
-from whet.demo import write_inputs
+from whet.data import write_inputs
 from whet.engines.compatibility import cautions
 from whet.engines.machine import Machine
 from whet.load import Draw, build_workload, read_pool

@@ -21,7 +21,7 @@ from whet.core.spec import (
     redacted_spec,
 )
 from whet.core.store import RunStore, write_json
-from whet.demo import write_pool
+from whet.data import write_pool
 from whet.engines import get_engine
 from whet.engines.vllm import VllmEngine
 from whet.engines.vllm.planned import Planned

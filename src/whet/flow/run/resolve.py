@@ -10,7 +10,7 @@ from whet.core.protocols import Engine
 from whet.core.records import ModelFacts, ResolvedEngine, Speculation, Variant
 from whet.core.redact import public_env, secret_env
 from whet.core.spec import SIXTEEN_BIT, Spec, SpeculationSpec, VariantSpec
-from whet.demo import write_inputs
+from whet.data import write_inputs
 from whet.flow.run.context import Inputs
 from whet.levers import lever_args
 from whet.predict import Problem

@@ -1,71 +1,16 @@
-"""The generator: same text everywhere, splits that share nothing, answers that are right."""
+"""The built-in text: the committed bytes, and what every file promises its readers."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
-from whet.demo.inputs import write_inputs
-from whet.demo.text import documents, split_of
-from whet.demo.text.words import FIRST_NAMES, LAST_NAMES
-
-
-def _names(split: str) -> set[str]:
-    chosen = "train" if split == "train" else "heldout"
-    text = "\n".join(
-        message.content for chat in documents(3, 150, chosen) for message in chat.messages()
-    )
-    pairs = re.findall(r"\b([A-Z][a-z]+ [A-Z][a-z]+)\b", text)
-    return {p for p in pairs if p.split()[0] in FIRST_NAMES and p.split()[1] in LAST_NAMES}
-
-
-def test_same_seed_gives_the_same_chats_and_another_seed_others() -> None:
-    assert list(documents(5, 20, "train")) == list(documents(5, 20, "train"))
-    assert list(documents(5, 20, "train")) != list(documents(6, 20, "train"))
-
-
-def test_no_customer_occurs_in_both_splits() -> None:
-    train, heldout = _names("train"), _names("heldout")
-    assert len(train) > 50
-    assert len(heldout) > 50
-    assert not train & heldout
-
-
-def test_split_follows_the_crc_of_the_spelling() -> None:
-    # CRC-32 of "123456789" is 0xCBF43926 (the check value of every CRC catalogue); 0x26 % 8 == 6.
-    assert split_of("123456789") == "train"
-
-
-def test_sums_are_right() -> None:
-    seen = 0
-    for chat in documents(1, 300, "heldout"):
-        for item in chat.exchanges:
-            if found := re.fullmatch(r"What is (\d+) ([+-]) (\d+)\?", item.user):
-                first, sign, second = int(found[1]), found[2], int(found[3])
-                if item.reply.isdigit():
-                    assert int(item.expected) == (first + second if sign == "+" else first - second)
-                    seen += 1
-    assert seen > 3
-
-
-def test_extracted_names_stand_in_the_ticket() -> None:
-    tickets = [
-        item
-        for chat in documents(2, 200, "train")
-        for item in chat.exchanges
-        if item.task == "json_extraction" and '"order"' in item.expected
-    ]
-    assert len(tickets) > 20
-    for item in tickets:
-        answer = json.loads(item.expected)
-        assert answer["order"]["id"] in item.user
-        assert all(line["product"] in item.user for line in answer["order"]["items"])
+from whet.data import write_inputs, write_pool
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +43,7 @@ def test_inputs_have_the_agreed_lines(inputs: Path) -> None:
 
 def test_every_expected_answer_fits_its_schema_and_its_order(inputs: Path) -> None:
     """The order too, because engines write the keys in the order of the schema."""
-    seen = 0
+    schemas = 0
     for task in _lines(inputs / "tasks.jsonl"):
         assert ("schema" in task) == (task["scorer"] == "json_exact")
         if "schema" not in task:
@@ -111,15 +56,15 @@ def test_every_expected_answer_fits_its_schema_and_its_order(inputs: Path) -> No
         assert not judge.is_valid(answer | {"more": 1})
         first = schema["required"][0]
         assert not judge.is_valid({key: value for key, value in answer.items() if key != first})
-        seen += 1
-    assert seen == 144
+        schemas += 1
+    assert schemas == 144
 
 
 def test_a_schema_does_not_tell_whether_the_ticket_has_a_wish(inputs: Path) -> None:
     tasks = [task for task in _lines(inputs / "tasks.jsonl") if "wish" in str(task.get("schema"))]
-    said = [json.loads(str(task["expected"])).get("wish") for task in tasks]
-    assert None in said
-    assert any(said)
+    wishes = [json.loads(str(task["expected"])).get("wish") for task in tasks]
+    assert None in wishes
+    assert any(wishes)
     schemas: list[Any] = [task["schema"] for task in tasks]
     assert all("wish" not in schema["required"] for schema in schemas)
 
@@ -136,5 +81,10 @@ def test_inputs_are_the_ones_that_the_pair_was_scored_on(inputs: Path) -> None:
     # Recorded beside the scores of the model card.
     recorded = json.loads((Path(__file__).parent / "inputs_sha256.json").read_text())
 
-    found = {name: hashlib.sha256((inputs / name).read_bytes()).hexdigest() for name in recorded}
-    assert found == recorded
+    hashes = {name: hashlib.sha256((inputs / name).read_bytes()).hexdigest() for name in recorded}
+    assert hashes == recorded
+
+
+def test_the_pool_alone_is_the_workload(inputs: Path, tmp_path: Path) -> None:
+    write_pool(tmp_path / "pool.jsonl")
+    assert (tmp_path / "pool.jsonl").read_bytes() == (inputs / "workload.jsonl").read_bytes()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from whet.demo.text.dialogue import Exchange
-from whet.demo.text.dice import Dice
-from whet.demo.text.shop import draw_price, draw_product, money
-from whet.demo.text.split import Split, owned
-from whet.demo.text.system import SystemPrompt
+from lab.text.dialogue import Exchange
+from lab.text.dice import Dice
+from lab.text.shop import draw_price, draw_product, money
+from lab.text.split import Split, owned
+from lab.text.system import SystemPrompt
 
 PLUS = ("What is {a} + {b}?", "Add {a} and {b}.", "{a} plus {b}?", "Sum up {a} and {b}.")
 MINUS = ("What is {a} - {b}?", "Subtract {b} from {a}.", "{a} minus {b}?", "Take {b} from {a}.")

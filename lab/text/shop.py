@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whet.demo.text.dice import Dice
-from whet.demo.text.split import Split, owned
-from whet.demo.text.words import (
+from lab.text.dice import Dice
+from lab.text.split import Split, owned
+from lab.text.words import (
     AGENTS,
     CITIES,
     COLOURS,

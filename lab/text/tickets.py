@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from whet.demo.text.dice import Dice
-from whet.demo.text.shop import ISSUES, draw_product
-from whet.demo.text.split import Split, owned
-from whet.demo.text.system import SystemPrompt
-from whet.demo.text.words import CITIES, FIRST_NAMES, LAST_NAMES, MAIL_HOSTS, NUMBER_WORDS
+from lab.text.dice import Dice
+from lab.text.shop import ISSUES, draw_product
+from lab.text.split import Split, owned
+from lab.text.system import SystemPrompt
+from lab.text.words import CITIES, FIRST_NAMES, LAST_NAMES, MAIL_HOSTS, NUMBER_WORDS
 
 ISSUE_LINES: Mapping[str, tuple[str, ...]] = {
     "damaged": (

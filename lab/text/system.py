@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from whet.demo.text.dice import Dice
-from whet.demo.text.shop import Product, Shop, money
+from lab.text.dice import Dice
+from lab.text.shop import Product, Shop, money
 
 OPENINGS = (
     "You are {agent}, the support agent of {company}, a shop for {sector}.",

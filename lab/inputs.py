@@ -1,26 +1,30 @@
-"""The input files of a demo run: calibration chats, held-out chats, tasks and a workload.
+"""Generate the input files of a run: calibration chats, held-out chats, tasks and a workload.
 
 Every file is a pure function of the seed. Calibration text is of the training split;
 everything else is held out: its names, products and order numbers occur in no training chat.
+
+    python -m lab.inputs     writes the files of seed 0 to src/whet/data, compressed
 """
 
 from __future__ import annotations
 
 import json
+import lzma
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from lab.text import Dice, Exchange, Split, document, draw_system
+from lab.text.corpus import Maker
+from lab.text.extraction import extraction
+from lab.text.letters import letter
+from lab.text.orders import correction
+from lab.text.questions import catalogue_question
+from lab.text.shop import ISSUES
+from lab.text.sums import arithmetic
+from lab.text.system import SystemPrompt
+from lab.text.tickets import PRIORITIES, WISHES
 from whet.core.store import write_atomic
-from whet.demo.text import Dice, Exchange, Split, document, draw_system
-from whet.demo.text.corpus import Maker
-from whet.demo.text.extraction import extraction
-from whet.demo.text.letters import letter
-from whet.demo.text.orders import correction
-from whet.demo.text.questions import catalogue_question
-from whet.demo.text.shop import ISSUES
-from whet.demo.text.sums import arithmetic
-from whet.demo.text.system import SystemPrompt
-from whet.demo.text.tickets import PRIORITIES, WISHES
+from whet.data import FOLDER, Name
 
 CALIBRATION_LINES = 512
 HELDOUT_LINES = 256
@@ -50,25 +54,21 @@ WORKLOAD_MIX: tuple[tuple[Maker, float], ...] = (
 USER_CHARS = (95, 480)
 """Shortest and longest user turn of the workload, about 30 to 150 tokens."""
 
-PAIR = Path(__file__).parent / "pair"
 
-
-def pair_paths() -> tuple[Path, Path]:
-    """The checkpoint folders of the target and the draft."""
-    return PAIR / "target", PAIR / "draft"
-
-
-def write_inputs(out_dir: Path, *, seed: int = 0) -> None:
+def write_inputs(out_dir: Path, *, seed: int) -> None:
     """Write ``calibration``, ``heldout``, ``tasks`` and ``workload`` as JSON lines."""
-    _write(out_dir / "calibration.jsonl", _chats("train", seed, CALIBRATION_LINES))
-    _write(out_dir / "heldout.jsonl", _chats("heldout", seed, HELDOUT_LINES))
-    _write(out_dir / "tasks.jsonl", _tasks(seed))
-    write_pool(out_dir / "workload.jsonl", seed=seed)
+    for name, content in generate(seed).items():
+        write_atomic(out_dir / f"{name}.jsonl", content)
 
 
-def write_pool(path: Path, *, seed: int = 0) -> None:
-    """Write the workload's pool of system prompts and user turns as JSON lines."""
-    _write(path, _workload(seed))
+def generate(seed: int) -> dict[Name, bytes]:
+    """The content of each file."""
+    return {
+        "calibration": _jsonl(_chats("train", seed, CALIBRATION_LINES)),
+        "heldout": _jsonl(_chats("heldout", seed, HELDOUT_LINES)),
+        "tasks": _jsonl(_tasks(seed)),
+        "workload": _jsonl(_workload(seed)),
+    }
 
 
 def _chats(split: Split, seed: int, count: int) -> Iterator[dict[str, object]]:
@@ -104,10 +104,10 @@ def _tasks(seed: int) -> Iterator[dict[str, object]]:
 
 
 def answer_schema(item: Exchange) -> dict[str, object] | None:
-    """The JSON Schema of a reply to ``item``, None for a reply that is no JSON.
+    """The JSON Schema of a reply to ``item``, None for a reply that is not JSON.
 
-    It says what the request says: which parts, in which order. Whether a ticket speaks of a wish is
-    not in the request, so a wish may always stand.
+    The schema has what the request names: which parts, in which order. The request does not say
+    whether a ticket mentions a wish, so a wish is always allowed.
     """
     if item.scorer != "json_exact":
         return None
@@ -163,13 +163,13 @@ def _workload(seed: int) -> Iterator[dict[str, object]]:
         for index in range(count):
             system = draw_system(Dice("workload", size, seed, index), "heldout", size)
             yield {"kind": f"system_{size}", "text": system.text}
-    seen: set[str] = set()
+    turns: set[str] = set()
     index = 0
-    while len(seen) < USER_TURNS:
+    while len(turns) < USER_TURNS:
         text = _user_turn(Dice("workload", "user", seed, index)).user
         index += 1
-        if text not in seen and USER_CHARS[0] <= len(text) <= USER_CHARS[1]:
-            seen.add(text)
+        if text not in turns and USER_CHARS[0] <= len(text) <= USER_CHARS[1]:
+            turns.add(text)
             yield {"kind": "user", "text": text}
 
 
@@ -179,6 +179,12 @@ def _user_turn(dice: Dice) -> Exchange:
     return dice.weighted(WORKLOAD_MIX)(dice, "heldout", bare)
 
 
-def _write(path: Path, lines: Iterable[dict[str, object]]) -> None:
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    write_atomic(path, text.encode())
+def _jsonl(lines: Iterable[dict[str, object]]) -> bytes:
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
+
+
+if __name__ == "__main__":
+    for file, text in generate(seed=0).items():
+        write_atomic(
+            FOLDER / f"{file}.jsonl.xz", lzma.compress(text, preset=9 | lzma.PRESET_EXTREME)
+        )

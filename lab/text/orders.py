@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from whet.demo.text.dialogue import Exchange, Message
-from whet.demo.text.dice import Dice
-from whet.demo.text.split import Split
-from whet.demo.text.system import SystemPrompt
-from whet.demo.text.tickets import Item, draw_items, spell_item, spell_items
+from lab.text.dialogue import Exchange, Message
+from lab.text.dice import Dice
+from lab.text.split import Split
+from lab.text.system import SystemPrompt
+from lab.text.tickets import Item, draw_items, spell_item, spell_items
 
 STARTS = ("I would like {i}.", "Please note my order: {i}.", "Can I order {i}?", "We need {i}.")
 NOTED = ("Noted: {i}.", "I have put down {i}.", "Your order: {i}.")

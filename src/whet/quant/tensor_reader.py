@@ -1,4 +1,4 @@
-"""Reading a checkpoint's tensors as they are needed."""
+"""Read single tensors of a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from whet.core.errors import CheckpointError
 _HOST = torch.device("cpu")
 
 
-class Source:
-    """A checkpoint folder; only the tensor asked for is read."""
+class TensorReader:
+    """A checkpoint folder whose tensors are read one by one."""
 
     def __init__(self, folder: Path) -> None:
         """Read the headers; ``CheckpointError`` where a file is missing or not whole."""

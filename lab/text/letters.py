@@ -9,11 +9,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 
-from whet.demo.text.dialogue import Exchange
-from whet.demo.text.dice import Dice
-from whet.demo.text.split import Split
-from whet.demo.text.system import SystemPrompt
-from whet.demo.text.tickets import Ticket, draw_ticket
+from lab.text.dialogue import Exchange
+from lab.text.dice import Dice
+from lab.text.split import Split
+from lab.text.system import SystemPrompt
+from lab.text.tickets import Ticket, draw_ticket
 
 HABIT = 0.72
 REQUESTS = (

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.quant.test_awq import problem
-from whet.quant import refit
+from whet.quant import coordinate_descent
+from whet.quant.coordinate_descent import CoordinateDescent, row_slices
 from whet.quant.gram import row_errors
-from whet.quant.methods import get_method
-from whet.quant.refit import Refinement, row_slices
-from whet.quant.rounding import Span, make_grid
+from whet.quant.methods import METHODS
+from whet.quant.rounding import QParams, make_grid
 
 GRID = make_grid("W4A16", 32, torch.float32)
 
@@ -25,19 +25,19 @@ def correlated(seed: int, channels: int = 96) -> tuple[Tensor, Tensor]:
 def test_the_scales_are_those_of_least_squares() -> None:
     """Against numpy's way: each row's groups as the columns of a least-squares problem."""
     weight, gram = correlated(0)
-    span = GRID.span(weight, 0.9)
-    part = Refinement(weight, span, gram, GRID)
+    qparams = GRID.qparams(weight, 0.9)
+    part = CoordinateDescent(weight, qparams, gram, GRID)
     rounded = part.rounded
     part.rescale()
     root = torch.linalg.cholesky(gram.double())
-    levels = GRID.grouped(rounded).double() / span.scale.unsqueeze(-1)
+    levels = GRID.grouped(rounded).double() / qparams.scale.unsqueeze(-1)
     for row in range(len(weight)):
         columns = torch.stack(
             [torch.nn.functional.pad(levels[row, g], (32 * g, 64 - 32 * g)) for g in range(3)]
         )
         best = torch.linalg.lstsq((columns @ root).T, (weight[row].double() @ root).unsqueeze(1))
         torch.testing.assert_close(
-            part.span.scale[row].double(), best.solution[:, 0], rtol=1e-3, atol=1e-4
+            part.qparams.scale[row].double(), best.solution[:, 0], rtol=1e-3, atol=1e-4
         )
 
 
@@ -48,45 +48,45 @@ def test_a_row_never_gets_worse_and_stays_on_the_grid(seed: int, scheme: str) ->
     weight[:3] = 0
     weight[3:6, 32:64] = 0
     grid = make_grid(scheme, 32, torch.bfloat16)
-    span = grid.span(weight)
-    before = row_errors(grid.round(weight, span) - weight, gram)
-    part = Refinement(weight, span, gram, grid)
-    part.alternate(grid.round, 4)
+    qparams = grid.qparams(weight)
+    before = row_errors(grid.round(weight, qparams) - weight, gram)
+    part = CoordinateDescent(weight, qparams, gram, grid)
+    part.sweep(grid.round, 4)
     after = row_errors(part.rounded - weight, gram)
     assert bool((after <= before * (1 + 1e-4) + 1e-6).all())
-    assert bool((part.span.scale > 0).all())
-    torch.testing.assert_close(grid.round(weight, part.span), part.rounded)
+    assert bool((part.qparams.scale > 0).all())
+    torch.testing.assert_close(grid.round(weight, part.qparams), part.rounded)
     torch.testing.assert_close(part.errors, after, rtol=1e-3, atol=1e-5)
 
 
 def test_it_buys_what_no_range_of_single_groups_can() -> None:
     weight, gram = correlated(1)
-    span = GRID.span(weight)
-    part = Refinement(weight, span, gram, GRID)
+    qparams = GRID.qparams(weight)
+    part = CoordinateDescent(weight, qparams, gram, GRID)
     before = float(part.errors.sum())
-    part.alternate(GRID.round, 8)
+    part.sweep(GRID.round, 8)
     assert float(part.errors.sum()) < 0.85 * before
 
 
 def test_a_second_moment_without_rank_leaves_usable_scales() -> None:
     weight, _ = correlated(2)
-    part = Refinement(weight, GRID.span(weight), torch.zeros(96, 96), GRID)
-    part.alternate(GRID.round, 2)
-    assert torch.equal(part.span.scale, GRID.span(weight).scale)
+    part = CoordinateDescent(weight, GRID.qparams(weight), torch.zeros(96, 96), GRID)
+    part.sweep(GRID.round, 2)
+    assert torch.equal(part.qparams.scale, GRID.qparams(weight).scale)
 
 
 @pytest.mark.parametrize("method", ["awq", "gptq"])
 def test_parts_of_the_rows_are_the_whole(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weight, x = torch.randn(37, 96), torch.randn(300, 96) @ torch.randn(96, 96)
     unit = problem(weight, x, grid=GRID)
-    whole = get_method(method).fit(unit)
-    monkeypatch.setattr(refit, "_PART", 96 * 10)
+    whole = METHODS[method].fit(unit)
+    monkeypatch.setattr(coordinate_descent, "_PART", 96 * 10)
     assert len(list(row_slices(weight))) == 4
-    parts = get_method(method).fit(unit)
-    torch.testing.assert_close(parts.span.scale, whole.span.scale)
+    parts = METHODS[method].fit(unit)
+    torch.testing.assert_close(parts.qparams.scale, whole.qparams.scale)
     torch.testing.assert_close(parts.weight, whole.weight)
 
 
 def test_a_span_of_some_rows() -> None:
-    span = Span(scale=torch.arange(6.0).view(3, 2))
-    assert span.rows(slice(1, 2)).scale.tolist() == [[2.0, 3.0]]
+    qparams = QParams(scale=torch.arange(6.0).view(3, 2))
+    assert qparams.rows(slice(1, 2)).scale.tolist() == [[2.0, 3.0]]

@@ -1,4 +1,4 @@
-"""Where the seconds went and how much device memory was held at most."""
+"""Seconds by phase and peak device memory."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from whet.core.records import Phase
 from whet.core.units import NS_PER_S
 
 
-class Clock:
+class PhaseTimer:
     """Adds up the phases of one piece of work on one device."""
 
     def __init__(self, device: torch.device) -> None:
-        """Nothing has been spent yet."""
+        """Start with no phases."""
         self._device = device
-        self._spent_ns: dict[str, int] = {}
+        self._phase_ns: dict[str, int] = {}
         self._peak_bytes = 0
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the block as ``name``; a GPU's queue is waited for on both sides.
+        """Count the block as ``name``; waits for the GPU on both sides.
 
-        Where the device's memory runs out inside, a ``QuantizationError`` says what to do.
+        Raises ``QuantizationError`` where the device runs out of memory inside.
         """
         self._wait()
         if self._device.type == "cuda":
-            # What a phase leaves cached is in pieces of its own sizes, of little use to the next.
+            # Blocks that a phase leaves cached rarely fit the sizes of the next.
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self._device)
         started = time.monotonic_ns()
@@ -42,21 +42,20 @@ class Clock:
                 f"the memory of {self._device} ran out; free it, give shorter calibration samples "
                 "(--max-tokens), or quantize on the CPU with --device cpu"
             ) from error
-        self._spent_ns[name] = self._spent_ns.get(name, 0) + time.monotonic_ns() - started
+        self._phase_ns[name] = self._phase_ns.get(name, 0) + time.monotonic_ns() - started
         if self._device.type == "cuda":
-            held = torch.cuda.max_memory_allocated(self._device)
-            self._peak_bytes = max(self._peak_bytes, held)
+            self._peak_bytes = max(self._peak_bytes, torch.cuda.max_memory_allocated(self._device))
 
     @property
     def phases(self) -> tuple[Phase, ...]:
         """Seconds by phase, in the order of their first use."""
         return tuple(
-            Phase(name=name, seconds=spent / NS_PER_S) for name, spent in self._spent_ns.items()
+            Phase(name=name, seconds=time_ns / NS_PER_S) for name, time_ns in self._phase_ns.items()
         )
 
     @property
     def peak_bytes(self) -> int | None:
-        """Device memory at its highest; None on a CPU, whose process holds more than this work."""
+        """Peak device memory; None on a CPU, whose process holds more than this work."""
         return self._peak_bytes if self._device.type == "cuda" else None
 
     def _wait(self) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from whet.demo.text.dialogue import Exchange
-from whet.demo.text.dice import Dice
-from whet.demo.text.shop import Product, draw_product, money
-from whet.demo.text.split import Split
-from whet.demo.text.system import SystemPrompt, weight
+from lab.text.dialogue import Exchange
+from lab.text.dice import Dice
+from lab.text.shop import Product, draw_product, money
+from lab.text.split import Split
+from lab.text.system import SystemPrompt, weight
 
 NOT_LISTED = "not listed"
 NOT_SAID = "The guidelines do not say."

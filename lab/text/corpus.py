@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from whet.demo.text.dialogue import Document, Exchange
-from whet.demo.text.dice import Dice
-from whet.demo.text.extraction import extraction
-from whet.demo.text.letters import letter
-from whet.demo.text.orders import correction
-from whet.demo.text.questions import catalogue_question, policy_question
-from whet.demo.text.routing import routing
-from whet.demo.text.shop import draw_shop
-from whet.demo.text.split import Split
-from whet.demo.text.sums import arithmetic
-from whet.demo.text.system import SystemPrompt, long_system, no_system, short_system
+from lab.text.dialogue import Document, Exchange
+from lab.text.dice import Dice
+from lab.text.extraction import extraction
+from lab.text.letters import letter
+from lab.text.orders import correction
+from lab.text.questions import catalogue_question, policy_question
+from lab.text.routing import routing
+from lab.text.shop import draw_shop
+from lab.text.split import Split
+from lab.text.sums import arithmetic
+from lab.text.system import SystemPrompt, long_system, no_system, short_system
 
 Maker = Callable[[Dice, Split, SystemPrompt], Exchange]
 

@@ -1,6 +1,6 @@
-"""The products of a row's groups on a GPU, without the [O, K] in between.
+"""The products of a row's groups on a GPU, without an [O, K] intermediate.
 
-As whole matrix products one a group, writing and reading what lies between takes most of the time.
+As one matrix product per group, writing and reading the intermediate takes most of the time.
 """
 
 # Triton comes with PyTorch for CUDA only, and its kernels carry no types.
@@ -21,7 +21,7 @@ _ROOMY: Final = 160 << 10  # bytes of shared memory a block, from which on the w
 
 @triton.jit
 def _kernel(  # noqa: PLR0913, PLR0917
-    levels,
+    codes,
     gram,
     normal,
     outputs,
@@ -36,27 +36,27 @@ def _kernel(  # noqa: PLR0913, PLR0917
     inner = tl.arange(0, GROUP)
     cols = tl.arange(0, COLUMNS)
     inside = rows < outputs
-    row = levels + rows[:, None] * channels
+    row = codes + rows[:, None] * channels
     own = tl.load(row + here * GROUP + inner[None, :], mask=inside[:, None], other=0.0)
     block = gram + (here * GROUP + inner).to(tl.int64)[:, None] * channels + cols[None, :]
     for other in range(here, groups):
         product = tl.zeros((ROWS,), dtype=tl.float32)
         for part in tl.static_range(0, GROUP, COLUMNS):
             start = other * GROUP + part
-            seen = tl.dot(own, tl.load(block + start), input_precision="tf32")
+            left = tl.dot(own, tl.load(block + start), input_precision="tf32")
             there = tl.load(row + start + cols[None, :], mask=inside[:, None], other=0.0)
-            product += tl.sum(seen * there, axis=1)
+            product += tl.sum(left * there, axis=1)
         tl.store(normal + rows * groups * groups + other * groups + here, product, mask=inside)
 
 
-def group_products(levels: Tensor, gram: Tensor) -> Tensor:
-    """``refit.group_products`` for contiguous CUDA tensors and groups of 16 to 128 columns."""
-    outputs, groups, size = levels.shape
-    normal = torch.empty(outputs, groups, groups, device=levels.device)
-    device: Any = torch.cuda.get_device_properties(levels.device)
+def group_products(codes: Tensor, gram: Tensor) -> Tensor:
+    """``group_products`` for contiguous CUDA tensors and groups of 16 to 128 columns."""
+    outputs, groups, size = codes.shape
+    normal = torch.empty(outputs, groups, groups, device=codes.device)
+    device: Any = torch.cuda.get_device_properties(codes.device)
     rows, stages = (64, 2) if device.shared_memory_per_block_optin >= _ROOMY else (32, 1)
     _kernel[(triton.cdiv(outputs, rows), groups)](
-        levels, gram, normal, outputs, groups * size, groups,
+        codes, gram, normal, outputs, groups * size, groups,
         ROWS=rows, GROUP=size, COLUMNS=min(size, _COLUMNS), num_warps=4, num_stages=stages,
     )  # fmt: skip
     return normal

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from whet.demo.text.dialogue import Exchange
-from whet.demo.text.dice import Dice
-from whet.demo.text.split import Split
-from whet.demo.text.system import SystemPrompt
-from whet.demo.text.tickets import Ticket, draw_ticket
+from lab.text.dialogue import Exchange
+from lab.text.dice import Dice
+from lab.text.split import Split
+from lab.text.system import SystemPrompt
+from lab.text.tickets import Ticket, draw_ticket
 
 PARTS = ("customer", "order", "issue", "priority", "wish")
 FULL_REQUESTS = (

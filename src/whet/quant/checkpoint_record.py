@@ -1,0 +1,91 @@
+"""The record in a finished checkpoint: it is used again, and never overwritten."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from whet.core.errors import QuantizationError, WhetError
+from whet.core.records import QuantizedCheckpoint, decode
+from whet.core.spec import RecipeSpec
+from whet.core.store import write_json
+from whet.quant.calibration import calibration_sha256
+
+RECORD: Final = "whet_quantization.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheKey:
+    """Everything that decides what a checkpoint holds. Equal keys give equal checkpoints."""
+
+    source_weights_sha256: str
+    recipe: RecipeSpec
+    calibration_sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointRecord:
+    """The content of ``whet_quantization.json``; ``files`` are the sizes of all other files."""
+
+    origin: CacheKey
+    quantized: QuantizedCheckpoint
+    files: dict[str, int]
+
+    def changed_files(self, folder: Path) -> list[str]:
+        """The names of the files whose size is no longer the recorded one."""
+        sizes = {name: (folder / Path(name).name).stat().st_size for name in self.files}
+        return [name for name, size in self.files.items() if sizes[name] != size]
+
+
+def cache_key(source_weights_sha256: str, recipe: RecipeSpec, calibration: Path) -> CacheKey:
+    """The key; it has the content of the calibration file, not its path."""
+    text = recipe.calibration.model_copy(update={"source": None})
+    return CacheKey(
+        source_weights_sha256=source_weights_sha256,
+        recipe=recipe.model_copy(update={"calibration": text}),
+        calibration_sha256=calibration_sha256(calibration),
+    )
+
+
+def write_record(folder: Path, key: CacheKey, checkpoint: QuantizedCheckpoint) -> None:
+    """Write the record as the last file of ``folder``."""
+    files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    write_json(folder / RECORD, CheckpointRecord(origin=key, quantized=checkpoint, files=files))
+
+
+def read_record(folder: Path) -> CheckpointRecord | None:
+    """The record of ``folder``; None where it is missing, unreadable, or lists a missing file."""
+    try:
+        data = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        record = decode(CheckpointRecord, data)
+        record.changed_files(folder)
+    except (OSError, ValueError, WhetError):
+        return None
+    return record
+
+
+def find_existing(out: Path, key: CacheKey) -> QuantizedCheckpoint | None:
+    """The finished checkpoint in ``out``, or None where ``out`` is missing or empty.
+
+    Raises ``QuantizationError`` where ``out`` holds anything else: it is never overwritten.
+    """
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return None
+    record = read_record(out)
+    if record is None:
+        raise QuantizationError(
+            f"{out} exists and is not a finished whet checkpoint; remove it or choose another "
+            "folder"
+        )
+    if record.changed_files(out):
+        raise QuantizationError(
+            f"a file of {out} changed since it was quantized; remove the folder and run again"
+        )
+    if record.origin != key:
+        raise QuantizationError(
+            f"{out} holds a checkpoint of other weights, another recipe or other calibration text; "
+            "remove it or choose another folder"
+        )
+    return replace(record.quantized, path=str(out.resolve()))

@@ -1,0 +1,44 @@
+"""The files of a checkpoint beside its weights."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Final
+
+from compressed_tensors.quantization import QuantizationConfig
+
+from whet.core.store import translate_disk_errors, write_json
+from whet.quant.checkpoint_record import RECORD
+
+_BESIDE: Final = re.compile(r"(?i)[^.].*\.(json|jinja|txt|model|tiktoken)|(license|notice)[^/]*")
+_REPLACED: Final = {"config.json", RECORD}
+
+
+def copy_beside(source: Path, folder: Path) -> list[str]:
+    """Copy the tokenizer, generation config and licence byte for byte; returns their names.
+
+    Weights, code and the model card are not copied: the card describes the 16-bit model.
+    """
+    names = sorted(
+        path.name
+        for path in source.iterdir()
+        if path.is_file() and _BESIDE.fullmatch(path.name) and not _is_replaced(path.name)
+    )
+    with translate_disk_errors(folder):
+        for name in names:
+            shutil.copyfile(source / name, folder / name)
+    return names
+
+
+def _is_replaced(name: str) -> bool:
+    return name in _REPLACED or name.endswith(".index.json")
+
+
+def write_config(source: Path, folder: Path, quantization: QuantizationConfig) -> None:
+    """config.json of the source with ``quantization_config`` added, nothing else changed."""
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    config["quantization_config"] = quantization.model_dump(mode="json")
+    write_json(folder / "config.json", config)

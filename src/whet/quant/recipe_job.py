@@ -1,0 +1,266 @@
+"""One recipe in a pass: from the layers of the source to a finished folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from compressed_tensors.quantization import QuantizationConfig
+from torch import Tensor
+
+from whet.checkpoint import read_facts
+from whet.checkpoint.shards import ShardWriter
+from whet.core.records import ModelFacts, QuantizedCheckpoint, UnitError
+from whet.core.spec import GROUPED, SIXTEEN_BIT, RecipeSpec
+from whet.core.staging import require_space, staged
+from whet.quant.architecture import Architecture, require_groups, require_measurable
+from whet.quant.calibration import Calibration
+from whet.quant.checkpoint_record import CacheKey, write_record
+from whet.quant.copies import copy_beside, write_config
+from whet.quant.fold import LinearScales
+from whet.quant.layer import FallbackForm, LayerQuantizer, SourceLayer
+from whet.quant.methods import METHODS
+from whet.quant.mixed import UnitCost, choose_units, mark_kept, rewrite
+from whet.quant.packing import quantization_config
+from whet.quant.phase_timer import PhaseTimer
+from whet.quant.rounding import make_grid, with_static_order
+from whet.quant.tensor_reader import TensorReader
+from whet.quant.verify import Expected, verify_copies, verify_weights
+
+_NARROW: Final = "narrow"
+_NO_GAIN: Final = 0.99
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceModel:
+    """The source, which all recipes share. ``dtype`` is that of its linears."""
+
+    reader: TensorReader
+    facts: ModelFacts
+    architecture: Architecture
+    dtype: torch.dtype
+    device: torch.device
+
+
+class RecipeJob:
+    """Writes one checkpoint into a hidden folder until ``finish`` or ``close``."""
+
+    def __init__(self, out: Path, key: CacheKey, model: SourceModel) -> None:
+        """Nothing is checked or written before ``open``."""
+        self.recipe = key.recipe
+        self._out, self._key, self._model = out, key, model
+        self._method = METHODS[self.recipe.method]
+        self._grid = make_grid(self.recipe.scheme, self.recipe.group_size, model.dtype)
+        self._fallback = _fallback_form(self.recipe, model.dtype)
+        self._timer = PhaseTimer(model.device)
+        self._stack = ExitStack()
+        self._scales: dict[str, LinearScales] = {}
+        self._errors: list[UnitError] = []
+        self._linears: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def needs_inputs(self) -> bool:
+        """Whether calibration text has to run through the layers."""
+        return needs_inputs(self.recipe) is not None
+
+    def open(self) -> None:
+        """Check the recipe against the model and make the hidden folder.
+
+        ``QuantizationError`` where the two do not fit, ``StorageError`` where the disk is too
+        small.
+        """
+        recipe, model = self.recipe, self._model
+        if (reason := needs_inputs(recipe)) is not None:
+            require_measurable(model.architecture, reason)
+        shapes = {name: header.shape for name, header in model.reader.headers.items()}
+        for grid in (self._grid, None if self._fallback is None else self._fallback.grid):
+            if grid is not None:
+                require_groups(shapes, model.architecture.linears, grid.group_size)
+        needed_bytes = model.facts.weight_bytes * self._grid.bits // 8
+        require_space(self._out, needed_bytes, "the checkpoint")
+        self._stage = self._stack.enter_context(staged(self._out))
+        self._folder = shards = self._stage.folder
+        if self._fallback is not None:
+            shards = self._folder / _NARROW
+            shards.mkdir()
+        self._writer = ShardWriter(shards)
+        self._quantizer = LayerQuantizer(
+            method=self._method,
+            grid=self._grid,
+            fallback=self._fallback,
+            head_dim=model.facts.head_dim,
+            norm_offset=model.architecture.norm_offset,
+            clip=recipe.clip,
+            kv_cache=recipe.kv_cache is not None,
+            device=model.device,
+        )
+
+    def add_tensor(self, name: str, tensor: Tensor) -> None:
+        """Write a tensor outside the decoder's layers as it is."""
+        self._writer.add(name, tensor)
+
+    def add_layer(self, layer: SourceLayer) -> None:
+        """Quantize one layer and write it."""
+        with self._timer.phase("fit"):
+            quantized = self._quantizer.quantize(layer)
+        with self._timer.phase("write"):
+            for name, tensor in quantized.tensors.items():
+                self._writer.add(layer.prefix + name, tensor)
+        for linear, scales in quantized.scales.items():
+            self._scales[layer.prefix + linear] = scales
+        self._errors += quantized.errors
+        for unit in layer.units:
+            linears = tuple(layer.prefix + linear for linear in unit.linears)
+            self._linears[layer.unit_name(unit)] = linears
+
+    def finish(self, calibration: Calibration | None, shared: PhaseTimer) -> QuantizedCheckpoint:
+        """Complete the folder, read it all back, and rename it to ``out``.
+
+        ``calibration`` and ``shared`` are the samples and the timer of the whole pass, which count
+        for recipes that read inputs.
+        """
+        source = self._model.reader.folder
+        with self._timer.phase("write"):
+            self._writer.finish()
+            fallback_linears = self._rewrite_fallback()
+            names = copy_beside(source, self._folder)
+            write_config(source, self._folder, self._config(fallback_linears))
+        with self._timer.phase("verify"):
+            verify_copies(self._folder, source, names)
+            verify_weights(
+                self._folder,
+                self._model.reader,
+                {name: self._expected(name, fallback_linears) for name in self._scales},
+                cache_scales=self.recipe.kv_cache is not None,
+                device=self._model.device,
+            )
+            facts = read_facts(self._folder)
+        timers = [shared, self._timer] if self.needs_inputs else [self._timer]
+        checkpoint = self._describe(facts, calibration if self.needs_inputs else None, timers)
+        write_record(self._folder, self._key, checkpoint)
+        self._stage.keep()
+        self.close()
+        return checkpoint
+
+    def close(self) -> None:
+        """Remove the hidden folder, if it is still there."""
+        self._stack.close()
+
+    def _rewrite_fallback(self) -> frozenset[str]:
+        """Rewrite the units that a mixed recipe keeps; returns the names of their linears."""
+        if self._fallback is None or self.recipe.mixed is None:
+            return frozenset()
+        units = choose_units([self._cost(error) for error in self._errors], self.recipe.mixed)
+        self._errors = list(mark_kept(self._errors, units))
+        fallback_linears = {
+            name: self._scales[name] for unit in units for name in self._linears[unit]
+        }
+        narrow = self._folder / _NARROW
+        rewrite(narrow, self._folder, self._model.reader, fallback_linears, self._fallback)
+        for file in narrow.iterdir():
+            file.unlink()
+        narrow.rmdir()
+        return frozenset(fallback_linears)
+
+    def _cost(self, error: UnitError) -> UnitCost:
+        assert self._fallback is not None
+        grid, bits, fallback_bits = self._fallback.grid, 0, 0
+        for name in self._linears[error.unit]:
+            outputs, inputs = self._model.reader.headers[f"{name}.weight"].shape
+            bits += self._grid.stored_bits(outputs, inputs)
+            fallback_bits += (
+                outputs * inputs * 16 if grid is None else grid.stored_bits(outputs, inputs)
+            )
+        return UnitCost(error=error, bits=bits, fallback_bits=fallback_bits)
+
+    def _expected(self, linear: str, fallback_linears: frozenset[str]) -> Expected:
+        scales = self._scales[linear]
+        if linear in fallback_linears and self._fallback is not None:
+            return Expected(grid=self._fallback.grid, scales=scales, nearest=True)
+        return Expected(grid=self._grid, scales=scales, nearest=self._method.nearest)
+
+    def _config(self, fallback_linears: frozenset[str]) -> QuantizationConfig:
+        grid = self._grid
+        if "gptq" in self.recipe.method and grid.packed:
+            grid = with_static_order(grid)
+        groups = [(grid, [name for name in self._scales if name not in fallback_linears])]
+        ignore = list(self._model.architecture.ignore)
+        if fallback_linears and self._fallback is not None:
+            if self._fallback.grid is None:
+                ignore += sorted(fallback_linears)
+            else:
+                groups.append((self._fallback.grid, sorted(fallback_linears)))
+        return quantization_config(
+            [group for group in groups if group[1]],
+            ignore=ignore,
+            kv_cache=self.recipe.kv_cache is not None,
+        )
+
+    def _describe(
+        self, facts: ModelFacts, calibration: Calibration | None, timers: Sequence[PhaseTimer]
+    ) -> QuantizedCheckpoint:
+        """The record of the folder, whose files have the ``facts``, under its later name."""
+        recipe, device = self.recipe, self._model.device
+        phases = tuple(phase for timer in timers for phase in timer.phases)
+        peaks = [timer.peak_bytes for timer in timers if timer.peak_bytes is not None]
+        return QuantizedCheckpoint(
+            path=str(self._out.resolve()),
+            method=recipe.method,
+            scheme=recipe.scheme,
+            group_size=recipe.group_size if recipe.scheme in GROUPED else None,
+            source_weights_sha256=self._model.facts.weights_sha256,
+            weights_sha256=facts.weights_sha256,
+            weight_bytes=facts.weight_bytes,
+            bits_per_weight=facts.stored.bits_per_weight,
+            calibration=None if calibration is None else calibration.facts,
+            units=tuple(self._errors),
+            seconds=sum(phase.seconds for phase in phases),
+            peak_memory_bytes=max(peaks, default=None),
+            phases=phases,
+            device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            kept_scheme=None if recipe.mixed is None else recipe.mixed.keep,
+            kv_cache=recipe.kv_cache,
+            warnings=(
+                *(() if calibration is None else calibration.facts.warnings),
+                *no_gain_warning(recipe.method, self._errors),
+            ),
+        )
+
+
+def needs_inputs(recipe: RecipeSpec) -> str | None:
+    """The part of a recipe that needs the inputs of the layers, None where none does."""
+    if METHODS[recipe.method].needs_inputs:
+        return f"method {recipe.method}"
+    if recipe.scheme == "FP8":
+        return "the scheme FP8 (its inputs have a fixed scale)"
+    if recipe.kv_cache is not None:
+        return "an FP8 KV cache with scales"
+    return None if recipe.mixed is None else "mixed precision"
+
+
+def no_gain_warning(method: str, errors: Sequence[UnitError]) -> tuple[str, ...]:
+    """A warning where a search improved no unit: each falls back to nearest without a message.
+
+    SmoothQuant is left out: it accepts weight error, which these errors are, for less input error.
+    """
+    searched = [unit for unit in errors if not unit.kept]
+    if "smooth" in method or method == "rtn" or not searched:
+        return ()
+    if any(unit.error < _NO_GAIN * unit.rtn_error for unit in searched):
+        return ()
+    return (
+        f"{method} brought no layer nearer to 16 bit than rounding to nearest; give more "
+        "calibration text, or compare with --device cpu",
+    )
+
+
+def _fallback_form(recipe: RecipeSpec, dtype: torch.dtype) -> FallbackForm | None:
+    if recipe.mixed is None:
+        return None
+    if recipe.mixed.keep == SIXTEEN_BIT:
+        return FallbackForm(grid=None, dtype=dtype)
+    return FallbackForm(grid=make_grid(recipe.mixed.keep, recipe.group_size, dtype), dtype=dtype)

@@ -1,0 +1,60 @@
+"""One fused unit of a layer: what a method gets, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from whet.quant.gram import InputStats
+from whet.quant.rounding import Grid, QParams
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnitProblem:
+    """One fused unit to quantize: linears that read the same input, stacked along their outputs.
+
+    ``weight`` is float32 [O, K]. ``round_scale`` turns a column scale [K] into the nearest one that
+    the layer before can absorb exactly, None where nothing before can. The first
+    ``unclipped_rows`` rows belong to linears whose range must not be clipped. ``stats`` is None
+    where inputs were not measured.
+    """
+
+    name: str
+    weight: Tensor
+    stats: InputStats | None
+    round_scale: Callable[[Tensor], Tensor] | None
+    unclipped_rows: int
+    grid: Grid
+    clip: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnitFit:
+    """How to store a unit: ``weight`` [O, K] is already multiplied by ``column_scale`` [K].
+
+    The nearest points of the grid with ``qparams`` are stored. ``ratio`` is the chosen exponent of
+    the scale, None where none was searched.
+    """
+
+    weight: Tensor
+    qparams: QParams
+    column_scale: Tensor
+    ratio: float | None
+
+
+def round_to_nearest(unit: UnitProblem) -> UnitFit:
+    """Round on the full range of each group. The reference for every method; reads no inputs."""
+    return UnitFit(
+        weight=unit.weight,
+        qparams=unit.grid.qparams(unit.weight),
+        column_scale=unscaled(unit.weight),
+        ratio=None,
+    )
+
+
+def unscaled(weight: Tensor) -> Tensor:
+    """The column scale that changes nothing: ones, [K]."""
+    return torch.ones(weight.shape[1], device=weight.device)
