@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Final, NoReturn
 
@@ -49,7 +50,11 @@ app = App(
     version=__version__,
     config=Env("WHET_", command=True),
     default_parameter=Parameter(
-        negative=(), show_default=_default_text, show_env_var=False, consume_multiple=False
+        negative=(),
+        show_default=_default_text,
+        show_env_var=False,
+        consume_multiple=False,
+        allow_repeating=True,
     ),
     result_action="return_value",
     suppress_keyboard_interrupt=False,
@@ -58,7 +63,7 @@ _demo = App(name="demo", default_command=demo, help_epilogue="")
 _demo.command(write_testbed_command, name="testbed")
 _prompts = App(name="prompts", default_command=analyse, help_epilogue="")
 _prompts.command(lint)
-_COMMANDS: Final = {
+_COMMANDS: Final[dict[Group, tuple[App | Callable[..., None], ...]]] = {
     _MAIN: (init, check, run, report, decide, _demo),
     _TOOLS: (doctor, bench, quality, quantize, break_even, _prompts),
 }

@@ -41,7 +41,7 @@ def check(
     warnings = Console(stderr=True)
     for sentence in checked.advice:
         warnings.print(f"! {sentence}", style="yellow", highlight=False, markup=False)
-    variants = feasible(seen, spec, skip=False)
+    variants = feasible(checked, spec, skip=False)
     machine = checked.device.name if planned is None else _words(planned, variants)
     if output.json:
         lines = [{"variant": each.variant.name, "command": each.serve_line} for each in variants]

@@ -47,7 +47,7 @@ def run_json(run: Run) -> dict[str, object]:
     """A run's decision and cells as one JSON document."""
     return {
         "run": run.name,
-        "directory": str(run.root),
+        "directory": str(run.root.resolve()),
         "missing": list(run.missing),
         "decision": None if run.decision is None else encode(run.decision),
         "cells": [encode(cell) for cell in run.cells],

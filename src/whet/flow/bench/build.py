@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from whet.client.endpoint import HEADERS_VARIABLE, INSECURE_VARIABLE, KEY_VARIABLE
 from whet.core.errors import UsageError
-from whet.core.redact import remember_secrets
+from whet.core.redact import is_secret_name, remember_secrets
 from whet.core.server_url import split_server_url
 from whet.flow.bench.options import (
     BenchOptions,
@@ -131,10 +131,16 @@ def set_environment(server: ServerOptions) -> None:
         os.environ[KEY_VARIABLE] = server.api_key
     if server.header:
         headers = key_values(server.header, "--header")
-        remember_secrets({f"{name}_KEY": value for name, value in headers.items()})
+        remember_secrets(
+            {f"{name}_KEY": value for name, value in headers.items() if _is_secret(name)}
+        )
         os.environ[HEADERS_VARIABLE] = json.dumps(headers)
     if server.insecure:
         os.environ[INSECURE_VARIABLE] = "1"
+
+
+def _is_secret(header: str) -> bool:
+    return is_secret_name(header) or header.lower() in ("authorization", "cookie")
 
 
 def key_values(texts: Sequence[str], flag: str) -> dict[str, str]:
