@@ -186,9 +186,11 @@ def measure_variants(work: Path, profiles: Mapping[str, str], shares: Mapping[st
     """``whet run``; before they stop, the servers of ``shares`` are sent less that is shared, and
     those of ``profiles`` are profiled, at the sizes that stand there.
     """
-    from whet.cli.run import execute
+    from whet.cli.options import OutputOptions
+    from whet.cli.run.run import execute
     from whet.core.errors import WhetError
     from whet.engines import get_engine
+    from whet.flow.run.options import RunOptions
 
     spec, root = _spec(work)
     engine: Any = get_engine(spec.engine.name)
@@ -197,7 +199,13 @@ def measure_variants(work: Path, profiles: Mapping[str, str], shares: Mapping[st
         engine = watching(engine, work, profiles=profiles, shares=shares)
     with mock.patch("whet.flow.run.preflight.get_engine", return_value=engine):
         try:
-            execute(spec, root, resume=True, skip_infeasible=True, spec_file=work / "whet.yaml")
+            execute(
+                spec,
+                root,
+                options=RunOptions(resume=True, skip_infeasible=True),
+                output=OutputOptions(),
+                source=(work / "whet.yaml").read_bytes(),
+            )
         except WhetError as error:
             print(f"the run stopped: {error}", flush=True)
 

@@ -78,6 +78,7 @@ class ScriptedServer:
     connections: int = 0
     paths: set[str] = field(default_factory=set)
     refused: list[str] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)  # of the newest request
     engine: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -97,8 +98,15 @@ class ScriptedServer:
             writer.close()
 
     async def _respond(
-        self, method: str, path: str, key: str, body: bytes, out: asyncio.StreamWriter
+        self,
+        method: str,
+        path: str,
+        headers: dict[str, str],
+        body: bytes,
+        out: asyncio.StreamWriter,
     ) -> bool:
+        key = headers.get("authorization", "")
+        self.headers = headers
         if self.script.key is not None and key != f"Bearer {self.script.key}":
             self.refused.append(path)
             text = json.dumps({"error": {"message": f"wrong key: {key}"}})
@@ -160,8 +168,10 @@ class ScriptedServer:
             self.counters[name] = self.counters.get(name, 0.0) + value
 
 
-async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str, str, bytes] | None:
-    """Method, path, ``Authorization`` and body of the next request."""
+async def _read_request(
+    reader: asyncio.StreamReader,
+) -> tuple[str, str, dict[str, str], bytes] | None:
+    """Method, path, headers and body of the next request."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
     except (asyncio.IncompleteReadError, ConnectionError):
@@ -170,7 +180,7 @@ async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str, str, by
     headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in rest)}
     body = await reader.readexactly(int(headers.get("content-length", 0)))
     method, path, _ = first.split(" ")
-    return method, path, headers.get("authorization", ""), body
+    return method, path, headers, body
 
 
 def _send(out: asyncio.StreamWriter, status: int, kind: str, text: str) -> bool:

@@ -151,8 +151,11 @@ def test_nobody_answers(whet: Whet) -> None:
         ((*SMALL, "--request-rate", 1, "--static-batches"), "leave out --request-rate"),
         ((*SMALL, "--constant"), "needs --request-rate"),
         ((*SMALL, "--find-max", "rate"), "give --slo or --goodput"),
-        ((*SMALL, "--find-max", "speed", "--slo", "ttft:p95<1s"), "choose rate or concurrency"),
-        ((*SMALL, "--form", "words"), "choose one of ids, text, chat"),
+        (
+            (*SMALL, "--find-max", "speed", "--slo", "ttft:p95<1s"),
+            'Choose from: "rate", "concurrency"',
+        ),
+        ((*SMALL, "--form", "words"), 'Choose from: "ids", "text", "chat"'),
         ((*SMALL, "--goodput", "tfft:200"), "ttft"),
         ((*SMALL, "--slo", "ttft:p95<300"), "ms"),
         ((*SMALL, "--metric-percentiles", "99,101"), "between 0 and 100"),

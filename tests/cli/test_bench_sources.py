@@ -252,7 +252,7 @@ def test_a_prefix_trace_without_times_is_sent_in_order(whet: Whet, tmp_path: Pat
         (("--dataset-path", "missing.jsonl"), "missing.jsonl cannot be read"),
         (("--dataset-path", "rows.jsonl"), "8 rows that can be used; 200 requests and 2 of"),
         (("--dataset-path", "rows.jsonl", "--random-range-ratio", 0.5), "does not go with"),
-        (("--dataset-name", "sonnet"), "choose one of random, sharegpt, custom"),
+        (("--dataset-name", "sonnet"), 'Choose from: "random", "sharegpt", "custom"'),
         (("--dataset-name", "sharegpt"), "give --dataset-path"),
         (("--dataset-name", "random", "--dataset-path", "a"), "leave out --dataset-path"),
         (("--trace", "prefix.jsonl", "--form", "text"), "exact in token ids alone"),

@@ -16,7 +16,7 @@ def test_it_writes_a_spec_that_loads(whet: Whet, tmp_path: Path, draft: str | No
     words = ["--draft", draft] if draft else []
     said = whet("init", "new/whet.yaml", "--model", "./model", *words)
     assert said.code == 0
-    assert "whet check new/whet.yaml && whet run new/whet.yaml" in said.out
+    assert said.out.endswith("then run: whet check new/whet.yaml\n")
     spec = load_spec(tmp_path / "new" / "whet.yaml")
     assert spec.model.target == str(tmp_path / "new" / "model")
     methods = {item.speculation.method for item in spec.variants.values() if item.speculation}

@@ -5,31 +5,38 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import typer
-from click.testing import Result
-from typer.testing import CliRunner
 
 from tests.checkpoint_factory import write_tokenizer
-from whet.cli.prompts_lint import lint
+from tests.cli.stage import Whet
 from whet.core.errors import UsageError
 
 STABLE = "You answer questions about orders.\n" * 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """How the command ended."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
 Lint = Callable[..., Result]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lint:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whet: Whet) -> Lint:
     """Run the command in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    app = typer.Typer()
-    app.command("lint")(lint)
-    app.callback()(lambda: None)
 
     def call(*words: str) -> Result:
-        return CliRunner().invoke(app, ["lint", *words])
+        ended = whet("prompts", "lint", *words)
+        return Result(exit_code=ended.code, stdout=ended.out, stderr=ended.err)
 
     return call
 
@@ -96,7 +103,7 @@ def test_a_file_of_another_kind(run: Lint) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--fail-on", "all"], "--fail-on 'all': choose one of error, warning, note, never"),
+        (["--fail-on", "all"], 'Invalid value "all" for --fail-on. Choose from'),
         (["--ignore", "WHET02"], "--ignore 'WHET02' is no rule; did you mean 'WHET052'?"),
         (["--tokenizer", "gone"], "no tokenizer.json at gone; give the model's folder"),
         (["--lock", "gone.lock"], "no lock file at gone.lock; write it with --write-lock"),
@@ -105,8 +112,8 @@ def test_a_file_of_another_kind(run: Lint) -> None:
 def test_flags_that_cannot_be_used(run: Lint, words: list[str], told: str) -> None:
     write("a.txt", "a")
     result = run("a.txt", *words)
-    assert isinstance(result.exception, UsageError)
-    assert told in str(result.exception)
+    assert result.exit_code == UsageError.exit_code
+    assert told in result.stderr
 
 
 def test_fix_mends_templates_in_place(run: Lint) -> None:
@@ -167,7 +174,7 @@ def test_a_broken_lock_is_refused_and_written_again(run: Lint) -> None:
     write("a.txt", "one")
     write("prompts.lock", "<<<<<<< ours\n")
     result = run("a.txt")
-    assert isinstance(result.exception, UsageError)
+    assert result.exit_code == UsageError.exit_code
     assert run("a.txt", "--write-lock").exit_code == 0
     assert run("a.txt").exit_code == 0
 

@@ -32,12 +32,12 @@ def test_the_same_answers_pass_and_the_table_names_what_was_asked(
     whet: Whet, questions: tuple[str, ...], tmp_path: Path
 ) -> None:
     with serve(Model()) as a, serve(Model()) as b:
-        said = whet("quality", a.url, "--baseline", b.url, *questions, "--json", "out/q.json")
+        said = whet("quality", a.url, "--baseline", b.url, *questions, "--json")
     assert said.code == 0, said.err
-    assert "at 1 %: pass" in said.out
+    assert "at 1 %: pass" in said.err, "with --json the table goes to stderr"
     for row in ("perplexity", "KL, mean", "top-1 flips", "sums"):
-        assert row in said.out
-    told = json.loads((tmp_path / "out" / "q.json").read_text())
+        assert row in said.err
+    told = json.loads(said.out)
     assert told["verdicts"] == [[0.01, "pass"]]
     assert told["record"]["perplexity"]["value"] == pytest.approx(256)
     assert told["baseline"]["engine_version"] == "0.32.0"
@@ -130,12 +130,12 @@ def test_golden_probes_are_asked_again_and_a_move_is_drift(
     with serve(Model(moves=0.5)) as base:
         assert whet("quality", base.url, *questions, "--save", "kept").code == 0
     with serve(Model(moves=0.5)) as same, serve(Model(moves=0.4)) as moved:
-        quiet = whet("quality", same.url, "--golden", "kept", "--json", "drift.json")
+        quiet = whet("quality", same.url, "--golden", "kept", "--json")
         drift = whet("quality", moved.url, "--golden", "kept/golden/baseline.json")
         assert all(body["max_tokens"] == 1 for body in same.asked)
     assert quiet.code == 0, quiet.err
-    assert json.loads((tmp_path / "drift.json").read_text())["verdict"] == "pass"
-    assert "does not say what it said" in drift.sentence(FAIL)
+    assert json.loads(quiet.out)["verdict"] == "pass"
+    assert "answers other than when" in drift.sentence(FAIL)
     assert "moved 0.100 nats" in drift.out
 
 

@@ -47,10 +47,10 @@ def model(tmp_path: Path) -> Path:
         ("--method hqq", "--method: Input should be 'awq', 'gptq', 'awq+gptq', 'smoothquant' or "),
         (
             "--scheme FP8 --group-size 64",
-            "--group-size means nothing for FP8, which has one scale a row or matrix; leave it "
+            "--group-size has no meaning for FP8, which has one scale per row or matrix; leave it "
             "out, or choose --scheme W4A16, W4A16_ASYM, W8A16",
         ),
-        ("--method gptq --no-clip", "--no-clip means nothing for gptq, which does not clip"),
+        ("--method gptq --no-clip", "--no-clip has no meaning for gptq, which does not clip"),
         ("--kv-cache int8", "--kv-cache: Input should be 'fp8' (got 'int8')"),
         ("--mixed-keep W8A16", "give one budget: --bits-per-weight or --max-error"),
         (
@@ -62,8 +62,8 @@ def model(tmp_path: Path) -> Path:
             "mixed keeps units above 4 bits, and W8A8 is 8 already",
         ),
         ("--bits-per-weight 17", "--bits-per-weight: Input should be less than or equal to 16"),
-        ("--seed x", "Invalid value for '--seed'"),
-        ("--private", "No such option: --private"),
+        ("--seed x", "Invalid value for --seed"),
+        ("--private", "Unknown option: --private"),
         ("--public", "--public says how to upload; add --push-to-hub REPO"),
         ("--no-tasks", "--no-tasks belongs to --compare; add that, or leave this out"),
         ("--schemes w8a8", "--schemes belongs to --compare; add that, or leave this out"),
@@ -73,7 +73,7 @@ def model(tmp_path: Path) -> Path:
         ),
         (
             "--compare --no-serve-check",
-            "--serve-check has no meaning with --compare, which makes every scheme",
+            "--no-serve-check has no meaning with --compare, which makes every scheme",
         ),
         (
             "--compare --push-to-hub me/it",

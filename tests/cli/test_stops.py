@@ -11,11 +11,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.core import TyperGroup
-from typer.main import get_command
 
 from tests.cli.stage import Stub, Whet, stopped, write_whole_spec
 from tests.flow.stage import FakeEngine
@@ -139,31 +136,35 @@ def test_ctrl_c_outside_a_trial(whet: Whet, tmp_path: Path, stub: Stub) -> None:
 def test_a_stop_offers_only_what_the_command_has(
     whet: Whet, monkeypatch: pytest.MonkeyPatch, words: str, number: signal.Signals
 ) -> None:
-    monkeypatch.setattr(TyperGroup, "invoke", lambda *_: os.kill(os.getpid(), number))
+    monkeypatch.setattr("whet.cli.main.app", lambda *_, **__: os.kill(os.getpid(), number))
     said = whet(*words.split(), "A B").stop()
     assert said.startswith("Stopped. ")
-    options = click_options(words.removesuffix(" --compare"))
+    options = options_of(words.removesuffix(" --compare"))
     offers_resume = f"Resume: whet {words} 'A B' --resume" in said
     assert ("--resume" in said) == offers_resume == ("--resume" in options)
 
 
-def click_options(words: str) -> set[str]:
+def options_of(words: str) -> set[str]:
     """The options of a command, a name or a group and its command."""
-    command: Any = get_command(app)
+    command = app
     for word in words.split():
-        command = command.commands[word]
-    return {option for parameter in command.params for option in parameter.opts}
+        command = command[word]
+    return {
+        name
+        for argument in command.assemble_argument_collection()
+        for name in argument.names
+        if name.startswith("--")
+    }
 
 
 def test_every_command_says_what_follows_a_stop() -> None:
-    command: Any = get_command(app)
-    assert {key.split()[0] for key in AFTER_STOP} == set(command.commands)
+    assert {key.split()[0] for key in AFTER_STOP} == {n for n in app if not n.startswith("-")}
 
 
 def test_a_stop_before_a_resumed_run_names_the_flag_once(
     whet: Whet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TyperGroup, "invoke", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr("whet.cli.main.app", lambda *_, **__: os.kill(os.getpid(), signal.SIGINT))
     assert whet("run", "--resume", "a.yaml").stop() == "Stopped. Resume: whet run a.yaml --resume"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.prompts.planted import planted_log
-from whet.cli.console import ConsoleObserver
+from whet.cli.observer import ConsoleObserver
 from whet.demo import pair_paths
 from whet.engines.vllm import find_installed
 from whet.flow.prompts import ReplayRequest, replay_prompts

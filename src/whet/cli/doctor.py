@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 from collections.abc import Iterable
@@ -10,11 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
-from rich.console import Console
+from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
+from whet.cli.options import OutputOptions, print_json
 from whet.core.errors import EngineStartError
 from whet.core.provenance import Device, find_device
 from whet.core.spec import EngineSpec
@@ -33,23 +32,19 @@ _STYLES: Final = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("doctor")(doctor)
-
-
 def doctor(
+    *,
     python: Annotated[
-        Path | None, typer.Option(help="The Python that has the engine; this one by default.")
+        Path | None, Parameter(help="Python that has the engine. Default: this one.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    output: OutputOptions = OutputOptions(),
 ) -> None:
-    """This machine, its engine, and every lever: available, slow or not available here, and why."""
+    """Show which vLLM features work on this machine, and why not."""
     seen = _examine(EngineSpec(python=python))
-    if as_json:
-        typer.echo(json.dumps(_plain(seen), indent=1, ensure_ascii=False))
+    if output.json:
+        print_json(_plain(seen))
         return
-    console = Console()
+    console = output.console
     for name, value in _facts(seen):
         console.print(Text.assemble((f"{name:<8}", "bold"), value), soft_wrap=True)
     console.print(_table(seen))

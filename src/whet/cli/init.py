@@ -6,32 +6,31 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
 
+from whet.cli.options import print_line
 from whet.core.errors import UsageError
 from whet.core.store import write_atomic
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("init")(init)
-
-
 def init(
-    path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("whet.yaml"),
-    model: Annotated[
-        str, typer.Option(help="The 16-bit checkpoint: a folder or a hub id.")
-    ] = "./model",
+    path: Annotated[Path, Parameter(help="File to write.")] = Path("whet.yaml"),
+    /,
+    *,
+    model: Annotated[str, Parameter(help="16-bit checkpoint: folder or hub id.")] = "./model",
     draft: Annotated[
-        str | None, typer.Option(help="A draft model with the same tokenizer.")
+        str | None, Parameter(help="Draft model with the same tokenizer. Default: n-grams draft.")
     ] = None,
 ) -> None:
-    """Write a commented whet.yaml."""
+    """Write a commented whet.yaml to start from."""
     if path.exists():
         raise UsageError(f"{path} exists; name another file or move it away")
     text = template(model=model, draft=draft)
     write_atomic(path, text.encode())
-    typer.echo(f"wrote {path}; then: whet check {path} && whet run {path}")
+    print_line(
+        f"Wrote {path}. Next: set model.target and hardware.price_usd_per_hour, then run: "
+        f"whet check {path}"
+    )
 
 
 def template(*, model: str, draft: str | None) -> str:

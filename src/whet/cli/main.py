@@ -4,88 +4,89 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Final, NoReturn
 
-import typer
-from typer.core import TyperGroup
+from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
+from cyclopts.config import Env
+from rich.console import Console
 
 import whet.levers  # noqa: F401  levers add their keys to whet.yaml
 from whet import __version__
-from whet.cli import (
-    bench,
-    break_even,
-    check,
-    decide,
-    demo,
-    doctor,
-    init,
-    prompts,
-    quality,
-    quantize,
-    report,
-    run,
-)
+from whet.cli.bench.command import bench
+from whet.cli.break_even import break_even
+from whet.cli.demo import demo, write_testbed_command
+from whet.cli.doctor import doctor
+from whet.cli.init import init
+from whet.cli.prompts.analyse import analyse
+from whet.cli.prompts.lint import lint
+from whet.cli.quality.command import quality
+from whet.cli.quantize.command import quantize
+from whet.cli.run.check import check
+from whet.cli.run.decide import decide
+from whet.cli.run.report import report
+from whet.cli.run.run import run
 from whet.cli.stops import stop_message
-from whet.core.errors import Interrupted, WhetError
+from whet.core.errors import Interrupted, UsageError, WhetError
 from whet.core.redact import redact
+from whet.flow.bench.options import REFUSED
+
+_MAIN: Final = Group.create_ordered("From a checkpoint to a decision")
+_TOOLS: Final = Group.create_ordered("The tools alone")
 
 
-class _Commands(TyperGroup):
-    """Ctrl-C as one of our errors: typer would end the process without a word."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt as error:
-            raise Interrupted("stopped by Ctrl-C") from error
+def _default_text(value: object) -> str | None:
+    """The default in a help text; an option that is off, or says it in words, shows none."""
+    return None if value is None or value is False or value == () else str(value)
 
 
-app = typer.Typer(
+app = App(
     name="whet",
-    cls=_Commands,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    help="From a 16-bit checkpoint, a workload and a service objective to a cheaper serving "
-    "configuration, with the evidence.",
+    help="Find the cheapest vLLM configuration that meets your latency and quality targets, and "
+    "prove that it works.",
+    help_epilogue="Start: whet init, whet check, whet run. No GPU: whet demo.\n\n"
+    "Each option can be set by a variable: WHET_RUN_NAME is --name of whet run.",
+    version=__version__,
+    config=Env("WHET_", command=True),
+    default_parameter=Parameter(
+        negative=(),
+        show_default=_default_text,
+        show_env_var=False,
+        consume_multiple=False,
+        allow_repeating=True,
+    ),
+    result_action="return_value",
+    suppress_keyboard_interrupt=False,
 )
-for command in (
-    init,
-    check,
-    doctor,
-    run,
-    quantize,
-    bench,
-    quality,
-    report,
-    decide,
-    break_even,
-    prompts,
-    demo,
-):
-    command.register(app)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"whet {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    _show: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Options before the command."""
+_demo = App(name="demo", default_command=demo, help_epilogue="")
+_demo.command(write_testbed_command, name="testbed")
+_prompts = App(name="prompts", default_command=analyse, help_epilogue="")
+_prompts.command(lint)
+_COMMANDS: Final[dict[Group, tuple[App | Callable[..., None], ...]]] = {
+    _MAIN: (init, check, run, report, decide, _demo),
+    _TOOLS: (doctor, bench, quality, quantize, break_even, _prompts),
+}
+for _group, _members in _COMMANDS.items():
+    for _place, _member in enumerate(_members):
+        if isinstance(_member, App):
+            _member.group, _member.sort_key = _group, _place
+            app.command(_member)
+        else:
+            app.command(_member, group=_group, sort_key=_place, help_epilogue="")
+app.register_install_completion_command()
 
 
 def _stop(number: int, _frame: FrameType | None) -> NoReturn:
     raise Interrupted(f"stopped by {signal.Signals(number).name}")
+
+
+def _usage_error(error: CycloptsError) -> UsageError:
+    """A wrong option in one sentence."""
+    option = error.token.keyword if isinstance(error, UnknownOptionError) and error.token else None
+    if option in REFUSED and sys.argv[1:2] == ["bench"]:
+        return UsageError(f"{option} is not supported: {REFUSED[option]}")
+    return UsageError(" ".join(str(error).split()))
 
 
 def main() -> None:
@@ -94,10 +95,22 @@ def main() -> None:
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
         signal.signal(signal.SIGHUP, _stop)
     try:
-        app(prog_name="whet")
-    except Interrupted as error:
+        _call(sys.argv[1:])
+    except (KeyboardInterrupt, Interrupted):
         print(redact(stop_message(sys.argv[1:])), file=sys.stderr)
-        sys.exit(error.exit_code)
+        sys.exit(Interrupted.exit_code)
     except WhetError as error:
         print(f"error: {redact(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
+
+
+def _call(words: list[str]) -> None:
+    try:
+        app(words, exit_on_error=False, print_error=False, console=_console())
+    except CycloptsError as error:
+        raise _usage_error(error) from error
+
+
+def _console() -> Console:
+    """For help texts: as wide as the terminal, at most 100 columns."""
+    return Console(width=min(100, Console().width))

@@ -15,6 +15,10 @@ from whet.core.server_url import split_server_url
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 KEY_VARIABLE = "OPENAI_API_KEY"
+HEADERS_VARIABLE = "WHET_HTTP_HEADERS"
+"""A JSON object of headers that every request carries."""
+INSECURE_VARIABLE = "WHET_INSECURE_TLS"
+"""1 leaves the certificate of a server unchecked."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +30,7 @@ class Endpoint:
     tls: bool
     prefix: str
     api_key: str | None = field(default=None, repr=False)
+    extra_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def parse(cls, base_url: str) -> Endpoint:
@@ -41,6 +46,7 @@ class Endpoint:
             tls=parts.scheme == "https",
             prefix=parts.path.rstrip("/").removesuffix("/v1"),
             api_key=_environment_key(),
+            extra_headers=_environment_headers(),
         )
 
     @property
@@ -50,10 +56,20 @@ class Endpoint:
 
     def headers(self) -> dict[str, str]:
         """What every request carries."""
-        common = {"Host": self._authority(), "User-Agent": "whet", "Accept": "*/*"}
-        return (
-            common if self.api_key is None else common | {"Authorization": f"Bearer {self.api_key}"}
-        )
+        headers = {"Host": self._authority(), "User-Agent": "whet", "Accept": "*/*"}
+        if self.api_key is not None:
+            headers["Authorization"] = f"Bearer {self.api_key}"
+        return headers | dict(self.extra_headers)
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """How certificates are checked; None without TLS."""
+        if not self.tls:
+            return None
+        context = ssl.create_default_context()
+        if os.environ.get(INSECURE_VARIABLE) == "1":
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
 
     def post(self, path: str, body: Mapping[str, Any]) -> bytes:
         """A whole POST request in bytes, made before the clock starts."""
@@ -89,3 +105,11 @@ def _environment_key() -> str | None:
             "one that is not ASCII); copy the key again"
         )
     return key or None
+
+
+def _environment_headers() -> dict[str, str]:
+    headers = json.loads(os.environ.get(HEADERS_VARIABLE) or "{}")
+    for name, value in headers.items():
+        if not (name.isascii() and value.isascii() and f"{name}{value}".isprintable()):
+            raise UsageError(f"--header {name}: a header takes printable ASCII only; correct it")
+    return dict(headers)

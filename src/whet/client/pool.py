@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from types import TracebackType
 from typing import Self
 
@@ -20,7 +19,7 @@ class ConnectionPool:
         self._timeout_s = timeout_s
         self._slots = asyncio.Semaphore(size)
         self._idle: list[Connection] = []
-        self._tls = ssl.create_default_context() if endpoint.tls else None
+        self._tls = endpoint.tls_context()
 
     async def __aenter__(self) -> Self:
         """Nothing is opened yet."""

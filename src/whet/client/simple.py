@@ -19,8 +19,12 @@ def get_text(base_url: str, path: str, *, timeout_s: float = 30.0) -> str:
     Raises ``EngineLostError`` where nothing answers in time, ``HttpError`` for an HTTP error.
     """
     endpoint = Endpoint.parse(base_url)
-    kind = http.client.HTTPSConnection if endpoint.tls else http.client.HTTPConnection
-    connection = kind(endpoint.host, endpoint.port, timeout=timeout_s)
+    context, place = endpoint.tls_context(), (endpoint.host, endpoint.port)
+    connection = (
+        http.client.HTTPConnection(*place, timeout=timeout_s)
+        if context is None
+        else http.client.HTTPSConnection(*place, timeout=timeout_s, context=context)
+    )
     try:
         connection.request("GET", f"{endpoint.prefix}{path}", headers=endpoint.headers())
         response = connection.getresponse()

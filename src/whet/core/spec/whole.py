@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from whet.core.names import REPEAT_SUFFIX, did_you_mean, require_name
 from whet.core.redact import is_secret_name, remember_secrets
 from whet.core.server_url import split_server_url
 from whet.core.spec.base import SIXTEEN_BIT, Strict
+from whet.core.spec.overrides import apply_overrides
 from whet.core.spec.recipe import RecipeSpec
 from whet.core.spec.serving import EngineSpec, HardwareSpec, ModelSpec
 from whet.core.spec.traffic import (
@@ -157,8 +158,10 @@ class _UniqueKeys(yaml.SafeLoader):
         return node
 
 
-def load_spec(path: Path) -> Spec:
+def load_spec(path: Path, overrides: Sequence[str] = ()) -> Spec:
     """Read and check a spec file; relative paths in it count from its own folder.
+
+    ``overrides`` replace keys: ``KEY.PATH=VALUE`` (``apply_overrides``).
 
     Raises ``UsageError`` naming the key, what is wrong with it and the nearest known key.
     """
@@ -184,6 +187,7 @@ def load_spec(path: Path) -> Spec:
         raise UsageError(f"{path} is not valid YAML{where}{problem}") from error
     if not isinstance(data, dict):
         raise UsageError(f"{path} must hold keys and values; write a fresh one with: whet init")
+    apply_overrides(data, overrides)
     return parse_spec(data, base=path.parent)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from whet.client import CompletionCall
 from whet.core.records import Loop, PlannedRequest
@@ -61,7 +62,8 @@ class BenchRequest:
 
     ``arrivals`` None is a closed loop, or static batches, of ``concurrency`` requests or
     conversations; with arrivals ``concurrency`` is a cap, 0 for none. ``tokenizer`` and ``model``
-    None mean what the server names. ``workers`` as in ``TrialPlan``.
+    None mean what the server names. ``workers`` as in ``TrialPlan``. ``sampling`` is merged into
+    the body of each request.
     """
 
     url: str
@@ -83,6 +85,8 @@ class BenchRequest:
     seed: int = 0
     timeout_s: float = 600.0
     workers: int | None = None
+    ignore_eos: bool = True
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def loop(self) -> Loop:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from whet.checkpoint import locate
-from whet.client import HttpError, get_text
+from whet.client import CompletionCall, HttpError, get_text
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.protocols import Observer
-from whet.core.records import ClientHealth, TrialRecord, WorkloadFacts
+from whet.core.records import ClientHealth, PlannedRequest, TrialRecord, WorkloadFacts
 from whet.flow.bench.load import build_load, open_dataset, read_block_size
 from whet.flow.bench.prefix_trace import tell_best, tell_hits
 from whet.flow.bench.replay import tell_trace
 from whet.flow.bench.request import FORMS, BenchRequest, Target
 from whet.load import TrialInterrupted, TrialPlan, run_trial
+from whet.load.plan import to_call
 from whet.metrics.quantiles import narrow_enough
 from whet.metrics.summary import CellContext, summarise
 from whet.metrics.usable import trial_problem, usable_trials
@@ -129,8 +130,8 @@ def run_once(
         request_timeout_s=request.timeout_s,
         loop=request.loop,
         offsets_ns=load.offsets_ns,
-        calls=load.calls,
-        warmup_calls=load.warmup_calls,
+        calls=_calls(request, load.workload.requests, load.calls),
+        warmup_calls=_calls(request, load.warmup, load.warmup_calls),
         conversations=load.conversations,
         workers=request.workers,
         require_counters=False,
@@ -140,6 +141,25 @@ def run_once(
         request.url, target.model, plan=plan, memory=lambda: None, alive=lambda: None
     )
     return record, load.workload.facts
+
+
+def _calls(
+    request: BenchRequest,
+    requests: Sequence[PlannedRequest],
+    calls: Sequence[CompletionCall] | None,
+) -> tuple[CompletionCall, ...] | None:
+    """The calls with the sampling that was asked for; None where the requests' own do."""
+    if request.ignore_eos and not request.sampling:
+        return None if calls is None else tuple(calls)
+    sent = map(to_call, requests) if calls is None else calls
+    return tuple(
+        replace(
+            call,
+            ignore_eos=call.ignore_eos and request.ignore_eos,
+            extra={**call.extra, **request.sampling},
+        )
+        for call in sent
+    )
 
 
 def model_entry(request: BenchRequest) -> dict[str, Any]:

@@ -23,11 +23,13 @@ _LINE_EVERY_S = 15.0
 class ConsoleObserver:
     """Shows stages as lines and work inside a stage as a live bar; use it as a context manager.
 
-    Where the output is no terminal, a bar would be noise: it becomes a line now and then.
+    Where the output is not a terminal, a bar becomes a line now and then. ``quiet`` leaves warnings
+    alone.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
         self.console = console or Console()
+        self._quiet = quiet
         self._began = time.monotonic()
         self._last_line = 0.0
         self._task: tuple[str, TaskID] | None = None
@@ -38,7 +40,7 @@ class ConsoleObserver:
             TimeElapsedColumn(),
             console=self.console,
             transient=True,
-            disable=not self.console.is_terminal,
+            disable=quiet or not self.console.is_terminal,
         )
 
     def __enter__(self) -> ConsoleObserver:
@@ -64,7 +66,7 @@ class ConsoleObserver:
 
     def warn(self, message: str) -> None:
         """Something that a person should know before trusting the result."""
-        self._print(f"  [yellow]warning:[/yellow] {_plain(message)}")
+        self._print(f"  [yellow]warning:[/yellow] {_plain(message)}", always=True)
 
     def progress(self, label: str, done: int, total: int) -> None:
         """Work inside the stage advances."""
@@ -86,7 +88,9 @@ class ConsoleObserver:
             self._bar.remove_task(self._task[1])
             self._task = None
 
-    def _print(self, text: str) -> None:
+    def _print(self, text: str, *, always: bool = False) -> None:
+        if self._quiet and not always:
+            return
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
         self.console.print(f"[dim]{minutes:02d}:{seconds:02d}[/dim] {text}", highlight=False)
 

@@ -8,19 +8,21 @@ import json
 import os
 import re
 import stat
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, get_args
 
-import typer
+from cyclopts import Parameter
 
 from whet.core.errors import UsageError, WhetError
 from whet.core.names import did_you_mean
 from whet.core.redact import redact as without_secrets
 from whet.core.store import write_atomic
+from whet.prompts.options import Level, LintCommandOptions
 
 if TYPE_CHECKING:
     from whet.prompts.lint import LintOptions, Tokenize
@@ -29,51 +31,16 @@ if TYPE_CHECKING:
     from whet.prompts.rules import Finding
 
 _MAX_BYTES: Final = 16 << 20
-_LEVELS: Final = ("error", "warning", "note", "never")
 _BY_CHARACTERS: Final = "characters / 4"
-_LOCK: Final = "Lock file"
-_REPORT: Final = "Report"
 
 
 def lint(
-    paths: Annotated[list[Path], typer.Argument(help="Prompt files, or folders of them.")],
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Correct white space in templates, in place.")
-    ] = False,
-    ignore: Annotated[
-        list[str] | None, typer.Option(help="Rule to ignore, such as WHET021; repeatable.")
-    ] = None,
-    min_text: Annotated[
-        int,
-        typer.Option(min=0, help="Minimum characters of stable text behind a finding."),
-    ] = 64,
-    block_size: Annotated[int, typer.Option(min=1, help="Tokens per KV block.")] = 16,
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(help="Folder with tokenizer.json. Default: 4 characters per token."),
-    ] = None,
-    lock: Annotated[
-        Path | None,
-        typer.Option(help="Lock file. Default: prompts.lock, if it exists.", rich_help_panel=_LOCK),
-    ] = None,
-    write_lock: Annotated[
-        bool,
-        typer.Option("--write-lock", help="Write the lock file.", rich_help_panel=_LOCK),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Report as JSON.", rich_help_panel=_REPORT)
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="File for the report.", rich_help_panel=_REPORT),
-    ] = None,
-    redact: Annotated[
-        bool,
-        typer.Option("--redact", help="Leave excerpts of prompts out.", rich_help_panel=_REPORT),
-    ] = False,
-    fail_on: Annotated[
-        str, typer.Option(help="Lowest level that fails: error, warning, note or never.")
-    ] = "warning",
+    paths: Annotated[
+        tuple[Path, ...], Parameter(help="Prompt files, or folders of them.", negative=())
+    ],
+    /,
+    *,
+    options: LintCommandOptions = LintCommandOptions(),
 ) -> None:
     """Find in prompt templates and golden requests what keeps a prefix cache from hitting.
 
@@ -81,30 +48,30 @@ def lint(
     """
     from whet.prompts.lint import LintOptions
 
-    if fail_on not in _LEVELS:
-        raise UsageError(f"--fail-on {fail_on!r}: choose one of {', '.join(_LEVELS)}")
-    tokens_by, tokenize = _tokenizer(tokenizer)
-    options = LintOptions(
-        block_size=block_size,
-        min_text=min_text,
-        ignore=_rules(ignore or []),
-        redact=redact,
+    tokens_by, tokenize = _tokenizer(options.tokenizer)
+    rules = LintOptions(
+        block_size=options.block_size,
+        min_text=options.min_text,
+        ignore=_rules(options.ignore),
+        redact=options.redact,
         tokenize=tokenize,
     )
-    work = _Work(options=options, lock_path=lock or Path("prompts.lock"), tokens_by=tokens_by)
-    if not write_lock:
-        work.read_lock(required=lock is not None)
+    lock = options.lock or Path("prompts.lock")
+    work = _Work(options=rules, lock_path=lock, tokens_by=tokens_by)
+    if not options.write_lock:
+        work.read_lock(required=options.lock is not None)
     for path, is_named in _gather(paths, work.problems):
-        work.lint(path, is_named=is_named, fix=fix)
-    if write_lock:
+        work.lint(path, is_named=is_named, fix=options.fix)
+    if options.write_lock:
         work.write_lock()
     work.check_vanished()
-    _report(work, output, as_json=as_json)
+    _report(work, options.output, as_json=options.json)
     if work.problems:
-        raise typer.Exit(UsageError.exit_code)
-    failing = _LEVELS[: _LEVELS.index(fail_on) + 1] if fail_on != "never" else ()
+        sys.exit(UsageError.exit_code)
+    levels = get_args(Level)
+    failing = levels[: levels.index(options.fail_on) + 1] if options.fail_on != "never" else ()
     if any(each.level in failing for each in work.findings):
-        raise typer.Exit(WhetError.exit_code)
+        sys.exit(WhetError.exit_code)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -237,7 +204,7 @@ class _Work:
             prompts=others | self.entries,
         )
         write_atomic(self.lock_path, dump_lock(new))
-        typer.echo(f"{self.lock_path}: {_count(len(new.prompts), 'prompt')}", err=True)
+        print(f"{self.lock_path}: {_count(len(new.prompts), 'prompt')}", file=sys.stderr)
 
 
 def _file_of(key: str) -> str:
@@ -360,10 +327,13 @@ def _report(work: _Work, output: Path | None, *, as_json: bool) -> None:
     if output is not None:
         write_atomic(output, text.encode("utf-8", "replace"))
     else:
-        typer.echo(text, nl=False)
+        sys.stdout.write(text)
     for sentence in problems:
-        typer.echo(f"error: {sentence}", err=True)
-    typer.echo(f"{summary} in {_count(len(work.files), 'file')}", err=as_json)
+        print(f"error: {sentence}", file=sys.stderr)
+    print(
+        f"{summary} in {_count(len(work.files), 'file')}",
+        file=sys.stderr if as_json else sys.stdout,
+    )
 
 
 def _count(number: int, noun: str) -> str:

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
 
-from pydantic import ValidationError
-from rich.console import Console
-
-from whet.cli.console import ConsoleObserver
-from whet.core.errors import QuantizationError, UsageError, WhetError
-from whet.core.records import SchemeTable
-from whet.core.spec import CalibrationSpec, QualitySpec
+from whet.cli.options import OutputOptions, print_json
+from whet.core.errors import QuantizationError, WhetError
+from whet.core.records import SchemeTable, encode
 from whet.core.store import RunStore
-
-_LIMITS: Final = {
-    "max_documents": ("--max-documents", 100),
-    "max_tasks": ("--max-tasks", 120),
-    "max_tokens": ("--max-document-tokens", 512),
-}
+from whet.flow.quantize.options import QuantizeOptions
 
 
-def run_comparison(
-    model: str,
-    out: Path,
-    flags: Mapping[str, Any],
-    calibration: CalibrationSpec,
-    *,
-    device: str | None,
-) -> None:
+def run_comparison(model: str, out: Path, options: QuantizeOptions, output: OutputOptions) -> None:
     """Compare, write the reports, print the table; a stopped one still reports what it has.
 
     Raises ``QuantizationError`` where no scheme could be made.
@@ -38,23 +20,25 @@ def run_comparison(
     from whet.flow.quantize.compare_job import CompareRequest, open_comparison
     from whet.flow.quantize.schemes import choose_schemes
 
-    named = flags["--schemes"]
-    names = None if named is None else [name.strip() for name in named.split(",") if name.strip()]
+    comparison, calibration = options.comparison, options.text.spec()
+    names = None
+    if comparison.schemes is not None:
+        names = [name.strip() for name in comparison.schemes.split(",") if name.strip()]
     request = CompareRequest(
         model=model,
         recipes=choose_schemes(names, calibration),
-        quality=_quality(flags),
+        quality=comparison.quality(),
         calibration=calibration.source,
-        tasks=not flags["--no-tasks"],
-        device=device,
+        tasks=not comparison.no_tasks,
+        device=options.device,
     )
-    with open_comparison(out) as store, ConsoleObserver() as observer:
+    with open_comparison(out) as store, output.observer() as observer:
         try:
             table = compare(request, store, observer)
         except (KeyboardInterrupt, WhetError):
             _report_rest(store)
             raise
-        _report(table, store.root, observer.console)
+        _report(table, store.root, output)
 
 
 def is_comparison(folder: Path) -> bool:
@@ -64,19 +48,21 @@ def is_comparison(folder: Path) -> bool:
     return (folder / SETTINGS).is_dir()
 
 
-def report_comparison(folder: Path, console: Console) -> None:
+def report_comparison(folder: Path, output: OutputOptions) -> None:
     """The table and its files again, from what is on disk."""
     from whet.flow.quantize.table import scheme_table
 
-    _report(scheme_table(RunStore.read(folder)), folder, console)
+    _report(scheme_table(RunStore.read(folder)), folder, output)
 
 
-def _report(table: SchemeTable, folder: Path, console: Console) -> None:
+def _report(table: SchemeTable, folder: Path, output: OutputOptions) -> None:
     from whet.report import print_schemes, write_scheme_reports
 
     write_scheme_reports(table, folder)
-    print_schemes(table, console)
-    console.print(f"\nReport: {folder / 'schemes.html'}", soft_wrap=True, highlight=False)
+    if output.json:
+        print_json(encode(table))
+    print_schemes(table, output.console)
+    output.console.print(f"\nReport: {folder / 'schemes.html'}", soft_wrap=True, highlight=False)
     if all(row.checkpoint is None for row in table.rows):
         raise QuantizationError(
             "no scheme could be made; the table says why for each: choose another model, or "
@@ -92,15 +78,3 @@ def _report_rest(store: RunStore) -> None:
 
     if store.status(SETTINGS, SETTINGS) is not None:
         write_scheme_reports(scheme_table(store), store.root)
-
-
-def _quality(flags: Mapping[str, Any]) -> QualitySpec:
-    limits = {
-        key: usual if flags[flag] is None else flags[flag] for key, (flag, usual) in _LIMITS.items()
-    }
-    try:
-        return QualitySpec(heldout=flags["--heldout"], tasks=flags["--tasks-file"], **limits)
-    except ValidationError as error:
-        first = error.errors()[0]
-        flag, _ = _LIMITS[str(first["loc"][0])]
-        raise UsageError(f"{flag}: {first['msg']} (got {first['input']!r})") from error

@@ -1,0 +1,1 @@
+"""``whet bench``: the command, its output, two servers, the search for the highest load."""

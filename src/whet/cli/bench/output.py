@@ -1,0 +1,150 @@
+"""The result of a measured load: printed for a person, saved under vLLM's names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from whet.cli.options import OutputOptions, print_json
+from whet.core.errors import UsageError
+from whet.core.store import write_atomic
+from whet.flow.bench.options import ResultOptions
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from whet.core.records import TrialRecord
+    from whet.core.records.objective import Bound, Constraint
+    from whet.flow.bench.run import BenchRequest, BenchResult
+    from whet.report.vllm_json import Selection
+
+_DETAILS: Final = (
+    "input_lens", "output_lens", "ttfts", "itls", "latencies", "start_times", "queue_times",
+    "generated_texts", "errors",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResultView:
+    """Which figures are shown and judged, and where they are saved."""
+
+    selection: Selection
+    bounds: tuple[Bound, ...] | None
+    constraints: tuple[Constraint, ...] | None
+    path: Path | None
+    detailed: bool
+    notes: dict[str, str]
+
+
+def read_view(options: ResultOptions) -> ResultView:
+    """The options, checked. ``UsageError`` for a metric, percentile or objective that is wrong."""
+    from whet.flow.bench.build import key_values
+    from whet.metrics.objective import parse_goodput, parse_objective
+
+    notes = key_values(options.metadata, "--metadata")
+    if options.label is not None:
+        notes["label"] = options.label
+    return ResultView(
+        selection=_selection(options.percentile_metrics, options.metric_percentiles),
+        bounds=None if options.goodput is None else tuple(parse_goodput([options.goodput])),
+        constraints=None
+        if options.objective is None
+        else tuple(parse_objective(options.objective)),
+        path=options.result_dir / options.result_filename if options.save_result else None,
+        detailed=options.save_detailed,
+        notes=notes,
+    )
+
+
+def _selection(metrics: str, percentiles: str) -> Selection:
+    from whet.report.vllm_json import METRICS, Selection
+
+    names = tuple(part.strip() for part in metrics.split(",") if part.strip())
+    if not names or set(names) - set(METRICS):
+        raise UsageError(
+            f"--percentile-metrics {metrics!r}: give some of {', '.join(METRICS)}, comma-separated"
+        )
+    try:
+        wanted = tuple(float(part) for part in percentiles.split(","))
+    except ValueError:
+        wanted = ()
+    if not wanted or not all(0 < p < 100 for p in wanted):
+        raise UsageError(
+            f"--metric-percentiles {percentiles!r}: give numbers between 0 and 100, like 90,95,99"
+        )
+    return Selection(metrics=names, percentiles=wanted)
+
+
+def report_bench(
+    result: BenchResult, request: BenchRequest, view: ResultView, output: OutputOptions
+) -> None:
+    """Print the runs, as tables or as JSON, and save them where that was asked for."""
+    console = output.console
+    print_result(result, request, view, console)
+    runs = [run_json(trial, result, request, view) for trial in result.trials]
+    if output.json:
+        print_json({"runs": runs})
+    if view.path is None:
+        return
+    view.path.parent.mkdir(parents=True, exist_ok=True)
+    for number, run in enumerate(runs):
+        at = view.path if number == 0 else view.path.with_stem(f"{view.path.stem}-{number + 1}")
+        save_json(at, run, console)
+    save_picture(result.trials, view.path.with_suffix(".png"), console)
+
+
+def print_result(
+    result: BenchResult, request: BenchRequest, view: ResultView, console: Console
+) -> None:
+    """All runs in one table, and what they say of the objectives."""
+    from whet.metrics.objective import attainment, goodput_text, judge
+    from whet.metrics.usable import usable_trials
+    from whet.metrics.window import steady_requests
+    from whet.report.load_console import print_load, print_verdict
+
+    facts = result.facts
+    if facts is not None and (request.prefixes is not None or facts.expected_hit_rate > 0):
+        console.print(f"prefix hit rate to expect: {facts.expected_hit_rate:.3g}", highlight=False)
+    print_load(result.trials, view.selection, console)
+    events = [e for trial in usable_trials(result.trials) for e in steady_requests(trial)]
+    if view.bounds is not None and (share := attainment(events, view.bounds)) is not None:
+        console.print(
+            f"{share.value:.1%} [{share.low or 0:.1%}, {share.high or 1:.1%}] of requests within "
+            f"{goodput_text(view.bounds)}",
+            highlight=False,
+        )
+    if view.constraints is not None and events:
+        print_verdict(judge(events, view.constraints), console)
+
+
+def run_json(
+    trial: TrialRecord, result: BenchResult, request: BenchRequest, view: ResultView
+) -> dict[str, Any]:
+    """One run under vLLM's names."""
+    from whet.report.vllm_json import run_info, vllm_result
+
+    run = run_info(trial, result.model, result.tokenizer)
+    run |= vllm_result(trial, view.selection, bounds=view.bounds)
+    run["request_rate"] = "inf" if request.rate_rps is None else request.rate_rps
+    run["burstiness"] = 1.0 if request.arrivals is None else request.arrivals.burstiness or 1.0
+    if not view.detailed:
+        run = {key: value for key, value in run.items() if key not in _DETAILS}
+    return run | view.notes
+
+
+def save_json(path: Path, document: dict[str, Any], console: Console) -> None:
+    """Write one JSON file and say where."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, json.dumps(document, allow_nan=False).encode())
+    console.print(f"result: {path}", soft_wrap=True, highlight=False)
+
+
+def save_picture(trials: Sequence[TrialRecord], path: Path, console: Console) -> None:
+    """Draw the runs, where there is something to draw."""
+    from whet.report.load_plot import write_load_plot
+
+    if write_load_plot(trials, path):
+        console.print(f"chart: {path}", soft_wrap=True, highlight=False)

@@ -1,0 +1,1 @@
+"""``whet prompts``: analyse a request log, and lint prompts before they ship."""

@@ -1,0 +1,133 @@
+"""``whet prompts``: what a prefix cache can find in a request log, and what prevents more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import Parameter
+
+from whet.cli.observer import ConsoleObserver
+from whet.cli.options import OutputOptions, print_json
+from whet.core.errors import UsageError
+from whet.core.records import encode
+from whet.core.store import translate_disk_errors
+from whet.prompts.options import PromptsOptions
+
+if TYPE_CHECKING:
+    from whet.core.records import ReplayResult
+    from whet.prompts.analyse import PromptLog
+    from whet.prompts.causes import Variables
+    from whet.prompts.records import CauseKind
+
+_DEFAULT_BLOCK: Final = 16
+
+
+def analyse(
+    log: Annotated[
+        Path,
+        Parameter(help="Requests as JSON lines, OpenTelemetry GenAI spans, or a folder of them."),
+    ],
+    /,
+    *,
+    model: Annotated[
+        str, Parameter(help="Model folder or hub id, for its tokenizer and chat template.")
+    ],
+    options: PromptsOptions = PromptsOptions(),
+    output: OutputOptions = OutputOptions(),
+) -> None:
+    """Find why prompts miss the prefix cache, and what a fix would save."""
+    from whet.prompts.analyse import PromptLog, PromptQuestion
+    from whet.prompts.analyse import analyse as analyse_log
+    from whet.prompts.cache_size import CacheSize, find_cache
+    from whet.prompts.report import print_report, write_report
+    from whet.prompts.trace_writer import write_prefix_trace
+
+    cache, files = options.cache, options.files
+    size = CacheSize(tokens=cache.cache_tokens, gib=cache.cache_gib, run=cache.run)
+    block, blocks = find_cache(
+        size, target=model, block_size=cache.block_size, default=_DEFAULT_BLOCK
+    )
+    question = PromptQuestion(
+        log=log,
+        target=model,
+        block_size=block,
+        cache_blocks=blocks,
+        model=options.log.served_model,
+        max_requests=options.log.max_requests,
+        chat_template=options.log.chat_template,
+        redacted=options.log.redact,
+    )
+    output_dir, verify = files.output_dir, cache.verify
+    with output.observer() as observer:
+        observer.stage("read", log.name)
+        prompts = PromptLog(question)
+        analysis, variables = analyse_log(
+            prompts, progress=lambda count: observer.progress("requests", count, 0)
+        )
+        kinds = analysis.fix_kinds
+        if verify is not None:
+            output_dir.mkdir(parents=True, exist_ok=True)
+            replays = _verify(prompts, variables, kinds, (verify, output_dir), observer)
+            analysis = replace(analysis, replays=replays)
+        write_report(analysis, output_dir)
+        if output.json:
+            print_json(encode(analysis))
+        print_report(analysis, output.console)
+        if files.fixed_log is not None:
+            _write_log(prompts, variables, kinds, files.fixed_log)
+            observer.note(f"written: {files.fixed_log}")
+        if files.workload is not None:
+            write_prefix_trace(prompts.prompts(), files.workload)
+            observer.note(f"written: {files.workload}")
+        output.console.print(f"\nReport: {output_dir / 'prompts.html'}", highlight=False)
+
+
+def _verify(
+    prompts: PromptLog,
+    variables: Variables,
+    kinds: Collection[CauseKind],
+    request: tuple[int, Path],
+    observer: ConsoleObserver,
+) -> tuple[ReplayResult, ...]:
+    """Replay the first prompts on a server, as they are and with the fixes."""
+    from functools import partial
+    from itertools import islice
+
+    from whet.flow.prompts import ReplayRequest, replay_prompts
+    from whet.prompts.analyse import predict
+
+    count, folder = request
+    first = list(islice(prompts.prompts(), count))
+    sets = {"as the log is": [prompt.ids for prompt in first]}
+    if kinds:
+        sets["with the fixes"] = [p.ids for p in prompts.fixed(first, variables, kinds)]
+    block_size = prompts.question.block_size
+    return replay_prompts(
+        ReplayRequest(
+            target=prompts.question.target,
+            prompts=sets,
+            block_size=block_size,
+            log=folder / "replay.log",
+        ),
+        partial(predict, block_size),
+        observer,
+    )
+
+
+def _write_log(
+    prompts: PromptLog, variables: Variables, kinds: Collection[CauseKind], path: Path
+) -> None:
+    """Write the log with the fixes, one OpenAI request a line."""
+    from whet.prompts.fixes import apply_fixes
+    from whet.prompts.log_writer import request_line
+
+    if path.resolve() == prompts.question.log.resolve():
+        raise UsageError(f"--fixed-log {path} is the log itself; give another file")
+    with translate_disk_errors(path), path.open("w", encoding="utf-8") as file:
+        for prompt in prompts.prompts():
+            line = request_line(apply_fixes(prompt.request, variables, kinds))
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -1,0 +1,1 @@
+"""``whet quality``: the command and its output."""

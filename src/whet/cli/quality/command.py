@@ -1,0 +1,68 @@
+"""``whet quality``: the gate on its own, between two servers or checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from whet.cli.options import OutputOptions, print_json
+from whet.cli.quality.output import drift_json, print_drift, print_gate, result_json
+from whet.core.errors import MeasurementError, NothingQualifiesError
+from whet.flow.gate.options import QualityOptions
+
+if TYPE_CHECKING:
+    from whet.flow.gate.request import GateRequest
+
+
+def quality(
+    target: Annotated[str, Parameter(help="Running server (URL), or a checkpoint folder.")],
+    /,
+    *,
+    options: QualityOptions = QualityOptions(),
+    output: OutputOptions = OutputOptions(),
+) -> None:
+    """Check that a server or checkpoint answers as well as its baseline: pass, fail or unknown.
+
+    A folder is served with the installed engine, which takes minutes.
+
+    Exit code 0 for a pass, 9 for a fail or a drift, 6 if unknown.
+    """
+    request = options.request(target)
+    if options.sides.golden is None:
+        _gate(request, output)
+    else:
+        _drift(request, options.sides.golden, output)
+
+
+def _gate(request: GateRequest, output: OutputOptions) -> None:
+    from whet.flow.gate.gate import run_gate
+
+    with output.observer() as observer:
+        result = run_gate(request, observer)
+    print_gate(result, output.console)
+    if output.json:
+        print_json(result_json(result))
+    why = result.reason or "no reason was given"
+    if result.verdict == "fail":
+        raise NothingQualifiesError(f"the gate fails: {why}")
+    if result.verdict == "unknown":
+        raise MeasurementError(f"quality gate inconclusive (counts as not passed): {why}")
+
+
+def _drift(request: GateRequest, golden: Path, output: OutputOptions) -> None:
+    from whet.flow.gate.golden import check_golden
+
+    with output.observer() as observer:
+        drift = check_golden(request.target, golden, request, observer)
+    print_drift(drift, output.console)
+    if output.json:
+        print_json(drift_json(drift))
+    if drift.verdict == "fail":
+        raise NothingQualifiesError(
+            f"{request.target} answers other than when {golden} was recorded"
+            + (f": {drift.reason}" if drift.reason else "; find out what was changed")
+        )
+    if drift.verdict == "unknown":
+        raise MeasurementError(f"drift inconclusive: {drift.reason}")

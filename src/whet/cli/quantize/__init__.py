@@ -1,0 +1,1 @@
+"""``whet quantize``: one checkpoint, or a comparison of schemes."""

@@ -1,0 +1,49 @@
+"""``whet quantize``: one checkpoint, or every scheme of a model in one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from whet.cli.options import OutputOptions
+from whet.cli.quantize.compare import run_comparison
+from whet.flow.quantize.options import QuantizeOptions
+
+
+def quantize(
+    model: Annotated[str, Parameter(help="16-bit checkpoint: folder or hub id.")],
+    out: Annotated[Path, Parameter(help="Folder to write; absent or empty.")],
+    /,
+    *,
+    options: QuantizeOptions = QuantizeOptions(),
+    output: OutputOptions = OutputOptions(),
+) -> None:
+    """Quantize a checkpoint (AWQ, GPTQ, FP8, INT8) for vLLM.
+
+    The format is compressed-tensors. Not written: GGUF, bitsandbytes.
+    """
+    from whet.flow.quantize.checkpoint import SingleRequest, quantize_single
+    from whet.flow.quantize.hub import require_login
+    from whet.flow.quantize.publish import push
+
+    options.refuse_misfits()
+    if options.comparison.compare:
+        run_comparison(model, out, options, output)
+        return
+    after = options.after
+    request = SingleRequest(
+        model=model,
+        out=out,
+        recipe=options.recipe_spec(),
+        device=options.device,
+        serve_check=after.serve_check,
+    )
+    if after.push_to_hub is not None:
+        require_login(after.push_to_hub)
+    with output.observer() as observer:
+        quantize_single(request, observer)
+        if after.push_to_hub is not None:
+            repository, public = after.push_to_hub, after.public
+            observer.note(push(out, repository, public=public, observer=observer, base=model))

@@ -1,0 +1,1 @@
+"""The main job's commands: run, check, decide and report."""

@@ -1,0 +1,54 @@
+"""The end of a run: tables on the console, files in the run directory, the exit code."""
+
+from __future__ import annotations
+
+from whet.cli.options import OutputOptions, print_json
+from whet.core.errors import EngineError, NothingQualifiesError
+from whet.core.records import Decision, encode
+from whet.core.run import Run
+from whet.core.store import RunStore
+
+
+def write_and_print_report(
+    store: RunStore, output: OutputOptions | None, *, decision: Decision | None = None
+) -> None:
+    """Write every report file and print the result; print nothing without ``output``.
+
+    Raises ``EngineError`` where no cell could be measured and ``NothingQualifiesError`` where
+    none earned a recommendation, after the report is written.
+    """
+    from whet.report import print_report, write_reports
+
+    run = Run(store)
+    if not run.cells and output is None:
+        return
+    write_reports(run, store.root)
+    if output is None:
+        return
+    page = store.root / "report.html"
+    if output.json:
+        print_json(run_json(run))
+    else:
+        print_report(run, output.console)
+        output.console.print(f"\nReport: {page}", soft_wrap=True, highlight=False)
+    if decision is not None and decision.recommendation is None:
+        if all(cell.status != "complete" for cell in run.cells):
+            raise EngineError(
+                f"no cell could be measured; {store.root / 'report.md'} says why for each, "
+                "then go on with --resume"
+            )
+        raise NothingQualifiesError(
+            "every cell was measured and none meets the objective with its evidence and quality; "
+            "loosen objective.recommend_ttft_ms or recommend_quality, or add variants"
+        )
+
+
+def run_json(run: Run) -> dict[str, object]:
+    """A run's decision and cells as one JSON document."""
+    return {
+        "run": run.name,
+        "directory": str(run.root.resolve()),
+        "missing": list(run.missing),
+        "decision": None if run.decision is None else encode(run.decision),
+        "cells": [encode(cell) for cell in run.cells],
+    }

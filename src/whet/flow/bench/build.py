@@ -1,0 +1,364 @@
+"""From the options of ``whet bench`` to the request; which options do not go together."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from whet.client.endpoint import HEADERS_VARIABLE, INSECURE_VARIABLE, KEY_VARIABLE
+from whet.core.errors import UsageError
+from whet.core.redact import is_secret_name, remember_secrets
+from whet.core.server_url import split_server_url
+from whet.flow.bench.options import (
+    BenchOptions,
+    LoadOptions,
+    PromptOptions,
+    SamplingOptions,
+    ServerOptions,
+    SourceOptions,
+)
+from whet.flow.bench.replay import holds_prompts
+from whet.flow.bench.request import (
+    INPUT_LENGTHS,
+    OUTPUT_LENGTHS,
+    BenchRequest,
+    DatasetFile,
+    PrefixReplay,
+    Source,
+)
+from whet.load.arrivals import Arrivals
+from whet.load.conversations import ConversationShape
+from whet.load.dataset import LengthLimits
+from whet.load.lengths import LONGEST, Lengths
+from whet.load.prefix_trace_file import is_prefix_trace, read_prefix_trace
+from whet.load.prefix_traces import as_trace
+from whet.load.synthetic import SharedPrefixes
+from whet.load.trace import Trace, cut_trace, read_trace
+
+_MOST_THINK_S: Final = 10_000.0
+_USUAL_PORT: Final = 8000
+_USUAL_REQUESTS: Final = 200
+
+_SYNTHETIC: Final = "synthetic prompts"
+_DATASET: Final = "--dataset-path"
+_TRACE: Final = "--trace"
+_CONVERSATIONS: Final = "--conversations"
+
+_RATED: Final = (_SYNTHETIC, _DATASET)
+_SAMPLED: Final = (_SYNTHETIC, _DATASET, _TRACE)
+_GOES_WITH: Final[dict[str, tuple[str, ...]]] = {
+    "form": (_SYNTHETIC, _TRACE),
+    "endpoint": (_SYNTHETIC, _TRACE),
+    "backend": (_SYNTHETIC, _TRACE),
+    "input_len": (_SYNTHETIC, _CONVERSATIONS),
+    "output_len": (_SYNTHETIC, _DATASET, _TRACE, _CONVERSATIONS),
+    "random_range_ratio": (_SYNTHETIC,),
+    "prefixes": (_SYNTHETIC,),
+    "prefix_len": (_SYNTHETIC,),
+    "request_rate": _RATED,
+    "static_batches": _RATED,
+    "dataset_name": (_SYNTHETIC, _DATASET),
+    "num_prompts": (_SYNTHETIC, _DATASET, _TRACE),
+    "find_max": (_SYNTHETIC, _DATASET, _CONVERSATIONS),
+    "trace_speed": (_TRACE,),
+    "trace_duration": (_TRACE,),
+    "turns": (_CONVERSATIONS,),
+    "turn_len": (_CONVERSATIONS,),
+    "think_s": (_CONVERSATIONS,),
+    **dict.fromkeys(SamplingOptions.__dataclass_fields__, _SAMPLED),
+}
+"""The kinds of traffic that an option has a meaning for; the first is named in messages."""
+_NEEDS: Final = {
+    "port": "host",
+    "burstiness": "request_rate",
+    "constant": "request_rate",
+    "ramp_up_end_rps": "request_rate",
+    "ramp_s": "ramp_up_end_rps",
+    "prefix_zipf": "prefixes",
+    "prefix_share": "prefixes",
+    "against_model": "against",
+}
+
+
+def build_request(url: str | None, options: BenchOptions) -> BenchRequest:
+    """The request that the options make; headers and key go into the environment.
+
+    Raises ``UsageError`` for options that do not go together and values that cannot be used.
+    """
+    given, source_options = options.given(), options.source
+    kind = _kind(source_options)
+    _refuse_misfits(given, kind)
+    prompts, load, server = options.prompts, options.load, options.server
+    source = _source(options, given)
+    ramp = None if load.ramp_up_end_rps is None else (load.ramp_up_end_rps, load.ramp_s)
+    speed = _trace_speed(source_options, source)
+    arrivals = Arrivals(kind="trace", speed=speed) if speed else _arrivals(load, ramp)
+    address = _address(url, server)
+    set_environment(server)
+    return BenchRequest(
+        url=address,
+        model=server.model,
+        tokenizer=server.tokenizer,
+        form=_form(server),
+        requests=_count(options, source),
+        inputs=_lengths(prompts.input_len, INPUT_LENGTHS, prompts.random_range_ratio),
+        outputs=_lengths(prompts.output_len, OUTPUT_LENGTHS, prompts.random_range_ratio),
+        prefixes=_shared_prefixes(prompts),
+        source=source,
+        arrivals=arrivals,
+        concurrency=load.max_concurrency or (0 if arrivals is not None else 1),
+        static=load.static_batches,
+        warmup=load.num_warmups,
+        runs=load.num_runs or 1,
+        until=None if load.until is None else load.until / 100,
+        most_runs=load.max_runs,
+        seed=load.seed,
+        timeout_s=server.timeout_s,
+        workers=load.workers,
+        ignore_eos=options.sampling.ignore_eos,
+        sampling=_sampling(options.sampling),
+    )
+
+
+def set_environment(server: ServerOptions) -> None:
+    """Key, headers and TLS of every request: the client and its processes read them there."""
+    if server.api_key is not None:
+        os.environ[KEY_VARIABLE] = server.api_key
+    if server.header:
+        headers = key_values(server.header, "--header")
+        remember_secrets(
+            {f"{name}_KEY": value for name, value in headers.items() if _is_secret(name)}
+        )
+        os.environ[HEADERS_VARIABLE] = json.dumps(headers)
+    if server.insecure:
+        os.environ[INSECURE_VARIABLE] = "1"
+
+
+def _is_secret(header: str) -> bool:
+    return is_secret_name(header) or header.lower() in ("authorization", "cookie")
+
+
+def key_values(texts: Sequence[str], flag: str) -> dict[str, str]:
+    """``KEY=VALUE`` texts as a mapping; ``UsageError`` for another form."""
+    pairs = [text.partition("=") for text in texts]
+    for key, equals, _ in pairs:
+        if not key.strip() or not equals:
+            raise UsageError(f"{flag} takes KEY=VALUE; write it as KEY=VALUE")
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _kind(source: SourceOptions) -> str:
+    """The option that chooses the traffic; ``UsageError`` for two of them."""
+    files = {
+        _DATASET: source.dataset_path,
+        _TRACE: source.trace,
+        _CONVERSATIONS: source.conversations,
+    }
+    chosen = [flag for flag, value in files.items() if value is not None]
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(chosen)} are different traffic; give one of them")
+    return chosen[0] if chosen else _SYNTHETIC
+
+
+def _refuse_misfits(given: frozenset[str], kind: str) -> None:
+    for name, kinds in _GOES_WITH.items():
+        if name not in given or kind in kinds:
+            continue
+        if kind == _SYNTHETIC:
+            raise UsageError(f"{_flag(name)} needs {kinds[0]}; give it too")
+        raise UsageError(f"{_flag(name)} does not go with {kind}; leave one of the two out")
+    for name, other in _NEEDS.items():
+        if name in given and other not in given:
+            raise UsageError(f"{_flag(name)} needs {_flag(other)}; give it too")
+    if {"static_batches", "request_rate"} <= given:
+        raise UsageError("--static-batches waits for its slowest; leave out --request-rate")
+    for name in ("find_max", "until"):
+        if {"against", name} <= given:
+            raise UsageError(
+                f"--against sends a fixed number of trials to each server; leave out {_flag(name)}"
+            )
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _address(url: str | None, server: ServerOptions) -> str:
+    host = None if server.host is None else f"http://{server.host}:{server.port or _USUAL_PORT}"
+    addresses = [each for each in (url, server.base_url, host) if each is not None]
+    if len(addresses) != 1:
+        raise UsageError(
+            "give the server's address once: URL, --base-url, or --host and --port "
+            f"(got {len(addresses)})"
+        )
+    split_server_url(addresses[0], "URL" if url else "--base-url")
+    return addresses[0]
+
+
+def _form(server: ServerOptions) -> str:
+    """The form of the prompts; ``UsageError`` where two options name different ones."""
+    named: dict[str, bool] = {}
+    if server.backend is not None:
+        named["--backend"] = server.backend == "openai-chat"
+    if server.endpoint is not None:
+        named["--endpoint"] = server.endpoint == "/v1/chat/completions"
+    if server.form != "ids":
+        named["--form"] = server.form == "chat"
+    if len(set(named.values())) > 1:
+        raise UsageError(f"{' and '.join(named)} name different endpoints; give one of them")
+    return "chat" if True in named.values() else server.form
+
+
+def _source(options: BenchOptions, given: frozenset[str]) -> Source | None:
+    """The source of the traffic, a trace already read; None for synthetic prompts."""
+    source = options.source
+    _check_dataset_name(source)
+    if source.dataset_path is not None:
+        return DatasetFile(path=source.dataset_path, limits=_limits(source.dataset_name))
+    if source.trace is not None:
+        return _trace(options, given, source.trace)
+    return None if source.conversations is None else _chats(options, source.conversations)
+
+
+def _check_dataset_name(source: SourceOptions) -> None:
+    name = source.dataset_name
+    if name == "random" and source.dataset_path is not None:
+        raise UsageError("--dataset-name random reads no file; leave out --dataset-path")
+    if name not in (None, "random") and source.dataset_path is None:
+        raise UsageError(f"--dataset-name {name} needs its file; give --dataset-path")
+
+
+def _limits(name: str | None) -> LengthLimits:
+    """vLLM's limits for ShareGPT; else every row that has a token in and one out."""
+    if name == "sharegpt":
+        return LengthLimits()
+    return LengthLimits(
+        min_input_tokens=1,
+        min_output_tokens=1,
+        max_input_tokens=LONGEST,
+        max_total_tokens=2 * LONGEST,
+    )
+
+
+def _trace(options: BenchOptions, given: frozenset[str], path: Path) -> Trace | PrefixReplay:
+    if is_prefix_trace(path):
+        return _prefix_trace(options, given, path)
+    trace = read_trace(path, max_rows=options.load.num_prompts)
+    if any(row.at_ns is None for row in trace.rows):
+        raise UsageError(
+            f"{path} has no times to play; give each line a time, or send its prompts with "
+            "--dataset-path"
+        )
+    if "form" in given and holds_prompts(trace):
+        raise UsageError(f"{path} holds its own prompts; leave out --form")
+    _refuse_output_len(options, trace)
+    return cut_trace(trace, duration_s=options.source.trace_duration)
+
+
+def _prefix_trace(options: BenchOptions, given: frozenset[str], path: Path) -> PrefixReplay:
+    """With times, or without where a request has none: then they are sent in order."""
+    trace = read_prefix_trace(path, max_requests=options.load.num_prompts)
+    whole = PrefixReplay(trace=trace, timeline=as_trace(trace))
+    _refuse_output_len(options, whole.timeline)
+    if not whole.timed:
+        for name in ("trace_speed", "trace_duration"):
+            if name in given:
+                raise UsageError(f"{trace.path} has no times to play; leave out {_flag(name)}")
+        return whole
+    timeline = cut_trace(whole.timeline, duration_s=options.source.trace_duration)
+    first = replace(trace, requests=trace.requests[: len(timeline.rows)])
+    return PrefixReplay(trace=first, timeline=timeline)
+
+
+def _refuse_output_len(options: BenchOptions, trace: Trace) -> None:
+    has_lengths = all(row.output_tokens is not None for row in trace.rows)
+    if options.prompts.output_len is not None and has_lengths:
+        raise UsageError(f"{trace.path} has the length of every answer; leave out --output-len")
+
+
+def _chats(options: BenchOptions, count: int) -> ConversationShape:
+    source, prompts = options.source, options.prompts
+    if not 0 <= source.think_s <= _MOST_THINK_S:
+        raise UsageError(f"--think-s {source.think_s:g}: give seconds from 0 to {_MOST_THINK_S:g}")
+    return ConversationShape(
+        conversations=count,
+        turns=source.turns,
+        first_tokens=prompts.input_len or INPUT_LENGTHS.low,
+        added_tokens=source.turn_len,
+        output_tokens=prompts.output_len or OUTPUT_LENGTHS.low,
+        think_ms=round(source.think_s * 1000),
+        seed=options.load.seed,
+    )
+
+
+def _count(options: BenchOptions, source: Source | None) -> int:
+    """How many requests a run has, or how many conversations."""
+    match source:
+        case Trace(rows=rows):
+            return len(rows)
+        case PrefixReplay(timeline=timeline):
+            return len(timeline.rows)
+    return options.source.conversations or options.load.num_prompts or _USUAL_REQUESTS
+
+
+def _lengths(tokens: int | None, default: Lengths, ratio: float) -> Lengths | None:
+    """``tokens`` ± ``ratio`` of them; None where neither was given."""
+    if tokens is None and ratio == 0:
+        return None
+    return Lengths.around(default.low if tokens is None else tokens, ratio)
+
+
+def _shared_prefixes(prompts: PromptOptions) -> SharedPrefixes | None:
+    count = prompts.prefixes or int(prompts.prefix_len is not None)
+    if not count:
+        return None
+    return SharedPrefixes(
+        count=count,
+        tokens=prompts.prefix_len or 256,
+        zipf_exponent=prompts.prefix_zipf,
+        share=prompts.prefix_share,
+    )
+
+
+def _trace_speed(options: SourceOptions, source: Source | None) -> float | None:
+    """How fast the source's own times are played; None where it has none to play."""
+    if options.trace is None or (isinstance(source, PrefixReplay) and not source.timed):
+        return None
+    if not (math.isfinite(options.trace_speed) and options.trace_speed > 0):
+        raise UsageError(f"--trace-speed {options.trace_speed:g}: give a finite number above 0")
+    return options.trace_speed
+
+
+def _arrivals(load: LoadOptions, ramp: tuple[float, float] | None) -> Arrivals | None:
+    """The arrival process; None for a closed loop."""
+    rate = load.request_rate
+    if rate is None:
+        return None
+    if load.burstiness != 1.0 and (load.constant or ramp is not None):
+        raise UsageError("--burstiness does not go with --constant or a ramp; leave it out")
+    if ramp is not None:
+        kind = "ramp_constant" if load.constant else "ramp_poisson"
+        return Arrivals(kind=kind, rate_rps=rate, end_rate_rps=ramp[0], ramp_s=ramp[1])
+    if load.constant and math.isfinite(rate):
+        return Arrivals(kind="constant", rate_rps=rate)
+    return Arrivals.at_rate(rate, burstiness=load.burstiness)
+
+
+def _sampling(options: SamplingOptions) -> dict[str, Any]:
+    """What is merged into each request's body."""
+    names = set(SamplingOptions.__dataclass_fields__) - {"ignore_eos", "extra_body"}
+    body = {name: value for name in sorted(names) if (value := getattr(options, name)) is not None}
+    if options.extra_body is None:
+        return body
+    try:
+        extra = json.loads(options.extra_body)
+    except ValueError as error:
+        raise UsageError("--extra-body is not valid JSON; quote it for the shell") from error
+    if not isinstance(extra, dict):
+        raise UsageError('--extra-body must be a JSON object, such as {"top_k": 20}')
+    return body | extra

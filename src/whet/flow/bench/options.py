@@ -1,0 +1,280 @@
+"""Options of ``whet bench``, under the names of ``vllm bench serve`` where it has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from cyclopts import Group, Parameter
+from cyclopts.types import PositiveFloat, PositiveInt
+from cyclopts.validators import Number
+
+_Count = Annotated[int, Parameter(validator=Number(gte=0))]
+_Seconds = Annotated[float, Parameter(validator=Number(gte=0))]
+Form = Literal["ids", "text", "chat"]
+
+
+@Parameter(name="*", group=Group.create_ordered("Server"))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerOptions:
+    """Where the load goes."""
+
+    base_url: str | None = None
+    """Server address, in place of URL."""
+    host: str | None = None
+    """Server host, in place of URL; with --port."""
+    port: PositiveInt | None = None
+    """Server port for --host. Default: 8000."""
+    model: Annotated[str | None, Parameter(name=["--model", "--served-model-name"])] = None
+    """Model name on the server. Default: the only one it serves."""
+    tokenizer: str | None = None
+    """Tokenizer folder or hub id. Default: as reported by the server."""
+    api_key: str | None = None
+    """API key. Default: the variable OPENAI_API_KEY."""
+    header: Annotated[tuple[str, ...], Parameter(name="--header")] = ()
+    """Extra HTTP header as KEY=VALUE. Repeatable."""
+    insecure: bool = False
+    """Do not verify the server's TLS certificate."""
+    backend: Literal["vllm", "openai", "openai-chat"] | None = None
+    """vllm and openai send to /v1/completions, openai-chat to /v1/chat/completions."""
+    endpoint: Literal["/v1/completions", "/v1/chat/completions"] | None = None
+    """Path of the requests. Default: by --form."""
+    form: Form = "ids"
+    """Form of the prompts: token ids, text, or chat messages."""
+    timeout_s: PositiveFloat = 600.0
+    """Seconds until a request counts as failed."""
+
+
+@Parameter(name="*", group=Group.create_ordered("Load"))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadOptions:
+    """How many requests are sent, and when."""
+
+    num_prompts: PositiveInt | None = None
+    """Requests per run. Default: 200, or a whole trace."""
+    request_rate: float | None = None
+    """Requests per second, open loop; inf sends all at once. Default: a closed loop."""
+    max_concurrency: Annotated[
+        PositiveInt | None, Parameter(name=["--max-concurrency", "--concurrency"])
+    ] = None
+    """Requests in flight: the size of a closed loop (default: 1), or the cap of an open one."""
+    burstiness: float = 1.0
+    """Shape of the arrivals at --request-rate: 1 is Poisson, below 1 burstier."""
+    constant: bool = False
+    """Equal gaps between the arrivals at --request-rate."""
+    ramp_up_end_rps: float | None = None
+    """Ramp from --request-rate to this rate over --ramp-s."""
+    ramp_s: float = 60.0
+    """Seconds of the ramp."""
+    static_batches: bool = False
+    """Send static batches of --max-concurrency: each waits for its slowest request."""
+    num_warmups: _Count = 20
+    """Requests sent before the measurement."""
+    num_runs: PositiveInt | None = None
+    """Runs, each with fresh prompts. Default: 1, or 4 of each server with --against."""
+    until: Annotated[float | None, Parameter(validator=Number(gte=0.01))] = None
+    """Add runs until the interval of tokens/s is at most ± this many percent."""
+    max_runs: PositiveInt = 10
+    """Maximum number of runs with --until."""
+    workers: PositiveInt | None = None
+    """Client processes. Default: as many as the warm-up shows to be needed."""
+    seed: _Count = 0
+    """Seed of prompts and arrivals."""
+
+
+@Parameter(name="*", group=Group.create_ordered("Synthetic prompts"))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromptOptions:
+    """The prompts that are made."""
+
+    input_len: Annotated[
+        PositiveInt | None, Parameter(name=["--random-input-len", "--input-len", "--isl"])
+    ] = None
+    """Input tokens per request, after any shared prefix. Default: 512."""
+    output_len: Annotated[
+        PositiveInt | None,
+        Parameter(
+            name=[
+                "--random-output-len",
+                "--output-len",
+                "--osl",
+                "--sharegpt-output-len",
+                "--custom-output-len",
+            ]
+        ),
+    ] = None
+    """Output tokens per request. Overrides a dataset's own lengths. Default: 128."""
+    random_range_ratio: float = 0.0
+    """Lengths are uniform within ± this share of the input and output length."""
+    prefixes: _Count = 0
+    """Number of shared prefixes. Default: 1 with --prefix-len, else 0."""
+    prefix_len: Annotated[
+        PositiveInt | None, Parameter(name=["--random-prefix-len", "--prefix-len"])
+    ] = None
+    """Tokens of each shared prefix. Default: 256."""
+    prefix_zipf: float = 0.0
+    """Zipf exponent of the prefixes' popularity; 0 is uniform."""
+    prefix_share: float = 1.0
+    """Share of the requests that begin with a shared prefix."""
+
+
+@Parameter(name="*", group=Group.create_ordered("Sampling"))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplingOptions:
+    """What each request asks of the sampler. Default: greedy, to the full output length."""
+
+    ignore_eos: Annotated[bool, Parameter(negative="--no-ignore-eos")] = True
+    """Generate the full output length. --no-ignore-eos stops where the model ends."""
+    temperature: float | None = None
+    """Sampling temperature. Default: 0."""
+    top_p: float | None = None
+    """Nucleus sampling."""
+    top_k: int | None = None
+    """Top-k sampling."""
+    min_p: float | None = None
+    """Minimum probability relative to the likeliest token."""
+    frequency_penalty: float | None = None
+    """Frequency penalty."""
+    presence_penalty: float | None = None
+    """Presence penalty."""
+    repetition_penalty: float | None = None
+    """Repetition penalty."""
+    extra_body: str | None = None
+    """JSON object that is merged into each request."""
+
+
+@Parameter(name="*", group=Group.create_ordered("Other traffic"))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceOptions:
+    """Traffic that is not synthetic."""
+
+    dataset_name: Literal["random", "sharegpt", "custom"] | None = None
+    """Kind of --dataset-path. sharegpt leaves out the rows that vLLM leaves out."""
+    dataset_path: Path | None = None
+    """JSONL with conversations (ShareGPT), messages or prompts."""
+    trace: Path | None = None
+    """Azure or BurstGPT CSV, Mooncake JSONL, or a request log, at its own times."""
+    trace_speed: float = 1.0
+    """Speed of the trace; 2 plays it twice as fast."""
+    trace_duration: float | None = None
+    """Play only the first seconds of the trace."""
+    conversations: PositiveInt | None = None
+    """Number of chats of several turns, --max-concurrency at once."""
+    turns: int = 4
+    """Turns per conversation."""
+    turn_len: PositiveInt = 64
+    """Tokens that each later turn adds."""
+    think_s: float = 0.0
+    """Seconds between an answer and the next turn."""
+
+
+@Parameter(name="*", group=Group.create_ordered("Search"))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchOptions:
+    """The search for the highest load that meets an objective."""
+
+    find_max: Literal["rate", "concurrency"] | None = None
+    """Find the highest rate or concurrency that meets --slo or --goodput."""
+    find_start: Annotated[float | None, Parameter(validator=Number(gte=0.01))] = None
+    """First load to measure. Default: --request-rate or --max-concurrency."""
+    find_limit: Annotated[float | None, Parameter(validator=Number(gte=0.01))] = None
+    """Highest load to measure. Default: 10000 requests/s, 4096 in flight."""
+    find_budget: PositiveInt = 20
+    """Maximum number of measurements."""
+    find_seconds: _Seconds = 20.0
+    """Minimum seconds per tested rate; 0 leaves it to --num-prompts."""
+    goodput_share: float = 0.9
+    """Share of the requests that must keep --goodput."""
+
+
+@Parameter(name="*", group=Group.create_ordered("Two servers"))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompareOptions:
+    """A second server under the same load."""
+
+    against: str | None = None
+    """Compare with this server (URL): the same load in turn, in ABBA order."""
+    against_model: str | None = None
+    """Model name on that server. Default: --model."""
+
+
+@Parameter(name="*", group=Group.create_ordered("Result"))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResultOptions:
+    """What is judged, shown and saved."""
+
+    goodput: str | None = None
+    """Objective of each request in ms: "ttft:200 tpot:50 e2el:5000"."""
+    objective: Annotated[str | None, Parameter(name=["--objective", "--slo"])] = None
+    """Objective of the run: "ttft:p95<300ms;tpot:p95<50ms;error<1%"."""
+    percentile_metrics: str = "ttft,tpot,itl,e2el"
+    """Metrics to show."""
+    metric_percentiles: str = "90,95,99"
+    """Percentiles to show."""
+    save_result: bool = False
+    """Write vLLM's JSON and a chart."""
+    save_detailed: Annotated[bool, Parameter(negative="--no-save-detailed")] = True
+    """Include each request's lengths, latencies and text in the JSON."""
+    result_dir: Annotated[Path, Parameter(name=["--result-dir", "-o"])] = Path()
+    """Directory for --save-result."""
+    result_filename: str = "bench.json"
+    """File name for --save-result."""
+    label: str | None = None
+    """Label that is stored in the JSON."""
+    metadata: Annotated[tuple[str, ...], Parameter(name="--metadata")] = ()
+    """KEY=VALUE that is stored in the JSON. Repeatable."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchOptions:
+    """Everything that ``whet bench`` can be told but the URL."""
+
+    server: ServerOptions = ServerOptions()
+    load: LoadOptions = LoadOptions()
+    prompts: PromptOptions = PromptOptions()
+    sampling: SamplingOptions = SamplingOptions()
+    source: SourceOptions = SourceOptions()
+    search: SearchOptions = SearchOptions()
+    compare: CompareOptions = CompareOptions()
+    result: ResultOptions = ResultOptions()
+
+    def given(self) -> frozenset[str]:
+        """The names of the options that differ from their defaults."""
+        groups = [getattr(self, group.name) for group in fields(self)]
+        return frozenset(
+            each.name
+            for group in groups
+            for each in fields(group)
+            if getattr(group, each.name) != each.default
+        )
+
+
+REFUSED: Final = {
+    "--append-result": "each run has a file of its own; choose it with --result-filename",
+    "--chat-template-kwargs": "send them with --extra-body '{\"chat_template_kwargs\": …}'",
+    "--enable-multimodal-chat": "whet sends text only",
+    "--hf-name": "download the dataset and give it with --dataset-path",
+    "--hf-output-len": "download the dataset and give it with --dataset-path",
+    "--hf-split": "download the dataset and give it with --dataset-path",
+    "--hf-subset": "download the dataset and give it with --dataset-path",
+    "--logprobs": "send it with --extra-body '{\"logprobs\": N}'",
+    "--lora-modules": "name the adapter with --model",
+    "--plot-timeline": "--save-result writes a chart",
+    "--prefix-repetition-num-prefixes": "use --prefixes",
+    "--prefix-repetition-output-len": "use --output-len",
+    "--prefix-repetition-prefix-len": "use --prefix-len",
+    "--prefix-repetition-suffix-len": "use --input-len",
+    "--profile": "profile the server with its own tools",
+    "--ramp-up-start-rps": "use --request-rate",
+    "--ramp-up-strategy": "use --ramp-up-end-rps and --ramp-s",
+    "--random-batch-size": "a request has one prompt",
+    "--ready-check-timeout-sec": "start the server first",
+    "--request-id-prefix": "send it with --header X-Request-Id=…",
+    "--skip-tokenizer-init": "lengths are counted with the model's own tokenizer",
+    "--tokenizer-mode": "the tokenizer is read from tokenizer.json",
+    "--trust-remote-code": "whet runs no code of a checkpoint",
+    "--use-beam-search": "beam search is not streamed",
+}
+"""Options of ``vllm bench serve`` that whet does not have, and what to do instead."""

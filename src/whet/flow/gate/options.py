@@ -1,0 +1,181 @@
+"""Options of ``whet quality``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from cyclopts import Group, Parameter
+from cyclopts.types import NonNegativeInt, PositiveInt
+from pydantic import ValidationError
+
+from whet.core.errors import UsageError
+from whet.core.spec import QualitySpec
+from whet.flow.gate.request import GateRequest, HarnessAsked
+
+DEFAULT_BASELINE: Final = Path("quality-baseline")
+"""Where a target without a baseline is saved, unless --save says."""
+
+
+@Parameter(name="*", group=Group.create_ordered("The two sides"))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SideOptions:
+    """What is compared, and what is saved."""
+
+    baseline: str | None = None
+    """The 16-bit side, a URL or a folder. It is measured first."""
+    against: Path | None = None
+    """Folder of a saved baseline: its text, tasks and tokenizer are used."""
+    save: Path | None = None
+    """Save the measured baseline to this folder. Default: quality-baseline, without --baseline."""
+    golden: Path | None = None
+    """Repeat these golden probes and nothing else: a golden file, or a saved baseline's folder."""
+    model: str | None = None
+    """Model name on TARGET. Default: the only one it serves."""
+    baseline_model: str | None = None
+    """Model name on the baseline server. Default: the only one it serves."""
+    tokenizer: str | None = None
+    """Tokenizer folder or hub id. Default: the one that the baseline server reports."""
+    speculative: bool = False
+    """TARGET serves the baseline's weights with speculation: check that it is lossless."""
+
+
+@Parameter(name="*", group=Group.create_ordered("What is measured"))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasureOptions:
+    """Text, tasks and tolerances."""
+
+    heldout: Path | None = None
+    """Held-out text (JSONL). Default: the built-in text."""
+    tasks_file: Path | None = None
+    """Questions with answers (JSONL). Default: the built-in tasks."""
+    tolerance: Annotated[tuple[float, ...], Parameter(name="--tolerance")] = ()
+    """Allowed perplexity increase as a share. Repeatable. Default: 0.01, which is 1%."""
+    max_documents: int | None = None
+    """Documents, or windows, at most. Default: 200."""
+    max_tasks: int | None = None
+    """Questions at most. Default: 300."""
+    max_tokens: int | None = None
+    """Tokens of a document, or of a window, at most. Default: 1024."""
+    concurrency: PositiveInt = 16
+    """Requests in flight."""
+    top_logprobs: int | None = None
+    """Likeliest tokens per position, for KL and flips; 0 measures neither. Default: 5."""
+    protocol: Literal["documents", "windows"] | None = None
+    """Perplexity of documents, or of windows as in papers on WikiText-2. Default: documents."""
+
+
+@Parameter(name="*", group=Group.create_ordered("lm-evaluation-harness"))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HarnessOptions:
+    """Tasks that lm-eval scores on both sides."""
+
+    lm_eval: str | None = None
+    """Tasks of lm-eval, such as mmlu,hellaswag."""
+    limit: PositiveInt | None = None
+    """Documents of each task, from the start. Default: all."""
+    num_fewshot: NonNegativeInt | None = None
+    """Examples in each prompt. Default: the task's own."""
+    include_path: Path | None = None
+    """Folder of your own task files."""
+
+    def request(self) -> HarnessAsked | None:
+        """What lm-eval is to do; ``UsageError`` for its options without tasks."""
+        if self.lm_eval is None:
+            for each in fields(self):
+                if getattr(self, each.name) is not None:
+                    raise UsageError(
+                        f"{_flag(each.name)} belongs to --lm-eval; name its tasks, or leave it out"
+                    )
+            return None
+        names = tuple(name.strip() for name in self.lm_eval.split(",") if name.strip())
+        return HarnessAsked(
+            tasks=names,
+            limit=self.limit,
+            num_fewshot=self.num_fewshot,
+            include_path=self.include_path,
+        )
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QualityOptions:
+    """Everything that ``whet quality`` can be told but the target."""
+
+    sides: SideOptions = SideOptions()
+    measure: MeasureOptions = MeasureOptions()
+    harness: HarnessOptions = HarnessOptions()
+
+    def request(self, target: str) -> GateRequest:
+        """The request. ``UsageError`` for options that do not go together."""
+        sides, given = self.sides, self._measured()
+        if sides.against is not None:
+            fixed = [_FLAGS[name] for name in given if name != "concurrency"]
+            fixed += ["--tokenizer"] if sides.tokenizer is not None else []
+            if fixed:
+                raise UsageError(
+                    f"{fixed[0]} does not go with --against: the saved baseline fixes what is "
+                    "measured; leave it out, or save a baseline with it"
+                )
+        alone = sides.baseline is None and sides.against is None and sides.golden is None
+        request = GateRequest(
+            target=target,
+            quality=_quality(given),
+            tolerances=self.measure.tolerance or (0.01,),
+            baseline=sides.baseline,
+            against=sides.against,
+            save=DEFAULT_BASELINE if alone and sides.save is None else sides.save,
+            model=sides.model,
+            baseline_model=sides.baseline_model,
+            tokenizer=sides.tokenizer,
+            speculative=sides.speculative,
+            harness=self.harness.request(),
+        )
+        if sides.golden is not None:
+            self._refuse_beside_golden()
+        return request
+
+    def _measured(self) -> dict[str, Any]:
+        """The fields of ``QualitySpec`` that were given."""
+        options = self.measure
+        values = {name: getattr(options, _FIELDS.get(name, name)) for name in _FLAGS}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _refuse_beside_golden(self) -> None:
+        given = {
+            "--baseline": self.sides.baseline is not None,
+            "--against": self.sides.against is not None,
+            "--speculative": self.sides.speculative,
+            "--lm-eval": self.harness.lm_eval is not None,
+        }
+        for flag, is_given in given.items():
+            if is_given:
+                raise UsageError(f"--golden sends probes and nothing else; leave {flag} out")
+
+
+_FIELDS: Final = {"tasks": "tasks_file"}
+_FLAGS: Final = {
+    "heldout": "--heldout",
+    "tasks": "--tasks-file",
+    "max_documents": "--max-documents",
+    "max_tasks": "--max-tasks",
+    "max_tokens": "--max-tokens",
+    "concurrency": "--concurrency",
+    "top_logprobs": "--top-logprobs",
+    "protocol": "--protocol",
+}
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _quality(given: dict[str, Any]) -> QualitySpec:
+    try:
+        return QualitySpec(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        message = first["msg"].removeprefix("Value error, ")
+        flag = _FLAGS[str(first["loc"][0])]
+        raise UsageError(f"{flag}: {message} (got {first['input']!r})") from error

@@ -1,0 +1,69 @@
+"""Options of ``whet run`` and ``whet check``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from whet.core.errors import UsageError
+from whet.core.spec import Spec, load_spec
+
+OutputDir = Annotated[Path, Parameter(name=["--output-dir", "-o"])]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpecOptions:
+    """Changes to the spec for this command alone."""
+
+    set: Annotated[tuple[str, ...], Parameter(name="--set")] = ()
+    """Replace a key of the spec: KEY.PATH=VALUE, such as load.trials=3. Repeatable."""
+    batch_sizes: str | None = None
+    """Replace load.batch_sizes: 1,4,8."""
+
+    def read(self, spec_file: Path) -> Spec:
+        """The spec in ``spec_file`` with these changes. ``UsageError`` where it is not valid."""
+        sizes = () if self.batch_sizes is None else (self._sizes(self.batch_sizes),)
+        return load_spec(spec_file, (*self.set, *sizes))
+
+    @staticmethod
+    def _sizes(text: str) -> str:
+        try:
+            return f"load.batch_sizes={[int(part) for part in text.split(',')]}"
+        except ValueError as error:
+            raise UsageError(
+                f"--batch-sizes {text!r}: whole numbers are needed, such as 1,4,8"
+            ) from error
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunOptions:
+    """Where a run is stored and how it proceeds."""
+
+    output_dir: OutputDir = Path("runs")
+    """Directory for run output."""
+    name: str | None = None
+    """Name of the run. Default: the spec's own."""
+    resume: bool = False
+    """Continue an interrupted run."""
+    skip_infeasible: bool = False
+    """Run the other variants when some cannot run here."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckOptions:
+    """The machine to check for."""
+
+    output_dir: OutputDir = Path("runs")
+    """Directory for run output."""
+    device: str | None = None
+    """Check for another GPU, such as L4 or "2x H100 SXM". Default: this machine."""
+    vllm: str | None = None
+    """vLLM version to assume with --device. Default: the installed one, else the newest known."""
+    strict: bool = False
+    """Exit with code 2 if there is a warning."""

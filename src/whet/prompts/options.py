@@ -1,0 +1,97 @@
+"""Options of ``whet prompts`` and ``whet prompts lint``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Group, Parameter
+from cyclopts.types import NonNegativeInt, PositiveInt
+from cyclopts.validators import Number
+
+Level = Literal["error", "warning", "note", "never"]
+
+
+@Parameter(name="*", group=Group.create_ordered("Log"))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogOptions:
+    """Which requests are read."""
+
+    served_model: str | None = None
+    """Model to analyse in a log of several models."""
+    chat_template: Path | None = None
+    """Chat template file. Default: the model's own."""
+    max_requests: PositiveInt | None = None
+    """Maximum number of requests to read."""
+    redact: bool = False
+    """Leave all text of prompts out of the output."""
+
+
+@Parameter(name="*", group=Group.create_ordered("Cache"))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheOptions:
+    """The cache that is simulated."""
+
+    block_size: PositiveInt | None = None
+    """Tokens per KV block. Default: that of --run, else 16."""
+    cache_tokens: PositiveInt | None = None
+    """Cache size in tokens."""
+    cache_gib: Annotated[float | None, Parameter(validator=Number(gte=0.001))] = None
+    """Cache size in GiB."""
+    run: Path | None = None
+    """Run directory of whet, for its cache size and block size."""
+    verify: PositiveInt | None = None
+    """Replay the first N requests on vLLM, as they are and with the fixes."""
+
+
+@Parameter(name="*", group=Group.create_ordered("Files"))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileOptions:
+    """What is written."""
+
+    output_dir: Annotated[Path, Parameter(name=["--output-dir", "-o"])] = Path("prompts")
+    """Folder of the report."""
+    fixed_log: Path | None = None
+    """Write the log with the fixes to this file."""
+    workload: Path | None = None
+    """Write the log's prefix structure without its text, for whet bench --trace."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromptsOptions:
+    """Everything that ``whet prompts`` can be told but log and model."""
+
+    log: LogOptions = LogOptions()
+    cache: CacheOptions = CacheOptions()
+    files: FileOptions = FileOptions()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LintCommandOptions:
+    """Rules, lock file and report of ``whet prompts lint``."""
+
+    fix: bool = False
+    """Correct white space in templates, in place."""
+    ignore: Annotated[tuple[str, ...], Parameter(name="--ignore")] = ()
+    """Rule to ignore, such as WHET021. Repeatable."""
+    min_text: NonNegativeInt = 64
+    """Minimum characters of stable text behind a finding."""
+    block_size: PositiveInt = 16
+    """Tokens per KV block."""
+    tokenizer: Path | None = None
+    """Folder with tokenizer.json. Default: 4 characters per token."""
+    fail_on: Level = "warning"
+    """Lowest level that fails."""
+    lock: Path | None = None
+    """Lock file. Default: prompts.lock, if it exists."""
+    write_lock: bool = False
+    """Write the lock file."""
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None
+    """File for the report. Default: stdout."""
+    redact: bool = False
+    """Leave excerpts of prompts out."""
+    json: bool = False
+    """Report as JSON."""
