@@ -26,10 +26,10 @@ from tokenizers import (
 from transformers import PreTrainedTokenizerFast
 
 from whet.core.errors import CheckpointError, UsageError
+from whet.core.request_log import LoggedRequest
 from whet.prompts import encoder as encoder_module
 from whet.prompts.chat import TemplateProblem
 from whet.prompts.encoder import PromptEncoder, load_encoder
-from whet.prompts.records import LoggedRequest
 
 TARGET = Path(__file__).parents[2] / "src/whet/demo/pair/target"
 LLAMA = (

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whet.core.errors import CheckpointError, UsageError
+from whet.core.request_log import LoggedRequest
 from whet.prompts.chat import ChatTemplate, TemplateProblem
-from whet.prompts.records import LoggedRequest
 
 Ids = NDArray[np.int32]
 
