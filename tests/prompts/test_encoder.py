@@ -126,7 +126,7 @@ CASES: dict[str, tuple[Any, int]] = {
     "gpt2": (lambda: byte_level(None), PARTS),
     "llama3": (lambda: byte_level(LLAMA), LINES),
     "normalized": (normalized, LINES),
-    "greedy specials": (greedy_specials, LINES),
+    "greedy specials": (greedy_specials, WHOLE),
     "across lines": (across_lines, PARTS),
     "metaspace": (lambda: metaspace("always"), PARTS),
     "metaspace first": (lambda: metaspace("first"), WHOLE),
