@@ -127,7 +127,7 @@ class PromptLog:
 def answer_ids(encoder: PromptEncoder, request: LoggedRequest) -> Ids:
     """The answer's tokens that stay in the cache: all but the last one.
 
-    Tokens that are not known, those of a reasoning answer among them, equal no others.
+    Unknown tokens, such as those of a reasoning answer, differ from all others.
     """
     if request.output is not None and request.reasoning is None:
         return encoder.encode(request.output)[:-1]
@@ -245,7 +245,7 @@ class _Replayed:
 
 
 def computed(hits: HitTokens) -> int:
-    """Prompt tokens that are not found in the cache."""
+    """Prompt tokens that are not in the cache."""
     return hits.prompt_tokens - hits.hit_tokens
 
 

@@ -1,4 +1,4 @@
-"""What an engine's prefix cache finds again, with infinite memory and at every cache size."""
+"""Hits of an engine's prefix cache, with infinite memory and at every cache size."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class PrefixCache:
     what a cache of C blocks holds is the top C of one stack for all C (Mattson et al. 1970), and
     what it holds of a chain is a prefix.
 
-    While it runs, a request also holds ``working_blocks`` that nobody finds again: its partial
-    last block, 1 as a rule. They go back to the engine's free blocks first, so a cache of C blocks
+    While it runs, a request also holds ``working_blocks`` that are never hits: its partial last
+    block, usually 1. They go back to the engine's free blocks first, so a cache of C blocks
     keeps C − ``working_blocks``. A request longer than that keeps its prefix.
 
     Blocks past ``max_hits`` are computed anew even where they are cached (the last block of a
@@ -127,8 +127,8 @@ class PrefixCache:
             block_size=block_size,
             prompt_tokens=prompt_tokens,
             points=tuple(
-                CachePoint(blocks=size, hit_tokens=found)
-                for size, found in zip(ordered.tolist(), hits.tolist(), strict=True)
+                CachePoint(blocks=size, hit_tokens=hit_tokens)
+                for size, hit_tokens in zip(ordered.tolist(), hits.tolist(), strict=True)
             ),
         )
 
@@ -153,7 +153,7 @@ class PrefixCache:
         return self._sized.at(np.maximum(sizes - self._working_blocks, 0))
 
     def _reuse(self, parts: list[tuple[int, int]], limit: int) -> None:
-        """Count the hits of what ``_walk`` met, and let it leave its moments or go stale there."""
+        """Count the hits of the parts that ``_walk`` returned; mark the others as stale."""
         order = self._order
         depth = 0
         counted: list[tuple[int, int]] = []
@@ -164,7 +164,7 @@ class PrefixCache:
                 self._sized.add(order.newer(moment), hits)
                 counted.append((moment, hits))
             if hits < blocks:
-                order.spoil(moment, blocks - hits)
+                order.mark_stale(moment, blocks - hits)
         for moment, hits in counted:
             order.take(moment, hits)
 

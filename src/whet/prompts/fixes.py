@@ -30,7 +30,7 @@ _Edit = Callable[[str, str], str]
 
 
 def fixable(variables: Variables) -> tuple[CauseKind, ...]:
-    """The kinds that ``variables`` hold something to fix of, in the order of ``FIXES``."""
+    """The kinds for which ``variables`` hold something to fix, in the order of ``FIXES``."""
     has: dict[CauseKind, bool] = {
         "whitespace": bool(variables.blanks),
         "order": bool(variables.tools or variables.documents),
