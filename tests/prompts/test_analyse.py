@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 from tests.prompts.planted import planted_log, question, rules
+from whet.core.request_log import LoggedRequest
 from whet.prompts.analyse import PromptLog, PromptQuestion, analyse, answer_ids, predict
 from whet.prompts.encoder import load_encoder
 from whet.prompts.fixes import apply_fixes
 from whet.prompts.log_writer import request_line
-from whet.prompts.records import LoggedRequest, PromptAnalysis
+from whet.prompts.records import PromptAnalysis
 
 TARGET = Path("src/whet/demo/pair/target")
 TEMPLATE = (

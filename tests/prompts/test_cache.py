@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whet.prompts import reuse
-from whet.prompts.blocks import chain_hashes, chain_hashes_many, most_hits
+from whet.prompts.blocks import chain_hashes, most_hits
 from whet.prompts.cache import PrefixCache, SharedRun
 from whet.prompts.records import CachePoint
 
@@ -63,8 +63,8 @@ def touch_all(trace: Trace, block_size: int, working: int = 1) -> PrefixCache:
     cache = PrefixCache(working_blocks=working)
     whole = [np.array(prompt + answer, dtype=np.int32) for prompt, answer in trace]
     limits = [most_hits(len(prompt), block_size) for prompt, _ in trace]
-    for chain, limit in zip(chain_hashes_many(whole, block_size), limits, strict=True):
-        cache.touch(chain, max_hits=limit)
+    for ids, limit in zip(whole, limits, strict=True):
+        cache.touch(chain_hashes(ids, block_size), max_hits=limit)
     return cache
 
 
@@ -140,8 +140,8 @@ def test_long_traces_agree_after_moments_and_bends_were_folded(
         assert cache.hits_at(blocks) == engine.hits > 0 or blocks == 1
 
 
-def chain_of(*names: int) -> np.ndarray:
-    return np.array(names, dtype=np.uint64)
+def chain_of(*names: int) -> list[int]:
+    return list(names)
 
 
 def test_requests_in_a_circle_need_room_for_all_of_them() -> None:

@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from whet.core.errors import UsageError
+from whet.core.request_log import LoggedRequest
 from whet.prompts.chat import ChatTemplate, TemplateProblem
-from whet.prompts.records import LoggedRequest
 
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 WALKS = (

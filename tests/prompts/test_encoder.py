@@ -26,10 +26,10 @@ from tokenizers import (
 from transformers import PreTrainedTokenizerFast
 
 from whet.core.errors import CheckpointError, UsageError
+from whet.core.request_log import LoggedRequest
 from whet.prompts import encoder as encoder_module
 from whet.prompts.chat import TemplateProblem
 from whet.prompts.encoder import PromptEncoder, load_encoder
-from whet.prompts.records import LoggedRequest
 
 TARGET = Path(__file__).parents[2] / "src/whet/demo/pair/target"
 LLAMA = (
@@ -126,7 +126,7 @@ CASES: dict[str, tuple[Any, int]] = {
     "gpt2": (lambda: byte_level(None), PARTS),
     "llama3": (lambda: byte_level(LLAMA), LINES),
     "normalized": (normalized, LINES),
-    "greedy specials": (greedy_specials, LINES),
+    "greedy specials": (greedy_specials, WHOLE),
     "across lines": (across_lines, PARTS),
     "metaspace": (lambda: metaspace("always"), PARTS),
     "metaspace first": (lambda: metaspace("first"), WHOLE),

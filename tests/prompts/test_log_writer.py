@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from whet.prompts.log import LogReader
+from whet.core.request_log import LoggedRequest, LogReader
 from whet.prompts.log_writer import request_line
-from whet.prompts.records import LoggedRequest
 
 TOOL = {"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}
 CHAT = (

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whet.core.errors import StorageError, UsageError
+from whet.core.request_log import LoggedRequest
 from whet.load.prefix_trace_file import PrefixTrace, PrefixTraceFacts, read_prefix_trace, regenerate
 from whet.prompts.analyse import Prompt
-from whet.prompts.records import LoggedRequest
 from whet.prompts.trace_writer import write_prefix_trace
 
 Tokens = Sequence[int]

@@ -13,19 +13,17 @@ import numpy as np
 from whet.checkpoint import locate
 from whet.core.records import HitTokens
 from whet.core.redact import starred
-from whet.prompts.blocks import Hashes, chain_hashes_many, most_hits, salt_of
+from whet.core.request_log import LeftOut, LoggedRequest, LogReader, only_model
+from whet.prompts.blocks import chain_hashes, most_hits
 from whet.prompts.cache import PrefixCache, SharedRun
 from whet.prompts.causes import CauseFinder, Variables
 from whet.prompts.chat import TemplateProblem
 from whet.prompts.encoder import Ids, PromptEncoder, load_encoder
 from whet.prompts.fixes import FIXES, apply_fixes, fixable
-from whet.prompts.log import LogReader, only_model
 from whet.prompts.records import (
     CacheCurve,
     CauseKind,
     Fix,
-    LeftOut,
-    LoggedRequest,
     PromptAnalysis,
     SharedPrefix,
 )
@@ -66,7 +64,7 @@ class Prompt:
 
     request: LoggedRequest
     ids: Ids
-    hashes: Hashes
+    hashes: list[int]
     most: int
 
 
@@ -100,7 +98,7 @@ class PromptLog:
             yield self._hashed(rows)
         self.left_out = reader.left_out()
         if not count:
-            raise reader.nothing_read()
+            raise reader.no_request()
 
     def fixed(
         self, prompts: Sequence[Prompt], variables: Variables, kinds: Collection[CauseKind]
@@ -117,22 +115,19 @@ class PromptLog:
         return fixed
 
     def _hashed(self, rows: list[tuple[LoggedRequest, Ids]]) -> list[Prompt]:
-        if not rows:
-            return []
         size = self.question.block_size
-        cached = [np.concatenate([ids, answer_ids(self.encoder, r)]) for r, ids in rows]
-        salts = [salt_of(request.cache_salt) for request, _ in rows]
-        hashes = chain_hashes_many(cached, size, salts=salts)
-        return [
-            Prompt(request, ids, chain, most_hits(len(ids), size))
-            for (request, ids), chain in zip(rows, hashes, strict=True)
-        ]
+        prompts = []
+        for request, ids in rows:
+            cached = np.concatenate([ids, answer_ids(self.encoder, request)])
+            hashes = chain_hashes(cached, size, salt=request.cache_salt)
+            prompts.append(Prompt(request, ids, hashes, most_hits(len(ids), size)))
+        return prompts
 
 
 def answer_ids(encoder: PromptEncoder, request: LoggedRequest) -> Ids:
     """The answer's tokens that stay in the cache: all but the last one.
 
-    Tokens that are not known, those of a reasoning answer among them, equal no others.
+    Unknown tokens, such as those of a reasoning answer, differ from all others.
     """
     if request.output is not None and request.reasoning is None:
         return encoder.encode(request.output)[:-1]
@@ -194,8 +189,8 @@ def analyse(
 def predict(block_size: int, prompts: Sequence[Ids], blocks: int | None) -> HitTokens:
     """The hits of prompts one after another in an empty cache of ``blocks``; None never evicts."""
     cache = PrefixCache()
-    for ids, chain in zip(prompts, chain_hashes_many(prompts, block_size), strict=True):
-        cache.touch(chain, max_hits=most_hits(len(ids), block_size))
+    for ids in prompts:
+        cache.touch(chain_hashes(ids, block_size), max_hits=most_hits(len(ids), block_size))
     hits = cache.hit_blocks if blocks is None else cache.hits_at(blocks)
     total = sum(map(len, prompts))
     return HitTokens(prompt_tokens=total, hit_tokens=hits * block_size)
@@ -250,7 +245,7 @@ class _Replayed:
 
 
 def computed(hits: HitTokens) -> int:
-    """Prompt tokens that are not found in the cache."""
+    """Prompt tokens that are not in the cache."""
     return hits.prompt_tokens - hits.hit_tokens
 
 

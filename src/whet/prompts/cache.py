@@ -1,4 +1,4 @@
-"""What an engine's prefix cache finds again, with infinite memory and at every cache size."""
+"""Hits of an engine's prefix cache, with infinite memory and at every cache size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from whet.prompts.blocks import Hashes
 from whet.prompts.records import CacheCurve, CachePoint
 from whet.prompts.reuse import HitsBySize, TouchOrder
 
@@ -33,8 +32,8 @@ class PrefixCache:
     what a cache of C blocks holds is the top C of one stack for all C (Mattson et al. 1970), and
     what it holds of a chain is a prefix.
 
-    While it runs, a request also holds ``working_blocks`` that nobody finds again: its partial
-    last block, 1 as a rule. They go back to the engine's free blocks first, so a cache of C blocks
+    While it runs, a request also holds ``working_blocks`` that are never hits: its partial last
+    block, usually 1. They go back to the engine's free blocks first, so a cache of C blocks
     keeps C − ``working_blocks``. A request longer than that keeps its prefix.
 
     Blocks past ``max_hits`` are computed anew even where they are cached (the last block of a
@@ -52,7 +51,7 @@ class PrefixCache:
 
     def __init__(self, *, working_blocks: int = 1) -> None:
         self._working_blocks = working_blocks
-        self._log = array("Q")  # the hash of every block ever seen, run after run
+        self._log = array("q")  # the hash of every block ever seen, run after run
         self._run_of: dict[int, int] = {}  # the hash of a run's first block → the run
         self._starts = array("q")  # of each run: its place in the log,
         self._lengths = array("q")  # its blocks,
@@ -75,7 +74,7 @@ class PrefixCache:
         """Blocks found so far in a cache that never evicts."""
         return self._hits
 
-    def touch(self, chain: Hashes, *, max_hits: int | None = None) -> int:
+    def touch(self, chain: list[int], *, max_hits: int | None = None) -> int:
         """Look a request up, then make its blocks the most recent.
 
         ``chain`` is ``chain_hashes`` of the prompt followed by the answer's tokens, as far as they
@@ -83,20 +82,19 @@ class PrefixCache:
         ``most_hits`` of the prompt alone, so that an answer's own blocks are no hits; None counts
         all. Returns the leading blocks that an earlier request left, at most ``max_hits``.
         """
-        hashes: list[int] = chain.tolist()
         self._requests += 1
-        if not hashes:
+        if not chain:
             return 0
-        limit = len(hashes) if max_hits is None else max_hits
-        seen, parts = self._walk(hashes)
+        limit = len(chain) if max_hits is None else max_hits
+        seen, parts = self._walk(chain)
         self._reuse(parts, limit)
-        if seen < len(hashes):
-            self._add_run(hashes[seen], len(self._log), len(hashes) - seen, seen)
+        if seen < len(chain):
+            self._add_run(chain[seen], len(self._log), len(chain) - seen, seen)
             self._moments.append(self._order.now)
             self._counts.append(1)
             self._latest.append(self._requests - 1)
-            self._log.frombytes(chain[seen:].tobytes())
-        self._order.put(len(hashes))
+            self._log.extend(chain[seen:])
+        self._order.put(len(chain))
         if self._order.sparse:
             self._renumber()
         hits = max(min(seen, limit), 0)
@@ -129,8 +127,8 @@ class PrefixCache:
             block_size=block_size,
             prompt_tokens=prompt_tokens,
             points=tuple(
-                CachePoint(blocks=size, hit_tokens=found)
-                for size, found in zip(ordered.tolist(), hits.tolist(), strict=True)
+                CachePoint(blocks=size, hit_tokens=hit_tokens)
+                for size, hit_tokens in zip(ordered.tolist(), hits.tolist(), strict=True)
             ),
         )
 
@@ -155,7 +153,7 @@ class PrefixCache:
         return self._sized.at(np.maximum(sizes - self._working_blocks, 0))
 
     def _reuse(self, parts: list[tuple[int, int]], limit: int) -> None:
-        """Count the hits of what ``_walk`` met, and let it leave its moments or go stale there."""
+        """Count the hits of the parts that ``_walk`` returned; mark the others as stale."""
         order = self._order
         depth = 0
         counted: list[tuple[int, int]] = []
@@ -166,7 +164,7 @@ class PrefixCache:
                 self._sized.add(order.newer(moment), hits)
                 counted.append((moment, hits))
             if hits < blocks:
-                order.spoil(moment, blocks - hits)
+                order.mark_stale(moment, blocks - hits)
         for moment, hits in counted:
             order.take(moment, hits)
 

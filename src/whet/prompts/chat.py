@@ -17,8 +17,8 @@ from typing import Any, Final
 from jinja2 import TemplateError, TemplateSyntaxError
 
 from whet.core.errors import UsageError
+from whet.core.request_log import LoggedRequest
 from whet.core.units import NS_PER_S
-from whet.prompts.records import LoggedRequest
 from whet.prompts.text import part_text
 
 _LOOP: Final = re.compile(
@@ -30,6 +30,8 @@ _FAULTS: Final = (
     TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError
 )  # fmt: skip
 _REFUSED: Final = "the chat template does not take its messages"
+_RESERVED: Final = ("messages", "conversation", "tools", "chat_template", "tokenize")
+"""Names that a request's own template variables cannot replace."""
 _TOOL_FIELDS: Final = ("name", "description", "parameters")
 
 Message = Mapping[str, Any]
@@ -45,7 +47,6 @@ class ChatTemplate:
     def __init__(self, tokenizer: Any, own: str | None = None) -> None:
         """``own`` replaces the tokenizer's. Raises ``UsageError`` for one with a fault in it."""
         self._tokenizer, self._own = tokenizer, own
-        self._compiled: dict[bool, tuple[Any, dict[str, Any]]] = {}
         source = own or tokenizer.chat_template or ""
         self._source = "\n".join(source.values()) if isinstance(source, dict) else str(source)
         self._walks = _LOOP.search(self._source) is not None
@@ -64,17 +65,20 @@ class ChatTemplate:
         messages = [self._message(message) for message in request.messages or ()]
         if not self._developer and any(each["role"] == "developer" for each in messages):
             messages = _as_system(messages)
-        now = {"strftime_now": partial(_at, request.at_ns)} if self._dated else {}
+        values: dict[str, Any] = {"add_generation_prompt": True}
+        if self._dated:
+            values["strftime_now"] = partial(_at, request.at_ns)
+        own = request.chat_template_kwargs.items()
+        values |= {name: value for name, value in own if name not in _RESERVED}
         try:
-            return self._rendered(
-                {
-                    "documents": None,
-                    "add_generation_prompt": True,
-                    **now,
-                    **request.chat_template_kwargs,
-                    "messages": messages,
-                    "tools": [_tool(tool) for tool in request.tools] or None,
-                }
+            return str(
+                self._tokenizer.apply_chat_template(
+                    messages,
+                    tools=[_tool(tool) for tool in request.tools] or None,
+                    chat_template=self._own,
+                    tokenize=False,
+                    **values,
+                )
             )
         except TemplateError as error:
             # The template's own words are safe to show; text of the messages is not.
@@ -83,20 +87,6 @@ class ChatTemplate:
             raise TemplateProblem(problem) from error
         except _FAULTS as error:
             raise TemplateProblem(_REFUSED) from error
-
-    def _rendered(self, values: dict[str, Any]) -> str:
-        """As ``apply_chat_template``, with the compiled template kept: half the time."""
-        with_tools = values["tools"] is not None
-        if with_tools not in self._compiled:
-            from transformers.utils.chat_template_utils import _compile_jinja_template
-
-            source = self._tokenizer.get_chat_template(self._own, values["tools"])
-            template = _compile_jinja_template(source)
-            known = {**template.globals, **self._tokenizer.special_tokens_map}
-            self._compiled[with_tools] = (template, known)
-        template, known = self._compiled[with_tools]
-        context = template.new_context({**known, **values}, shared=True)
-        return "".join(template.root_render_func(context))
 
     def _check(self) -> None:
         probe = LoggedRequest(place="", messages=({"role": "user", "content": "x"},))

@@ -1,8 +1,8 @@
 """From a logged request to the exact token ids that an engine sees.
 
-The ids of a text are put together from those of its parts, which are remembered: special tokens
-and the lines between them. Samples are checked against the whole text; a tokenizer that does not
-allow it is given larger parts.
+Token ids of special tokens and of the lines between them are cached, and a text's ids are joined
+from them. Samples are compared with the ids of the whole text; where they differ, larger parts are
+used.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whet.core.errors import CheckpointError, UsageError
+from whet.core.request_log import LoggedRequest
 from whet.prompts.chat import ChatTemplate, TemplateProblem
-from whet.prompts.records import LoggedRequest
 
 Ids = NDArray[np.int32]
 
@@ -54,10 +54,9 @@ class PromptEncoder:
         self._memory: dict[str, bytes] = {}
         self._used = self._count = 0
         self._cuts: list[re.Pattern[str] | None] = [_LINE, None]
-        """Ways to cut what is between special tokens, the finest first; without one, no cuts."""
-        if any(token.single_word for token in added):
+        """Ways to cut text between special tokens, the finest first; empty: texts stay whole."""
+        if any(token.single_word or token.lstrip or token.rstrip for token in added):
             self._cuts.clear()
-        self._around = self._find_around()
         for text in (*_SAMPLES, *(_with_special(t.content) for t in added[:_MAX_SPECIAL])):
             self._check(self._ids_of_parts([text])[0], text)
 
@@ -86,11 +85,7 @@ class PromptEncoder:
             return np.asarray(request.prompt_token_ids, dtype=np.int32)
         if request.messages is not None:
             return self.encode(self.text(request))
-        text = request.prompt or ""
-        if self._around is None:
-            return self._encode_whole(text, add_special_tokens=True)
-        before, after = self._around
-        return np.concatenate([before, self.encode(text), after])
+        return self._encode_whole(request.prompt or "", add_special_tokens=True)
 
     def text(self, request: LoggedRequest) -> str:
         """The prompt as text, up to the begin of the answer."""
@@ -159,39 +154,16 @@ class PromptEncoder:
         encoded = self._fast.encode(text, add_special_tokens=add_special_tokens)
         return np.asarray(encoded.ids, dtype=np.int32)
 
-    def _find_around(self) -> tuple[Ids, Ids] | None:
-        """The ids that a tokenizer adds around a plain prompt; None if it does anything else."""
-        around = self._encode_whole("", add_special_tokens=True)
-        for at in range(len(around) + 1):
-            before, after = around[:at], around[at:]
-            if all(
-                np.array_equal(
-                    self._encode_whole(text, add_special_tokens=True),
-                    np.concatenate([before, self._encode_whole(text), after]),
-                )
-                for text in _SAMPLES
-            ):
-                return before, after
-        return None
-
 
 def _special_pattern(added: Sequence[Any]) -> re.Pattern[str] | None:
-    """Match a special token, the longest first, with the white space that it takes in."""
-    tokens = sorted((t for t in added if t.content), key=lambda token: -len(token.content))
+    """Match a special token, the longest first."""
+    tokens = sorted((token.content for token in added if token.content), key=len, reverse=True)
     if not tokens:
         return None
-    if not any(token.lstrip or token.rstrip for token in tokens):
-        # A common start makes the search several times faster.
-        start = os.path.commonprefix([token.content for token in tokens])  # noqa: RUF071
-        rest = "|".join(re.escape(token.content[len(start) :]) for token in tokens)
-        return re.compile(f"({re.escape(start)}(?:{rest}))")
-    alternatives = (
-        (r"\s*" if token.lstrip else "")
-        + re.escape(token.content)
-        + (r"\s*" if token.rstrip else "")
-        for token in tokens
-    )
-    return re.compile("(" + "|".join(alternatives) + ")")
+    # A common start makes the search several times faster.
+    start = os.path.commonprefix(tokens)  # noqa: RUF071
+    rest = "|".join(re.escape(token[len(start) :]) for token in tokens)
+    return re.compile(f"({re.escape(start)}(?:{rest}))")
 
 
 def _with_special(token: str) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from whet.core.request_log import LoggedRequest
 from whet.prompts.causes import Variables
 from whet.prompts.lines import KIND_OF_SPAN, normalised, split_documents, split_lines
 from whet.prompts.patterns import find_spans
-from whet.prompts.records import CauseKind, LoggedRequest
+from whet.prompts.records import CauseKind
 from whet.prompts.text import tidy, tool_name
 
 FIXES: Final[Mapping[CauseKind, str]] = {
@@ -29,7 +30,7 @@ _Edit = Callable[[str, str], str]
 
 
 def fixable(variables: Variables) -> tuple[CauseKind, ...]:
-    """The kinds that ``variables`` hold something to fix of, in the order of ``FIXES``."""
+    """The kinds for which ``variables`` hold something to fix, in the order of ``FIXES``."""
     has: dict[CauseKind, bool] = {
         "whitespace": bool(variables.blanks),
         "order": bool(variables.tools or variables.documents),

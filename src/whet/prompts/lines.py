@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from whet.core.request_log import LoggedRequest
 from whet.prompts.patterns import find_spans
-from whet.prompts.records import CauseKind, LoggedRequest
+from whet.prompts.records import CauseKind
 from whet.prompts.text import common_length, message_text, tidy
 
 _MAX_NAME_WORDS: Final = 4

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from whet.core.request_log import LoggedRequest
 from whet.core.units import NS_PER_S
-from whet.prompts.records import LoggedRequest
 
 
 def request_line(request: LoggedRequest) -> dict[str, Any]:

@@ -1,12 +1,13 @@
-"""What a request log holds, and what `whet prompts` says about it."""
+"""The result of `whet prompts`: hit rates, causes and fixes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from whet.core.records import HitTokens, ReplayResult
+from whet.core.request_log import LeftOut
 
 CauseKind = Literal["date", "id", "name", "whitespace", "order", "template"]
 
@@ -19,39 +20,6 @@ CAUSES: Final[Mapping[CauseKind, str]] = {
     "template": "template change",
 }
 """Each kind of cause, as reports name it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoggedRequest:
-    """One request of a log: chat messages, a plain prompt, or token ids.
-
-    ``place`` is the file and line. ``at_ns`` is Unix time. ``output`` is the answer's text without
-    ``reasoning``; both are None where the log does not hold them. ``chat_template_kwargs`` are
-    the request's own variables for the chat template, such as ``enable_thinking``.
-    """
-
-    place: str
-    at_ns: int | None = None
-    model: str | None = None
-    session: str | None = None
-    messages: tuple[Mapping[str, Any], ...] | None = None
-    tools: tuple[Mapping[str, Any], ...] = ()
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    prompt: str | None = None
-    prompt_token_ids: tuple[int, ...] | None = None
-    output: str | None = None
-    reasoning: str | None = None
-    output_tokens: int | None = None
-    cache_salt: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LeftOut:
-    """Lines of a log that are not counted: the reason, how many, and the place of the first."""
-
-    reason: str
-    count: int
-    first: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,7 +18,7 @@ class TouchOrder:
     """How many blocks in memory are more recent than those of a given moment.
 
     Moments are numbered from 1. Each holds a weight: the blocks that were touched then and not
-    since, below the stale ones, which stay in memory though nobody finds them again. A Fenwick
+    since, below the stale ones, which stay in memory but are never hits. A Fenwick
     tree (Fenwick 1994) over the moments answers in the logarithm of their number; it grows at its
     end, and ``renumber`` drops the moments that hold nothing.
     """
@@ -51,8 +51,8 @@ class TouchOrder:
             moment &= moment - 1
         return self.total - older + stale
 
-    def spoil(self, moment: int, weight: int) -> None:
-        """Let the ``weight`` most recent blocks that ``moment`` offers go stale, in their place."""
+    def mark_stale(self, moment: int, weight: int) -> None:
+        """Mark the ``weight`` most recent blocks of ``moment`` as stale."""
         self._stale[moment] += weight
 
     def take(self, moment: int, weight: int) -> None:
@@ -97,9 +97,9 @@ class TouchOrder:
 
 
 class HitsBySize:
-    """The blocks that a cache of any size finds, summed over all lookups.
+    """The hit blocks of a cache of any size, summed over all lookups.
 
-    Blocks that stand in an LRU stack (Mattson et al. 1970) below D others, w of them in a row,
+    Blocks below D others in an LRU stack (Mattson et al. 1970), w of them in a row,
     give clip(C − D, 0, w) hits in a cache of C: the sum over all is linear between bends.
     """
 
@@ -109,7 +109,7 @@ class HitsBySize:
         self._slopes: Integers = np.zeros(0, dtype=np.int64)
 
     def add(self, newer: int, blocks: int) -> None:
-        """Count ``blocks`` in a row that stand below ``newer`` others."""
+        """Count ``blocks`` in a row below ``newer`` others."""
         loose = self._loose
         loose[newer] = loose.get(newer, 0) + 1
         loose[newer + blocks] = loose.get(newer + blocks, 0) - 1

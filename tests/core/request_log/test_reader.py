@@ -5,35 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.prompts.log_stage import counts, line, prompts, write
+from tests.core.request_log.log_stage import counts, line, prompts, write
 from whet.core.errors import UsageError
-from whet.prompts.log import (
-    FOLDER,
-    OPENAI,
-    SPANS,
-    LogReader,
-    only_model,
-    parse_chunk,
-)
-
-
-def span(text: str) -> dict[str, Any]:
-    return {
-        "traceId": "4b",
-        "attributes": [{"key": "gen_ai.prompt", "value": {"stringValue": text}}],
-    }
+from whet.core.request_log import LogReader, only_model
 
 
 def test_requests_come_in_the_order_of_the_file_with_their_places(tmp_path: Path) -> None:
     path = write(tmp_path, b"".join(line(str(number)) for number in range(50)))
     reader = LogReader(path)
-    assert reader.form == OPENAI
     requests = list(reader)
     assert [request.prompt for request in requests] == [str(number) for number in range(50)]
     assert [request.place for request in requests[:2]] == ["log.jsonl:1", "log.jsonl:2"]
@@ -44,12 +28,12 @@ def test_requests_come_in_the_order_of_the_file_with_their_places(tmp_path: Path
 def test_requests_of_other_models_are_left_out(tmp_path: Path) -> None:
     other, torn = line("x", model="n"), b'{"prompt": "\n'
     data = b"".join(line(f"prompt {number}", model="m") + other + torn for number in range(40))
-    reader = LogReader(write(tmp_path, data), model="m", chunk_bytes=500)
+    reader = LogReader(write(tmp_path, data), model="m")
     assert [request.prompt for request in reader] == [f"prompt {n}" for n in range(40)]
     assert reader.models == {"m": 40, "n": 40}
     assert counts(reader.left_out()) == {
         "another model (n)": (40, "log.jsonl:2"),
-        "torn, no whole JSON": (40, "log.jsonl:3"),
+        "not valid JSON": (40, "log.jsonl:3"),
     }
 
 
@@ -66,7 +50,7 @@ def test_requests_without_a_model_stay_and_a_model_that_is_not_there_is_named(
 ) -> None:
     path = write(tmp_path, line("a") + line("b", model="llama-3") + line("c", model="qwen"))
     assert prompts(path, model="qwen") == ["a", "c"]
-    with pytest.raises(UsageError, match="no request for the model 'llama3', it has llama-3; did"):
+    with pytest.raises(UsageError, match="no request for the model 'llama3'; it has llama-3; did"):
         prompts(write(tmp_path, line("b", model="llama-3")), model="llama3")
 
 
@@ -87,22 +71,8 @@ def test_an_array_of_requests_is_read_item_by_item(
     reader = LogReader(path)
     requests = list(reader)
     assert [request.prompt for request in requests] == ['a "quoted" [text] \\ {', None, "last"]
-    assert [request.place for request in requests] == [f"{name}:{item}" for item in (1, 2, 4)]
-    assert counts(reader.left_out()) == {"no request in it": (1, f"{name}:3")}
-
-
-def test_an_export_of_spans_is_one_document_or_lines(tmp_path: Path) -> None:
-    document = {"resourceSpans": [{"scopeSpans": [{"spans": [span("a"), span("b")]}]}]}
-    for indent in (None, 2):
-        reader = LogReader(write(tmp_path, json.dumps(document, indent=indent), "spans.json"))
-        assert reader.form == SPANS
-        assert [(one.prompt, one.place) for one in reader] == [
-            ("a", "spans.json:1#1"),
-            ("b", "spans.json:1#2"),
-        ]
-    lines = f"{json.dumps(document)}\n" * 2
-    for name in ("spans.json", "spans.jsonl", "spans"):
-        assert prompts(write(tmp_path, lines, name)) == ["a", "b", "a", "b"]
+    assert [request.place for request in requests] == [f"{name}:{item}" for item in (1, 3, 5)]
+    assert counts(reader.left_out()) == {"no request in it": (2, f"{name}:2")}
 
 
 def test_a_pretty_request_is_a_document_and_json_lines_are_none(tmp_path: Path) -> None:
@@ -117,16 +87,7 @@ def test_a_torn_document_keeps_its_whole_items(tmp_path: Path) -> None:
     whole = json.dumps([{"prompt": "a"}, {"prompt": "b"}, {"prompt": "c"}], indent=1)
     reader = LogReader(write(tmp_path, whole[: whole.index("c")], "log.json"))
     assert [request.prompt for request in reader] == ["a", "b"]
-    assert counts(reader.left_out()) == {"torn, no whole JSON": (1, "log.json:3")}
-
-
-def test_the_first_request_tells_the_format(tmp_path: Path) -> None:
-    other = b'{"level": "info"}\n' * 3
-    assert LogReader(write(tmp_path, other + line("a"))).form == OPENAI
-    spans = json.dumps(span("a")).encode() + b"\n"
-    reader = LogReader(write(tmp_path, other + spans + line("b")))
-    assert (reader.form, [request.prompt for request in reader]) == (SPANS, ["a"])
-    assert counts(reader.left_out()) == {"no request in it": (4, "log.jsonl:1")}
+    assert counts(reader.left_out()) == {"not valid JSON": (1, "log.json:3")}
 
 
 @pytest.mark.parametrize(
@@ -135,15 +96,12 @@ def test_the_first_request_tells_the_format(tmp_path: Path) -> None:
         ("", "is empty; give a file with at least one request"),
         (" \n\n", "is empty; give a file with at least one request"),
         ("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "run: git lfs pull"),
-        (b"\x28\xb5\x2f\xfd\x00", "decompress it with: zstd -d"),
+        (b"\x28\xb5\x2f\xfd\x00", "damaged or ends early: 1, first"),
         ('{"prompt": "a"}'.encode("utf-16"), "iconv -f UTF-16"),
-        ("hello\nyou\n", r"torn, no whole JSON: 2, first log\.jsonl:1\); give one JSON object a"),
+        ("hello\nyou\n", r"not valid JSON: 2, first log\.jsonl:1\); give one JSON object per"),
         (b"\x00\xff\n" * 2, r"no request that can be read \(not UTF-8: 2"),
         ('{"question": "why"}\n', r"no request in it: 1, first log\.jsonl:1"),
         ('{"messages": []}\n', "malformed messages: 1"),
-        ('{"resourceSpans": []}\n', "no request in it: 1"),
-        ('{"gen_ai.operation.name": "chat"}\n', "CAPTURE_MESSAGE_CONTENT"),
-        ('{"gen_ai.input.messages": "[{"}\n', "unset OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT"),
     ],
 )
 def test_a_file_without_a_request_is_refused_with_the_mend(
@@ -160,12 +118,12 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         LogReader(Path("/dev/null"))
 
 
-def test_a_folder_is_a_prompt_a_file_sorted_by_name(tmp_path: Path) -> None:
+def test_a_folder_holds_logs_and_prompt_files(tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "hi"}]
     write(tmp_path, "\ufeffSay {{ name }}\n", "b.jinja")
     write(tmp_path, "  text ", "a.TXT")
     write(tmp_path, json.dumps({"messages": chat, "model": "m"}, indent=2), "c.json")
-    write(tmp_path, json.dumps(chat), "d.json")
+    write(tmp_path, gzip.compress(line("packed")), "d.jsonl.gz")
     (tmp_path / "sub").mkdir()
     write(tmp_path / "sub", "deep", "e.md")
     (tmp_path / ".git").mkdir()
@@ -173,34 +131,28 @@ def test_a_folder_is_a_prompt_a_file_sorted_by_name(tmp_path: Path) -> None:
     write(tmp_path, "\n", "g.prompt")
     write(tmp_path, b"\xff", "h.prompt")
     write(tmp_path, "{", "i.json")
-    write(tmp_path, "version https://git-lfs.github.com/spec/v1\n", "j.txt")
     write(tmp_path, "x", "k.py")
     reader = LogReader(tmp_path)
     requests = list(reader)
-    assert reader.form == FOLDER
     assert [(one.place, one.prompt or one.messages) for one in requests] == [
         ("a.TXT", "  text "),
         ("b.jinja", "Say {{ name }}\n"),
-        ("c.json", tuple(chat)),
-        ("d.json", tuple(chat)),
+        ("c.json:1", tuple(chat)),
+        ("d.jsonl.gz:1", "packed"),
         ("sub/e.md", "deep"),
     ]
     assert reader.models == {"m": 1}
     assert counts(reader.left_out()) == {
         "blank": (1, "g.prompt"),
         "not UTF-8": (1, "h.prompt"),
-        "torn, no whole JSON": (1, "i.json"),
-        "a git-LFS pointer": (1, "j.txt"),
-        "no prompt file": (1, "k.py"),
+        "not valid JSON": (1, "i.json:1"),
+        "not a prompt file or log": (1, "k.py"),
     }
 
 
-def test_a_folder_without_prompts_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"has no prompt \(\.jinja, .*; give a folder of such"):
-        LogReader(tmp_path)
-    path = write(tmp_path, line("a"))
-    with pytest.raises(UsageError, match=f"give its log: {path}"):
-        LogReader(tmp_path)
+def test_a_folder_without_a_request_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no request that can be read \(no file\)"):
+        list(LogReader(tmp_path))
 
 
 WHOLE = [
@@ -225,76 +177,5 @@ def test_a_log_cut_at_any_byte_keeps_every_whole_line(
     begins = [0, *ends[:-1]]
     # Without its end a line is still whole; what is left of a torn one may be blank, or its end.
     kept = sum(begin >= start and end - 1 <= stop for begin, end in zip(begins, ends, strict=True))
-    reader = LogReader(path, chunk_bytes=data.draw(st.integers(1, 200)))
+    reader = LogReader(path)
     assert len(list(reader)) == kept
-
-
-KEYS = st.sampled_from(
-    [
-        "messages",
-        "prompt",
-        "request",
-        "body",
-        "response",
-        "choices",
-        "message",
-        "content",
-        "role",
-        "text",
-        "usage",
-        "metadata",
-        "tools",
-        "model",
-        "timestamp",
-        "attributes",
-        "events",
-        "name",
-        "key",
-        "value",
-        "stringValue",
-        "arrayValue",
-        "values",
-        "kvlistValue",
-        "resourceSpans",
-        "scopeSpans",
-        "spans",
-        "traceId",
-        "gen_ai.input.messages",
-        "gen_ai.prompt",
-        "parts",
-        "type",
-        "gen_ai.prompt.0.role",
-        "gen_ai.prompt.0.content",
-        "gen_ai.output.messages",
-        "tool_calls",
-        "gen_ai.system_instructions",
-        "gen_ai.tool.definitions",
-        "gen_ai.operation.name",
-    ]
-)
-VALUES = st.recursive(
-    st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(),
-        st.floats(),
-        st.sampled_from(
-            ["", "chat", "text", "gen_ai.user.message", "gen_ai.choice", "[{", "{}", "[]", "[5]"]
-        ),
-        st.text(st.characters(), max_size=4),
-        KEYS,
-    ),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=5)),
-    max_leaves=25,
-)
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.dictionaries(KEYS, VALUES, max_size=6), st.sampled_from([OPENAI, SPANS]))
-def test_no_line_of_json_raises_and_what_is_read_can_be_encoded(
-    item: dict[str, Any], form: str
-) -> None:
-    parsed = parse_chunk(form, 1, json.dumps(item).encode(), "log.jsonl")
-    for request in parsed.requests:
-        json.dumps([request.messages, request.prompt, request.output], ensure_ascii=False).encode()
-    assert parsed.requests or parsed.left_out

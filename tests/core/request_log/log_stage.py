@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from whet.prompts.log import LogReader
-from whet.prompts.records import LeftOut
+from whet.core.request_log import LeftOut, LogReader
 
 
 def line(text: str, **fields: Any) -> bytes:

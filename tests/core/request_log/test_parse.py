@@ -6,29 +6,29 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from whet.prompts.log import OPENAI, parse_chunk
-from whet.prompts.openai_log import Gathered
-from whet.prompts.records import LoggedRequest
+from whet.core.request_log import LoggedRequest
+from whet.core.request_log.parse import Unreadable, parse_item
 
 USER = {"role": "user", "content": "hi"}
 CHAT = {"model": "m", "messages": [{"role": "system", "content": "Be brief."}, USER]}
 
 
-def parse(*lines: dict[str, Any] | str) -> Gathered:
-    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
-    return parse_chunk(OPENAI, 7, "".join(f"{text}\n" for text in texts).encode(), "log.jsonl")
+def parse(line: dict[str, Any] | str) -> list[LoggedRequest]:
+    return parse_item(json.loads(line) if isinstance(line, str) else line, "log.jsonl:7")
 
 
 def one(line: dict[str, Any] | str) -> LoggedRequest:
-    parsed = parse(line)
-    assert parsed.left_out == ()
-    (request,) = parsed.requests
+    (request,) = parse(line)
     return request
 
 
-def reasons(*lines: dict[str, Any] | str) -> dict[str, tuple[int, str]]:
-    return {one.reason: (one.count, one.first) for one in parse(*lines).left_out}
+def reason(line: Any) -> str:
+    with pytest.raises(Unreadable) as caught:
+        parse_item(line, "log.jsonl:7")
+    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_completion_is_text_or_token_ids() -> None:
 
 def test_a_completion_of_several_prompts_is_several_requests() -> None:
     response = {"choices": [{"text": "x"}, {"text": "y"}], "usage": {"completion_tokens": 2}}
-    first, second = parse({"prompt": ["a", [1, 2]], "response": response}).requests
+    first, second = parse({"prompt": ["a", [1, 2]], "response": response})
     assert (first.prompt, first.place, first.output) == ("a", "log.jsonl:7#1", "x")
     assert (second.prompt_token_ids, second.place, second.output) == ((1, 2), "log.jsonl:7#2", "y")
     assert first.output_tokens is None  # the log has their sum alone
@@ -189,7 +189,7 @@ def test_text_is_no_media() -> None:
     ],
 )
 def test_malformed_messages_are_left_out(messages: Any) -> None:
-    assert reasons({"messages": messages}) == {"malformed messages": (1, "log.jsonl:7")}
+    assert reason({"messages": messages}) == "malformed messages"
 
 
 @pytest.mark.parametrize(
@@ -207,41 +207,25 @@ def test_messages_that_a_template_can_be_given_stay(message: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("prompt", ["", [], 5, None, [1, -1], [1, True], [1.5], ["a", ""], [[]]])
 def test_a_prompt_of_neither_text_nor_ids_is_left_out(prompt: Any) -> None:
-    reason = "a prompt that is neither text nor token ids"
-    assert reasons({"prompt": prompt}) == {reason: (1, "log.jsonl:7")}
+    assert reason({"prompt": prompt}) == "a prompt that is neither text nor token ids"
 
 
 @pytest.mark.parametrize("tools", [{}, "f", [1]])
 def test_malformed_tools_leave_the_request_out(tools: Any) -> None:
-    assert reasons({**CHAT, "tools": tools}) == {"malformed tools": (1, "log.jsonl:7")}
+    assert reason({**CHAT, "tools": tools}) == "malformed tools"
     assert one({**CHAT, "tools": None}).tools == ()
 
 
-def test_every_line_that_is_none_is_counted_with_the_first_place() -> None:
-    assert reasons('{"messages": [', CHAT, "", '{"a"', "  ", "[1]", "5", '{"input": "x"}') == {
-        "torn, no whole JSON": (2, "log.jsonl:7"),
-        "blank": (2, "log.jsonl:9"),
-        "no request in it": (3, "log.jsonl:12"),
-    }
-
-
-def test_bytes_that_are_no_utf8_are_counted() -> None:
-    whole = json.dumps(CHAT).encode() + b"\n"
-    parsed = parse_chunk(OPENAI, 1, whole + b'{"prompt": "\xff"}\n' + whole, "log.jsonl")
-    assert [request.place for request in parsed.requests] == ["log.jsonl:1", "log.jsonl:3"]
-    (left,) = parsed.left_out
-    assert (left.reason, left.count, left.first) == ("not UTF-8", 1, "log.jsonl:2")
-
-
-@pytest.mark.parametrize("line", ["[" * 100_000, '{"a":' * 100_000, '{"n": ' + "9" * 5000 + "}"])
-def test_a_line_that_json_refuses_is_torn(line: str) -> None:
-    assert reasons(line) == {"torn, no whole JSON": (1, "log.jsonl:7")}
+@pytest.mark.parametrize("item", [[1], 5, "text", None, {"input": "x"}, {"choices": []}])
+def test_a_value_without_a_request_is_left_out(item: Any) -> None:
+    assert reason(item) == "no request in it"
 
 
 def test_half_a_character_leaves_the_prompt_out_and_is_replaced_in_an_answer() -> None:
     cut, whole = r'{"prompt": "a\ud83d"}', r'{"prompt": "a\uD83D\uDE00"}'
     nested = json.dumps({"request": cut})
-    assert reasons(cut, nested) == {"half a character in its text": (2, "log.jsonl:7")}
+    for line in (cut, nested):
+        assert reason(json.loads(line)) == "half a character in its text"
     assert one(whole).prompt == "a\N{GRINNING FACE}"
     answered = r'{"prompt": "a", "response": {"choices": [{"text": "b\ud83d"}]}}'
     assert one(answered).output == "b?"
@@ -256,3 +240,67 @@ def test_template_variables_and_reasoning_are_read() -> None:
     assert logged.chat_template_kwargs == kwargs
     assert (logged.output, logged.reasoning) == ("4", "2 and 2")
     assert one(CHAT).chat_template_kwargs == {}
+
+
+def test_each_answer_of_a_sharegpt_conversation_is_a_request() -> None:
+    turns = [("gpt", "rest"), ("system", "Be brief."), ("human", "a"), ("gpt", "b"), ("gpt", "c"),
+             ("human", "d"), ("gpt", "e"), ("human", "f")]  # fmt: skip
+    row = {"id": "x1", "conversations": [{"from": who, "value": text} for who, text in turns]}
+    first, second = parse(row)
+    system = {"role": "system", "content": "Be brief."}
+    assert first.messages == (system, {"role": "user", "content": "a"})
+    assert (first.output, first.session, first.place) == ("b", "x1", "log.jsonl:7#1")
+    assert second.messages is not None
+    assert [each["content"] for each in second.messages] == ["Be brief.", "a", "b", "c", "d"]
+    assert (second.output, second.session) == ("e", "x1")
+
+
+@pytest.mark.parametrize(
+    ("turns", "why"),
+    [
+        ([], "no request in it"),
+        ([{"from": "human", "value": "a"}], "no request in it"),
+        ([{"from": "gpt", "value": "a"}], "no request in it"),
+        ("text", "malformed messages"),
+        (["text"], "malformed messages"),
+        ([{"from": "human", "value": None}], "malformed messages"),
+        ([{"from": "martian", "value": "a"}], "malformed messages"),
+    ],
+)
+def test_a_conversation_without_an_answer_or_of_other_turns_is_left_out(
+    turns: Any, why: str
+) -> None:
+    assert reason({"conversations": turns}) == why
+
+
+KEYS = st.sampled_from(
+    ["messages", "prompt", "request", "body", "response", "choices", "message", "content", "role",
+     "text", "usage", "metadata", "tools", "model", "timestamp", "tool_calls", "conversations",
+     "from", "value", "type", "id", "session_id"]
+)  # fmt: skip
+VALUES = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.sampled_from(["", "human", "gpt", "user", "text", "[{", "{}", "[]"]),
+        st.text(st.characters(), max_size=4),
+        KEYS,
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=5)),
+    max_leaves=25,
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.dictionaries(KEYS, VALUES, max_size=6))
+def test_any_object_is_read_or_left_out_and_what_is_read_can_be_encoded(
+    item: dict[str, Any],
+) -> None:
+    try:
+        requests = parse_item(json.loads(json.dumps(item)), "log.jsonl:1")
+    except Unreadable:
+        return
+    for request in requests:
+        json.dumps([request.messages, request.prompt, request.output], ensure_ascii=False).encode()

@@ -1,0 +1,214 @@
+"""JSON values and prompt files of a log on disk: plain, gzip or zstd, read as a stream."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Final
+
+from whet.core.errors import UsageError
+from whet.core.units import MIB, human_bytes
+
+MAX_LINE_BYTES: Final = 32 * MIB
+BLANK: Final = "blank"
+INVALID: Final = "not valid JSON"
+NOT_UTF8: Final = "not UTF-8"
+TOO_LONG: Final = f"longer than {human_bytes(MAX_LINE_BYTES)}"
+DAMAGED: Final = "a file that is damaged or ends early"
+OTHER_FILE: Final = "not a prompt file or log"
+
+_BOM: Final = b"\xef\xbb\xbf"
+_GZIP: Final = b"\x1f\x8b"
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
+_LFS: Final = (b"version https://git-lfs", "is a git-LFS pointer, not the log; run: git lfs pull")
+_UTF16: Final = "is in UTF-16; convert it with: iconv -f UTF-16 -t UTF-8"
+_FOREIGN: Final = (_LFS, (b"\xff\xfe", _UTF16), (b"\xfe\xff", _UTF16))
+_LINES: Final = frozenset({".jsonl", ".ndjson"})
+_LOGS: Final = _LINES | {".json"}
+_TEXTS: Final = frozenset({".txt", ".md", ".jinja", ".prompt"})
+_SEPARATOR: Final = re.compile(r"[\s,\]]*")
+
+LeaveOut = Callable[[str, str], None]
+"""Called with the reason and the place of what is left out."""
+Item = tuple[str, Any, bool]
+"""A place, a JSON value, and whether its text escapes a surrogate (``\\ud83d``)."""
+
+
+def check_file(path: Path) -> None:
+    """Raise ``UsageError`` for a log that is missing, empty, or in a foreign encoding."""
+    head = _head(path)
+    if head == b"":
+        raise UsageError(f"the log {path} is empty; give a file with at least one request")
+    for magic, problem in _FOREIGN:
+        if head is not None and head.startswith(magic):
+            raise UsageError(f"{path} {problem}")
+
+
+def folder_files(folder: Path, leave_out: LeaveOut) -> tuple[list[Path], list[Path]]:
+    """The logs and the prompt files at any depth, sorted, without hidden ones."""
+    logs, texts = list[Path](), list[Path]()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(folder)
+        if any(part.startswith(".") for part in name.parts):
+            continue
+        if _LOGS.intersection(path.suffixes):
+            logs.append(path)
+        elif path.suffix.lower() in _TEXTS:
+            texts.append(path)
+        else:
+            leave_out(OTHER_FILE, name.as_posix())
+    return logs, texts
+
+
+def read_text(path: Path, name: str, leave_out: LeaveOut) -> str | None:
+    """The text of a prompt file; None where it is left out."""
+    if (size := path.stat().st_size) > MAX_LINE_BYTES:
+        leave_out(TOO_LONG, f"{name} ({human_bytes(size)})")
+        return None
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        leave_out(NOT_UTF8, name)
+        return None
+    if not text.strip():
+        leave_out(BLANK, name)
+        return None
+    return text
+
+
+def read_items(path: Path, name: str, leave_out: LeaveOut) -> Iterator[Item]:
+    """The JSON value of each line, or of each item of an array; bad ones are left out."""
+    is_document = _is_document(path)
+    with _opened(path) as file:
+        try:
+            if is_document:
+                yield from _document(file, name, leave_out)
+            else:
+                yield from _lines(file, name, leave_out)
+        except (EOFError, zlib.error, OSError):
+            leave_out(DAMAGED, name)
+        except UnicodeDecodeError:
+            leave_out(NOT_UTF8, name)
+
+
+def _lines(file: IO[bytes], name: str, leave_out: LeaveOut) -> Iterator[Item]:
+    number = 0
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        place = f"{name}:{number}"
+        if number == 1:
+            line = line.removeprefix(_BOM)
+        if len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
+            size = len(line) + _skip_line(file)
+            leave_out(TOO_LONG, f"{place} ({human_bytes(size)})")
+            continue
+        try:
+            yield place, json.loads(line.decode()), _escapes_surrogate(line)
+        except UnicodeDecodeError:
+            leave_out(NOT_UTF8, place)
+        except (ValueError, RecursionError):
+            leave_out(INVALID if line.strip() else BLANK, place)
+
+
+def _skip_line(file: IO[bytes]) -> int:
+    """Read to the line's end; returns the bytes before it."""
+    size = 0
+    while piece := file.readline(MIB):
+        size += len(piece)
+        if piece.endswith(b"\n"):
+            return size - 1
+    return size
+
+
+def _document(file: IO[bytes], name: str, leave_out: LeaveOut) -> Iterator[Item]:
+    """The items of one JSON array, or JSON values one after another."""
+    stream = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    decoder, number = json.JSONDecoder(), 1
+    text = stream.read(MIB).lstrip().removeprefix("[")
+    start = 0
+    while True:
+        separator = _SEPARATOR.match(text, start)
+        start = start if separator is None else separator.end()
+        place = f"{name}:{number}"
+        try:
+            item, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            rest = len(text) - start
+            if rest > MAX_LINE_BYTES:
+                raise UsageError(
+                    f"{place} is not valid JSON, or larger than {human_bytes(MAX_LINE_BYTES)}; "
+                    "write one request per line with: jq -c '.[]'"
+                ) from None
+            more = stream.read(max(MIB, rest))
+            if not more:
+                if rest:
+                    leave_out(INVALID, place)
+                return
+            text, start = text[start:] + more, 0
+            continue
+        yield place, item, _escapes_surrogate(text[start:end].encode("utf-8", "replace"))
+        number, start = number + 1, end
+
+
+def _escapes_surrogate(data: bytes) -> bool:
+    return b"\\ud" in data or b"\\uD" in data
+
+
+def _is_document(path: Path) -> bool:
+    """Whether the file is one JSON value over several lines, not one value per line."""
+    if _LINES.intersection(path.suffixes):
+        return False
+    head = _head(path) or b""
+    if head.startswith(b"["):
+        return True
+    if ".json" not in path.suffixes:
+        return False
+    return not any(map(_is_object, head.split(b"\n", 3)[:3]))
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _head(path: Path) -> bytes | None:
+    """The first MiB without leading white space; None for a damaged file."""
+    with _opened(path) as file:
+        try:
+            return file.read(MIB).removeprefix(_BOM).lstrip()
+        except (EOFError, zlib.error, OSError):
+            return None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """The file's bytes, unpacked."""
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is neither a file nor a folder; write the log to a file first")
+    try:
+        file = path.open("rb")
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no log {path}; give a file or folder that exists") from error
+    except OSError as error:
+        raise UsageError(
+            f"the log {path} cannot be read ({error}); give a file that you may read"
+        ) from error
+    with file:
+        magic = file.peek(4)[:4]
+        if magic.startswith(_GZIP):
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                yield io.BufferedReader(unpacked, MIB)
+        elif magic == _ZSTD:
+            import pyarrow
+
+            yield io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"), MIB)
+        else:
+            yield file

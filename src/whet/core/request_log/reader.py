@@ -1,0 +1,106 @@
+"""Read a request log as a stream: memory is bounded, and unreadable lines are counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from whet.core.errors import UsageError
+from whet.core.names import did_you_mean
+from whet.core.request_log.files import check_file, folder_files, read_items, read_text
+from whet.core.request_log.parse import Unreadable, parse_item
+from whet.core.request_log.records import LeftOut, LeftOutCounts, LoggedRequest
+
+
+class LogReader:
+    """The requests of a log, in the file's order.
+
+    A log is JSON lines, a JSON array, or a folder of logs and prompt files. With ``model``,
+    requests of other models are left out; requests without a model stay. ``left_out()`` and
+    ``models`` describe what was read so far. Raises ``UsageError`` for a log that is missing,
+    empty, in a foreign encoding, or without a request.
+    """
+
+    def __init__(self, path: Path, *, model: str | None = None) -> None:
+        self.path = path
+        self.model = model
+        self.models: Counter[str] = Counter()
+        self._counts = LeftOutCounts()
+        if not path.is_dir():
+            check_file(path)
+
+    def __iter__(self) -> Iterator[LoggedRequest]:
+        """Read from the start; the counts begin again."""
+        self.models.clear()
+        self._counts = LeftOutCounts()
+        empty = True
+        for request in self._requests():
+            if request.model is not None:
+                self.models[request.model] += 1
+            if self.model is not None and request.model not in (None, self.model):
+                self.leave_out(f"another model ({request.model})", request.place)
+                continue
+            empty = False
+            yield request
+        if empty:
+            raise self.no_request()
+
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """What was left out so far, one record per reason."""
+        return self._counts.records()
+
+    def leave_out(self, reason: str, place: str) -> None:
+        """Count a line or a request that is left out."""
+        self._counts.add(reason, place)
+
+    def no_request(self) -> UsageError:
+        """The error for a log of which no request could be used."""
+        if self.model is not None and self.models:
+            return UsageError(
+                f"{self.path} has no request for the model {self.model!r}; it has "
+                f"{', '.join(sorted(self.models))}{did_you_mean(self.model, self.models)}"
+            )
+        reasons = ", ".join(
+            f"{each.reason}: {each.count}, first {each.first}" for each in self.left_out()
+        )
+        return UsageError(
+            f"{self.path} has no request that can be read ({reasons or 'no file'}); give one JSON "
+            'object per line with "messages", "prompt" or "conversations", or a folder of prompts'
+        )
+
+    def _requests(self) -> Iterator[LoggedRequest]:
+        if not self.path.is_dir():
+            yield from self._log(self.path, self.path.name)
+            return
+        logs, texts = folder_files(self.path, self.leave_out)
+        for path in sorted([*logs, *texts]):
+            name = path.relative_to(self.path).as_posix()
+            if path in texts:
+                if (text := read_text(path, name, self.leave_out)) is not None:
+                    yield LoggedRequest(place=name, prompt=text)
+            else:
+                yield from self._log(path, name)
+
+    def _log(self, path: Path, name: str) -> Iterator[LoggedRequest]:
+        for place, item, has_surrogate in read_items(path, name, self.leave_out):
+            try:
+                requests = parse_item(item, place, check_text=has_surrogate)
+            except Unreadable as error:
+                self.leave_out(str(error), place)
+                continue
+            yield from requests
+
+
+def only_model(path: Path, model: str | None, *, sample: int = 4_000) -> str | None:
+    """The one model of a log's first requests; ``UsageError`` for several and no choice."""
+    reader = LogReader(path, model=model)
+    models = Counter(r.model for r in islice(reader, sample) if r.model is not None)
+    if len(models) > 1:
+        counts = ", ".join(f"{name} ({count})" for name, count in models.most_common())
+        raise UsageError(
+            f"{path} holds requests for several models: {counts}; models never share a cache, so "
+            f"choose one: --served-model {models.most_common(1)[0][0]}"
+        )
+    return next(iter(models), model)

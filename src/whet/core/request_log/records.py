@@ -1,0 +1,59 @@
+"""One request of a log, and the count of lines that are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoggedRequest:
+    """One request of a log: chat messages, a plain prompt, or token ids.
+
+    ``place`` is the file and line. ``at_ns`` is Unix time. ``output`` is the answer's text without
+    ``reasoning``; both are None where the log does not hold them. ``chat_template_kwargs`` are
+    the request's own variables for the chat template, such as ``enable_thinking``.
+    """
+
+    place: str
+    at_ns: int | None = None
+    model: str | None = None
+    session: str | None = None
+    messages: tuple[Mapping[str, Any], ...] | None = None
+    tools: tuple[Mapping[str, Any], ...] = ()
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    prompt: str | None = None
+    prompt_token_ids: tuple[int, ...] | None = None
+    output: str | None = None
+    reasoning: str | None = None
+    output_tokens: int | None = None
+    cache_salt: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftOut:
+    """Lines of a log that are not counted: the reason, how many, and the place of the first."""
+
+    reason: str
+    count: int
+    first: str
+
+
+class LeftOutCounts:
+    """Counts lines that are left out, by reason."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, tuple[int, str]] = {}
+
+    def add(self, reason: str, place: str) -> None:
+        """Count one more line; the first place of each reason is stored."""
+        count, first = self._reasons.get(reason, (0, place))
+        self._reasons[reason] = (count + 1, first)
+
+    def records(self) -> tuple[LeftOut, ...]:
+        """One record per reason, in the order in which the reasons occurred."""
+        return tuple(
+            LeftOut(reason=reason, count=count, first=first)
+            for reason, (count, first) in self._reasons.items()
+        )
