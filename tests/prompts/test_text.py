@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from whet.prompts.text import common_length, find_json, message_text, part_text, tidy, tool_name
+from whet.prompts.text import common_length, message_text, part_text, tidy, tool_name
 
 
 @pytest.mark.parametrize(
@@ -69,15 +69,6 @@ def test_the_name_of_a_tool(tool: dict[str, Any], name: str) -> None:
 def test_white_space_has_one_form_and_indentation_stays(text: str, tidied: str) -> None:
     assert tidy(text) == tidied
     assert tidy(tidied) == tidied
-
-
-def test_json_in_a_text_is_found_with_its_place() -> None:
-    text = 'Such as {"b": 1, "a": [1, 2]} and [{"c": "long enough"}], not {x} or {"torn": '
-    values = [{"b": 1, "a": [1, 2]}, [{"c": "long enough"}]]
-    assert [value for _, _, value in find_json(text)] == values
-    assert [text[start:end][:1] for start, end, _ in find_json(text)] == ["{", "["]
-    assert list(find_json('{"a": 1, "a": 2, "b": 3}')) == []
-    assert list(find_json("[[" * 50_000)) == []
 
 
 @pytest.mark.parametrize(

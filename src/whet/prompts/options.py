@@ -61,7 +61,7 @@ class FileOptions:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptsOptions:
-    """Everything that ``whet prompts`` can be told but log and model."""
+    """Options of ``whet prompts`` beside log and model."""
 
     log: LogOptions = LogOptions()
     cache: CacheOptions = CacheOptions()
@@ -71,12 +71,10 @@ class PromptsOptions:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LintCommandOptions:
-    """Rules, lock file and report of ``whet prompts lint``."""
+    """Rules and report of ``whet prompts lint``."""
 
-    fix: bool = False
-    """Correct white space in templates, in place."""
     ignore: Annotated[tuple[str, ...], Parameter(name="--ignore")] = ()
-    """Rule to ignore, such as WHET021. Repeatable."""
+    """Rule to ignore, such as WHET006. Repeatable."""
     min_text: NonNegativeInt = 64
     """Minimum characters of stable text behind a finding."""
     block_size: PositiveInt = 16
@@ -85,10 +83,6 @@ class LintCommandOptions:
     """Folder with tokenizer.json. Default: 4 characters per token."""
     fail_on: Level = "warning"
     """Lowest level that fails."""
-    lock: Path | None = None
-    """Lock file. Default: prompts.lock, if it exists."""
-    write_lock: bool = False
-    """Write the lock file."""
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None
     """File for the report. Default: stdout."""
     redact: bool = False

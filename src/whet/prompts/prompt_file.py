@@ -1,20 +1,20 @@
-"""Prompt templates and golden chat requests: their stable text and the slots in it."""
+"""Prompt templates: their stable text and the slots in it."""
 
 from __future__ import annotations
 
-import json
+import os
 import re
-from bisect import bisect_right
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
 from whet.core.errors import UsageError
-from whet.prompts.text import part_text
 
-GOLDEN: Final = (".json", ".jsonl")
 TEMPLATES: Final = (".jinja", ".j2", ".txt", ".md", ".prompt")
 
+_MAX_BYTES: Final = 16 << 20
 _HIDDEN: Final = "\x1f"
 """Stands for a character that is not sent, such as one of a comment."""
 _COMMENT: Final = re.compile(r"\s*\{#-.*?-#\}\s*|\s*\{#-.*?#\}|\{#.*?-#\}\s*|\{#.*?#\}", re.DOTALL)
@@ -35,12 +35,6 @@ _PLACEHOLDER: Final = re.compile(
 )
 _TEX: Final = re.compile(r"(?:\\[A-Za-z]+\*?(?:\{[^{}\n]*\})*|\^|(?<![A-Za-z0-9])[A-Za-z]_)$")
 _LABEL: Final = re.compile(r"[A-Za-z][A-Za-z ]*[:=]?[ \"'(]*$")
-_LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
-_HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
-
-
-class NoChatRequest(UsageError):
-    """Valid JSON that does not hold chat requests."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,20 +51,14 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prompt:
-    """What a file sends with every request of one kind; offsets are characters of ``text``.
+    """A template: its text with comments hidden, of the file's length.
 
-    ``name`` is the path, with ``#2`` for the second request of a file. ``raw`` is the file's part
-    for this prompt. ``text`` is a template, its comments hidden, or the tools (JSON) and from
-    ``messages_at`` on the messages before the user's last one. ``pieces`` are offsets in ``text``
-    and in the file of its parts. ``holes`` are slots, statements and comments, in order.
+    ``holes`` are slots, statements and comments, in order.
     """
 
-    name: str
     path: str
     raw: str
     text: str
-    pieces: tuple[tuple[int, int], ...]
-    messages_at: int
     slots: tuple[Slot, ...]
     holes: tuple[tuple[int, int], ...]
 
@@ -78,11 +66,6 @@ class Prompt:
     def literal(self) -> str:
         """The text without its holes."""
         return "".join(self.text[start:end] for start, end in self.literals())
-
-    @property
-    def stable_end(self) -> int:
-        """The offset of the first slot, or the end of the text."""
-        return self.slots[0].start if self.slots else len(self.text)
 
     def literals(self) -> Iterator[tuple[int, int]]:
         """The stretches between the holes."""
@@ -92,120 +75,76 @@ class Prompt:
         """The offset in ``literal`` of ``at`` in ``text``."""
         return at - sum(min(end, at) - start for start, end in self.holes if start < at)
 
-    def file_offset(self, at: int) -> int:
-        """The offset in the file; in JSON strings, escapes before it in the string are ignored."""
-        start, there = self.pieces[bisect_right(self.pieces, (at, 1 << 62)) - 1]
-        return there + at - start
 
-
-def read_prompts(raw: str, path: str) -> tuple[Prompt, ...]:
-    """The prompts of a file's text; ``UsageError`` where a golden file holds no chat request."""
-    if path.lower().endswith(GOLDEN):
-        return tuple(_read_golden(raw, path))
-    start = 1 if raw.startswith("\ufeff") else 0
-    comments = [match.span() for match in _COMMENT.finditer(raw, start)]
-    text = _COMMENT.sub(lambda match: _HIDDEN * len(match[0]), raw[start:])
-    return (
-        _with_slots(
-            name=path,
-            path=path,
-            raw=raw,
-            text=text,
-            pieces=((0, start),),
-            messages_at=0,
-            comments=[(at - start, end - start) for at, end in comments],
-            jinja=path.lower().endswith((".jinja", ".j2")),
-        ),
+def read_prompt(raw: str, path: str) -> Prompt:
+    """The prompt of a template's text. In a Jinja file only Jinja's slots count."""
+    comments = [match.span() for match in _COMMENT.finditer(raw)]
+    text = _COMMENT.sub(lambda match: _HIDDEN * len(match[0]), raw)
+    jinja = path.lower().endswith((".jinja", ".j2"))
+    slots, holes = _find_jinja(text, 0, jinja=jinja)
+    if not jinja:
+        outside = between(holes, 0, len(text))
+        plain = [slot for at, end in outside for slot in _placeholders(text, at, end)]
+        slots = sorted([*slots, *plain], key=lambda slot: slot.start)
+        holes += [(slot.start, slot.end) for slot in plain]
+    return Prompt(
+        path=path, raw=raw, text=text, slots=tuple(slots), holes=tuple(sorted([*holes, *comments]))
     )
 
 
+def find_templates(paths: Sequence[Path], problems: list[str]) -> list[Path]:
+    """Each template once, in order; paths without one are added to ``problems``."""
+    templates: dict[Path, Path] = {}
+    kinds = ", ".join(TEMPLATES)
+    for given in paths:
+        files = [given]
+        if given.is_dir():
+            files = [path for path in _walk(given) if path.suffix.lower() in TEMPLATES]
+            if not files:
+                problems.append(f"{given} holds no prompt template; they end with {kinds}")
+        elif given.exists() and given.suffix.lower() not in TEMPLATES:
+            problems.append(f"{given} is not a prompt template; they end with {kinds}")
+            continue
+        for path in files:
+            templates.setdefault(path.resolve(), path)
+    return list(templates.values())
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for at, folders, names in os.walk(folder):
+        folders[:] = sorted(f for f in folders if f[:1] != "." and f != "node_modules")
+        yield from (Path(at) / name for name in sorted(names))
+
+
+def read_template(path: Path) -> str:
+    """A file's text; ``UsageError`` where it is not UTF-8 text of at most 16 MiB."""
+    try:
+        facts = path.stat()
+        if not stat.S_ISREG(facts.st_mode):
+            raise UsageError(f"{path} is not a file; give a prompt template")
+        if facts.st_size > _MAX_BYTES:
+            raise UsageError(f"{path} is larger than 16 MiB; split it or leave it out")
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise UsageError(f"no file or folder at {path}; check the path") from error
+    except OSError as error:
+        raise UsageError(f"cannot read {path} ({error.strerror}); check its permissions") from error
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise UsageError(f"{path} is UTF-16; save it as UTF-8")
+    if b"\0" in data:
+        raise UsageError(f"{path} is a binary file, not a prompt template")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
+
+
 def between(holes: Sequence[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The parts of [start, end) outside of ``holes``, which are in order and apart."""
+    """The parts of [start, end) outside of ``holes``, which are in order and do not overlap."""
     for hole_start, hole_end in holes:
         yield start, max(hole_start, start)
         start = max(hole_end, start)
     yield start, end
-
-
-def _read_golden(raw: str, path: str) -> Iterator[Prompt]:
-    rows = list(_requests(raw, path))
-    if not rows:
-        raise NoChatRequest(f'{path} holds no chat request; write {{"messages": […]}} into it')
-    at = 0
-    for number, value in enumerate(rows, start=1):
-        name = f"{path}#{number}" if len(rows) > 1 else path
-        body = value.get("body", value) if isinstance(value, dict) else None
-        if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
-            raise NoChatRequest(f'{name} is no chat request; "messages" has to be a list')
-        tools = json.dumps(body["tools"], ensure_ascii=False) + "\n" if body.get("tools") else ""
-        text, pieces = tools, [(0, at)]
-        for content in _stable_contents(body["messages"]):
-            at = _find_string(raw, content, at)
-            pieces.append((len(text), at))
-            text += _HALF_PAIR.sub("\ufffd", content)
-            text += "" if text.endswith("\n") else "\n"
-        yield _with_slots(
-            name=name,
-            path=path,
-            raw=json.dumps(body, ensure_ascii=False),
-            text=text,
-            pieces=tuple(pieces),
-            messages_at=len(tools),
-            comments=[],
-            jinja=False,
-        )
-
-
-def _requests(raw: str, path: str) -> Iterator[Any]:
-    start = 1 if raw.startswith("\ufeff") else 0
-    is_lines = path.lower().endswith(".jsonl")
-    spans = [m.span() for m in _LINE.finditer(raw, start)] if is_lines else [(start, len(raw))]
-    for at, end in spans:
-        if is_lines and not raw[at:end].strip():
-            continue
-        try:
-            value = json.loads(raw[at:end])
-        except json.JSONDecodeError as error:
-            line = raw.count("\n", 0, at + error.pos) + 1
-            raise UsageError(
-                f"{path}:{line} is not valid JSON ({error.msg}); correct it"
-            ) from error
-        except RecursionError as error:
-            raise UsageError(f"{path} nests JSON too deeply for a chat request") from error
-        if isinstance(value, list) and not is_lines:
-            yield from value
-        else:
-            yield value
-
-
-def _find_string(raw: str, content: str, at: int) -> int:
-    """The offset of the JSON string ``content`` after ``at``; ``at`` itself if it is not found."""
-    forms = (json.dumps(content, ensure_ascii=False), json.dumps(content))
-    places = (raw.find(form, at) for form in forms)
-    return next((place + 1 for place in places if place >= 0), at)
-
-
-def _stable_contents(messages: list[Any]) -> Iterator[str]:
-    """The texts before the user's last message."""
-    roles = [each.get("role") if isinstance(each, dict) else None for each in messages]
-    last = len(roles) - 1 - roles[::-1].index("user") if "user" in roles else len(roles)
-    for message in messages[:last]:
-        content = message.get("content") if isinstance(message, dict) else None
-        for part in content if isinstance(content, list) else [content]:
-            if (text := part_text(part)) is not None:
-                yield text
-
-
-def _with_slots(*, comments: list[tuple[int, int]], jinja: bool, **fields: Any) -> Prompt:
-    """``jinja``: only Jinja's slots count; else those of other template languages too."""
-    text, start = fields["text"], fields["messages_at"]
-    slots, holes = _find_jinja(text, start, jinja=jinja)
-    if not jinja:
-        outside = between(holes, start, len(text))
-        plain = [slot for at, end in outside for slot in _placeholders(text, at, end)]
-        slots = sorted([*slots, *plain], key=lambda slot: slot.start)
-        holes += [(slot.start, slot.end) for slot in plain]
-    return Prompt(slots=tuple(slots), holes=tuple(sorted([*holes, *comments])), **fields)
 
 
 def _find_jinja(text: str, at: int, *, jinja: bool) -> tuple[list[Slot], list[tuple[int, int]]]:

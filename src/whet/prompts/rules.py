@@ -37,8 +37,6 @@ class Finding:
 
 
 _LAST: Final = "move it behind the stable text, best into the last message"
-_FIX: Final = "whet prompts lint --fix corrects it"
-_PIN: Final = "pin the order"
 
 RULES: Final[Mapping[str, Rule]] = {
     rule.id: rule
@@ -53,19 +51,6 @@ RULES: Final[Mapping[str, Rule]] = {
         Rule("WHET012", "warning", "an id is written into stable text", _LAST),
         Rule("WHET013", "warning", "a version is written into stable text", _LAST),
         Rule("WHET014", "warning", "an e-mail address is written into stable text", _LAST),
-        Rule("WHET021", "warning", "white space ends the line", _FIX),
-        Rule("WHET022", "warning", "tabs and spaces indent one line", "use one kind"),
-        Rule("WHET023", "warning", "several blank lines follow each other", _FIX),
-        Rule("WHET024", "warning", "lines end with a carriage return", _FIX),
-        Rule("WHET025", "warning", "a non-breaking or zero-width space", _FIX),
-        Rule("WHET026", "warning", "a byte order mark begins the file", _FIX),
-        Rule("WHET031", "note", "the keys of this JSON are not sorted", f"{_PIN}: sort its keys"),
-        Rule("WHET032", "note", "the tools are not sorted by name", f"{_PIN}: sort the tools"),
         Rule("WHET041", "error", "a secret is written into the prompt", "remove and revoke it"),
-        Rule(
-            "WHET051", "error", "this prompt changed", "revert it, or accept it with --write-lock"
-        ),
-        Rule("WHET052", "warning", "this prompt is not in the lock file", "add it: --write-lock"),
-        Rule("WHET053", "warning", "this prompt is gone", "remove it with --write-lock"),
     )
 }

@@ -1,10 +1,10 @@
-"""Text of messages and tools, its white space, and the JSON in it."""
+"""Text of messages and tools, and its white space."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 _MEDIA: Final = "[media]"
@@ -21,11 +21,6 @@ _BLANKS: Final = re.compile(r"(?<=\S)(?: [ \t\u00a0]+|[\t\u00a0][ \t\u00a0]*)")
 _LINE_END_BLANKS: Final = re.compile(r"(?<![ \t\u00a0])[ \t\u00a0]++(?=\n|\Z)")
 _LINE_ENDS: Final = re.compile(r"\n{3,}")
 _INVISIBLE: Final = str.maketrans("", "", "\u200b\u2060\ufeff")
-
-_JSON: Final = re.compile(r"\{\s*\"|\[\s*[\[{]")
-_MIN_JSON: Final = 16
-_MAX_VAIN: Final = 4
-"""Failed reads of JSON may cost this many times the text's length."""
 
 
 def message_text(message: Mapping[str, Any]) -> str:
@@ -69,36 +64,6 @@ def tidy(text: str) -> str:
     if " \n" in text or "\t\n" in text or text[-1:] in (" ", "\t", "\u00a0") or "\u00a0" in text:
         text = _LINE_END_BLANKS.sub("", text)
     return _LINE_ENDS.sub("\n\n", text) if "\n\n\n" in text else text
-
-
-def find_json(text: str) -> Iterator[tuple[int, int, Any]]:
-    """Start, end and value of each JSON object, or array of objects, in ``text``.
-
-    The work on text that only looks like JSON is bounded.
-    """
-    at, budget = 0, _MAX_VAIN * len(text) + 4096
-    while budget > 0 and (match := _JSON.search(text, at)) is not None:
-        start = match.start()
-        try:
-            value, at = _DECODER.raw_decode(text, start)
-        except RecursionError:
-            return
-        except ValueError as error:
-            # Making the error counts the lines before it.
-            budget -= getattr(error, "pos", len(text)) + 1
-            at = start + 1
-            continue
-        if at - start >= _MIN_JSON:
-            yield start, at, value
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({key for key, _ in pairs}) < len(pairs):
-        raise ValueError("a key occurs twice")
-    return dict(pairs)
-
-
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_without_duplicates)
 
 
 def common_length(one: str, two: str) -> int:

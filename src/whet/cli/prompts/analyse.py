@@ -29,7 +29,9 @@ _DEFAULT_BLOCK: Final = 16
 def analyse(
     log: Annotated[
         Path,
-        Parameter(help="Requests as JSON lines, OpenTelemetry GenAI spans, or a folder of them."),
+        Parameter(
+            help="Request log: JSON lines or a JSON array, plain, gzip or zstd, or a folder."
+        ),
     ],
     /,
     *,
