@@ -243,6 +243,6 @@ def test_a_kept_baseline_without_lm_eval_is_told_before_anything_is_asked(
 ) -> None:
     request = replace(kept(asked, tmp_path / "kept"), harness=HarnessAsked(tasks=("t",)))
     with serve(Model()) as target:
-        with pytest.raises(UsageError, match="keep the baseline again with the same --lm-eval"):
+        with pytest.raises(UsageError, match="save the baseline again with the same --lm-eval"):
             run_gate(replace(request, target=target.url), Silent())
         assert not target.asked
