@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from whet.core.records import GateVerdict, DegenerateTraffic, RequestEvent
+from whet.core.records import DegenerateTraffic, GateVerdict, RequestEvent
 from whet.core.redact import starred
 
 MIN_ANSWERS: Final = 8

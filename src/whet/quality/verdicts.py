@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from whet.core.records import GateVerdict, Estimate, QualityRecord, TaskAnswer, TaskScore
+from whet.core.records import Estimate, GateVerdict, QualityRecord, TaskAnswer, TaskScore
 from whet.quality.degenerate import degenerate
 from whet.quality.paired import SIGNIFICANCE, holm, mcnemar, worse
 
