@@ -106,7 +106,7 @@ def test_a_baseline_that_is_not_whole_is_not_kept(
     with serve(Model(scores_prompts=False)) as base:
         said = whet("quality", base.url, *questions)
     said.sentence(UNKNOWN)
-    assert "not kept" in said.out
+    assert "not saved" in said.out
     assert not (tmp_path / "quality-baseline").exists()
 
 
@@ -188,7 +188,7 @@ def test_words_that_do_not_go_together(whet: Whet, words: tuple[str, ...], told:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--against", "nothing"), "nothing holds no kept baseline"),
+        (("--against", "nothing"), "nothing holds no saved baseline"),
         (("--heldout", "nothing.jsonl"), "--heldout: no file at nothing.jsonl"),
         ((), "give its folder or hub id with --tokenizer"),
         (("--model", "other"), "has no model 'other'; choose one with --model: m"),

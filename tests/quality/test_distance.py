@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,23 @@ from torch import Tensor, nn
 from tests.checkpoint_factory import write_tiny_llama
 from tests.quality.stored import write_plain, write_stored
 from whet.core.errors import CheckpointError, MeasurementError, UsageError
+from whet.core.protocols import Progress
 from whet.core.records import Distances, decode, encode
 from whet.quality import distance, loading
-from whet.quality.distance import measure_distances
+from whet.quality.distance import DistanceMeter
+from whet.quality.prompts import Ids
+
+
+def measure_distances(
+    reference: Path,
+    candidate: Path,
+    documents: Sequence[Ids],
+    *,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> Distances:
+    return DistanceMeter(reference, documents, device=device).measure(candidate, progress=progress)
+
 
 DICE = np.random.default_rng(7)
 DOCUMENTS = [tuple(DICE.integers(2, 280, size=n).tolist()) for n in (17, 5, 30, 17, 2, 9, 24, 11)]

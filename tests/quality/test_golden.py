@@ -48,10 +48,9 @@ def test_each_probe_follows_the_token_that_an_uncounted_pass_chose() -> None:
         found = take_golden(endpoint(url), PROBES, SOURCE, repetitions=3)
     assert len(asked) == 4 * (1 + 3)
     assert found.draws == ((-0.25,) * 4, (-0.75,) * 4, (-0.75,) * 4)
-    token, other = found.probes[2].tokens
+    (token,) = found.probes[2].tokens
     assert (token.token_id, token.low, token.high) == (40, -0.75, -0.25)
     assert token.mean == pytest.approx(-1.75 / 3)
-    assert (other.token_id, other.mean) == (41, pytest.approx(-2.5 / 3))
 
 
 def test_replies_are_put_back_to_their_prompts_whatever_the_order_asked() -> None:
@@ -168,7 +167,7 @@ def test_a_file_reads_back_as_written_and_a_bad_one_is_one_sentence(tmp_path: Pa
     write_golden(path, taken)
     assert read_golden(path) == taken
     write_golden(path, replace(taken, draws=taken.draws[:-1]))
-    with pytest.raises(StorageError, match="do not fit"):
+    with pytest.raises(StorageError, match="do not match"):
         read_golden(path)
     for text in ("{", '{"variant": "x"}', "[]"):
         path.write_text(text, encoding="utf-8")

@@ -111,7 +111,7 @@ def test_the_p_value_is_a_count_of_deals_by_hand() -> None:
     assert drift.noise == pytest.approx((1.5 + 1.5 + 0.5) / 3)
     assert drift.verdict == "unknown"
     assert drift.reason is not None
-    assert "no less than p = 0.33" in drift.reason
+    assert "at least p = 0.33" in drift.reason
 
 
 def test_broken_now_is_drift_and_no_answer_is_unknown() -> None:

@@ -44,7 +44,9 @@ def _side(rows: list[tuple[int, ...]], margin: float | None = 0.5) -> Continuati
 
 def test_ids_and_margins_are_read_and_survive_the_store() -> None:
     with model_server(lambda body: _choice([7, 8, 2])) as (url, asked):
-        found = continue_greedily(ModelEndpoint(url=url, model="m", concurrency=1), [(5, 6)], 16)
+        found = continue_greedily(
+            ModelEndpoint(url=url, model="m", concurrency=1), {"0": (5, 6)}, 16
+        )
     assert found.answered == (Continuation(id="0", tokens=(7, 8, 2), margins=(0.75,) * 3),)
     assert asked[-1]["temperature"] == 0.0
     assert "ignore_eos" not in asked[-1]
@@ -54,7 +56,7 @@ def test_ids_and_margins_are_read_and_survive_the_store() -> None:
 def test_backwards_asks_in_the_other_order_and_answers_in_this_one() -> None:
     with model_server(lambda body: _choice(body["prompt"])) as (url, asked):
         endpoint = ModelEndpoint(url=url, model="m", concurrency=1)
-        found = continue_greedily(endpoint, [(1,), (2,), (3,)], 4, backwards=True)
+        found = continue_greedily(endpoint, {"a": (1,), "b": (2,), "c": (3,)}, 4, backwards=True)
     assert [body["prompt"] for body in asked[1:]] == [[3], [2], [1]]
     assert [one.tokens for one in found.answered] == [(1,), (2,), (3,)]
 
@@ -67,7 +69,7 @@ def test_a_server_that_refuses_the_fields_is_read_by_the_tokens_text() -> None:
         return 200, {"choices": [{"text": "a12", "logprobs": said}]}
 
     with model_server(strict) as (url, _):
-        found = continue_greedily(ModelEndpoint(url=url, model="m", concurrency=1), [(1,)], 4)
+        found = continue_greedily(ModelEndpoint(url=url, model="m", concurrency=1), {"0": (1,)}, 4)
     assert found.answered[0].tokens == ("a", "12")
     assert found.answered[0].margins == (0.25, None)  # no runner-up is no margin
     assert decode(Continuations, encode(found)) == found  # "12" stays text
@@ -75,7 +77,8 @@ def test_a_server_that_refuses_the_fields_is_read_by_the_tokens_text() -> None:
 
 def test_what_names_no_tokens_is_missing_and_not_empty() -> None:
     with model_server(lambda body: (200, {"choices": [{"text": "x"}]})) as (url, _):
-        found = continue_greedily(ModelEndpoint(url=url, model="m", concurrency=1), [(1,), (2,)], 4)
+        endpoint = ModelEndpoint(url=url, model="m", concurrency=1)
+        found = continue_greedily(endpoint, {"0": (1,), "1": (2,)}, 4)
     assert found.answered == ()
     assert found.missing is not None
     assert found.missing.startswith("2 of 2 greedy")

@@ -121,7 +121,7 @@ def test_text_read_otherwise_is_told_though_every_id_is_written_right(tmp_path: 
 
     (problem,) = ask(answer).problems
     assert problem.startswith("a text is read as other tokens (")
-    assert "is [1, " in problem
+    assert ": [1, " in problem
 
 
 def test_another_chat_template_is_told(tmp_path: Path) -> None:

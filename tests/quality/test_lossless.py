@@ -22,7 +22,7 @@ from whet.quality.lossless import (
 )
 from whet.quality.two_sample import Sampling
 
-PROMPTS = [(index,) for index in range(1, 13)]
+PROMPTS = {str(index): (index,) for index in range(1, 13)}
 PLAN = LosslessPlan(tokens=4, sampling=Sampling(samples=8, tokens=4))
 Greedy = Callable[[int], list[int]]
 
@@ -176,7 +176,7 @@ def test_a_sampler_of_another_distribution_fails(plain: PlainReference) -> None:
     assert found.verdict == "fail"
     assert found.sampling is not None
     assert found.sampling.p_value < 0.01
-    assert "on samples drawn again; sampled text is of another distribution" in found.reasons[0]
+    assert "on a second draw; sampled text has another distribution" in found.reasons[0]
 
 
 def test_a_first_draw_that_a_second_does_not_confirm_was_chance(plain: PlainReference) -> None:
@@ -188,7 +188,7 @@ def test_a_first_draw_that_a_second_does_not_confirm_was_chance(plain: PlainRefe
     assert found.verdict == "pass"
     assert found.sampling is not None
     assert found.sampling.p_value > 0.05, "the record is the second draw's"
-    (said,) = [reason for reason in found.reasons if "drawn again" in reason]
+    (said,) = [reason for reason in found.reasons if "second draw" in reason]
     assert "so the first was chance" in said
 
 
@@ -205,7 +205,7 @@ def test_drafts_that_are_never_accepted_fail_though_the_output_is_right(
 ) -> None:
     found = _speculative(plain, accepts=0.0)
     assert (found.verdict, found.acceptance_rate) == ("fail", 0.0)
-    assert "the draft proposes what the target never says" in found.reasons[0]
+    assert "the draft proposes tokens that the target never writes" in found.reasons[0]
     assert found.parity is not None
     assert found.parity.same == 12
 
@@ -217,7 +217,7 @@ def test_a_server_without_counters_is_unknown(plain: PlainReference) -> None:
 
 def test_other_prompts_are_not_asked(plain: PlainReference) -> None:
     with _served(Model(_usual)) as endpoint:
-        found = check_lossless(endpoint, plain, [(99,)])
+        found = check_lossless(endpoint, plain, {"other": (99,)})
     assert (found.verdict, found.parity) == ("unknown", None)
     assert "other prompts" in found.reasons[0]
 
@@ -230,9 +230,10 @@ def test_a_server_that_is_gone_is_unknown(plain: PlainReference) -> None:
 
 
 def test_few_prompts_are_too_few() -> None:
+    prompts = dict(list(PROMPTS.items())[:4])
     with _served(Model(_usual)) as endpoint:
-        few = plain_reference(endpoint, PROMPTS[:4], PLAN)
-        found = check_lossless(endpoint, few, PROMPTS[:4])
+        few = plain_reference(endpoint, prompts, PLAN)
+        found = check_lossless(endpoint, few, prompts)
     assert found.verdict == "unknown"
     assert any("4 prompts are too few" in reason for reason in found.reasons)
 

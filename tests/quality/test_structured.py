@@ -4,8 +4,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from tests.quality.files import task_row
 from tests.quality.model_server import Body, Reply, model_server, says
 from whet.core.records import StructuredScore, TaskAnswer
@@ -26,17 +24,14 @@ def free(index: int, text: str, *, right: bool) -> TaskAnswer:
     return TaskAnswer(id=f"q{index}", task="sums", text=text, right=right)
 
 
-def bound(body: Body, field: str = "structured_outputs") -> Any:
-    """The schema that a server of this dialect obeys, None where it sees none."""
-    if field == "response_format":
-        return body.get(field, {}).get("json_schema", {}).get("schema")
-    held = body.get(field)
-    return held["json"] if held and field == "structured_outputs" else held
+def bound(body: Body) -> Any:
+    """The schema of a request, or None."""
+    return body.get("response_format", {}).get("json_schema", {}).get("schema")
 
 
-def server_of(field: str, answer: Callable[[Body], Reply]) -> Callable[[Body], Reply]:
+def server_of(answer: Callable[[Body], Reply]) -> Callable[[Body], Reply]:
     def reply(body: Body) -> Reply:
-        schema = bound(body, field)
+        schema = bound(body)
         if schema is None:
             return says("as I like")
         return says(json.dumps(schema["const"])) if "const" in schema else answer(body)
@@ -66,9 +61,8 @@ def constrained(body: Body) -> Reply:
     return says(json.dumps({"n": {0: 9, 1: 1, 2: 5}[body["prompt"][0]]}))
 
 
-@pytest.mark.parametrize("field", ["structured_outputs", "response_format", "guided_json"])
-def test_free_and_bound_answers_are_paired(field: str) -> None:
-    (found,), asked = measure(server_of(field, constrained), THREE, FREE)
+def test_free_and_bound_answers_are_paired() -> None:
+    (found,), asked = measure(server_of(constrained), THREE, FREE)
     assert found == StructuredScore(
         task="sums",
         n=3,
@@ -80,7 +74,7 @@ def test_free_and_bound_answers_are_paired(field: str) -> None:
         gained=1,
         p_value=1.0,
     )
-    assert [bound(body, field) for body in asked[-3:]] == [SCHEMA] * 3
+    assert [bound(body) for body in asked[-3:]] == [SCHEMA] * 3
     assert all(body["max_tokens"] == 8 for body in asked[-3:])
 
 
@@ -89,8 +83,7 @@ def test_a_server_that_ignores_the_schema_is_found_out() -> None:
     assert (found.free_valid, found.free_right) == (2, 1)
     assert (found.valid, found.right, found.lost, found.gained, found.p_value) == (None,) * 5
     assert found.missing is not None
-    assert "structured_outputs is ignored" in found.missing
-    assert "guided_json is ignored" in found.missing
+    assert "by response_format: it is ignored" in found.missing
     assert all("whet-probe" in json.dumps(body) for body in asked)
 
 
@@ -104,9 +97,7 @@ def test_one_schema_that_the_server_refuses_leaves_only_its_task_open() -> None:
     other = {"type": "object", "properties": {"n": {"multipleOf": 1}}}
     tasks = [question(0), question(1, task="odd", schema=other)]
     answers = [FREE[0], TaskAnswer(id="q1", task="odd", text='{"n": 1}', right=True)]
-    reply = server_of(
-        "structured_outputs", lambda body: REFUSED if bound(body) == other else constrained(body)
-    )
+    reply = server_of(lambda body: REFUSED if bound(body) == other else constrained(body))
     (good, odd), _ = measure(reply, tasks, answers)
     assert (good.valid, good.missing) == (1, None)
     assert (odd.free_right, odd.valid) == (1, None)
@@ -114,13 +105,13 @@ def test_one_schema_that_the_server_refuses_leaves_only_its_task_open() -> None:
 
 
 def test_an_unfinished_answer_is_not_valid() -> None:
-    (found,), _ = measure(server_of("structured_outputs", lambda _: says('{"n":')), THREE, FREE)
+    (found,), _ = measure(server_of(lambda _: says('{"n":')), THREE, FREE)
     assert (found.valid, found.right, found.lost) == (0, 0, 1)
 
 
 def test_only_questions_with_a_schema_and_a_free_answer_are_asked() -> None:
     tasks = [question(0), question(1, schema=None), question(2)]
-    (found,), asked = measure(server_of("structured_outputs", constrained), tasks, FREE[:2])
+    (found,), asked = measure(server_of(constrained), tasks, FREE[:2])
     assert (found.n, len(asked)) == (1, 2)
 
 

@@ -39,7 +39,7 @@ def names(body: Body, *, lack: int = 0) -> Reply:
 def measure(answer: Any, top_k: int) -> tuple[Likelihood, list[Body]]:
     with model_server(answer) as (url, asked):
         endpoint = ModelEndpoint(url=url, model="m", concurrency=2)
-        found = measure_likelihood(endpoint, DOCUMENTS, vocab_size=99, shorten=False, top_k=top_k)
+        found = measure_likelihood(endpoint, DOCUMENTS, vocab_size=99, top_k=top_k)
     return found, asked
 
 
@@ -120,22 +120,9 @@ def test_a_likeliest_token_of_probability_0_is_no_finding() -> None:
 def test_a_vocabulary_smaller_than_the_wish_is_named_whole() -> None:
     with model_server(names) as (url, asked):
         endpoint = ModelEndpoint(url=url, model="m", concurrency=2)
-        found = measure_likelihood(endpoint, [(5, 7)], vocab_size=2, shorten=False, top_k=5)
+        found = measure_likelihood(endpoint, [(5, 7)], vocab_size=2, top_k=5)
     assert {body["prompt_logprobs"] for body in asked} == {2}
     assert found.top[0].ids.shape == (1, 3)
-
-
-def test_a_shortened_document_is_packed_at_its_half() -> None:
-    def small(body: Body) -> Reply:
-        return names(body) if len(body["prompt"]) <= 8 else (500, {"error": "out of memory"})
-
-    with model_server(small) as (url, _):
-        endpoint = ModelEndpoint(url=url, model="m", concurrency=1)
-        found = measure_likelihood(
-            endpoint, [tuple(range(10, 22)), (5, 7)], vocab_size=99, shorten=True, top_k=1
-        )
-    assert [len(one.own) for one in found.top] == [5, 1]
-    assert [tokens for _, tokens in found.nll] == [5, 1]
 
 
 def test_a_reply_is_read_before_the_next_step_is_asked() -> None:
@@ -194,16 +181,6 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["fp16.npz"]
 
 
-def test_the_arrays_are_read_when_they_are_used(tmp_path: Path) -> None:
-    path = tmp_path / "top.npz"
-    write_top_logprobs(path, stored())
-    found = read_top_logprobs(path, "abc")
-    path.unlink()
-    assert len(found.documents) == 2
-    with pytest.raises(StorageError, match="measure the baseline again"):
-        found.documents[0]
-
-
 def test_a_file_of_other_data_is_refused(tmp_path: Path) -> None:
     write_top_logprobs(tmp_path / "top.npz", stored("other"))
     with pytest.raises(UsageError, match="other text, tasks or token ids; measure the baseline"):
@@ -226,7 +203,7 @@ def test_arrays_of_another_shape_are_said(tmp_path: Path) -> None:
         members = dict(file)
     np.savez(path, **{**members, "ids": members["ids"][:1]})
     with pytest.raises(StorageError, match="damaged"):
-        read_top_logprobs(path, "abc").documents[0]
+        read_top_logprobs(path, "abc")
 
 
 def test_no_document_at_all_is_a_file_too(tmp_path: Path) -> None:

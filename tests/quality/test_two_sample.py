@@ -21,11 +21,13 @@ from whet.quality.two_sample import (
     sample_many,
 )
 
+PROMPTS = {"0": (5,), "1": (6,)}
 
-def _drawn(rows: list[list[Tokens]], *, seed: int | None = None, tokens: int = 4) -> Samples:
+
+def _drawn(rows: list[list[Tokens]], *, tokens: int = 4) -> Samples:
     return Samples(
         prompts_sha256="p",
-        sampling=Sampling(samples=len(rows[0]), tokens=tokens, seed=seed),
+        sampling=Sampling(samples=len(rows[0]), tokens=tokens),
         asked=len(rows),
         answered=tuple(
             PromptSamples(id=str(index), samples=tuple(row)) for index, row in enumerate(rows)
@@ -84,26 +86,22 @@ def test_a_shift_of_the_distribution_is_seen() -> None:
     assert (found <= 0.05).mean() >= 0.8
 
 
-def test_samples_are_asked_with_n_and_seeds_that_do_not_meet() -> None:
+def test_samples_are_asked_with_n() -> None:
     def answer(body: Body) -> Reply:
         return 200, {"choices": [{"token_ids": [1, k]} for k in range(body.get("n", 1))]}
 
     with model_server(answer) as (url, asked):
         endpoint = ModelEndpoint(url=url, model="m", concurrency=1)
-        found = sample_many(endpoint, [(5,), (6,)], Sampling(samples=3, tokens=2, seed=10))
-    # vLLM counts a request's choices on from its seed: 10, 11, 12 and 13, 14, 15.
-    assert [(body["seed"], body["n"], body["temperature"]) for body in asked[1:]] == [
-        (10, 3, 1.0),
-        (13, 3, 1.0),
-    ]
+        found = sample_many(endpoint, PROMPTS, Sampling(samples=3, tokens=2))
+    assert [(body["n"], body["temperature"]) for body in asked[1:]] == [(3, 1.0)] * 2
     assert found.answered[1].samples == ((1, 0), (1, 1), (1, 2))
     assert decode(Samples, encode(found)) == found
 
 
-def test_no_seed_is_sent_unless_asked_for() -> None:
+def test_no_seed_is_sent() -> None:
     with model_server(lambda body: (200, {"choices": [{"token_ids": [1]}] * 2})) as (url, asked):
         endpoint = ModelEndpoint(url=url, model="m", concurrency=1)
-        sample_many(endpoint, [(5,), (6,)], Sampling(samples=2, tokens=1), backwards=True)
+        sample_many(endpoint, PROMPTS, Sampling(samples=2, tokens=1), backwards=True)
     assert all("seed" not in body for body in asked)
     assert [body["prompt"] for body in asked[1:]] == [[6], [5]]
 
@@ -111,18 +109,11 @@ def test_no_seed_is_sent_unless_asked_for() -> None:
 def test_a_server_that_gives_fewer_samples_is_missing_them() -> None:
     with model_server(lambda body: (200, {"choices": [{"token_ids": [1]}]})) as (url, _):
         endpoint = ModelEndpoint(url=url, model="m", concurrency=1)
-        found = sample_many(endpoint, [(5,)], Sampling(samples=4, tokens=1))
+        found = sample_many(endpoint, {"0": (5,)}, Sampling(samples=4, tokens=1))
     assert (found.answered, found.missing) == (
         (),
         "1 of 1 prompts were not sampled (1 samples instead of 4)",
     )
-
-
-def test_the_same_seeds_on_both_sides_are_refused() -> None:
-    side = _drawn([[(1,), (2,)]], seed=0)
-    with pytest.raises(ValueError, match="same seeds"):
-        compare_samples(_drawn([[(1,), (2,)]], seed=1), side)
-    assert compare_samples(_drawn([[(1,), (2,)]], seed=2), side).p_value == 1.0
 
 
 def test_another_temperature_is_no_pair() -> None:

@@ -69,8 +69,8 @@ def test_each_reason_is_said_once_for_all_its_tolerances() -> None:
     assert [word for _, word in words] == ["fail", "fail", "unknown", "unknown", "pass"]
     assert reason == (
         "perplexity changes by +3.00 % [+2.00 %, +6.00 %], which is not below 1 % or 2 %; "
-        "perplexity changes by +3.00 % [+2.00 %, +6.00 %], which 100 documents cannot tell from "
-        "4 % or 5 %; give more held-out text"
+        "perplexity changes by +3.00 % [+2.00 %, +6.00 %], which 100 documents cannot "
+        "separate from 4 % or 5 %; give more held-out text"
     )
     _, all_failed = verdicts(findings(ratio(1.2, 1.1, 1.3)), (0.01, 0.02, 0.05))
     assert all_failed is not None

@@ -1,26 +1,25 @@
-"""The two questions that are put to a server: how likely is this text, and what follows it."""
+"""Send completion requests to a server and read the replies."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from whet.client import Failure, post_many
 from whet.core.protocols import Progress
 
-_PATH = "/v1/completions"
-_TIMEOUT_S = 300.0
-_BATCHES_A_STEP = 4
-NOT_A_NUMBER = re.compile(r"not json compliant|\bnan\b", re.IGNORECASE)
-"""In a failure's detail: the server has a figure and cannot write it as JSON."""
-_ANSWERED = ("http_", "bad_json", "server_error")
+_PATH: Final = "/v1/completions"
+_TIMEOUT_S: Final = 300.0
+_BATCHES_PER_STEP: Final = 4
+_NOT_A_NUMBER: Final = re.compile(r"not json compliant|\bnan\b", re.IGNORECASE)
+_HTTP_ERRORS: Final = ("http_", "bad_json", "server_error")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelEndpoint:
-    """A server, the name of its model, and how many requests it is given at a time."""
+    """A server, the name of its model, and the number of concurrent requests."""
 
     url: str
     model: str
@@ -30,17 +29,23 @@ class ModelEndpoint:
 Reply = dict[str, Any] | Failure
 Value = TypeVar("Value")
 Read = Callable[[int, dict[str, Any]], Value]
-"""What is kept of the reply to the body at an index."""
+"""Turns the reply to the body at an index into the value to keep."""
 
 
 def ask(
     endpoint: ModelEndpoint,
     bodies: Sequence[Mapping[str, Any]],
     *,
+    backwards: bool = False,
     progress: Progress | None = None,
 ) -> list[Reply]:
-    """Every body's JSON reply or failure, in order; see ``ask_and_read``."""
-    return ask_and_read(endpoint, bodies, lambda _, reply: reply, progress=progress)
+    """Return the JSON reply or failure of each body, in order; see ``ask_and_read``.
+
+    ``backwards`` sends the last body first, so that other requests share a batch.
+    """
+    ordered = bodies[::-1] if backwards else bodies
+    replies = ask_and_read(endpoint, ordered, lambda _, reply: reply, progress=progress)
+    return replies[::-1] if backwards else replies
 
 
 def ask_and_read(
@@ -51,49 +56,39 @@ def ask_and_read(
     step: int | None = None,
     progress: Progress | None = None,
 ) -> list[Value | Failure]:
-    """What ``read`` keeps of every body's reply, or the failure, in order.
+    """Return what ``read`` makes of each reply, or the failure, in order.
 
-    At most ``step`` replies are held in full at a time, by default four times what is in flight.
-    What failed is asked once more, one at a time, because a burst that ran out of memory may well
-    fit alone. Not so a figure that is not a number: it is wrong beside others, where the traffic
-    is, whatever it is alone. A server that stopped answering at all is not asked further: what is
-    left fails with the same words.
+    At most ``step`` whole replies are in memory, by default four times the concurrency. A failed
+    request is sent once more, alone, because a burst may have run out of memory. A reply that is
+    not a number is not sent again: it would be as wrong beside other traffic. When a whole step
+    gets no HTTP answer, the remaining requests fail with the same message unsent.
     """
     full = [{"model": endpoint.model, "stream": False, **body} for body in bodies]
     results: list[Value | Failure] = []
-    step = step or endpoint.concurrency * _BATCHES_A_STEP
+    step = step or endpoint.concurrency * _BATCHES_PER_STEP
     for start in range(0, len(full), step):
         results += _post(endpoint, full, range(start, min(start + step, len(full))), read)
         if progress is not None:
             progress(len(results), len(full))
         if all(_is_silence(reply) for reply in results[start:]):
             return results + results[-1:] * (len(full) - len(results))
-    return _ask_failed_again(replace(endpoint, concurrency=1), full, results, read)
-
-
-def _ask_failed_again(
-    endpoint: ModelEndpoint,
-    bodies: Sequence[dict[str, Any]],
-    results: Sequence[Value | Failure],
-    read: Read[Value],
-) -> list[Value | Failure]:
-    results_again = list(results)
+    alone = replace(endpoint, concurrency=1)
     for index, reply in enumerate(results):
         if isinstance(reply, Failure) and not is_not_a_number(reply):
-            results_again[index] = _post(endpoint, bodies, range(index, index + 1), read)[0]
-            if _is_silence(results_again[index]):
+            results[index] = _post(alone, full, range(index, index + 1), read)[0]
+            if _is_silence(results[index]):
                 break
-    return results_again
+    return results
 
 
 def is_not_a_number(reply: object) -> bool:
-    """A failure because the server has a figure that is NaN or infinite: an answer, and wrong."""
-    return isinstance(reply, Failure) and NOT_A_NUMBER.search(reply.detail) is not None
+    """Whether a request failed because the server computed NaN or infinity."""
+    return isinstance(reply, Failure) and _NOT_A_NUMBER.search(reply.detail) is not None
 
 
 def _is_silence(reply: object) -> bool:
-    """No HTTP answer of any kind: a timeout, a closed or refused connection."""
-    return isinstance(reply, Failure) and not reply.error.startswith(_ANSWERED)
+    """Whether there was no HTTP answer: a timeout, a closed or refused connection."""
+    return isinstance(reply, Failure) and not reply.error.startswith(_HTTP_ERRORS)
 
 
 def _post(
@@ -112,13 +107,24 @@ def _post(
     ]
 
 
-def why(failure: Failure) -> str:
-    """A failure in words short enough for a reason."""
+def first_choice(reply: Reply) -> dict[str, Any]:
+    """Return the first choice of a completion; empty for a failure or a reply without one."""
+    choices = [] if isinstance(reply, Failure) else reply.get("choices") or []
+    return choices[0] if choices else {}
+
+
+def describe(failure: Failure) -> str:
+    """Return a failure in words short enough for a reason."""
     return f"{failure.error}: {failure.detail}"[:200] if failure.detail else failure.error
 
 
+def describe_missing(failures: Sequence[str], total: int, what: str) -> str | None:
+    """Return "2 of 9 ``what`` (the first reason)", or None without failures."""
+    return f"{len(failures)} of {total} {what} ({failures[0]})" if failures else None
+
+
 def part_of(progress: Progress | None, offset: int, total: int) -> Progress | None:
-    """A slice of the whole progress for one of its steps."""
+    """Return the progress of one step within the whole."""
     if progress is None:
         return None
     return lambda done, _: progress(offset + done, total)

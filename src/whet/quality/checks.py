@@ -1,4 +1,4 @@
-"""What the gate asks beside likelihoods and tasks, each against what earlier variants left."""
+"""The gate's checks beside likelihoods and tasks, against the results of earlier variants."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final
 
 from whet.core.errors import StorageError, UsageError
@@ -26,6 +27,7 @@ from whet.quality.golden import (
     take_golden,
     write_golden,
 )
+from whet.quality.greedy import Prompts
 from whet.quality.identity import served_identity
 from whet.quality.likelihood import Likelihood, measure_likelihood
 from whet.quality.lossless import LosslessPlan, PlainReference, check_lossless, plain_reference
@@ -37,27 +39,26 @@ from whet.quality.top_logprobs import TopLogprobs, read_top_logprobs, write_top_
 from whet.quality.two_sample import Sampling
 
 _REPEATED: Final = 12
-"""Documents that the first variant of some weights is asked again, for what batching changes."""
+"""Documents scored twice by the first variant of some weights, for the effect of batching."""
 _TEXTS: Final = 16
 _CHATS: Final = 4
 ROUNDING_NATS: Final = 2e-5
-"""Mean KL that the same weights may show by the same kernels and other batches, whatever the
-repeat."""
+"""Mean KL allowed between the same weights with the same kernels in other batches."""
 OTHER_KERNELS_NATS: Final = 1e-4
-"""The same by other kernels. Seen on an H100, 4-bit weights of 7B: 1e-5 between two compilations of
-one configuration, 2.1e-5 between Marlin and Machete; a model whose width is all used rounds more.
+"""The same with other kernels. On an H100 with 4-bit weights of 7B: 1e-5 between two compilations
+of one configuration, 2.1e-5 between Marlin and Machete.
 """
 _TIMES_REPEAT: Final = 4.0
 _TIMES_MEAN: Final = 50.0
-"""How many times the limit of the mean one document may show. Of 43 right servers of 7B on an H100
-the worst had once the limit, over 60 documents."""
+"""Allowed KL of one document, in limits of the mean. Of 43 sound servers of 7B on an H100 the worst
+of 60 documents reached one such limit."""
 _GREEDY_TOKENS: Final = 48
 _SAMPLING: Final = Sampling(samples=8, tokens=16)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Questions:
-    """The questions, the same for every variant."""
+    """The text and tasks, the same for every variant."""
 
     tasks: Sequence[Task]
     prompts: Sequence[Ids]
@@ -68,9 +69,9 @@ class Questions:
 
 @dataclass(kw_only=True, slots=True)
 class CheckResults:
-    """The results of all checks: ``broken`` lists defects that fail, ``missing`` gaps.
+    """The results of all checks: ``broken`` lists defects, ``missing`` gaps.
 
-    ``no_golden`` says why there are no golden probes, which changes no verdict.
+    ``no_golden`` says why there are no golden probes; it changes no verdict.
     """
 
     distances: ServedDistances | None = None
@@ -88,7 +89,7 @@ class CheckResults:
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
-        """Add the seconds of what is done within to ``part``."""
+        """Add the seconds of the block to ``part``."""
         started = time.monotonic()
         try:
             yield
@@ -98,7 +99,7 @@ class CheckResults:
 
 @dataclass(frozen=True, slots=True)
 class GivenAnswers:
-    """The server's answers to the questions that every variant gets."""
+    """The server's likelihoods and free answers."""
 
     likelihood: Likelihood
     free: Sequence[TaskAnswer]
@@ -111,7 +112,7 @@ def run_checks(
     given: GivenAnswers,
     results: CheckResults,
 ) -> None:
-    """Ask all that ``plan.checks`` and ``plan.spec`` want, and add it to ``results``."""
+    """Run the checks of ``plan.checks`` and ``plan.spec``, and add them to ``results``."""
     with results.timed("tokens"):
         _check_identity(endpoint, plan, questions, results)
     with results.timed("distances"):
@@ -124,16 +125,15 @@ def run_checks(
     with results.timed("speculation"):
         _check_speculation(endpoint, plan, questions, results)
     with results.timed("golden"):
-        _keep_golden(endpoint, plan, questions, given.likelihood, results)
+        _save_golden(endpoint, plan, questions, given.likelihood, results)
 
 
 def _check_identity(
     endpoint: ModelEndpoint, plan: QualityPlan, questions: Questions, results: CheckResults
 ) -> None:
-    """Does the server read and write tokens as the baseline's tokenizer does?
+    """Compare how the server reads and writes tokens with the baseline's tokenizer.
 
-    The baseline is asked too: what differs there is no fault of a variant but of the comparison,
-    which then says nothing.
+    If the baseline's own server differs, the comparison says nothing about a variant.
     """
     before = plan.baseline.identity if plan.baseline is not None else None
     if before is not None and before.problems:
@@ -195,20 +195,19 @@ def same_weights_problem(
     other_kernels: bool = False,
     rounds: bool = False,
 ) -> str | None:
-    """Why predictions on the same weights are further apart than rounding moves them, or None.
+    """Return why predictions on the same weights differ by more than rounding, or None.
 
-    Speculation, caching and batching change the order of additions and nothing else. What that is
-    worth is seen where the first of the variants is asked twice; a KL whose interval lies wholly
-    above four times that, and above 0.00002 nats (0.0001 by ``other_kernels``), is a fault: other
-    weights, or a broken kernel.
+    Speculation, caching and batching change only the order of additions. The first variant is
+    scored twice, which measures that effect. A KL whose interval is wholly above four times it,
+    and above 0.00002 nats (0.0001 with ``other_kernels``), is a fault: other weights or a broken
+    kernel.
 
-    Where other kernels round activations to 8 bits (``rounds``), a last bit of what comes in moves
-    some by a whole step. Two independent roundings are twice as far from one another as one is from
-    none, and no rounding of activations is worth more than the reference's distance from the 16-bit
-    model: the limit is twice that distance.
+    Where other kernels round activations to 8 bits (``rounds``), the last bit of an input moves
+    some by a whole step. Two independent roundings differ by twice the effect of one, which is at
+    most the reference's distance from the 16-bit model: the limit is twice that distance.
 
-    A single document fifty times as far as that is a fault too: a server that scores one text of
-    many as noise hardly moves a mean, and its interval reaches down to the others.
+    A single document fifty times above the limit is a fault too: noise in one text of many hardly
+    moves a mean.
     """
     repeat = reference.twin_distances
     if repeat is None:
@@ -221,33 +220,33 @@ def same_weights_problem(
     far = [nats for nats in each if nats > _TIMES_MEAN * limit]
     if distances.kl.low is not None and distances.kl.low > limit:
         kl = distances.kl
-        seen = f"mean KL {kl.value:.2g} [{kl.low:.2g}, {kl.high:.2g}] nats a token"
+        difference = f"mean KL {kl.value:.2g} [{kl.low:.2g}, {kl.high:.2g}] nats a token"
     elif far:
-        seen = f"KL up to {max(far):.2g} nats a token in {len(far)} of {len(each)} documents"
+        difference = f"KL up to {max(far):.2g} nats a token in {len(far)} of {len(each)} documents"
     else:
         return None
     return (
         f"predictions differ from those of {reference.variant}, which serves the same weights: "
-        f"{seen}, and rounding makes at most {limit:.2g} in the mean; a layer, a scale or a kernel "
-        "is not what it should be"
+        f"{difference}, and rounding makes at most {limit:.2g} in the mean; a layer, a "
+        "scale or a kernel is wrong"
     )
 
 
 def _check_speculation(
     endpoint: ModelEndpoint, plan: QualityPlan, questions: Questions, results: CheckResults
 ) -> None:
-    """Hold a variant that speculates to the plain one, or keep what a plain one says for that."""
+    """Compare a speculating variant with the plain one, or store a plain one's answers."""
     checks, count = plan.checks, plan.spec.lossless_prompts
     if checks is None or not count:
         return
-    prompts, names = _continued(questions, count)
+    prompts = _continuation_prompts(questions, count)
     if checks.is_plain:
         sampling = _SAMPLING if plan.spec.sampled else None
         wanted = LosslessPlan(tokens=_GREEDY_TOKENS, sampling=sampling)
-        results.plain = plain_reference(endpoint, prompts, wanted, names=names)
+        results.plain = plain_reference(endpoint, prompts, wanted)
     if checks.plain is None:
         return
-    results.lossless = check_lossless(endpoint, checks.plain, prompts, names=names)
+    results.lossless = check_lossless(endpoint, checks.plain, prompts)
     reasons = [f"speculation: {reason}" for reason in results.lossless.reasons]
     if results.lossless.verdict == "fail":
         results.broken += reasons
@@ -255,26 +254,28 @@ def _check_speculation(
         results.missing += reasons
 
 
-def _continued(questions: Questions, count: int) -> tuple[list[Ids], list[str]]:
-    """Prompts that are continued, and their names: tasks, and held-out documents broken off, after
-    which much can be said. Sampled text shows a difference only where there is a choice."""
-    broken_off = [ids[: max(2, len(ids) // 3)] for ids in questions.documents[: count // 2]]
-    tasks = count - len(broken_off)
-    names = [task.id for task in questions.tasks[:tasks]]
-    names += [f"document {index + 1}" for index in range(len(broken_off))]
-    return [*questions.prompts[:tasks], *broken_off], names
+def _continuation_prompts(questions: Questions, count: int) -> Prompts:
+    """Return prompts to continue by name: tasks, and openings of held-out documents, after which
+    sampled text has a choice and can show a difference."""
+    openings = {
+        f"document {number}": ids[: max(2, len(ids) // 3)]
+        for number, ids in enumerate(questions.documents[: count // 2], start=1)
+    }
+    tasks = zip(questions.tasks, questions.prompts, strict=True)
+    named = {task.id: ids for task, ids in islice(tasks, count - len(openings))}
+    return named | openings
 
 
-def _keep_golden(
+def _save_golden(
     endpoint: ModelEndpoint,
     plan: QualityPlan,
     questions: Questions,
     likelihood: Likelihood,
     results: CheckResults,
 ) -> None:
-    """Store what this deployment says of a few tokens, for a monitor to hold it to later.
+    """Store golden probes of this deployment for a monitor.
 
-    Every variant is asked what the baseline was: the probes are chosen there, once.
+    The baseline's probes are chosen once, and every variant is asked the same.
     """
     checks, count = plan.checks, plan.spec.golden_probes
     if checks is None or not count or likelihood.missing or likelihood.broken:
@@ -299,7 +300,7 @@ def _keep_golden(
 
 def _arrays(questions: Questions, likelihood: Likelihood) -> TopLogprobs:
     return TopLogprobs(
-        top_k=likelihood.top[0].ids.shape[1] - 1,  # a small vocabulary has fewer than were asked
+        top_k=likelihood.top[0].ids.shape[1] - 1,  # fewer than requested with a small vocabulary
         data_sha256=questions.data_sha256,
         documents=likelihood.top,
     )
@@ -308,7 +309,7 @@ def _arrays(questions: Questions, likelihood: Likelihood) -> TopLogprobs:
 def _from(
     checks: ChecksPlan, other: QualityRecord, here: TopLogprobs, results: CheckResults
 ) -> ServedDistances | None:
-    """Distances from a variant that was measured before; a gap where they cannot be formed."""
+    """Return the distances from an earlier variant; a gap if there are none."""
     try:
         there = read_top_logprobs(checks.arrays / f"{other.variant}.npz", here.data_sha256)
         return served_distances(here, there)
@@ -320,7 +321,7 @@ def _from(
 def _repeated(
     endpoint: ModelEndpoint, questions: Questions, here: TopLogprobs
 ) -> ServedDistances | None:
-    """The server against itself: some documents again, in other batches and the opposite order."""
+    """Score some documents again in other batches and in reverse order."""
     count = min(_REPEATED, len(here.documents))
     some = [at * len(here.documents) // count for at in range(count)][::-1]
     other = replace(endpoint, concurrency=max(1, endpoint.concurrency // 4))
@@ -328,7 +329,6 @@ def _repeated(
         other,
         [questions.documents[at] for at in some],
         vocab_size=questions.vocab_size,
-        shorten=False,
         top_k=here.top_k,
     )
     if not again.top:

@@ -1,8 +1,8 @@
-"""How far a quantized checkpoint's predictions are from its 16-bit source's, in this process.
+"""Distance of a quantized checkpoint's predictions from its 16-bit source's, in this process.
 
-Both models read the same held-out tokens side by side, so that nothing of one has to be stored for
-the other: perplexity, its paired ratio, KL(16-bit ‖ quantized) at every position, and how often the
-likeliest token differs (arXiv 2407.09141 has why accuracy alone hides such changes).
+Both models read the same held-out tokens side by side: perplexity, its paired ratio, KL(16-bit ‖
+quantized) at every position, and how often the likeliest token differs (arXiv 2407.09141 explains
+why accuracy alone hides such changes).
 """
 
 from __future__ import annotations
@@ -20,49 +20,37 @@ from torch import Tensor
 
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.protocols import Progress
-from whet.core.records import Distances, DocumentDistance, Estimate
+from whet.core.records import Distances, DocumentDistance
 from whet.core.units import MIB
-from whet.metrics import certified
 from whet.quality.loading import Scorer, load_scorer, pick_device, release
-from whet.quality.perplexity import document_mean, perplexity, perplexity_ratio
+from whet.quality.perplexity import (
+    document_mean,
+    percentile_99,
+    perplexity,
+    perplexity_ratio,
+)
 from whet.quality.prompts import Ids
 
 _BATCH_TOKENS: Final = {"cpu": 4096, "cuda": 16384}
 _SLICE_BYTES: Final = 512 * MIB
 _ALIVE: Final = 6
-"""Float32 tensors of a slice's [positions, V] that exist at once: logits, log p, KL's terms."""
+"""Float32 tensors of [positions, V] alive at once: logits, log p, the terms of KL."""
 
 Batch = list[tuple[int, Ids]]
 
 
-def measure_distances(
-    reference: Path,
-    candidate: Path,
-    documents: Sequence[Ids],
-    *,
-    device: str | None = None,
-    progress: Progress | None = None,
-) -> Distances:
-    """Distances of the checkpoint folder ``candidate`` from ``reference`` on token ids.
-
-    Each document's first token is given and not predicted; one of a single token is left out.
-    ``device`` is ``cpu`` or ``cuda``, by default the GPU where both models fit in float32.
-    ``progress`` counts documents. FP8 scales of keys and values are applied to every position,
-    also to those that an engine would not have read back from its cache.
-
-    Raises ``CheckpointError`` (a folder that does not load), ``UsageError`` (device, documents) and
-    ``MeasurementError`` (memory, an answer that is not finite).
-    """
-    return DistanceMeter(reference, documents, device=device).measure(candidate, progress=progress)
-
-
 class DistanceMeter:
-    """The 16-bit model, loaded once for several candidates."""
+    """The 16-bit model, loaded once for several candidates.
+
+    ``documents`` are token ids; one of a single token predicts nothing and is left out. ``device``
+    is ``cpu`` or ``cuda``, by default the GPU if both models fit in float32. Raises
+    ``CheckpointError`` (a folder that does not load), ``UsageError`` (device, documents) and
+    ``MeasurementError`` (memory).
+    """
 
     def __init__(
         self, reference: Path, documents: Sequence[Ids], *, device: str | None = None
     ) -> None:
-        """See ``measure_distances``."""
         self._documents = [tuple(ids) for ids in documents if len(ids) > 1]
         if not self._documents:
             raise UsageError("no held-out document has two tokens; give longer text")
@@ -72,7 +60,11 @@ class DistanceMeter:
 
     @torch.inference_mode()
     def measure(self, candidate: Path, *, progress: Progress | None = None) -> Distances:
-        """The distances of one candidate, which is unloaded afterwards."""
+        """Measure one candidate, which is unloaded afterwards. ``progress`` counts documents.
+
+        FP8 scales of keys and values apply to every position, also to those that an engine would
+        not read back from its cache. Raises ``MeasurementError`` for answers that are not finite.
+        """
         started = time.monotonic()
         other = self._load(candidate)
         if other.vocab_size != self._reference.vocab_size:
@@ -81,7 +73,7 @@ class DistanceMeter:
                 f"{self._reference.vocab_size}; give a checkpoint made of this source"
             )
         try:
-            found, positions = self._measure(other, progress)
+            documents, positions = self._measure(other, progress)
         except torch.OutOfMemoryError as error:
             raise MeasurementError(
                 f"the memory of {self._device} ran out; free it, or measure with --device cpu"
@@ -90,12 +82,12 @@ class DistanceMeter:
             rounded = other.rounded
             del other
             release()
-        if not all(np.isfinite((one.nll, one.reference_nll, one.kl)).all() for one in found):
+        if not all(np.isfinite((one.nll, one.reference_nll, one.kl)).all() for one in documents):
             raise MeasurementError(
                 f"{candidate} answers held-out text with numbers that are not finite; do not "
                 "serve it"
             )
-        return self._distances(found, positions, rounded, time.monotonic() - started)
+        return self._distances(documents, positions, rounded, time.monotonic() - started)
 
     @torch.inference_mode()
     def _load(self, path: Path) -> Scorer:
@@ -106,7 +98,7 @@ class DistanceMeter:
     def _measure(
         self, other: Scorer, progress: Progress | None
     ) -> tuple[list[DocumentDistance], Tensor]:
-        """The sums of each document, in order, and the KL of every position."""
+        """Return the sums of each document, in order, and the KL of every position."""
         found: dict[int, DocumentDistance] = {}
         kls = []
         for batch in self._batches:
@@ -119,7 +111,7 @@ class DistanceMeter:
         return [found[index] for index in range(len(found))], torch.cat(kls)
 
     def _score(self, other: Scorer, batch: Sequence[Ids]) -> tuple[Tensor, Tensor]:
-        """(−log p, the reference's, KL, flipped) by position [N, 4], and each one's document."""
+        """Return (−log p, the reference's, KL, flipped) by position [N, 4], and its document."""
         length = max(map(len, batch))
         ids = torch.tensor([[*one, *[0] * (length - len(one))] for one in batch])
         real = torch.tensor([[True] * len(one) + [False] * (length - len(one)) for one in batch])
@@ -158,7 +150,7 @@ class DistanceMeter:
             reference_perplexity=perplexity(reference),
             perplexity_ratio=perplexity_ratio(nll, reference),
             kl=document_mean([(one.kl, one.tokens) for one in found]),
-            kl_p99=_p99(positions),
+            kl_p99=percentile_99(positions.numpy()),
             flips=document_mean([(one.flips, one.tokens) for one in found]),
             rounded=rounded,
             documents=tuple(found),
@@ -169,7 +161,7 @@ class DistanceMeter:
 
 
 def _compare(logits: Tensor, reference: Tensor, targets: Tensor) -> Tensor:
-    """(−log p, the reference's, KL, flipped) of each row: [N, 4] from two [N, V]."""
+    """Return (−log p, the reference's, KL, flipped) of each row: [N, 4] from two [N, V]."""
     ours, theirs = logits.log_softmax(dim=-1), reference.log_softmax(dim=-1)
     at = targets.unsqueeze(1)
     # Rounding can leave a KL of equal rows a little below zero.
@@ -186,17 +178,8 @@ def _sums(table: Tensor) -> DocumentDistance:
     )
 
 
-def _p99(positions: Tensor) -> Estimate:
-    """The 99th percentile over positions; no interval, as those of one document depend."""
-    count = len(positions)
-    value = float(np.quantile(positions.numpy(), 0.99))
-    return Estimate(
-        value=value, low=None, high=None, samples=count, certified=certified(0.99, count)
-    )
-
-
 def batch_by_length(documents: Sequence[Ids], budget: int) -> list[Batch]:
-    """(index, ids) by length, in batches of at most ``budget`` tokens, padding included."""
+    """Return (index, ids) by length, in batches of at most ``budget`` tokens with padding."""
     batches: list[Batch] = []
     for index, ids in sorted(enumerate(documents), key=lambda item: len(item[1])):
         if batches and (len(batches[-1]) + 1) * len(ids) <= budget:

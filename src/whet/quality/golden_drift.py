@@ -1,4 +1,4 @@
-"""Whether golden probes still say what they said: a permutation test over whole repetitions."""
+"""Detect drift of golden probes by a permutation test over whole repetitions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Final
 import numpy as np
 
 from whet.core.errors import UsageError
-from whet.core.records.quality_checks import GoldenProbes
+from whet.core.records.quality_checks import GateVerdict, GoldenProbes
 
 LEVEL: Final = 0.01
 LEAST_NATS: Final = 1e-4
-"""Below it a change is rounding: a server may repeat itself to the bit, and then any other order of
-additions (threads, a kernel) has the least p there is. Weights that matter move far more."""
-_DEALS: Final = 9999
+"""A smaller change is rounding: a server may repeat itself bit for bit, and then any other order of
+additions (threads, a kernel) has the smallest possible p. A change of weights moves far more."""
+_PERMUTATIONS: Final = 9999
 _MOVED: Final = 5
 
 
@@ -32,12 +32,12 @@ class MovedProbe:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GoldenDrift:
-    """Whether a deployment still says what it said. ``verdict`` is pass, fail or unknown.
+    """Whether a deployment's golden probes changed.
 
-    ``distance`` is the mean over probes of |mean log-probability then − now|, in nats; ``noise``
-    what the same figure is where repetitions are dealt to the sides at random, on average.
-    ``outside`` counts probes whose mean now lies outside the interval of then; ``moved`` names
-    those that moved most. ``changed`` says what is known to be another: variant, engine, weights.
+    ``distance`` is the mean over probes of |mean log-probability then − now|, in nats; ``noise`` is
+    its mean over random assignments of repetitions. ``outside`` counts probes whose mean is now
+    outside the earlier interval; ``moved`` names those that moved most. ``changed`` lists known
+    changes of variant, engine and weights.
     """
 
     probes: int
@@ -48,7 +48,7 @@ class GoldenDrift:
     outside: int | None
     moved: tuple[MovedProbe, ...]
     changed: tuple[str, ...]
-    verdict: str
+    verdict: GateVerdict
     reason: str | None
 
 
@@ -59,15 +59,14 @@ def compare_golden(
     level: float = LEVEL,
     least_nats: float = LEAST_NATS,
 ) -> GoldenDrift:
-    """Test whether ``now`` (from ``retake_golden``) comes from the distribution of ``probes``.
+    """Test whether ``now`` (from ``retake_golden``) has the distribution of ``probes``.
 
-    A permutation test of ``distance``: whole repetitions are dealt anew to the two sides, in all
-    C(R + S, R) ways where these are fewer than 10,000, else in so many at random (arXiv 2512.03816
-    tests the mean of each token so). Fails at p ≤ ``level`` and a distance of ``least_nats`` or
-    more. Of two sides of equal size each deal has a mirror image with the same distance, so five
-    against five say no less than 2 ÷ 252 = 0.0079; where even the least p is above ``level``,
-    the verdict is unknown. Raises ``UsageError`` where the two asked different prompts or followed
-    different tokens.
+    A permutation test of ``distance`` (arXiv 2512.03816): whole repetitions are assigned to the two
+    sides in all C(R + S, R) ways if these are fewer than 10,000, otherwise in so many random ones.
+    Fails at p ≤ ``level`` and a distance of ``least_nats`` or more. Between sides of equal size
+    each assignment has a mirror image, so five against five give at least p = 2 ÷ 252 = 0.0079; if
+    the smallest p exceeds ``level``, the verdict is unknown. Raises ``UsageError`` if the two asked
+    different prompts or followed different tokens.
     """
     sides = (probes.repetitions, now.repetitions)
     blank = GoldenDrift(
@@ -116,7 +115,7 @@ def _judge(
     ]
     outside.sort(key=lambda move: -abs(move.now - move.before))
     least = smallest_p(*blank.repetitions)
-    found = replace(
+    result = replace(
         blank,
         distance=float(test.statistic),
         noise=float(np.mean(test.null_distribution)),
@@ -126,18 +125,18 @@ def _judge(
     )
     if least > level:
         reason = (
-            f"{blank.repetitions[0]} repetitions against {blank.repetitions[1]} can say no less "
-            f"than p = {least:.2g}; take more"
+            f"{blank.repetitions[0]} repetitions against {blank.repetitions[1]} give at least "
+            f"p = {least:.2g}; take more"
         )
-        return replace(found, reason=reason)
+        return replace(result, reason=reason)
     if test.pvalue <= level and test.statistic < least_nats:
-        reason = f"the change of {test.statistic:.1g} nats is no more than rounding"
-        return replace(found, verdict="pass", reason=reason)
-    return replace(found, verdict="fail" if test.pvalue <= level else "pass")
+        reason = f"the change of {test.statistic:.1g} nats is rounding"
+        return replace(result, verdict="pass", reason=reason)
+    return replace(result, verdict="fail" if test.pvalue <= level else "pass")
 
 
 def _permuted(then: Sequence[Sequence[float]], now: Sequence[Sequence[float]]) -> Any:
-    """scipy's permutation test over which repetition belongs to which side."""
+    """Permute which repetition belongs to which side."""
     from scipy.stats import permutation_test
 
     table = np.asarray([*then, *now], dtype=np.float64).T  # [probes, R + S]
@@ -147,12 +146,12 @@ def _permuted(then: Sequence[Sequence[float]], now: Sequence[Sequence[float]]) -
         gap = table[:, one].mean(axis=axis) - table[:, other].mean(axis=axis)
         return np.abs(gap).mean(axis=0)
 
-    # What is dealt are columns of the table, so that all probes of a repetition stay together.
+    # Columns are permuted, so that all probes of a repetition stay together.
     return permutation_test(
         (np.arange(len(then)), np.arange(len(then), table.shape[1])),
         distance,
         vectorized=True,
-        n_resamples=_DEALS,
+        n_resamples=_PERMUTATIONS,
         batch=256,
         alternative="greater",
         axis=-1,
@@ -161,17 +160,17 @@ def _permuted(then: Sequence[Sequence[float]], now: Sequence[Sequence[float]]) -
 
 
 def smallest_p(repetitions: int, other: int) -> float:
-    """The least p-value that so many repetitions a side can give."""
+    """Return the smallest possible p-value for these repetitions."""
     mirrored = 2 if repetitions == other else 1
-    return max(mirrored / math.comb(repetitions + other, repetitions), 1 / (_DEALS + 1))
+    return max(mirrored / math.comb(repetitions + other, repetitions), 1 / (_PERMUTATIONS + 1))
 
 
 def _refuse_other(probes: GoldenProbes, now: GoldenProbes) -> None:
     asked = [(p.id, p.prompt, p.tokens[0].token_id) for p in probes.probes]
     if asked != [(p.id, p.prompt, p.tokens[0].token_id) for p in now.probes]:
         raise UsageError(
-            "the two sets of golden probes asked other prompts or followed other tokens; take the "
-            "new ones with retake_golden, from the old ones"
+            "the two sets of golden probes have different prompts or tokens; take the new ones "
+            "with retake_golden, from the old ones"
         )
 
 

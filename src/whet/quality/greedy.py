@@ -1,36 +1,45 @@
-"""Greedy continuations token by token, and how far they stay with the plain server's.
+"""Greedy continuations token by token, and where they leave the plain server's.
 
 Two runs of one model agree only up to rounding: another batch shape adds the same numbers in
-another order, and where two tokens are all but equally likely that decides (a tie). So the plain
-server is asked twice, and what it does to itself is the measure for everybody else.
+another order, which decides between two tokens of almost equal probability (a tie). The plain
+server is therefore asked twice, and its own differences are the reference.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from whet.client import Failure
-from whet.core.protocols import Progress
 from whet.core.records import Divergence, Estimate, GreedyParity
-from whet.quality.asking import ModelEndpoint, Reply, ask, why
+from whet.quality.asking import (
+    ModelEndpoint,
+    Reply,
+    ask,
+    describe,
+    describe_missing,
+    first_choice,
+)
 from whet.quality.perplexity import document_mean
 from whet.quality.prompts import Ids, identity
 
 Tokens = tuple[int, ...] | tuple[str, ...]
+Prompts = Mapping[str, Ids]
+"""Token ids by the prompt's name."""
+Value = TypeVar("Value")
 
-_IDS: Final = {"return_token_ids": True, "return_tokens_as_token_ids": True}
+_ID_FIELDS: Final = {"return_token_ids": True, "return_tokens_as_token_ids": True}
 _REFUSED: Final = ("http_400", "http_422")
-_ID_WORD: Final = "token_id:"
+_ID_PREFIX: Final = "token_id:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Continuation:
-    """One prompt's greedy tokens: ids where the server says them, else their text.
+    """One prompt's greedy tokens: ids where the server gives them, otherwise their text.
 
-    ``margins`` holds, a position, the log-probability of the token written less that of the
+    ``margins`` holds, per position, the log-probability of the token written minus that of the
     likeliest other one, in nats; None where the server gives none.
     """
 
@@ -41,9 +50,9 @@ class Continuation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Continuations:
-    """What a server wrote after each of ``asked`` prompts, greedily and to its own end.
+    """A server's greedy text after each of ``asked`` prompts.
 
-    What was not answered is left out of ``answered``, and ``missing`` says why.
+    Failed requests are not in ``answered``, and ``missing`` gives the reason.
     """
 
     prompts_sha256: str
@@ -54,85 +63,72 @@ class Continuations:
 
 
 def continue_greedily(
-    endpoint: ModelEndpoint,
-    prompts: Sequence[Ids],
-    tokens: int,
-    *,
-    names: Sequence[str] | None = None,
-    backwards: bool = False,
-    progress: Progress | None = None,
+    endpoint: ModelEndpoint, prompts: Prompts, tokens: int, *, backwards: bool = False
 ) -> Continuations:
-    """At most ``tokens`` greedy tokens after every prompt; the model's own end counts as one.
-
-    ``names`` are the prompts' ids (their numbers, where left out). ``backwards`` asks them in the
-    opposite order and gives them back in this one: other prompts then share a batch.
-    """
-    extra = id_fields(endpoint, prompts[0])
-    common = {"max_tokens": tokens, "temperature": 0.0, "logprobs": 2, **extra}
-    bodies = [{"prompt": list(ids), **common} for ids in prompts]
-    replies = ask(endpoint, bodies[::-1] if backwards else bodies, progress=progress)
-    ordered = replies[::-1] if backwards else replies
-    found, trouble = [], []
-    for name, reply in zip(names or prompt_names(prompts), ordered, strict=True):
-        answer = _continuation(name, reply)
-        if answer is None:
-            trouble.append(no_tokens(reply))
+    """Ask for at most ``tokens`` greedy tokens after each prompt; an end token counts as one."""
+    common = {
+        "max_tokens": tokens,
+        "temperature": 0.0,
+        "logprobs": 2,
+        **id_fields(endpoint, prompts),
+    }
+    bodies = [{"prompt": list(ids), **common} for ids in prompts.values()]
+    answers, failures = [], []
+    for name, reply in zip(prompts, ask(endpoint, bodies, backwards=backwards), strict=True):
+        choice = first_choice(reply)
+        written = tokens_of(choice)
+        if written is None:
+            failures.append(no_tokens(reply))
         else:
-            found.append(answer)
+            answers.append(Continuation(id=name, tokens=written, margins=_margins(choice)))
     return Continuations(
         prompts_sha256=prompts_identity(prompts),
         max_tokens=tokens,
         asked=len(prompts),
-        answered=tuple(found),
-        missing=f"{len(trouble)} of {len(prompts)} greedy continuations were not answered "
-        f"({trouble[0]})"
-        if trouble
-        else None,
+        answered=tuple(answers),
+        missing=describe_missing(failures, len(prompts), "greedy continuations were not answered"),
     )
 
 
 def greedy_parity(
     here: Continuations, plain: Continuations, again: Continuations | None = None
 ) -> GreedyParity:
-    """How many continuations are the plain server's to the end, and where the others leave it.
+    """Count the continuations equal to the plain server's, and locate the first differences.
 
-    ``again`` is the plain server asked a second time in other batches. With it, a prompt is *lost*
-    where the plain server agrees with itself and this one does not, *gained* where the reverse;
-    ``p_value`` is McNemar's exact test, one-sided toward lost: P(X ≥ lost), X binomial over lost +
-    gained at ½. One-sided, because agreeing more often than the plain server does with itself is
-    no defect. Under the null this server is one more draw of the plain one's rounding, so that
-    lost and gained are equally likely. ``common`` resamples prompts.
+    ``again`` is the plain server asked a second time in other batches. A prompt is *lost* where the
+    plain server agrees with itself and this one does not, *gained* in the reverse case; ``p_value``
+    is McNemar's exact test, one-sided toward lost, because agreeing more often than the plain
+    server does with itself is not a defect. Under the null this server is one more draw of the
+    plain server's rounding. ``common`` resamples prompts.
 
-    Any other variant can be put in the place of ``here``: its divergence is then a distance.
-    Raises ``ValueError`` unless the same prompts were asked at the same length, and answered in
-    the same form (ids or text) at least once.
+    Raises ``ValueError`` unless the same prompts were asked at the same length and at least one was
+    answered on every side in the same form (ids or text).
     """
     sides = [here, plain] if again is None else [here, plain, again]
-    rows = paired_rows([_by_name(side) for side in sides])
+    rows = paired_rows([{one.id: one for one in side.answered} for side in sides])
     if len({(side.prompts_sha256, side.max_tokens) for side in sides}) > 1:
         raise ValueError("the continuations are not of the same prompts at the same length")
     if not rows:
         raise ValueError("no prompt was continued on every side")
-    if len({type(token) for row in rows for one in row for token in one.tokens}) > 1:
-        raise ValueError("one server says its tokens as ids and the other as text")
-    found = [_divergence(row[0], row[1]) for row in rows]
-    same = [divergence.at is None for divergence in found]
+    refuse_mixed_tokens(one.tokens for row in rows for one in row)
+    divergences = [_divergence(row[0], row[1]) for row in rows]
+    same = [divergence.at is None for divergence in divergences]
     aa = None if again is None else [row[2].tokens == row[1].tokens for row in rows]
     return GreedyParity(
         prompts=len(rows),
         same=sum(same),
         aa_same=None if aa is None else sum(aa),
-        common=_common(rows, found),
+        common=_common(rows, divergences),
         p_value=None if aa is None else _more_often_lost(aa, same),
-        divergences=tuple(found),
+        divergences=tuple(divergences),
     )
 
 
-def _common(rows: Sequence[Sequence[Continuation]], found: Sequence[Divergence]) -> Estimate:
-    """Mean share of the longer continuation that both wrote, one value a prompt."""
+def _common(rows: Sequence[Sequence[Continuation]], divergences: Sequence[Divergence]) -> Estimate:
+    """Return the mean share of the longer continuation that both wrote."""
     shares = [
         1.0 if one.at is None else one.at / max(len(row[0].tokens), len(row[1].tokens))
-        for row, one in zip(rows, found, strict=True)
+        for row, one in zip(rows, divergences, strict=True)
     ]
     return document_mean([(share, 1) for share in shares])
 
@@ -151,19 +147,14 @@ def _more_often_lost(aa: Sequence[bool], same: Sequence[bool]) -> float:
     from scipy.stats import binomtest
 
     pairs = list(zip(aa, same, strict=True))
-    lost = sum(was and not now for was, now in pairs)
-    gained = sum(now and not was for was, now in pairs)
+    lost, gained = pairs.count((True, False)), pairs.count((False, True))
     if lost + gained == 0:
         return 1.0
     return float(binomtest(lost, lost + gained, 0.5, alternative="greater").pvalue)
 
 
-def _by_name(side: Continuations) -> dict[str, Continuation]:
-    return {one.id: one for one in side.answered}
-
-
-def paired_rows(sides: Sequence[dict[str, Any]]) -> list[list[Any]]:
-    """The values of those names that every side has, in the first side's order."""
+def paired_rows(sides: Sequence[Mapping[str, Value]]) -> list[list[Value]]:
+    """Return the values of the names that every side has, in the first side's order."""
     first, *others = sides
     return [
         [value, *(side[name] for side in others)]
@@ -172,59 +163,54 @@ def paired_rows(sides: Sequence[dict[str, Any]]) -> list[list[Any]]:
     ]
 
 
-def prompt_names(prompts: Sequence[Ids]) -> list[str]:
-    """The prompts' numbers, as ids."""
-    return [str(index) for index in range(len(prompts))]
+def refuse_mixed_tokens(texts: Iterable[Tokens]) -> None:
+    """Raise ``ValueError`` if some tokens are ids and others text."""
+    if len({type(token) for tokens in texts for token in tokens}) > 1:
+        raise ValueError("one server gives its tokens as ids and the other as text")
 
 
-def prompts_identity(prompts: Sequence[Ids]) -> str:
-    """Hash of the prompts: answers to others are no pair."""
-    return identity([], prompts, [])
+def prompts_identity(prompts: Prompts) -> str:
+    """Hash the prompts, so that answers to other prompts are not compared."""
+    return identity([], list(prompts.values()), [])
 
 
-def id_fields(endpoint: ModelEndpoint, prompt: Ids) -> dict[str, bool]:
-    """vLLM's fields that make it say token ids; none for a server that refuses unknown fields."""
-    probe = {"prompt": list(prompt), "max_tokens": 1, "temperature": 0.0, **_IDS}
+def id_fields(endpoint: ModelEndpoint, prompts: Prompts) -> dict[str, bool]:
+    """Return vLLM's fields that ask for token ids; none if the server refuses unknown fields."""
+    prompt = list(next(iter(prompts.values())))
+    probe = {"prompt": prompt, "max_tokens": 1, "temperature": 0.0, **_ID_FIELDS}
     reply = ask(endpoint, [probe])[0]
-    return {} if isinstance(reply, Failure) and reply.error in _REFUSED else dict(_IDS)
+    return {} if isinstance(reply, Failure) and reply.error in _REFUSED else dict(_ID_FIELDS)
 
 
-def tokens_of(choice: dict[str, Any]) -> Tokens | None:
-    """A choice's tokens as ids, as text where it says no ids, None where it names none at all."""
+def tokens_of(choice: Mapping[str, Any]) -> Tokens | None:
+    """Return a choice's tokens as ids, otherwise as text; None if it lists none."""
     ids = choice.get("token_ids")
     if isinstance(ids, list):
         return tuple(int(token) for token in ids)
     words = (choice.get("logprobs") or {}).get("tokens")
     if not isinstance(words, list):
         return None
-    if words and all(str(word).startswith(_ID_WORD) for word in words):
-        return tuple(int(str(word).removeprefix(_ID_WORD)) for word in words)
+    if words and all(str(word).startswith(_ID_PREFIX) for word in words):
+        return tuple(int(str(word).removeprefix(_ID_PREFIX)) for word in words)
     return tuple(str(word) for word in words)
 
 
 def no_tokens(reply: Reply) -> str:
-    """Why a reply holds no tokens, in words."""
-    return why(reply) if isinstance(reply, Failure) else "a reply that names no tokens"
+    """Return why a reply has no tokens."""
+    return describe(reply) if isinstance(reply, Failure) else "a reply that names no tokens"
 
 
-def _continuation(name: str, reply: Reply) -> Continuation | None:
-    if isinstance(reply, Failure):
+def _margins(choice: Mapping[str, Any]) -> tuple[float | None, ...]:
+    logprobs = choice.get("logprobs") or {}
+    words, tops = logprobs.get("tokens") or [], logprobs.get("top_logprobs") or []
+    return tuple(_margin(word, top or {}) for word, top in zip(words, tops, strict=False))
+
+
+def _margin(word: str, top: Mapping[str, float | None]) -> float | None:
+    """Return log p of the token written − log p of the likeliest other; None unless finite."""
+    own = top.get(word)
+    others = [value for other, value in top.items() if other != word and value is not None]
+    if own is None or len(others) < len(top) - 1 or not others:
         return None
-    choice: dict[str, Any] = (reply.get("choices") or [{}])[0]
-    tokens = tokens_of(choice)
-    if tokens is None:
-        return None
-    said = choice.get("logprobs") or {}
-    words, tops = said.get("tokens") or [], said.get("top_logprobs") or []
-    margins = tuple(_margin(word, top) for word, top in zip(words, tops, strict=False))
-    return Continuation(id=name, tokens=tokens, margins=margins)
-
-
-def _margin(word: str, top: dict[str, float | None] | None) -> float | None:
-    """log p of the token written − log p of the likeliest other; None unless both are finite."""
-    own = (top or {}).get(word)
-    others = [value for other, value in (top or {}).items() if other != word]
-    if own is None or not others or any(value is None for value in others):
-        return None
-    margin = own - max(value for value in others if value is not None)
+    margin = own - max(others)
     return margin if math.isfinite(margin) else None

@@ -1,8 +1,8 @@
-"""Whether a server reads, writes and ends text as the baseline's tokenizer does.
+"""Compare how a server reads, writes and ends text with the baseline's tokenizer.
 
 Prompts are sent as token ids, so a server with another tokenizer may score well and still read a
-person's text as other tokens. Files that are here are compared before anything starts
-(``checkpoint.serving_difference``); here about fifty texts go through the running server.
+user's text as other tokens. Local files are compared before anything starts
+(``checkpoint.serving_difference``); this module sends about fifty texts to the running server.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 from whet.client import Failure, post_many
 from whet.core.errors import CheckpointError
 from whet.core.records import ServedIdentity
-from whet.quality.asking import why
+from whet.quality.asking import Reply, describe, first_choice
 from whet.quality.data import Message
 from whet.quality.prompts import load_tokenizer
 
@@ -36,26 +36,45 @@ PROBES: Final = (
 """Texts that tokenizers are known to split differently."""
 
 
+Ids = list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What is posted where, and the field to read of each reply."""
+
+    path: str
+    bodies: Sequence[Mapping[str, Any]]
+    field: str
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Server:
-    """The server under test, and the tokenizer that it should have."""
+    """The server under test, and the baseline's tokenizer."""
 
     url: str
     model: str
     tokenizer: Any
 
-    def post(self, path: str, bodies: Sequence[Mapping[str, Any]]) -> list[Any]:
+    def post(self, path: str, bodies: Sequence[Mapping[str, Any]]) -> list[Reply]:
         full = [{"model": self.model, **body} for body in bodies]
-        return post_many(self.url, path, full, concurrency=_CONCURRENCY, timeout_s=_TIMEOUT_S)
+        return [*post_many(self.url, path, full, concurrency=_CONCURRENCY, timeout_s=_TIMEOUT_S)]
 
-    def fields(self, path: str, bodies: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
-        """One field of each reply, or its failure."""
-        gap = Failure(error="bad_json", detail=f"a reply without {name}")
-        replies = self.post(path, bodies)
-        return [each if isinstance(each, Failure) else each.get(name, gap) for each in replies]
+    def fields(self, request: _Request) -> list[Any]:
+        """Return the requested field of each reply, or its failure."""
+        gap = Failure(error="bad_json", detail=f"a reply without {request.field}")
+        replies = self.post(request.path, request.bodies)
+        return [r if isinstance(r, Failure) else r.get(request.field, gap) for r in replies]
 
-    def encode(self, text: str, *, specials: bool = True) -> list[int]:
-        """The baseline's ids of a text."""
+    def show(self, value: Ids | str) -> str:
+        """Return ids with the start of their text, or a text, short enough for a sentence."""
+        if isinstance(value, str):
+            return _shown(value)
+        few = f"{list(value)}" if len(value) <= 8 else f"{list(value[:8])} and more"
+        return f"{few} {_shown(self.tokenizer.decode(value))}"
+
+    def encode(self, text: str, *, specials: bool = True) -> Ids:
+        """Return the baseline's ids of a text."""
         return list(self.tokenizer(text, add_special_tokens=specials, verbose=False)["input_ids"])
 
 
@@ -69,21 +88,23 @@ def served_identity(
 ) -> ServedIdentity:
     """Compare the server's tokens with those of the baseline's folder.
 
-    Asked are the ids of ``texts`` and of ``PROBES``, the text of these ids, the ids of ``chats`` by
-    the server's own template, and which ids end an answer. ``checked`` counts the texts.
-    ``missing`` says what the server did not answer. ``CheckpointError`` where the folder has no
-    tokenizer.
+    Compares the ids of ``texts`` and ``PROBES``, the text of these ids, the ids of ``chats`` by the
+    server's own template, and the ids that end an answer. ``checked`` counts the texts, ``missing``
+    says what the server did not answer. Raises ``CheckpointError`` if the folder has no tokenizer.
     """
     server = _Server(url=server_url, model=model, tokenizer=load_tokenizer(tokenizer_folder))
     every = [*PROBES, *texts]
     ids = [server.encode(text) for text in every]
+    reading = _Request(
+        "/tokenize", [{"prompt": text, "add_special_tokens": True} for text in every], "tokens"
+    )
+    writing = _Request("/detokenize", [{"tokens": each} for each in ids], "prompt")
+    decoded = [str(server.tokenizer.decode(each)) for each in ids]
     parts = [
-        _read(
-            server, [{"prompt": text, "add_special_tokens": True} for text in every], ids, "a text"
-        ),
-        _written(server, ids),
-        _chats(server, chats),
-        _ends(server, _end_ids(tokenizer_folder, server.tokenizer)),
+        _compare(server, reading, ids, "a text is read as other tokens"),
+        _compare(server, writing, decoded, "token ids are written as other text"),
+        _compare_chats(server, chats),
+        _compare_ends(server, _end_ids(tokenizer_folder, server.tokenizer)),
     ]
     gaps = dict.fromkeys(gap for _, gap in parts if gap is not None)
     return ServedIdentity(
@@ -94,53 +115,30 @@ def served_identity(
 
 
 _Part = tuple[list[str], str | None]
-"""Problems in words, and why something could not be asked."""
+"""Problems in words, and why something could not be compared."""
 
 
-def _read(
-    server: _Server, bodies: Sequence[Mapping[str, Any]], ids: Sequence[list[int]], what: str
-) -> _Part:
-    """Where the server reads other ids than the baseline's tokenizer (vLLM's ``/tokenize``)."""
-    replies = server.fields("/tokenize", bodies, "tokens")
+def _compare(server: _Server, request: _Request, wanted: Sequence[Ids | str], what: str) -> _Part:
+    """Compare one field of the replies with ``wanted``; ``what`` begins the problem's sentence."""
+    replies = server.fields(request)
     failed = [each for each in replies if isinstance(each, Failure)]
+    gap = f"the server does not answer {request.path} ({describe(failed[0])})" if failed else None
     pairs = [
-        (here, wanted)
-        for here, wanted in zip(replies, ids, strict=True)
-        if not isinstance(here, Failure) and here != wanted
+        (here, there)
+        for here, there in zip(replies, wanted, strict=True)
+        if not isinstance(here, Failure) and here != there
     ]
-    gap = f"the server does not answer /tokenize ({why(failed[0])})" if failed else None
     if not pairs:
         return [], gap
-    here, wanted = pairs[0]
-    text = _shown(server.tokenizer.decode(wanted))
+    here, there = (server.show(side) for side in pairs[0])
     return [
-        f"{what} is read as other tokens ({len(pairs)} of {len(ids)}): {text} is {_few(here)}, "
-        f"and to the baseline's tokenizer {_few(wanted)}"
+        f"{what} ({len(pairs)} of {len(wanted)}): {here} instead of {there} by the baseline's "
+        "tokenizer"
     ], gap
 
 
-def _written(server: _Server, ids: Sequence[list[int]]) -> _Part:
-    """Where the server writes other text for the same ids (vLLM's ``/detokenize``)."""
-    replies = server.fields("/detokenize", [{"tokens": each} for each in ids], "prompt")
-    failed = [each for each in replies if isinstance(each, Failure)]
-    wanted = [str(server.tokenizer.decode(each)) for each in ids]
-    pairs = [
-        (here, text)
-        for here, text in zip(replies, wanted, strict=True)
-        if not isinstance(here, Failure) and here != text
-    ]
-    gap = f"the server does not answer /detokenize ({why(failed[0])})" if failed else None
-    if not pairs:
-        return [], gap
-    here, text = pairs[0]
-    return [
-        f"token ids are written as other text ({len(pairs)} of {len(ids)}): {_shown(str(here))}, "
-        f"and by the baseline's tokenizer {_shown(text)}"
-    ], gap
-
-
-def _chats(server: _Server, chats: Sequence[Sequence[Message]]) -> _Part:
-    """Chats by the server's own template, up to where the assistant speaks."""
+def _compare_chats(server: _Server, chats: Sequence[Sequence[Message]]) -> _Part:
+    """Compare the ids of chats by the server's own template, with the assistant's turn open."""
     if not chats or not server.tokenizer.chat_template:
         return [], None
     plain = [[{"role": each.role, "content": each.content} for each in chat] for chat in chats]
@@ -152,14 +150,15 @@ def _chats(server: _Server, chats: Sequence[Sequence[Message]]) -> _Part:
         for chat in plain
     ]
     bodies = [{"messages": chat, "add_generation_prompt": True} for chat in plain]
-    return _read(server, bodies, ids, "a chat by the server's template")
+    request = _Request("/tokenize", bodies, "tokens")
+    return _compare(server, request, ids, "a chat by the server's template is read as other tokens")
 
 
-def _ends(server: _Server, ends: frozenset[int]) -> _Part:
-    """Which ids end an answer: each is forced as the only token allowed.
+def _compare_ends(server: _Server, ends: frozenset[int]) -> _Part:
+    """Compare which ids end an answer: each is forced as the only token allowed.
 
-    An answer of two such tokens went on after the first. Added tokens are tried too, as ends that
-    somebody may have set by mistake.
+    An answer of two such tokens went on after the first. Added tokens are tried as well: one may be
+    set as an end by mistake.
     """
     if not ends:
         return [], "the baseline's folder names no end of sequence"
@@ -184,11 +183,9 @@ def _ends(server: _Server, ends: frozenset[int]) -> _Part:
     return problems, gap if silent else None
 
 
-def _ended(reply: Any, token: int) -> bool | None:
-    """Whether a forced token ended the answer; None where it was not forced or is not shown."""
-    if isinstance(reply, Failure):
-        return None
-    choice = (reply.get("choices") or [{}])[0]
+def _ended(reply: Reply, token: int) -> bool | None:
+    """Return whether a forced token ended the answer; None if the reply does not show it."""
+    choice = first_choice(reply)
     ids, reason = choice.get("token_ids"), choice.get("finish_reason")
     if ids == [token] and reason == "stop":
         return True
@@ -196,9 +193,9 @@ def _ended(reply: Any, token: int) -> bool | None:
 
 
 def _end_ids(folder: Path, tokenizer: Any) -> frozenset[int]:
-    """The ids that end an answer in an engine: the tokenizer's and the generation config's.
+    """Return the ids that end an answer: the tokenizer's and the generation config's.
 
-    config.json counts where there is no generation_config.json (vLLM and transformers alike).
+    config.json counts if there is no generation_config.json (vLLM and transformers alike).
     """
     ends = set() if tokenizer.eos_token_id is None else {int(tokenizer.eos_token_id)}
     files = (folder / name for name in ("generation_config.json", "config.json"))
@@ -212,10 +209,6 @@ def _end_ids(folder: Path, tokenizer: Any) -> frozenset[int]:
             each for each in (value if isinstance(value, list) else [value]) if each is not None
         }
     return frozenset(ends)
-
-
-def _few(ids: Sequence[int]) -> str:
-    return f"{list(ids)}" if len(ids) <= 8 else f"{list(ids[:8])} and more"
 
 
 def _shown(text: str) -> str:

@@ -1,9 +1,8 @@
-"""Negative log-likelihood of held-out documents and the likeliest tokens, as the server says them.
+"""Negative log-likelihood and likeliest tokens of held-out documents, from a server.
 
 ``prompt_logprobs`` makes vLLM hold the logits of a whole prompt (about 7.5 GiB at 8,192 tokens of
-a 152 k vocabulary), so length and concurrency are bounded, and a server that cannot answer
-leaves the perplexity unknown rather than wrong. On this side a reply becomes arrays as it comes:
-its JSON takes some hundred bytes for each of the tokens that it names.
+a 152 k vocabulary), so length and concurrency are bounded. Each reply becomes arrays on arrival:
+its JSON takes some hundred bytes per token.
 """
 
 from __future__ import annotations
@@ -16,7 +15,14 @@ from typing import Any, Final
 from whet.client import Failure
 from whet.core.protocols import Progress
 from whet.core.units import GIB, MIB
-from whet.quality.asking import ModelEndpoint, ask, ask_and_read, is_not_a_number, why
+from whet.quality.asking import (
+    ModelEndpoint,
+    ask,
+    ask_and_read,
+    describe,
+    first_choice,
+    is_not_a_number,
+)
 from whet.quality.prompts import Ids
 from whet.quality.top_logprobs import TopDocument, pack
 
@@ -26,19 +32,18 @@ _REPLY_BUDGET_BYTES: Final = 256 * MIB
 _NAMED_BYTES: Final = 512  # one token of a parsed reply: an object of three entries and its key
 _CLAMPED: Final = -9999.0  # vLLM writes minus infinity so
 _SHORTEST: Final = 2
-_REFUSED: Final = "(http_4"  # in the words of ``why``: the request was understood and turned down
+_REFUSED: Final = "(http_4"  # in ``describe``: the server refused the request
 
 Nll = tuple[float, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Likelihood:
-    """One (Σ −log p, tokens) pair a document, or why there is none.
+    """One (Σ −log p, tokens) pair per document.
 
-    ``broken`` says that the server answered and its probabilities are not numbers, which is a
-    finding about the variant; ``missing`` that it did not answer, which is none. ``top`` holds what
-    was named at each position of each document, empty where it was not asked for or where
-    ``top_missing`` says why the server does not tell.
+    ``broken`` says that the server's probabilities are not numbers, a defect of the variant;
+    ``missing`` that it did not answer, which is not evidence against the variant. ``top`` holds the
+    likeliest tokens of each document, ``top_missing`` says why the server does not give them.
     """
 
     nll: tuple[Nll, ...] = ()
@@ -49,15 +54,15 @@ class Likelihood:
 
 
 class BrokenProbabilities(ValueError):
-    """A log-probability that is NaN or minus infinity; only this folder sees it."""
+    """A log-probability that is NaN or minus infinity; never leaves this package."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Scored:
-    """One document's figures; ``top`` is None where it was not asked or too few were named."""
+    """One document's figures; ``top`` is None if not requested or if too few were named."""
 
     nll: Nll
-    asked_top: bool
+    top_requested: bool
     top: TopDocument | None
 
 
@@ -69,52 +74,37 @@ def measure_likelihood(
     documents: Sequence[Ids],
     *,
     vocab_size: int,
-    shorten: bool,
     top_k: int = 0,
     progress: Progress | None = None,
 ) -> Likelihood:
-    """Score every document; ``shorten`` tries at half the length those that fail.
+    """Score every document with the ``top_k`` likeliest tokens of each position.
 
-    Only a baseline may be shortened: a variant is measured on the very tokens that the baseline
-    was. One document that cannot be scored leaves the whole unknown, because the ones that fail
-    are not a random choice (the longest fail first). A server that refuses to name ``top_k``
-    tokens is asked for the prompt's own alone.
+    One document that cannot be scored leaves the whole unknown, because failures are not a random
+    choice (the longest fail first). A server that refuses to name ``top_k`` tokens is asked for the
+    prompt's own tokens only.
     """
-    wanted = min(top_k, vocab_size)
-    named, missing = _agree(endpoint, documents[0], wanted)
+    wanted = named = min(top_k, vocab_size)
+    missing = probe(endpoint, documents[0], wanted)
+    if wanted and missing is not None and _REFUSED in missing:
+        named, missing = 0, probe(endpoint, documents[0])
     if missing is not None:
         return Likelihood(missing=missing)
     longest = max(len(document) for document in documents)
-    gentle = replace(endpoint, concurrency=bounded(endpoint.concurrency, longest, vocab_size))
-    results = _score(gentle, documents, named, progress)
-    if shorten:
-        for index, result in enumerate(results):
-            if not isinstance(result, Failure) or is_not_a_number(result):
-                continue
-            half = documents[index][: max(_SHORTEST, len(documents[index]) // 2)]
-            results[index] = _score(replace(endpoint, concurrency=1), [half], named, None)[0]
-    found = _collect(results)
-    if named or not wanted or not found.nll:
-        return found
+    limited = replace(endpoint, concurrency=bounded(endpoint.concurrency, longest, vocab_size))
+    likelihood = _collect(_score(limited, documents, named, progress))
+    if named or not wanted or not likelihood.nll:
+        return likelihood
     return replace(
-        found,
+        likelihood,
         top_missing=f"the server refuses to name the {wanted} likeliest tokens of a position; "
         "lower quality.top_logprobs, or raise its --max-logprobs",
     )
 
 
-def _agree(endpoint: ModelEndpoint, document: Ids, wanted: int) -> tuple[int, str | None]:
-    """How many likeliest tokens the server is asked for, and why it cannot answer at all."""
-    missing = probe(endpoint, document, wanted)
-    if wanted and missing is not None and _REFUSED in missing:
-        return 0, probe(endpoint, document)
-    return wanted, missing
-
-
 def _score(
     endpoint: ModelEndpoint, documents: Sequence[Ids], top_k: int, progress: Progress | None
 ) -> list[_Result]:
-    """What each reply says, read as it comes, so that few are held in full at a time."""
+    """Read each reply on arrival, so that few whole replies are in memory at a time."""
 
     def read(index: int, reply: dict[str, Any]) -> _Scored | BrokenProbabilities | None:
         try:
@@ -138,7 +128,7 @@ def _collect(results: Sequence[_Result]) -> Likelihood:
     if failures:
         return Likelihood(
             missing=f"{len(failures)} of {len(results)} held-out documents could not be scored "
-            f"({why(failures[0])}); lower quality.max_tokens or quality.concurrency, or "
+            f"({describe(failures[0])}); lower quality.max_tokens or quality.concurrency, or "
             "raise max_model_len"
         )
     broken = [result for result in results if isinstance(result, BrokenProbabilities)]
@@ -151,7 +141,7 @@ def _collect(results: Sequence[_Result]) -> Likelihood:
             "log-probabilities"
         )
     top = tuple(one.top for one in scored if one.top is not None)
-    short = sum(one.asked_top and one.top is None for one in scored)
+    short = sum(one.top_requested and one.top is None for one in scored)
     return Likelihood(
         nll=tuple(one.nll for one in scored),
         top=() if short else top,
@@ -163,17 +153,17 @@ def _collect(results: Sequence[_Result]) -> Likelihood:
 
 
 def probe(endpoint: ModelEndpoint, document: Ids, top_k: int = 0) -> str | None:
-    """Why this server cannot say how likely a prompt is, or None where it can.
+    """Return why this server cannot score a prompt, or None if it can.
 
-    Asked before anything is scored: some servers accept the request and leave the figures out.
-    A broken figure is an answer, and is found again by the measurement itself.
+    Some servers accept the request and leave the figures out. A figure that is not a number counts
+    as an answer here; the measurement finds it again.
     """
     short = document[: max(_SHORTEST, min(8, len(document)))]
     reply = ask(endpoint, [_body(short, top_k)])[0]
     if isinstance(reply, Failure):
         if is_not_a_number(reply):
             return None
-        return f"the server does not answer a request for prompt_logprobs ({why(reply)})"
+        return f"the server does not answer a request for prompt_logprobs ({describe(reply)})"
     try:
         pair = nll_of(reply, short)
     except BrokenProbabilities:
@@ -182,7 +172,7 @@ def probe(endpoint: ModelEndpoint, document: Ids, top_k: int = 0) -> str | None:
 
 
 def bounded(concurrency: int, tokens: int, vocab_size: int) -> int:
-    """How many prompts of ``tokens`` may be scored at a time within 4 GiB of float32 logits."""
+    """Return how many prompts of ``tokens`` fit into 4 GiB of float32 logits at a time."""
     return max(1, min(concurrency, _LOGITS_BUDGET_BYTES // (tokens * vocab_size * _LOGIT_BYTES)))
 
 
@@ -191,9 +181,9 @@ def _body(ids: Ids, top_k: int) -> dict[str, Any]:
 
 
 def nll_of(reply: dict[str, Any], ids: Ids) -> Nll | None:
-    """(Σ −log p, tokens) of a prompt from vLLM's reply; the first token is given, not predicted.
+    """Return (Σ −log p, tokens) of a prompt from vLLM's reply, without the first token.
 
-    None where the reply holds no figure for some token. Raises ``BrokenProbabilities`` for NaN or
+    None if the reply lacks the figure of some token. Raises ``BrokenProbabilities`` for NaN or
     minus infinity.
     """
     scored = _read(reply, ids, 0)
@@ -201,27 +191,26 @@ def nll_of(reply: dict[str, Any], ids: Ids) -> Nll | None:
 
 
 def _read(reply: dict[str, Any], ids: Ids, top_k: int) -> _Scored | None:
-    """Both figures of one document from its reply; see ``nll_of``."""
-    choices = reply.get("choices") or [{}]
-    entries = choices[0].get("prompt_logprobs")
+    """Read one document's figures from its reply; see ``nll_of``."""
+    entries = first_choice(reply).get("prompt_logprobs")
     if not isinstance(entries, list) or len(entries) != len(ids) or len(ids) < _SHORTEST:
         return None
     own: list[float] = []
     positions: list[list[tuple[int, float]]] = []
     for position, (entry, token) in enumerate(zip(entries[1:], ids[1:], strict=True), start=1):
-        found = entry.get(str(token)) if isinstance(entry, dict) else None
-        if not isinstance(found, dict) or "logprob" not in found:
+        figures = entry.get(str(token)) if isinstance(entry, dict) else None
+        if not isinstance(figures, dict) or "logprob" not in figures:
             return None
-        own.append(_checked(found["logprob"], position))
+        own.append(_own_logprob(figures["logprob"], position))
         if top_k:
             positions.append(_named(entry, position))
-    told = top_k > 0 and all(len(named) >= top_k for named in positions)
-    top = pack(positions, own, top_k) if told else None
-    return _Scored(nll=(-math.fsum(own), len(own)), asked_top=top_k > 0, top=top)
+    complete = top_k > 0 and all(len(named) >= top_k for named in positions)
+    top = pack(positions, own, top_k) if complete else None
+    return _Scored(nll=(-math.fsum(own), len(own)), top_requested=top_k > 0, top=top)
 
 
 def _named(entry: dict[str, Any], position: int) -> list[tuple[int, float]]:
-    """Every token named at a position. One that has probability 0 is named like any other."""
+    """Return every token named at a position, including those of probability 0."""
     return [
         (int(token), max(_number(value["logprob"], position), _CLAMPED))
         for token, value in entry.items()
@@ -229,8 +218,8 @@ def _named(entry: dict[str, Any], position: int) -> list[tuple[int, float]]:
     ]
 
 
-def _checked(value: object, position: int) -> float:
-    """The log-probability of the prompt's own token, which cannot be minus infinity."""
+def _own_logprob(value: object, position: int) -> float:
+    """Read the log-probability of the prompt's own token, which cannot be minus infinity."""
     number = _number(value, position)
     if number <= _CLAMPED:
         raise BrokenProbabilities(f"prompt token {position} of held-out text has probability 0")
@@ -238,7 +227,7 @@ def _checked(value: object, position: int) -> float:
 
 
 def _number(value: object, position: int) -> float:
-    """A log-probability that is not NaN; JSON writers spell NaN as null or as a string."""
+    """Read a log-probability; JSON writers spell NaN as null or as a string."""
     number = float(value) if isinstance(value, int | float | str) else math.nan
     if math.isnan(number):
         raise BrokenProbabilities(

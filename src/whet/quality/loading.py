@@ -1,7 +1,7 @@
-"""A checkpoint in this process, in float32, with everything rounded that its config says.
+"""Load a checkpoint in this process in float32, with the rounding that its config asks for.
 
-transformers hands a compressed-tensors checkpoint to that library, whose linears round their inputs
-in every forward (dynamic by token, or on the stored static scale) and whose attention rounds keys
+transformers passes a compressed-tensors checkpoint to that library, whose linears round their
+inputs in every forward (dynamic by token, or on the stored scale) and whose attention rounds keys
 and values on stored scales. ``dequantize`` unpacks the weights at load and leaves that in place.
 """
 
@@ -25,13 +25,13 @@ from whet.core.units import human_bytes
 
 _FLOAT32_BYTES: Final = 4
 _ROOM: Final = 1.1
-"""What a forward needs beside the weights."""
+"""Memory of a forward pass, as a multiple of the weights."""
 _AGAIN: Final = "quantize it again, or download it again"
 _HEAD_TOLERANCE: Final = 1e-4
 
 
 class Scorer:
-    """A model that gives hidden states at once and logits slice by slice."""
+    """A model that returns hidden states at once and logits slice by slice."""
 
     def __init__(self, model: Any, path: Path) -> None:
         """Made by ``load_scorer``."""
@@ -46,38 +46,38 @@ class Scorer:
 
     @property
     def rounded(self) -> tuple[str, ...]:
-        """What the forward rounds: ``weights``, ``activations``, ``kv_cache``."""
-        found = set()
+        """The values that the forward pass rounds: ``weights``, ``activations``, ``kv_cache``."""
+        rounded: set[str] = set()
         for module in self._model.modules():
             scheme = getattr(module, "quantization_scheme", None)
             if scheme is None:
                 continue
             inputs = scheme.input_activations is not None
             if isinstance(module, nn.Linear):
-                found |= {"weights", "activations"} if inputs else {"weights"}
+                rounded |= {"weights", "activations"} if inputs else {"weights"}
             elif inputs:
-                found.add("kv_cache")
-        return tuple(name for name in ("weights", "activations", "kv_cache") if name in found)
+                rounded.add("kv_cache")
+        return tuple(name for name in ("weights", "activations", "kv_cache") if name in rounded)
 
     def hidden(self, ids: Tensor) -> Tensor:
-        """The last hidden states [B, T, D] of ``ids`` [B, T], padded on the right if at all."""
+        """Return the last hidden states [B, T, D] of ``ids`` [B, T], padded on the right."""
         states: Tensor = self._model.base_model(ids, use_cache=False).last_hidden_state
         return states
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits [N, V] of ``hidden`` [N, D]."""
-        found: Tensor = self._model.get_output_embeddings()(hidden)
-        return found if self._cap is None else self._cap * torch.tanh(found / self._cap)
+        """Return the logits [N, V] of ``hidden`` [N, D]."""
+        logits: Tensor = self._model.get_output_embeddings()(hidden)
+        return logits if self._cap is None else self._cap * torch.tanh(logits / self._cap)
 
     def check_head(self, ids: Tensor) -> None:
-        """``MeasurementError`` unless the model itself gives these logits for ``ids`` [1, T]."""
+        """Raise ``MeasurementError`` unless the model itself gives these logits for [1, T] ids."""
         whole = self._model(ids, use_cache=False).logits[0]
         ours = self.logits(self.hidden(ids)[0])
         if not torch.allclose(
             whole, ours, rtol=_HEAD_TOLERANCE, atol=_HEAD_TOLERANCE, equal_nan=True
         ):
             raise MeasurementError(
-                f"{self._path} changes its logits after the head in a way that whet does not know; "
+                f"{self._path} changes its logits after the head in an unknown way; "
                 "compare its schemes by task scores instead"
             )
 
@@ -85,8 +85,8 @@ class Scorer:
 def load_scorer(path: Path, device: torch.device) -> Scorer:
     """Load a 16-bit or compressed-tensors checkpoint folder in float32 onto ``device``.
 
-    Raises ``CheckpointError`` where it cannot be loaded, or lacks a tensor that its config needs:
-    transformers would go on with random numbers.
+    Raises ``CheckpointError`` if it cannot be loaded or lacks a tensor, which transformers would
+    fill with random numbers.
     """
     from transformers import AutoModelForCausalLM
 
@@ -110,8 +110,11 @@ def load_scorer(path: Path, device: torch.device) -> Scorer:
 
 
 def _quantized_options(path: Path) -> dict[str, Any]:
-    """What transformers is told beyond the path."""
-    config = _read_config(path)
+    """Return the arguments of ``from_pretrained`` that unpack quantized weights."""
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} has no readable config.json; {_AGAIN}") from error
     quantization = config.get("quantization_config")
     if quantization is None:
         return {}
@@ -126,17 +129,9 @@ def _quantized_options(path: Path) -> dict[str, Any]:
     return {"quantization_config": CompressedTensorsConfig(dequantize=True)}
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config: dict[str, Any] = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} has no readable config.json; {_AGAIN}") from error
-    return config
-
-
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """No bars and reports of the libraries: what matters of them is checked afterwards."""
+    """Silence progress bars and reports of the libraries; their result is checked afterwards."""
     from transformers.utils import logging as untyped
 
     logging: Any = untyped
@@ -154,10 +149,10 @@ def _quietly() -> Iterator[None]:
 
 
 def pick_device(wanted: str | None, path: Path) -> torch.device:
-    """Where the model of ``path`` fits twice in float32: the GPU, else the CPU.
+    """Return the device where the model fits twice in float32: the GPU, else the CPU.
 
-    Only ``wanted`` is tried where it is given. Raises ``UsageError`` for a device that is not
-    there and ``MeasurementError`` where the memory does not suffice.
+    If ``wanted`` is given, only it is tried. Raises ``UsageError`` for a device that does not exist
+    and ``MeasurementError`` for too little memory.
     """
     cuda = torch.cuda.is_available()
     try:
@@ -178,7 +173,7 @@ def pick_device(wanted: str | None, path: Path) -> torch.device:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that ``device`` has left."""
+    """Return the free memory of ``device``."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return int(psutil.virtual_memory().available)
@@ -197,7 +192,7 @@ def _parameters(path: Path) -> int:
 
 
 def release() -> None:
-    """Give back the memory of models that nothing refers to any more."""
+    """Free the memory of models without references."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

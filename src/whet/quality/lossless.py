@@ -1,56 +1,59 @@
-"""Whether speculation changes no answer, and whether it speculates at all.
+"""Check that speculation changes no answer, and that drafts are accepted at all.
 
 Speculative decoding keeps the target's distribution exactly (Leviathan et al. 2023, appendix A),
-up to the rounding of other batch shapes. Three questions are put to the server:
+up to the rounding of other batch shapes. The server is checked in three ways:
 
-- Greedy continuations: as equal to the plain server's as the plain server's own repeat, or else
-  different only where two tokens are all but tied.
-- Sampled continuations: of one distribution with the plain server's.
-- Drafts: are any accepted? A draft of another tokenizer, or trained on other text, keeps the
-  output right, because every wrong token is rejected; it only costs speed. No comparison of
-  answers can find it, so the engine's own counters are read.
+- Greedy continuations equal the plain server's as often as the plain server's own repeat does, or
+  differ only where two tokens are nearly tied.
+- Sampled continuations come from the plain server's distribution.
+- Drafts are accepted. A draft with another tokenizer or other training leaves the output right,
+  because every wrong token is rejected; only the engine's counters show that it costs time.
 
-The first two look for a defect, and absence of one in a few prompts is no proof; a loss in tasks
-is the gate's question (``verdicts.py``).
+The first two search for a defect; finding none in a few prompts proves nothing. A loss in tasks is
+judged by the gate (``verdicts.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import Final
 
 from whet.client import scrape
 from whet.core.counters import ACCEPTED, DRAFT_TOKENS
 from whet.core.errors import EngineLostError, MeasurementError
-from whet.core.protocols import Progress
 from whet.core.records import Counters, GateVerdict, GreedyParity, LosslessCheck, TwoSample
-from whet.quality.asking import ModelEndpoint, part_of
-from whet.quality.greedy import Continuations, continue_greedily, greedy_parity, prompts_identity
+from whet.quality.asking import ModelEndpoint
+from whet.quality.greedy import (
+    Continuations,
+    Prompts,
+    continue_greedily,
+    greedy_parity,
+    prompts_identity,
+)
 from whet.quality.paired import SIGNIFICANCE, wilson
-from whet.quality.prompts import Ids
 from whet.quality.two_sample import Samples, Sampling, compare_samples, sample_many
 
 MIN_PROMPTS: Final = 8
 TIE_NATS: Final = 1.0
-"""A lead that rounding does not overturn: 16 bits shift a logit by tenths of a nat."""
+"""A lead that rounding does not overturn: 16-bit rounding shifts a logit by tenths of a nat."""
 SAMPLING_SIGNIFICANCE: Final = 0.01
 CONFIRMED: Final = 0.05
-"""The p-value of a second draw, after a first one below ``SAMPLING_SIGNIFICANCE``. A run has a test
-for every speculative variant: ten of them alone would exclude a sound one in a tenth of all runs.
+"""The p-value of a second draw, after a first one below ``SAMPLING_SIGNIFICANCE``. Without it a run
+with ten speculating variants excludes a sound one in a tenth of all runs.
 """
 NEVER_ACCEPTED: Final = 0.02
 _BATCH_STEP: Final = 4
 _ORDER: Final[tuple[GateVerdict, ...]] = ("fail", "unknown", "pass")
+_OTHER_DISTRIBUTION: Final = "sampled text has another distribution than the plain server's"
 
 Finding = tuple[GateVerdict, str]
-"""pass, fail or unknown, and why in a sentence."""
+"""A verdict and its reason in a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LosslessPlan:
-    """How much is asked: greedy ``tokens`` a prompt, and what is sampled; None for greedy alone."""
+    """Greedy ``tokens`` per prompt, and the sampling; None compares greedy text alone."""
 
     tokens: int = 64
     sampling: Sampling | None = field(default_factory=Sampling)
@@ -58,7 +61,7 @@ class LosslessPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlainReference:
-    """The plain server's answers, kept so that any variant can be held to them later.
+    """The plain server's answers, to compare any speculating variant with later.
 
     ``again`` are the same greedy continuations in other batches and the opposite order: what
     batching alone changes.
@@ -70,251 +73,202 @@ class PlainReference:
     samples: Samples | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Drafts:
+    """Accepted and drafted tokens while the check ran; None where the server counts none."""
+
+    accepted: int | None = None
+    drafted: int | None = None
+
+
 def plain_reference(
-    endpoint: ModelEndpoint,
-    prompts: Sequence[Ids],
-    plan: LosslessPlan | None = None,
-    *,
-    names: Sequence[str] | None = None,
-    progress: Progress | None = None,
+    endpoint: ModelEndpoint, prompts: Prompts, plan: LosslessPlan
 ) -> PlainReference:
     """Ask the server without speculation: greedy twice, sampled once.
 
     The repeat runs at a quarter of the concurrency (at four times, where that is below 1).
     """
-    plan = plan or LosslessPlan()
-    asked = len(prompts)
-    slow = endpoint.concurrency // _BATCH_STEP or endpoint.concurrency * _BATCH_STEP
-    first = continue_greedily(
-        endpoint, prompts, plan.tokens, names=names, progress=part_of(progress, 0, 3 * asked)
+    other = endpoint.concurrency // _BATCH_STEP or endpoint.concurrency * _BATCH_STEP
+    return PlainReference(
+        plan=plan,
+        first=continue_greedily(endpoint, prompts, plan.tokens),
+        again=continue_greedily(
+            replace(endpoint, concurrency=other), prompts, plan.tokens, backwards=True
+        ),
+        samples=sample_many(endpoint, prompts, plan.sampling) if plan.sampling else None,
     )
-    again = continue_greedily(
-        replace(endpoint, concurrency=slow),
-        prompts,
-        plan.tokens,
-        names=names,
-        backwards=True,
-        progress=part_of(progress, asked, 3 * asked),
-    )
-    samples = (
-        None
-        if plan.sampling is None
-        else sample_many(
-            endpoint,
-            prompts,
-            plan.sampling,
-            names=names,
-            progress=part_of(progress, 2 * asked, 3 * asked),
-        )
-    )
-    return PlainReference(plan=plan, first=first, again=again, samples=samples)
 
 
 def check_lossless(
-    endpoint: ModelEndpoint,
-    plain: PlainReference,
-    prompts: Sequence[Ids],
-    *,
-    names: Sequence[str] | None = None,
-    progress: Progress | None = None,
+    endpoint: ModelEndpoint, plain: PlainReference, prompts: Prompts
 ) -> LosslessCheck:
-    """Ask the speculative server what ``plain`` was asked, and judge.
+    """Ask the speculating server the questions of ``plain`` and compare.
 
     - *fail*: greedy parity significantly below the plain server's own (one-sided McNemar p < 0.05)
       and a difference where the plain server's lead exceeds 1 nat and every lead that its own
-      repeat overturned; or the sampling test's p < 0.01 and again < 0.05 on a second draw, made
-      only then; or an acceptance whose upper 95 % bound (Wilson) is below 2 %.
-    - *unknown*: fewer than 8 prompts; anything that was not answered or not counted; such a
-      difference, or such an acceptance, in too few prompts to be significant.
-    - *pass*: else. A parity that is lower by ties alone passes: rounding did that.
+      repeat overturned; or the sampling test's p < 0.01, confirmed by p < 0.05 on a second draw;
+      or an acceptance rate whose upper 95 % bound (Wilson) is below 2 %.
+    - *unknown*: fewer than 8 prompts; failed requests or missing counters; such a difference, or
+      such an acceptance rate, in too few prompts to be significant.
+    - *pass*: otherwise. A parity lower by ties alone passes, because rounding explains it.
 
-    Nothing raises for what the server does not answer.
+    A server that does not answer gives *unknown*; nothing is raised.
     """
     if prompts_identity(prompts) != plain.first.prompts_sha256:
         reason = "the plain server was asked other prompts; ask it again with these"
-        return _check(None, None, (None, None), [("unknown", reason)])
+        return _check(None, None, _Drafts(), [("unknown", reason)])
     before = _counters(endpoint)
-    asked = len(prompts)
-    greedy = continue_greedily(
-        endpoint, prompts, plain.plan.tokens, names=names, progress=part_of(progress, 0, 2 * asked)
-    )
-    draws = _draws(endpoint, plain.samples, prompts, names, part_of(progress, asked, 2 * asked))
-    sampling, on_sampling = _sampling(draws, plain.samples)
-    counted = _rises(before, _counters(endpoint))
-    parity, on_parity = _parity(greedy, plain)
-    return _check(
-        parity, sampling, counted, [*on_parity, *on_sampling, _judge_acceptance(*counted)]
-    )
-
-
-def _draws(
-    endpoint: ModelEndpoint,
-    plain: Samples | None,
-    prompts: Sequence[Ids],
-    names: Sequence[str] | None,
-    progress: Progress | None,
-) -> Iterator[Samples]:
-    """Draw after draw of what the plain server was sampled for; each is asked when it is taken."""
-    if plain is None:
-        return
-    for number in count(1):
-        yield sample_many(
-            endpoint,
-            prompts,
-            _fresh(plain, number),
-            names=names,
-            backwards=True,
-            progress=progress,
-        )
-
-
-def _fresh(plain: Samples, number: int) -> Sampling:
-    """The same draw with seeds beyond those of the plain side, and of earlier numbers."""
-    sampling = plain.sampling
-    if sampling.seed is None:
-        return sampling
-    return replace(sampling, seed=sampling.seed + number * plain.asked * sampling.samples)
+    greedy = continue_greedily(endpoint, prompts, plain.plan.tokens)
+    sampling, sampling_findings = _compare_sampling(endpoint, prompts, plain.samples)
+    after = _counters(endpoint)
+    drafts = _Drafts(_rise(before, after, ACCEPTED), _rise(before, after, DRAFT_TOKENS))
+    parity, parity_findings = _compare_greedy(greedy, plain)
+    findings = [*parity_findings, *sampling_findings, _judge_acceptance(drafts)]
+    return _check(parity, sampling, drafts, findings)
 
 
 def _check(
     parity: GreedyParity | None,
     sampling: TwoSample | None,
-    counted: tuple[int | None, int | None],
+    drafts: _Drafts,
     findings: Sequence[Finding],
 ) -> LosslessCheck:
-    """The worst of the findings is the verdict; all that are no pass are its reasons, worst first,
-    and of a pass all."""
-    accepted, drafted = counted
+    """Return the worst finding as the verdict; reasons are the findings that do not pass,
+    worst first, or all findings of a pass."""
     ordered = sorted(findings, key=lambda finding: _ORDER.index(finding[0]))
     if ordered[0][0] != "pass":
         ordered = [finding for finding in ordered if finding[0] != "pass"]
     return LosslessCheck(
         parity=parity,
         sampling=sampling,
-        acceptance_rate=accepted / drafted if accepted is not None and drafted else None,
-        drafted=drafted,
+        acceptance_rate=drafts.accepted / drafts.drafted
+        if drafts.accepted is not None and drafts.drafted
+        else None,
+        drafted=drafts.drafted,
         verdict=ordered[0][0],
         reasons=tuple(reason for _, reason in ordered),
     )
 
 
-def _parity(
+def _compare_greedy(
     greedy: Continuations, plain: PlainReference
 ) -> tuple[GreedyParity | None, list[Finding]]:
     gaps = _gaps(here=greedy, plain=plain.first, repeat=plain.again)
     try:
         parity = greedy_parity(greedy, plain.first, plain.again)
-        itself = greedy_parity(plain.again, plain.first)
+        repeat = greedy_parity(plain.again, plain.first)
     except ValueError as error:
-        return None, gaps or [("unknown", f"greedy parity cannot be formed: {error}")]
-    shown = [one.margin for one in itself.divergences if one.margin is not None]
-    return parity, [*gaps, judge_parity(parity, limit=max([TIE_NATS, *shown]))]
+        return None, gaps or [("unknown", f"greedy text cannot be compared: {error}")]
+    overturned = [one.margin for one in repeat.divergences if one.margin is not None]
+    return parity, [*gaps, judge_parity(parity, limit=max([TIE_NATS, *overturned]))]
 
 
 def judge_parity(parity: GreedyParity, *, limit: float) -> Finding:
-    """The verdict on greedy parity; a lead of more than ``limit`` nats is no tie."""
-    said = (
-        f"{parity.same} of {parity.prompts} greedy continuations are the plain server's to the "
+    """Judge greedy parity; a lead of more than ``limit`` nats is not a tie."""
+    result = (
+        f"{parity.same} of {parity.prompts} greedy continuations equal the plain server's to the "
         f"end (its own repeat: {parity.aa_same})"
     )
     if parity.prompts < MIN_PROMPTS:
-        return "unknown", f"{said}; {parity.prompts} prompts are too few: give {MIN_PROMPTS}"
-    apart = [one for one in parity.divergences if one.at is not None]
-    known = [one.margin for one in apart if one.margin is not None]
-    beyond = [margin for margin in known if margin > limit]
+        return "unknown", _too_few(result, parity.prompts)
+    different = [one for one in parity.divergences if one.at is not None]
+    margins = [one.margin for one in different if one.margin is not None]
+    beyond = [margin for margin in margins if margin > limit]
     significant = parity.p_value is not None and parity.p_value < SIGNIFICANCE
-    p = "" if parity.p_value is None else f", McNemar's exact p {parity.p_value:.2g}"
+    if parity.p_value is not None:
+        result += f", McNemar's exact p {parity.p_value:.2g}"
     if beyond:
-        far = (
-            f"{said}{p}; {len(beyond)} leave it where its own token leads by more than "
-            f"{limit:.2g} nats (the most: {max(beyond):.2g}), which rounding does not overturn"
+        reason = (
+            f"{result}; {len(beyond)} leave it where its own token leads by more than "
+            f"{limit:.2g} nats (at most {max(beyond):.2g}), which rounding does not overturn"
         )
-        return ("fail", far) if significant else ("unknown", f"{far}; give more prompts")
-    if len(known) < len(apart) and significant:
-        return "unknown", f"{said}{p}; without log-probabilities ties cannot be told from defects"
-    if known:
-        most = max(known)
-        return (
-            "pass",
-            f"{said}{p}; no difference where its token leads by more than {most:.2g} nats",
-        )
-    return "pass", f"{said}{p}"
+        return ("fail", reason) if significant else ("unknown", f"{reason}; give more prompts")
+    if len(margins) < len(different) and significant:
+        reason = "without log-probabilities a tie cannot be told from a defect"
+        return "unknown", f"{result}; {reason}"
+    if margins:
+        result += f"; no difference where its token leads by more than {max(margins):.2g} nats"
+    return "pass", result
 
 
-def _sampling(
-    draws: Iterator[Samples], plain: Samples | None
+def _compare_sampling(
+    endpoint: ModelEndpoint, prompts: Prompts, plain: Samples | None
 ) -> tuple[TwoSample | None, list[Finding]]:
-    """The test on the first draw; a failure counts once a second draw confirms it."""
+    """Test a first draw; a failure counts only if a second draw confirms it."""
     if plain is None:
-        return None, [
-            ("pass", "sampled text was not compared: the plan asks for greedy text alone")
-        ]
-    found, findings = _compared(next(draws), plain)
-    if found is None or findings[-1][0] != "fail":
-        return found, findings
-    again, more = _compared(next(draws), plain)
-    if again is None:
-        return found, [*findings, *more]
-    verdict = judge_again(found, again)
-    return found if verdict[0] == "fail" else again, [*findings[:-1], *more[:-1], verdict]
+        return None, [("pass", "sampled text was not compared: the plan asks for greedy text only")]
+
+    def draw() -> tuple[TwoSample | None, list[Finding]]:
+        samples = sample_many(endpoint, prompts, plain.sampling, backwards=True)
+        gaps = _gaps(here=samples, plain=plain)
+        try:
+            test = compare_samples(samples, plain)
+        except ValueError as error:
+            return None, gaps or [("unknown", f"sampled text cannot be compared: {error}")]
+        return test, [*gaps, judge_sampling(test)]
+
+    first, findings = draw()
+    if first is None or findings[-1][0] != "fail":
+        return first, findings
+    second, more = draw()
+    if second is None:
+        return first, [*findings, *more]
+    verdict = judge_confirmation(first, second)
+    return first if verdict[0] == "fail" else second, [*findings[:-1], *more[:-1], verdict]
 
 
-def _compared(here: Samples, plain: Samples) -> tuple[TwoSample | None, list[Finding]]:
-    gaps = _gaps(here=here, plain=plain)
-    try:
-        found = compare_samples(here, plain)
-    except ValueError as error:
-        return None, gaps or [("unknown", f"sampled text cannot be compared: {error}")]
-    return found, [*gaps, judge_sampling(found)]
+def judge_sampling(test: TwoSample) -> Finding:
+    """Judge the two-sample test on a first draw."""
+    result = _describe_test(test)
+    if test.prompts < MIN_PROMPTS:
+        return "unknown", _too_few(result, test.prompts)
+    if test.p_value < SAMPLING_SIGNIFICANCE:
+        return "fail", f"{result}; {_OTHER_DISTRIBUTION}"
+    return "pass", result
 
 
-def judge_sampling(found: TwoSample) -> Finding:
-    """The verdict on the two-sample test."""
-    said = _drawn(found)
-    if found.prompts < MIN_PROMPTS:
-        return "unknown", f"{said}; {found.prompts} prompts are too few: give {MIN_PROMPTS}"
-    if found.p_value < SAMPLING_SIGNIFICANCE:
-        return "fail", f"{said}; sampled text is of another distribution than the plain server's"
-    return "pass", said
+def judge_confirmation(first: TwoSample, second: TwoSample) -> Finding:
+    """Judge a failed first draw by a second one."""
+    result = f"{_describe_test(first)}, and {second.p_value:.2g} on a second draw"
+    if second.p_value < CONFIRMED:
+        return "fail", f"{result}; {_OTHER_DISTRIBUTION}"
+    return "pass", f"{result}, so the first was chance"
 
 
-def judge_again(found: TwoSample, again: TwoSample) -> Finding:
-    """The verdict on a failure, ``found``, after a draw of its own, ``again``."""
-    said = f"{_drawn(found)}, and {again.p_value:.2g} on samples drawn again"
-    if again.p_value < CONFIRMED:
-        return "fail", f"{said}; sampled text is of another distribution than the plain server's"
-    return "pass", f"{said}, so the first was chance"
-
-
-def _drawn(found: TwoSample) -> str:
+def _describe_test(test: TwoSample) -> str:
     return (
-        f"{found.samples} samples of each of {found.prompts} prompts at temperature "
-        f"{found.temperature:g}: MMD² {found.statistic:.2g}, permutation p {found.p_value:.2g}"
+        f"{test.samples} samples of each of {test.prompts} prompts at temperature "
+        f"{test.temperature:g}: MMD² {test.statistic:.2g}, permutation p {test.p_value:.2g}"
     )
 
 
-def _judge_acceptance(accepted: int | None, drafted: int | None) -> Finding:
+def _too_few(result: str, prompts: int) -> str:
+    return f"{result}; {prompts} prompts are too few: give at least {MIN_PROMPTS}"
+
+
+def _judge_acceptance(drafts: _Drafts) -> Finding:
+    accepted, drafted = drafts.accepted, drafts.drafted
     if accepted is None or drafted is None:
         return "unknown", (
-            "the server exports no counters of drafted and accepted tokens, so that nothing shows "
-            "whether it speculates"
+            "the server exports no counters of drafted and accepted tokens, so nothing shows "
+            "that it speculates"
         )
     if drafted == 0:
-        return "unknown", "nothing was drafted while the check asked: speculation was not tested"
+        return "unknown", "nothing was drafted during the check: speculation was not tested"
     share = wilson(min(accepted, drafted), drafted)
-    said = f"{accepted:,} of {drafted:,} drafted tokens were accepted ({share.value:.1%})"
+    result = f"{accepted:,} of {drafted:,} drafted tokens were accepted ({share.value:.1%})"
     if share.high is not None and share.high < NEVER_ACCEPTED:
         return "fail", (
-            f"{said}: the draft proposes what the target never says; its tokenizer or its training "
-            "is another's, and speculation only costs time"
+            f"{result}: the draft proposes tokens that the target never writes; it has another "
+            "tokenizer or other training, and speculation only costs time"
         )
     if share.value < NEVER_ACCEPTED:
-        return "unknown", f"{said}, too few drafts to tell that from none; give more prompts"
-    return "pass", said
+        return "unknown", f"{result}, too few drafts to tell that from zero; give more prompts"
+    return "pass", result
 
 
 def _gaps(**sides: Continuations | Samples) -> list[Finding]:
-    """A finding for each side that was not answered in full."""
+    """Return a finding for each side with failed requests."""
     words = {"here": "", "plain": "on the plain server, ", "repeat": "on the plain server again, "}
     return [
         ("unknown", words[name] + side.missing)
@@ -324,19 +278,15 @@ def _gaps(**sides: Continuations | Samples) -> list[Finding]:
 
 
 def _counters(endpoint: ModelEndpoint) -> Counters | None:
-    """The engine's counters now; None where there are none to be read."""
+    """Read the engine's counters; None where the server exports none."""
     try:
         return scrape(endpoint.url)
     except (EngineLostError, MeasurementError):
         return None
 
 
-def _rises(before: Counters | None, after: Counters | None) -> tuple[int | None, int | None]:
-    """(accepted, drafted) tokens between two readings; None for a counter missing or fallen."""
-    return _rise(before, after, ACCEPTED), _rise(before, after, DRAFT_TOKENS)
-
-
 def _rise(before: Counters | None, after: Counters | None, name: str) -> int | None:
+    """Return a counter's increase; None if it is missing or fell (the server restarted)."""
     if before is None or after is None:
         return None
     start, end = before.get(name) or 0.0, after.get(name)

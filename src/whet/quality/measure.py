@@ -1,10 +1,9 @@
-"""One variant's quality, from a running server to a record with verdicts."""
+"""Measure one variant's quality, from a running server to a record with verdicts."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from whet.core.protocols import Progress
@@ -18,13 +17,13 @@ from whet.quality.likelihood import Likelihood, measure_likelihood
 from whet.quality.lossless import PlainReference
 from whet.quality.perplexity import perplexity, perplexity_ratio
 from whet.quality.plan import QualityPlan
-from whet.quality.prompts import Encoder, Ids, identity
+from whet.quality.prompts import Encoder, identity
 from whet.quality.verdicts import Findings, verdicts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """A variant's record, and its answers that variants with speculation will be held to."""
+    """A variant's record, and its answers for comparison with speculating variants."""
 
     record: QualityRecord
     plain: PlainReference | None
@@ -33,11 +32,11 @@ class Measured:
 def measure_quality(
     server_url: str, model: str, plan: QualityPlan, *, progress: Progress | None = None
 ) -> Measured:
-    """Ask the server at ``server_url`` for likelihoods and answers, and judge them.
+    """Measure likelihoods and answers of the server at ``server_url``, and judge them.
 
     Without ``plan.baseline`` the variant is the baseline: its ratio is 1 by definition. A server
-    that fails leaves figures None and verdicts unknown with the reason; only a person's files
-    raise (``UsageError``), or a tokenizer that cannot be read (``CheckpointError``).
+    that fails leaves figures None and verdicts unknown with the reason. Raises ``UsageError`` for
+    unusable data files and ``CheckpointError`` for an unreadable tokenizer.
     """
     started = time.monotonic()
     questions = _questions(plan)
@@ -49,8 +48,6 @@ def measure_quality(
             endpoint,
             questions.documents,
             vocab_size=questions.vocab_size,
-            # A window that is cut is of another protocol, whose figures no paper has.
-            shorten=plan.baseline is None and plan.spec.protocol == "documents",
             top_k=plan.spec.top_logprobs if plan.checks else 0,
             progress=part_of(progress, 0, total),
         )
@@ -75,14 +72,14 @@ def _questions(plan: QualityPlan) -> Questions:
     return Questions(
         tasks=tasks,
         prompts=prompts,
-        documents=_as_baseline(documents, plan.baseline),
+        documents=documents,
         vocab_size=encoder.vocab_size,
         data_sha256=identity(documents, prompts, tasks),
     )
 
 
 def tokens_needed(plan: QualityPlan) -> int:
-    """The longest sequence, prompt and reply together, that ``measure_quality`` asks for."""
+    """Return the longest sequence, prompt and reply, that ``measure_quality`` requests."""
     encoder = Encoder(plan.tokenizer)
     tasks = load_tasks(plan.tasks, plan.spec.max_tasks)
     documents = heldout_ids(plan.heldout, encoder, plan.spec)
@@ -90,13 +87,6 @@ def tokens_needed(plan: QualityPlan) -> int:
         *(len(ids) + 1 for ids in documents),
         *(len(encoder.task(task)) + task.max_tokens for task in tasks),
     )
-
-
-def _as_baseline(documents: Sequence[Ids], baseline: QualityRecord | None) -> list[Ids]:
-    """The documents at the lengths at which the baseline was measured."""
-    if baseline is None or len(baseline.nll) != len(documents):
-        return list(documents)
-    return [ids[: tokens + 1] for ids, (_, tokens) in zip(documents, baseline.nll, strict=True)]
 
 
 def _record(
@@ -108,18 +98,17 @@ def _record(
 ) -> QualityRecord:
     data_sha256 = questions.data_sha256
     ratio, unpaired = _ratio(likelihood, plan.baseline, data_sha256)
-    # Answers to other questions are not paired, whatever their ids say.
+    # Answers to other questions are not paired, even under the same ids.
     paired = plan.baseline if plan.baseline and plan.baseline.data_sha256 == data_sha256 else None
     scores = score_tasks(answers.answers, paired)
     gaps = (likelihood.missing, unpaired, answers.missing, *results.missing)
-    broken = (likelihood.broken, *results.broken)
     findings = Findings(
         ratio=ratio,
         tasks=scores,
         answers=answers.answers,
         baseline=paired,
-        broken=tuple(each for each in broken if each is not None),
-        missing=tuple(gap for gap in gaps if gap is not None),
+        broken=tuple(filter(None, (likelihood.broken, *results.broken))),
+        missing=tuple(filter(None, gaps)),
         scheme=plan.scheme,
     )
     judged, reason = verdicts(findings, plan.tolerances)
@@ -154,7 +143,7 @@ def _record(
 def _ratio(
     likelihood: Likelihood, baseline: QualityRecord | None, data_sha256: str
 ) -> tuple[Estimate | None, str | None]:
-    """The perplexity ratio, or None and why it cannot be formed."""
+    """Return the perplexity ratio, or None and why there is none."""
     nll = likelihood.nll
     if baseline is None:
         one = Estimate(value=1.0, low=1.0, high=1.0, samples=len(nll))
@@ -169,5 +158,8 @@ def _ratio(
     if not baseline.nll:
         return None, "the baseline has no perplexity to compare with"
     if [tokens for _, tokens in nll] != [tokens for _, tokens in baseline.nll]:
-        return None, "the documents have other token counts than on the baseline"
+        return (
+            None,
+            "the documents have different token counts than on the baseline; measure it again",
+        )
     return perplexity_ratio(nll, baseline.nll), None

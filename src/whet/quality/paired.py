@@ -1,8 +1,9 @@
-"""Statistics of right and wrong answers and of grades, single and paired."""
+"""Statistics of right and wrong answers and of grades, single and paired with the baseline's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,16 +13,14 @@ from whet.core.records import Estimate, TaskScore
 SIGNIFICANCE: Final = 0.05
 POWER: Final = 0.8
 _RESOLUTION: Final = 1e-4
-_FLIPS_AT_ONCE: Final = 1 << 10
-_FLIPS: Final = 20 * _FLIPS_AT_ONCE
-_EXACT_UP_TO: Final = 14
-"""Pairs up to which every sign pattern is counted (2¹⁴ are fewer than the random ones)."""
-_SAME: Final = 1e-9
+_SIGN_PATTERNS: Final = 20_480  # above 2¹⁴: scipy then counts every pattern of up to 14 pairs
+_SAME_DIGITS: Final = 9
+_SAME: Final = 10**-_SAME_DIGITS
 """Grades closer than this differ by rounding alone."""
 
 
 def wilson(right: int, n: int) -> Estimate:
-    """Share of right answers with Wilson's 95 % score interval (Wilson 1927); n ≥ 1."""
+    """Return the share of right answers with Wilson's 95 % interval (Wilson 1927); n ≥ 1."""
     from scipy.stats import binomtest
 
     interval = binomtest(right, n).proportion_ci(confidence_level=0.95, method="wilson")
@@ -29,19 +28,19 @@ def wilson(right: int, n: int) -> Estimate:
 
 
 def yes_or_no(values: Sequence[float]) -> bool:
-    """Whether every value is 0 or 1."""
+    """Return whether every value is 0 or 1."""
     return all(value in (0.0, 1.0) for value in values)
 
 
 def mean_estimate(values: Sequence[float]) -> Estimate:
-    """The mean with Wilson's interval for 0 and 1, else Student's; at least one value."""
+    """Return the mean with Wilson's interval for 0 and 1, else Student's; at least one value."""
     return wilson(round(sum(values)), len(values)) if yes_or_no(values) else student(values)
 
 
 def student(values: Sequence[float]) -> Estimate:
-    """The mean with Student's 95 % interval (Miller, arXiv 2411.00640, section 2).
+    """Return the mean with Student's 95 % interval (Miller, arXiv 2411.00640, section 2).
 
-    The interval is None where all values are equal: they say nothing of the spread.
+    The interval is None if all values are equal: they show no spread.
     """
     from scipy.stats import t
 
@@ -54,7 +53,7 @@ def student(values: Sequence[float]) -> Estimate:
 
 
 def mcnemar(lost: int, gained: int) -> float:
-    """McNemar's exact two-sided p: the discordant pairs against a fair coin (McNemar 1947).
+    """Return McNemar's exact two-sided p: discordant pairs against a fair coin (McNemar 1947).
 
     ``lost`` counts questions right on the baseline and wrong here, ``gained`` the reverse.
     """
@@ -66,11 +65,10 @@ def mcnemar(lost: int, gained: int) -> float:
 
 
 def share_difference(pairs: Sequence[tuple[bool, bool]]) -> Estimate:
-    """Share right now less share right before, of (before, now) pairs; at least one.
+    """Return the share right now minus before, of at least one (before, now) pair.
 
-    The interval squares and adds the two Wilson intervals with their correlation (Newcombe 1998,
-    Statistics in Medicine 17:2635, method 10). It keeps a width where no answer flipped, which a
-    bootstrap does not.
+    The interval combines the two Wilson intervals with their correlation (Newcombe 1998, Statistics
+    in Medicine 17:2635, method 10). Unlike a bootstrap it keeps a width if no answer flipped.
     """
     n = len(pairs)
     before, now = (sum(pair[side] for pair in pairs) for side in (0, 1))
@@ -108,43 +106,69 @@ def _correlation(pairs: Sequence[tuple[bool, bool]]) -> float:
 
 
 def sign_flip(differences: Sequence[float]) -> float:
-    """Two-sided p of a mean paired difference: how often random signs reach |Σ| (Fisher 1935).
+    """Return the two-sided p of a mean paired difference by random signs (Fisher 1935).
 
-    If variant and baseline answer alike, either of a pair's two grades might have been either's, so
-    every sign pattern is as likely: the size holds at any n and for any shape of grades. A
-    percentile bootstrap rejects too often at 30 pairs. Up to 14 pairs that differ every pattern is
-    counted; beyond, 20,480 are drawn with a fixed seed and the observed one is added (Phipson and
-    Smyth 2010).
+    If variant and baseline answer alike, every sign pattern of the differences is equally likely,
+    so the test keeps its size at any n and for any distribution of grades. Up to 14 differing pairs
+    every pattern is counted; beyond, 20,480 are drawn with a fixed seed.
     """
+    from scipy.stats import permutation_test
+
     moved = np.asarray([d for d in differences if abs(d) > _SAME], dtype=np.float64)
-    if not len(moved):
+    if len(moved) < 2:
         return 1.0
-    reached = abs(moved.sum()) - _SAME
-    if len(moved) <= _EXACT_UP_TO:
-        patterns = np.arange(1 << len(moved))[:, None] >> np.arange(len(moved)) & 1
-        return float(np.mean(abs((2 * patterns - 1) @ moved) >= reached))
-    random = np.random.default_rng(0)
-    hits = 0
-    for _ in range(_FLIPS // _FLIPS_AT_ONCE):
-        signs = 2 * random.integers(0, 2, size=(_FLIPS_AT_ONCE, len(moved)), dtype=np.int8) - 1
-        hits += int(np.sum(abs(signs @ moved) >= reached))
-    return (hits + 1) / (_FLIPS + 1)
+    test = permutation_test(
+        (moved,),
+        # Rounded, so that sums which differ by rounding alone count as equal.
+        lambda x, axis: np.round(abs(x.sum(axis=axis)), _SAME_DIGITS),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=_SIGN_PATTERNS,
+        batch=1024,
+        alternative="greater",
+        rng=np.random.default_rng(0),
+    )
+    return float(test.pvalue)
 
 
-def worse_and_better(differences: Sequence[float]) -> tuple[int, int]:
-    """How many grades fell and how many rose, rounding aside."""
-    return sum(d < -_SAME for d in differences), sum(d > _SAME for d in differences)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairedTest:
+    """Values against the baseline's on the same questions.
+
+    ``lost`` and ``gained`` count values that got worse and better. ``p_value`` is McNemar's exact
+    test for 0 and 1, a sign-flip test for grades. ``detectable_drop`` is the smallest loss that
+    these pairs detect with 80 % power at 5 %.
+    """
+
+    lost: int
+    gained: int
+    p_value: float
+    detectable_drop: float | None
+
+
+def compare_pairs(gains: Sequence[float], *, graded: bool) -> PairedTest:
+    """Test ``gains``, the value here minus the baseline's per question, signed so that more is
+    better; without ``graded`` each is −1, 0 or 1."""
+    lost, gained = sum(d < -_SAME for d in gains), sum(d > _SAME for d in gains)
+    return PairedTest(
+        lost=lost,
+        gained=gained,
+        p_value=sign_flip(gains) if graded else mcnemar(lost, gained),
+        detectable_drop=detectable_mean_drop(gains)
+        if graded
+        else detectable_drop(len(gains), gained / len(gains)),
+    )
 
 
 def detectable_mean_drop(differences: Sequence[float]) -> float | None:
-    """The smallest fall of a mean grade that these pairs see: (z₀.₉₇₅ + z₀.₈) · s ÷ √n.
+    """Return the smallest detectable fall of a mean grade: (z₀.₉₇₅ + z₀.₈) · s ÷ √n.
 
     s is the standard deviation of the paired differences (Miller, arXiv 2411.00640, section 5).
-    None where fewer than two pairs differ, as s then says nothing of what a loss would look like.
+    None if fewer than two pairs differ, because s then does not describe a loss.
     """
     from scipy.stats import norm
 
-    if sum(worse_and_better(differences)) < 2:
+    if sum(abs(d) > _SAME for d in differences) < 2:
         return None
     spread = float(np.std(differences, ddof=1))
     reach = float(norm.isf(SIGNIFICANCE / 2) + norm.isf(1 - POWER))
@@ -152,9 +176,9 @@ def detectable_mean_drop(differences: Sequence[float]) -> float | None:
 
 
 def worse(score: TaskScore) -> bool:
-    """Whether the score fell against the baseline's, significantly or not.
+    """Return whether the score fell against the baseline's, significantly or not.
 
-    Shares fell where more answers were lost than gained, grades where their mean did.
+    Shares fell if more answers were lost than gained, grades if their mean did.
     """
     if score.graded:
         return score.difference is not None and score.difference.value < -_SAME
@@ -162,7 +186,7 @@ def worse(score: TaskScore) -> bool:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values adjusted for having asked several questions at once (Holm 1979), in order given."""
+    """Return p-values adjusted for several tests (Holm 1979), in the given order."""
     order = sorted(range(len(p_values)), key=lambda index: p_values[index])
     adjusted = [1.0] * len(p_values)
     highest = 0.0
@@ -173,11 +197,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def detectable_drop(n: int, gained_share: float = 0.0) -> float | None:
-    """The smallest net loss that McNemar's exact test at 5 % sees with 80 % power on ``n`` pairs.
+    """Return the smallest net loss that McNemar's exact test at 5 % detects with 80 % power.
 
-    Pairs are lost at rate d + g and gained at rate g, where g = ``gained_share`` is what was seen,
-    so d is the loss in the share of right answers (Connor 1987, computed exactly over the binomial
-    number of discordant pairs). None where not even losing every pair would be seen.
+    Of ``n`` pairs a rate d + g is lost and g = ``gained_share`` gained, so d is the loss in the
+    share of right answers (Connor 1987, computed exactly over the binomial number of discordant
+    pairs). None if not even losing every pair would be detected.
     """
     g = gained_share
     low, high = 0.0, 1.0 - 2 * g
@@ -190,7 +214,7 @@ def detectable_drop(n: int, gained_share: float = 0.0) -> float | None:
 
 
 def _power(n: int, drop: float, g: float) -> float:
-    """Probability that a true net loss ``drop`` ends in a significant loss."""
+    """Return the probability that a true net loss ``drop`` gives a significant loss."""
     from scipy.stats import binom
 
     discordant_rate = drop + 2 * g

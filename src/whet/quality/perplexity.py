@@ -1,4 +1,4 @@
-"""Perplexity, its ratio to the baseline's, and other means by token, from sums a document."""
+"""Perplexity, its ratio to the baseline's, and other means per token, from sums per document."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from whet.core.records import Estimate
+from whet.metrics import certified
 from whet.quality.likelihood import Nll
 
 _RESAMPLES: Final = 4000
@@ -15,7 +17,7 @@ _CONFIDENCE: Final = 0.95
 
 
 def perplexity(nll: Sequence[Nll]) -> Estimate:
-    """exp(Σ −log p ÷ Σ tokens), weighted by token, over at least one document.
+    """Return exp(Σ −log p ÷ Σ tokens) over at least one document.
 
     The interval is the percentile bootstrap over documents: tokens of one document are not
     independent, documents are.
@@ -25,9 +27,9 @@ def perplexity(nll: Sequence[Nll]) -> Estimate:
 
 
 def perplexity_ratio(nll: Sequence[Nll], baseline: Sequence[Nll]) -> Estimate:
-    """This variant's perplexity over the baseline's, both resampled by the same documents.
+    """Return this variant's perplexity over the baseline's, with the same documents resampled.
 
-    Pairing takes the spread between documents out: both see the same easy and hard ones. Raises
+    Pairing removes the spread between easy and hard documents. Raises
     ``ValueError`` unless the documents have the same token counts in the same order.
     """
     here, tokens = _columns(nll)
@@ -38,7 +40,7 @@ def perplexity_ratio(nll: Sequence[Nll], baseline: Sequence[Nll]) -> Estimate:
 
 
 def document_mean(sums: Sequence[tuple[float, int]]) -> Estimate:
-    """Σ value ÷ Σ tokens of (Σ value, tokens) a document, resampled like ``perplexity``."""
+    """Return Σ value ÷ Σ tokens of (Σ value, tokens) per document, as ``perplexity`` resamples."""
     values, tokens = _columns(sums)
     return _bootstrap(values, tokens, np.asarray)
 
@@ -49,9 +51,9 @@ def _columns(nll: Sequence[Nll]) -> tuple[Any, Any]:
 
 
 def _bootstrap(sums: Any, tokens: Any, shape: Callable[[Any], Any]) -> Estimate:
-    """shape(Σ sums ÷ Σ tokens) with its interval; None for the interval of a single document.
+    """Return shape(Σ sums ÷ Σ tokens) with its interval, which one document does not have.
 
-    Resampling n documents with replacement is drawing how often each occurs (multinomial).
+    Resampling n documents with replacement draws how often each occurs (multinomial).
     """
     count = len(sums)
     value = float(shape(sums.sum() / tokens.sum()))
@@ -62,3 +64,13 @@ def _bootstrap(sums: Any, tokens: Any, shape: Callable[[Any], Any]) -> Estimate:
     tail = (1 - _CONFIDENCE) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail])
     return Estimate(value=value, low=float(low), high=float(high), samples=count)
+
+
+def percentile_99(positions: NDArray[np.floating[Any]]) -> Estimate:
+    """Return the 99th percentile over positions, without an interval: positions of one document
+    are not independent."""
+    count = len(positions)
+    value = float(np.quantile(positions, 0.99))
+    return Estimate(
+        value=value, low=None, high=None, samples=count, certified=certified(0.99, count)
+    )

@@ -1,4 +1,4 @@
-"""What one quality measurement needs to know."""
+"""The plan of one quality measurement."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from whet.quality.lossless import PlainReference
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChecksPlan:
-    """What is asked beside likelihoods and tasks, and what earlier variants left to compare with.
+    """The checks beside likelihoods and tasks, and the earlier results to compare with.
 
-    ``arrays`` and ``golden`` are folders of the run, with one file a variant.
-    ``same_weights_reference`` is the record of the first variant that served the very same weights,
-    None for that one itself.
-    ``plain`` are the answers of a server without speculation and with the same weights, for a
-    variant that speculates; ``is_plain`` says that such a variant will be held to this one.
-    ``other_kernels`` where it may run on other kernels than the reference; ``rounds`` where
-    activations are rounded to 8 bits.
+    ``arrays`` and ``golden`` are folders of the run, with one file per variant.
+    ``same_weights_reference`` is the record of the first variant with the same weights, None for
+    that one itself. ``plain`` are the answers of a server without speculation and with the same
+    weights, for a speculating variant; ``is_plain`` asks this variant for them. ``other_kernels``
+    says that it may run on other kernels than the reference; ``rounds`` that activations are
+    rounded to 8 bits.
     """
 
     arrays: Path
@@ -40,11 +39,10 @@ class QualityPlan:
     """One variant's measurement on files that are the same for all variants.
 
     ``tokenizer`` is the folder whose chat template and vocabulary make every prompt; ``baseline``
-    is the finished record to pair with, None where this variant is itself the baseline.
-    ``tolerances`` are shares of perplexity regression (0.01 is 1 %). Without ``checks`` nothing
-    is asked but likelihoods and tasks. ``scoring_defect`` is what is known to be wrong with this
-    server's scores, in words: it is told beside scores that fail and excuses none. ``scheme`` names
-    how the weights are stored (``W4A16``, …), where that is known.
+    is the record to pair with, None if this variant is the baseline. ``tolerances`` are shares of
+    perplexity regression (0.01 is 1 %). Without ``checks`` only likelihoods and tasks are measured.
+    ``scoring_defect`` describes a known defect of this server's scores; it is named beside scores
+    that fail and excuses none. ``scheme`` is the weights' stored scheme (``W4A16``, …), if known.
     """
 
     variant: str

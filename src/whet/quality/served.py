@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import rel_entr
 
-from whet.core.records import DocumentDistance, Estimate, ServedDistances
-from whet.metrics import certified
-from whet.quality.perplexity import document_mean
+from whet.core.records import DocumentDistance, ServedDistances
+from whet.quality.perplexity import document_mean, percentile_99
 from whet.quality.top_logprobs import TopDocument, TopLogprobs
 
 _RESOLUTION: Final = 1e-6
@@ -60,7 +59,7 @@ def served_distances(variant: TopLogprobs, baseline: TopLogprobs) -> ServedDista
     ]
     return ServedDistances(
         kl=document_mean([(one.kl, one.tokens) for one in documents]),
-        kl_p99=_p99(np.concatenate([found.kl for found in compared])),
+        kl_p99=percentile_99(np.concatenate([found.kl for found in compared])),
         flips=document_mean([(one.flips, one.tokens) for one in documents]),
         top_k=top_k,
         covered=float(np.concatenate([found.covered for found in compared]).mean()),
@@ -90,11 +89,3 @@ def _compare(variant: TopDocument, baseline: TopDocument) -> _Positions:
     likeliest_variant = variant.logprobs == variant.logprobs[:, :1]
     shared = match & likeliest[:, :, None] & likeliest_variant[:, None, :]
     return _Positions(kl=kl, flipped=~shared.any(axis=(1, 2)), covered=covered)
-
-
-def _p99(positions: NDArray[np.float64]) -> Estimate:
-    count = len(positions)
-    value = float(np.quantile(positions, 0.99))
-    return Estimate(
-        value=value, low=None, high=None, samples=count, certified=certified(0.99, count)
-    )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, overload
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from whet.core.store import write_atomic
 _FORM: Final = 1
 _NO_TOKEN: Final = -1
 _AGAIN: Final = "measure the baseline again"
+_MEMBERS: Final = ("form", "top_k", "data_sha256", "positions", "ids", "logprobs", "own")
 
 Named = Sequence[tuple[int, float]]
 """(token id, log-probability) of each token that a server named at one position."""
@@ -26,10 +26,10 @@ Named = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopDocument:
-    """What a server named at the T − 1 predicted positions of one document of T tokens.
+    """The likeliest tokens at the T − 1 predicted positions of one document of T tokens.
 
     ``ids`` int32 and ``logprobs`` float32 (nats) are both [T − 1, K + 1], likeliest first; the
-    prompt's own token stands among them or in the last column. −1 and NaN fill what is not named.
+    prompt's own token is among them or in the last column. −1 and NaN fill empty places.
     ``own`` [T − 1] float32 is the log-probability of the prompt's own token.
     """
 
@@ -51,12 +51,12 @@ class TopLogprobs:
 
 
 def pack(positions: Sequence[Named], own: Sequence[float], top_k: int) -> TopDocument:
-    """Arrays of what was named at each position; at most ``top_k`` + 1 of a position are kept."""
+    """Return arrays of the likeliest ``top_k`` + 1 tokens named at each position."""
     shape = (len(positions), top_k + 1)
     ids = np.full(shape, _NO_TOKEN, dtype=np.int32)
     logprobs = np.full(shape, np.nan, dtype=np.float32)
     for row, named in enumerate(positions):
-        # Python's sort is stable: of equal ones the server's order stays.
+        # Python's sort is stable: tokens of equal probability stay in the server's order.
         likeliest = sorted(named, key=lambda pair: -pair[1])[: top_k + 1]
         ids[row, : len(likeliest)] = [token for token, _ in likeliest]
         logprobs[row, : len(likeliest)] = [logprob for _, logprob in likeliest]
@@ -81,70 +81,33 @@ def write_top_logprobs(path: Path, top: TopLogprobs) -> None:
 
 
 def read_top_logprobs(path: Path, data_sha256: str) -> TopLogprobs:
-    """The stored figures of ``data_sha256``; the arrays are read when the first one is used.
+    """Read the stored log-probabilities of ``data_sha256``.
 
-    Raises ``UsageError`` where the file is for other text, tasks or token ids and ``StorageError``
-    where it is missing or damaged; damage of the arrays shows at their first use.
+    Raises ``UsageError`` if the file is for other text, tasks or token ids and ``StorageError`` if
+    it is missing or damaged.
     """
-    with _opened(path) as file:
-        found = str(file["data_sha256"])
-        top_k, positions = int(file["top_k"]), file["positions"].tolist()
-        if int(file["form"]) != _FORM:
-            raise StorageError(f"{path} was written by another version of whet; {_AGAIN}")
-    if found != data_sha256:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            stored = {name: file[name] for name in _MEMBERS}
+    except FileNotFoundError as error:
+        raise StorageError(f"{path} does not exist; {_AGAIN}") from error
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise StorageError(f"{path} is damaged or not written by whet; {_AGAIN}") from error
+    if int(stored["form"]) != _FORM:
+        raise StorageError(f"{path} was written by another version of whet; {_AGAIN}")
+    if str(stored["data_sha256"]) != data_sha256:
         raise UsageError(
             f"{path} holds log-probabilities of other text, tasks or token ids; {_AGAIN} with "
             "these files and this tokenizer"
         )
-    return TopLogprobs(
-        top_k=top_k, data_sha256=found, documents=_Stored(path, positions, top_k + 1)
-    )
-
-
-class _Stored(Sequence[TopDocument]):
-    """The documents of a file, as views of arrays that are read once, when one is asked for."""
-
-    def __init__(self, path: Path, positions: Sequence[int], width: int) -> None:
-        self._path = path
-        self._starts = [0, *np.cumsum(positions).tolist()]
-        self._width = width
-        self._arrays: tuple[Any, Any, Any] | None = None
-
-    def __len__(self) -> int:
-        return len(self._starts) - 1
-
-    @overload
-    def __getitem__(self, index: int) -> TopDocument: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[TopDocument]: ...
-    def __getitem__(self, index: int | slice) -> TopDocument | list[TopDocument]:
-        if isinstance(index, slice):
-            return [self[one] for one in range(len(self))[index]]
-        one = range(len(self))[index]
-        if self._arrays is None:
-            self._arrays = self._read()
-        part = slice(self._starts[one], self._starts[one + 1])
-        ids, logprobs, own = self._arrays
-        return TopDocument(ids=ids[part], logprobs=logprobs[part], own=own[part])
-
-    def _read(self) -> tuple[Any, Any, Any]:
-        with _opened(self._path) as file:
-            arrays = file["ids"], file["logprobs"], file["own"]
-        table = (self._starts[-1], self._width)
-        if [array.shape for array in arrays] != [table, table, table[:1]]:
-            raise StorageError(f"{self._path} is damaged; {_AGAIN}")
-        return arrays
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            yield file
-    except FileNotFoundError as error:
-        raise StorageError(f"no stored log-probabilities at {path}; {_AGAIN}") from error
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise StorageError(f"{path} is damaged or no file of whet; {_AGAIN}") from error
+    top_k, ends = int(stored["top_k"]), np.cumsum(stored["positions"]).tolist()
+    table = (ends[-1] if ends else 0, top_k + 1)
+    arrays = [stored[name] for name in ("ids", "logprobs", "own")]
+    if [array.shape for array in arrays] != [table, table, table[:1]]:
+        raise StorageError(f"{path} is damaged; {_AGAIN}")
+    parts = zip(*(np.split(array, ends)[:-1] for array in arrays), strict=True)
+    documents = [TopDocument(ids=i, logprobs=p, own=own) for i, p, own in parts]
+    return TopLogprobs(top_k=top_k, data_sha256=data_sha256, documents=documents)
 
 
 def _joined(arrays: Sequence[Any], empty: tuple[int, ...], kind: type[np.generic]) -> Any:

@@ -1,4 +1,4 @@
-"""Whether two servers' sampled text comes from one distribution.
+"""Test whether two servers' sampled text comes from one distribution.
 
 Sampled text differs from run to run, so single answers cannot be compared; their distributions
 can. The test is Gao et al., "Model Equality Testing" (arXiv 2410.20247): the maximum mean
@@ -10,58 +10,54 @@ about ten samples a prompt.
     MMD² = Σ_{i≠j} [k(x_i, x_j) + k(y_i, y_j)] / (n(n−1)) − 2 Σ_{i,j} k(x_i, y_j) / n²
 
 unbiased (Gretton et al. 2012, lemma 6), for the n samples x and n samples y of one prompt, and
-averaged over prompts. The paper sums over positions; the share of positions differs by the
-constant L, which changes no p-value. Samples are exchanged between the sides within a prompt
-only, so that the p-value is exact however different the prompts are. A prompt with one sure
-answer shows garbage and little else; the openings of held-out text show shifts as well.
+averaged over prompts. The paper sums over positions, which differs by the constant L and leaves
+the p-value the same. Samples are exchanged between the sides within a prompt only, so the p-value
+is exact however different the prompts are. Prompts with one certain answer show only garbage;
+openings of held-out text show shifts as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from whet.client import Failure
-from whet.core.protocols import Progress
 from whet.core.records import TwoSample
-from whet.quality.asking import ModelEndpoint, Reply, ask
+from whet.quality.asking import ModelEndpoint, Reply, ask, describe_missing
 from whet.quality.greedy import (
+    Prompts,
     Tokens,
     id_fields,
     no_tokens,
     paired_rows,
-    prompt_names,
     prompts_identity,
+    refuse_mixed_tokens,
     tokens_of,
 )
-from whet.quality.prompts import Ids
 
 _PERMUTATIONS: Final = 2000
 _ROUNDING: Final = 1e-12
-_PAD: Final = -1  # no token's code: two texts that have both ended agree
+_PAD: Final = -1  # the code of no token: two texts that have both ended agree
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
-    """``samples`` a prompt of at most ``tokens`` tokens.
+    """``samples`` per prompt of at most ``tokens`` tokens.
 
-    With a ``seed``, sample k of prompt i has its own, ``seed`` + i · ``samples`` + k. None leaves
-    the choice to the server, as most traffic does: vLLM 0.32 on a CPU dies of a seeded request
-    whose prefill it cuts in chunks (``CPU Generator does not use offset``).
+    Requests carry no seed, as most traffic does not: vLLM 0.32 on a CPU crashes on a seeded request
+    whose prefill it splits into chunks (``CPU Generator does not use offset``).
     """
 
     samples: int = 16
     tokens: int = 32
     temperature: float = 1.0
-    seed: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptSamples:
-    """What was sampled after one prompt."""
+    """The samples of one prompt."""
 
     id: str
     samples: tuple[Tokens, ...]
@@ -69,7 +65,7 @@ class PromptSamples:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Samples:
-    """Sampled continuations of ``asked`` prompts; ``missing`` says why some are not there."""
+    """Sampled continuations of ``asked`` prompts; ``missing`` says why some are absent."""
 
     prompts_sha256: str
     sampling: Sampling
@@ -79,74 +75,53 @@ class Samples:
 
 
 def sample_many(
-    endpoint: ModelEndpoint,
-    prompts: Sequence[Ids],
-    sampling: Sampling,
-    *,
-    names: Sequence[str] | None = None,
-    backwards: bool = False,
-    progress: Progress | None = None,
+    endpoint: ModelEndpoint, prompts: Prompts, sampling: Sampling, *, backwards: bool = False
 ) -> Samples:
-    """``sampling.samples`` continuations of every prompt, asked as one request with ``n``.
+    """Draw ``sampling.samples`` continuations of every prompt, one request with ``n`` each.
 
-    Two sides must not spend the same random numbers on the same prompt: they would agree better
-    than two draws do. So the second side is asked ``backwards``, because vLLM starts its own
-    stream at 0 whenever it is started, and its seeds, where there are any, begin where the first
-    side's end (vLLM gives choice k of a request the seed + k).
+    Two sides must not use the same random numbers for a prompt, or they agree too well. vLLM starts
+    its random stream at 0 at every start, so the second side is asked ``backwards``.
     """
-    n = sampling.samples
-    extra: dict[str, Any] = id_fields(endpoint, prompts[0]) or {"logprobs": 1}
-    common = {
+    common: dict[str, Any] = {
         "max_tokens": sampling.tokens,
         "temperature": sampling.temperature,
-        "n": n,
-        **extra,
+        "n": sampling.samples,
+        **(id_fields(endpoint, prompts) or {"logprobs": 1}),
     }
-    bodies = [
-        {"prompt": list(ids), **_seed(sampling, index), **common}
-        for index, ids in enumerate(prompts)
-    ]
-    asked = ask(endpoint, bodies[::-1] if backwards else bodies, progress=progress)
-    replies = asked[::-1] if backwards else asked
-    found, trouble = [], []
-    for name, reply in zip(names or prompt_names(prompts), replies, strict=True):
-        drawn = _drawn(reply, n)
-        if isinstance(drawn, str):
-            trouble.append(drawn)
+    bodies = [{"prompt": list(ids), **common} for ids in prompts.values()]
+    answers, failures = [], []
+    for name, reply in zip(prompts, ask(endpoint, bodies, backwards=backwards), strict=True):
+        samples = _read_samples(reply, sampling.samples)
+        if isinstance(samples, str):
+            failures.append(samples)
         else:
-            found.append(PromptSamples(id=name, samples=drawn))
-    missing = f"{len(trouble)} of {len(prompts)} prompts were not sampled" if trouble else None
+            answers.append(PromptSamples(id=name, samples=samples))
     return Samples(
         prompts_sha256=prompts_identity(prompts),
         sampling=sampling,
         asked=len(prompts),
-        answered=tuple(found),
-        missing=None if missing is None else f"{missing} ({trouble[0]})",
+        answered=tuple(answers),
+        missing=describe_missing(failures, len(prompts), "prompts were not sampled"),
     )
 
 
-def _seed(sampling: Sampling, index: int) -> dict[str, int]:
-    return {} if sampling.seed is None else {"seed": sampling.seed + index * sampling.samples}
-
-
-def _drawn(reply: Reply, n: int) -> tuple[Tokens, ...] | str:
-    """The tokens of all ``n`` choices, or why they are not there."""
+def _read_samples(reply: Reply, n: int) -> tuple[Tokens, ...] | str:
+    """Return the tokens of all ``n`` choices, or why they are absent."""
     choices = [] if isinstance(reply, Failure) else reply.get("choices") or []
-    told = [tokens_of(choice) for choice in choices]
-    known = tuple(tokens for tokens in told if tokens is not None)
-    if isinstance(reply, Failure) or len(known) < len(told) or not told:
+    samples = [tokens for choice in choices if (tokens := tokens_of(choice)) is not None]
+    if not choices or len(samples) < len(choices):
         return no_tokens(reply)
-    return known if len(known) == n else f"{len(known)} samples instead of {n}"
+    return tuple(samples) if len(samples) == n else f"{len(samples)} samples instead of {n}"
 
 
 def compare_samples(
     here: Samples, plain: Samples, *, permutations: int = _PERMUTATIONS, seed: int = 0
 ) -> TwoSample:
-    """The two-sample test over the prompts that both sides answered.
+    """Run the two-sample test over the prompts that both sides answered.
 
     ``p_value`` is (1 + permutations that reach the statistic) ÷ (1 + ``permutations``), which
     rejects a true null at most as often as it says (Phipson & Smyth 2010). Raises ``ValueError``
-    where the sides were not asked the same, with seeds of their own, or share no prompt.
+    if the sides were sampled differently or share no prompt.
     """
     _check_pair(here, plain)
     rows = paired_rows([{one.id: one.samples for one in side.answered} for side in (here, plain)])
@@ -168,18 +143,13 @@ def compare_samples(
 
 
 def _check_pair(here: Samples, plain: Samples) -> None:
-    ours, theirs = here.sampling, plain.sampling
-    asked = [(s.samples, s.tokens, s.temperature) for s in (ours, theirs)]
-    if here.prompts_sha256 != plain.prompts_sha256 or asked[0] != asked[1]:
+    if here.prompts_sha256 != plain.prompts_sha256 or here.sampling != plain.sampling:
         raise ValueError("the samples are not of the same prompts, drawn in the same way")
-    seeds = [side.seed for side in (ours, theirs) if side.seed is not None]
-    if len(seeds) == 2 and abs(seeds[0] - seeds[1]) < plain.asked * theirs.samples:
-        raise ValueError("both sides were sampled with the same seeds")
-    if theirs.samples < 2:
-        raise ValueError("one sample a prompt holds no spread; draw at least two")
-    sides = [one for side in (here, plain) for one in side.answered]
-    if len({type(t) for one in sides for sample in one.samples for t in sample}) > 1:
-        raise ValueError("one server says its tokens as ids and the other as text")
+    if plain.sampling.samples < 2:
+        raise ValueError("one sample per prompt has no spread; draw at least two")
+    refuse_mixed_tokens(
+        sample for side in (here, plain) for one in side.answered for sample in one.samples
+    )
 
 
 def _coded(tokens: Tokens, codes: dict[int | str, int], length: int) -> list[int]:
@@ -197,7 +167,7 @@ def mmd_test(drawn: Any, *, permutations: int, seed: int) -> tuple[float, float]
     side = np.repeat([1.0, 0.0], both // 2)
     total = np.zeros(1 + permutations)
     for samples in drawn:
-        # Row 0 is the assignment as it was, every other row a random one.
+        # Row 0 is the observed assignment; the others are random.
         sides = np.tile(side, (1 + permutations, 1))
         sides[1:] = rng.permuted(sides[1:], axis=1)
         total += _mmd2(_agreements(samples), sides)

@@ -1,18 +1,18 @@
-"""The gate: pass, fail or unknown for each tolerance, and unknown is not a pass.
+"""The gate: pass, fail or unknown for each tolerance; unknown counts as not passed.
 
 Two rules, both paired with the baseline on the same questions:
 
 - Perplexity is a non-inferiority test. *Pass* needs the upper end of the ratio's 95 % interval
-  below 1 + tolerance; *fail* is a point estimate at or above it; in between the held-out set is
-  too small to tell, which is *unknown*.
+  below 1 + tolerance; *fail* is a point estimate at or above it; otherwise the held-out set is
+  too small, which is *unknown*.
 - Tasks are a test for loss. A task whose score fell, with a paired p (McNemar's exact, for grades
   a sign-flip permutation test) below 0.05 after Holm's correction over all tasks, *fails* every
   tolerance. So do degenerate text that the baseline does not write, and answers that no longer end.
 
-What else is *broken* (other tokens, other predictions on the same weights, speculation that changes
-answers) fails every tolerance; what could not be asked leaves it unknown (``checks.py``).
+Other defects (other tokens, other predictions on the same weights, speculation that changes
+answers) fail every tolerance; a check that could not run leaves it unknown (``checks.py``).
 
-A test that finds no loss proves none: each score carries the drop that its set would have seen.
+A test that finds no loss does not prove its absence: each score states its detectable drop.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ NEXT_SCHEMES: Final[Mapping[str, str]] = MappingProxyType(
         "W8A16": "try 16-bit weights",
     }
 )
-"""What to try where the rounding of a scheme loses too much: the schemes that round less."""
+"""The schemes that round less, to try if a scheme loses too much."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Findings:
-    """What was measured of one variant, before it is judged.
+    """The measurements of one variant, before the verdict.
 
-    ``broken`` is a defect that fails every tolerance; ``missing`` a gap that leaves it unknown.
-    ``scheme`` names how the weights are stored; None where that is unknown.
+    A defect in ``broken`` fails every tolerance; a gap in ``missing`` leaves it unknown. ``scheme``
+    is the stored scheme of the weights, if known.
     """
 
     ratio: Estimate | None
@@ -60,7 +60,7 @@ class Findings:
 def verdicts(
     findings: Findings, tolerances: Sequence[float]
 ) -> tuple[tuple[tuple[float, GateVerdict], ...], str | None]:
-    """(tolerance, pass | fail | unknown) each, and the reasons in words or None."""
+    """Return (tolerance, verdict) pairs, and the reasons in words or None."""
     lost = _lost(findings)
     broken = [*findings.broken, *lost, *_garbage(findings)]
     missing = list(findings.missing)
@@ -81,7 +81,7 @@ def verdicts(
 
 
 def _next_scheme(findings: Findings, *, lost: bool) -> list[str]:
-    """What to try next, where a measured loss fails and no other defect explains it."""
+    """Return the next scheme to try if a measured loss fails and no defect explains it."""
     advice = NEXT_SCHEMES.get(findings.scheme or "")
     if not lost or findings.broken or advice is None:
         return []
@@ -89,7 +89,7 @@ def _next_scheme(findings: Findings, *, lost: bool) -> list[str]:
 
 
 def _judge(findings: Findings, tolerance: float) -> GateVerdict:
-    """The verdict on perplexity alone. A baseline is what others are judged by, so it passes."""
+    """Judge perplexity alone. The baseline passes: others are judged by it."""
     ratio = findings.ratio
     if ratio is None:
         return "unknown"
@@ -105,7 +105,7 @@ def _judge(findings: Findings, tolerance: float) -> GateVerdict:
 def _perplexity(
     findings: Findings, tolerances: Sequence[float], judged: Sequence[str]
 ) -> Iterator[str]:
-    """A sentence for all tolerances that fail, and one for all that cannot be told."""
+    """Yield a sentence for all failed tolerances, and one for all undecided ones."""
     ratio = findings.ratio
     if ratio is None:
         return
@@ -121,8 +121,8 @@ def _perplexity(
             )
         else:
             yield (
-                f"{change}, which {ratio.samples} documents cannot tell from {_listed(unsure)}; "
-                "give more held-out text"
+                f"{change}, which {ratio.samples} documents cannot separate from "
+                f"{_listed(unsure)}; give more held-out text"
             )
 
 
@@ -132,7 +132,7 @@ def _listed(tolerances: Sequence[float]) -> str:
 
 
 def _lost(findings: Findings) -> list[str]:
-    """A sentence for each task, and for how answers end and look, that is significantly worse."""
+    """Return a sentence per task, and per form of its answers, that is significantly worse."""
     rows = [
         _Row(what=_changed(score), fell=worse(score), p_value=score.p_value)
         for score in findings.tasks
@@ -150,7 +150,7 @@ def _lost(findings: Findings) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Row:
-    """One of the questions that are asked at once."""
+    """One of the tests that Holm's correction covers."""
 
     what: str
     fell: bool
@@ -164,7 +164,7 @@ def _changed(score: TaskScore) -> str:
 
 
 def _shape_rows(here: Sequence[TaskAnswer], there: Sequence[TaskAnswer]) -> list[_Row]:
-    """What answers look like whatever they say: degenerate, and not ended by themselves."""
+    """Test the form of answers: degenerate text, and answers that no longer end."""
     lost, gained = _degenerate_flips(here, there)
     rows = [
         _Row(
@@ -196,13 +196,13 @@ def _degenerate_flips(here: Sequence[TaskAnswer], there: Sequence[TaskAnswer]) -
 
 
 def _garbage(findings: Findings) -> list[str]:
-    """A model that writes mostly garbage fails, whatever it is compared with."""
-    found = [answer for answer in findings.answers if _is_degenerate(answer)]
-    if not found or len(found) <= _GARBAGE_SHARE * len(findings.answers):
+    """Return a defect if most answers are degenerate, whatever the baseline."""
+    garbage = [answer for answer in findings.answers if _is_degenerate(answer)]
+    if not garbage or len(garbage) <= _GARBAGE_SHARE * len(findings.answers):
         return []
     return [
-        f"{len(found)} of {len(findings.answers)} answers are degenerate text "
-        f"(the first: {degenerate(found[0].text)})"
+        f"{len(garbage)} of {len(findings.answers)} answers are degenerate text "
+        f"(the first: {degenerate(garbage[0].text)})"
     ]
 
 
@@ -212,9 +212,9 @@ def _is_degenerate(answer: TaskAnswer) -> bool:
 
 
 def _blind(scores: Sequence[TaskScore]) -> list[str]:
-    """Tasks whose set is too small to see any loss: said, not held against the variant."""
+    """Name tasks too small to detect any loss; this changes no verdict."""
     blind = [score.task for score in scores if score.detectable_drop is None and not score.graded]
-    return [f"too few questions to see a loss in {', '.join(blind)}"] if blind else []
+    return [f"too few questions to detect a loss in {', '.join(blind)}"] if blind else []
 
 
 def _percent(ratio: float) -> str:

@@ -235,7 +235,7 @@ def test_a_task_of_lm_eval_that_cannot_be_paired_is_no_pass(
         request = replace(asked, target=target.url, baseline=base.url)
         found = run_gate(replace(request, harness=HarnessAsked(tasks=("t",))), Silent())
     assert found.verdict == "unknown"
-    assert "no document was asked of both" in (found.reason or "")
+    assert "no document with the same prompt" in (found.reason or "")
 
 
 def test_a_kept_baseline_without_lm_eval_is_told_before_anything_is_asked(
@@ -243,6 +243,6 @@ def test_a_kept_baseline_without_lm_eval_is_told_before_anything_is_asked(
 ) -> None:
     request = replace(kept(asked, tmp_path / "kept"), harness=HarnessAsked(tasks=("t",)))
     with serve(Model()) as target:
-        with pytest.raises(UsageError, match="keep the baseline again with the same --lm-eval"):
+        with pytest.raises(UsageError, match="save the baseline again with the same --lm-eval"):
             run_gate(replace(request, target=target.url), Silent())
         assert not target.asked

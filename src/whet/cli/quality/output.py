@@ -15,7 +15,7 @@ from whet.core.units import human_duration
 from whet.report.text import DASH, clean, one_line, shown
 
 if TYPE_CHECKING:
-    from whet.flow.gate.baseline import Side
+    from whet.flow.gate.baseline import Endpoint
     from whet.flow.gate.request import GateResult
     from whet.quality.golden_drift import GoldenDrift
 
@@ -255,7 +255,7 @@ def _print_examples(result: GateResult, console: Console) -> None:
         console.print(made)
 
 
-def _side(side: Side) -> str:
+def _side(side: Endpoint) -> str:
     version = "" if side.engine_version is None else f", {side.engine_version}"
     return one_line(f"{side.ref} ({side.settings or side.model + version})")
 

@@ -1,10 +1,11 @@
-"""A kept baseline: all that a later deployment is held to, in one folder that needs no other."""
+"""A saved baseline: everything a later comparison needs, in one folder."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,7 @@ from whet.quality.golden import GoldenSource
 from whet.quality.harness import RECORD, read_harness, write_harness
 
 BASELINE: Final = "baseline"
-"""What the measured baseline is called in records and file names."""
+"""The baseline's name in records and file names."""
 ARRAYS, GOLDEN, INPUTS, TOKENIZER, HARNESS = "arrays", "golden", "inputs", "tokenizer", "lm-eval"
 TASKS: Final = "tasks.jsonl"
 _FILE: Final = "baseline.json"
@@ -37,16 +38,15 @@ _TOKENIZER_FILES: Final = (
     "merges.txt",
     "vocab.*",
 )
-"""With ``config.json``: the ids that end an answer are the model's."""
+"""``config.json`` is included for the ids that end an answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Side:
-    """One of the two that were asked: what a person called it, and what answered.
+class Endpoint:
+    """A measured server: the user's name for it (``ref``) and the model that answered.
 
-    ``settings`` are the engine and the arguments that whet itself served it with, and
-    ``weights_sha256`` and ``scheme`` are of the folder it served; all None where the server is
-    somebody else's.
+    ``settings`` are the engine and arguments that whet served it with, ``weights_sha256`` and
+    ``scheme`` those of the served folder; all None for an external server.
     """
 
     ref: str
@@ -56,10 +56,10 @@ class Side:
     settings: str | None = None
     scheme: str | None = None
 
-    def computes_as(self, other: Side) -> bool:
-        """Whether both are the same weights, served by whet in the same way.
+    def computes_as(self, other: Endpoint) -> bool:
+        """Return whether whet served the same weights in the same way.
 
-        Of a server that is somebody else's nobody says in which precision it computes.
+        The precision of an external server is unknown.
         """
         return self.settings is not None and (self.weights_sha256, self.settings) == (
             other.weights_sha256,
@@ -68,7 +68,7 @@ class Side:
 
     @property
     def source(self) -> GoldenSource:
-        """Who answered, for golden probes."""
+        """The deployment that golden probes name."""
         return GoldenSource(
             variant=self.model,
             engine_version=self.engine_version,
@@ -77,31 +77,30 @@ class Side:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
-    """A measured baseline. ``quality`` says how much was asked, ``heldout`` the text file's name.
+class SavedBaseline:
+    """A measured baseline with its ``quality`` options and the name of the held-out file.
 
-    ``plain`` are the answers that a deployment which speculates is held to; None where the baseline
-    was not asked for them.
+    ``plain`` are the answers to compare a speculating deployment with, if they were measured.
     """
 
     form: int
     taken_at: str
-    side: Side
-    quality: dict[str, Any]
+    side: Endpoint
+    quality: Mapping[str, Any]
     heldout: str
     record: QualityRecord
     plain: PlainReference | None = None
 
     @classmethod
-    def of(cls, side: Side, spec: QualitySpec, heldout: Path, **measured: Any) -> Kept:
-        """Of what was just measured; ``measured`` are the fields that remain."""
-        plain = spec.model_dump(mode="json", exclude={"heldout", "tasks"})
-        return cls(form=_FORM, side=side, quality=plain, heldout=heldout.name, **measured)
+    def of(cls, side: Endpoint, spec: QualitySpec, heldout: Path, **measured: Any) -> SavedBaseline:
+        """Return a baseline measured now; ``measured`` are the remaining fields."""
+        quality = spec.model_dump(mode="json", exclude={"heldout", "tasks"})
+        return cls(form=_FORM, side=side, quality=quality, heldout=heldout.name, **measured)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KeptFiles:
-    """What a kept baseline's folder is made of: ``scratch`` holds its arrays and golden probes."""
+class BaselineFiles:
+    """The sources of a saved folder; ``scratch`` holds the arrays and golden probes."""
 
     scratch: Path
     tokenizer: Path
@@ -111,15 +110,15 @@ class KeptFiles:
 
 
 def refuse_filled(folder: Path) -> None:
-    """``StorageError`` where something is there already: a baseline is never written over."""
+    """Raise ``StorageError`` for a folder that is not empty: nothing is overwritten."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StorageError(
-            f"{folder} exists; hold a deployment to it with --against, or remove it or choose "
+            f"{folder} exists; compare a deployment with it by --against, remove it, or choose "
             "another --save"
         )
 
 
-def write_kept(folder: Path, kept: Kept, files: KeptFiles) -> None:
+def write_baseline(folder: Path, saved: SavedBaseline, files: BaselineFiles) -> None:
     """Write the folder, whole or not at all."""
     refuse_filled(folder)
     staging = folder.with_name(f".{folder.name}.{os.getpid()}.part")
@@ -131,14 +130,14 @@ def write_kept(folder: Path, kept: Kept, files: KeptFiles) -> None:
             (staging / TOKENIZER).mkdir()
             for name in (ARRAYS, GOLDEN):
                 _copy_one(files.scratch, staging, name)
-            shutil.copyfile(files.heldout, staging / INPUTS / kept.heldout)
-            shutil.copyfile(files.tasks, staging / INPUTS / _tasks_name(kept))
+            shutil.copyfile(files.heldout, staging / INPUTS / saved.heldout)
+            shutil.copyfile(files.tasks, staging / INPUTS / _tasks_name(saved))
             for pattern in _TOKENIZER_FILES:
                 for file in files.tokenizer.glob(pattern):
                     shutil.copyfile(file, staging / TOKENIZER / file.name)
             if files.harness is not None:
                 write_harness(staging / HARNESS, files.harness)
-            write_json(staging / _FILE, kept)
+            write_json(staging / _FILE, saved)
             if folder.exists():
                 folder.rmdir()
             staging.rename(folder)
@@ -146,63 +145,63 @@ def write_kept(folder: Path, kept: Kept, files: KeptFiles) -> None:
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def read_kept_baseline(folder: Path) -> Kept:
-    """What ``write_kept`` wrote; ``UsageError`` without one, ``StorageError`` if damaged."""
+def read_baseline(folder: Path) -> SavedBaseline:
+    """Read a saved baseline; ``UsageError`` without one, ``StorageError`` if damaged."""
     path = folder / _FILE
     try:
-        kept = decode(Kept, json.loads(path.read_text(encoding="utf-8")))
+        saved = decode(SavedBaseline, json.loads(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UsageError(
-            f"{folder} holds no kept baseline; make one with whet quality BASELINE --save {folder}"
+            f"{folder} holds no saved baseline; make one with whet quality BASELINE --save {folder}"
         ) from error
     except (OSError, ValueError, StorageError) as error:
         raise StorageError(
             f"{path} is damaged or of another version of whet; measure the baseline again"
         ) from error
-    needed = [inputs_of(folder, kept)[0], inputs_of(folder, kept)[1], folder / TOKENIZER]
+    needed = [*input_files(folder, saved), folder / TOKENIZER]
     missing = [each for each in needed if not each.exists()]
-    if kept.form != _FORM or missing:
-        told = f"{missing[0]} is missing" if missing else f"{path} is of another version of whet"
-        raise StorageError(f"{told}; measure the baseline again with --save")
-    return kept
+    if saved.form != _FORM or missing:
+        problem = f"{missing[0]} is missing" if missing else f"{path} is of another version of whet"
+        raise StorageError(f"{problem}; measure the baseline again with --save")
+    return saved
 
 
-def kept_quality(kept: Kept, *, concurrency: int) -> QualitySpec:
-    """How much a kept baseline was asked, with ``concurrency`` requests in flight now."""
+def stored_quality(saved: SavedBaseline, *, concurrency: int) -> QualitySpec:
+    """Return the baseline's quality options with this ``concurrency``."""
     try:
         return QualitySpec.model_validate(
-            {**kept.quality, "concurrency": concurrency}, context=STORED
+            {**saved.quality, "concurrency": concurrency}, context=STORED
         )
     except ValidationError as error:
         raise StorageError(
-            "the kept baseline was asked in words of another version of whet; measure it again"
+            "the saved baseline has options of another version of whet; measure it again"
         ) from error
 
 
-def inputs_of(folder: Path, kept: Kept) -> tuple[Path, Path]:
-    """The held-out text and the tasks that a kept baseline was asked."""
-    return folder / INPUTS / kept.heldout, folder / INPUTS / _tasks_name(kept)
+def input_files(folder: Path, saved: SavedBaseline) -> tuple[Path, Path]:
+    """Return the saved held-out text and tasks."""
+    return folder / INPUTS / saved.heldout, folder / INPUTS / _tasks_name(saved)
 
 
-def copy_kept(folder: Path, scratch: Path) -> None:
-    """Bring the baseline's arrays and probes to where the deployment's will lie beside them."""
+def copy_arrays_and_probes(folder: Path, scratch: Path) -> None:
+    """Copy the baseline's arrays and probes beside those of the deployment."""
     for name in (ARRAYS, GOLDEN):
         with translate_disk_errors(scratch / name):
             _copy_one(folder, scratch, name)
 
 
-def kept_harness(folder: Path) -> HarnessRun | None:
-    """The baseline's lm-eval run, None where it was not asked for one."""
+def stored_harness(folder: Path) -> HarnessRun | None:
+    """Return the baseline's lm-eval run, None without one."""
     return read_harness(folder / HARNESS) if (folder / HARNESS / RECORD).is_file() else None
 
 
-def _tasks_name(kept: Kept) -> str:
-    """Beside any name that the held-out text may have."""
-    return TASKS if kept.heldout != TASKS else f"questions-{TASKS}"
+def _tasks_name(saved: SavedBaseline) -> str:
+    """Return a name other than the held-out text's."""
+    return TASKS if saved.heldout != TASKS else f"questions-{TASKS}"
 
 
 def _copy_one(source: Path, target: Path, name: str) -> None:
-    """The baseline's own file of a folder with one file a variant."""
+    """Copy the baseline's file of a folder with one file per variant."""
     for file in (source / name).glob(f"{BASELINE}.*"):
         (target / name).mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, target / name / file.name)

@@ -1,4 +1,4 @@
-"""The two sides of a gate: a server that somebody runs, or a checkpoint that whet serves itself."""
+"""The two servers of a comparison: a running one, or a checkpoint that whet serves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from whet.core.protocols import Engine
 from whet.core.records import ModelFacts, ResolvedEngine
 from whet.core.server_url import split_server_url
 from whet.core.spec import EngineSpec
-from whet.flow.gate.baseline import Side
+from whet.flow.gate.baseline import Endpoint
 from whet.flow.quantize.serve_check import (
     CannotServe,
     Serving,
@@ -38,10 +38,10 @@ _UNAUTHORIZED: Final = 401
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Subject:
-    """A side before it is asked. ``url`` is None for a checkpoint, which is then in ``facts``.
+class Candidate:
+    """A server or checkpoint before it is measured; a checkpoint has ``facts`` and no ``url``.
 
-    ``tokenizer`` is the folder of its tokenizer where that is here.
+    ``tokenizer`` is the folder of its tokenizer if it is on this machine.
     """
 
     ref: str
@@ -53,33 +53,33 @@ class Subject:
 
     @property
     def defects(self) -> tuple[str, ...]:
-        """What is wrong with the checkpoint's files, whatever the server then says."""
+        """Defects of the checkpoint's files, independent of the server."""
         problem = None if self.facts is None else kv_scales_problem(Path(self.facts.path))
         return () if problem is None else (problem,)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Running:
-    """A side that answers at ``url``; ``ensure_alive`` raises where whet's own server ended."""
+class LiveEndpoint:
+    """A server at ``url``; ``ensure_alive`` raises if it is whet's and has ended."""
 
     url: str
-    side: Side
+    side: Endpoint
     ensure_alive: Callable[[], None]
 
 
-def find_subject(ref: str, model: str | None, *, flag: str) -> Subject:
-    """Reach the server, or read the checkpoint; nothing is started. ``flag`` names its model.
+def find_candidate(ref: str, model: str | None, *, flag: str) -> Candidate:
+    """Reach the server, or read the checkpoint; nothing is started. ``flag`` sets its model.
 
     Raises ``EngineLostError`` for a server that does not answer, ``UsageError`` for a model that it
     lacks, ``CheckpointError`` for a folder that holds none.
     """
     if _URL.match(ref) is None:
         if _BARE_URL.fullmatch(ref) and not Path(ref).exists():
-            raise UsageError(f"{ref} is no folder; for a server write http://{ref}")
+            raise UsageError(f"{ref} is not a folder; for a server write http://{ref}")
         facts = read_facts(locate(ref))
         if model is not None:
             raise UsageError(f"{flag} names a server's model, and {ref} is a folder; leave it out")
-        return Subject(
+        return Candidate(
             ref=ref,
             url=None,
             model=None,
@@ -91,7 +91,7 @@ def find_subject(ref: str, model: str | None, *, flag: str) -> Subject:
     entry = _entry(ref, model, flag)
     root = entry.get("root")
     here = isinstance(root, str) and (Path(root) / "tokenizer.json").is_file()
-    return Subject(
+    return Candidate(
         ref=ref,
         url=ref,
         model=str(entry["id"]),
@@ -101,58 +101,60 @@ def find_subject(ref: str, model: str | None, *, flag: str) -> Subject:
     )
 
 
-def find_tokenizer(given: str | None, subject: Subject) -> Path:
-    """The folder that makes every prompt; ``UsageError`` where it is not here."""
+def find_tokenizer(given: str | None, candidate: Candidate) -> Path:
+    """Return the folder of the prompts' tokenizer; ``UsageError`` if it is not local."""
     if given is not None:
         return locate(given)
-    if subject.tokenizer is None:
+    if candidate.tokenizer is None:
         raise UsageError(
-            f"prompts are made by the baseline's own tokenizer, and {subject.ref} names none that "
-            "is here; give its folder or hub id with --tokenizer"
+            f"prompts need the baseline's tokenizer, and {candidate.ref} names no local folder; "
+            "give its folder or hub id with --tokenizer"
         )
-    return subject.tokenizer
+    return candidate.tokenizer
 
 
-def refuse_other_tokenizer(subject: Subject, baseline: Path) -> None:
-    """``InfeasibleError`` where the target's files make other tokens than the baseline's.
+def refuse_other_tokenizer(candidate: Candidate, baseline: Path) -> None:
+    """Raise ``InfeasibleError`` if the target's tokenizer files differ from the baseline's.
 
-    A tokenizer that is not here is compared by what its server answers.
+    A tokenizer that is not local is compared through its server.
     """
-    if subject.tokenizer is None or subject.tokenizer.resolve() == baseline.resolve():
+    if candidate.tokenizer is None or candidate.tokenizer.resolve() == baseline.resolve():
         return
-    problem = serving_difference(baseline, subject.tokenizer, names=("baseline", "target"))
+    problem = serving_difference(baseline, candidate.tokenizer, names=("baseline", "target"))
     if problem is not None:
         raise InfeasibleError(
-            f"{subject.ref} has another tokenizer than the baseline: {problem}; fix it, or hold "
-            "it to a baseline of its own"
+            f"{candidate.ref} has another tokenizer than the baseline: {problem}; fix it, or "
+            "compare it with a baseline of the same tokenizer"
         )
 
 
 @contextmanager
-def running(subject: Subject, *, tokens: int, spec: EngineSpec, log: Path) -> Iterator[Running]:
-    """The side as a server: somebody's own, or one of whet's that holds ``tokens`` a request.
+def serve_candidate(
+    candidate: Candidate, *, tokens: int, spec: EngineSpec, log: Path
+) -> Iterator[LiveEndpoint]:
+    """Yield the running server, or serve the checkpoint with room for ``tokens`` per request.
 
-    Raises ``EngineStartError`` where no engine is installed, or it cannot serve the checkpoint.
+    Raises ``EngineStartError`` if no engine is installed or it cannot serve the checkpoint.
     """
-    if subject.url is not None:
-        side = Side(
-            ref=subject.ref, model=str(subject.model), engine_version=subject.engine_version
+    if candidate.url is not None:
+        side = Endpoint(
+            ref=candidate.ref, model=str(candidate.model), engine_version=candidate.engine_version
         )
-        yield Running(url=subject.url, side=side, ensure_alive=lambda: None)
+        yield LiveEndpoint(url=candidate.url, side=side, ensure_alive=lambda: None)
         return
-    assert subject.facts is not None
-    engine, resolved = _resolve(subject.facts, tokens, spec)
+    assert candidate.facts is not None
+    engine, resolved = _resolve(candidate.facts, tokens, spec)
     release_models()
     with engine.serve(resolved, log=log) as server:
-        side = Side(
-            ref=subject.ref,
+        side = Endpoint(
+            ref=candidate.ref,
             model=server.model_name,
             engine_version=resolved.engine_version,
-            weights_sha256=subject.facts.weights_sha256,
+            weights_sha256=candidate.facts.weights_sha256,
             settings=_settings(resolved),
-            scheme=subject.facts.stored.scheme,
+            scheme=candidate.facts.stored.scheme,
         )
-        yield Running(url=server.base_url, side=side, ensure_alive=server.ensure_alive)
+        yield LiveEndpoint(url=server.base_url, side=side, ensure_alive=server.ensure_alive)
 
 
 def _resolve(facts: ModelFacts, tokens: int, spec: EngineSpec) -> tuple[Engine, ResolvedEngine]:
@@ -164,7 +166,7 @@ def _resolve(facts: ModelFacts, tokens: int, spec: EngineSpec) -> tuple[Engine, 
     )
     try:
         engine, plain = resolve_serving(serving, spec)
-        # A recipe is not known here; what is stored is, and kernels are chosen by it.
+        # The recipe is unknown; the stored scheme selects the kernels.
         resolved = engine.resolve(replace(plain.variant, scheme=facts.stored.scheme), spec)
         reason = engine.unsupported(resolved)
     except CannotServe as error:
@@ -177,17 +179,17 @@ def _resolve(facts: ModelFacts, tokens: int, spec: EngineSpec) -> tuple[Engine, 
 
 
 def _settings(resolved: ResolvedEngine) -> str:
-    """All that could change a figure; the longest request does not."""
+    """Return everything that could change a result; ``max_model_len`` does not."""
     args = {k: v for k, v in resolved.variant.engine_args if k != "max_model_len"}
     words = [f"{key}={args[key]}" for key in sorted(args)]
     return " ".join([engine_title(resolved), *words])
 
 
 def _entry(url: str, model: str | None, flag: str) -> dict[str, Any]:
-    """What ``/v1/models`` says of the model asked for, or of the only one."""
+    """Return the entry of ``/v1/models`` for ``model``, or the only one."""
     try:
-        told = json.loads(get_text(url, "/v1/models"))
-        entries = [item for item in told["data"] if isinstance(item, dict) and "id" in item]
+        reply = json.loads(get_text(url, "/v1/models"))
+        entries = [item for item in reply["data"] if isinstance(item, dict) and "id" in item]
     except HttpError as error:
         if error.status == _UNAUTHORIZED:
             raise UsageError(
@@ -196,14 +198,14 @@ def _entry(url: str, model: str | None, flag: str) -> dict[str, Any]:
         raise
     except (ValueError, KeyError, TypeError) as error:
         raise MeasurementError(
-            f"{url}/v1/models is no list of models; check that it is an OpenAI-compatible server"
+            f"{url}/v1/models is not a list of models; check that the server is OpenAI-compatible"
         ) from error
     names = [str(item["id"]) for item in entries]
     if model is None and len(names) == 1:
         return entries[0]
-    found = [item for item in entries if item["id"] == model]
-    if found:
-        return found[0]
+    matches = [item for item in entries if item["id"] == model]
+    if matches:
+        return matches[0]
     wanted = f"no model {model!r}" if model is not None else f"{len(names)} models"
     raise UsageError(
         f"{url} has {wanted}; choose one with {flag}: {', '.join(names) or 'it has none'}"
@@ -212,7 +214,7 @@ def _entry(url: str, model: str | None, flag: str) -> dict[str, Any]:
 
 def _version(url: str) -> str | None:
     try:
-        found = json.loads(get_text(url, "/version")).get("version")
+        version = json.loads(get_text(url, "/version")).get("version")
     except (HttpError, ValueError, AttributeError):
         return None
-    return found if isinstance(found, str) else None
+    return version if isinstance(version, str) else None

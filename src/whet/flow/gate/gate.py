@@ -1,6 +1,6 @@
-"""``whet quality``: the gate outside of a run, between two servers or a server and a kept baseline.
+"""``whet quality``: the gate outside of a run, against a server or a saved baseline.
 
-The baseline is measured or read, then the target is asked the very same questions and judged.
+The baseline is measured or read, then the target is asked the same questions and judged.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from whet.flow.gate.baseline import (
     INPUTS,
     TASKS,
     TOKENIZER,
-    Kept,
-    KeptFiles,
-    Side,
-    copy_kept,
-    inputs_of,
-    kept_harness,
-    kept_quality,
-    read_kept_baseline,
-    write_kept,
+    BaselineFiles,
+    Endpoint,
+    SavedBaseline,
+    copy_arrays_and_probes,
+    input_files,
+    read_baseline,
+    stored_harness,
+    stored_quality,
+    write_baseline,
 )
 from whet.flow.gate.endpoints import (
-    Running,
-    Subject,
-    find_subject,
+    Candidate,
+    LiveEndpoint,
+    find_candidate,
     find_tokenizer,
     refuse_other_tokenizer,
-    running,
+    serve_candidate,
 )
 from whet.flow.gate.request import GateRequest, GateResult, refuse_misfits
 from whet.quality import (
@@ -57,16 +57,16 @@ from whet.quality.harness import HarnessPlan, require_harness, run_harness
 from whet.quality.harness_compare import compare_harness, harness_losses
 
 TARGET: Final = "target"
-"""What the side under test is called in records and file names."""
-_CONTINUED: Final = 64
-"""Tokens that the check of speculation writes after a prompt, whatever its task allows."""
+"""The target's name in records and file names."""
+_CONTINUATION_TOKENS: Final = 64
+"""Tokens that the check of speculation writes after a prompt."""
 _HARNESS_TOKENS: Final = 2048
-"""Room for a prompt of lm-eval's and its reply, as its own client has by default."""
+"""Room for a prompt of lm-eval and its reply: the default of its client."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Job:
-    """The questions, the same for both sides."""
+    """The questions and options, the same for both servers."""
 
     request: GateRequest
     observer: Observer
@@ -79,9 +79,9 @@ class _Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Base:
-    """The baseline as the target is held to it."""
+    """The measured baseline."""
 
-    side: Side
+    side: Endpoint
     record: QualityRecord
     plain: PlainReference | None
     harness: HarnessRun | None
@@ -89,45 +89,49 @@ class _Base:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Judgement:
-    """The record's verdicts with what else was found."""
+    """The record's verdicts, with defects of files and results of lm-eval."""
 
     verdicts: tuple[tuple[float, GateVerdict], ...]
     reason: str | None
 
 
 def run_gate(request: GateRequest, observer: Observer) -> GateResult:
-    """Measure the baseline unless it is kept, measure the target, and judge.
+    """Measure or read the baseline, measure the target, and judge.
 
-    Raises ``UsageError`` for what a person gave and cannot be used, ``EngineLostError`` where a
-    server does not answer, ``EngineStartError`` where whet cannot serve a checkpoint,
-    ``InfeasibleError`` for another tokenizer, and ``MeasurementError`` where the baseline itself is
-    broken. A server that answers only in part leaves the verdict unknown, with the reason.
+    Raises ``UsageError`` for unusable input, ``EngineLostError`` if a server does not answer,
+    ``EngineStartError`` if whet cannot serve a checkpoint, ``InfeasibleError`` for another
+    tokenizer, and ``MeasurementError`` if the baseline itself is broken. A server that answers only
+    in part leaves the verdict unknown, with the reason.
     """
     refuse_misfits(request)
     observer.stage("reach", request.target)
-    target = find_subject(request.target, request.model, flag="--model")
+    target = find_candidate(request.target, request.model, flag="--model")
     with tempfile.TemporaryDirectory(prefix="whet-quality-") as scratch:
         if request.against is not None:
-            job, base = _open_kept(request, request.against, observer, Path(scratch))
+            job, base = _open_saved(request, request.against, observer, Path(scratch))
             return _judged(job, target, base, saved=None)
         if request.baseline is None:
             return _as_baseline(_open_job(request, target, observer, Path(scratch)), target)
-        subject = find_subject(request.baseline, request.baseline_model, flag="--baseline-model")
-        job = _open_job(request, subject, observer, Path(scratch))
+        candidate = find_candidate(
+            request.baseline, request.baseline_model, flag="--baseline-model"
+        )
+        job = _open_job(request, candidate, observer, Path(scratch))
         refuse_other_tokenizer(target, job.tokenizer)
-        base, judged = _measure_baseline(job, subject)
+        base, judged = _measure_baseline(job, candidate)
         if any(word == "fail" for _, word in judged.verdicts):
-            raise MeasurementError(f"the baseline itself is broken: {judged.reason}; mend it first")
-        return _judged(job, target, base, saved=_keep(job, base, judged))
+            raise MeasurementError(f"the baseline itself is broken: {judged.reason}; fix it first")
+        return _judged(job, target, base, saved=_save(job, base, judged))
 
 
-def _open_job(request: GateRequest, subject: Subject, observer: Observer, scratch: Path) -> _Job:
-    """The questions of a baseline that is measured now."""
+def _open_job(
+    request: GateRequest, candidate: Candidate, observer: Observer, scratch: Path
+) -> _Job:
+    """Return the questions of a baseline that is measured now."""
     quality, builtin = request.quality, scratch / INPUTS
     for flag, path in (("--heldout", quality.heldout), ("--tasks-file", quality.tasks)):
         if path is not None and not path.is_file():
             raise UsageError(f"{flag}: no file at {path}; correct the path or leave it out")
-    tokenizer = find_tokenizer(request.tokenizer, subject)
+    tokenizer = find_tokenizer(request.tokenizer, candidate)
     if quality.heldout is None or quality.tasks is None:
         write_inputs(builtin)
     job = _Job(
@@ -143,35 +147,35 @@ def _open_job(request: GateRequest, subject: Subject, observer: Observer, scratc
     return job
 
 
-def _open_kept(
+def _open_saved(
     request: GateRequest, folder: Path, observer: Observer, scratch: Path
 ) -> tuple[_Job, _Base]:
-    """A kept baseline and its questions; only how many are in flight is the request's own."""
-    kept, harness = read_kept_baseline(folder), kept_harness(folder)
-    if request.speculative and kept.plain is None:
-        raise UsageError(f"{folder} holds no answers for --speculative; keep the baseline again")
+    """Read a saved baseline and its questions; only the concurrency comes from the request."""
+    saved, harness = read_baseline(folder), stored_harness(folder)
+    if request.speculative and saved.plain is None:
+        raise UsageError(f"{folder} holds no answers for --speculative; save the baseline again")
     if request.harness is not None and harness is None:
         raise UsageError(
-            f"{folder} holds no lm-eval run; keep the baseline again with the same --lm-eval"
+            f"{folder} holds no lm-eval run; save the baseline again with the same --lm-eval"
         )
-    copy_kept(folder, scratch)
-    heldout, tasks = inputs_of(folder, kept)
+    copy_arrays_and_probes(folder, scratch)
+    heldout, tasks = input_files(folder, saved)
     job = _Job(
         request=request,
         observer=observer,
         scratch=scratch,
-        quality=kept_quality(kept, concurrency=request.quality.concurrency),
+        quality=stored_quality(saved, concurrency=request.quality.concurrency),
         tokenizer=folder / TOKENIZER,
         heldout=heldout,
         tasks=tasks,
     )
     _require_harness(job)
-    observer.note(f"baseline {kept.side.ref}, kept {kept.taken_at}")
-    base = _Base(side=kept.side, record=kept.record, plain=kept.plain, harness=harness)
+    observer.note(f"baseline {saved.side.ref}, saved {saved.taken_at}")
+    base = _Base(side=saved.side, record=saved.record, plain=saved.plain, harness=harness)
     return job, base
 
 
-def _as_baseline(job: _Job, target: Subject) -> GateResult:
+def _as_baseline(job: _Job, target: Candidate) -> GateResult:
     base, judged = _measure_baseline(job, target)
     return GateResult(
         target=base.side,
@@ -179,47 +183,47 @@ def _as_baseline(job: _Job, target: Subject) -> GateResult:
         verdicts=judged.verdicts,
         reason=judged.reason,
         harness=base.harness,
-        saved=_keep(job, base, judged),
+        saved=_save(job, base, judged),
     )
 
 
-def _measure_baseline(job: _Job, subject: Subject) -> tuple[_Base, _Judgement]:
-    with _served(job, subject, BASELINE) as server:
+def _measure_baseline(job: _Job, candidate: Candidate) -> tuple[_Base, _Judgement]:
+    with _serve(job, candidate, BASELINE) as server:
         measured = _measure(job, server, _plan(job, BASELINE, server.side))
         run = _harness(job, server, BASELINE)
         server.ensure_alive()
     base = _Base(side=server.side, record=measured.record, plain=measured.plain, harness=run)
     tasks = () if run is None else run.tasks
     gaps = [f"{task.asked}: {task.missing}" for task in tasks if task.missing]
-    return base, _judge(base.record, subject.defects, [f"lm-eval: {each}" for each in gaps])
+    return base, _judge(base.record, candidate.defects, [f"lm-eval: {each}" for each in gaps])
 
 
-def _keep(job: _Job, base: _Base, judged: _Judgement) -> str | None:
-    """Write the baseline's folder if asked to; one that is not whole is no baseline."""
+def _save(job: _Job, base: _Base, judged: _Judgement) -> str | None:
+    """Write the baseline's folder if requested and if the baseline passes."""
     folder = job.request.save
     if folder is None:
         return None
     if any(word != "pass" for _, word in judged.verdicts):
-        job.observer.warn(f"the baseline is not kept: {judged.reason}")
+        job.observer.warn(f"the baseline is not saved: {judged.reason}")
         return None
-    kept = Kept.of(
+    baseline = SavedBaseline.of(
         base.side, job.quality, job.heldout, taken_at=now(), record=base.record, plain=base.plain
     )
-    files = KeptFiles(
+    files = BaselineFiles(
         scratch=job.scratch,
         tokenizer=job.tokenizer,
         heldout=job.heldout,
         tasks=job.tasks,
         harness=base.harness,
     )
-    write_kept(folder, kept, files)
+    write_baseline(folder, baseline, files)
     return str(folder)
 
 
-def _judged(job: _Job, target: Subject, base: _Base, *, saved: str | None) -> GateResult:
-    """Ask the target what the baseline was asked."""
+def _judged(job: _Job, target: Candidate, base: _Base, *, saved: str | None) -> GateResult:
+    """Ask the target the baseline's questions."""
     refuse_other_tokenizer(target, job.tokenizer)
-    with _served(job, target, TARGET) as server:
+    with _serve(job, target, TARGET) as server:
         measured = _measure(job, server, _plan(job, TARGET, server.side, base))
         run = _harness(job, server, TARGET, base.harness)
         server.ensure_alive()
@@ -243,29 +247,29 @@ def _judged(job: _Job, target: Subject, base: _Base, *, saved: str | None) -> Ga
 
 
 def _judge(record: QualityRecord, broken: Sequence[str], missing: Sequence[str]) -> _Judgement:
-    """A defect or a loss fails every tolerance; a gap leaves unknown what would have passed."""
-    words = tuple(
+    """Fail every tolerance for a defect or a loss; a gap turns a pass into unknown."""
+    verdicts: tuple[tuple[float, GateVerdict], ...] = tuple(
         (tolerance, "fail" if broken else "unknown" if missing and word == "pass" else word)
         for tolerance, word in record.verdicts
     )
     reasons = [*broken, *([record.reason] if record.reason else []), *missing]
-    return _Judgement(verdicts=words, reason="; ".join(reasons) or None)
+    return _Judgement(verdicts=verdicts, reason="; ".join(reasons) or None)
 
 
-def _served(job: _Job, subject: Subject, name: str) -> AbstractContextManager[Running]:
+def _serve(job: _Job, candidate: Candidate, name: str) -> AbstractContextManager[LiveEndpoint]:
     """The side as a running server with room for every question."""
     tokens = 0
-    if subject.url is None:
-        tokens = tokens_needed(_plan(job, name, None)) + _CONTINUED
+    if candidate.url is None:
+        tokens = tokens_needed(_plan(job, name, None)) + _CONTINUATION_TOKENS
         if job.request.harness is not None:
             tokens = max(tokens, _HARNESS_TOKENS)
-    job.observer.stage("serve" if subject.url is None else "ask", f"{name}: {subject.ref}")
+    job.observer.stage("serve" if candidate.url is None else "ask", f"{name}: {candidate.ref}")
     log = job.scratch / f"{name}.log"
-    return running(subject, tokens=tokens, spec=job.request.engine, log=log)
+    return serve_candidate(candidate, tokens=tokens, spec=job.request.engine, log=log)
 
 
-def _plan(job: _Job, name: str, side: Side | None, base: _Base | None = None) -> QualityPlan:
-    """What one side is asked; without ``side`` only to see how long it is."""
+def _plan(job: _Job, name: str, side: Endpoint | None, base: _Base | None = None) -> QualityPlan:
+    """Return the plan of one server; without ``side`` only to get its longest request."""
     return QualityPlan(
         variant=name,
         tokenizer=job.tokenizer,
@@ -280,33 +284,32 @@ def _plan(job: _Job, name: str, side: Side | None, base: _Base | None = None) ->
 
 
 def _quality(job: _Job, base: _Base | None) -> QualitySpec:
-    """Golden probes belong to a baseline that is kept; nothing else is asked for any."""
-    keeps = base is None and job.request.save is not None
-    return job.quality if keeps else job.quality.model_copy(update={"golden_probes": 0})
+    """Return the options; only a baseline to be saved takes golden probes."""
+    saves = base is None and job.request.save is not None
+    return job.quality if saves else job.quality.model_copy(update={"golden_probes": 0})
 
 
-def _checks(job: _Job, side: Side, base: _Base | None) -> ChecksPlan:
-    speculative, keeps = job.request.speculative, job.request.save is not None
-    held = base if base is not None and speculative else None
+def _checks(job: _Job, side: Endpoint, base: _Base | None) -> ChecksPlan:
+    speculative, saves = job.request.speculative, job.request.save is not None
     reference = base if base is not None and (speculative or side.computes_as(base.side)) else None
     return ChecksPlan(
         arrays=job.scratch / ARRAYS,
         golden=job.scratch / GOLDEN,
         source=side.source,
         same_weights_reference=None if reference is None else reference.record,
-        plain=None if held is None else held.plain,
-        is_plain=base is None and (speculative or keeps),
+        plain=base.plain if base is not None and speculative else None,
+        is_plain=base is None and (speculative or saves),
         other_kernels=base is not None and None in (side.settings, base.side.settings),
     )
 
 
-def _measure(job: _Job, server: Running, plan: QualityPlan) -> Measured:
+def _measure(job: _Job, server: LiveEndpoint, plan: QualityPlan) -> Measured:
     def progress(done: int, total: int) -> None:
         job.observer.progress(f"{plan.variant} quality", done, total)
 
     measured = measure_quality(server.url, server.side.model, plan, progress=progress)
     server.ensure_alive()
-    job.observer.note(f"{plan.variant} asked in {human_duration(measured.record.seconds)}")
+    job.observer.note(f"{plan.variant} measured in {human_duration(measured.record.seconds)}")
     return measured
 
 
@@ -327,14 +330,14 @@ def _harness_plan(job: _Job, name: str, base: HarnessRun | None = None) -> Harne
 
 
 def _require_harness(job: _Job) -> None:
-    """Before anything is asked: a package or a folder that is not there is a quick answer."""
+    """Check lm-eval before anything is measured."""
     plan = _harness_plan(job, BASELINE)
     if plan is not None:
         require_harness(plan)
 
 
 def _harness(
-    job: _Job, server: Running, name: str, base: HarnessRun | None = None
+    job: _Job, server: LiveEndpoint, name: str, base: HarnessRun | None = None
 ) -> HarnessRun | None:
     plan = _harness_plan(job, name, base)
     if plan is None:

@@ -1,4 +1,4 @@
-"""``whet quality --golden``: whether a deployment still says what stored probes heard."""
+"""``whet quality --golden``: compare a deployment with stored golden probes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from whet.core.protocols import Observer
 from whet.flow.gate.baseline import BASELINE, GOLDEN
-from whet.flow.gate.endpoints import find_subject, running
+from whet.flow.gate.endpoints import find_candidate, serve_candidate
 from whet.flow.gate.request import GateRequest
 from whet.quality.asking import ModelEndpoint
 from whet.quality.golden import read_golden, retake_golden
@@ -16,18 +16,18 @@ from whet.quality.golden_drift import GoldenDrift, compare_golden
 
 
 def check_golden(ref: str, probes: Path, request: GateRequest, observer: Observer) -> GoldenDrift:
-    """Ask the probes of ``probes`` again: a golden file, or the folder of a kept baseline.
+    """Ask the probes of ``probes`` again: a golden file, or the folder of a saved baseline.
 
-    Raises as ``run_gate``; ``UsageError`` or ``StorageError`` where the file cannot be used.
+    Raises as ``run_gate``; ``UsageError`` or ``StorageError`` if the file cannot be used.
     """
     path = probes / GOLDEN / f"{BASELINE}.json" if probes.is_dir() else probes
     before = read_golden(path)
     observer.stage("reach", ref)
-    subject = find_subject(ref, request.model, flag="--model")
+    candidate = find_candidate(ref, request.model, flag="--model")
     longest = max(len(probe.prompt) for probe in before.probes) + 1
     with tempfile.TemporaryDirectory(prefix="whet-quality-") as scratch:
         log = Path(scratch) / "server.log"
-        with running(subject, tokens=longest, spec=request.engine, log=log) as server:
+        with serve_candidate(candidate, tokens=longest, spec=request.engine, log=log) as server:
             observer.stage("ask", f"{len(before.probes)} golden probes")
             endpoint = ModelEndpoint(
                 url=server.url,
@@ -35,6 +35,6 @@ def check_golden(ref: str, probes: Path, request: GateRequest, observer: Observe
                 concurrency=request.quality.concurrency,
             )
             source = server.side.source
-            found = retake_golden(endpoint, before, replace(source, variant=before.variant))
+            retaken = retake_golden(endpoint, before, replace(source, variant=before.variant))
             server.ensure_alive()
-    return compare_golden(before, found)
+    return compare_golden(before, retaken)

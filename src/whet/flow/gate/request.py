@@ -9,7 +9,7 @@ from typing import Final
 from whet.core.errors import UsageError
 from whet.core.records import GateVerdict, HarnessRun, HarnessScore, QualityRecord
 from whet.core.spec import EngineSpec, QualitySpec
-from whet.flow.gate.baseline import Side, refuse_filled
+from whet.flow.gate.baseline import Endpoint, refuse_filled
 
 _ORDER: Final = ("fail", "unknown", "pass")
 
@@ -55,18 +55,18 @@ class GateResult:
     folder of the baseline that was kept.
     """
 
-    target: Side
+    target: Endpoint
     record: QualityRecord
     verdicts: tuple[tuple[float, GateVerdict], ...]
     reason: str | None
-    baseline: Side | None = None
+    baseline: Endpoint | None = None
     baseline_record: QualityRecord | None = None
     harness: HarnessRun | None = None
     harness_scores: tuple[HarnessScore, ...] = ()
     saved: str | None = None
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> GateVerdict:
         """The worst over all tolerances: fail, then unknown, then pass."""
         return min((word for _, word in self.verdicts), key=_ORDER.index)
 
