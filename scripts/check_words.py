@@ -1,7 +1,7 @@
 """Check names and texts against the word list: `check_words.py [PATH ...]`.
 
-Prints `file:line: 'word' → replacement` and exits 1 if a banned word is used. The list is words.toml
-beside this file. Without a path it checks the whole repository except what words-todo.txt names.
+Prints `file:line: 'word' → replacement` and exits 1 if a banned word is used. The list is in
+words.toml. Without a path the whole repository is checked, except what words-todo.txt names.
 """
 
 import ast
@@ -35,10 +35,8 @@ class Problem(NamedTuple):
 def word_list() -> tuple[dict[str, str], list[tuple[re.Pattern[str], str]], re.Pattern[str]]:
     """The banned names, the banned prose patterns, and the pattern of exempt names."""
     words = tomllib.loads((ROOT / "scripts" / "words.toml").read_text())
-    prose = [
-        (re.compile(pattern.replace(" ", r"\s+")), instead)
-        for pattern, instead in words["prose"].items()
-    ]
+    spaced = {pattern.replace(" ", r"\s+"): instead for pattern, instead in words["prose"].items()}
+    prose = [(re.compile(pattern), instead) for pattern, instead in spaced.items()]
     return words["names"], prose, re.compile("|".join(words["exempt"]["names"]), re.IGNORECASE)
 
 
@@ -110,8 +108,7 @@ def main(arguments: list[str]) -> int:
     for start in [Path(name).resolve() for name in arguments] or [ROOT / name for name in CHECKED]:
         if not start.exists():
             sys.exit(f"{start}: no such file or folder; give paths below {ROOT}")
-        files = sorted(start.rglob("*")) if start.is_dir() else [start]
-        for path in files:
+        for path in sorted(start.rglob("*")) if start.is_dir() else [start]:
             if path.suffix in {".py", *TEXTS} and not str(path).startswith(skipped):
                 for problem in check_file(path):
                     print(problem)
