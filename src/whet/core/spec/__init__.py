@@ -1,4 +1,4 @@
-"""``whet.yaml``: the one place where a person's words enter, checked strictly."""
+"""``whet.yaml``, checked strictly: unknown keys and wrong types are errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that somebody else runs, at a URL: its endpoints and counters, and no log.
+"""An external server at a URL: its endpoints and counters can be read, its log cannot.
 
 Most such servers are vLLM or export its metrics, so its counter names are read.
 """

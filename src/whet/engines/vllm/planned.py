@@ -1,4 +1,4 @@
-"""A machine that is not here: what vLLM for CUDA would run on it."""
+"""Another machine: what vLLM for CUDA would run on it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Planned:
 
     @property
     def machine(self) -> Machine:
-        """As the compatibility table tells it apart."""
+        """Its kind in the compatibility table."""
         return Machine(kind=self.device.kind, capability=self.capability)
 
     @property
@@ -38,5 +38,5 @@ class Planned:
 
 
 def newest_known() -> str:
-    """The newest version that a row of the compatibility table begins with."""
+    """The newest version at which a row of the compatibility table starts."""
     return max((row.since for row in compatibility_rows() if row.since), key=version_of)

@@ -31,7 +31,7 @@ from whet.flow.run.resolve import find_inputs, own_files, resolve_variants
 from whet.flow.run.resume import refuse_changes, store_model
 from whet.levers import problems
 from whet.load import Draw, build_workload
-from whet.predict import Problem, crowded, memory_plans, preflight
+from whet.predict import Problem, group_memory_warnings, memory_plans, preflight
 
 _SPEC_ERRORS: Final = ("flags", "traffic")
 """Kinds of problems that no other machine solves."""
@@ -93,7 +93,7 @@ def run_preflight(spec: Spec, root: Path, planned: Planned | None = None) -> Pre
         draft=draft,
         resolved=resolved,
         problems=(*spec_errors, *infeasible, *kv_scales, *_unsupported(resolved, engine)),
-        advice=(*advice, *crowded(spec.load.together, plans, device)),
+        advice=(*advice, *group_memory_warnings(spec.load.together, plans, device)),
     )
 
 
