@@ -281,7 +281,7 @@ class Run:
             for verdict in self.verdicts
             if verdict.variant == variant and verdict.batch_size in (None, batch_size)
         }
-        worst_first: tuple[Evidence, ...] = ("contradicted", "unproved", "proved")
+        worst_first: tuple[Evidence, ...] = ("contradicted", "unproved", "accepted", "proved")
         return next((outcome for outcome in worst_first if outcome in outcomes), None)
 
     @cached_property

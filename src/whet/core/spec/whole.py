@@ -16,7 +16,7 @@ from whet.core.server_url import split_server_url
 from whet.core.spec.base import SIXTEEN_BIT, Strict
 from whet.core.spec.overrides import apply_overrides
 from whet.core.spec.recipe import RecipeSpec
-from whet.core.spec.serving import EngineSpec, HardwareSpec, ModelSpec
+from whet.core.spec.serving import EngineSpec, EvidenceSpec, HardwareSpec, ModelSpec
 from whet.core.spec.traffic import (
     REMOVED_KEYS,
     LoadSpec,
@@ -48,6 +48,7 @@ class Spec(Strict):
     load: LoadSpec = LoadSpec()
     quality: QualitySpec = QualitySpec()
     objective: ObjectiveSpec = ObjectiveSpec()
+    evidence: EvidenceSpec = EvidenceSpec()
     variants: dict[str, VariantSpec] = Field(default_factory=standard_variants, min_length=1)
     baseline: str = "fp16"
 

@@ -34,6 +34,7 @@ from whet.core.records.break_even import (
     Pays,
     UncountedLevel,
 )
+from whet.core.records.evidence import SUFFICIENT
 from whet.core.run import Run
 from whet.core.spec import Spec, SpeculationSpec, VariantSpec, parse_spec
 from whet.core.store import RunStore, write_json
@@ -304,7 +305,7 @@ def _uncounted(
     for verdict in summary.verdicts:
         if verdict.variant != variant or verdict.batch_size not in (None, size):
             continue
-        if verdict.outcome != "proved" and not (worse and _drafted(verdict, trials)):
+        if verdict.outcome not in SUFFICIENT and not (worse and _drafted(verdict, trials)):
             return f"{verdict.claim.kind} {verdict.outcome}: {verdict.observed}"
     return None
 

@@ -12,7 +12,7 @@ from whet.checkpoint import locate, read_facts
 from whet.checkpoint.kv_scales import kv_scales_problem
 from whet.core.errors import CheckpointError, InfeasibleError, UsageError
 from whet.core.flags import plain_args
-from whet.core.names import REPEAT_SUFFIX
+from whet.core.names import REPEAT_SUFFIX, did_you_mean
 from whet.core.protocols import Engine, Observer
 from whet.core.provenance import Device, environment, find_device
 from whet.core.records import ModelFacts, ResolvedEngine
@@ -29,7 +29,7 @@ from whet.flow.run.advice import advice_of
 from whet.flow.run.context import Job
 from whet.flow.run.resolve import find_inputs, own_files, resolve_variants
 from whet.flow.run.resume import refuse_changes, store_model
-from whet.levers import problems
+from whet.levers import claims, problems
 from whet.load import Draw, build_workload
 from whet.predict import Problem, group_memory_warnings, memory_plans, preflight
 
@@ -69,6 +69,7 @@ def run_preflight(spec: Spec, root: Path, planned: Planned | None = None) -> Pre
     draft = read_facts(locate(spec.model.draft, revision=revision)) if spec.model.draft else None
     engine, device = _engine(spec, planned)
     resolved, refused = resolve_variants(spec, root, target=target, draft=draft, engine=engine)
+    _check_accepted(spec, resolved)
     # With the environment as resolved: the engine's own default for the KV pool counts too.
     as_set = [replace(item.variant, env=item.env) for item in resolved]
     infeasible = preflight(as_set, target=target, draft=draft, device=device, spec=spec)
@@ -106,6 +107,17 @@ def _engine(spec: Spec, planned: Planned | None) -> tuple[Engine, Device]:
             "engine.url out"
         )
     return VllmEngine(planned=planned), planned.device
+
+
+def _check_accepted(spec: Spec, resolved: Sequence[ResolvedEngine]) -> None:
+    """Refuse a name in ``evidence.accept_unproved`` that no variant claims."""
+    kinds = sorted({claim.kind for item in resolved for claim in claims(item)})
+    for name in spec.evidence.accept_unproved if resolved else ():
+        if name not in kinds:
+            raise UsageError(
+                f"evidence.accept_unproved names the claim {name!r}{did_you_mean(name, kinds)} "
+                f"(claims of this spec: {', '.join(kinds)})"
+            )
 
 
 def _unsupported(resolved: Iterable[ResolvedEngine], engine: Engine) -> Iterator[Problem]:
