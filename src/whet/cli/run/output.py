@@ -6,7 +6,6 @@ from whet.cli.options import OutputOptions, print_json
 from whet.core.errors import EngineError, NothingQualifiesError
 from whet.core.records import Decision, encode
 from whet.core.run import Run
-from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.run.closing import why_nothing_qualifies
 
@@ -39,7 +38,7 @@ def write_and_print_report(
                 f"no cell could be measured; {store.root / 'report.md'} says why for each, "
                 "then go on with --resume"
             )
-        raise NothingQualifiesError(why_nothing_qualifies(Run(store), decision))
+        raise NothingQualifiesError(why_nothing_qualifies(run, decision))
 
 
 def run_json(run: Run) -> dict[str, object]:

@@ -24,4 +24,11 @@ def _no_notices(log: str) -> tuple[str, ...]:
 
 
 ENGINE: Final = RemoteEngine
-PROFILE: Final = replace(vllm.PROFILE, name="openai", read_log=_no_facts, read_notices=_no_notices)
+PROFILE: Final = replace(
+    vllm.PROFILE,
+    name="openai",
+    read_log=_no_facts,
+    read_notices=_no_notices,
+    planned_engine=None,
+    installed_version=None,
+)

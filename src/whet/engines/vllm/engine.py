@@ -27,10 +27,10 @@ from whet.core.units import GIB
 from whet.engines.compatibility import compatibility_rows
 from whet.engines.launch import serve_process
 from whet.engines.machine import without_avx512
+from whet.engines.planned import PlannedMachine
 from whet.engines.vllm import int4_cpu
 from whet.engines.vllm.flags import flag_words
 from whet.engines.vllm.limits import Installed, api_server_count, limitation
-from whet.engines.vllm.planned import Planned
 
 _MODULE: Final = "vllm.entrypoints.openai.api_server"
 _COMMAND: Final = "vllm.entrypoints.cli.main"
@@ -92,6 +92,18 @@ def find_installed(python: str) -> Installed | None:
     return Installed(version=version, cpu_build=cpu_build, packages=there)
 
 
+def installed_version(python: str) -> str | None:
+    """The version of vLLM that ``python`` would import, or None."""
+    installed = find_installed(python)
+    return None if installed is None else installed.version
+
+
+def _installed_on(planned: PlannedMachine) -> Installed:
+    """vLLM's CUDA build with every package that some lever needs."""
+    packages = {row.package for row in compatibility_rows() if row.package is not None}
+    return Installed(version=planned.version, cpu_build=False, packages=tuple(sorted(packages)))
+
+
 class VllmEngine:
     """vLLM behind ``core.protocols.Engine``."""
 
@@ -100,7 +112,7 @@ class VllmEngine:
     def __init__(
         self,
         find: Callable[[str], Installed | None] = find_installed,
-        planned: Planned | None = None,
+        planned: PlannedMachine | None = None,
     ) -> None:
         """``find`` returns what a Python has installed; ``planned`` is another machine."""
         self._find = find
@@ -148,7 +160,7 @@ class VllmEngine:
         return find_device() if self._planned is None else self._planned.device
 
     def _installed(self, python: str) -> Installed:
-        installed = self._find(python) if self._planned is None else self._planned.installed
+        installed = self._find(python) if self._planned is None else _installed_on(self._planned)
         if installed is None:
             raise EngineStartError(
                 f"vLLM is not installed for {python}; install it: pip install 'whet[gpu]' (a CPU "

@@ -22,9 +22,8 @@ from whet.core.spec import (
 )
 from whet.core.store import RunStore, write_json
 from whet.data import write_pool
-from whet.engines import get_engine
-from whet.engines.vllm import VllmEngine
-from whet.engines.vllm.planned import Planned
+from whet.engines import get_engine, get_profile
+from whet.engines.planned import PlannedMachine
 from whet.flow.run.advice import advice_of
 from whet.flow.run.context import Job
 from whet.flow.run.resolve import find_inputs, own_files, resolve_variants
@@ -55,7 +54,7 @@ class Preflight:
     advice: tuple[str, ...]
 
 
-def run_preflight(spec: Spec, root: Path, planned: Planned | None = None) -> Preflight:
+def run_preflight(spec: Spec, root: Path, planned: PlannedMachine | None = None) -> Preflight:
     """Read the checkpoints, resolve every variant and collect what cannot run here.
 
     ``root`` is the run directory, below which quantized checkpoints are or will be stored. With
@@ -98,15 +97,16 @@ def run_preflight(spec: Spec, root: Path, planned: Planned | None = None) -> Pre
     )
 
 
-def _engine(spec: Spec, planned: Planned | None) -> tuple[Engine, Device]:
+def _engine(spec: Spec, planned: PlannedMachine | None) -> tuple[Engine, Device]:
     if planned is None:
         return get_engine(spec.engine.name), find_device()
-    if spec.engine.name != VllmEngine.name or spec.engine.url is not None:
+    planned_engine = get_profile(spec.engine.name).planned_engine
+    if planned_engine is None or spec.engine.url is not None:
         raise UsageError(
-            "a machine that is not here can be planned only where whet starts vLLM there; leave "
-            "engine.url out"
+            "another machine can be planned only for an engine that whet starts; leave engine.url "
+            "out and set engine.name to vllm"
         )
-    return VllmEngine(planned=planned), planned.device
+    return planned_engine(planned), planned.device
 
 
 def _check_accepted(spec: Spec, resolved: Sequence[ResolvedEngine]) -> None:
