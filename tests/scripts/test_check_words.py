@@ -47,7 +47,7 @@ def test_a_banned_word_is_reported_where_it_is(
         "served_model_name = 'm'\n",  # vLLM's own flag
         "NOT_FOUND = 404\n",
         "underserved = foundation = 1\n",
-        '"""``None`` if `x` is None; there is no such file; it is no longer read. There is no log."""\n',
+        '"""``None`` if `x` is None; it is no longer read. There is no log."""\n',
         "x = d['found']\n",  # a key that somebody else named
     ],
 )
