@@ -33,9 +33,10 @@ test-full: setup-dev  ## every test, the long ones too
 	$(PYTEST) $(PARALLEL) -m "not e2e"
 	$(PYTEST) -m e2e
 
-lint: setup-dev  ## format, lint and types
+lint: setup-dev  ## format, lint, words and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python scripts/check_words.py
 	$(BIN)/mypy
 
 check: lint  ## the same, layering and the fast tests

@@ -114,7 +114,7 @@ def test_servers_come_up_alone_unless_they_are_named_together() -> None:
 @pytest.mark.parametrize(
     ("load", "said"),
     [
-        ({"together": [["fp16", "awk"]]}, "'awk', which is no variant; did you mean 'awq'?"),
+        ({"together": [["fp16", "awk"]]}, "'awk', which is not a variant; did you mean 'awq'?"),
         ({"together": [["fp16", "awq"], ["awq", "awq+spec"]]}, "names 'awq' twice"),
         ({"together": [["fp16", "fp16"]]}, "names 'fp16' twice"),
         ({"together": [["awq"]]}, "the group [awq]; name two or more, or leave it out"),
@@ -123,8 +123,8 @@ def test_servers_come_up_alone_unless_they_are_named_together() -> None:
             {"together": [["fp16", "fp16.again"]], "repeat_baseline": False},
             "the baseline is not repeated; set load.repeat_baseline: true",
         ),
-        ({"together": [["fp16", "awq.again"]]}, "'awq.again', which is no variant"),
-        ({"together": [["fp16", "awq"]], "order": "interleaved"}, "'awq+spec' is in none"),
+        ({"together": [["fp16", "awq.again"]]}, "'awq.again', which is not a variant"),
+        ({"together": [["fp16", "awq"]], "order": "interleaved"}, "'awq+spec' is in no group"),
         ({"together": ["fp16", "awq"]}, "load.together.0"),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_wrong_group_gets_one_sentence(load: dict[str, object], said: str) -> 
 def test_interleaved_trials_need_every_server_in_a_group() -> None:
     two = {"variants": {"fp16": {}, "b": {"prefix_cache": True}}}
     load = {"order": "interleaved", "together": [["fp16", "b"]]}
-    assert "'fp16.again' is in none; name it in a group" in told({**two, "load": load})
+    assert "'fp16.again' is in no group; name it in one" in told({**two, "load": load})
     alone = {**load, "repeat_baseline": False}
     assert parse_spec({**MINIMAL, **two, "load": alone}, base=Path("/base")).load.together
 

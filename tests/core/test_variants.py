@@ -180,7 +180,7 @@ def test_drafts_and_adapters_count_from_the_specs_folder(
 def test_adapters_and_how_many_fit() -> None:
     found = variant({"loras": {"one": "/a", "two": "/b"}, "max_loras": 1})
     assert (list(found.loras), found.max_loras) == (["one", "two"], 1)
-    assert "max_loras means nothing without loras" in told({"max_loras": 2})
+    assert "max_loras needs loras" in told({"max_loras": 2})
     assert "variants.v.max_loras" in told({"loras": {"one": "/a"}, "max_loras": 0})
 
 

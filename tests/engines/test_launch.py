@@ -20,10 +20,10 @@ import pytest
 from tests.engines.conftest import MARK, Resolve
 from whet.core.errors import EngineLostError, EngineStartError, Interrupted
 from whet.core.records import encode
-from whet.engines.launch import Patience, serve_process
+from whet.engines.launch import Timeouts, serve_process
 from whet.engines.process import free_port
 
-QUICK = Patience(canary_s=3.0, grace_s=0.5, retry_pause_s=0.0)
+QUICK = Timeouts(canary_s=3.0, grace_s=0.5, retry_pause_s=0.0)
 
 
 def wait_until(holds: Callable[[], bool], *, timeout_s: float = 15.0) -> bool:
@@ -56,7 +56,7 @@ def nothing_left() -> object:
 
 
 def test_a_served_engine_has_generated(resolve: Resolve, tmp_path: Path) -> None:
-    with serve_process(resolve("serve"), log=tmp_path / "engine.log", patience=QUICK) as server:
+    with serve_process(resolve("serve"), log=tmp_path / "engine.log", timeouts=QUICK) as server:
         assert server.start.canary_text == " fine"
         assert server.start.attempts == 1
         assert server.start.pid in {process.pid for process in fakes()}
@@ -80,7 +80,7 @@ def test_a_served_engine_has_generated(resolve: Resolve, tmp_path: Path) -> None
 def test_a_death_at_start_is_told_with_its_mend(
     resolve: Resolve, tmp_path: Path, mode: str, said: str
 ) -> None:
-    started = serve_process(resolve(mode), log=tmp_path / "engine.log", patience=QUICK)
+    started = serve_process(resolve(mode), log=tmp_path / "engine.log", timeouts=QUICK)
     with pytest.raises(EngineStartError, match=said), started:
         pass
 
@@ -91,7 +91,7 @@ def test_a_port_taken_every_time_is_given_up_after_one_retry(
     log = tmp_path / "engine.log"
     with (
         pytest.raises(EngineStartError, match="port was taken"),
-        serve_process(resolve("port"), log=log, patience=QUICK),
+        serve_process(resolve("port"), log=log, timeouts=QUICK),
     ):
         pass
     assert log.read_text().count("Address already in use") == 2
@@ -102,7 +102,7 @@ def test_a_fault_of_the_surroundings_is_tried_again(
     resolve: Resolve, tmp_path: Path, kind: str
 ) -> None:
     with serve_process(
-        resolve(f"flaky:{kind}:{tmp_path}"), log=tmp_path / "engine.log", patience=QUICK
+        resolve(f"flaky:{kind}:{tmp_path}"), log=tmp_path / "engine.log", timeouts=QUICK
     ) as server:
         assert server.start.attempts == 2
         assert "in use" not in server.log_text()  # the first attempt's words are not this one's
@@ -114,12 +114,12 @@ def test_a_fault_of_the_surroundings_is_tried_again(
 def test_a_stranger_that_answers_on_the_port_is_not_taken_for_the_engine(
     resolve: Resolve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serve_process(resolve("serve"), log=tmp_path / "first.log", patience=QUICK) as first:
+    with serve_process(resolve("serve"), log=tmp_path / "first.log", timeouts=QUICK) as first:
         monkeypatch.setattr("whet.engines.launch.free_port", lambda: first.start.port)
         monkeypatch.setattr("whet.engines.launch._POLL_S", 0.01)
         with (
             pytest.raises(EngineStartError, match="port was taken"),
-            serve_process(resolve("serve"), log=tmp_path / "second.log", patience=QUICK),
+            serve_process(resolve("serve"), log=tmp_path / "second.log", timeouts=QUICK),
         ):
             pass
 
@@ -128,7 +128,7 @@ def test_a_server_may_be_entered_in_one_thread_and_left_in_another(
     resolve: Resolve, tmp_path: Path
 ) -> None:
     contexts = [
-        serve_process(resolve("family"), log=tmp_path / f"{number}.log", patience=QUICK)
+        serve_process(resolve("family"), log=tmp_path / f"{number}.log", timeouts=QUICK)
         for number in range(2)
     ]
     ports: list[int] = []
@@ -152,7 +152,7 @@ def test_a_start_that_is_told_to_stop_is_given_up_at_once(resolve: Resolve, tmp_
 
     def start() -> None:
         try:
-            with serve_process(resolve("hang"), log=log, patience=QUICK, stop=stop):
+            with serve_process(resolve("hang"), log=log, timeouts=QUICK, stop=stop):
                 pass
         except Interrupted as error:
             caught.append(str(error))
@@ -162,7 +162,7 @@ def test_a_start_that_is_told_to_stop_is_given_up_at_once(resolve: Resolve, tmp_
     assert wait_until(lambda: log.exists() and "loading" in log.read_text())
     stop.set()
     thread.join(15.0)
-    assert caught == ["vllm 9.9 for variant 'awq' was told to stop before it was ready"]
+    assert caught == ["vllm 9.9 for variant 'awq' was stopped before it was ready"]
     assert fakes() == []
 
 
@@ -189,7 +189,7 @@ def test_a_hang_is_cut_off_and_its_last_words_quoted(resolve: Resolve, tmp_path:
     hung = resolve("hang", ready_timeout_s=3.0)
     with (
         pytest.raises(EngineStartError, match=r"loading the weights.*ready_timeout_s"),
-        serve_process(hung, log=tmp_path / "engine.log", patience=QUICK),
+        serve_process(hung, log=tmp_path / "engine.log", timeouts=QUICK),
     ):
         pass
 
@@ -197,7 +197,7 @@ def test_a_hang_is_cut_off_and_its_last_words_quoted(resolve: Resolve, tmp_path:
 @pytest.mark.parametrize(
     ("mode", "said"),
     [
-        ("sick", "cannot generate: it said: RuntimeError: synthetic sampler exploded"),
+        ("sick", "cannot generate: it reported: RuntimeError: synthetic sampler exploded"),
         ("empty", "without a single token"),
         ("mute", "no answer in time"),
     ],
@@ -205,13 +205,13 @@ def test_a_hang_is_cut_off_and_its_last_words_quoted(resolve: Resolve, tmp_path:
 def test_health_is_not_enough(resolve: Resolve, tmp_path: Path, mode: str, said: str) -> None:
     with (
         pytest.raises(EngineStartError, match=said),
-        serve_process(resolve(mode), log=tmp_path / "engine.log", patience=QUICK),
+        serve_process(resolve(mode), log=tmp_path / "engine.log", timeouts=QUICK),
     ):
         pass
 
 
 def test_a_death_in_the_middle_is_noticed(resolve: Resolve, tmp_path: Path) -> None:
-    with serve_process(resolve("serve"), log=tmp_path / "engine.log", patience=QUICK) as server:
+    with serve_process(resolve("serve"), log=tmp_path / "engine.log", timeouts=QUICK) as server:
         assert server.start.pid is not None
         psutil.Process(server.start.pid).kill()
 
@@ -229,7 +229,7 @@ def test_a_death_in_the_middle_is_noticed(resolve: Resolve, tmp_path: Path) -> N
 def test_children_that_left_the_group_or_ignore_sigterm_go_too(
     resolve: Resolve, tmp_path: Path, mode: str
 ) -> None:
-    with serve_process(resolve(mode), log=tmp_path / "engine.log", patience=QUICK):
+    with serve_process(resolve(mode), log=tmp_path / "engine.log", timeouts=QUICK):
         assert len(fakes()) == 3
     assert fakes() == []
 
@@ -237,7 +237,7 @@ def test_children_that_left_the_group_or_ignore_sigterm_go_too(
 def test_an_error_of_the_caller_reaps_as_well(resolve: Resolve, tmp_path: Path) -> None:
     with (
         pytest.raises(KeyboardInterrupt),
-        serve_process(resolve("family"), log=tmp_path / "engine.log", patience=QUICK),
+        serve_process(resolve("family"), log=tmp_path / "engine.log", timeouts=QUICK),
     ):
         raise KeyboardInterrupt
     assert fakes() == []
@@ -280,7 +280,7 @@ def test_no_server_outlives_a_killed_owner(
 
 
 def test_a_killed_guardian_leaves_no_engine(resolve: Resolve, tmp_path: Path) -> None:
-    with serve_process(resolve("family"), log=tmp_path / "engine.log", patience=QUICK) as server:
+    with serve_process(resolve("family"), log=tmp_path / "engine.log", timeouts=QUICK) as server:
         assert server.start.pid is not None
         guardian = psutil.Process(server.start.pid).parent()
         assert guardian is not None
@@ -300,7 +300,7 @@ def test_secrets_reach_neither_the_log_file_nor_the_error(
     log = tmp_path / "engine.log"
     with (
         pytest.raises(EngineStartError) as caught,
-        serve_process(resolve("secret"), log=log, patience=QUICK),
+        serve_process(resolve("secret"), log=log, timeouts=QUICK),
     ):
         pass
     assert "[redacted]" in log.read_text()
@@ -315,7 +315,7 @@ def test_a_secret_of_the_spec_reaches_the_engine_and_no_log(
     resolved = replace(resolved, variant=replace(resolved.variant, secret_env=secret))
     with (
         pytest.raises(EngineStartError) as caught,
-        serve_process(resolved, log=log, patience=QUICK),
+        serve_process(resolved, log=log, timeouts=QUICK),
     ):
         pass
     assert "bad token [redacted] in" in log.read_text()  # the engine did get it
@@ -324,7 +324,7 @@ def test_a_secret_of_the_spec_reaches_the_engine_and_no_log(
 
 
 def test_the_port_is_freed_for_the_next(resolve: Resolve, tmp_path: Path) -> None:
-    with serve_process(resolve("serve"), log=tmp_path / "engine.log", patience=QUICK) as server:
+    with serve_process(resolve("serve"), log=tmp_path / "engine.log", timeouts=QUICK) as server:
         port = server.start.port
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

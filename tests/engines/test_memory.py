@@ -65,15 +65,15 @@ def test_without_a_driver_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_growth_is_nobody_s_own_once_two_servers_were_there_at_once() -> None:
-    with memory.take_place() as alone:
+    with memory.take_slot() as alone:
         alone.used_before = 100
         assert alone.growth_since == 100
-    with memory.take_place() as first:
+    with memory.take_slot() as first:
         first.used_before = 100
-        with memory.take_place() as second:
+        with memory.take_slot() as second:
             second.used_before = 150
             assert (first.growth_since, second.growth_since) == (None, None)
         assert first.growth_since is None, "what the second leaves behind is not told from it"
-    with memory.take_place() as next_one:
+    with memory.take_slot() as next_one:
         next_one.used_before = 100
         assert next_one.growth_since == 100

@@ -311,7 +311,7 @@ LEVERS = [
     ),
     contradicted(
         "an adapter that is not in /v1/models",
-        "not served: billing",
+        "not listed: billing",
         lambda: start("lora", log("cpu_flash_refused", more=LORA_LOG), pages(), loras=BILLING),
     ),
     unproved(

@@ -176,7 +176,7 @@ def test_defaults_that_give_way(args: dict[str, Any]) -> None:
         (
             {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
             2,
-            "tensor_parallel_size 2 × pipeline_parallel_size 2 needs 4 devices, and 2 can be seen",
+            "tensor_parallel_size 2 × pipeline_parallel_size 2 needs 4 devices and 2 are visible",
         ),
     ],
 )

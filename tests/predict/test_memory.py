@@ -15,7 +15,7 @@ from whet.core.provenance import Device
 from whet.core.records import MemoryPlan, ModelFacts, Variant
 from whet.core.spec import RecipeSpec
 from whet.core.units import GB, GIB
-from whet.predict import Demand, plan_memory, predict_served
+from whet.predict import Demand, plan_memory, predict_checkpoint
 from whet.predict.memory import activation_bytes, graph_bytes, kv_bytes_per_token, loaded_bytes
 from whet.predict.predict import bits_per_weight
 from whet.predict.settings import read_settings
@@ -33,7 +33,7 @@ def plan(
 ) -> MemoryPlan:
     facts = target or model()
     demand = Demand(max_batch=batch, tokens_per_request=tokens, free_bytes=free)
-    return plan_memory(this, target=facts, served=facts, draft=draft, device=device, demand=demand)
+    return plan_memory(this, target=facts, stored=facts, draft=draft, device=device, demand=demand)
 
 
 def qwen3_32b() -> ModelFacts:
@@ -54,7 +54,7 @@ def test_qwen3_32b_in_4_bits_weighs_what_is_published() -> None:
     rest = 2 * (facts.parameters - (facts.linear_parameters or 0))
     with_zeros = rest + 0.5195 * (facts.linear_parameters or 0)
     assert with_zeros / GB == pytest.approx(19.3, abs=0.05)
-    served = predict_served(facts, RecipeSpec(), Path("/awq"))
+    served = predict_checkpoint(facts, RecipeSpec(), Path("/awq"))
     assert served.weight_bytes / GB == pytest.approx(19.2, abs=0.05)
     assert (served.stored.scheme, served.stored.group_size) == ("W4A16", 128)
 
@@ -62,7 +62,7 @@ def test_qwen3_32b_in_4_bits_weighs_what_is_published() -> None:
 def test_a_tiny_model_is_foreseen_to_the_byte(tmp_path: Path) -> None:
     """294,912 weights at 4.25 bits, 14 shapes of 16 bytes, 77,440 others at 2 bytes."""
     facts = read_facts(write_tiny_llama(tmp_path))
-    served = predict_served(facts, RecipeSpec(group_size=64), tmp_path / "awq")
+    served = predict_checkpoint(facts, RecipeSpec(group_size=64), tmp_path / "awq")
     assert served.weight_bytes == 156_672 + 224 + 154_880
 
 
@@ -79,7 +79,7 @@ def test_a_tiny_model_is_foreseen_to_the_byte(tmp_path: Path) -> None:
 )
 def test_every_scheme_is_foreseen(recipe: dict[str, Any], stored: str, bits: float) -> None:
     facts = qwen3_32b()
-    served = predict_served(facts, RecipeSpec.model_validate(recipe), Path("/x"))
+    served = predict_checkpoint(facts, RecipeSpec.model_validate(recipe), Path("/x"))
     assert served.stored.scheme == stored
     assert served.stored.bits_per_weight == pytest.approx(bits)
     rest = 2 * (facts.parameters - (facts.linear_parameters or 0))

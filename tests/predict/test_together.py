@@ -8,14 +8,14 @@ from pathlib import Path
 from tests.predict.builders import gpu, model, variant
 from whet.core.records import MemoryPlan, Speculation, Variant
 from whet.core.units import GIB
-from whet.predict import Demand, crowded, plan_memory
+from whet.predict import Demand, group_memory_warnings, plan_memory
 
 CARD = gpu(80, name="H100 SXM")
 
 
 def plan(this: Variant) -> MemoryPlan:
     demand = Demand(max_batch=1, tokens_per_request=512)
-    return plan_memory(this, target=model(), served=model(), draft=None, device=CARD, demand=demand)
+    return plan_memory(this, target=model(), stored=model(), draft=None, device=CARD, demand=demand)
 
 
 def test_pools_of_a_stated_size_are_added_up() -> None:
@@ -26,20 +26,20 @@ def test_pools_of_a_stated_size_are_added_up() -> None:
         name: plan(variant(kv_cache_memory_bytes=most + more))
         for name, more in (("a", 0), ("b", -1024), ("c", 2048))
     }
-    assert list(crowded([["a", "b"]], plans, CARD)) == []
-    (told,) = crowded([["a", "b"], ["a", "c"]], plans, CARD)
+    assert list(group_memory_warnings([["a", "b"]], plans, CARD)) == []
+    (told,) = group_memory_warnings([["a", "b"], ["a", "c"]], plans, CARD)
     assert told.startswith("a, c: they come up together")
 
 
 def test_without_a_stated_size_each_takes_its_share_of_the_card() -> None:
     plans = {name: plan(variant()) for name in ("a", "b")}
-    assert len(list(crowded([["a", "b"]], plans, CARD))) == 1
+    assert len(list(group_memory_warnings([["a", "b"]], plans, CARD))) == 1
 
 
 def test_the_repeat_counts_as_the_baseline_and_an_unknown_server_ends_the_sum() -> None:
     plans = {"a": plan(variant())}
-    assert len(list(crowded([["a", "a.again"]], plans, CARD))) == 1
-    assert list(crowded([["a", "gone"]], plans, CARD)) == []
+    assert len(list(group_memory_warnings([["a", "a.again"]], plans, CARD))) == 1
+    assert list(group_memory_warnings([["a", "gone"]], plans, CARD)) == []
 
 
 def test_a_head_counts_with_what_it_stores(tmp_path: Path) -> None:

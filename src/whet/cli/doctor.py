@@ -21,7 +21,7 @@ from whet.core.units import human_bytes
 from whet.engines.compatibility import WARNINGS, Row, compatibility_rows, most_specific
 from whet.engines.machine import Machine, cpu_features, find_machine
 from whet.engines.vllm import VllmEngine, find_installed
-from whet.engines.vllm.limits import Installed, stopped, trouble_of_build
+from whet.engines.vllm.limits import Installed, build_problem, is_blocked
 
 _STYLES: Final = {
     "available": "green",
@@ -89,7 +89,7 @@ def _examine(spec: EngineSpec) -> _Seen:
         except EngineStartError as error:
             trouble = str(error)
     else:
-        trouble = trouble_of_build(installed, gpu=device.kind == "cuda")
+        trouble = build_problem(installed, gpu=device.kind == "cuda")
     kind = "cpu" if installed is not None and installed.cpu_build else device.kind
     return _Seen(
         device=device,
@@ -110,7 +110,7 @@ def _finding(lever: str, seen: _Seen, installed: Installed) -> _Finding:
     row = most_specific(mine)
     if row is None:
         status = "not known here"
-    elif stopped(row, installed):
+    elif is_blocked(row, installed):
         status = "not available here"
     elif row.outcome in WARNINGS:
         status = "slow" if row.outcome == "works, slow" else row.outcome
@@ -125,7 +125,7 @@ def _facts(seen: _Seen) -> Iterable[tuple[str, str]]:
     driver = f", driver {device.driver}" if device.driver is not None else ""
     yield "device", f"{count}{device.name}{driver} ({seen.machine.word})"
     yield "memory", human_bytes(device.memory_bytes)
-    yield "cpu", ", ".join(cpu_features()) or "its features are not told by this system"
+    yield "cpu", ", ".join(cpu_features()) or "its features are not sentence by this system"
     if seen.installed is not None:
         build = "CPU build" if seen.installed.cpu_build else "CUDA build"
         yield "engine", f"vLLM {seen.installed.version}, {build}, of {seen.python}"
@@ -144,13 +144,18 @@ def _table(seen: _Seen) -> Table:
         table.add_column("why", min_width=24)
         for row in sorted(seen.rows, key=lambda row: row.machine):
             until = "" if not row.until else f", before {row.until}"
-            told = (row.lever, row.machine, row.outcome, f"{row.told}; since {row.since}{until}")
-            table.add_row(*map(Text, told))
+            sentence = (
+                row.lever,
+                row.machine,
+                row.outcome,
+                f"{row.sentence}; since {row.since}{until}",
+            )
+            table.add_row(*map(Text, sentence))
         return table
     table.add_column("here", min_width=10)
     table.add_column("why", min_width=28)
     for item in seen.findings:
-        why = "" if item.row is None else item.row.told
+        why = "" if item.row is None else item.row.sentence
         status = Text(item.status, style=_STYLES[item.status])
         table.add_row(Text(item.lever), status, Text(why))
     return table

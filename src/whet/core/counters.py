@@ -20,4 +20,4 @@ LORA_RUNNING: Final = 'vllm:lora_requests_info{running_lora_adapters="'
 The set is empty while only the bare model has requests.
 """
 PROCESS_START: Final = "process_start_time_seconds"
-"""Another value is another process: its counters began anew."""
+"""A different value means a different process, whose counters start from zero."""

@@ -1,19 +1,19 @@
-"""The error tree; a branch has one exit code, and a person's mistake prints as one sentence.
+"""The error tree: each branch has one exit code; an error prints as one sentence.
 
-    WhetError                 1   anything of ours that has no branch of its own
-    ├── UsageError            2   a flag, the spec file, a data file that a person gave
+    WhetError                 1   any error without a branch of its own
+    ├── UsageError            2   a flag, the spec file or a data file cannot be used
     ├── CheckpointError       3   a checkpoint that is missing, truncated, unsafe or foreign
     ├── InfeasibleError       4   preflight: it cannot run here (memory, tokenizer, version)
     ├── EngineError           5   the engine died, hung or refused
     │   ├── EngineStartError      … before it was ready
     │   └── EngineLostError       … after it was ready
-    ├── MeasurementError      6   the client could not measure honestly
+    ├── MeasurementError      6   the client missed its timing bounds
     ├── QuantizationError     7   the quantizer refused or its result failed verification
     ├── StorageError          8   the disk is full, or the run directory is locked or unreadable
-    ├── NothingQualifiesError 9   the run ended and no variant earned a recommendation
-    └── Interrupted         130   Ctrl-C, SIGTERM, SIGHUP; what was measured is kept
+    ├── NothingQualifiesError 9   the run is complete, no variant qualifies
+    └── Interrupted         130   Ctrl-C, SIGTERM, SIGHUP; results so far stay stored
 
-A message is one or two plain sentences and ends with what to do. Adapters translate foreign
+A message is one or two sentences and ends with what to do. Adapters translate foreign
 errors into this tree and chain them with ``raise … from error``.
 """
 
@@ -27,7 +27,7 @@ class WhetError(Exception):
 
 
 class UsageError(WhetError):
-    """A flag, a spec file or a data file that a person gave cannot be used."""
+    """A flag, the spec file or a data file cannot be used."""
 
     exit_code = 2
 
@@ -77,7 +77,7 @@ class StorageError(WhetError):
 
 
 class NothingQualifiesError(WhetError):
-    """The run ended whole, and no variant earned a recommendation."""
+    """The run is complete and no variant qualifies for a recommendation."""
 
     exit_code = 9
 

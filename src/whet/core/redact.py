@@ -1,4 +1,4 @@
-"""Secrets never reach a log, a record, a report or a message."""
+"""Remove secrets from logs, records, reports and messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ENGINE_NAME = re.compile(r"(VLLM|CUDA|NCCL|OMP)_", re.IGNORECASE)
 _ENGINE_SECRET_NAME = re.compile(
     r"_(TOKEN$|(API_?)?KEY(_|$)|SECRET|PASS(WORD|WD|PHRASE)?(_|$)|PWD$|CREDENTIAL)", re.IGNORECASE
 )
-"""Settings of the engine count tokens and passes; only these words make one of them a secret."""
+"""Engine settings are often named after tokens or passes; only these words mark a secret."""
 _URL_LOGIN = re.compile(r"(://)[^\s\"'<>]+@")
 _SECRET_VALUE = re.compile(
     r"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._~+/=-]{8,})"
@@ -36,7 +36,7 @@ _spec_values: set[str] = set()
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether the name of an environment variable says that its value is secret."""
+    """Whether an environment variable holds a secret, by its name."""
     pattern = _ENGINE_SECRET_NAME if _ENGINE_NAME.match(name) else _SECRET_NAME
     return pattern.search(name) is not None
 
@@ -85,9 +85,9 @@ def redact_json(text: str) -> str:
 
 
 def starred(text: str) -> str:
-    """``text`` with every secret as stars, of the same length: places in it stay what they are.
+    """``text`` with every secret as stars, of the same length, so that positions stay valid.
 
-    To show a piece of a text, star the whole and cut then: a piece of a secret has no form.
+    To show part of a text, star it first and cut afterwards: part of a secret has no known form.
     """
     text = SECRET.sub(lambda match: "*" * len(match.group()), text)
     for value in secret_values():
@@ -96,9 +96,9 @@ def starred(text: str) -> str:
 
 
 def secret_env(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that only the process may have: secret by name, or by what the value holds.
+    """The secret variables, by name or by value; only the engine process gets them.
 
-    One whose value was redacted in a copy of a spec is left out: the environment has it.
+    A value that a stored spec redacted is left out: the environment has it.
     """
     return {k: v for k, v in env.items() if _is_secret(k, v) and v != REDACTED}
 

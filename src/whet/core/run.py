@@ -83,11 +83,11 @@ class Run:
         return self._file("environment.json", Environment)
 
     def require_spec(self) -> Spec:
-        """The spec. ``StorageError`` where there is none."""
+        """The spec. Raises ``StorageError`` if it is missing."""
         return self.spec or self._missing_file("resolved_spec.json")
 
     def require_environment(self) -> Environment:
-        """The environment. ``StorageError`` where there is none."""
+        """The environment. Raises ``StorageError`` if it is missing."""
         return self.environment or self._missing_file("environment.json")
 
     @cached_property
@@ -252,7 +252,7 @@ class Run:
         )
 
     def cell(self, variant: str, batch_size: int) -> CellSummary | None:
-        """The summary of one cell, or None where there is none yet."""
+        """The summary of one cell, or None before it is stored."""
         for cell in self.cells:
             if cell.variant == variant and cell.batch_size == batch_size:
                 return cell
@@ -281,7 +281,7 @@ class Run:
             for verdict in self.verdicts
             if verdict.variant == variant and verdict.batch_size in (None, batch_size)
         }
-        worst_first: tuple[Evidence, ...] = ("contradicted", "unproved", "proved")
+        worst_first: tuple[Evidence, ...] = ("contradicted", "unproved", "accepted", "proved")
         return next((outcome for outcome in worst_first if outcome in outcomes), None)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The URL of a server, as a person gives it: checked before it is used, printed or stored."""
+"""Check a server's URL before it is used, printed or stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder that appears under its name only when it is whole."""
+"""Write a folder under a temporary name and rename it once it is complete."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def staged(out: Path) -> Iterator[Stage]:
     try:
         yield stage
     finally:
-        shutil.rmtree(stage.folder, ignore_errors=True)  # already renamed when it was kept
+        shutil.rmtree(stage.folder, ignore_errors=True)  # already renamed after keep()
 
 
 def remove_stale(out: Path) -> None:

@@ -15,6 +15,7 @@ from whet.core.records import (
     QualityRecord,
     Verdict,
 )
+from whet.core.records.evidence import SUFFICIENT
 from whet.decide.inputs import TierInputs
 
 _TOLERANCE_STEP = 1e-9
@@ -25,7 +26,8 @@ class EligibleCell:
     """A cell that counts, with the two figures that every comparison needs, and its quality.
 
     ``timed`` is the check of its variant's timed answers, None where it was not made;
-    ``disturbed`` says that something else slowed the cell down.
+    ``disturbed`` says that something else slowed the cell down. ``accepted`` are its claims that
+    count without proof, each as ``kind (statement)``.
     """
 
     tier: str
@@ -35,6 +37,7 @@ class EligibleCell:
     quality: QualityRecord | None
     timed: DegenerateTraffic | None = None
     disturbed: bool = False
+    accepted: tuple[str, ...] = ()
 
 
 def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Excluded]]:
@@ -72,6 +75,7 @@ def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Exclude
                     quality=inputs.quality.get(cell.variant),
                     timed=timed,
                     disturbed=(cell.variant, cell.batch_size) in inputs.disturbed,
+                    accepted=_accepted(cell, inputs.verdicts),
                 )
             )
     for variant in dict.fromkeys(item.cell.variant for item in eligible):
@@ -128,7 +132,7 @@ def unproved(cell: CellSummary, verdicts: Sequence[Verdict]) -> str | None:
         return "no evidence of what was running was recorded"
     for verdict in own:
         here = verdict.batch_size in (None, cell.batch_size)
-        if here and verdict.outcome != "proved":
+        if here and verdict.outcome not in SUFFICIENT:
             return f"{verdict.claim.statement}: {verdict.outcome} ({verdict.observed})"
     # By kind: what a claim expects may be worded for each batch size.
     judged = {verdict.claim.kind for verdict in own if verdict.batch_size == cell.batch_size}
@@ -136,6 +140,16 @@ def unproved(cell: CellSummary, verdicts: Sequence[Verdict]) -> str | None:
         if verdict.claim.per_cell and verdict.claim.kind not in judged:
             return f"{verdict.claim.statement}: not judged at this batch size"
     return None
+
+
+def _accepted(cell: CellSummary, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    """The claims of a cell that count without proof."""
+    return tuple(
+        f"{verdict.claim.kind} ({verdict.claim.statement})"
+        for verdict in verdicts
+        if (verdict.variant, verdict.outcome) == (cell.variant, "accepted")
+        and verdict.batch_size in (None, cell.batch_size)
+    )
 
 
 def quality_verdict(record: QualityRecord | None, tolerance: float) -> GateVerdict:

@@ -150,7 +150,8 @@ def _reasons(
         )
     if (lossless := _lossless(record)) is not None:
         reasons.append(lossless)
-    reasons.append("every feature that it claims was proved to be running")
+    if not chosen.accepted:
+        reasons.append("every feature that it claims was proved to be running")
     return tuple(reasons)
 
 
@@ -164,6 +165,7 @@ def _cautions(
     cell = chosen.cell
     starts = min(item.cell.starts for item in (chosen, reference or chosen))
     cautions = []
+    cautions += [f"accepted without proof: {claim}" for claim in chosen.accepted]
     if starts < _ENOUGH_STARTS:
         cautions.append(_few_starts(starts))
     if entry.rivals and starts > 1:

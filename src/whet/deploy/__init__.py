@@ -1,4 +1,4 @@
-"""Files to run a variant elsewhere, rendered from the record that says all that was set."""
+"""Deployment files of a variant, rendered from its resolved engine record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what ran here to what a CUDA container runs: paths mapped, CPU settings left out."""
+"""Map a configuration that ran here to a CUDA container, without its CPU settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOUSEKEEPING_ENV: Final = frozenset(
         "LD_PRELOAD",
     }
 )
-"""Set for the measurement or for this machine; they say nothing about the configuration."""
+"""Set for the measurement or for this machine; not part of the configuration."""
 
 _CPU_ENV_PREFIX: Final = "VLLM_CPU_"
 _CPU_ENV: Final = frozenset({"OMP_NUM_THREADS", "VLLM_DISABLED_KERNELS"})
@@ -48,16 +48,16 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Place:
-    """What the engine is told of a checkpoint: a path or a hub id with its revision."""
+    """A checkpoint in the container: a path, or a hub id with its revision."""
 
-    told: str
+    name: str
     revision: str | None = None
     mount: Mount | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deployment:
-    """What the templates print. ``dropped`` and ``notes`` are told in comments."""
+    """What the templates print. ``dropped`` and ``notes`` become comments."""
 
     variant: str
     model: str
@@ -94,7 +94,7 @@ def plan_deployment(resolved: ResolvedEngine) -> Deployment:
         places += adapters.values()
         flags = [_with_adapters(flag, adapters) for flag in flags]
         notes = [
-            f"measured with the adapter {name} at revision {place.revision} of {place.told}; "
+            f"measured with the adapter {name} at revision {place.revision} of {place.name}; "
             "the engine fetches the newest"
             for name, place in adapters.items()
             if place.revision is not None
@@ -103,7 +103,7 @@ def plan_deployment(resolved: ResolvedEngine) -> Deployment:
     parallel = dict(flags).get("tensor-parallel-size")
     return Deployment(
         variant=variant.name,
-        model=model.told,
+        model=model.name,
         revision=model.revision,
         served_model_name=resolved.served_model_name,
         flags=tuple(word for flag in flags for word in _words(flag)),
@@ -122,50 +122,50 @@ def _words(flag: _Flag) -> tuple[str, ...]:
 
 def _flags(argv: tuple[str, ...]) -> list[_Flag]:
     """(name, values) of every flag in the command; no value for a switch, several for a list."""
-    found: list[tuple[str, list[str]]] = []
+    flags: list[tuple[str, list[str]]] = []
     for word in argv:
         if word.startswith("--"):
-            found.append((word[2:], []))
-        elif found:
-            found[-1][1].append(word)
-    return [(name, tuple(values)) for name, values in found]
+            flags.append((word[2:], []))
+        elif flags:
+            flags[-1][1].append(word)
+    return [(name, tuple(values)) for name, values in flags]
 
 
 def _portable(flags: list[_Flag], *, on_cpu: bool) -> tuple[list[_Flag], list[str]]:
-    kept, dropped = [], []
+    portable, dropped = [], []
     for name, values in flags:
         if name in _OURS or name == "served-model-name":
             continue
         if on_cpu and name.removeprefix("no-") in _CPU_FLAGS:
             dropped.append(" ".join(_words((name, values))))
         else:
-            kept.append((name, values))
-    return kept, dropped
+            portable.append((name, values))
+    return portable, dropped
 
 
 def _portable_env(env: dict[str, str], *, on_cpu: bool) -> tuple[dict[str, str], list[str]]:
-    kept, dropped = {}, []
+    portable, dropped = {}, []
     for name, value in public_env(env).items():
         if name in HOUSEKEEPING_ENV:
             continue
         if on_cpu and (name.startswith(_CPU_ENV_PREFIX) or name in _CPU_ENV):
             dropped.append(f"{name}={value}")
         else:
-            kept[name] = value
-    return kept, dropped
+            portable[name] = value
+    return portable, dropped
 
 
 def _place(path: str, variable: str, *, prefix: str = "") -> _Place:
-    """How the engine is told of a checkpoint's path here."""
+    """Map a checkpoint's path on this machine to the container."""
     parts = Path(path).parts
     hub = [part for part in parts if part.startswith("models--")]
     if hub and "snapshots" in parts:
         revision = parts[parts.index("snapshots") + 1]
-        return _Place(told=hub[-1].removeprefix("models--").replace("--", "/"), revision=revision)
+        return _Place(name=hub[-1].removeprefix("models--").replace("--", "/"), revision=revision)
     if not path.startswith("/"):
-        return _Place(told=path)
+        return _Place(name=path)
     inside = str(_CONTAINER_MODELS / f"{prefix}{Path(path).name}")
-    return _Place(told=inside, mount=Mount(variable=variable, host=path, container=inside))
+    return _Place(name=inside, mount=Mount(variable=variable, host=path, container=inside))
 
 
 def _adapters(loras: tuple[tuple[str, str], ...]) -> dict[str, _Place]:
@@ -181,7 +181,7 @@ def _with_draft(flag: _Flag, draft: _Place) -> _Flag:
     if name != "speculative-config" or not values:
         return flag
     config = json.loads(values[0])
-    config["model"] = draft.told
+    config["model"] = draft.name
     if draft.revision is not None:
         config["revision"] = draft.revision
     return name, (json.dumps(config),)
@@ -191,8 +191,8 @@ def _with_adapters(flag: _Flag, adapters: dict[str, _Place]) -> _Flag:
     """vLLM reads ``name=path``, and JSON where there is a comma."""
     if flag[0] != "lora-modules":
         return flag
-    told = {name: place.told for name, place in adapters.items()}
+    paths = {name: place.name for name, place in adapters.items()}
     return flag[0], tuple(
         json.dumps({"name": name, "path": path}) if "," in path else f"{name}={path}"
-        for name, path in told.items()
+        for name, path in paths.items()
     )

@@ -26,7 +26,7 @@ def write_deployment(
     """Write ``compose.yaml`` (official CUDA image) and ``serve.sh`` (the command that measured).
 
     ``image_tag`` pins the image; by default it is the version that was measured, ``v0.32.0``. An
-    attached server, which nobody here started, gets only a note. Raises ``StorageError`` where the
+    attached server gets only a note. Raises ``StorageError`` where the
     folder cannot be written.
     """
     if resolved.url is not None:

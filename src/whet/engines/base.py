@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from whet.core.protocols import Engine
 from whet.core.records import Declared, EngineFacts, Variant
 from whet.engines.failures import FailureSign
+from whet.engines.planned import PlannedMachine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +51,9 @@ class EngineProfile:
     ``setting_sections`` are the parts of the resolved configuration to look a flag up in.
     ``failures`` are the known signs of a failed start, the most specific first. ``counter_names``
     map the engine's counters to those of ``core.counters`` where they differ.
+    ``planned_engine`` makes an engine that resolves variants for another machine, and
+    ``installed_version`` takes the path of a Python; both are None for an engine that whet does not
+    start.
     ``scoring_defect`` names a known defect that makes prompt log-probabilities wrong, or None.
     """
 
@@ -64,4 +69,6 @@ class EngineProfile:
     setting_sections: tuple[str, ...] = ()
     failures: tuple[FailureSign, ...] = ()
     counter_names: Mapping[str, str] = field(default_factory=dict)
+    planned_engine: Callable[[PlannedMachine], Engine] | None = None
+    installed_version: Callable[[str], str | None] | None = None
     scoring_defect: Callable[[Variant, EngineFacts | None], str | None] = _no_defect

@@ -1,8 +1,7 @@
 """What each version of an engine runs on which machine, read from compatibility.csv.
 
-A row says of a lever (a pattern over the words of ``levers_of``) what happens when it is pulled.
-Of the rows that apply, the most specific one counts, and of equals the one seen on the newest
-version.
+A row says what happens when a lever (a pattern over the words of ``levers_of``) is enabled. Among
+the rows that apply the most specific one counts; among equals, the one of the newest version.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ STOPS: Final = frozenset({"no effect", "fails", "removed"})
 OUTCOMES: Final = frozenset({"works", "needs package", *WARNINGS, *STOPS})
 _AND: Final = " & "
 _STORED: Final = {"W8A8-INT8": "W8A8", "FP8": "FP8_CHECKPOINT"}
-"""What is told from the tensors, in a recipe's words; of FP8 they do not tell which scales."""
+"""Stored scheme → recipe scheme; FP8 scale granularity cannot be inferred from the tensors."""
 _NEWEST: Final = (10**6, 0, 0)
 _PACKAGE: Final = re.compile(r"pip install ([A-Za-z0-9_.-]*[A-Za-z0-9])")
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
@@ -47,9 +46,9 @@ class Row:
     """One line of the table.
 
     It holds for versions from ``since`` to before ``until`` (empty: no bound) on machines that
-    ``machine`` names. ``lever`` is one pattern, or several joined by `` & `` of which the first is
-    the lever and the others what has to be set beside it. ``basis`` says who saw it where
-    (``seen 0.29.0 cpu-avx512``) or read it (``read 0.33``).
+    ``machine`` names. ``lever`` is one pattern, or several joined by `` & ``: the first is the
+    lever, the others must be set too. ``basis`` says where it was observed (``seen 0.29.0
+    cpu-avx512``) or read in the source (``read 0.33``).
     """
 
     engine: str
@@ -62,21 +61,21 @@ class Row:
     basis: str
 
     @property
-    def told(self) -> str:
-        """What it says, and who saw it."""
+    def sentence(self) -> str:
+        """The explanation with its basis."""
         return f"{self.says} ({self.basis})"
 
     @property
     def package(self) -> str | None:
-        """The package that a lever needs, by the mend; None where it needs none."""
+        """The package that a lever needs, from its ``pip install``; None without one."""
         match = _PACKAGE.search(self.says) if self.outcome == "needs package" else None
         return match[1] if match else None
 
     def applies(self, engine: str, version: str, machine: Machine) -> bool:
-        """Whether it speaks of this engine, version and machine."""
-        found = version_of(version)
-        early = bool(self.since) and found < version_of(self.since)
-        late = bool(self.until) and found >= version_of(self.until)
+        """Whether the row covers this engine, version and machine."""
+        number = version_of(version)
+        early = bool(self.since) and number < version_of(self.since)
+        late = bool(self.until) and number >= version_of(self.until)
         known = self.engine == engine and not early and not late
         return known and machine_applies(self.machine, machine)
 
@@ -85,61 +84,55 @@ COLUMNS: Final = tuple(field.name for field in fields(Row))
 
 
 def version_of(text: str) -> Version:
-    """(0, 32, 1) of ``0.32.1+cpu``; later than any release where there are no numbers."""
+    """(0, 32, 1) of ``0.32.1+cpu``; later than any release without numbers."""
     match = _VERSION.match(text)
     return _numbers(match) if match else _NEWEST
 
 
 def levers_of(variant: Variant) -> frozenset[str]:
-    """Everything that a variant sets, a lever a word, in the words of the table.
+    """Every lever that a variant sets, as a word of the table.
 
     ``weights_scheme=W4A16``, ``speculation=ngram``, ``speculation.<option>=…``, ``prefix_cache``,
     ``lora``, every engine flag and variable with its value; ``model=`` with the architecture (and
     ``model=mla``) where the checkpoint is on the disk.
     """
     schemes = variant.recipe_schemes or (_STORED.get(variant.scheme, variant.scheme),)
-    found = {f"weights_scheme={scheme}" for scheme in schemes}
+    words = {f"weights_scheme={scheme}" for scheme in schemes}
     speculation = variant.speculation
     if speculation is not None:
-        found.add(f"speculation={speculation.method}")
-        found |= {f"speculation.{key}={format_value(value)}" for key, value in speculation.options}
+        words.add(f"speculation={speculation.method}")
+        words |= {f"speculation.{key}={format_value(value)}" for key, value in speculation.options}
     if variant.prefix_cache:
-        found.add("prefix_cache")
+        words.add("prefix_cache")
     if variant.loras:
-        found.add("lora")
-    found |= {f"{name}={format_value(value)}" for name, value in plain_args(variant).items()}
-    found |= {f"{name}={value}" for name, value in variant.env}
-    return frozenset(found) | _model_words(Path(variant.model_path))
+        words.add("lora")
+    words |= {f"{name}={format_value(value)}" for name, value in plain_args(variant).items()}
+    words |= {f"{name}={value}" for name, value in variant.env}
+    return frozenset(words) | _model_words(Path(variant.model_path))
 
 
 def lookup(
     resolved: ResolvedEngine, machine: Machine, *, version: str | None = None
 ) -> tuple[Row, ...]:
-    """The row that counts for each lever of a variant, sorted by lever; unknown levers have none.
+    """The row that counts for each lever of a variant, sorted by lever, unknown levers left out.
 
     ``version`` is the record's own where it is None.
     """
     words = sorted(levers_of(resolved.variant))
-    asked = version or resolved.engine_version
-    rows = [row for row in compatibility_rows() if row.applies(resolved.engine, asked, machine)]
+    wanted = version or resolved.engine_version
+    rows = [row for row in compatibility_rows() if row.applies(resolved.engine, wanted, machine)]
     chosen = (most_specific(row for row in rows if _matches(row, one, words)) for one in words)
     return tuple(row for row in chosen if row is not None)
 
 
-def known_of(lever: str, *, engine: str, version: str, machine: Machine) -> Row | None:
-    """The row that counts for one lever alone, with nothing set beside it."""
-    rows = (row for row in compatibility_rows() if row.applies(engine, version, machine))
-    return most_specific(row for row in rows if _matches(row, lever, ()))
-
-
 def cautions(resolved: ResolvedEngine, machine: Machine | None = None) -> tuple[str, ...]:
-    """What works and is slow or doubtful, a sentence a lever. ``machine`` is this by default."""
+    """One sentence per lever that works but is slow or doubtful. Default machine: this one."""
     rows = lookup(resolved, machine or find_machine(resolved.device))
-    return tuple(f"{row.lever}: {row.told}" for row in rows if row.outcome in WARNINGS)
+    return tuple(f"{row.lever}: {row.sentence}" for row in rows if row.outcome in WARNINGS)
 
 
 def most_specific(rows: Iterable[Row]) -> Row | None:
-    """The one with the narrower lever, then machine, then the newer basis, then the last."""
+    """The row with the narrowest lever, then machine, then the newest basis, then the last."""
     ranked = [(_rank(row), at, row) for at, row in enumerate(rows)]
     return max(ranked, key=lambda item: item[:2])[2] if ranked else None
 
@@ -152,18 +145,18 @@ def compatibility_rows() -> tuple[Row, ...]:
 
 
 def _matches(row: Row, subject: str, words: Sequence[str]) -> bool:
-    first, *beside = row.lever.lower().split(_AND)
+    first, *others = row.lever.lower().split(_AND)
     return fnmatchcase(subject.lower(), first) and all(
-        any(fnmatchcase(each.lower(), part) for each in words) for part in beside
+        any(fnmatchcase(each.lower(), part) for each in words) for part in others
     )
 
 
 def _rank(row: Row) -> tuple[int, bool, int, int, Version]:
-    first, *beside = row.lever.split(_AND)
+    first, *others = row.lever.split(_AND)
     return (
         len(first.replace("*", "")),
         "*" not in first,
-        len(beside),
+        len(others),
         machine_rank(row.machine),
         _basis_version(row),
     )
@@ -188,8 +181,8 @@ def _model_words(folder: Path) -> frozenset[str]:
     names = outer.get("architectures")
     text = outer.get("text_config")
     config = {**outer, **text} if isinstance(text, dict) else outer
-    found = {f"model={name}" for name in names} if isinstance(names, list) else set()
-    return frozenset(found | ({"model=mla"} if config.get("kv_lora_rank") else set()))
+    words = {f"model={name}" for name in names} if isinstance(names, list) else set()
+    return frozenset(words | ({"model=mla"} if config.get("kv_lora_rank") else set()))
 
 
 def parse_rows(lines: Sequence[str], *, where: str) -> tuple[Row, ...]:

@@ -1,4 +1,4 @@
-"""From an engine's log to one sentence that says what happened and what to do."""
+"""Turn an engine's log into one sentence: what happened and what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PREFIX = re.compile(
     r"^(?:\([^)]*pid=\d+\)\s*)?"
     r"(?:(?:INFO|WARNING|ERROR|CRITICAL|DEBUG) \d\d-\d\d [\d:]+ \[[^\]]+\]\s?)?"
 )
-_TELLING = re.compile(r"^\s*(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt)\w*): \S")
+_EXCEPTION = re.compile(r"^\s*(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt)\w*): \S")
 _LEVEL = re.compile(r"\b(?:INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d ")
 _SECOND_HAND = ("EngineDeadError", "Engine core init", "WorkerProc initialization failed")
 _SHOWN = 400
@@ -20,7 +20,7 @@ _SHOWN = 400
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """``kind`` is a word that code may ask for; ``sentence`` is for a person and holds the fix."""
+    """``kind`` is for code to branch on; ``sentence`` is for people and holds the fix."""
 
     kind: str
     sentence: str
@@ -52,23 +52,25 @@ def plain_lines(log: str) -> list[str]:
 def diagnose(log: str, signs: Sequence[FailureSign]) -> Failure | None:
     """The known failure that the log shows, else its last exception, else None.
 
-    What went wrong first in a list of ever less specific signs wins, because one fault of an engine
-    core is repeated by the server above it in vaguer words.
+    The first sign that matches wins; the list goes from specific to vague, because the server
+    repeats a fault of its engine core in vaguer words.
     """
     lines = plain_lines(log)
     text = "\n".join(lines)
     for sign in signs:
         if match := sign.pattern.search(text):
             return Failure(kind=sign.kind, sentence=sign.sentence.format(**match.groupdict()))
-    telling = _last_exception(lines)
-    return None if telling is None else Failure(kind="other", sentence=f"it said: {telling}")
+    exception = _last_exception(lines)
+    if exception is None:
+        return None
+    return Failure(kind="other", sentence=f"it reported: {exception}")
 
 
 def _last_exception(lines: list[str]) -> str | None:
     """The innermost exception: those that only report another process' death come last."""
-    found = [line.strip()[:_SHOWN] for line in lines if _TELLING.match(line)]
-    own = [line for line in found if not any(word in line for word in _SECOND_HAND)]
-    return (own or found)[-1] if found else None
+    lines = [line.strip()[:_SHOWN] for line in lines if _EXCEPTION.match(line)]
+    own = [line for line in lines if not any(word in line for word in _SECOND_HAND)]
+    return (own or lines)[-1] if lines else None
 
 
 def last_words(log: str) -> str:

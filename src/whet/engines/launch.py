@@ -1,4 +1,4 @@
-"""Start a server, wait until it has really generated, hand it out, reap it whatever happens."""
+"""Start a server, wait for its first generation, hand it out, and always reap it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from whet.core.redact import redact
 from whet.engines import get_profile
 from whet.engines.failures import RETRIED, Failure, diagnose, last_words
 from whet.engines.memory import (
-    Place,
+    ServerSlot,
     device_bytes,
     resident_bytes,
-    take_place,
+    take_slot,
     used_device_bytes,
 )
 from whet.engines.probe import NoAnswer, generate_canary, is_healthy
@@ -38,8 +38,8 @@ _KILLED = 137
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Patience:
-    """Deadlines: of the first generation, which may compile, and of a polite end."""
+class Timeouts:
+    """Limits on the first generation, which may compile, and on a graceful stop."""
 
     canary_s: float = 180.0
     grace_s: float = 10.0
@@ -60,12 +60,12 @@ class SpawnedServer:
         resolved: ResolvedEngine,
         start: StartFacts,
         *,
-        place: Place,
+        slot: ServerSlot,
     ) -> None:
         """Made by ``serve_process`` only."""
         self._process = process
         self._resolved = resolved
-        self._place = place
+        self._slot = slot
         self.start = start
 
     @property
@@ -82,7 +82,7 @@ class SpawnedServer:
         """Device memory on a GPU; Σ PSS on a CPU."""
         tree = self._process.descendants()
         if self._resolved.device == "cuda":
-            return device_bytes(tree, before=self._place.growth_since)
+            return device_bytes(tree, before=self._slot.growth_since)
         return resident_bytes(tree)
 
     def log_text(self) -> str:
@@ -102,26 +102,26 @@ def serve_process(
     resolved: ResolvedEngine,
     *,
     log: Path,
-    patience: Patience | None = None,
+    timeouts: Timeouts | None = None,
     stop: Event | None = None,
 ) -> Iterator[SpawnedServer]:
     """Spawn ``resolved.argv`` on a free port and yield it once it has generated.
 
-    A taken port, a damaged compile cache and memory held by a neighbour are tried once more, the
-    second time with an empty cache folder. Raises ``EngineStartError`` with the engine's own
-    reason, and ``Interrupted`` where ``stop`` is set before it is ready. May be entered in any
-    thread and left in another.
+    After a taken port, a damaged compile cache or memory used by another program it is started
+    once more, with an empty cache folder if the cache was damaged. Raises ``EngineStartError`` with
+    the engine's own reason, and ``Interrupted`` if ``stop`` is set before it is ready. May be
+    entered in one thread and left in another.
     """
-    patience, stop = patience or Patience(), stop or Event()
+    timeouts, stop = timeouts or Timeouts(), stop or Event()
     with ExitStack() as stack:
-        place = stack.enter_context(take_place())
+        slot = stack.enter_context(take_slot())
         scratch: dict[str, str] = {}
         for attempt in range(1, _ATTEMPTS + 1):
             began = time.monotonic()
-            place.used_before = used_device_bytes() if resolved.device == "cuda" else None
-            process, port = _spawn(resolved, log, scratch, patience)
+            slot.used_before = used_device_bytes() if resolved.device == "cuda" else None
+            process, port = _spawn(resolved, log, scratch, timeouts)
             stack.callback(process.stop)
-            outcome = _await_canary(process, resolved, port, patience, stop)
+            outcome = _await_canary(process, resolved, port, timeouts, stop)
             if isinstance(outcome, str):
                 start = StartFacts(
                     variant=resolved.variant.name,
@@ -131,24 +131,24 @@ def serve_process(
                     pid=process.pid,
                     attempts=attempt,
                 )
-                yield SpawnedServer(process, resolved, start, place=place)
+                yield SpawnedServer(process, resolved, start, slot=slot)
                 return
             process.stop()
             if attempt == _ATTEMPTS or outcome.failure.kind not in RETRIED:
                 raise EngineStartError(outcome.failure.sentence)
-            time.sleep(patience.retry_pause_s)
+            time.sleep(timeouts.retry_pause_s)
             if outcome.failure.kind == "compile_cache":
                 scratch = {"VLLM_CACHE_ROOT": stack.enter_context(_temporary_folder())}
 
 
 def _spawn(
-    resolved: ResolvedEngine, log: Path, scratch: Mapping[str, str], patience: Patience
+    resolved: ResolvedEngine, log: Path, scratch: Mapping[str, str], timeouts: Timeouts
 ) -> tuple[EngineProcess, int]:
     port = free_port()
     argv = [word.replace("{port}", str(port)) for word in resolved.argv]
     env = {**os.environ, **dict(resolved.env), **dict(resolved.variant.secret_env), **scratch}
     env.pop("VLLM_API_KEY", None)  # the server is on the loopback, and the client sends no key
-    process = EngineProcess(argv, env=env, log=log, grace_s=patience.grace_s)
+    process = EngineProcess(argv, env=env, log=log, grace_s=timeouts.grace_s)
     if resolved.device == "cpu":
         process.yield_cores()
     return process, port
@@ -161,74 +161,75 @@ def _temporary_folder() -> Iterator[str]:
 
 
 def _await_canary(
-    process: EngineProcess, resolved: ResolvedEngine, port: int, patience: Patience, stop: Event
+    process: EngineProcess, resolved: ResolvedEngine, port: int, timeouts: Timeouts, stop: Event
 ) -> str | _Failed:
-    """The canary's text, or why there is none. ``Interrupted`` once ``stop`` is set."""
+    """The canary's text, or the failure. Raises ``Interrupted`` once ``stop`` is set."""
     base_url = f"http://127.0.0.1:{port}"
     deadline = time.monotonic() + resolved.ready_timeout_s
     while not (is_healthy(base_url) and process.listens_on(port)):
         if stop.is_set():
-            raise Interrupted(f"{_who(resolved)} was told to stop before it was ready")
+            raise Interrupted(f"{_label(resolved)} was stopped before it was ready")
         if process.exit_code() is not None:
             return _ended(process, resolved)
         if time.monotonic() > deadline:
             return _too_slow(process, resolved)
         time.sleep(_POLL_S)
     try:
-        text = generate_canary(base_url, resolved.served_model_name, timeout_s=patience.canary_s)
+        text = generate_canary(base_url, resolved.served_model_name, timeout_s=timeouts.canary_s)
     except NoAnswer as error:
-        return _sick(process, resolved, error)
+        return _unhealthy(process, resolved, error)
     return text if process.exit_code() is None else _ended(process, resolved)
 
 
 def _ended(process: EngineProcess, resolved: ResolvedEngine) -> _Failed:
-    kind = found.kind if (found := _diagnose(resolved, process)) else "other"
+    kind = failure.kind if (failure := _diagnose(resolved, process)) else "other"
     code = process.exit_code()
     sentence = _why(resolved, process, code, "ended before it was ready")
     return _Failed(failure=Failure(kind=kind, sentence=sentence))
 
 
 def _too_slow(process: EngineProcess, resolved: ResolvedEngine) -> _Failed:
-    said = last_words(process.log_text())
+    last = last_words(process.log_text())
     sentence = (
-        f"{_who(resolved)} was not ready after {resolved.ready_timeout_s:g} s; its last words were "
-        f"{said!r}; raise engine.ready_timeout_s if it still worked, else see {process.log.name}"
+        f"{_label(resolved)} was not ready after {resolved.ready_timeout_s:g} s; its last words "
+        f"were {last!r}; raise engine.ready_timeout_s if it still worked, else see "
+        f"{process.log.name}"
     )
     return _Failed(failure=Failure(kind="hang", sentence=redact(sentence)))
 
 
-def _sick(process: EngineProcess, resolved: ResolvedEngine, error: NoAnswer) -> _Failed:
-    """Healthy by its own word, yet unable to generate."""
+def _unhealthy(process: EngineProcess, resolved: ResolvedEngine, error: NoAnswer) -> _Failed:
+    """``/health`` answers, and yet the server cannot generate."""
     # The answer may come before the log that explains it: the guardian writes a moment later.
     deadline = time.monotonic() + _LOG_LAG_S
-    while (found := _diagnose(resolved, process)) is None and time.monotonic() < deadline:
+    while (failure := _diagnose(resolved, process)) is None and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-    reason = found.sentence if found else f"{error}; see {process.log.name}"
-    sentence = f"{_who(resolved)} reports itself healthy but cannot generate: {reason}"
+    reason = failure.sentence if failure else f"{error}; see {process.log.name}"
+    sentence = f"{_label(resolved)} reports itself healthy but cannot generate: {reason}"
     return _Failed(
-        failure=Failure(kind=found.kind if found else "canary", sentence=redact(sentence))
+        failure=Failure(kind=failure.kind if failure else "canary", sentence=redact(sentence))
     )
 
 
 def _why(resolved: ResolvedEngine, process: EngineProcess, code: int | None, what: str) -> str:
     log = process.log_text()
-    found = _diagnose(resolved, process)
-    if code == _KILLED and (found is None or found.kind == "other"):
+    failure = _diagnose(resolved, process)
+    if code == _KILLED and (failure is None or failure.kind == "other"):
         reason = (
-            "it was killed (signal 9), most often for want of memory; free some, or lower "
+            "it was killed (signal 9), usually because memory ran out; free some, or lower "
             "max_model_len or the cache"
         )
-    elif found is not None:
-        reason = found.sentence
+    elif failure is not None:
+        reason = failure.sentence
     else:
         status = "" if code is None else f" (exit code {code})"
         reason = f"its last words were {last_words(log)!r}{status}; see {process.log.name}"
-    return redact(f"{_who(resolved)} {what}: {reason}")
+    return redact(f"{_label(resolved)} {what}: {reason}")
 
 
 def _diagnose(resolved: ResolvedEngine, process: EngineProcess) -> Failure | None:
     return diagnose(process.log_text(), get_profile(resolved.engine).failures)
 
 
-def _who(resolved: ResolvedEngine) -> str:
+def _label(resolved: ResolvedEngine) -> str:
     return f"{resolved.engine} {resolved.engine_version} for variant {resolved.variant.name!r}"

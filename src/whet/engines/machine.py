@@ -1,4 +1,4 @@
-"""The machines that the compatibility table tells apart."""
+"""The kinds of machines that the compatibility table distinguishes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from typing import Final
 
 _CUDA: Final = re.compile(r"cuda(?P<sign>>=|<|=)(?P<major>\d+)\.(?P<minor>\d+)")
 _CPUS: Final = ("cpu-avx2", "cpu-avx512")
-_TOLD: Final = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "asimd")
+_FEATURES: Final = (
+    "avx2",
+    "avx512f",
+    "avx512_bf16",
+    "avx512_vnni",
+    "amx_tile",
+    "amx_bf16",
+    "asimd",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +34,7 @@ class Machine:
 
     @property
     def word(self) -> str:
-        """The narrowest word of the table for it: ``cpu-avx2``, ``cuda=9.0``, ``cpu``."""
+        """The most specific word of the table for it: ``cpu-avx2``, ``cuda=9.0``, ``cpu``."""
         if self.kind == "cuda" and self.capability is not None:
             return f"cuda={self.capability[0]}.{self.capability[1]}"
         return f"{self.kind}-{self.vectors}" if self.vectors is not None else self.kind
@@ -55,12 +63,12 @@ def without_avx512() -> bool:
 
 @cache
 def cpu_features() -> tuple[str, ...]:
-    """The vector units of this CPU on which kernels depend; empty where the system does not say."""
+    """The vector units of this CPU that kernels need; empty if they are not reported."""
     try:
         words = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
     except OSError:
         return ()
-    return tuple(name for name in _TOLD if name in words)
+    return tuple(name for name in _FEATURES if name in words)
 
 
 @cache
@@ -98,9 +106,9 @@ def machine_applies(word: str, machine: Machine) -> bool:
 
 
 def machine_rank(word: str) -> int:
-    """How narrow a row's machine is; -1 for a word that is none.
+    """How narrow a row's machine is; -1 for an unknown word.
 
-    Of two upper bounds the lower is the narrower, of two lower bounds the higher.
+    Among upper bounds the lowest is the narrowest, among lower bounds the highest.
     """
     if word in ("any", "cpu", "cuda"):
         return 0 if word == "any" else 1

@@ -1,4 +1,4 @@
-"""Memory of a process tree: on the device where there is one, resident elsewhere."""
+"""Memory of a process tree: device memory on a GPU, resident memory on a CPU."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import psutil
 
 
 @dataclass(eq=False, slots=True)
-class Place:
-    """A server's place among those of this process; ``used_before`` it came, on its device.
+class ServerSlot:
+    """One running server of this process, and the device memory used before it started.
 
-    ``shared`` once another was there at the same time, be it on its way up or down: from then on
-    nobody can tell whose growth it is that the device shows.
+    ``shared`` is True once another server ran at the same time: from then on growth of the device's
+    used memory cannot be attributed to this server.
     """
 
     used_before: int | None = None
@@ -24,34 +24,34 @@ class Place:
 
     @property
     def growth_since(self) -> int | None:
-        """What ``device_bytes`` may count the growth from; None where it is not this one's."""
+        """The base for ``device_bytes``; None if growth may be another server's."""
         return None if self.shared else self.used_before
 
 
-_places: Final[list[Place]] = []
-_taking: Final = threading.Lock()
+_slots: Final[list[ServerSlot]] = []
+_lock: Final = threading.Lock()
 
 
 @contextmanager
-def take_place() -> Iterator[Place]:
-    """Be known to the other servers of this process, from any thread."""
-    mine = Place()
-    with _taking:
-        _places.append(mine)
-        if len(_places) > 1:
-            for place in _places:
-                place.shared = True
+def take_slot() -> Iterator[ServerSlot]:
+    """Register a server with the others of this process; thread-safe."""
+    mine = ServerSlot()
+    with _lock:
+        _slots.append(mine)
+        if len(_slots) > 1:
+            for slot in _slots:
+                slot.shared = True
     try:
         yield mine
     finally:
-        with _taking:
-            _places.remove(mine)
+        with _lock:
+            _slots.remove(mine)
 
 
 def resident_bytes(processes: Iterable[psutil.Process]) -> int | None:
     """Σ proportional set size (shared pages counted once), resident size where PSS is refused.
 
-    None where no process of the tree is left.
+    None once every process of the tree has ended.
     """
     sizes = [size for process in processes if (size := _proportional(process)) is not None]
     return sum(sizes) if sizes else None
@@ -64,7 +64,7 @@ def _proportional(process: psutil.Process) -> int | None:
                 if line.startswith("Pss:"):
                     return int(line.split()[1]) * 1024
     except OSError:
-        pass  # an old kernel or another system: the resident size serves
+        pass  # an old kernel or another system: use the resident size
     try:
         return int(process.memory_info().rss)
     except psutil.Error:
@@ -75,7 +75,7 @@ def device_bytes(processes: Iterable[psutil.Process], *, before: int | None) -> 
     """Device memory of the tree by NVML, all GPUs summed.
 
     Where the driver names processes by ids of another namespace (containers), the growth of the
-    devices' used memory since ``before`` stands in. None without NVML.
+    devices' used memory since ``before`` is returned. None without NVML.
     """
     pids = {process.pid for process in processes}
     usage = _by_process()

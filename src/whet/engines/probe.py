@@ -1,4 +1,4 @@
-"""Asking a server whether it works: health for patience, a generation for proof."""
+"""Check that a server works: ``/health`` while waiting, one generation as proof."""
 
 from __future__ import annotations
 

@@ -97,8 +97,8 @@ class EngineProcess:
     @property
     def pid(self) -> int | None:
         """The engine's own process id while it lives."""
-        found = self.descendants(recursive=False)
-        return found[0].pid if found else None
+        children = self.descendants(recursive=False)
+        return children[0].pid if children else None
 
     def exit_code(self) -> int | None:
         """None while the engine runs; else its exit code, 128 + n for a death by signal n."""
@@ -112,13 +112,13 @@ class EngineProcess:
             return []
 
     def listens_on(self, port: int) -> bool:
-        """Whether the port is ours: a stranger that took it first answers requests just as well."""
+        """Whether this engine listens on the port: another program may have taken it first."""
         for process in self.descendants():
             try:
-                found = process.net_connections(kind="tcp")
+                connections = process.net_connections(kind="tcp")
             except psutil.Error:
                 continue
-            if any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in found):
+            if any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in connections):
                 return True
         return False
 

@@ -1,10 +1,10 @@
-"""The engine's guardian: a small process that stands between whet and the server.
+"""The engine's guardian: a small process between whet and the server.
 
 It runs the engine, writes the engine's output to the log with secrets redacted, and ends every
 process that the engine left anywhere below it, whichever way whet goes. It does not trust its
 parent to say goodbye: the far end of a pipe closes when whet dies, also by kill -9, and the
 parent's id changes. Orphans come to it rather than to init (PR_SET_CHILD_SUBREAPER), so that a
-worker that left the process group is found as well. Run by path:
+worker that left the process group is ended as well. Run by path:
 ``python -P supervise.py FD GRACE_S LOG -- ARGV…``.
 """
 
@@ -48,7 +48,7 @@ class Guardian:
         self._rest = b""
 
     def run(self, argv: list[str]) -> int:
-        """Run the engine to its end or until told to stop; 128 + n for a death by signal n."""
+        """Run the engine until it ends or a signal arrives; 128 + n for a death by signal n."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._ask_to_stop)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -143,15 +143,15 @@ def _children() -> list[int]:
 
 
 def _descendants() -> list[int]:
-    found: list[int] = []
+    pids: list[int] = []
     waiting = _children()
     while waiting:
         pid = waiting.pop()
-        found.append(pid)
+        pids.append(pid)
         with contextlib.suppress(OSError):
             for task in Path(f"/proc/{pid}/task").iterdir():
                 waiting += [int(word) for word in (task / "children").read_text().split()]
-    return found
+    return pids
 
 
 def _collect_orphans(engine: int) -> None:

@@ -105,7 +105,7 @@ class Lever:
         return "unproved", f"{self.name} has no judge of counters", ()
 
     def side_effects(self, mine: EngineFacts, reference: EngineFacts) -> Iterable[tuple[str, str]]:
-        """(what, detail) of changes against a server without the lever; silence is no change."""
+        """(what, detail) of reported changes against a server without the lever."""
         return ()
 
 

@@ -10,8 +10,8 @@ from whet.core.counters import GENERATED, PROCESS_START
 from whet.core.records import TrialRecord
 from whet.levers.base import Cell, Outcome
 
-_SEEN_SHARE: Final = 0.75
-"""Counters that saw fewer of the client's tokens belong to another server, or to one of several."""
+_OWN_SHARE: Final = 0.75
+"""Counters with fewer of the client's tokens belong to another server, or to one of several."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +65,7 @@ def another_server(cell: Cell) -> Outcome | None:
     """
     generated = counter_change(GENERATED, cell.trials)
     received = sum(event.output_tokens or 0 for trial in cell.trials for event in trial.requests)
-    if generated.delta is None or generated.delta >= _SEEN_SHARE * received:
+    if generated.delta is None or generated.delta >= _OWN_SHARE * received:
         return None
     observed = (
         f"the metrics count {generated.delta:,.0f} generated tokens and the client received "

@@ -34,7 +34,7 @@ class Lora(Lever):
         yield claim_per_cell(
             "lora_requests",
             f"the timed requests ran with the adapters {names}",
-            "the server answered each request under its adapter's name, and its metrics saw them",
+            "the server answered each request under its adapter's name, and its metrics count them",
         )
 
     def judge_start(self, claim: Claim, start: Start) -> Outcome | None:
@@ -46,11 +46,11 @@ class Lora(Lever):
         quotes = (f"/v1/models: {', '.join(listed) or 'nothing'}", f"the log: {', '.join(loaded)}")
         absent = [name for name in wanted if name not in listed]
         if absent and listed:
-            return "contradicted", f"not served: {', '.join(absent)}", quotes
+            return "contradicted", f"not listed: {', '.join(absent)}", quotes
         unproved = [name for name in wanted if name not in loaded or name not in listed]
         if unproved:
             return "unproved", f"nothing shows that {', '.join(unproved)} was loaded", quotes
-        return "proved", f"{len(wanted)} adapters loaded and served", quotes
+        return "proved", f"{len(wanted)} adapters loaded and listed", quotes
 
     def judge_cell(self, claim: Claim, cell: Cell) -> Outcome:
         """Every adapter ran in every trial: its gauge holds the time when it last did."""

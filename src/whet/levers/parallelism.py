@@ -11,7 +11,7 @@ from whet.levers.settings import PARALLEL, same_value
 
 
 class Parallelism(Lever):
-    """``tensor_parallel_size`` and the others; sizes of 1 are no parallelism."""
+    """``tensor_parallel_size`` and the others; a size of 1 does not count."""
 
     name = "parallelism"
 

@@ -10,7 +10,7 @@ from whet.core.records import CellSummary, EngineFacts, LeverCost, TrialNotices
 from whet.levers import start_side_effects
 
 HIT_POINTS: Final = 0.01
-"""A hit rate lower than the reference's by more than a point is a cost."""
+"""A hit rate lower than the reference's by more than a point is a side effect."""
 
 _WORDS: Final = (
     ("Model Runner V2", "older model runner"),
@@ -22,7 +22,7 @@ _WORDS: Final = (
     ("Cannot use", "another attention backend"),
     ("setting cudagraph_mode", "another CUDA-graph mode"),
 )
-"""Lines of the log that tell of a cost, and its name."""
+"""Words in a log line that reveal a side effect, and its name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,9 +38,9 @@ class Observed:
 def side_effects_of(
     mine: Observed, reference: Observed, levers: Sequence[str]
 ) -> tuple[LeverCost, ...]:
-    """What ``mine`` has and ``reference`` has not, beside the ``levers`` by which they differ.
+    """Side effects of ``levers``, by which ``mine`` and ``reference`` differ.
 
-    Only what was observed of both is compared; silence is no cost.
+    Only what was observed for both is compared.
     """
 
     def cost(what: str, detail: str, batch_size: int | None = None) -> LeverCost:
@@ -53,10 +53,10 @@ def side_effects_of(
             batch_size=batch_size,
         )
 
-    found = [cost(what, detail) for what, detail in _of_start(mine.facts, reference.facts)]
-    found += [cost(what, detail, size) for what, detail, size in _of_trials(mine, reference)]
-    found += [cost(what, detail, size) for what, detail, size in _of_cells(mine, reference)]
-    return tuple(found)
+    effects = [cost(what, detail) for what, detail in _of_start(mine.facts, reference.facts)]
+    effects += [cost(what, detail, size) for what, detail, size in _of_trials(mine, reference)]
+    effects += [cost(what, detail, size) for what, detail, size in _of_cells(mine, reference)]
+    return tuple(effects)
 
 
 def _of_start(mine: EngineFacts, theirs: EngineFacts) -> Iterator[tuple[str, str]]:
@@ -73,7 +73,7 @@ def _alike(line: str, other: str) -> bool:
 
 
 def _gist(line: str) -> str:
-    """What makes two notices the same: the words before the details, and a kernel's own name."""
+    """The part of a notice that identifies it: the words before the details, or a kernel's name."""
     head, _, rest = line.partition(":")
     return rest.strip().split(". ", maxsplit=1)[0] if "during inference" in head else head
 
@@ -81,22 +81,22 @@ def _gist(line: str) -> str:
 def _of_trials(mine: Observed, theirs: Observed) -> Iterator[tuple[str, str, int]]:
     """Notices that came while the clock ran, once a batch size."""
     known = {_gist(line) for trial in theirs.trials for line in trial.notices}
-    told = set[tuple[int, str]]()
+    reported = set[tuple[int, str]]()
     for trial in mine.trials:
         for line in trial.notices:
             word = _gist(line)
-            if word not in known and (trial.batch_size, word) not in told:
-                told.add((trial.batch_size, word))
+            if word not in known and (trial.batch_size, word) not in reported:
+                reported.add((trial.batch_size, word))
                 name = next((name for key, name in _WORDS if key in line), "a notice in the window")
                 yield name, line, trial.batch_size
 
 
 def _of_cells(mine: Observed, theirs: Observed) -> Iterator[tuple[str, str, int]]:
-    twins = {cell.batch_size: cell for cell in theirs.cells}
+    references = {cell.batch_size: cell for cell in theirs.cells}
     for cell in mine.cells:
-        twin = twins.get(cell.batch_size)
-        if twin is None or cell.prefix_hit_rate is None or twin.prefix_hit_rate is None:
+        reference = references.get(cell.batch_size)
+        if reference is None or cell.prefix_hit_rate is None or reference.prefix_hit_rate is None:
             continue
-        if twin.prefix_hit_rate - cell.prefix_hit_rate > HIT_POINTS:
-            detail = f"{cell.prefix_hit_rate:.1%}, {twin.prefix_hit_rate:.1%} without"
+        if reference.prefix_hit_rate - cell.prefix_hit_rate > HIT_POINTS:
+            detail = f"{cell.prefix_hit_rate:.1%}, {reference.prefix_hit_rate:.1%} without"
             yield "a lower prefix hit rate", detail, cell.batch_size

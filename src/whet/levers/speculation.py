@@ -109,7 +109,7 @@ def _accepted(
     simulated = any(key.startswith("synthetic_acceptance") for key, _ in speculation.options)
     if length >= PAYS_NOTHING or simulated:
         return "proved", observed
-    if speculation.draft_path is None:  # without a draft model there is no vocabulary to get wrong
+    if speculation.draft_path is None:  # without a draft model the vocabulary cannot differ
         return "proved", f"{observed}: it pays nothing"
     why = "it pays nothing, and a draft with another vocabulary would look the same"
     return "unproved", f"{observed}: {why}"

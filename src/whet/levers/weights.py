@@ -24,7 +24,7 @@ class Weights(Lever):
 
     def claims(self, resolved: ResolvedEngine) -> Iterator[Claim]:
         """Quantized weights on a kernel made for them, or no quantized layer at all."""
-        scheme = served_scheme(resolved)
+        scheme = running_scheme(resolved)
         if scheme in UNQUANTIZED:
             yield claim_per_start(
                 "weights",
@@ -41,7 +41,7 @@ class Weights(Lever):
 
     def judge_start(self, claim: Claim, start: Start) -> Outcome:
         """By the layers and kernels that the log names."""
-        scheme = served_scheme(start.resolved)
+        scheme = running_scheme(start.resolved)
         if scheme in UNQUANTIZED:
             speculation = start.variant.speculation
             drafts = speculation is not None and speculation.draft_path is not None
@@ -49,7 +49,7 @@ class Weights(Lever):
         return _quantized(scheme, start)
 
 
-def served_scheme(resolved: ResolvedEngine) -> str:
+def running_scheme(resolved: ResolvedEngine) -> str:
     """The scheme that runs: what is stored, or what the engine makes of it at load."""
     variant = resolved.variant
     flag = str(plain_args(variant).get("quantization", ""))

@@ -24,13 +24,15 @@ class Draw:
 
     The unique parts are fresh for every (``batch_size``, ``trial``) pair: one server measures many
     cells, and a prompt that comes twice would be answered from the last cell's cache.
-    ``block_size`` is the engine's tokens a KV block, for the expected hit rate.
+    ``block_size`` is the engine's tokens a KV block, for the expected hit rate. ``attempt`` makes
+    the unique parts fresh on a server that may hold those of an earlier attempt.
     """
 
     requests: int
     batch_size: int
     trial: int
     block_size: int
+    attempt: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,25 +32,27 @@ class _Kind:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Source:
-    """Where prompts come from. ``label`` sets one draw's unique parts apart from all others'."""
+    """Where prompts come from. ``label`` and ``attempt`` set a draw's unique parts apart."""
 
     pool: PromptPool
     renderer: Renderer
     spec: WorkloadSpec
     label: str
+    attempt: str = ""
 
     def prompt(self, kind: _Kind, index: int) -> tuple[int, ...]:
         """The prompt of request ``index``: its ticket number makes the user turn unique."""
         users = self.pool.user
         user = users[_number(f"{self.label}/user/{index}") % len(users)]
-        ticket = f"{_number(f'{self.label}/ticket/{index}') % 10**10:010d}"
+        ticket = f"{_number(f'{self.attempt}{self.label}/ticket/{index}') % 10**10:010d}"
         return self.renderer.render(self._system(kind, index), f"Ticket {ticket}\n{user}")
 
     def _system(self, kind: _Kind, index: int) -> str:
         texts = self.pool.systems(long=kind.long)
         if kind.shared is None:
             number = _number(f"{self.label}/system/{index}")
-            return f"Reference {number % 10**10:010d}\n{texts[number % len(texts)]}"
+            own = _number(f"{self.attempt}{self.label}/system/{index}")
+            return f"Reference {own % 10**10:010d}\n{texts[number % len(texts)]}"
         text = texts[kind.shared % len(texts)]
         again = kind.shared // len(texts)  # more prefixes than texts: told apart by a first line
         return text if again == 0 else f"Desk {again + 1}\n{text}"
@@ -62,7 +64,7 @@ def build_workload(pool: Path, tokenizer: Path, spec: WorkloadSpec, *, draw: Dra
     The same arguments give the same requests and the same hash. Raises ``UsageError`` for a pool
     that lacks what the shares ask for, ``CheckpointError`` for a tokenizer that cannot be read.
     """
-    source = _source(pool, tokenizer, spec, label=_label(spec, draw, "timed"))
+    source = _source(pool, tokenizer, spec, draw=draw, role="timed")
     kinds = _kinds(spec, draw.requests, seed=source.label)
     prompts = [source.prompt(kind, index) for index, kind in enumerate(kinds)]
     warm = _warm_prompts(source, spec)
@@ -81,7 +83,7 @@ def build_warmup(
     """
     if draw.requests == 0:
         return ()
-    source = _source(pool, tokenizer, spec, label=_label(spec, draw, "warmup"))
+    source = _source(pool, tokenizer, spec, draw=draw, role="warmup")
     every = _shared_kinds(spec)
     rest = _kinds(spec, max(0, draw.requests - len(every)), seed=source.label)
     kinds = [*every, *rest]
@@ -90,12 +92,13 @@ def build_warmup(
     return _plan(spec, kinds, prompts, shared)
 
 
-def _source(pool: Path, tokenizer: Path, spec: WorkloadSpec, *, label: str) -> _Source:
+def _source(pool: Path, tokenizer: Path, spec: WorkloadSpec, *, draw: Draw, role: str) -> _Source:
     return _Source(
         pool=read_pool(pool),
         renderer=load_renderer(tokenizer, spec.max_input_tokens),
         spec=spec,
-        label=label,
+        label=_label(spec, draw, role),
+        attempt=draw.attempt,
     )
 
 

@@ -1,29 +1,26 @@
-"""What fits where: memory, preflight, hardware prices; before anything starts."""
+"""Memory plans, preflight checks and advice, before anything starts."""
 
 from whet.core.records import MemoryPlan, Problem
 from whet.predict.advice import Traffic, advise, far_beyond, fitting_length
 from whet.predict.disk import check_disk
-from whet.predict.hardware import HardwareTier, find_tier
 from whet.predict.memory import Demand, plan_memory
-from whet.predict.predict import predict_served
+from whet.predict.predict import predict_checkpoint
 from whet.predict.preflight import longest_request, memory_plans, preflight
-from whet.predict.together import crowded
+from whet.predict.together import group_memory_warnings
 
 __all__ = [
     "Demand",
-    "HardwareTier",
     "MemoryPlan",
     "Problem",
     "Traffic",
     "advise",
     "check_disk",
-    "crowded",
     "far_beyond",
-    "find_tier",
     "fitting_length",
+    "group_memory_warnings",
     "longest_request",
     "memory_plans",
     "plan_memory",
-    "predict_served",
+    "predict_checkpoint",
     "preflight",
 ]

@@ -1,4 +1,4 @@
-"""Whether a LoRA adapter can belong to a model, told from the shapes of its matrices."""
+"""Whether a LoRA adapter can belong to a model, by the shapes of its matrices."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _A: Final = ".lora_A.weight"
 
 
 def foreign_width(folder: Path, widths: Set[int]) -> tuple[str, int] | None:
-    """The first module of an adapter whose input width is none of ``widths``, with that width.
+    """The first module of an adapter whose input width is not in ``widths``, with that width.
 
-    ``A`` of PEFT's format has the shape (rank, input width). None where all fit, and where the
+    ``A`` of PEFT's format has the shape (rank, input width). None if all fit, or if the
     adapter is not stored as safetensors. ``CheckpointError`` for a file that is not whole.
     """
     file = folder / _WEIGHTS

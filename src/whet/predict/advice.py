@@ -1,4 +1,4 @@
-"""What runs, and would run better otherwise: said before a run, and never a reason to stop it."""
+"""Advice before a run: settings that work but cost something. It never stops a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MANY: Final = 128
 def advise(
     variant: Variant, *, target: ModelFacts, device: Device, traffic: Traffic
 ) -> tuple[str, ...]:
-    """A sentence with the mend for each setting that will run and costs something."""
+    """One sentence, with the fix, per setting that works but costs something."""
     settings = read_settings(variant, target=target, device=device)
     return (
         *_utilization(settings, device),
@@ -61,7 +61,7 @@ def fitting_length(traffic: Traffic) -> int | None:
 
 
 def far_beyond(length: int, enough: int) -> bool:
-    """Whether ``max_model_len`` is so much more than enough that it is worth a word."""
+    """Whether ``max_model_len`` is so much more than enough that it is worth a warning."""
     return length >= _FAR * enough
 
 
@@ -110,8 +110,8 @@ def _cold(variant: Variant) -> Iterator[str]:
 
 def _front_end(variant: Variant, device: Device, traffic: Traffic) -> Iterator[str]:
     """On one H100 (vLLM 0.26) three configurations ended at 11,000 pieces/s, a token each."""
-    asked = plain_args(variant).get("api_server_count", 1)
-    if device.kind == "cuda" and traffic.largest_batch >= _MANY and asked in (1, "1"):
+    count = plain_args(variant).get("api_server_count", 1)
+    if device.kind == "cuda" and traffic.largest_batch >= _MANY and count in (1, "1"):
         yield (
             "one API server process writes out some 11,000 pieces of text a second at most, a "
             f"token each without speculation: for {traffic.largest_batch} in flight try "

@@ -1,4 +1,4 @@
-"""Room on the disk, asked for before something large is written."""
+"""Check free disk space before something large is written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whet.core.units import human_bytes
 def check_disk(path: Path, needed_bytes: int) -> None:
     """Raise ``StorageError`` where the disk that holds ``path`` has less than ``needed_bytes``.
 
-    ``path`` need not exist yet: the nearest folder above it that does is asked.
+    ``path`` need not exist yet: the nearest existing folder above it is checked.
     """
     folder = path.absolute()
     while not folder.exists() and folder != folder.parent:

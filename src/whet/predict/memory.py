@@ -1,4 +1,4 @@
-"""Does a variant fit? Weights, activations and KV cache against the memory that there is.
+"""Whether a variant fits: weights, activations and KV cache against the device's memory.
 
 GPU: ``KV = memory × utilization − weights − activations − CUDA graphs``, as vLLM sizes its pool.
 CPU: ``VLLM_CPU_KVCACHE_SPACE`` is the pool, and everything together must fit the free RAM.
@@ -31,7 +31,7 @@ _MAX_UTILIZATION: Final = 0.98
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Demand:
-    """What the run asks for: requests in flight, tokens each (prompt and answer).
+    """The load of a run: requests in flight, and tokens of each (prompt and answer).
 
     ``free_bytes`` is the memory that is free now; None asks the system on a CPU and takes a GPU to
     be empty.
@@ -63,20 +63,20 @@ def plan_memory(
     variant: Variant,
     *,
     target: ModelFacts,
-    served: ModelFacts,
+    stored: ModelFacts,
     draft: ModelFacts | None,
     device: Device,
     demand: Demand,
 ) -> MemoryPlan:
     """Whether ``variant`` fits on ``device``, and the numbers with which it would.
 
-    ``target`` gives the shape, ``served`` the weights as stored; ``draft`` counts only where the
+    ``target`` gives the shape, ``stored`` the weights as stored; ``draft`` counts only where the
     variant speculates with it. Activations are an allowance (``activation_bytes``): the engine's
     own start-up log has the true figure. Lengths are rounded up to whole KV blocks.
     """
     settings = read_settings(variant, target=target, device=device)
     helper = draft if variant.speculation and variant.speculation.method == "draft_model" else None
-    sizes = _sizes(settings, (target, served, helper), device, demand)
+    sizes = _sizes(settings, (target, stored, helper), device, demand)
     if helper is None:
         sizes = replace(sizes, draft=_head_bytes(variant))
     request, needed = _needed_tokens(variant, settings, demand)
@@ -111,7 +111,7 @@ def plan_memory(
 def activation_bytes(facts: ModelFacts, settings: Settings) -> int:
     """An allowance for the largest step: twice its layer's tensors at 16 bits, plus the logits.
 
-    Twice, because temporaries stand beside them: for a 4-bit 7B shape on an H100 (8192 tokens a
+    Twice, because temporaries need as much again: for a 4-bit 7B shape on an H100 (8192 tokens a
     step) this gives 1.8 GiB before logits where vLLM 0.26 reports 1.74 GiB in all.
     """
     width = _layer_numbers(facts, settings)
@@ -144,8 +144,7 @@ def kv_bytes_per_token(facts: ModelFacts, settings: Settings) -> int:
 
 
 def loaded_bytes(facts: ModelFacts, settings: Settings) -> int:
-    """Weight bytes a device once loaded: 32-bit weights are cast to 16 unless float32 is asked "
-    "for."""
+    """Weight bytes a device once loaded: 32-bit weights are cast to 16 unless float32 is set."""
     stored = facts.stored.scheme
     factor = 1.0
     if stored == "32bit" and not settings.float32:
@@ -182,7 +181,7 @@ def _sizes(
     device: Device,
     demand: Demand,
 ) -> _Sizes:
-    target, served, draft = models
+    target, stored, draft = models
     free = demand.free_bytes
     if free is None and device.kind == "cpu":
         free = psutil.virtual_memory().available
@@ -195,7 +194,7 @@ def _sizes(
     graphs = graph_bytes(target, settings) if device.kind == "cuda" else 0
     draft_token = 0 if draft is None else kv_bytes_per_token(draft, whole_draft)
     return _Sizes(
-        weights=loaded_bytes(served, settings),
+        weights=loaded_bytes(stored, settings),
         draft=None if draft is None else loaded_bytes(draft, whole_draft),
         activation=activation_bytes(target, settings) + graphs + runtime,
         per_token=kv_bytes_per_token(target, settings) + draft_token,
@@ -207,7 +206,7 @@ def _sizes(
 def _reason(
     settings: Settings, sizes: _Sizes, *, pool: int, needed: int, device: Device
 ) -> str | None:
-    """Why it cannot start whatever the load is, with the mend; None where it can."""
+    """Why it cannot start at any load, with the fix; None if it can."""
     if sizes.fixed >= sizes.limit:
         return (
             f"weights ({human_bytes(sizes.weights + (sizes.draft or 0))}) and working memory "
@@ -218,10 +217,10 @@ def _reason(
     if sizes.free is not None and sizes.limit > sizes.free:
         most = math.floor(100 * sizes.free / device.memory_bytes) / 100
         fit = _fit_utilization(settings, sizes, needed, device)
-        mend = f"set gpu_memory_utilization to {most}" if fit else "end what else uses the memory"
+        fix = f"set gpu_memory_utilization to {most}" if fit else "end what else uses the memory"
         return (
             f"gpu_memory_utilization {settings.utilization:g} asks for {human_bytes(sizes.limit)}, "
-            f"but only {human_bytes(sizes.free)} are free; {mend}"
+            f"but only {human_bytes(sizes.free)} are free; {fix}"
         )
     if sizes.fixed + pool > sizes.limit:
         fit_kv = _fit_kv(sizes, needed, device)
@@ -235,20 +234,20 @@ def _reason(
 
 
 def _too_few_tokens(plan: MemoryPlan, request: int, demand: Demand) -> str:
-    """Which demand the KV pool does not meet, and each setting that would mend it."""
-    mends = []
+    """Which demand the KV pool does not meet, and each setting that would fix it."""
+    fixes = []
     if plan.kv_tokens < plan.max_model_len:
-        mends.append(f"set max_model_len to at most {plan.fit_max_model_len or 0}")
+        fixes.append(f"set max_model_len to at most {plan.fit_max_model_len or 0}")
     if plan.kv_tokens < demand.max_batch * request and plan.fit_batch_size:
-        mends.append(f"keep batch sizes to at most {plan.fit_batch_size}")
+        fixes.append(f"keep batch sizes to at most {plan.fit_batch_size}")
     if plan.fit_utilization is not None:
-        mends.append(f"set gpu_memory_utilization to at least {plan.fit_utilization}")
+        fixes.append(f"set gpu_memory_utilization to at least {plan.fit_utilization}")
     elif plan.fit_kv_bytes is not None:
-        mends.append(f"give the KV cache {human_bytes(plan.fit_kv_bytes)} ({CPU_KV_ENV} on a CPU)")
+        fixes.append(f"give the KV cache {human_bytes(plan.fit_kv_bytes)} ({CPU_KV_ENV} on a CPU)")
     return (
         f"{plan.kv_tokens} tokens of KV cache fit, but {plan.tokens_needed} are needed (batch "
         f"{demand.max_batch} of {request} tokens each; max_model_len {plan.max_model_len}); "
-        + ", or ".join(mends)
+        + ", or ".join(fixes)
     )
 
 
@@ -264,7 +263,7 @@ def _fit_utilization(
 
 
 def _fit_kv(sizes: _Sizes, needed: int, device: Device) -> int | None:
-    """The smallest pool, in whole GiB, that holds what is needed; None where there is no room."""
+    """The smallest pool, in whole GiB, that holds what is needed; None if nothing fits."""
     whole = device.memory_bytes if sizes.free is None else sizes.free
     least = math.ceil(needed / GIB) * GIB
     return least if sizes.fixed + least <= whole else None

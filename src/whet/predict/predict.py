@@ -1,4 +1,4 @@
-"""What a quantized checkpoint will weigh, before it is made."""
+"""Predict the size of a quantized checkpoint before it is made."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _scheme_bits(scheme: str, group_size: int, widths: Sequence[int]) -> float:
     return bits_per_weight(int(scheme[1]), group_size, zero_points=asymmetric)
 
 
-def predict_served(target: ModelFacts, recipe: RecipeSpec, path: Path) -> ModelFacts:
+def predict_checkpoint(target: ModelFacts, recipe: RecipeSpec, path: Path) -> ModelFacts:
     """The facts of ``target`` once its linear layers are stored by ``recipe``; the rest stays."""
     linear = target.linear_parameters or 0
     modules = target.stored.unquantized_modules

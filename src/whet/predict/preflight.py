@@ -1,4 +1,4 @@
-"""What cannot run here, said before anything starts."""
+"""What cannot run on a machine, known before anything starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from whet.core.units import MIB
 from whet.predict.adapters import foreign_width
 from whet.predict.disk import check_disk
 from whet.predict.memory import Demand, plan_memory
-from whet.predict.predict import predict_served
+from whet.predict.predict import predict_checkpoint
 from whet.predict.settings import Settings, read_settings
 
 _GROUP_SIZES: Final = (128, 64, 32)
@@ -32,14 +32,14 @@ class _Case:
 
     variant: Variant
     target: ModelFacts
-    served: ModelFacts
+    stored: ModelFacts
     draft: ModelFacts | None
     device: Device
     spec: Spec
 
     @property
     def settings(self) -> Settings:
-        """What its flags come to."""
+        """The settings that its flags result in."""
         return read_settings(self.variant, target=self.target, device=self.device)
 
     def problem(self, kind: ProblemKind, message: str) -> Problem:
@@ -56,22 +56,22 @@ def preflight(
     spec: Spec,
     free_bytes: int | None = None,
 ) -> tuple[Problem, ...]:
-    """Every reason why a variant cannot run on ``device``, each with its mend; empty where none.
+    """Every reason why a variant cannot run on ``device``, each with its fix.
 
-    Weights that are not made yet are foreseen from the recipe. ``free_bytes`` is as in ``Demand``.
-    What an engine's version does not support is the engine's to say.
+    Weights that are not made yet are predicted from the recipe. ``free_bytes`` is as in ``Demand``.
+    Limits of an engine's version are reported by the engine itself.
     """
     problems: list[Problem] = []
     known: dict[str, ModelFacts] = {}
     models = _Models(target=target, draft=draft, spec=spec, known=known)
     for variant in variants:
         try:
-            served, own_draft = models.served(variant), models.draft_of(variant)
+            stored, own_draft = models.weights(variant), models.draft_of(variant)
         except CheckpointError as error:
             problems.append(Problem(variant=variant.name, kind="weights", message=str(error)))
             continue
         case = _Case(
-            variant=variant, target=target, served=served, draft=own_draft, device=device, spec=spec
+            variant=variant, target=target, stored=stored, draft=own_draft, device=device, spec=spec
         )
         problems += _problems(case, demand_of(spec, target, free_bytes=free_bytes))
     to_write = [facts for facts in known.values() if not Path(facts.path).exists()]
@@ -86,7 +86,7 @@ def memory_plans(
     device: Device,
     spec: Spec,
 ) -> dict[str, MemoryPlan]:
-    """``plan_memory`` of each variant whose checkpoints can be read or foreseen, by its name."""
+    """``plan_memory`` of each variant whose checkpoints can be read or predicted, by its name."""
     models = _Models(target=target, draft=draft, spec=spec, known={})
     plans = {}
     for variant in variants:
@@ -94,7 +94,7 @@ def memory_plans(
             plans[variant.name] = plan_memory(
                 variant,
                 target=target,
-                served=models.served(variant),
+                stored=models.weights(variant),
                 draft=models.draft_of(variant),
                 device=device,
                 demand=demand_of(spec, target),
@@ -104,20 +104,20 @@ def memory_plans(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Models:
-    """The checkpoints of a spec; ``known`` keeps by folder what was read or foreseen."""
+    """The checkpoints of a spec; ``known`` caches them by folder."""
 
     target: ModelFacts
     draft: ModelFacts | None
     spec: Spec
     known: dict[str, ModelFacts]
 
-    def served(self, variant: Variant) -> ModelFacts:
-        """As ``served_facts``, each folder once."""
+    def weights(self, variant: Variant) -> ModelFacts:
+        """As ``weights_facts``, each folder once."""
         if variant.weights == SIXTEEN_BIT:
             return self.target
         path = variant.model_path
         if path not in self.known:
-            self.known[path] = served_facts(variant, target=self.target, spec=self.spec)
+            self.known[path] = weights_facts(variant, target=self.target, spec=self.spec)
         return self.known[path]
 
     def draft_of(self, variant: Variant) -> ModelFacts | None:
@@ -125,22 +125,22 @@ class _Models:
 
         A recipe's checkpoint that is not made yet drafts with the target's own tokenizer.
         """
-        found = variant.speculation
-        if found is None or found.method != "draft_model" or found.draft_path is None:
+        own = variant.speculation
+        if own is None or own.method != "draft_model" or own.draft_path is None:
             return self.draft
-        folder = Path(found.draft_path)
+        folder = Path(own.draft_path)
         if self.draft is not None and folder.resolve() == Path(self.draft.path).resolve():
             return self.draft
         path, recipe = str(folder), self.spec.recipes.get(folder.name)
         if path not in self.known and folder.is_dir():
             self.known[path] = read_facts(folder)
         elif path not in self.known and recipe is not None:
-            self.known[path] = predict_served(self.target, recipe, folder)
+            self.known[path] = predict_checkpoint(self.target, recipe, folder)
         return self.known.get(path, self.draft)
 
 
-def served_facts(variant: Variant, *, target: ModelFacts, spec: Spec) -> ModelFacts:
-    """The weights that a variant serves: the target's, those on disk, or those foreseen.
+def weights_facts(variant: Variant, *, target: ModelFacts, spec: Spec) -> ModelFacts:
+    """The weights of a variant: the target's, those on disk, or those predicted.
 
     Raises ``CheckpointError`` for weights that no recipe makes or that cannot be read.
     """
@@ -155,7 +155,7 @@ def served_facts(variant: Variant, *, target: ModelFacts, spec: Spec) -> ModelFa
         raise CheckpointError(
             f"no recipe makes the weights {variant.weights!r}{near}; add it to recipes"
         )
-    return predict_served(target, recipe, path)
+    return predict_checkpoint(target, recipe, path)
 
 
 def demand_of(spec: Spec, target: ModelFacts, *, free_bytes: int | None = None) -> Demand:
@@ -189,7 +189,7 @@ def _problems(case: _Case, demand: Demand) -> Iterator[Problem]:
     yield from _scheduler(case)
     lengths = tuple(_lengths(case))
     yield from lengths
-    # A server elsewhere has a device of its own; a wrong length would be told a second time.
+    # An external server has a device of its own; a wrong length is already reported.
     if case.spec.engine.url is None and not lengths:
         yield from _room(case, demand)
 
@@ -202,7 +202,7 @@ def _room(case: _Case, demand: Demand) -> Iterator[Problem]:
     plan = plan_memory(
         case.variant,
         target=case.target,
-        served=case.served,
+        stored=case.stored,
         draft=case.draft,
         device=case.device,
         demand=demand,
@@ -213,7 +213,7 @@ def _room(case: _Case, demand: Demand) -> Iterator[Problem]:
 
 def _devices(case: _Case) -> Iterator[Problem]:
     """One replica takes tensor × pipeline devices, and every replica its own."""
-    settings, seen = case.settings, case.device.count
+    settings, count = case.settings, case.device.count
     sizes = {
         "tensor_parallel_size": settings.tensor_parallel,
         "pipeline_parallel_size": settings.pipeline_parallel,
@@ -221,11 +221,11 @@ def _devices(case: _Case) -> Iterator[Problem]:
     }
     above = {name: size for name, size in sizes.items() if size > 1}
     needed = math.prod(sizes.values())
-    if needed > seen and not settings.elsewhere:
-        asked = " × ".join(f"{name} {size}" for name, size in above.items())
-        mend = f"set it to {seen}" if len(above) == 1 else f"lower them to a product of {seen}"
+    if needed > count and not settings.elsewhere:
+        sizes_set = " × ".join(f"{name} {size}" for name, size in above.items())
+        fix = f"set it to {count}" if len(above) == 1 else f"lower them to a product of {count}"
         yield case.problem(
-            "device", f"{asked} needs {needed} devices, and {seen} can be seen; {mend}"
+            "device", f"{sizes_set} needs {needed} devices and {count} are visible; {fix}"
         )
 
 
@@ -280,44 +280,48 @@ def _weights(case: _Case) -> Iterator[Problem]:
             f"the target is already quantized ({case.target.stored.scheme}); "
             "set model.target to the 16-bit checkpoint it was made of",
         )
-    elif made and Path(case.served.path).is_dir():
+    elif made and Path(case.stored.path).is_dir():
         yield from _same_model(case)
 
 
 def _same_model(case: _Case) -> Iterator[Problem]:
     """A quantized copy must answer as the target does: same tokenizer, same end of an answer."""
     names = ("target", f"{case.variant.weights} checkpoint")
-    mend = f"delete {case.served.path} to make it again"
-    one, two = case.target.tokenizer, case.served.tokenizer
+    fix = f"delete {case.stored.path} to make it again"
+    one, two = case.target.tokenizer, case.stored.tokenizer
     if one.sha256 != two.sha256:
-        found = tokenizer_difference(Path(case.target.path), Path(case.served.path), names=names)
-        yield case.problem("tokenizer", f"{found}; {mend}")
+        difference = tokenizer_difference(
+            Path(case.target.path), Path(case.stored.path), names=names
+        )
+        yield case.problem("tokenizer", f"{difference}; {fix}")
     elif one.eos_token_ids != two.eos_token_ids:
         yield case.problem(
             "tokenizer",
             f"an answer ends with the ids {list(one.eos_token_ids)} in the {names[0]} and "
-            f"{list(two.eos_token_ids)} in the {names[1]}; {mend}",
+            f"{list(two.eos_token_ids)} in the {names[1]}; {fix}",
         )
-    elif found := serving_difference(Path(case.target.path), Path(case.served.path), names=names):
-        yield case.problem("tokenizer", f"{found}; {mend}")
+    elif difference := serving_difference(
+        Path(case.target.path), Path(case.stored.path), names=names
+    ):
+        yield case.problem("tokenizer", f"{difference}; {fix}")
 
 
 def _shapes(case: _Case) -> Iterator[Problem]:
     """Groups must fill the input width of every linear layer."""
-    size = case.served.stored.group_size
+    size = case.stored.stored.group_size
     widths = case.target.linear_inputs
     odd = [width for width in widths if size is not None and width % size]
     if case.variant.weights == SIXTEEN_BIT or not odd:
         return
     even = [str(each) for each in _GROUP_SIZES if all(width % each == 0 for width in widths)]
-    mend = (
+    fix = (
         f"set recipes.{case.variant.weights}.group_size to {' or '.join(even)}"
         if even
         else "leave this variant out"
     )
     yield case.problem(
         "shape",
-        f"the group size {size} does not divide the input width {odd[0]} of a linear layer; {mend}",
+        f"the group size {size} does not divide the input width {odd[0]} of a linear layer; {fix}",
     )
 
 
@@ -331,11 +335,11 @@ def _draft(case: _Case) -> Iterator[Problem]:
     if dict(speculation.options).get("use_heterogeneous_vocab") is True:
         return  # the engine then maps one vocabulary to the other
     if case.draft.tokenizer.sha256 != case.target.tokenizer.sha256:
-        found = tokenizer_difference(Path(case.target.path), Path(case.draft.path))
+        difference = tokenizer_difference(Path(case.target.path), Path(case.draft.path))
         yield case.problem(
             "tokenizer",
             "the draft's tokenizer is not the target's, so its proposals would be rejected: "
-            f"{found}; "
+            f"{difference}; "
             "choose a draft made for this target",
         )
     elif case.draft.vocab_size != case.target.vocab_size:
@@ -381,7 +385,7 @@ def _lengths(case: _Case) -> Iterator[Problem]:
 
 
 def _disk_problems(to_write: Sequence[ModelFacts]) -> tuple[Problem, ...]:
-    """The quantized checkpoints of a run lie side by side: their sum must fit."""
+    """All quantized checkpoints of a run together must fit on the disk."""
     if not to_write:
         return ()
     needed = sum(facts.weight_bytes + _SIDE_FILES_BYTES for facts in to_write)

@@ -53,7 +53,7 @@ class Settings:
 
 
 def read_settings(variant: Variant, *, target: ModelFacts, device: Device) -> Settings:
-    """The settings of a variant; ``UsageError`` for a value that is no number."""
+    """The settings of a variant; ``UsageError`` for a value that is not a number."""
     args = {_ALIASES.get(name, name): value for name, value in plain_args(variant).items()}
     length = int(_number(args, "max_model_len", -1))
     length = target.max_position if length == -1 else length
@@ -85,14 +85,14 @@ def read_settings(variant: Variant, *, target: ModelFacts, device: Device) -> Se
 def _graph_tokens(args: dict[str, Scalar]) -> int:
     """As flags of their own or within ``compilation_config``; a list of sizes goes first."""
     inside = parse_json(args.get("compilation_config", ""))
-    told = {**args, **inside} if isinstance(inside, dict) else args
-    sizes = told.get("cudagraph_capture_sizes")
+    flags = {**args, **inside} if isinstance(inside, dict) else args
+    sizes = flags.get("cudagraph_capture_sizes")
     sizes = parse_json(sizes) if isinstance(sizes, str) else sizes
-    if args.get("enforce_eager") is True or told.get("cudagraph_mode") == "NONE":
+    if args.get("enforce_eager") is True or flags.get("cudagraph_mode") == "NONE":
         return 0
     if isinstance(sizes, list) and sizes and all(isinstance(size, int) for size in sizes):
         return int(max(sizes))
-    return int(_number(told, "max_cudagraph_capture_size", LARGEST_GRAPH))
+    return int(_number(flags, "max_cudagraph_capture_size", LARGEST_GRAPH))
 
 
 def _scheduled(
@@ -110,7 +110,7 @@ def _scheduled(
 
 
 def _elsewhere(args: dict[str, Scalar]) -> bool:
-    """Whether devices that cannot be seen from here may serve."""
+    """Whether devices of other hosts may be used."""
     backends = ("distributed_executor_backend", "data_parallel_backend")
     ray = any(str(args.get(name, "")) == "ray" for name in backends)
     return ray or _number(args, "nnodes", 1) > 1

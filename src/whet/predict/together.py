@@ -12,14 +12,14 @@ from whet.core.records import MemoryPlan
 from whet.core.units import human_bytes
 
 
-def crowded(
+def group_memory_warnings(
     groups: Sequence[Sequence[str]], plans: Mapping[str, MemoryPlan], device: Device
 ) -> Iterator[str]:
-    """A sentence on each group of ``load.together`` that needs more than there is.
+    """Yield one sentence per group of ``load.together`` that needs more memory than is available.
 
-    A server takes what it needs with a KV pool of a stated size, else all that it may. ``plans``
-    are by variant; a group of which one has no plan is left out. The need is an estimate, made for
-    one server at a time (``plan_memory``), so this is advice.
+    With an explicit KV pool size a server uses exactly its need, otherwise its whole budget.
+    ``plans`` are by variant; a group with a member without a plan is skipped. The need is an
+    estimate, made for one server at a time (``plan_memory``), so this is advice.
     """
     there = device.memory_bytes
     if device.kind == "cpu":

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from tests.checkpoint_factory import write_tiny_llama
 from whet.checkpoint import read_facts
 from whet.core.errors import UsageError
-from whet.flow.break_even.noisy_draft import graded_draft
+from whet.flow.break_even.noisy_draft import write_noisy_draft
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def weights(folder: Path) -> dict[str, np.ndarray]:
 
 
 def test_no_noise_is_the_draft_bit_by_bit(draft: Path, tmp_path: Path) -> None:
-    before, after = weights(draft), weights(graded_draft(draft, tmp_path / "same", noise=0))
+    before, after = weights(draft), weights(write_noisy_draft(draft, tmp_path / "same", noise=0))
     assert before.keys() == after.keys()
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
@@ -32,7 +32,7 @@ def test_no_noise_is_the_draft_bit_by_bit(draft: Path, tmp_path: Path) -> None:
 def test_shapes_types_and_files_stay_and_only_linear_layers_change(
     draft: Path, tmp_path: Path
 ) -> None:
-    out = graded_draft(draft, tmp_path / "worse", noise=0.5)
+    out = write_noisy_draft(draft, tmp_path / "worse", noise=0.5)
     before, after = weights(draft), weights(out)
     assert {n: (w.shape, w.dtype) for n, w in before.items()} == {
         n: (w.shape, w.dtype) for n, w in after.items()
@@ -48,7 +48,7 @@ def test_the_draft_is_left_in_the_share_that_remains(
     draft: Path, tmp_path: Path, noise: float
 ) -> None:
     """The correlation with the draft is √(1 − s²), and the root mean square is the draft's."""
-    after = weights(graded_draft(draft, tmp_path / "worse", noise=noise))
+    after = weights(write_noisy_draft(draft, tmp_path / "worse", noise=noise))
     name = "model.layers.0.mlp.up_proj.weight"
     old, new = (each[name].astype(float).ravel() for each in (weights(draft), after))
     assert np.corrcoef(old, new)[0, 1] == pytest.approx((1 - noise**2) ** 0.5, abs=0.02)
@@ -57,7 +57,7 @@ def test_the_draft_is_left_in_the_share_that_remains(
 
 def test_it_can_be_made_again_and_a_seed_gives_another(draft: Path, tmp_path: Path) -> None:
     one, two, other = (
-        graded_draft(draft, tmp_path / name, noise=0.5, seed=seed)
+        write_noisy_draft(draft, tmp_path / name, noise=0.5, seed=seed)
         for name, seed in (("one", 0), ("two", 0), ("other", 1))
     )
     file = "model.safetensors"
@@ -67,5 +67,5 @@ def test_it_can_be_made_again_and_a_seed_gives_another(draft: Path, tmp_path: Pa
 
 def test_a_share_beyond_1_is_refused_and_leaves_nothing(draft: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="from 0 to 1"):
-        graded_draft(draft, tmp_path / "never", noise=1.2)
+        write_noisy_draft(draft, tmp_path / "never", noise=1.2)
     assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ from whet.flow.run.options import CheckOptions, SpecOptions
 if TYPE_CHECKING:
     from whet.core.records import ResolvedEngine
     from whet.core.spec import Spec
-    from whet.engines.vllm.planned import Planned
+    from whet.engines.planned import PlannedMachine
 
 
 def check(
@@ -62,19 +62,20 @@ def check(
         raise UsageError("--strict: the warnings above count as errors; correct the spec")
 
 
-def _planned(name: str, version: str | None, spec: Spec) -> Planned:
-    from whet.engines.vllm import find_installed
-    from whet.engines.vllm.planned import Planned, newest_known
+def _planned(name: str, version: str | None, spec: Spec) -> PlannedMachine:
+    from whet.engines import get_profile
+    from whet.engines.planned import PlannedMachine, newest_known
     from whet.predict.hardware import planned_device
 
     device, capability = planned_device(name)
     if version is None:
-        here = find_installed(spec.engine.python or sys.executable)
-        version = newest_known() if here is None else here.version.partition("+")[0]
-    return Planned(device=device, capability=capability, vllm=version)
+        installed = get_profile(spec.engine.name).installed_version
+        here = None if installed is None else installed(str(spec.engine.python or sys.executable))
+        version = newest_known() if here is None else here.partition("+")[0]
+    return PlannedMachine(device=device, capability=capability, version=version)
 
 
-def _words(planned: Planned, variants: Sequence[ResolvedEngine]) -> str:
+def _words(planned: PlannedMachine, variants: Sequence[ResolvedEngine]) -> str:
     count = f"{planned.device.count} × " if planned.device.count > 1 else ""
-    granted = ", ".join([f"vLLM {planned.vllm} for CUDA", *planned.needs(variants)])
+    granted = ", ".join([f"vLLM {planned.version} for CUDA", *planned.needs(variants)])
     return f"{count}{planned.device.name}, which is not here (taken for granted: {granted})"

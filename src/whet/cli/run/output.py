@@ -7,6 +7,7 @@ from whet.core.errors import EngineError, NothingQualifiesError
 from whet.core.records import Decision, encode
 from whet.core.run import Run
 from whet.core.store import RunStore
+from whet.flow.run.closing import why_nothing_qualifies
 
 
 def write_and_print_report(
@@ -37,10 +38,7 @@ def write_and_print_report(
                 f"no cell could be measured; {store.root / 'report.md'} says why for each, "
                 "then go on with --resume"
             )
-        raise NothingQualifiesError(
-            "every cell was measured and none meets the objective with its evidence and quality; "
-            "loosen objective.recommend_ttft_ms or recommend_quality, or add variants"
-        )
+        raise NothingQualifiesError(why_nothing_qualifies(run, decision))
 
 
 def run_json(run: Run) -> dict[str, object]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
-Evidence = Literal["proved", "unproved", "contradicted"]
-"""From best to worst is proved, unproved, contradicted; only *proved* lets a cell count."""
+Evidence = Literal["proved", "accepted", "unproved", "contradicted"]
+"""From best to worst. *accepted* is an unproved claim that the spec names in
+``evidence.accept_unproved``."""
+SUFFICIENT: Final = frozenset[Evidence]({"proved", "accepted"})
+"""The outcomes with which a cell counts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +29,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """``outcome`` is proved, contradicted or unproved; only *proved* lets a cell count.
+    """Whether a claim holds; a cell counts if all its outcomes are in ``SUFFICIENT``.
 
     ``sources`` quotes the log line or the counter with its values before and after.
     ``batch_size`` is None for a claim that is judged once a server.

@@ -56,7 +56,7 @@ class LogReader:
         self._counts.add(reason, place)
 
     def no_request(self) -> UsageError:
-        """The error for a log of which no request could be used."""
+        """The error for a log without any usable request."""
         if self.model is not None and self.models:
             return UsageError(
                 f"{self.path} has no request for the model {self.model!r}; it has "

@@ -1,11 +1,11 @@
-"""``whet.yaml``: the one place where a person's words enter, checked strictly."""
+"""``whet.yaml``, checked strictly: unknown keys and wrong types are errors."""
 
 from __future__ import annotations
 
 from whet.core.spec.base import SIXTEEN_BIT
 from whet.core.spec.recipe import GROUPED, METHODS_OF, CalibrationSpec, MixedSpec, RecipeSpec
 from whet.core.spec.redacted import redacted_source, redacted_spec
-from whet.core.spec.serving import EngineSpec, HardwareSpec, ModelSpec
+from whet.core.spec.serving import EngineSpec, EvidenceSpec, HardwareSpec, ModelSpec
 from whet.core.spec.traffic import (
     HeadOfLineSpec,
     LoadSpec,
@@ -23,6 +23,7 @@ __all__ = [
     "SIXTEEN_BIT",
     "CalibrationSpec",
     "EngineSpec",
+    "EvidenceSpec",
     "HardwareSpec",
     "HeadOfLineSpec",
     "LoadSpec",

@@ -1,4 +1,4 @@
-"""What every section of a spec is made of."""
+"""Field types and the strict base class of every section of a spec."""
 
 from __future__ import annotations
 

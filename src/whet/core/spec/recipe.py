@@ -88,7 +88,7 @@ class RecipeSpec(Strict):
 
     @property
     def title(self) -> str:
-        """What a person calls it: ``awq W4A16 g128 + 16bit, fp8 KV``."""
+        """Short description: ``awq W4A16 g128 + 16bit, fp8 KV``."""
         group = f" g{self.group_size}" if self.scheme in GROUPED else ""
         mixed = "" if self.mixed is None else f" + {self.mixed.keep}"
         cache = "" if self.kv_cache is None else f", {self.kv_cache} KV"
@@ -101,7 +101,7 @@ class RecipeSpec(Strict):
 
     @property
     def stored_scheme(self) -> str:
-        """The scheme as it is told from the stored tensors (``StoredWeights.scheme``)."""
+        """The scheme as read from the stored tensors (``StoredWeights.scheme``)."""
         if self.mixed is not None and self.mixed.keep != SIXTEEN_BIT:
             return "mixed"
         return {"W4A16_ASYM": "W4A16", "W8A8": "W8A8-INT8", "FP8_DYNAMIC": "FP8"}.get(

@@ -30,6 +30,15 @@ class EngineSpec(Strict):
     ready_timeout_s: Annotated[float, Field(gt=0)] = 900.0
 
 
+class EvidenceSpec(Strict):
+    """Claims that may count without proof, by kind (``weights``, ``prefix_cache`` …).
+
+    A contradicted claim is never accepted.
+    """
+
+    accept_unproved: tuple[str, ...] = ()
+
+
 class HardwareSpec(Strict):
     """What an hour of this machine costs. ``tier`` defaults to the device's own name."""
 

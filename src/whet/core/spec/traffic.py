@@ -1,4 +1,4 @@
-"""The traffic, how it is sent, and what is asked of the answers."""
+"""Workload, load, quality gate and objective of a run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class WorkloadSpec(Strict):
 
 
 class HeadOfLineSpec(Strict):
-    """Short requests, and long prompts sent among them: how long a long one holds up the others."""
+    """The head-of-line test: long prompts are sent among short requests, which may be delayed."""
 
     long_tokens: Positive = 4096
     long_requests: Positive = 8
@@ -44,7 +44,7 @@ class HeadOfLineSpec(Strict):
 
 
 class LoadSpec(Strict):
-    """The closed loop: requests kept in flight, how many a trial, how often repeated.
+    """The closed loop: batch sizes, requests per trial, trials per cell.
 
     ``order: blocks`` measures all trials of a variant on one server: one start, so no interval.
     ``interleaved`` starts a server for every trial and goes through the variants forwards and
@@ -68,7 +68,7 @@ class LoadSpec(Strict):
     head_of_line: HeadOfLineSpec | None = None
 
     def requests(self, batch_size: int) -> int:
-        """How many a trial times at ``batch_size``."""
+        """Timed requests of one trial at ``batch_size``."""
         return max(self.min_requests, self.requests_per_slot * batch_size)
 
 
@@ -82,14 +82,14 @@ REMOVED_KEYS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 class QualitySpec(Strict):
-    """Held-out text and tasks that stand between a fast variant and a recommendation.
+    """Held-out text and tasks that a variant must pass to be recommended.
 
-    ``top_logprobs`` likeliest tokens are asked for at every held-out position (0: no distances).
+    ``top_logprobs`` likeliest tokens are requested at every held-out position (0: no distances).
     ``protocol: windows`` reads the held-out text as one stream, cut into windows of ``max_tokens``
     as papers on WikiText-2 do, instead of as ``documents``.
-    ``structured`` asks tasks that carry a schema a second time, bound to it. ``lossless_prompts``
-    are continued by plain and speculative servers, and ``golden_probes`` kept for a monitor; 0 asks
-    for none. ``sampled: false`` compares greedy text alone, for traffic that is.
+    ``structured`` repeats tasks that carry a schema with output bound to it. ``lossless_prompts``
+    are continued by plain and speculative servers, and answers to ``golden_probes`` are stored for
+    a monitor; 0 leaves either out. ``sampled: false`` compares greedy answers only.
     """
 
     heldout: Path | None = None
@@ -118,14 +118,14 @@ class QualitySpec(Strict):
     def _within_the_engines_limit(cls, value: int) -> int:
         if value > _MAX_TOP_LOGPROBS:
             raise ValueError(
-                f"at most {_MAX_TOP_LOGPROBS} likeliest tokens a position can be asked for (vLLM's "
-                "--max-logprobs by default); lower it"
+                f"at most {_MAX_TOP_LOGPROBS} likeliest tokens per position can be requested "
+                "(vLLM's --max-logprobs by default); lower it"
             )
         return value
 
 
 class ObjectiveSpec(Strict):
-    """The decision matrix' axes, and the corner that the recommendation is made for."""
+    """Axes of the decision matrix, and the point that the recommendation is made for."""
 
     ttft_ms: Annotated[tuple[float, ...], Field(min_length=1)] = (200.0, 500.0, 1000.0)
     quality: Annotated[tuple[float, ...], Field(min_length=1)] = (0.01, 0.02, 0.05)

@@ -1,4 +1,4 @@
-"""The configurations under test: one line a lever, presets, and lists that are swept."""
+"""Variants: the configurations under test, with lists expanded into sweeps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEEDS_HEAD: Final = ("eagle", "eagle3", "medusa")
 """Methods whose proposals come from a head that was trained for the target."""
 MAX_VARIANTS: Final = 500
 _NO_MODEL: Final = ("ngram", "ngram_gpu", "suffix")
-"""Methods that propose what the text itself repeats."""
+"""Methods without a draft model: they propose what the text repeats."""
 
 _LEVER_KEYS: Final[dict[str, TypeAdapter[Any]]] = {}
 
@@ -65,10 +65,9 @@ class VariantSpec(Strict):
     """One configuration: which weights, which levers, further engine flags of its own.
 
     Levers may add keys of their own (``preset: chat``), whose engine flags ``args`` may override;
-    ``lever_values`` holds them. ``loras`` maps names to adapters
-    that the timed requests ask for in turn; ``max_loras`` below their number makes some of them
-    cold. ``batching: static`` sends batches that wait for their slowest member. A list among
-    ``args``, or as K, stands for one variant a value.
+    ``lever_values`` holds them. ``loras`` maps names to adapters that the timed requests use in
+    turn; with ``max_loras`` below their number some are cold. ``batching: static`` sends batches
+    that wait for their slowest member. A list among ``args``, or as K, makes one variant per value.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -106,12 +105,12 @@ class VariantSpec(Strict):
     @model_validator(mode="after")
     def _adapters(self) -> VariantSpec:
         if self.max_loras is not None and not self.loras:
-            raise ValueError("max_loras means nothing without loras")
+            raise ValueError("max_loras needs loras; add adapters or leave max_loras out")
         return self
 
 
 def standard_variants() -> dict[str, VariantSpec]:
-    """The five that are always worth comparing."""
+    """The five default variants."""
     draft = SpeculationSpec()
     return {
         "fp16": VariantSpec(),
@@ -123,7 +122,7 @@ def standard_variants() -> dict[str, VariantSpec]:
 
 
 def expand_sweeps(variants: Mapping[str, Any]) -> dict[str, Any]:
-    """Every variant as written, one for each value where a list stands.
+    """Expand lists: one variant for each value.
 
     ``{"a": {"args": {"max_num_seqs": [8, 32]}}}`` gives ``a.max_num_seqs8`` and
     ``a.max_num_seqs32``; K is written ``a.k4``. Several lists give every combination.
@@ -135,24 +134,24 @@ def expand_sweeps(variants: Mapping[str, Any]) -> dict[str, Any]:
             f"the lists make {total} variants, more than {MAX_VARIANTS}; shorten them, or sweep "
             "one setting at a time"
         )
-    found: dict[str, Any] = {}
+    expanded: dict[str, Any] = {}
     for name, item in variants.items():
         if not isinstance(item, Mapping):
-            found[name] = item
+            expanded[name] = item
             continue
         for suffix, one in _each(item):
             whole = f"{name}{suffix}" if suffix else name
-            if whole in found or (suffix and whole in variants):
+            if whole in expanded or (suffix and whole in variants):
                 raise ValueError(
                     f"two variants are called {whole!r}; take the value that a list of {name!r} "
                     "has twice out of it, or rename the other variant"
                 )
-            found[whole] = one
-    return found
+            expanded[whole] = one
+    return expanded
 
 
 def _combinations(item: Any) -> int:
-    """How many variants ``item`` stands for."""
+    """Number of variants that ``item`` expands to."""
     swept = _swept(item) if isinstance(item, Mapping) else ()
     return math.prod(len(values) for _, _, values in swept)
 

@@ -16,7 +16,7 @@ from whet.core.server_url import split_server_url
 from whet.core.spec.base import SIXTEEN_BIT, Strict
 from whet.core.spec.overrides import apply_overrides
 from whet.core.spec.recipe import RecipeSpec
-from whet.core.spec.serving import EngineSpec, HardwareSpec, ModelSpec
+from whet.core.spec.serving import EngineSpec, EvidenceSpec, HardwareSpec, ModelSpec
 from whet.core.spec.traffic import (
     REMOVED_KEYS,
     LoadSpec,
@@ -48,6 +48,7 @@ class Spec(Strict):
     load: LoadSpec = LoadSpec()
     quality: QualitySpec = QualitySpec()
     objective: ObjectiveSpec = ObjectiveSpec()
+    evidence: EvidenceSpec = EvidenceSpec()
     variants: dict[str, VariantSpec] = Field(default_factory=standard_variants, min_length=1)
     baseline: str = "fp16"
 
@@ -61,7 +62,7 @@ class Spec(Strict):
     @model_validator(mode="after")
     def _references(self) -> Spec:
         if self.baseline not in self.variants:
-            known = _near(self.baseline, self.variants, mend="set baseline to one of them")
+            known = _near(self.baseline, self.variants, fix="set baseline to one of them")
             raise ValueError(f"baseline {self.baseline!r} is not among the variants{known}")
         for name, variant in self.variants.items():
             if name.endswith(REPEAT_SUFFIX):
@@ -72,7 +73,7 @@ class Spec(Strict):
             if variant.weights != SIXTEEN_BIT and variant.weights not in self.recipes:
                 near = did_you_mean(variant.weights, [SIXTEEN_BIT, *self.recipes])
                 raise ValueError(
-                    f"variant {name!r} wants weights {variant.weights!r}, no recipe{near}"
+                    f"variant {name!r} has weights {variant.weights!r}, which is not a recipe{near}"
                 )
             speculation = variant.speculation
             if speculation is None or speculation.method != "draft_model":
@@ -88,7 +89,7 @@ class Spec(Strict):
             if len(group) < _FEWEST_TOGETHER:
                 raise ValueError(
                     f"load.together has the group [{', '.join(group)}]; name two or more, or leave "
-                    "it out: a server that no group names comes up alone"
+                    "it out: a server without a group comes up alone"
                 )
             for name in group:
                 if name in named:
@@ -109,7 +110,7 @@ class Spec(Strict):
             if name not in named:
                 raise ValueError(
                     "load.order: interleaved takes the trials of a group of load.together in "
-                    f"turn, and {name!r} is in none; name it in a group, set load.order: blocks, "
+                    f"turn, and {name!r} is in no group; name it in one, set load.order: blocks, "
                     "or leave load.together out"
                 )
 
@@ -118,8 +119,8 @@ class Spec(Strict):
             return
         repeat = self.baseline + REPEAT_SUFFIX
         if name != repeat:
-            known = _near(name, [*self.variants, repeat], mend="name one of them")
-            raise ValueError(f"load.together names {name!r}, which is no variant{known}")
+            known = _near(name, [*self.variants, repeat], fix="name one of them")
+            raise ValueError(f"load.together names {name!r}, which is not a variant{known}")
         if not self.load.repeat_baseline:
             raise ValueError(
                 f"load.together names {name!r}, and the baseline is not repeated; set "
@@ -132,12 +133,12 @@ class Spec(Strict):
             )
 
 
-def _near(name: str, known: Iterable[str], *, mend: str) -> str:
-    """What an unknown variant may have meant: one that its lists make, or the nearest name."""
+def _near(name: str, known: Iterable[str], *, fix: str) -> str:
+    """Suggest a variant: one that the lists of this name expand to, or the nearest name."""
     known = list(known)
     swept = [each for each in known if each.startswith(f"{name}.")]
     if swept:
-        return f"; its lists make {', '.join(swept)}: {mend}"
+        return f"; its lists make {', '.join(swept)}: {fix}"
     return did_you_mean(name, known)
 
 
@@ -147,14 +148,14 @@ class _UniqueKeys(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
         """Refuse the second occurrence, with its line."""
         node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in seen:
+            if key.value in keys:
                 raise yaml.MarkedYAMLError(
                     problem=f"the key {key.value!r} occurs twice; rename or remove one",
                     problem_mark=key.start_mark,
                 )
-            seen.add(key.value)
+            keys.add(key.value)
         return node
 
 
@@ -201,8 +202,8 @@ def parse_spec(data: dict[str, Any], *, base: Path) -> Spec:
     try:
         spec = Spec.model_validate(data)
     except ValidationError as error:
-        told = dict.fromkeys(_sentence(item) for item in error.errors())
-        raise UsageError("; ".join(list(told)[:3])) from error
+        sentences = dict.fromkeys(_sentence(item) for item in error.errors())
+        raise UsageError("; ".join(list(sentences)[:3])) from error
     require_name(spec.name, "the run's name")
     if spec.engine.url is not None:
         split_server_url(spec.engine.url, "engine.url")
@@ -271,7 +272,7 @@ def _absolute(spec: Spec, base: Path) -> Spec:
 def _own_draft(
     speculation: SpeculationSpec | None, spec: Spec, model: Callable[[str | None], str | None]
 ) -> SpeculationSpec | None:
-    """A draft that is no recipe's name is a folder or a hub id."""
+    """Make the path of a draft absolute, unless it is a recipe's name or a hub id."""
     if speculation is None or speculation.draft is None or speculation.draft in spec.recipes:
         return speculation
     return speculation.model_copy(update={"draft": model(speculation.draft)})
@@ -281,7 +282,7 @@ def _sentence(item: Any) -> str:
     location = [str(part) for part in item["loc"]]
     if "env" in location[1:3]:  # the value may be a secret
         return f'{".".join(location)}: {item["msg"]}; write each variable as NAME: "text"'
-    if location and location[-1] in _SCALARS:  # a flag's value: pydantic tells each of its types
+    if location and location[-1] in _SCALARS:  # a flag's value: pydantic reports each of its types
         where = ".".join(location[:-1])
         return f"{where}: a text, a number, true or false is needed (got {item['input']!r})"
     where = ".".join(location) or "the spec"

@@ -1,4 +1,4 @@
-"""A server that somebody else runs, at a URL: its endpoints and counters, and no log.
+"""An external server at a URL: its endpoints and counters can be read, its log cannot.
 
 Most such servers are vLLM or export its metrics, so its counter names are read.
 """
@@ -24,4 +24,11 @@ def _no_notices(log: str) -> tuple[str, ...]:
 
 
 ENGINE: Final = RemoteEngine
-PROFILE: Final = replace(vllm.PROFILE, name="openai", read_log=_no_facts, read_notices=_no_notices)
+PROFILE: Final = replace(
+    vllm.PROFILE,
+    name="openai",
+    read_log=_no_facts,
+    read_notices=_no_notices,
+    planned_engine=None,
+    installed_version=None,
+)

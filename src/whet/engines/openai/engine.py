@@ -1,7 +1,7 @@
-"""Attach to a server that somebody else runs: any URL that speaks the OpenAI API.
+"""Attach to an external server: any URL that speaks the OpenAI API.
 
-Nothing is spawned and nothing is reaped; there is no log and no memory to read. What such a server
-does can be proved by its counters alone, where it exports any.
+whet neither starts nor stops it, and cannot read its log or memory. Its endpoints and counters are
+the only evidence.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MODELS_S = 10.0
 
 
 class RemoteServer:
-    """Somebody else's server; implements ``core.protocols.Server``."""
+    """An external server; implements ``core.protocols.Server``."""
 
     def __init__(self, resolved: ResolvedEngine, base_url: str, start: StartFacts) -> None:
         """Made by ``RemoteEngine.serve`` only."""
@@ -44,7 +44,7 @@ class RemoteServer:
         return ""
 
     def ensure_alive(self) -> None:
-        """``EngineLostError`` where nothing answers at the address any more."""
+        """Raise ``EngineLostError`` once the server no longer answers."""
         try:
             ask_json(self.base_url, "/v1/models")
         except NoAnswer as error:
@@ -57,7 +57,7 @@ class RemoteEngine:
     name = "openai"
 
     def version(self, spec: EngineSpec) -> str:
-        """What ``/version`` says, else ``unknown``."""
+        """The version that ``/version`` reports, else ``unknown``."""
         try:
             answer = ask_json(_base_url(spec), "/version")
         except NoAnswer as error:
@@ -79,20 +79,20 @@ class RemoteEngine:
             served_model_name=str(named) if named else _first_model(base_url),
             argv=(),
             env=(),
-            serve_line=f"# attached to {base_url}; started by somebody else",
+            serve_line=f"# attached to {base_url}, an external server",
             ready_timeout_s=spec.ready_timeout_s,
             url=base_url,
         )
 
     def unsupported(self, resolved: ResolvedEngine) -> str | None:
-        """Nothing is known against a server that cannot be asked."""
+        """None: the limits of an external server are unknown."""
         return None
 
     @contextmanager
     def serve(
         self, resolved: ResolvedEngine, *, log: Path, stop: Event | None = None
     ) -> Iterator[RemoteServer]:
-        """Attach once the canary has answered. ``log`` is not written, ``stop`` not looked at."""
+        """Attach once the canary has answered. ``log`` and ``stop`` are not used."""
         assert resolved.url is not None
         began = time.monotonic()
         timeout_s = min(_CANARY_S, resolved.ready_timeout_s)
@@ -101,7 +101,7 @@ class RemoteEngine:
         except NoAnswer as error:
             raise EngineStartError(
                 f"the server at {resolved.url} cannot generate ({error}); "
-                "mend it, or correct the model's name"
+                "fix it, or correct the model's name"
             ) from error
         start = StartFacts(
             variant=resolved.variant.name,

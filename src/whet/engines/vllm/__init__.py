@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
+from whet.core.protocols import Engine
 from whet.engines.base import EngineProfile
+from whet.engines.planned import PlannedMachine
 from whet.engines.vllm import signals
 from whet.engines.vllm.defects import scoring_defect
-from whet.engines.vllm.engine import VllmEngine, find_installed, model_name
+from whet.engines.vllm.engine import VllmEngine, find_installed, installed_version, model_name
 from whet.engines.vllm.failures import FAILURES
 from whet.engines.vllm.log import read_log, read_notices
 from whet.engines.vllm.server_info import read_declared
 
 __all__ = ["ENGINE", "PROFILE", "VllmEngine", "find_installed", "model_name"]
+
+
+def _planned_engine(planned: PlannedMachine) -> Engine:
+    return VllmEngine(planned=planned)
+
 
 ENGINE: Final = VllmEngine
 PROFILE: Final = EngineProfile(
@@ -27,5 +34,7 @@ PROFILE: Final = EngineProfile(
     load_time_schemes=signals.LOAD_TIME_SCHEMES,
     setting_sections=signals.SETTING_SECTIONS,
     failures=FAILURES,
+    planned_engine=_planned_engine,
+    installed_version=installed_version,
     scoring_defect=scoring_defect,
 )

@@ -1,4 +1,4 @@
-"""Known defects of an engine that make what it says of itself wrong where what it does is right."""
+"""Known defects that make an engine report wrong figures while its answers are right."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def scoring_defect(variant: Variant, facts: EngineFacts | None) -> str | None:
 
     vLLM's V1 model runner lets a drafter on the GPU run before it computes the log-probabilities of
     a prompt, and both write into the memory of the CUDA graphs: texts that fit into a graph come
-    back as noise or NaN, and what is generated is not touched (vllm-project/vllm#53488, root cause
+    back as noise or NaN, while generated text is right (vllm-project/vllm#53488, root cause
     in its pull request 53520; read in 0.26's ``gpu_model_runner.py``). The V2 runner is free of it.
     """
     speculation = variant.speculation

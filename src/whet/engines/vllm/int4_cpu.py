@@ -53,7 +53,7 @@ def _kernel_class() -> type[Any]:
             if c.weight_type not in (scalar_types.uint4b8, scalar_types.uint4):
                 return False, "only 4-bit weights"
             if c.group_size not in _GROUP_SIZES:
-                return False, f"group size {c.group_size} is none of {_GROUP_SIZES}"
+                return False, f"group size {c.group_size} is not in {_GROUP_SIZES}"
             inputs, outputs = c.partition_weight_shape
             if outputs % _OUTPUT_MULTIPLE or inputs % c.group_size:
                 return False, f"shape {c.partition_weight_shape} does not divide"

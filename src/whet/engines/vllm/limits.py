@@ -1,7 +1,7 @@
-"""What an installed vLLM cannot run, said before it is started.
+"""What an installed vLLM cannot run, known before it is started.
 
-What happens to a lever on a version and machine stands in the compatibility table. Here is what no
-table can say: what is installed, and what a spec leaves out.
+The compatibility table covers levers by version and machine; here are the rules that depend on the
+installed packages and on the spec.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ class Installed:
 def limitation(
     resolved: ResolvedEngine, installed: Installed, *, gpu: bool, machine: Machine | None = None
 ) -> str | None:
-    """Why this cannot run, with the mend, or None. ``machine`` is this one by default."""
+    """Why this cannot run, with the fix, or None. Default machine: this one."""
     return (
-        trouble_of_build(installed, gpu=gpu)
-        or _front_ends(resolved.variant, installed)
+        build_problem(installed, gpu=gpu)
+        or _several_servers(resolved.variant, installed)
         or _not_available(resolved, installed, machine or find_machine(resolved.device))
     )
 
 
-def stopped(row: Row, installed: Installed | None) -> bool:
-    """Whether what a row says keeps the lever from being pulled with what is installed."""
+def is_blocked(row: Row, installed: Installed | None) -> bool:
+    """Whether this table row blocks the lever on this installation."""
     if row.outcome == "needs package":
         return installed is None or row.package not in installed.packages
     return row.outcome in STOPS
 
 
-def trouble_of_build(installed: Installed, *, gpu: bool) -> str | None:
-    """Why what is installed runs nothing on this machine, with the mend, or None."""
+def build_problem(installed: Installed, *, gpu: bool) -> str | None:
+    """Why this installation cannot run on this machine, with the fix, or None."""
     if version_of(installed.version) < OLDEST:
         return f"vLLM {installed.version} is older than 0.26; upgrade it: pip install -U vllm"
     if not installed.cpu_build and not gpu:
@@ -59,14 +59,14 @@ def trouble_of_build(installed: Installed, *, gpu: bool) -> str | None:
     return None
 
 
-def front_ends(variant: Variant) -> int:
-    """API server processes that are asked for."""
-    asked = str(plain_args(variant).get("api_server_count", 1))
-    return int(asked) if asked.isdecimal() else 1
+def api_server_count(variant: Variant) -> int:
+    """Number of API server processes that the variant requests."""
+    count = str(plain_args(variant).get("api_server_count", 1))
+    return int(count) if count.isdecimal() else 1
 
 
-def _front_ends(variant: Variant, installed: Installed) -> str | None:
-    if not installed.cpu_build or front_ends(variant) == 1:
+def _several_servers(variant: Variant, installed: Installed) -> str | None:
+    if not installed.cpu_build or api_server_count(variant) == 1:
         return None
     return (
         "a CPU build of vLLM runs one API server process (its `vllm serve`, which starts several, "
@@ -80,7 +80,7 @@ def _not_available(resolved: ResolvedEngine, installed: Installed, machine: Mach
     The version is the one installed now, not the one that a stored record was resolved for.
     """
     rows = lookup(resolved, machine, version=installed.version)
-    row = next((row for row in rows if stopped(row, installed)), None)
+    row = next((row for row in rows if is_blocked(row, installed)), None)
     if row is None:
         return None
-    return f"not available here: {row.told}"
+    return f"not available here: {row.sentence}"

@@ -1,4 +1,4 @@
-"""A start-up log to ``EngineFacts``: only what the engine itself said, None where it was silent."""
+"""A start-up log to ``EngineFacts``: only what the engine logged, None where it logged nothing."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def read_log(log: str) -> EngineFacts:
 
 
 def read_notices(log: str) -> tuple[str, ...]:
-    """The lines that say that something runs otherwise than asked, or slower, each once."""
+    """The lines that report something slower or other than requested, each once."""
     texts = (text for _, text in _lines(log))
     return tuple(dict.fromkeys(text for text in texts if _NOTICE.search(text)))
 
@@ -106,8 +106,8 @@ def _logged(pattern: re.Pattern[str], texts: Iterable[str]) -> bool | None:
 
 
 def _kernels(texts: Iterable[str]) -> tuple[str, ...]:
-    found = (match for text in texts if (match := _KERNEL.search(text)))
-    return tuple(dict.fromkeys(f"{match[1]} for {match[2]}" for match in found))
+    matches = (match for text in texts if (match := _KERNEL.search(text)))
+    return tuple(dict.fromkeys(f"{match[1]} for {match[2]}" for match in matches))
 
 
 def _async(texts: list[str]) -> bool | None:
@@ -134,12 +134,12 @@ def _count_layers(layers: Iterable[tuple[int, str]]) -> tuple[int, int]:
 
 def _kv_elements(layers: Iterable[tuple[int, str]]) -> int | None:
     """Numbers that one token has in the KV cache: keys and values of every attention layer."""
-    found = sum(
+    numbers = sum(
         2 * weight * int(match["size"]) * int(match["heads"])
         for weight, text in layers
         if (match := _KV_HEADS.search(text))
     )
-    return found or None
+    return numbers or None
 
 
 def _target_layers(lines: list[tuple[str, str]]) -> list[tuple[int, str]] | None:
@@ -147,7 +147,7 @@ def _target_layers(lines: list[tuple[str, str]]) -> list[tuple[int, str]] | None
     start = next((i for i, (_, text) in enumerate(lines) if text.startswith(_STRUCTURE)), None)
     if start is None:
         return None
-    who, found = lines[start][0], list[tuple[int, str]]()
+    who, layers = lines[start][0], list[tuple[int, str]]()
     groups: list[tuple[int, int]] = []
     for speaker, text in lines[start + 1 :]:
         if speaker != who:
@@ -158,8 +158,8 @@ def _target_layers(lines: list[tuple[str, str]]) -> list[tuple[int, str]] | None
         groups = [group for group in groups if group[0] < indent]
         if group := _GROUP.match(text):
             groups.append((indent, int(group["count"])))
-        found.append((_product(groups), text))
-    return found
+        layers.append((_product(groups), text))
+    return layers
 
 
 def _product(groups: list[tuple[int, int]]) -> int:

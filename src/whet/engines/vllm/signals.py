@@ -96,10 +96,10 @@ NOTICES: Final = (
     r"Reducing Torch threads from .*",
     r"Using KV cache scaling factor 1\.0 for \w+",
 )
-"""Lines that say that something runs otherwise than asked, or slower than it could."""
+"""Lines that report something slower or other than requested."""
 
 _NO_HARDWARE: Final = "Your GPU does not have native support for"
-"""What vLLM's FP8 Marlin says of any GPU, one that was requested to use it too."""
+"""vLLM's FP8 Marlin logs this on every GPU, also where it was requested."""
 
 PATTERNS: Final = Patterns(
     async_off=r"Async scheduling (?:not supported|is disabled|will be disabled|is not compat)",

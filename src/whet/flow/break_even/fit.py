@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 DRAWS: Final = 4000
 _SEED: Final = 20_261
 _LEVER: Final = 1.15
-"""Lengths closer together than this (largest over smallest) cannot tell fixed from step cost."""
+"""Lengths closer than this (largest ÷ smallest) cannot separate fixed from step cost."""
 _ARM: Final = 1.96
 _TAIL: Final = 0.025
 
@@ -41,7 +41,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
-    """What the levels of one batch size and K come to; the fields are ``BreakEvenPoint``'s."""
+    """The result for one batch size and K; the fields are ``BreakEvenPoint``'s."""
 
     l_star: Estimate | None
     reachable: Pays
@@ -110,12 +110,12 @@ def _line(x: Floats, y: Floats) -> tuple[Floats, Floats]:
         moved = weight * (x - mean_x)
         step = (moved * (y - mean_y)).sum(axis=0) / (moved * (x - mean_x)).sum(axis=0)
     fixed = mean_y - step * mean_x
-    told = (x.max(axis=0) / x.min(axis=0) >= _LEVER) & (step > 0) & (fixed > 0)
-    return np.where(told, fixed, nothing), np.where(told, step, origin)
+    separable = (x.max(axis=0) / x.min(axis=0) >= _LEVER) & (step > 0) & (fixed > 0)
+    return np.where(separable, fixed, nothing), np.where(separable, step, origin)
 
 
 def _misfit(x: Floats, y: Floats, fixed: Floats, step: Floats) -> float:
-    """The line's relative residual, for its degrees of freedom; 0.0 where none is left."""
+    """The line's relative residual, for its degrees of freedom; 0.0 without any left."""
     free = len(x) - (2 if fixed[0] > 0 else 1)
     if free < 1:
         return 0.0
@@ -124,10 +124,10 @@ def _misfit(x: Floats, y: Floats, fixed: Floats, step: Floats) -> float:
 
 
 def _solve(plain: Floats, fixed: Floats, step: Floats) -> Floats:
-    """L*; infinite where even a free token is no faster than a plain one."""
+    """L*; infinite if even a free token is not faster than a plain one."""
     with np.errstate(divide="ignore"):
-        found: Floats = np.where(plain > fixed, step / np.maximum(plain - fixed, 0), np.inf)
-    return found
+        length: Floats = np.where(plain > fixed, step / np.maximum(plain - fixed, 0), np.inf)
+    return length
 
 
 def _rates(figure: Estimate, rng: np.random.Generator, apart: float) -> Floats:

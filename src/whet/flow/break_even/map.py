@@ -1,8 +1,8 @@
 """The break-even map of speculation: for each batch size and K, the acceptance length that pays.
 
 The map is a run like any other, of variants made here: one without speculation, and for each K the
-draft as it is and servers whose acceptance is set: synthetically on a GPU, with drafts of graded
-quality on a CPU.
+draft as it is and servers whose acceptance is set: synthetically on a GPU, with drafts of
+graded quality on a CPU.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from whet.core.records.break_even import (
     Pays,
     UncountedLevel,
 )
+from whet.core.records.evidence import SUFFICIENT
 from whet.core.run import Run
 from whet.core.spec import Spec, SpeculationSpec, VariantSpec, parse_spec
 from whet.core.store import RunStore, write_json
 from whet.flow.break_even.fit import Measured, fit_break_even
-from whet.flow.break_even.noisy_draft import graded_draft
+from whet.flow.break_even.noisy_draft import write_noisy_draft
 from whet.flow.run.measure import measure_all
 from whet.flow.run.preflight import prepare
 from whet.flow.run.quantize import quantize_recipes
@@ -53,7 +54,7 @@ _WORSE_BY_NOISE: Final = (0.3, 0.5, 1.0)
 _WORSE_BY_LENGTH: Final = (0.0, 0.5, 1.0)
 _NAME: Final = re.compile(r"k(\d+)\.(draft|(?:noise|length)[\d.]+)")
 _NEXT_TO_NOTHING: Final = 0.02
-"""Accepted tokens a draft below which a level says that this was meant."""
+"""Accepted tokens per draft below which a level is marked as intended."""
 _VERDICTS: Final[dict[str, Pays]] = {"better": "yes", "worse": "no"}
 
 
@@ -84,17 +85,17 @@ def run_map(request: MapRequest, store: RunStore, observer: Observer) -> BreakEv
     quantize_recipes(job)
     measure_all(job, quality=False)
     observer.stage("map", job.tier)
-    found = read_map(Run(store), base=request.base or request.spec.baseline)
-    store.put(KIND, "map", found)
-    write_json(store.path("break_even.json"), found)
-    return found
+    result = read_map(Run(store), base=request.base or request.spec.baseline)
+    store.put(KIND, "map", result)
+    write_json(store.path("break_even.json"), result)
+    return result
 
 
 def map_spec(request: MapRequest, root: Path, *, synthetic: bool) -> Spec:
-    """The person's spec with the map's variants in place of its own.
+    """The spec with the map's variants in place of its own.
 
-    ``root`` is the run directory, below which graded drafts lie. ``UsageError`` where there is
-    nothing to speculate with, or a K or level that cannot be.
+    ``root`` is the run directory, below which noisy drafts are stored. Raises ``UsageError``
+    without anything to speculate with, or for an impossible K or level.
     """
     spec = request.spec
     if spec.engine.url is not None:
@@ -103,7 +104,7 @@ def map_spec(request: MapRequest, root: Path, *, synthetic: bool) -> Spec:
         raise UsageError("K must be 1 or more; give --k 2,4,6")
     wrong = [each for each in request.levels or () if not 0 <= each <= 1]
     if wrong:
-        raise UsageError(f"level {wrong[0]:g} is no share; give --levels from 0 to 1")
+        raise UsageError(f"level {wrong[0]:g} is not a share; give --levels from 0 to 1")
     base = _base(request).model_copy(update={"speculation": None})
     template = speculation_of(request)
     variants = {PLAIN: base}
@@ -152,7 +153,7 @@ def _base(request: MapRequest) -> VariantSpec:
     name = request.base or request.spec.baseline
     if name not in request.spec.variants:
         near = did_you_mean(name, request.spec.variants)
-        raise UsageError(f"there is no variant {name!r} to speculate on{near or '; see variants'}")
+        raise UsageError(f"unknown variant {name!r} for --base{near or '; see variants'}")
     return request.spec.variants[name]
 
 
@@ -170,7 +171,7 @@ def _levels(
             )
     elif _own_weights(request, own) is not None:
         for share in _shares(request):
-            draft = str(_graded_path(root, share))
+            draft = str(_draft_path(root, share))
             yield f"noise{share:g}", own.model_copy(update={"draft": draft})
 
 
@@ -179,25 +180,25 @@ def _shares(request: MapRequest) -> tuple[float, ...]:
 
 
 def _own_weights(request: MapRequest, own: SpeculationSpec) -> str | None:
-    """The draft or head that can be graded; None for a method without, and for a recipe's copy."""
+    """The draft or head to add noise to; None for a method without one, and for a recipe's copy."""
     if own.draft is not None:
         return None if own.draft in request.spec.recipes else own.draft
     return request.spec.model.draft if own.method == "draft_model" else None
 
 
-def _graded_path(root: Path, share: float) -> Path:
+def _draft_path(root: Path, share: float) -> Path:
     return (root / "drafts" / f"noise{share:g}").resolve()
 
 
 def _write_drafts(spec: Spec, request: MapRequest, root: Path, observer: Observer) -> None:
-    """The graded drafts that the map's variants name; one that is there is used again."""
+    """Write the noisy drafts that the map's variants name, unless they exist."""
     wanted = {item.speculation.draft for item in spec.variants.values() if item.speculation}
     source = _own_weights(request, speculation_of(request))
     for share in _shares(request) if source is not None else ():
-        out = _graded_path(root, share)
+        out = _draft_path(root, share)
         if str(out) in wanted and not out.is_dir():
             observer.stage("draft", f"the draft with {share:.0%} noise in its linear layers")
-            graded_draft(locate(str(source), revision=spec.model.revision), out, noise=share)
+            write_noisy_draft(locate(str(source), revision=spec.model.revision), out, noise=share)
 
 
 def read_map(run: Run, *, base: str) -> BreakEvenMap:
@@ -304,7 +305,7 @@ def _uncounted(
     for verdict in summary.verdicts:
         if verdict.variant != variant or verdict.batch_size not in (None, size):
             continue
-        if verdict.outcome != "proved" and not (worse and _drafted(verdict, trials)):
+        if verdict.outcome not in SUFFICIENT and not (worse and _drafted(verdict, trials)):
             return f"{verdict.claim.kind} {verdict.outcome}: {verdict.observed}"
     return None
 
@@ -337,13 +338,13 @@ def _note(mean: float) -> str | None:
     if mean >= _NEXT_TO_NOTHING:
         return None
     word = "not one token" if mean == 0 else "hardly a token"
-    return f"{word} was accepted, as is meant of this draft"
+    return f"{word} was accepted, as intended for this draft"
 
 
 def length_estimate(accepted: float, drafts: float, k: int) -> Estimate:
     """1 + ``accepted`` ÷ ``drafts`` with a 95 % interval, from counters alone.
 
-    What one step of K accepts lies in 0 … K, so with mean m its variance is at most m·(K − m)
+    What one step of K accepts is within 0 … K, so with mean m its variance is at most m·(K − m)
     (Bhatia & Davis 2000); steps are taken as independent.
     """
     mean = accepted / drafts

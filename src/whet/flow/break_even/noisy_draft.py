@@ -24,7 +24,7 @@ _COPIED: Final = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.t
 _MATRIX: Final = 2
 
 
-def graded_draft(draft: Path, out: Path, *, noise: float, seed: int = 0) -> Path:
+def write_noisy_draft(draft: Path, out: Path, *, noise: float, seed: int = 0) -> Path:
     """Write ``draft`` to ``out`` with every linear weight W as √(1−s²)·W + s·rms(W)·ε.
 
     ``s`` = ``noise`` from 0 (the draft itself, bit by bit) to 1 (nothing of its linear layers is
@@ -34,10 +34,10 @@ def graded_draft(draft: Path, out: Path, *, noise: float, seed: int = 0) -> Path
     ``out`` appears whole or not at all. Returns ``out``.
 
     Raises ``UsageError`` for a share outside of 0 to 1 and ``CheckpointError`` for a draft whose
-    linear layers are stored quantized: noise in packed integers is no grade.
+    linear layers are stored quantized: noise in packed integers has no scale.
     """
     if not 0 <= noise <= 1:
-        raise UsageError(f"noise {noise:g} is no share; give one from 0 to 1")
+        raise UsageError(f"noise {noise:g} is not a share; give one from 0 to 1")
     if read_facts(draft).stored.quantized_modules > 0:
         raise CheckpointError(
             f"{draft} is stored quantized and cannot be mixed with noise; give a draft in 16 bits"

@@ -12,7 +12,7 @@ from whet.checkpoint import locate, read_facts
 from whet.checkpoint.kv_scales import kv_scales_problem
 from whet.core.errors import CheckpointError, InfeasibleError, UsageError
 from whet.core.flags import plain_args
-from whet.core.names import REPEAT_SUFFIX
+from whet.core.names import REPEAT_SUFFIX, did_you_mean
 from whet.core.protocols import Engine, Observer
 from whet.core.provenance import Device, environment, find_device
 from whet.core.records import ModelFacts, ResolvedEngine
@@ -22,16 +22,15 @@ from whet.core.spec import (
 )
 from whet.core.store import RunStore, write_json
 from whet.data import write_pool
-from whet.engines import get_engine
-from whet.engines.vllm import VllmEngine
-from whet.engines.vllm.planned import Planned
+from whet.engines import get_engine, get_profile
+from whet.engines.planned import PlannedMachine
 from whet.flow.run.advice import advice_of
 from whet.flow.run.context import Job
 from whet.flow.run.resolve import find_inputs, own_files, resolve_variants
 from whet.flow.run.resume import refuse_changes, store_model
-from whet.levers import problems
+from whet.levers import claims, problems
 from whet.load import Draw, build_workload
-from whet.predict import Problem, crowded, memory_plans, preflight
+from whet.predict import Problem, group_memory_warnings, memory_plans, preflight
 
 _SPEC_ERRORS: Final = ("flags", "traffic")
 """Kinds of problems that no other machine solves."""
@@ -55,7 +54,7 @@ class Preflight:
     advice: tuple[str, ...]
 
 
-def run_preflight(spec: Spec, root: Path, planned: Planned | None = None) -> Preflight:
+def run_preflight(spec: Spec, root: Path, planned: PlannedMachine | None = None) -> Preflight:
     """Read the checkpoints, resolve every variant and collect what cannot run here.
 
     ``root`` is the run directory, below which quantized checkpoints are or will be stored. With
@@ -69,6 +68,7 @@ def run_preflight(spec: Spec, root: Path, planned: Planned | None = None) -> Pre
     draft = read_facts(locate(spec.model.draft, revision=revision)) if spec.model.draft else None
     engine, device = _engine(spec, planned)
     resolved, refused = resolve_variants(spec, root, target=target, draft=draft, engine=engine)
+    _check_accepted(spec, resolved)
     # With the environment as resolved: the engine's own default for the KV pool counts too.
     as_set = [replace(item.variant, env=item.env) for item in resolved]
     infeasible = preflight(as_set, target=target, draft=draft, device=device, spec=spec)
@@ -93,19 +93,31 @@ def run_preflight(spec: Spec, root: Path, planned: Planned | None = None) -> Pre
         draft=draft,
         resolved=resolved,
         problems=(*spec_errors, *infeasible, *kv_scales, *_unsupported(resolved, engine)),
-        advice=(*advice, *crowded(spec.load.together, plans, device)),
+        advice=(*advice, *group_memory_warnings(spec.load.together, plans, device)),
     )
 
 
-def _engine(spec: Spec, planned: Planned | None) -> tuple[Engine, Device]:
+def _engine(spec: Spec, planned: PlannedMachine | None) -> tuple[Engine, Device]:
     if planned is None:
         return get_engine(spec.engine.name), find_device()
-    if spec.engine.name != VllmEngine.name or spec.engine.url is not None:
+    planned_engine = get_profile(spec.engine.name).planned_engine
+    if planned_engine is None or spec.engine.url is not None:
         raise UsageError(
-            "a machine that is not here can be planned only where whet starts vLLM there; leave "
-            "engine.url out"
+            "another machine can be planned only for an engine that whet starts; leave engine.url "
+            "out and set engine.name to vllm"
         )
-    return VllmEngine(planned=planned), planned.device
+    return planned_engine(planned), planned.device
+
+
+def _check_accepted(spec: Spec, resolved: Sequence[ResolvedEngine]) -> None:
+    """Refuse a name in ``evidence.accept_unproved`` that no variant claims."""
+    kinds = sorted({claim.kind for item in resolved for claim in claims(item)})
+    for name in spec.evidence.accept_unproved if resolved else ():
+        if name not in kinds:
+            raise UsageError(
+                f"evidence.accept_unproved names the claim {name!r}{did_you_mean(name, kinds)} "
+                f"(claims of this spec: {', '.join(kinds)})"
+            )
 
 
 def _unsupported(resolved: Iterable[ResolvedEngine], engine: Engine) -> Iterator[Problem]:

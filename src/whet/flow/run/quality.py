@@ -10,7 +10,7 @@ from whet.core.protocols import Server
 from whet.core.records import EngineFacts, QualityRecord, ResolvedEngine
 from whet.engines import get_profile
 from whet.flow.run.context import Job
-from whet.levers.weights import served_scheme
+from whet.levers.weights import running_scheme
 from whet.quality import ChecksPlan, GoldenSource, PlainReference, QualityPlan, measure_quality
 
 KIND: Final = "quality"
@@ -42,7 +42,7 @@ def measure_variant_quality(job: Job, server: Server, resolved: ResolvedEngine) 
         tolerances=spec.objective.quality,
         checks=_checks(job, resolved),
         scoring_defect=_scoring_defect(job, resolved),
-        scheme=served_scheme(resolved),
+        scheme=running_scheme(resolved),
     )
     try:
         measured = measure_quality(
@@ -84,7 +84,7 @@ def _checks(job: Job, resolved: ResolvedEngine) -> ChecksPlan:
         source=GoldenSource(variant=variant.name, engine_version=resolved.engine_version),
         same_weights_reference=reference,
         other_kernels=_other_kernels(first, resolved),
-        rounds=served_scheme(resolved) in _ROUNDS,
+        rounds=running_scheme(resolved) in _ROUNDS,
         plain=store.get(PLAIN, plain.variant.name, PlainReference)
         if speculates and plain is not None
         else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle
+from secrets import token_hex
 
 from whet.client import CompletionCall
 from whet.core.errors import UsageError
@@ -82,7 +83,17 @@ def _workload(job: Job, resolved: ResolvedEngine, batch_size: int, trial: int) -
             f"the traffic of {key} is not what this run began with; put {job.inputs.pool} and the "
             "tokenizer back to resume, or start a new run with --name"
         )
-    return workload
+    if resolved.url is None:
+        return workload
+    # An attached server keeps its prefix cache from one attempt, and variant, to the next.
+    return build_workload(
+        job.inputs.pool,
+        job.tokenizer,
+        job.spec.workload,
+        draw=replace(
+            _draw(job, resolved, batch_size, trial, requests=requests), attempt=token_hex(8)
+        ),
+    )
 
 
 def _draw(

@@ -1,4 +1,4 @@
-"""A machine that is not here: what vLLM for CUDA would run on it."""
+"""Another machine that a spec is checked for: its GPUs and the engine's version there."""
 
 from __future__ import annotations
 
@@ -9,34 +9,27 @@ from whet.core.provenance import Device
 from whet.core.records.engine import ResolvedEngine
 from whet.engines.compatibility import compatibility_rows, lookup, version_of
 from whet.engines.machine import Machine
-from whet.engines.vllm.limits import Installed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Planned:
-    """Its GPUs, their compute capability and the version of vLLM that will be installed there."""
+class PlannedMachine:
+    """GPUs, their compute capability and the engine's version that will be installed there."""
 
     device: Device
     capability: tuple[int, int]
-    vllm: str
+    version: str
 
     @property
     def machine(self) -> Machine:
-        """As the compatibility table tells it apart."""
+        """Its kind in the compatibility table."""
         return Machine(kind=self.device.kind, capability=self.capability)
 
-    @property
-    def installed(self) -> Installed:
-        """vLLM's CUDA build with every package that some lever needs."""
-        every = {row.package for row in compatibility_rows() if row.package is not None}
-        return Installed(version=self.vllm, cpu_build=False, packages=tuple(sorted(every)))
-
     def needs(self, resolved: Iterable[ResolvedEngine]) -> tuple[str, ...]:
-        """The packages beside vLLM that these need there."""
+        """The packages beside the engine that these variants need there."""
         rows = (row for item in resolved for row in lookup(item, self.machine))
         return tuple(sorted({row.package for row in rows if row.package is not None}))
 
 
 def newest_known() -> str:
-    """The newest version that a row of the compatibility table begins with."""
+    """The newest version at which a row of the compatibility table starts."""
     return max((row.since for row in compatibility_rows() if row.since), key=version_of)
