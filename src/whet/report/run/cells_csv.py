@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from whet.core.records import CellSummary, Estimate, QualityRecord
+from whet.core.run import Run
 from whet.core.store import write_atomic
 from whet.report.text import one_line
-from whet.report.view import RunView
 
 Value = str | int | float | None
 
@@ -88,30 +88,30 @@ CSV_COLUMNS: Final[tuple[str, ...]] = (
 """Every column of ``results.csv``; new ones are added at the end only."""
 
 
-def write_csv(view: RunView, path: Path) -> None:
+def write_csv(run: Run, path: Path) -> None:
     """Write one line a cell, atomically. A missing value is an empty field."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
-    for record in csv_records(view):
+    for record in csv_records(run):
         writer.writerow([field(record[name]) for name in CSV_COLUMNS])
     write_atomic(path, buffer.getvalue().encode())
 
 
-def csv_records(view: RunView) -> Iterator[dict[str, Value]]:
+def csv_records(run: Run) -> Iterator[dict[str, Value]]:
     """The cells as flat records keyed by ``CSV_COLUMNS``."""
-    for cell in view.cells:
-        record = view.quality.get(cell.variant)
-        decided = view.decided(cell.variant, cell.batch_size)
+    for cell in run.cells:
+        record = run.quality.get(cell.variant)
+        decided = run.decided(cell.variant, cell.batch_size)
         yield {
             **_cell_values(cell),
             **_quality_values(record),
             **_distance_values(record),
             "uncertified": " ".join(_uncertified(cell, record)) or None,
             "decision": decided.label if decided else None,
-            "evidence": view.evidence(cell.variant, cell.batch_size),
-            "tier": view.tier,
-            "price_usd_per_hour": view.spec.hardware.price_usd_per_hour if view.spec else None,
+            "evidence": run.evidence(cell.variant, cell.batch_size),
+            "tier": run.tier,
+            "price_usd_per_hour": run.spec.hardware.price_usd_per_hour if run.spec else None,
         }
 
 
