@@ -112,7 +112,7 @@ def _encoding(kind: Any, field: str, axis: Axis) -> Any:
         sort = list(axis.order) if axis.order else None
         return kind(f"{field}:O", title=axis.title, sort=sort).axis(labelAngle=0)
     scaled = kind(f"{field}:Q", title=axis.title).axis(format=axis.form, tickCount=6)
-    return scaled.scale(type=axis.scale, zero=axis.zero, nice=True)
+    return scaled.scale(type=axis.scale, zero=axis.zero, nice=axis.scale != "log")
 
 
 def _scaled(kind: Any, names: Sequence[str], values: Sequence[object]) -> Any:
@@ -124,10 +124,10 @@ def _reference(line: Line) -> list[alt.Chart]:
     words = alt.value(line.label)
     if line.y is not None:
         rule = data.mark_rule(color=INK, strokeDash=[5, 4]).encode(y="at:Q")
-        text = data.mark_text(align="right", dy=-6, color=INK, clip=True)
+        text = data.mark_text(align="right", dy=-6, color=INK)
         return [rule, text.encode(y="at:Q", x=alt.value(WIDTH - 4), text=words)]
     rule = data.mark_rule(color=INK, strokeDash=[5, 4]).encode(x="at:Q")
-    text = data.mark_text(align="left", dx=5, dy=8, color=INK, clip=True)
+    text = data.mark_text(align="left", dx=5, dy=8, color=INK)
     return [rule, text.encode(x="at:Q", y=alt.value(2), text=words)]
 
 

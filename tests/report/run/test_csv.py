@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from whet.report import RunView, write_csv
-from whet.report.cells_csv import neutral
+from whet.core.run import Run
+from whet.report.run.cells_csv import neutral, write_csv
 
 PINNED = """\
 config,batch_size,ttft_p50_ms,ttft_p95_ms,tps_mean,vram_gb,cost_per_1m_tokens,\
@@ -23,18 +23,18 @@ kl,kl_low,kl_high,kl_p99,flips,flips_low,flips_high,burst_ttft_p50_ms,burst_ttft
 starts,decision"""
 
 
-def read(view: RunView, path: Path) -> list[dict[str, str]]:
+def read(view: Run, path: Path) -> list[dict[str, str]]:
     write_csv(view, path)
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
-def test_columns_and_their_order(whole: RunView, tmp_path: Path) -> None:
+def test_columns_and_their_order(whole: Run, tmp_path: Path) -> None:
     write_csv(whole, tmp_path / "results.csv")
     assert (tmp_path / "results.csv").read_text(encoding="utf-8").splitlines()[0] == PINNED
 
 
-def test_one_line_a_cell(whole: RunView, tmp_path: Path) -> None:
+def test_one_line_a_cell(whole: Run, tmp_path: Path) -> None:
     lines = read(whole, tmp_path / "results.csv")
     assert [(line["config"], line["batch_size"]) for line in lines[:6]] == [
         ("fp16", "1"),
@@ -52,7 +52,7 @@ def test_one_line_a_cell(whole: RunView, tmp_path: Path) -> None:
     assert lines[4]["uncertified"] == ""
 
 
-def test_missing_is_empty_never_zero(whole: RunView, tmp_path: Path) -> None:
+def test_missing_is_empty_never_zero(whole: Run, tmp_path: Path) -> None:
     failed = next(
         line
         for line in read(whole, tmp_path / "results.csv")
@@ -65,11 +65,11 @@ def test_missing_is_empty_never_zero(whole: RunView, tmp_path: Path) -> None:
     assert "out of device memory" in failed["failure"]
 
 
-def test_nothing_measured_gives_the_header_alone(begun: RunView, tmp_path: Path) -> None:
+def test_nothing_measured_gives_the_header_alone(begun: Run, tmp_path: Path) -> None:
     assert read(begun, tmp_path / "results.csv") == []
 
 
-def test_distances_of_a_variant_are_on_each_of_its_lines(gated: RunView, tmp_path: Path) -> None:
+def test_distances_of_a_variant_are_on_each_of_its_lines(gated: Run, tmp_path: Path) -> None:
     lines = read(gated, tmp_path / "results.csv")
     awq = [line for line in lines if line["config"] == "awq"]
     assert {line["kl"] for line in awq} == {"0.0123"}
@@ -81,7 +81,7 @@ def test_distances_of_a_variant_are_on_each_of_its_lines(gated: RunView, tmp_pat
     assert {line["kl"] for line in lines if line["config"] == "fp16"} == {""}
 
 
-def test_formulas_are_neutralised(hostile: RunView, tmp_path: Path) -> None:
+def test_formulas_are_neutralised(hostile: Run, tmp_path: Path) -> None:
     lines = read(hostile, tmp_path / "results.csv")
     assert len(lines) == 25
     failure = next(line["failure"] for line in lines if line["failure"])

@@ -10,14 +10,11 @@ from tests.report.run_setting import cell
 from tests.report.run_texts import VARIANTS, Texts
 from tests.run_copy import replace
 from whet.core.errors import StorageError
-from whet.core.records import CellSummary, Estimate
 from whet.core.run import Run
 from whet.core.store import RunStore
-from whet.report import RunView, load_run
-from whet.report.sections import reading_notes
 
 
-def test_whole_run_is_gathered(whole: RunView) -> None:
+def test_whole_run_is_gathered(whole: Run) -> None:
     assert whole.variants == VARIANTS
     assert whole.batch_sizes == (1, 4, 8, 16, 32)
     assert len(whole.cells) == 25
@@ -29,21 +26,21 @@ def test_whole_run_is_gathered(whole: RunView) -> None:
     assert whole.missing == ()
 
 
-def test_failed_cell_is_a_finding_not_missing(whole: RunView) -> None:
+def test_failed_cell_is_a_finding_not_missing(whole: Run) -> None:
     failed = whole.cell("awq+spec", 32)
     assert failed is not None
     assert failed.status == "failed"
     assert whole.missing == ()
 
 
-def test_evidence_of_a_cell_is_its_worst_verdict(whole: RunView) -> None:
+def test_evidence_of_a_cell_is_its_worst_verdict(whole: Run) -> None:
     assert whole.evidence("awq+cache", 8) == "proved"
     assert whole.evidence("awq+cache", 16) == "contradicted"
     assert whole.evidence("awq+spec", 32) == "unproved"
     assert whole.evidence("nothing", 1) is None
 
 
-def test_interrupted_run_says_what_it_lacks(interrupted: RunView) -> None:
+def test_interrupted_run_says_what_it_lacks(interrupted: Run) -> None:
     assert interrupted.missing[0] == "Not measured yet: awq+spec, awq+cache, awq+spec+cache."
     assert "awq has no figures at batch size 8, 16, 32 (2 trials kept)." in interrupted.missing
     assert "fp16 has no quality record." in interrupted.missing
@@ -51,7 +48,7 @@ def test_interrupted_run_says_what_it_lacks(interrupted: RunView) -> None:
     assert interrupted.decision is None
 
 
-def test_run_that_has_just_begun_is_empty(begun: RunView) -> None:
+def test_run_that_has_just_begun_is_empty(begun: Run) -> None:
     assert begun.spec is None
     assert begun.environment is None
     assert begun.cells == ()
@@ -62,7 +59,7 @@ def test_record_without_a_journal_line_is_not_read(tmp_path: Path) -> None:
     store = make_run(tmp_path / "run", stop_after=1)
     source = store.path("cells", "fp16--b001.json")
     store.path("cells", "fp16--b004.json").write_bytes(source.read_bytes())
-    assert len(load_run(RunStore.read(store.root)).cells) == 1
+    assert len(Run(RunStore.read(store.root)).cells) == 1
 
 
 def test_repeat_of_the_baseline_is_no_row(tmp_path: Path) -> None:
@@ -70,7 +67,7 @@ def test_repeat_of_the_baseline_is_no_row(tmp_path: Path) -> None:
     again = replace(cell("fp16", 1, Texts()), variant="fp16.again")
     with RunStore.open(root, resume=True) as store:
         store.put("cells", "fp16.again--b001", again)
-    view = load_run(RunStore.read(root))
+    view = Run(RunStore.read(root))
     assert view.variants == VARIANTS
     assert [item.variant for item in view.cells] == ["fp16"]
 
@@ -79,7 +76,7 @@ def test_variant_that_preflight_left_out_is_not_missing(tmp_path: Path) -> None:
     root = make_run(tmp_path / "run", stop_after=5).root
     with RunStore.open(root, resume=True) as store:
         store.note("infeasible", "awq+spec", status="failed", reason="too big")
-    missing = load_run(RunStore.read(root)).missing
+    missing = Run(RunStore.read(root)).missing
     assert missing[0] == "Not measured yet: awq, awq+cache, awq+spec+cache."
 
 
@@ -94,7 +91,7 @@ def test_trials_without_a_decision_are_counted(tmp_path: Path) -> None:
     root = make_run(tmp_path / "run", stop_after=5).root
     for path in (root / "cells").iterdir():
         path.unlink()
-    missing = load_run(RunStore.read(root)).missing
+    missing = Run(RunStore.read(root)).missing
     assert "fp16 has no figures at batch size 1, 4, 8, 16, 32 (5 trials kept)." in missing
 
 
@@ -102,31 +99,8 @@ def test_quality_that_failed_says_why(tmp_path: Path) -> None:
     root = make_run(tmp_path / "run", stop_after=5).root
     with RunStore.open(root, resume=True) as store:
         store.note("quality", "fp16", status="failed", reason="the server was lost")
-    missing = load_run(RunStore.read(root)).missing
+    missing = Run(RunStore.read(root)).missing
     assert "fp16 has no quality record: the server was lost." in missing
-
-
-def test_a_cell_that_was_held_up_is_told_unless_k_falls_with_the_load(whole: RunView) -> None:
-    def with_gap(each: CellSummary) -> CellSummary:
-        if (each.variant, each.batch_size) != ("awq+spec", 1):
-            return each
-        return replace(each, itl_p50_ms=Estimate(value=900.0, low=890.0, high=910.0, samples=64))
-
-    cells = tuple(with_gap(each) for each in whole.cells)
-    (note,) = (n for n in reading_notes(replace(whole, cells=cells)) if "Held up" in n)
-    assert "awq+spec at 1 (900 ms between tokens," in note
-    assert "measure again" in note
-    assert not [n for n in reading_notes(whole) if "Held up" in n]
-    engine = whole.engines["awq+spec"]
-    assert engine.variant.speculation is not None
-    options = (("num_speculative_tokens_per_batch_size", "[[1,4,6],[5,32,2]]"),)
-    by_load = replace(engine.variant.speculation, options=options)
-    engines = {
-        **whole.engines,
-        "awq+spec": replace(engine, variant=replace(engine.variant, speculation=by_load)),
-    }
-    shown = reading_notes(replace(whole, cells=cells, engines=engines))
-    assert not [n for n in shown if "Held up" in n]
 
 
 def test_a_variant_removed_from_the_spec_is_not_missing(tmp_path: Path) -> None:
@@ -140,7 +114,7 @@ def test_a_variant_removed_from_the_spec_is_not_missing(tmp_path: Path) -> None:
     store.path("variants", "awq+spec.json").write_text(json.dumps(record))
     with RunStore.open(store.root, resume=True) as opened:
         opened.note("variants", "awq+spec", status="complete")
-    view = load_run(RunStore.read(store.root))
+    view = Run(RunStore.read(store.root))
     assert "awq" in view.variants, "it was measured"
     assert "awq+spec" not in view.variants, "it was not"
     assert view.unmeasured == ("Not measured yet: awq+cache, awq+spec+cache.",)
