@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -96,7 +97,7 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
-    """A chart. ``name`` is its file name; ``description`` says in words what it shows."""
+    """A chart. ``description`` says in words what it shows."""
 
     name: str
     title: str
@@ -104,6 +105,11 @@ class Chart:
     picture: LayerChart
     legend: Sequence[tuple[str, str]] = ()
     """(series, colour) pairs; the colours are those of ``charts.palette``."""
+
+    @property
+    def file_name(self) -> str:
+        """``name`` as a file name of plain characters."""
+        return f"{re.sub('[^a-z0-9]+', '-', self.name.lower()).strip('-')}.svg"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -247,3 +247,24 @@ def test_warm_ups_that_differ_by_cell_are_given_as_a_range(whole: Run) -> None:
     cells = (replace(first, warmup_excluded=20), *(replace(c, warmup_excluded=8) for c in rest))
     notes = bullets(replace(whole, cells=cells), "cells")
     assert "8 to 20 warm-up requests before each cell, left out of every figure." in notes
+
+
+def test_names_from_outside_stay_in_the_folder_and_out_of_the_drawing(
+    whole: Run, tmp_path: Path
+) -> None:
+    done = whole.quantized["awq"]
+    nasty = ("layers.0./../../../../escaped", "layers.1.on\x00load=x</text>\udc80")
+    units = tuple(replace(done.units[0], unit=name) for name in nasty)
+    quantized = {"awq": replace(done, method="awq only=1 href=x", units=units)}
+    folder = tmp_path / "a" / "b" / "c" / "run"
+    folder.mkdir(parents=True)
+    write_reports(replace(whole, quantized=quantized), folder)
+    assert {path.parent.name for path in tmp_path.rglob("*.svg")} == {"charts"}
+    assert not list(tmp_path.rglob("escaped.svg"))
+
+
+def test_charts_of_an_earlier_report_go(whole: Run, tmp_path: Path) -> None:
+    (tmp_path / "charts").mkdir()
+    (tmp_path / "charts" / "old.svg").write_text("<svg/>")
+    write_reports(whole, tmp_path)
+    assert "old.svg" not in {path.name for path in (tmp_path / "charts").iterdir()}

@@ -19,6 +19,7 @@ def write_and_print_report(
     none earned a recommendation, after the report is written.
     """
     from whet.report.run.files import print_report, write_reports
+    from whet.report.writers.json import document_json
 
     run = Run(store)
     if not run.cells and output is None:
@@ -28,7 +29,7 @@ def write_and_print_report(
         return
     page = store.root / "report.html"
     if output.json:
-        print_json(run_json(run))
+        print_json(run_json(run) | {"report": document_json(document)})
     else:
         print_report(document, output.console)
         output.console.print(f"\nReport: {page}", soft_wrap=True, highlight=False)

@@ -1,6 +1,6 @@
 """One colour a variant, the same in every chart, on a light page and on a dark one.
 
-The colours are Okabe and Ito's (2008), which people with any common colour blindness tell apart,
+The colours are Okabe and Ito's (2008), which people with any common colour blindness distinguish,
 lightened for a dark page. The baseline has the neutral ink. Charts are drawn with placeholders,
 which the SVG writer replaces by CSS variables.
 """

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 import altair as alt
 
 from whet.report.charts.palette import GRID, INK, Look
+from whet.report.text import one_line
 
 WIDTH: Final = 520
 HEIGHT: Final = 280
@@ -17,7 +18,10 @@ Scale = Literal["linear", "log", "category"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """One mark. ``counts`` False is drawn as a cross; ``low`` and ``high`` are an interval."""
+    """One mark. ``counts`` False is drawn as a cross; ``low`` and ``high`` are an interval.
+
+    The marks of a series are joined by rising ``order``.
+    """
 
     series: str
     x: float | str
@@ -25,6 +29,7 @@ class Point:
     label: str
     low: float | None = None
     high: float | None = None
+    order: float = 0.0
     counts: bool = True
     ringed: bool = False
 
@@ -58,9 +63,11 @@ def plot(
     lines: Sequence[Line] = (),
     joined: bool = True,
 ) -> alt.LayerChart:
-    """Points by series, joined in the order of x, with intervals and reference lines."""
-    names = [name for name in looks if any(point.series == name for point in points)]
-    base = _chart([asdict(point) for point in points]).encode(
+    """Points by series, with intervals and reference lines; control characters are replaced."""
+    looks = {one_line(name): look for name, look in looks.items()}
+    rows = [_row(point) for point in points]
+    names = [name for name in looks if any(row["series"] == name for row in rows)]
+    base = _chart(rows).encode(
         x=_encoding(alt.X, "x", x),
         y=_encoding(alt.Y, "y", y),
         color=_scaled(alt.Color, names, [looks[name].colour for name in names]),
@@ -75,7 +82,7 @@ def plot(
                 alt.StrokeDash, names, [looks[name].dash or (1, 0) for name in names]
             ),
         )
-        layers.append(line if x.scale == "category" else line.encode(order="x:Q"))
+        layers.append(line.encode(order="order:Q"))
     if any(point.low is not None for point in points):
         layers.append(
             base.mark_rule(opacity=0.5)
@@ -103,6 +110,11 @@ def plot(
     return picture
 
 
+def _row(point: Point) -> dict[str, Any]:
+    row = asdict(point)
+    return {key: one_line(v) if isinstance(v, str) else v for key, v in row.items()}
+
+
 def _chart(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
     return alt.Chart({"values": list(rows)})
 
@@ -121,11 +133,11 @@ def _scaled(kind: Any, names: Sequence[str], values: Sequence[object]) -> Any:
 
 def _reference(line: Line) -> list[alt.Chart]:
     data = _chart([{"at": line.x if line.y is None else line.y}])
-    words = alt.value(line.label)
+    words = alt.value(one_line(line.label))
     if line.y is not None:
         rule = data.mark_rule(color=INK, strokeDash=[5, 4]).encode(y="at:Q")
-        text = data.mark_text(align="right", dy=-6, color=INK)
-        return [rule, text.encode(y="at:Q", x=alt.value(WIDTH - 4), text=words)]
+        text = data.mark_text(align="left", dy=-6, color=INK)
+        return [rule, text.encode(y="at:Q", x=alt.value(4), text=words)]
     rule = data.mark_rule(color=INK, strokeDash=[5, 4]).encode(x="at:Q")
     text = data.mark_text(align="left", dx=5, dy=8, color=INK)
     return [rule, text.encode(x="at:Q", y=alt.value(2), text=words)]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from typing import Final
+from xml.etree import ElementTree
 
 from whet.report.charts.palette import variables
 from whet.report.document import Chart
-from whet.report.text import clean
 
 _LABELLED = re.compile(r'<(path|text|rect|line)( aria-label="([^"]*)"[^>]*?)/>')
 _COLOUR = re.compile(r'"(#f[de]00[0-9a-f]{2})"')
-_UNSAFE = re.compile(r"<(script|foreignObject|image|a)\b|\bon[a-z]+=|href=(?!\"#)", re.I)
+_UNSAFE: Final = {"script", "foreignobject", "image", "a", "iframe", "style"}
 
 
 def svg_of(chart: Chart) -> str:
@@ -27,9 +28,17 @@ def _convert(spec: str) -> str:
     text = _LABELLED.sub(r"<\1\2><title>\3</title></\1>", text)
     names = variables()
     text = _COLOUR.sub(lambda match: f'"var(--{names[match[1]][0]})"', text)
-    if _UNSAFE.search(text):
-        raise ValueError("a chart holds active content")
-    return clean(text)
+    _require_passive(text)
+    return text
+
+
+def _require_passive(text: str) -> None:
+    """Raise ``ValueError`` for an element or an attribute that could run or load something."""
+    for element in ElementTree.fromstring(text).iter():
+        names = [name.rpartition("}")[2].lower() for name in element.attrib]
+        tag = element.tag.rpartition("}")[2].lower()
+        if tag in _UNSAFE or any(name == "href" or name.startswith("on") for name in names):
+            raise ValueError(f"a chart holds active content: {tag}")
 
 
 def style_sheet() -> str:

@@ -20,7 +20,13 @@ def unit_charts(
     """A line for each name of ``lines``; ``prefix`` keeps file names apart."""
     for kind in dict.fromkeys(kind for errors in lines.values() for kind in errors):
         points = [
-            Point(series=name, x=layer, y=error, label=f"{name}, layer {layer}: {percent(error)}")
+            Point(
+                series=name,
+                x=layer,
+                y=error,
+                order=layer,
+                label=f"{name}, layer {layer}: {percent(error)}",
+            )
             for name, errors in lines.items()
             for layer, error in errors.get(kind, ())
         ]

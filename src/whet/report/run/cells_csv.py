@@ -168,23 +168,23 @@ def _uncertified(cell: CellSummary, record: QualityRecord | None) -> Iterator[st
         estimate = _estimate(cell, name)
         if estimate is not None and not estimate.certified:
             yield name
-    found = record.distances if record else None
-    if found is not None and not found.kl_p99.certified:
+    distances = record.distances if record else None
+    if distances is not None and not distances.kl_p99.certified:
         yield "kl_p99"
 
 
 def _distance_values(record: QualityRecord | None) -> dict[str, Value]:
-    found = record.distances if record else None
-    if found is None:
+    distances = record.distances if record else None
+    if distances is None:
         return dict.fromkeys(_DISTANCES)
     return {
-        "kl": found.kl.value,
-        "kl_low": found.kl.low,
-        "kl_high": found.kl.high,
-        "kl_p99": found.kl_p99.value,
-        "flips": found.flips.value,
-        "flips_low": found.flips.low,
-        "flips_high": found.flips.high,
+        "kl": distances.kl.value,
+        "kl_low": distances.kl.low,
+        "kl_high": distances.kl.high,
+        "kl_p99": distances.kl_p99.value,
+        "flips": distances.flips.value,
+        "flips_low": distances.flips.low,
+        "flips_high": distances.flips.high,
     }
 
 

@@ -111,12 +111,12 @@ def _same_weights(run: Run, records: Iterable[QualityRecord]) -> _Check:
             ("KL p99", "millinats"),
             ("flips", "of positions"),
         ),
-        lines=[_twin(run, record) for record in records if record.twin is not None],
+        lines=[_same_weights_line(run, record) for record in records if record.twin is not None],
         subject="compared with",
     )
 
 
-def _twin(run: Run, record: QualityRecord) -> _Line:
+def _same_weights_line(run: Run, record: QualityRecord) -> _Line:
     kl, p99, flips = distance_figures(record.twin_distances)
     twin = run.quality.get(record.twin or "")
     repeat = twin.twin_distances if twin is not None else None

@@ -74,6 +74,7 @@ def point(run: Run, cell: CellSummary, x: float | str, y: Estimate, words: str) 
         low=y.low,
         high=y.high,
         label=f"{cell.variant} at {cell.batch_size}: {words}{why}",
+        order=cell.batch_size,
         counts=counts(run, cell),
         ringed=chosen is not None and place == (chosen.variant, chosen.batch_size),
     )

@@ -32,13 +32,17 @@ def build(run: Run) -> Section | None:
     chart = Chart(
         name="cost-latency",
         title="Cost against time to first token",
-        description="Each mark is one batch size. Cross: excluded. Ring: recommended. Dashed: targets.",
+        description="A mark is a batch size. Cross: excluded. Ring: recommended. Dashed: target.",
         picture=plot(
             points,
             looks_of(run),
             x=Axis(title="TTFT p95, ms", scale="log"),
             y=Axis(title="USD per 1M output tokens", scale="log", form="$~r"),
-            lines=[Line(x=t, label=target_words(t).removeprefix("TTFT < ")) for t in targets if t <= 2 * longest],
+            lines=[
+                Line(x=t, label=target_words(t).removeprefix("TTFT < "))
+                for t in targets
+                if t <= 2 * longest
+            ],
         ),
         legend=legend_of(run),
     )

@@ -66,12 +66,20 @@ def _table(caption: str, groups: Iterable[list[Verdict]]) -> Table:
                     text_cell(group[0].claim.statement, detail=group[0].claim.expected),
                     text_cell(_sizes(group)),
                     text_cell(group[0].outcome, tone=tone_of(group[0].outcome)),
-                    text_cell(group[0].observed),
+                    text_cell(_observed(group)),
                 ]
             )
             for group in groups
         ],
     )
+
+
+def _observed(group: list[Verdict]) -> str:
+    """What was observed, by batch size where it differs."""
+    words = list(dict.fromkeys(verdict.observed for verdict in group))
+    if len(words) == 1:
+        return words[0]
+    return "; ".join(f"at {_sizes([verdict])}: {verdict.observed}" for verdict in group)
 
 
 def _sizes(group: list[Verdict]) -> str:

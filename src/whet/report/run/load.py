@@ -59,7 +59,9 @@ def _load_charts(run: Run) -> Iterator[Chart]:
                 points,
                 looks_of(run),
                 x=_batch_axis(run),
-                y=Axis(title=unit, scale=scale, zero=not latency),
+                y=Axis(
+                    title=unit, scale=scale, zero=not latency, form=f"{sign}~r" if sign else "~s"
+                ),
                 lines=lines,
             ),
             legend=legend_of(run),
@@ -104,6 +106,7 @@ def _ratio(each: Comparison) -> Point:
         series=each.candidate,
         x=str(each.batch_size),
         y=each.ratio.value,
+        order=each.batch_size,
         low=each.ratio.low,
         high=each.ratio.high,
         label=f"{each.candidate} over {each.reference} at {each.batch_size}: "

@@ -35,7 +35,17 @@ _WORKLOAD = (
     "expected hits",
     "sha256",
 )
-_MODELS = ("", "architecture", "parameters", "layers", "stored", "weights sha256", "path")
+_MODELS = (
+    "",
+    "architecture",
+    "parameters",
+    "layers",
+    "hidden",
+    "heads / KV",
+    "stored",
+    "weights sha256",
+    "path",
+)
 
 
 def build(run: Run) -> Section:
@@ -119,6 +129,8 @@ def _models(run: Run) -> Iterator[Node]:
                 text_cell(facts.architecture),
                 text_cell(number(facts.parameters)),
                 text_cell(facts.layers),
+                text_cell(facts.hidden_size),
+                text_cell(f"{facts.heads} / {facts.kv_heads}"),
                 text_cell(f"{facts.stored.scheme} {facts.stored.dtype}"),
                 text_cell(facts.weights_sha256[:12]),
                 text_cell(short_path(facts.path, run.root)),

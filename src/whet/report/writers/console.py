@@ -15,7 +15,6 @@ from whet.report.document import (
     Cell,
     Chart,
     Code,
-    Document,
     Facts,
     Folded,
     Heading,
@@ -35,11 +34,6 @@ _STYLES: Final = {
     "struck": "strike dim",
     "strong": "bold",
 }
-
-
-def print_document(document: Document, console: Console) -> None:
-    """Print the sections that are for a terminal."""
-    print_sections([section for section in document.sections if section.on_console], console)
 
 
 def print_sections(sections: Sequence[Section], console: Console) -> None:

@@ -29,10 +29,14 @@ CHARTS: Final = "charts"
 
 
 def write_markdown(document: Document, path: Path) -> None:
-    """Write the text atomically, and every chart below ``charts/``."""
-    for section in document.sections:
-        for chart in charts_of(section.nodes):
-            write_atomic(path.parent / CHARTS / f"{chart.name}.svg", svg_file(chart).encode())
+    """Write the text atomically, and every chart below ``charts/``, whose other charts go."""
+    folder = path.parent / CHARTS
+    charts = {c.file_name: c for s in document.sections for c in charts_of(s.nodes)}
+    for old in folder.glob("*.svg"):
+        if old.name not in charts:
+            old.unlink()
+    for name, chart in charts.items():
+        write_atomic(folder / name, svg_file(chart).encode())
     write_atomic(path, render_markdown(document).encode())
 
 
@@ -73,7 +77,7 @@ def _node(node: Node) -> Iterator[str]:
         case Table():
             yield from _table(node)
         case Chart():
-            yield f"![{safe(node.title)}. {safe(node.description)}]({CHARTS}/{node.name}.svg)"
+            yield f"![{safe(node.title)}. {safe(node.description)}]({CHARTS}/{node.file_name})"
         case Code(text=text, language=language):
             yield fenced(text, language)
         case Folded(summary=summary, nodes=nodes):
@@ -84,7 +88,9 @@ def _node(node: Node) -> Iterator[str]:
 
 
 def _table(node: Table) -> Iterator[str]:
-    heads = [f"{each.name}, {each.unit}" if each.unit else each.name for each in node.columns]
+    heads = [f"{each.name} ({each.unit})" if each.unit else each.name for each in node.columns]
+    yield f"*{safe(node.caption)}*"
+    yield ""
     yield f"| {' | '.join(map(safe, heads))} |"
     yield "|" + "|".join("--:" if column.figure else "---" for column in node.columns) + "|"
     for row in node.rows:
