@@ -57,7 +57,7 @@ def conclude_run(run: Path) -> None:
     from whet.core.run import Run
     from whet.core.store import RunStore
     from whet.flow.run.conclude import conclude
-    from whet.report import write_reports
+    from whet.report.run.files import write_reports
 
     with RunStore.open(run, resume=True) as store:
         # Of a job, deciding reads these; a whole one would need the engine and the weights. Without

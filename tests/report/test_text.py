@@ -6,7 +6,7 @@ import pytest
 
 from whet.core.format import number, percent, plural
 from whet.core.records import Estimate
-from whet.report.text import clean, moment, one_line, short_path, shown
+from whet.report.text import clean, format_time, one_line, short_path, shown
 
 
 @pytest.mark.parametrize(
@@ -83,5 +83,5 @@ def test_plural() -> None:
 
 
 def test_moment() -> None:
-    assert moment("2026-11-20T09:30:00+00:00") == "2026-11-20 09:30 UTC"
-    assert moment("some day") == "some day"
+    assert format_time("2026-11-20T09:30:00+00:00") == "2026-11-20 09:30 UTC"
+    assert format_time("some day") == "some day"

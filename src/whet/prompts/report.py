@@ -21,10 +21,10 @@ from whet.core.units import NS_PER_S
 from whet.prompts.fixes import ADVICE, FIXES
 from whet.prompts.records import CAUSES, CacheCurve, Cause, Example, Fix, PromptAnalysis
 from whet.report.chart import Axis, Chart, Point, Series, value_axis
-from whet.report.html import colours, page_environment
+from whet.report.page import colours, page_environment
 from whet.report.palette import NEUTRAL, Style
 from whet.report.svg import draw
-from whet.report.text import DASH, moment, one_line
+from whet.report.text import DASH, format_time, one_line
 
 REDACTED: Final = "(redacted)"
 _AS_IS: Final = Style(css="as-is", light="#d55e00", dark="#f58a42", marker="square", dash="")
@@ -348,6 +348,6 @@ def _share(part: int, total: int) -> str:
 
 def _when(at_ns: int) -> str:
     try:
-        return moment(datetime.fromtimestamp(at_ns / NS_PER_S, UTC).isoformat())
+        return format_time(datetime.fromtimestamp(at_ns / NS_PER_S, UTC).isoformat())
     except (OverflowError, OSError, ValueError):
         return f"{at_ns} ns"

@@ -26,8 +26,8 @@ from whet.report.break_even_map import (
     sentence,
     worth,
 )
-from whet.report.cells_csv import Value, field
-from whet.report.html import colours, page_environment
+from whet.report.page import colours, page_environment
+from whet.report.run.cells_csv import Value, field
 from whet.report.svg import draw
 from whet.report.text import DASH, clean, one_line
 

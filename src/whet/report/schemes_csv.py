@@ -9,7 +9,7 @@ from typing import Final
 
 from whet.core.records import Estimate, SchemeRow, SchemeTable
 from whet.core.store import write_atomic
-from whet.report.cells_csv import Value, field
+from whet.report.run.cells_csv import Value, field
 from whet.report.schemes import reasons
 
 _ESTIMATES: Final = ("perplexity", "perplexity_ratio", "kl", "flips")

@@ -9,7 +9,7 @@ from whet import __version__
 from whet.core.records import SchemeTable
 from whet.core.spec import SIXTEEN_BIT
 from whet.core.store import write_atomic
-from whet.report.html import colours, page_environment
+from whet.report.page import colours, page_environment
 from whet.report.palette import Style, styles
 from whet.report.schemes import (
     HEADINGS,

@@ -104,7 +104,7 @@ def short_path(path: str, root: Path) -> str:
     return path if len(given.parts) <= 4 else f"…/{'/'.join(given.parts[-3:])}"
 
 
-def moment(iso: str) -> str:
+def format_time(iso: str) -> str:
     """``2026-11-20 09:30 UTC`` from an ISO 8601 time; anything else as it is."""
     try:
         when = datetime.fromisoformat(iso)

@@ -9,8 +9,8 @@ import pytest
 from tests.decide.cells import verdict
 from tests.flow.rounds_stage import Bench, build_bench, spec_of, story
 from whet.core.records import FactorialView
+from whet.core.run import Run
 from whet.core.store import RunStore
-from whet.report import load_run
 
 VARIANTS = {"fp16": {}, "b": {"args": {"max_num_seqs": 8}}}
 
@@ -42,7 +42,7 @@ def test_a_run_stores_its_effects(
     assert view.levers == ("max_num_seqs=8",)
     found = {x.batch_size: x.ratio.value for x in view.effects if x.metric == "tps_mean"}
     assert found == pytest.approx({1: 1.0, 2: 1.5}, rel=0.02)
-    assert load_run(RunStore.read(root)).factorial == view
+    assert Run(RunStore.read(root)).factorial == view
 
 
 def test_a_cell_without_evidence_has_no_effect(

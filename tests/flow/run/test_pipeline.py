@@ -23,7 +23,7 @@ from whet.flow.run.measure import measure_all
 from whet.flow.run.pipeline import run
 from whet.flow.run.preflight import prepare
 from whet.metrics import summarise
-from whet.report import write_reports
+from whet.report.run.files import write_reports
 
 
 @pytest.fixture

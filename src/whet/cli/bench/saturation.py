@@ -77,7 +77,12 @@ def _report(
     *,
     failure: str | None,
 ) -> None:
-    from whet.report import SearchView, print_saturation, saturation_json, write_saturation_plot
+    from whet.report.saturation import (
+        SearchView,
+        print_saturation,
+        saturation_json,
+        write_saturation_plot,
+    )
 
     search = SearchView(
         axis=result.axis,

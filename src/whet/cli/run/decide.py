@@ -24,7 +24,7 @@ def decide(
     Exit code 6 if a run is unfinished: what it has not measured could change the decision.
     """
     from whet.flow.run.conclude import decide_over
-    from whet.report import print_decision
+    from whet.report.run.files import print_decision
 
     runs, console = [Run.read(path) for path in run_dirs], output.console
     unmeasured = [(run.root, line) for run in runs for line in run.unmeasured]

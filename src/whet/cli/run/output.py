@@ -18,19 +18,20 @@ def write_and_print_report(
     Raises ``EngineError`` where no cell could be measured and ``NothingQualifiesError`` where
     none earned a recommendation, after the report is written.
     """
-    from whet.report import print_report, write_reports
+    from whet.report.run.files import print_report, write_reports
+    from whet.report.writers.json import document_json
 
     run = Run(store)
     if not run.cells and output is None:
         return
-    write_reports(run, store.root)
+    document = write_reports(run, store.root)
     if output is None:
         return
     page = store.root / "report.html"
     if output.json:
-        print_json(run_json(run))
+        print_json(run_json(run) | {"report": document_json(document)})
     else:
-        print_report(run, output.console)
+        print_report(document, output.console)
         output.console.print(f"\nReport: {page}", soft_wrap=True, highlight=False)
     if decision is not None and decision.recommendation is None:
         if all(cell.status != "complete" for cell in run.cells):

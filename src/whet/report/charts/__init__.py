@@ -1,0 +1,1 @@
+"""Charts, declared with Altair and drawn as static SVG."""

@@ -1,0 +1,161 @@
+"""The shapes of chart that reports use, declared once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+import altair as alt
+
+from whet.report.charts.palette import GRID, INK, Look
+from whet.report.text import one_line
+
+WIDTH: Final = 520
+HEIGHT: Final = 280
+Scale = Literal["linear", "log", "category"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """One mark. ``counts`` False is drawn as a cross; ``low`` and ``high`` are an interval.
+
+    The marks of a series are joined by rising ``order``.
+    """
+
+    series: str
+    x: float | str
+    y: float
+    label: str
+    low: float | None = None
+    high: float | None = None
+    order: float = 0.0
+    counts: bool = True
+    ringed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axis:
+    """An axis: its title, its scale, and whether it starts at 0."""
+
+    title: str
+    scale: Scale = "linear"
+    zero: bool = False
+    form: str = "~s"
+    order: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """A reference line with its label, across the chart."""
+
+    label: str
+    x: float | None = None
+    y: float | None = None
+
+
+def plot(
+    points: Sequence[Point],
+    looks: Mapping[str, Look],
+    *,
+    x: Axis,
+    y: Axis,
+    lines: Sequence[Line] = (),
+    joined: bool = True,
+) -> alt.LayerChart:
+    """Points by series, with intervals and reference lines; control characters are replaced."""
+    looks = {one_line(name): look for name, look in looks.items()}
+    rows = [_row(point) for point in points]
+    names = [name for name in looks if any(row["series"] == name for row in rows)]
+    base = _chart(rows).encode(
+        x=_encoding(alt.X, "x", x),
+        y=_encoding(alt.Y, "y", y),
+        color=_scaled(alt.Color, names, [looks[name].colour for name in names]),
+        description="label:N",
+    )
+    layers: list[alt.Chart] = []
+    if joined:
+        line = base.mark_line(strokeWidth=2).encode(
+            detail="series:N",
+            description=alt.value(""),
+            strokeDash=_scaled(
+                alt.StrokeDash, names, [looks[name].dash or (1, 0) for name in names]
+            ),
+        )
+        layers.append(line.encode(order="order:Q"))
+    if any(point.low is not None for point in points):
+        layers.append(
+            base.mark_rule(opacity=0.5)
+            .encode(y=alt.Y("low:Q"), y2="high:Q")
+            .transform_filter("datum.low != null")
+        )
+    shape = _scaled(alt.Shape, names, [looks[name].shape for name in names])
+    layers.append(
+        base.mark_point(filled=True, size=62, opacity=1)
+        .encode(shape=shape)
+        .transform_filter("datum.counts")
+    )
+    if any(not point.counts for point in points):
+        layers.append(
+            base.mark_point(
+                shape="cross", angle=45, size=80, filled=True, opacity=0.75
+            ).transform_filter("!datum.counts")
+        )
+    if any(point.ringed for point in points):
+        ring = base.mark_point(filled=False, size=320, strokeWidth=2)
+        layers.append(ring.transform_filter("datum.ringed"))
+    layers += [layer for line in lines for layer in _reference(line)]
+    layered: Any = alt.layer(*layers)
+    picture: alt.LayerChart = layered.properties(width=WIDTH, height=HEIGHT).configure(**_CONFIG)
+    return picture
+
+
+def _row(point: Point) -> dict[str, Any]:
+    row = asdict(point)
+    return {key: one_line(v) if isinstance(v, str) else v for key, v in row.items()}
+
+
+def _chart(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
+    return alt.Chart({"values": list(rows)})
+
+
+def _encoding(kind: Any, field: str, axis: Axis) -> Any:
+    if axis.scale == "category":
+        sort = list(axis.order) if axis.order else None
+        return kind(f"{field}:O", title=axis.title, sort=sort).axis(labelAngle=0)
+    scaled = kind(f"{field}:Q", title=axis.title).axis(format=axis.form, tickCount=6)
+    return scaled.scale(type=axis.scale, zero=axis.zero, nice=axis.scale != "log")
+
+
+def _scaled(kind: Any, names: Sequence[str], values: Sequence[object]) -> Any:
+    return kind("series:N", legend=None).scale(domain=list(names), range=list(values))
+
+
+def _reference(line: Line) -> list[alt.Chart]:
+    data = _chart([{"at": line.x if line.y is None else line.y}])
+    words = alt.value(one_line(line.label))
+    if line.y is not None:
+        rule = data.mark_rule(color=INK, strokeDash=[5, 4]).encode(y="at:Q")
+        text = data.mark_text(align="left", dy=-6, color=INK)
+        return [rule, text.encode(y="at:Q", x=alt.value(4), text=words)]
+    rule = data.mark_rule(color=INK, strokeDash=[5, 4]).encode(x="at:Q")
+    text = data.mark_text(align="left", dx=5, dy=8, color=INK)
+    return [rule, text.encode(x="at:Q", y=alt.value(2), text=words)]
+
+
+_CONFIG: Final[dict[str, Any]] = {
+    "background": "transparent",
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": INK,
+        "titleColor": INK,
+        "gridColor": GRID,
+        "domainColor": INK,
+        "tickColor": INK,
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+    },
+    "text": {"fontSize": 12},
+}

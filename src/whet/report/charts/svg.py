@@ -1,0 +1,54 @@
+"""Static SVG of a chart, for a light and a dark page, with a tooltip on every mark."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Final
+from xml.etree import ElementTree
+
+from whet.report.charts.palette import variables
+from whet.report.document import Chart
+
+_LABELLED = re.compile(r'<(path|text|rect|line)( aria-label="([^"]*)"[^>]*?)/>')
+_COLOUR = re.compile(r'"(#f[de]00[0-9a-f]{2})"')
+_UNSAFE: Final = {"script", "foreignobject", "image", "a", "iframe", "style"}
+
+
+def svg_of(chart: Chart) -> str:
+    """The chart as an SVG element whose colours are CSS variables (``style_sheet``)."""
+    return _convert(chart.picture.to_json())
+
+
+@cache
+def _convert(spec: str) -> str:
+    import vl_convert
+
+    text = vl_convert.vegalite_to_svg(spec)
+    text = _LABELLED.sub(r"<\1\2><title>\3</title></\1>", text)
+    names = variables()
+    text = _COLOUR.sub(lambda match: f'"var(--{names[match[1]][0]})"', text)
+    _require_passive(text)
+    return text
+
+
+def _require_passive(text: str) -> None:
+    """Raise ``ValueError`` for an element or an attribute that could run or load something."""
+    for element in ElementTree.fromstring(text).iter():
+        names = [name.rpartition("}")[2].lower() for name in element.attrib]
+        tag = element.tag.rpartition("}")[2].lower()
+        if tag in _UNSAFE or any(name == "href" or name.startswith("on") for name in names):
+            raise ValueError(f"a chart holds active content: {tag}")
+
+
+def style_sheet() -> str:
+    """The CSS variables of every chart colour, light and dark."""
+    light = "".join(f"--{name}:{colour};" for name, colour, _ in variables().values())
+    dark = "".join(f"--{name}:{colour};" for name, _, colour in variables().values())
+    return f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"
+
+
+def svg_file(chart: Chart) -> str:
+    """The chart as a file of its own, with its colours."""
+    head, tag, body = svg_of(chart).partition(">")
+    return f"{head}{tag}<style>{style_sheet()}</style>{body}"

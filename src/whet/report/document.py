@@ -1,0 +1,175 @@
+"""What a report consists of. Sections yield these nodes; every writer walks the same document."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from whet.core.records import Estimate
+from whet.report.text import DASH, Shown, shown
+
+if TYPE_CHECKING:
+    from altair import LayerChart
+
+Tone = Literal["plain", "good", "bad", "warn", "muted", "struck", "strong"]
+"""``struck`` is a figure that does not count, ``muted`` what matters less."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One field of a table. ``detail`` is a second, smaller line."""
+
+    text: str
+    tone: Tone = "plain"
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """A column of a table. Figures are aligned to the right.
+
+    A narrow console leaves out columns by ``drop``, highest first; 0 always stays.
+    """
+
+    name: str
+    unit: str = ""
+    figure: bool = False
+    drop: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One line of a table; ``tone`` holds for its cells that have none of their own."""
+
+    cells: Sequence[Cell]
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """A table with a caption."""
+
+    caption: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heading:
+    """A heading within a section."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Paragraph:
+    """A paragraph."""
+
+    text: str
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bullets:
+    """A list of sentences."""
+
+    items: Sequence[str]
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fact:
+    """A figure of a headline: its name, its value with an interval, and what to hold it against."""
+
+    name: str
+    value: Shown
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """Headline figures side by side."""
+
+    items: Sequence[Fact]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chart:
+    """A chart. ``description`` says in words what it shows."""
+
+    name: str
+    title: str
+    description: str
+    picture: LayerChart
+    legend: Sequence[tuple[str, str]] = ()
+    """(series, colour) pairs; the colours are those of ``charts.palette``."""
+
+    @property
+    def file_name(self) -> str:
+        """``name`` as a file name of plain characters."""
+        return f"{re.sub('[^a-z0-9]+', '-', self.name.lower()).strip('-')}.svg"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Code:
+    """Text that is shown as it is."""
+
+    text: str
+    language: str = "text"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Folded:
+    """Details behind a summary."""
+
+    summary: str
+    nodes: Sequence[Node]
+    is_open: bool = False
+
+
+Node = Heading | Paragraph | Bullets | Facts | Table | Chart | Code | Folded
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """A part of the report. ``short`` is its name in the navigation.
+
+    ``on_console`` prints it at the end of a run; the files have every section.
+    """
+
+    id: str
+    title: str
+    short: str
+    nodes: Sequence[Node]
+    tone: Tone = "plain"
+    on_console: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Document:
+    """A whole report. ``facts`` is one line below the title."""
+
+    title: str
+    facts: Sequence[str]
+    sections: Sequence[Section]
+    tags: Sequence[tuple[str, Tone]] = ()
+
+
+def text_cell(value: object, tone: Tone = "plain", detail: str = "") -> Cell:
+    """A cell of any value; None is a dash."""
+    return Cell(text=DASH if value is None or value == "" else str(value), tone=tone, detail=detail)
+
+
+def figure_cell(
+    value: Estimate | float | Shown | None, *, unit: str = "", tone: Tone = "plain"
+) -> Cell:
+    """A figure with its interval as the second line; one that is not certain carries a ``?``."""
+    item = value if isinstance(value, Shown) else shown(value, unit=unit)
+    return Cell(text=item.marked, tone=tone, detail=item.interval)
+
+
+def figure_columns(*heads: tuple[str, str]) -> tuple[Column, ...]:
+    """Columns of figures from (name, unit) pairs."""
+    return tuple(Column(name=name, unit=unit, figure=True) for name, unit in heads)

@@ -1,0 +1,171 @@
+"""Every cell of the run as one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from whet.core.format import number, percent, plural
+from whet.core.records import CellSummary, ComparisonSet
+from whet.core.run import Run
+from whet.metrics.latency_anomalies import latency_anomalies
+from whet.report.document import (
+    Bullets,
+    Column,
+    Node,
+    Row,
+    Section,
+    Table,
+    Tone,
+    figure_cell,
+    text_cell,
+)
+from whet.report.run.common import UNPROVED, is_win, tone_of
+from whet.report.text import DASH, EMPTY, Shown, shown
+
+ORDER = 40
+_LATENCIES: Final = {"ttft_p95_ms": "TTFT p95", "tpot_p50_ms": "TPOT p50"}
+
+
+def _hits(cell: CellSummary) -> Shown:
+    if cell.prefix_hit_rate is None:
+        return EMPTY
+    expected = DASH if cell.expected_hit_rate is None else percent(cell.expected_hit_rate)
+    return Shown(text=f"{percent(cell.prefix_hit_rate)} / {expected}")
+
+
+_FIGURES: Final[tuple[tuple[Column, Callable[[CellSummary], Shown]], ...]] = (
+    (
+        Column(name="TTFT p50", unit="ms", figure=True, drop=2),
+        lambda cell: shown(cell.ttft_p50_ms),
+    ),
+    (Column(name="TTFT p95", unit="ms", figure=True), lambda cell: shown(cell.ttft_p95_ms)),
+    (
+        Column(name="TPOT p50", unit="ms", figure=True, drop=6),
+        lambda cell: shown(cell.tpot_p50_ms),
+    ),
+    (Column(name="Throughput", unit="tok/s", figure=True), lambda cell: shown(cell.tps_mean)),
+    (
+        Column(name="Memory", unit="GB", figure=True, drop=3),
+        lambda cell: shown(cell.memory_gb),
+    ),
+    (
+        Column(name="Cost", unit="per 1M tok", figure=True),
+        lambda cell: shown(cell.cost_per_1m_tokens, unit="$"),
+    ),
+    (
+        Column(name="Acceptance", unit="tok/step", figure=True, drop=4),
+        lambda cell: shown(cell.acceptance_length),
+    ),
+    (Column(name="Prefix hits", unit="of expected", figure=True, drop=5), _hits),
+)
+
+
+def build(run: Run) -> Section | None:
+    """The table of all cells and what to know before comparing its figures with others."""
+    if not run.cells:
+        return None
+    table = Table(
+        caption="All cells",
+        columns=[
+            Column(name="config"),
+            Column(name="batch", unit="in flight", figure=True),
+            *(column for column, _ in _FIGURES),
+            Column(name="status"),
+            Column(name="evidence", drop=7),
+        ],
+        rows=[_row(run, name, size) for name in run.variants for size in run.batch_sizes],
+    )
+    nodes: list[Node] = [table, Bullets(items=list(_notes(run)), tone="muted")]
+    return Section(id="cells", title="All cells", short="Cells", nodes=nodes, on_console=True)
+
+
+def _row(run: Run, variant: str, size: int) -> Row:
+    cell, decided = run.cell(variant, size), run.decided(variant, size)
+    outcome = run.evidence(variant, size)
+    status = decided.label if decided else cell.status if cell else "not measured"
+    tone: Tone = "plain"
+    if cell is None:
+        tone = "muted"
+    elif cell.status != "complete":
+        tone = "bad" if cell.status == "failed" else "warn"
+    elif outcome in UNPROVED or run.is_excluded(variant, size):
+        tone = "struck"
+    elif decided is not None and decided.status == "recommended":
+        tone = "good" if run.decision is not None and is_win(run.decision) else "strong"
+    figures = [figure_cell(pick(cell) if cell else None, tone=tone) for _, pick in _FIGURES]
+    return Row(
+        cells=[
+            text_cell(variant, tone=tone),
+            text_cell(size, tone=tone),
+            *figures,
+            text_cell(status, tone=tone_of(status)),
+            text_cell(outcome, tone=tone_of(outcome or "")),
+        ],
+        tone=tone,
+    )
+
+
+def _notes(run: Run) -> Iterator[str]:
+    """What a reader must know before comparing these figures with others."""
+    yield from _failures(run)
+    kinds = {cell.memory_kind for cell in run.cells}
+    if "resident" in kinds:
+        yield "Memory is resident memory on the CPU, not device memory."
+    elif kinds:
+        yield "Memory is device memory of the server's process tree under load."
+    if run.spec is not None:
+        hardware = run.spec.hardware
+        source = f": {hardware.price_source}" if hardware.price_source else ""
+        yield f"Cost at ${hardware.price_usd_per_hour:,g} an hour{source}."
+    if run.comparisons is not None and run.comparisons.noise_floor is not None:
+        noise = _noise_words(run.comparisons, run.comparisons.noise_floor)
+        yield f"The baseline against itself differed by {noise}; less than that means nothing."
+    yield _warmup_words(run)
+    yield from _anomalies(run)
+
+
+def _failures(run: Run) -> Iterator[str]:
+    for cell in run.cells:
+        if cell.status != "complete":
+            why = cell.failure or f"the cell is {cell.status}"
+            yield f"{cell.variant} @ {cell.batch_size}: {cell.status}: {why}"
+
+
+def _noise_words(compared: ComparisonSet, largest: float) -> str:
+    """The largest noise floor of throughput, by batch size where they differ, then the others'."""
+    floors: dict[str, dict[int, float]] = {"tps_mean": {}}
+    for item in compared.comparisons:
+        floors.setdefault(item.metric, {})[item.batch_size] = item.noise_floor
+    own = floors.pop("tps_mean")
+    words = percent(largest)
+    if len(set(own.values())) > 1:
+        each = ", ".join(f"{percent(floor)} at {size}" for size, floor in sorted(own.items()))
+        words = f"up to {words} (by batch size: {each})"
+    others = [
+        f"up to {percent(max(sizes.values()))} in {_LATENCIES.get(metric, metric)}"
+        for metric, sizes in floors.items()
+    ]
+    return ", ".join([f"{words} in throughput", *others])
+
+
+def _warmup_words(run: Run) -> str:
+    counts = sorted({cell.warmup_excluded for cell in run.cells})
+    words = plural(counts[-1], "warm-up request")
+    many = f"{counts[0]} to {words}" if len(counts) > 1 else words
+    return f"{many} before each cell, left out of every figure."
+
+
+def _anomalies(run: Run) -> Iterator[str]:
+    """Cells whose gaps between tokens are longer than those of a larger batch."""
+    variants = [engine.variant for engine in run.engines.values()]
+    cells = [
+        f"{item.variant} at {item.batch_size} ({number(item.gap_ms)} ms between tokens, "
+        f"{number(item.fuller_gap_ms)} at {item.fuller})"
+        for item in latency_anomalies(run.cells, variants)
+    ]
+    if cells:
+        yield (
+            f"Held up by something else: {'; '.join(cells)}. More requests in flight hardly ever "
+            "shorten a step, so measure these again."
+        )

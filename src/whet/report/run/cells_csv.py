@@ -1,0 +1,202 @@
+"""``results.csv``: seven columns that people rely on first, everything else after them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from whet.core.records import CellSummary, Estimate, QualityRecord
+from whet.core.run import Run
+from whet.core.store import write_atomic
+from whet.report.text import one_line
+
+Value = str | int | float | None
+
+_ESTIMATES: Final = (
+    "ttft_p50_ms",
+    "ttft_p95_ms",
+    "tps_mean",
+    "cost_per_1m_tokens",
+    "tpot_p50_ms",
+    "tpot_p95_ms",
+    "e2e_p50_ms",
+    "e2e_p95_ms",
+    "itl_p50_ms",
+    "rps_mean",
+    "goodput_rps",
+)
+_LEADING: Final = (
+    "config",
+    "batch_size",
+    "ttft_p50_ms",
+    "ttft_p95_ms",
+    "tps_mean",
+    "vram_gb",
+    "cost_per_1m_tokens",
+)
+_FIGURES: Final = (
+    *_ESTIMATES[4:],
+    "acceptance_length",
+    "prefix_hit_rate",
+    "expected_hit_rate",
+    "perplexity",
+    "perplexity_ratio",
+    "perplexity_ratio_low",
+    "perplexity_ratio_high",
+    "tasks_right",
+    "tasks_asked",
+)
+_DISTANCES: Final = (
+    "kl",
+    "kl_low",
+    "kl_high",
+    "kl_p99",
+    "flips",
+    "flips_low",
+    "flips_high",
+)
+"""From the baseline, as the servers said them: KL in nats a token, flips as a share."""
+_BURST: Final = ("burst_ttft_p50_ms", "burst_ttft_p95_ms")
+"""Of the first wave, which the other figures leave out."""
+_CIRCUMSTANCES: Final = (
+    "status",
+    "evidence",
+    "tier",
+    "price_usd_per_hour",
+    "memory_kind",
+    "trials",
+    "requests",
+    "errors",
+    "warmup_excluded",
+    "window_s",
+    "uncertified",
+    "failure",
+)
+CSV_COLUMNS: Final[tuple[str, ...]] = (
+    *_LEADING,
+    *_FIGURES,
+    *_CIRCUMSTANCES,
+    *(f"{name}_{end}" for name in _ESTIMATES for end in ("low", "high")),
+    *_DISTANCES,
+    *_BURST,
+    "starts",
+    "decision",
+)
+"""Every column of ``results.csv``; new ones are added at the end only."""
+
+
+def write_csv(run: Run, path: Path) -> None:
+    """Write one line a cell, atomically. A missing value is an empty field."""
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for record in csv_records(run):
+        writer.writerow([field(record[name]) for name in CSV_COLUMNS])
+    write_atomic(path, buffer.getvalue().encode())
+
+
+def csv_records(run: Run) -> Iterator[dict[str, Value]]:
+    """The cells as flat records keyed by ``CSV_COLUMNS``."""
+    for cell in run.cells:
+        record = run.quality.get(cell.variant)
+        decided = run.decided(cell.variant, cell.batch_size)
+        yield {
+            **_cell_values(cell),
+            **_quality_values(record),
+            **_distance_values(record),
+            "uncertified": " ".join(_uncertified(cell, record)) or None,
+            "decision": decided.label if decided else None,
+            "evidence": run.evidence(cell.variant, cell.batch_size),
+            "tier": run.tier,
+            "price_usd_per_hour": run.spec.hardware.price_usd_per_hour if run.spec else None,
+        }
+
+
+def _cell_values(cell: CellSummary) -> dict[str, Value]:
+    estimates = {name: _estimate(cell, name) for name in _ESTIMATES}
+    values: dict[str, Value] = {
+        "config": cell.variant,
+        "batch_size": cell.batch_size,
+        "vram_gb": cell.memory_gb,
+        "acceptance_length": cell.acceptance_length,
+        "prefix_hit_rate": cell.prefix_hit_rate,
+        "expected_hit_rate": cell.expected_hit_rate,
+        "status": cell.status,
+        "memory_kind": cell.memory_kind,
+        "trials": cell.trials,
+        "starts": cell.starts,
+        "requests": cell.requests,
+        "errors": cell.errors,
+        "warmup_excluded": cell.warmup_excluded,
+        "window_s": cell.window_s,
+        "failure": cell.failure,
+    }
+    for name in _BURST:
+        burst = _estimate(cell, name)
+        values[name] = burst.value if burst else None
+    for name, estimate in estimates.items():
+        values[name] = estimate.value if estimate else None
+        values[f"{name}_low"] = estimate.low if estimate else None
+        values[f"{name}_high"] = estimate.high if estimate else None
+    return values
+
+
+def _estimate(cell: CellSummary, name: str) -> Estimate | None:
+    value = getattr(cell, name)
+    return value if isinstance(value, Estimate) else None
+
+
+def _quality_values(record: QualityRecord | None) -> dict[str, Value]:
+    ratio = record.perplexity_ratio if record else None
+    tasks = record.tasks if record else ()
+    return {
+        "perplexity": record.perplexity.value if record and record.perplexity else None,
+        "perplexity_ratio": ratio.value if ratio else None,
+        "perplexity_ratio_low": ratio.low if ratio else None,
+        "perplexity_ratio_high": ratio.high if ratio else None,
+        "tasks_right": sum(task.right for task in tasks) if tasks else None,
+        "tasks_asked": sum(task.n for task in tasks) if tasks else None,
+    }
+
+
+def _uncertified(cell: CellSummary, record: QualityRecord | None) -> Iterator[str]:
+    """The columns whose percentile too few samples certify."""
+    for name in _ESTIMATES:
+        estimate = _estimate(cell, name)
+        if estimate is not None and not estimate.certified:
+            yield name
+    distances = record.distances if record else None
+    if distances is not None and not distances.kl_p99.certified:
+        yield "kl_p99"
+
+
+def _distance_values(record: QualityRecord | None) -> dict[str, Value]:
+    distances = record.distances if record else None
+    if distances is None:
+        return dict.fromkeys(_DISTANCES)
+    return {
+        "kl": distances.kl.value,
+        "kl_low": distances.kl.low,
+        "kl_high": distances.kl.high,
+        "kl_p99": distances.kl_p99.value,
+        "flips": distances.flips.value,
+        "flips_low": distances.flips.low,
+        "flips_high": distances.flips.high,
+    }
+
+
+def field(value: Value) -> str:
+    """A value as a CSV field: empty where it is missing, six significant figures."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.1f}"
+    return neutral(one_line(value)) if isinstance(value, str) else str(value)
+
+
+def neutral(text: str) -> str:
+    """``text`` so that no spreadsheet takes it for a formula (OWASP, CSV injection)."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text

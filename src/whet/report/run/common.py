@@ -1,0 +1,156 @@
+"""Words and looks that several sections of the run report share."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from whet.core.format import number, plural
+from whet.core.records import CellSummary, Decision, Estimate, MatrixEntry, Recommendation
+from whet.core.run import Run
+from whet.report.charts.palette import Look, looks
+from whet.report.charts.plots import Point
+from whet.report.document import Tone
+from whet.report.text import ONE_START, shown
+
+UNPROVED: Final = ("contradicted", "unproved")
+"""Outcomes with which a cell does not count."""
+TONES: Final[dict[str, Tone]] = {
+    **dict.fromkeys(("proved", "pass", "better", "complete", "recommended", "help"), "good"),
+    **dict.fromkeys(("contradicted", "fail", "worse", "failed", "fight"), "bad"),
+    **dict.fromkeys(("unproved", "accepted", "unknown", "undecided", "interrupted"), "warn"),
+}
+_MANY: Final = 12
+"""Variants that charts can name; of more, those that lead somewhere."""
+
+
+def tone_of(word: str) -> Tone:
+    """The tone of an outcome, verdict or status."""
+    return TONES.get(word.partition(":")[0], "plain")
+
+
+def looks_of(run: Run) -> dict[str, Look]:
+    """Each variant's look in every chart of this run."""
+    names = None if len(run.variants) <= _MANY else _leaders(run)
+    return looks(run.variants, run.baseline, names)
+
+
+def _leaders(run: Run) -> frozenset[str]:
+    """Variants in the matrix, on the front, the fastest at a batch size, or with speculation."""
+    leaders = {
+        max(cells, key=lambda cell: cell.tps_mean.value if cell.tps_mean else 0.0).variant
+        for size in run.batch_sizes
+        if (cells := [c for c in run.cells if c.batch_size == size and c.status == "complete"])
+    }
+    if run.decision is not None:
+        leaders |= {entry.variant for entry in run.decision.matrix if entry.variant is not None}
+        leaders |= {name for name, _ in run.decision.pareto}
+        leaders |= {each.candidate for each in run.decision.break_even}
+    return frozenset(leaders)
+
+
+def legend_of(run: Run) -> list[tuple[str, str]]:
+    """(variant, colour) pairs; excluded variants say so."""
+    return [
+        (f"{name} (excluded)" if run.is_excluded(name) else name, look.colour)
+        for name, look in looks_of(run).items()
+    ]
+
+
+def counts(run: Run, cell: CellSummary) -> bool:
+    """Whether a cell's figures may lead to a recommendation."""
+    outcome = run.evidence(cell.variant, cell.batch_size)
+    return outcome not in UNPROVED and not run.is_excluded(cell.variant, cell.batch_size)
+
+
+def point(run: Run, cell: CellSummary, x: float | str, y: Estimate, words: str) -> Point:
+    """A cell as a mark of a chart; one that does not count is a cross, the recommended ringed."""
+    chosen = run.decision.recommendation if run.decision else None
+    place = (cell.variant, cell.batch_size)
+    why = "" if counts(run, cell) else ", excluded"
+    return Point(
+        series=cell.variant,
+        x=x,
+        y=y.value,
+        low=y.low,
+        high=y.high,
+        label=f"{cell.variant} at {cell.batch_size}: {words}{why}",
+        order=cell.batch_size,
+        counts=counts(run, cell),
+        ringed=chosen is not None and place == (chosen.variant, chosen.batch_size),
+    )
+
+
+def target_words(ttft_ms: float) -> str:
+    """``TTFT < 200 ms``, ``TTFT < 1 s``."""
+    whole_seconds = ttft_ms >= 1000 and ttft_ms % 1000 == 0
+    return f"TTFT < {ttft_ms / 1000:g} s" if whole_seconds else f"TTFT < {ttft_ms:g} ms"
+
+
+def tolerance_words(tolerance: float) -> str:
+    """``< 1% perplexity``."""
+    return f"< {100 * tolerance:g}% perplexity"
+
+
+def corner_of(decision: Decision) -> MatrixEntry | None:
+    """The entry of the matrix that the recommendation was made for."""
+    chosen = decision.recommendation
+    return next((entry for entry in decision.matrix if is_corner(chosen, entry)), None)
+
+
+def is_corner(chosen: Recommendation | None, entry: MatrixEntry | None) -> bool:
+    """Whether an entry of the matrix is the one that the recommendation was made for."""
+    return (
+        chosen is not None
+        and entry is not None
+        and (chosen.tier, chosen.ttft_target_ms, chosen.quality_tolerance)
+        == (entry.tier, entry.ttft_target_ms, entry.quality_tolerance)
+    )
+
+
+def is_win(decision: Decision) -> bool:
+    """Whether the recommendation saves cost: another variant than the baseline, and no tie."""
+    chosen, corner = decision.recommendation, corner_of(decision)
+    if chosen is None or chosen.variant == decision.baseline:
+        return False
+    return corner is None or corner.outcome == "winner"
+
+
+def saving_doubt(decision: Decision) -> str:
+    """Why the saving may be nothing; empty where it is certain."""
+    chosen, corner = decision.recommendation, corner_of(decision)
+    if chosen is None or chosen.saving is None or chosen.saving.low is None:
+        return ONE_START
+    level = corner is not None and decision.baseline in corner.rivals
+    return "within the noise of this run" if level else ""
+
+
+def headline(decision: Decision) -> tuple[str, str]:
+    """A decision as a title and a sentence."""
+    chosen = decision.recommendation
+    if chosen is None:
+        return (
+            "Nothing qualifies",
+            "No variant met the objective with its evidence and its quality; "
+            "the matrix and the exclusions say why.",
+        )
+    sentence = (
+        f"{shown(chosen.cost_per_1m_tokens, unit='$').text} for a million output tokens"
+        f"{_saving_words(decision, chosen)}, at {target_words(chosen.ttft_target_ms)} "
+        f"and {tolerance_words(chosen.quality_tolerance)} regression on {chosen.tier}. "
+        f"To hold {chosen.batch_size} in flight, limit concurrency in your gateway, or set "
+        f"--max-num-seqs {chosen.batch_size} (more requests then wait)."
+    )
+    verb = "Keep" if chosen.variant == decision.baseline else "Serve"
+    return (
+        f"{verb} {chosen.variant} with {plural(chosen.batch_size, 'request')} in flight",
+        sentence,
+    )
+
+
+def _saving_words(decision: Decision, chosen: Recommendation) -> str:
+    if chosen.saving is None or chosen.variant == decision.baseline:
+        return ""
+    way = "below" if chosen.saving.value >= 0 else "above"
+    words = f"{number(abs(100 * chosen.saving.value))}% {way} {decision.baseline}"
+    doubt = saving_doubt(decision)
+    return f" ({words}, {doubt})" if doubt else f", {words}"

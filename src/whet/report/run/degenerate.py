@@ -1,0 +1,64 @@
+"""Whether the timed answers are text at all."""
+
+from __future__ import annotations
+
+from whet.core.format import plural
+from whet.core.records import DegenerateTraffic
+from whet.core.run import Run
+from whet.report.document import (
+    Code,
+    Column,
+    Folded,
+    Node,
+    Paragraph,
+    Row,
+    Section,
+    Table,
+    text_cell,
+)
+from whet.report.run.common import tone_of
+
+ORDER = 95
+_WORDS = (
+    "Every timed answer up to its first end token: empty, one mark without end, unreadable, or in "
+    "a loop. A variant fails where its share is significantly above the baseline’s (Fisher’s exact "
+    "test, p below 0.01) by a point or more, or where most of its answers say nothing."
+)
+
+
+def build(run: Run) -> Section | None:
+    """One line a variant, and what the failed ones answered."""
+    records = [run.degenerate[name] for name in run.variants if name in run.degenerate]
+    if not records:
+        return None
+    table = Table(
+        caption="Degenerate text among timed answers",
+        columns=[Column(name=name) for name in ("config", "verdict", "examined")],
+        rows=[
+            Row(
+                cells=[
+                    text_cell(record.variant),
+                    text_cell(record.verdict, tone=tone_of(record.verdict)),
+                    text_cell(sentence(record)),
+                ]
+            )
+            for record in records
+        ],
+    )
+    nodes: list[Node] = [Paragraph(text=_WORDS, tone="muted"), table]
+    for record in records:
+        if record.examples:
+            answers = [Code(text=text) for text in record.examples]
+            summary = f"What {record.variant} answered ({len(answers)})"
+            nodes.append(Folded(summary=summary, nodes=answers, is_open=record.verdict == "fail"))
+    return Section(
+        id="degenerate", title="Degenerate text in timed answers", short="Text", nodes=nodes
+    )
+
+
+def sentence(record: DegenerateTraffic) -> str:
+    """How many answers were examined, what they hold, and the verdict's reason."""
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in record.found) or "nothing degenerate"
+    words = f"{plural(record.answers, 'timed answer')}: {kinds}"
+    clean = record.verdict == "pass" and not record.found
+    return words if clean or record.reason is None else f"{words}; {record.reason}"

@@ -1,0 +1,44 @@
+"""Every report file of a run, written beside its records, and its summary at a terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from whet.core.records import Decision
+from whet.core.run import Run
+from whet.report.document import Document
+from whet.report.run import run_document
+from whet.report.run.cells_csv import write_csv
+from whet.report.run.decision import decision_section
+from whet.report.run.matrix import matrix_section
+from whet.report.writers.console import print_sections
+from whet.report.writers.html import write_html
+from whet.report.writers.markdown import write_markdown
+from whet.report.writers.parquet import write_parquet
+
+
+def write_reports(run: Run, folder: Path) -> Document:
+    """Write results.csv, requests.parquet, report.md with charts/, and report.html.
+
+    Each is replaced whole or left as it was. Raises ``StorageError`` where the disk is full.
+    """
+    document = run_document(run)
+    write_csv(run, folder / "results.csv")
+    write_parquet(run.trials, folder / "requests.parquet")
+    write_markdown(document, folder / "report.md")
+    write_html(document, folder / "report.html")
+    return document
+
+
+def print_report(document: Document, console: Console) -> None:
+    """Print the sections that are for a terminal, the decision last."""
+    shown = [section for section in document.sections if section.on_console]
+    shown.sort(key=lambda section: section.id == "decision")
+    print_sections(shown, console)
+
+
+def print_decision(decision: Decision, console: Console) -> None:
+    """A decision over several runs: the matrix and the recommendation."""
+    print_sections([matrix_section(decision), decision_section(decision)], console)

@@ -1,0 +1,114 @@
+"""TTFT, throughput and cost against the batch size, and what speculation brings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from whet.core.format import number
+from whet.core.records import CellSummary, Comparison, Estimate
+from whet.core.run import Run
+from whet.metrics.compare import turned
+from whet.report.charts.plots import Axis, Line, Point, Scale, plot
+from whet.report.document import Chart, Section
+from whet.report.run.common import legend_of, looks_of, point, target_words
+from whet.report.text import ONE_START, shown
+
+ORDER = 30
+_FIGURES: Final[tuple[tuple[str, str, str, Callable[[CellSummary], Estimate | None]], ...]] = (
+    ("ttft-p50", "Time to first token, median", "ms", lambda cell: cell.ttft_p50_ms),
+    ("ttft-p95", "Time to first token, p95", "ms", lambda cell: cell.ttft_p95_ms),
+    ("throughput", "Throughput", "output tokens per second", lambda cell: cell.tps_mean),
+    ("cost", "Cost", "USD per 1M output tokens", lambda cell: cell.cost_per_1m_tokens),
+)
+
+
+def build(run: Run) -> Section | None:
+    """Every chart that holds a figure."""
+    charts = [*_load_charts(run), *_speculation(run)]
+    if not charts:
+        return None
+    return Section(id="load", title="Under load", short="Load", nodes=charts)
+
+
+def _batch_axis(run: Run) -> Axis:
+    order = tuple(str(size) for size in run.batch_sizes)
+    return Axis(title="requests in flight (batch size)", scale="category", order=order)
+
+
+def _load_charts(run: Run) -> Iterator[Chart]:
+    targets = run.spec.objective.ttft_ms if run.spec else ()
+    for name, title, unit, pick in _FIGURES:
+        sign = "$" if name == "cost" else ""
+        points = [
+            point(run, cell, str(cell.batch_size), value, f"{shown(value, unit=sign).full} {unit}")
+            for cell in run.cells
+            if cell.status == "complete" and (value := pick(cell)) is not None
+        ]
+        if not points:
+            continue
+        latency = name.startswith("ttft")
+        scale: Scale = "log" if latency and min(each.y for each in points) > 0 else "linear"
+        highest = max(each.y for each in points)
+        lines = [Line(y=t, label=target_words(t)) for t in targets if latency and t <= highest]
+        yield Chart(
+            name=name,
+            title=title,
+            description=f"{unit}, by batch size. Cross: excluded.",
+            picture=plot(
+                points,
+                looks_of(run),
+                x=_batch_axis(run),
+                y=Axis(
+                    title=unit, scale=scale, zero=not latency, form=f"{sign}~r" if sign else "~s"
+                ),
+                lines=lines,
+            ),
+            legend=legend_of(run),
+        )
+
+
+def _speculation(run: Run) -> Iterator[Chart]:
+    """Speculation over the same variant without it; above 1 it pays."""
+    if run.decision is None or run.comparisons is None:
+        return
+    pairs = {(each.candidate, each.reference) for each in run.decision.break_even}
+    measured = [
+        each if (each.candidate, each.reference) in pairs else turned(each)
+        for each in run.comparisons.comparisons
+        if each.metric == "tps_mean"
+        and each.batch_size in run.batch_sizes
+        and {(each.candidate, each.reference), (each.reference, each.candidate)} & pairs
+    ]
+    if measured:
+        yield Chart(
+            name="speculation",
+            title="What speculation brings",
+            description="Throughput over the same variant without speculation; it pays above 1.",
+            picture=plot(
+                [_ratio(each) for each in sorted(measured, key=lambda each: each.batch_size)],
+                looks_of(run),
+                x=_batch_axis(run),
+                y=Axis(title="ratio of throughput", form="~r"),
+                lines=[Line(y=1.0, label="break-even")],
+            ),
+            legend=[
+                pair
+                for pair in legend_of(run)
+                if any(pair[0].startswith(m.candidate) for m in measured)
+            ],
+        )
+
+
+def _ratio(each: Comparison) -> Point:
+    verdict = ONE_START if each.verdict == "unknown" else each.verdict
+    return Point(
+        series=each.candidate,
+        x=str(each.batch_size),
+        y=each.ratio.value,
+        order=each.batch_size,
+        low=each.ratio.low,
+        high=each.ratio.high,
+        label=f"{each.candidate} over {each.reference} at {each.batch_size}: "
+        f"{number(each.ratio.value)} ({verdict})",
+    )

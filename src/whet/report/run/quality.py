@@ -1,0 +1,187 @@
+"""Whether the answers are still right: perplexity, distances, tasks, lost answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from whet.core.format import number, percent, points
+from whet.core.records import QualityRecord, ServedDistances, TaskExample, TaskScore
+from whet.core.run import Run
+from whet.report.document import (
+    Bullets,
+    Cell,
+    Code,
+    Column,
+    Folded,
+    Heading,
+    Node,
+    Paragraph,
+    Row,
+    Section,
+    Table,
+    figure_cell,
+    figure_columns,
+    text_cell,
+)
+from whet.report.run.common import tone_of
+from whet.report.text import DASH, EMPTY, Shown, millinats, shown
+
+ORDER = 90
+_DISTANCES = (("KL", "millinats"), ("KL p99", "millinats"), ("flips", "of positions"))
+
+
+def build(run: Run) -> Section | None:
+    """Likelihoods and verdicts, tasks, and the answers that were lost."""
+    records = quality_records(run)
+    if not records:
+        return None
+    nodes: list[Node] = [_likelihoods(records)]
+    if note := _distance_note(records):
+        nodes.append(Paragraph(text=note, tone="muted"))
+    reasons = merge_duplicates((each.variant, each.reason) for each in records if each.reason)
+    if reasons:
+        nodes.append(Bullets(items=[f"{names}: {words}" for names, words in reasons]))
+    if any(record.tasks for record in records):
+        nodes += [Heading(text="Tasks"), _tasks(records)]
+    nodes += _lost_answers(run)
+    return Section(id="quality", title="Quality", short="Quality", nodes=nodes)
+
+
+def quality_records(run: Run) -> list[QualityRecord]:
+    """The quality records in the order of the variants."""
+    return [run.quality[name] for name in run.variants if name in run.quality]
+
+
+def merge_duplicates(notes: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """(variant, sentence) pairs as (variants, sentence): what several have in common once."""
+    names: dict[str, list[str]] = {}
+    for variant, sentence in notes:
+        names.setdefault(sentence, []).append(variant)
+    return [(", ".join(dict.fromkeys(own)), sentence) for sentence, own in names.items()]
+
+
+def distance_figures(distances: ServedDistances | None) -> tuple[Shown, ...]:
+    """Mean and 99th percentile of KL in millinats and the share of flips; dashes for None."""
+    if distances is None:
+        return (EMPTY, EMPTY, EMPTY)
+    flips = shown(distances.flips, unit="%")
+    return shown(millinats(distances.kl)), shown(millinats(distances.kl_p99)), flips
+
+
+def _likelihoods(records: Sequence[QualityRecord]) -> Table:
+    tolerances = [limit for limit, _ in records[0].verdicts]
+    has_distances = any(record.distances is not None for record in records)
+    distances = figure_columns(*_DISTANCES) if has_distances else ()
+    return Table(
+        caption="Perplexity on held-out text",
+        columns=[
+            Column(name="config"),
+            *figure_columns(("perplexity", ""), ("change", "of perplexity")),
+            *distances,
+            *(Column(name=f"{100 * limit:g}%", unit="tolerance") for limit in tolerances),
+        ],
+        rows=[_likelihood(record, tolerances, distances=has_distances) for record in records],
+    )
+
+
+def _likelihood(record: QualityRecord, tolerances: Sequence[float], *, distances: bool) -> Row:
+    own = record.variant == record.baseline
+    change = None if own else record.perplexity_ratio
+    figures = distance_figures(record.distances) if distances else ()
+    verdicts = dict(record.verdicts)
+    words = ["baseline" if own else verdicts.get(limit) for limit in tolerances]
+    return Row(
+        cells=[
+            text_cell(record.variant),
+            figure_cell(record.perplexity),
+            figure_cell(change, unit="+%"),
+            *(figure_cell(figure) for figure in figures),
+            *(text_cell(word, tone=tone_of(word or "")) for word in words),
+        ]
+    )
+
+
+def _distance_note(records: Sequence[QualityRecord]) -> str:
+    """Which tokens the divergence is over; empty where none was measured."""
+    distances = [each.distances for each in records if each.distances is not None]
+    if not distances:
+        return ""
+    most, least = max(d.top_k for d in distances), min(d.covered for d in distances)
+    return (
+        f"KL(baseline ‖ variant) over at most {most} likeliest tokens a position and one bucket "
+        "for all others: never more than over the whole vocabulary. "
+        f"The tokens compared hold {percent(least)} of the baseline’s probability or more. "
+        "Flips: positions whose likeliest token differs."
+    )
+
+
+def _tasks(records: Sequence[QualityRecord]) -> Table:
+    names = list(dict.fromkeys(score.task for record in records for score in record.tasks))
+    scores = {record.variant: {s.task: s for s in record.tasks} for record in records}
+    visible = (
+        _visible([(v, own[name]) for v, own in scores.items() if name in own]) for name in names
+    )
+    return Table(
+        caption="Task scores",
+        columns=[Column(name="config"), *(Column(name=name, figure=True) for name in names)],
+        rows=[
+            *(
+                Row(cells=[text_cell(variant), *(_score(own.get(name)) for name in names)])
+                for variant, own in scores.items()
+                if own
+            ),
+            Row(
+                cells=[text_cell("can see a loss of"), *(text_cell(words) for words in visible)],
+                tone="muted",
+            ),
+        ],
+    )
+
+
+def _score(score: TaskScore | None) -> Cell:
+    if score is None:
+        return text_cell(None)
+    kind = f"mean grade of {score.n:,}" if score.graded else f"{score.right:,} of {score.n:,}"
+    words = [kind]
+    if score.difference is not None and score.difference.low is not None:
+        words.append(f"{shown(score.difference, unit='+pt').full} points")
+    if score.p_value is not None:
+        words.append(f"{flips_words(score.lost, score.gained)}, p = {number(score.p_value)}")
+    return Cell(text=shown(score.score, unit="%").marked, detail="; ".join(words))
+
+
+def flips_words(lost: int | None, gained: int | None) -> str:
+    """``−3 +1``: answers lost and gained; a dash where they were not paired."""
+    return DASH if lost is None or gained is None else f"−{lost:,} +{gained:,}"
+
+
+def _visible(scores: Sequence[tuple[str, TaskScore]]) -> str:
+    """The loss that a task's set can see, over the variants that were paired with the baseline."""
+    paired = [each for each in scores if each[1].p_value is not None] or list(scores)
+    drops = sorted(s.detectable_drop for _, s in paired if s.detectable_drop is not None)
+    if not drops:
+        return "too few differ to say" if paired[0][1].graded else "none: too few questions"
+    least, most = points(drops[0]), points(drops[-1])
+    words = f"{least} points" if least == most else f"{least} to {most} points"
+    blind = [name for name, score in paired if score.detectable_drop is None]
+    return f"{words}; not known for {', '.join(blind)}" if blind else words
+
+
+def _lost_answers(run: Run) -> Iterator[Folded]:
+    """Right on the baseline, wrong here; variants of the same weights lose the same answers."""
+    groups: dict[tuple[str, tuple[TaskExample, ...]], list[str]] = {}
+    for record in quality_records(run):
+        if record.examples:
+            groups.setdefault((record.baseline, record.examples), []).append(record.variant)
+    for (baseline, examples), names in groups.items():
+        nodes: list[Node] = []
+        for example in examples:
+            nodes.append(Paragraph(text=f"{example.task}, {example.id}", tone="strong"))
+            for title, text in (
+                ("prompt", example.prompt),
+                ("expected", example.expected),
+                (baseline, example.baseline),
+                (", ".join(names), example.answer),
+            ):
+                nodes += [Paragraph(text=title, tone="muted"), Code(text=text)]
+        yield Folded(summary=f"Answers that {', '.join(names)} lost ({len(examples)})", nodes=nodes)

@@ -1,0 +1,93 @@
+"""The checkpoints that the run wrote, and the output error of each unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from whet.core.format import number, percent, plural
+from whet.core.records import QuantizedCheckpoint
+from whet.core.run import Run
+from whet.core.units import human_bytes, human_duration
+from whet.report.charts.palette import looks
+from whet.report.charts.units import own_errors, rounding_errors, unit_charts
+from whet.report.document import (
+    Column,
+    Folded,
+    Heading,
+    Node,
+    Paragraph,
+    Row,
+    Section,
+    Table,
+    figure_columns,
+    text_cell,
+)
+from whet.report.text import short_path
+
+ORDER = 100
+_ROUNDING: Final = "round to nearest"
+
+
+def build(run: Run) -> Section | None:
+    """One part a recipe."""
+    if not run.quantized:
+        return None
+    nodes = [node for name, done in run.quantized.items() for node in _recipe(run, name, done)]
+    return Section(id="quantization", title="Quantization", short="Quantization", nodes=nodes)
+
+
+def _recipe(run: Run, name: str, done: QuantizedCheckpoint) -> Iterator[Node]:
+    method = "" if done.method == name else f"{done.method} "
+    group = f", group {done.group_size}" if done.group_size else ""
+    yield Heading(text=name)
+    yield Paragraph(
+        text=f"{method}{done.scheme}{group}; {human_bytes(done.weight_bytes)}, "
+        f"{number(done.bits_per_weight)} bits a weight; written in {human_duration(done.seconds)} "
+        f"on {done.device}. {_summary(done)}"
+    )
+    if done.calibration is not None:
+        text = done.calibration
+        yield Paragraph(
+            text=f"Calibrated on {plural(text.samples, 'sample')} ({number(text.tokens)} tokens) "
+            f"from {short_path(text.source, run.root)}, sha256 {text.sha256[:12]}.",
+            tone="muted",
+        )
+    if done.units:
+        lines = {_ROUNDING: rounding_errors(done), done.method: own_errors(done)}
+        charts = list(unit_charts(lines, looks(list(lines), _ROUNDING), prefix=name))
+        yield Folded(summary="Output error by layer", nodes=charts)
+        yield Folded(summary=f"Every unit ({len(done.units)})", nodes=[_units(done)])
+
+
+def _summary(done: QuantizedCheckpoint) -> str:
+    """How much output error the method saves over rounding, in one sentence."""
+    if not done.units:
+        return "No unit errors were recorded."
+    error = sum(unit.error for unit in done.units) / len(done.units)
+    rtn = sum(unit.rtn_error for unit in done.units) / len(done.units)
+    worst = max(done.units, key=lambda unit: unit.error)
+    less = f", {percent(1 - error / rtn)} less than rounding's {percent(rtn)}" if rtn > 0 else ""
+    return (
+        f"Mean relative output error {percent(error)}{less}; "
+        f"the worst unit is {worst.unit} at {percent(worst.error)}."
+    )
+
+
+def _units(done: QuantizedCheckpoint) -> Table:
+    heads = ((done.method, ""), ("rounding", ""), ("exponent", ""))
+    return Table(
+        caption=f"Units of {done.scheme}",
+        columns=[Column(name="unit"), *figure_columns(*heads)],
+        rows=[
+            Row(
+                cells=[
+                    text_cell(unit.unit),
+                    text_cell(percent(unit.error)),
+                    text_cell(percent(unit.rtn_error)),
+                    text_cell(None if unit.ratio is None else number(unit.ratio)),
+                ]
+            )
+            for unit in done.units
+        ],
+    )

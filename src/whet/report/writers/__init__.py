@@ -1,0 +1,1 @@
+"""HTML, Markdown, console and JSON: each walks the same document."""

@@ -1,0 +1,114 @@
+"""A document at a terminal: tables with as many columns as fit, no mark-up, no escape codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from whet.report.document import (
+    Bullets,
+    Cell,
+    Chart,
+    Code,
+    Facts,
+    Folded,
+    Heading,
+    Node,
+    Paragraph,
+    Section,
+    Table,
+)
+from whet.report.text import clean, one_line
+
+_STYLES: Final = {
+    "plain": "",
+    "good": "bold green",
+    "bad": "red",
+    "warn": "yellow",
+    "muted": "dim",
+    "struck": "strike dim",
+    "strong": "bold",
+}
+
+
+def print_sections(sections: Sequence[Section], console: Console) -> None:
+    """Print these sections, titles first."""
+    for section in sections:
+        style = _STYLES["strong" if section.tone == "plain" else section.tone]
+        console.print()
+        console.print(plain(section.title, style))
+        print_nodes(section.nodes, console)
+
+
+def print_nodes(nodes: Sequence[Node], console: Console) -> None:
+    """Print nodes; charts and folded details are for the files."""
+    for node in nodes:
+        match node:
+            case Heading(text=text):
+                console.print(plain(text, "bold"))
+            case Paragraph(text=text, tone=tone):
+                console.print(plain(text, _STYLES[tone]))
+            case Bullets(items=items, tone=tone):
+                mark = {"warn": "!", "muted": "·"}.get(tone, "+")
+                for item in items:
+                    console.print(plain(f"  {mark} {item}", _STYLES[tone]))
+            case Facts(items=items):
+                for fact in items:
+                    note = f"; {fact.note}" if fact.note else ""
+                    console.print(plain(f"  {fact.name}: {fact.value.full}{note}"))
+            case Table():
+                console.print(_table(node, console.width))
+            case Code(text=text):
+                console.print(Text(clean(text)), soft_wrap=True)
+            case Chart() | Folded():
+                continue
+
+
+def _table(node: Table, width: int) -> RichTable:
+    """Tables of words are framed, so that wrapped lines stay apart."""
+    table = RichTable(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    if not any(column.figure for column in node.columns):
+        table = RichTable(box=box.ROUNDED, show_lines=True)
+    shown = _fitting(node, width)
+    for at in shown:
+        column = node.columns[at]
+        head = f"{column.name}\n{column.unit}" if column.unit else column.name
+        justify = "right" if column.figure else "left"
+        table.add_column(head, justify=justify, no_wrap=column.figure, overflow="fold")  # type: ignore[arg-type]
+    for row in node.rows:
+        cells = (_cell(row.cells[at], with_detail=not node.columns[at].figure) for at in shown)
+        table.add_row(*cells, style=_STYLES[row.tone])
+    return table
+
+
+def _fitting(node: Table, width: int) -> list[int]:
+    """The columns that fit into ``width``, the least important left out first."""
+    shown = list(range(len(node.columns)))
+    wide = [_width(node, at) + 1 for at in shown]
+    optional = sorted(shown, key=lambda at: node.columns[at].drop)
+    while node.columns[optional[-1]].drop and sum(wide[at] for at in shown) > width:
+        shown.remove(optional.pop())
+    return shown
+
+
+def _width(node: Table, at: int) -> int:
+    column = node.columns[at]
+    return max(map(len, [column.name, column.unit, *(row.cells[at].text for row in node.rows)]))
+
+
+def _cell(cell: Cell, *, with_detail: bool) -> Text:
+    lines = [one_line(cell.text)]
+    if cell.detail and with_detail:
+        lines.append(one_line(cell.detail))
+    return Text("\n".join(lines), _STYLES[cell.tone])
+
+
+def plain(text: str, style: str = "") -> Text:
+    """Foreign text as itself: no mark-up, no escape codes."""
+    indent = text[: len(text) - len(text.lstrip(" "))]
+    return Text(indent + one_line(text), style)

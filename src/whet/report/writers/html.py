@@ -1,0 +1,59 @@
+"""One HTML file without script or request; every foreign string is escaped."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from whet import __version__
+from whet.core.store import write_atomic
+from whet.report.charts.palette import variables
+from whet.report.charts.svg import style_sheet, svg_of
+from whet.report.document import Chart, Document
+from whet.report.text import clean
+
+_TEMPLATES: Final = Path(__file__).parent.parent / "templates"
+
+
+def write_html(document: Document, path: Path) -> None:
+    """Write the page atomically."""
+    write_atomic(path, render_html(document).encode())
+
+
+def render_html(document: Document) -> str:
+    """The whole page as text."""
+    template = _environment().get_template("document.html.j2")
+    return template.render(document=document, version=__version__, colours=Markup(style_sheet()))
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(
+        svg=_svg,
+        colour_variable=lambda colour: f"var(--{variables()[colour][0]})",
+        kind_of=lambda node: type(node).__name__,
+    )
+    return environment
+
+
+def _svg(chart: Chart) -> Markup:
+    return Markup(svg_of(chart))
+
+
+def _finalize(value: Any) -> Any:
+    """Clean every string that enters the page; escaping follows."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return clean(value)
+    return value

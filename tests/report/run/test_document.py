@@ -1,0 +1,270 @@
+"""The run report as a whole: every cell shown, nothing foreign taken as code."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from tests.report.forms import FORMS, Page, as_json, bullets, html, markdown, printed, table
+from tests.report.run_texts import BATCH_SIZES, SCRIPT, VARIANTS
+from tests.run_copy import replace
+from whet.core.run import Run
+from whet.core.store import RunStore
+from whet.report.run.common import headline, is_corner
+from whet.report.run.files import print_decision, write_reports
+from whet.report.writers.markdown import fenced, safe
+
+ALLOWED_TAGS = {
+    *("html", "head", "meta", "title", "link", "style", "body", "header", "main", "footer"),
+    *("section", "nav", "div", "p", "span", "a", "b", "i", "small", "ul", "li", "h1", "h2", "h3"),
+    *("dl", "dt", "dd", "pre", "table", "caption", "thead", "tbody", "tr", "th", "td"),
+    *("details", "summary", "figure", "figcaption", "svg", "g", "path", "line", "text", "rect"),
+}
+RUNS = ("whole", "gated", "hostile", "interrupted", "begun")
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_page_holds_no_code_and_loads_nothing(run: str, request: pytest.FixtureRequest) -> None:
+    source = html(request.getfixturevalue(run))
+    assert len(source.encode()) < 3_000_000
+    for tag, attributes in Page(source).tags:
+        assert tag in ALLOWED_TAGS
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            assert name not in ("src", "srcset", "action", "formaction", "data", "xlink:href")
+            if name == "href":
+                assert value == "data:," or (value or "").startswith("#")
+    style = source[source.index("<style>") : source.index("</style>")]
+    assert "url(" not in style
+    assert "@import" not in style
+
+
+def test_hostile_text_is_shown_as_text_in_every_form(hostile: Run) -> None:
+    source = html(hostile)
+    assert "<script" not in source
+    words = "".join(Page(source).words)
+    assert words.count(SCRIPT) > 20
+    assert "{{ 7*7 }}" in words
+    for form in FORMS:
+        assert "\x1b" not in form(hostile)
+        assert "\u202e" not in form(hostile)
+    assert "[link](javascript:alert(1))" in " ".join(printed(hostile).split())
+    assert json.loads(as_json(hostile))["sections"]
+
+
+def test_markdown_escapes_outside_its_fences(hostile: Run) -> None:
+    fences = r"^(`{3,})[a-z]*\n.*?\n\1$"
+    outside = re.sub(fences, "", markdown(hostile), flags=re.S | re.M)
+    assert "<script" not in outside.replace(r"\<script", "")
+    assert "](javascript" not in outside.replace(r"\](javascript", "")
+
+
+def test_a_fence_outlasts_the_backticks_within() -> None:
+    assert fenced("a ```` b").splitlines() == ["`````text", "a ```` b", "`````"]
+    assert safe("a|b\n`c`") == r"a\|b \`c\`"
+
+
+def test_every_cell_is_in_every_form(whole: Run) -> None:
+    texts = [form(whole) for form in (html, markdown, as_json)]
+    lines = texts[1].replace("*", "").splitlines()
+    for name in VARIANTS:
+        for size in BATCH_SIZES:
+            assert sum(line.startswith(f"| {name} | {size} |") for line in lines) == 1
+    for cell in whole.cells:
+        if cell.tps_mean is not None:
+            rate = cell.tps_mean.value
+            assert all(f"{rate:,.0f}" in text or f"{rate:.1f}" in text for text in texts)
+    console = [line.split() for line in printed(whole, 180).splitlines()]
+    assert sum(words[:1] != [] and words[0] in VARIANTS for words in console) >= 25
+    assert "failed: the engine ran out of device memory" in "".join(Page(texts[0]).words)
+
+
+def test_the_status_is_apart_from_the_evidence_and_never_green_where_excluded(whole: Run) -> None:
+    for form in FORMS[:2]:
+        for status in ("excluded: quality", "recommended", "qualifies", "tie with awq+cache"):
+            assert status in form(whole), (form, status)
+    source = html(whole)
+    rows = re.findall(r'<tr class="struck">.*?</tr>', source, re.S)
+    assert rows
+    assert not any("recommended" in row for row in rows)
+    assert "Serve line of awq+spec (excluded, do not deploy)" in source
+
+
+def with_outcome(run: Run, variant: str, outcome: str) -> Run:
+    """The run with another recommended variant and another outcome of every corner."""
+    decision = run.decision
+    assert decision is not None
+    assert decision.recommendation is not None
+    chosen = replace(decision.recommendation, variant=variant)
+    matrix = tuple(replace(entry, outcome=outcome, variant=variant) for entry in decision.matrix)
+    return replace(run, decision=replace(decision, recommendation=chosen, matrix=matrix))
+
+
+@pytest.mark.parametrize(
+    ("variant", "outcome", "won"),
+    [
+        ("awq+cache", "winner", True),
+        ("awq+cache", "no significant winner", False),
+        ("fp16", "winner", False),
+    ],
+)
+def test_only_a_saving_is_coloured_as_a_win(
+    whole: Run, variant: str, outcome: str, won: bool
+) -> None:
+    run = with_outcome(whole, variant, outcome)
+    assert ('<section class="card good" id="decision">' in html(run)) is won
+    title = "Keep fp16" if variant == "fp16" else "Serve awq+cache"
+    line = next(x for x in printed(run, colour=True).splitlines() if title in x)
+    assert ("\x1b[1;32m" in line) is won
+
+
+def test_an_uncertified_figure_is_marked(whole: Run) -> None:
+    assert "125 ?" in html(whole)
+    assert "125 ?" in markdown(whole)
+
+
+def test_a_testbed_is_named_everywhere(whole: Run) -> None:
+    target = replace(whole.models["target"], testbed="the target of whet's demo pair, widened")
+    run = replace(whole, models={**whole.models, "target": target})
+    for form in FORMS:
+        assert "is a testbed" in " ".join(form(run).split())
+        assert "is a testbed" not in " ".join(form(whole).split())
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_the_console_fits_its_terminal(whole: Run, width: int) -> None:
+    text = printed(whole, width)
+    serve_line = whole.engines["awq+cache"].serve_line
+    lines = [line for line in text.splitlines() if line not in serve_line]
+    assert max(map(len, lines)) <= width
+    for name in ("TTFT p95", "Throughput", "Cost", "status"):
+        assert name in text
+
+
+def test_an_interrupted_run_says_so_everywhere(interrupted: Run) -> None:
+    for form in FORMS:
+        text = " ".join(form(interrupted).split())
+        assert "This run is incomplete" in text
+        assert "awq has no figures at batch size 8, 16, 32" in text
+
+
+def test_nothing_qualifies_is_an_answer(whole: Run) -> None:
+    assert whole.decision is not None
+    decision = replace(whole.decision, recommendation=None, pareto=())
+    for form in FORMS:
+        text = form(replace(whole, decision=decision))
+        assert "Nothing qualifies" in text
+        assert "Serve awq+cache" not in text
+
+
+def test_a_saving_within_the_noise_is_said_in_the_headline(whole: Run) -> None:
+    assert whole.decision is not None
+    chosen = whole.decision.recommendation
+    level = tuple(
+        replace(entry, outcome="no significant winner", rivals=("fp16",))
+        if is_corner(chosen, entry)
+        else entry
+        for entry in whole.decision.matrix
+    )
+    assert "below fp16, at" in headline(whole.decision)[1]
+    unsure = headline(replace(whole.decision, matrix=level))[1]
+    assert "below fp16, within the noise of this run)" in unsure
+
+
+def test_the_noise_is_given_by_batch_size_where_it_differs(whole: Run) -> None:
+    compared = whole.comparisons
+    assert compared is not None
+    floors = {1: 0.004, 4: 0.021}
+    items = tuple(
+        replace(item, noise_floor=floors.get(item.batch_size, 0.01))
+        for item in compared.comparisons
+    )
+    unlike = replace(whole, comparisons=replace(compared, comparisons=items))
+    none = replace(whole, comparisons=replace(compared, noise_floor=None))
+    assert "differed by 2.1% in throughput" in html(whole)
+    assert "differed by up to 2.1% (by batch size: 0.40% at 1, 2.1% at 4" in html(unlike)
+    assert "against itself" not in html(none)
+
+
+def test_a_decision_alone_can_be_printed(whole: Run) -> None:
+    console = Console(file=io.StringIO(), width=100)
+    assert whole.decision is not None
+    print_decision(whole.decision, console)
+    assert isinstance(console.file, io.StringIO)
+    assert "Serve awq+cache" in console.file.getvalue()
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_every_file_is_written(run: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    write_reports(request.getfixturevalue(run), tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names - {"charts"} == {"results.csv", "requests.parquet", "report.md", "report.html"}
+    for link in re.findall(r"\]\((charts/[^)]*)\)", (tmp_path / "report.md").read_text()):
+        svg = (tmp_path / link).read_text()
+        assert svg.startswith("<svg")
+        assert "<script" not in svg
+
+
+def test_parquet_has_every_request(whole: Run, tmp_path: Path) -> None:
+    write_reports(whole, tmp_path)
+    stored = pq.read_table(tmp_path / "requests.parquet")
+    assert stored.num_rows == 75  # 25 trials of 3 requests
+    third = stored.slice(2, 1).to_pylist()[0]
+    assert (third["error"], third["output_tokens"], third["chunk_ns"]) == ("timeout", None, [])
+    first = stored.slice(0, 1).to_pylist()[0]
+    assert (first["variant"], first["batch_size"], first["trial"]) == ("fp16", 1, 0)
+    assert first["chunk_ns"] == [5_000_000, 9_000_000]
+    assert "string" in str(stored.schema.field("detail").type)  # though every value is missing
+
+
+def test_a_run_of_one_cell_is_drawn(whole: Run) -> None:
+    run = replace(whole, cells=whole.cells[:1], variants=("fp16",))
+    assert html(run).count("<figure") >= 4
+
+
+def test_a_report_can_be_written_again_from_disk(whole: Run, tmp_path: Path) -> None:
+    again = Run(RunStore.read(whole.root))
+    for form in FORMS:
+        assert form(again) == form(whole)
+
+
+def test_the_cells_table_has_figures_with_their_intervals(whole: Run) -> None:
+    row = next(line for line in markdown(whole).splitlines() if line.startswith("| fp16 | 1 |"))
+    assert "59.4<br>57.0 … 61.8" in row  # (38 + 9.5) × 1.25 ms, ± 4%
+    matrix = table(whole, "matrix", f"Cheapest variant that qualifies on {whole.tier}")
+    assert matrix
+    assert any("excluded:" in line for line in bullets(whole, "matrix"))
+
+
+def test_warm_ups_that_differ_by_cell_are_given_as_a_range(whole: Run) -> None:
+    first, *rest = whole.cells
+    cells = (replace(first, warmup_excluded=20), *(replace(c, warmup_excluded=8) for c in rest))
+    notes = bullets(replace(whole, cells=cells), "cells")
+    assert "8 to 20 warm-up requests before each cell, left out of every figure." in notes
+
+
+def test_names_from_outside_stay_in_the_folder_and_out_of_the_drawing(
+    whole: Run, tmp_path: Path
+) -> None:
+    done = whole.quantized["awq"]
+    nasty = ("layers.0./../../../../escaped", "layers.1.on\x00load=x</text>\udc80")
+    units = tuple(replace(done.units[0], unit=name) for name in nasty)
+    quantized = {"awq": replace(done, method="awq only=1 href=x", units=units)}
+    folder = tmp_path / "a" / "b" / "c" / "run"
+    folder.mkdir(parents=True)
+    write_reports(replace(whole, quantized=quantized), folder)
+    assert {path.parent.name for path in tmp_path.rglob("*.svg")} == {"charts"}
+    assert not list(tmp_path.rglob("escaped.svg"))
+
+
+def test_charts_of_an_earlier_report_go(whole: Run, tmp_path: Path) -> None:
+    (tmp_path / "charts").mkdir()
+    (tmp_path / "charts" / "old.svg").write_text("<svg/>")
+    write_reports(whole, tmp_path)
+    assert "old.svg" not in {path.name for path in (tmp_path / "charts").iterdir()}

@@ -1,0 +1,347 @@
+"""Sections of the run report: the figures of their tables, and none where nothing was measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.metrics.test_head_of_line import failed, long, record, stream
+from tests.report.forms import FORMS, bullets, html, markdown, nodes, section, table
+from tests.report.run_factory import make_run
+from tests.report.run_gate import graded, lossless
+from tests.report.run_texts import SCRIPT, VARIANTS
+from tests.run_copy import replace
+from whet.core.records import (
+    CellSummary,
+    DegenerateTraffic,
+    Estimate,
+    FactorialView,
+    Interaction,
+    LeverCost,
+    LeverCosts,
+    LeverEffect,
+    LosslessCheck,
+    QualityRecord,
+    ServedIdentity,
+)
+from whet.core.run import Run
+from whet.core.store import RunStore
+from whet.report.document import Code, Paragraph
+from whet.report.run.degenerate import sentence
+
+ADDED = ("distances", "twin", "twin_distances", "identity", "lossless", "structured", "parts")
+AWQ, SPEC = "weights=awq", "speculation=draft_model K=4"
+
+
+def with_quality(run: Run, name: str, change: Callable[[QualityRecord], object]) -> Run:
+    changed = change(run.quality[name])
+    assert isinstance(changed, QualityRecord)
+    return replace(run, quality={**run.quality, name: changed})
+
+
+def test_distances_are_in_millinats_with_their_intervals(gated: Run) -> None:
+    rows = table(gated, "quality", "Perplexity on held-out text")
+    assert rows["awq"][2] == "12.3 11.8 … 12.8"  # 0.0123 nats, ± 4%
+    assert rows["awq"][3] == "210 ?", "a percentile of 420 positions is not certified"
+    assert rows["awq"][4] == "3.1% 2.8% … 3.4%"
+    assert rows["awq"][-3:] == ["unknown", "pass", "pass"]
+    assert rows["fp16"][1:5] == ["–", "–", "–", "–"], "the baseline has no distance from itself"
+    assert "98.7% of the baseline" in html(gated)
+
+
+def test_a_reason_of_several_variants_is_one_sentence(gated: Run) -> None:
+    assert markdown(gated).count("which 200 documents cannot tell from 1 %") == 1
+    assert any(
+        line.startswith("awq, awq+spec, awq+cache, awq+spec+cache: perplexity changes")
+        for line in bullets(gated, "quality")
+    )
+
+
+def test_a_graded_task_has_a_mean_and_no_count_of_right_answers(gated: Run) -> None:
+    rows = table(gated, "quality", "Task scores")
+    assert rows["awq"][-1] == (
+        "41.2% mean grade of 40; -1.8 (-3.9 … +0.40) points; −19 +12, p = 0.0713"
+    )
+    assert "141 of 150; -1.3 (-4.0 … +0.67) points; −3 +1, p = 0.625" in rows["awq"][0]
+    assert rows["can see a loss of"] == ["3.1 points", "3.1 points", "2.1 points"]
+
+
+def test_a_set_that_sees_nothing_says_so(gated: Run) -> None:
+    blind = replace(graded(paired=True), detectable_drop=None)
+    one = with_quality(gated, "awq", lambda old: replace(old, tasks=(*old.tasks[:2], blind)))
+    wider = with_quality(
+        one,
+        "awq+cache",
+        lambda old: replace(old, tasks=(*old.tasks[:2], replace(blind, detectable_drop=0.034))),
+    )
+    rows = table(wider, "quality", "Task scores")
+    assert rows["can see a loss of"][2] == "2.1 to 3.4 points; not known for awq"
+    rows = table(replace(wider, variants=("fp16", "awq")), "quality", "Task scores")
+    assert rows["can see a loss of"][2] == "too few differ to say"
+
+
+def test_a_lost_answer_of_several_variants_is_shown_once(whole: Run) -> None:
+    name = next(name for name, record in whole.quality.items() if record.examples)
+    examples = whole.quality[name].examples
+    quality = {
+        other: replace(record, examples=examples if other != record.baseline else ())
+        for other, record in whole.quality.items()
+    }
+    run = replace(whole, quality=quality)
+    assert "Answers that awq, awq+spec, awq+cache, awq+spec+cache lost" in markdown(run)
+    prompts = [n for n in nodes(run, "quality") if isinstance(n, Code)]
+    assert sum(code.text == examples[0].prompt for code in prompts) == 1
+
+
+def test_the_same_weights_are_beside_the_noise_of_their_repeat(gated: Run) -> None:
+    rows = table(gated, "checks", "Same weights")
+    assert rows["awq"][:3] == ["itself, repeated", "–", "0.00615 0.00590 … 0.00640"]
+    # 0.0008 of 12.3 millinats beside 0.0005 of it
+    assert rows["awq+spec"][0] == "awq"
+    assert rows["awq+spec"][1].startswith("0.00984")
+    quality = {name: each for name, each in gated.quality.items() if name != "awq"}
+    assert table(replace(gated, quality=quality), "checks", "Same weights")["awq+spec"][2] == "–"
+
+
+def test_speculation_is_compared_with_the_plain_server(gated: Run) -> None:
+    rows = table(gated, "checks", "Speculation against the plain server")
+    assert list(rows) == ["awq+spec", "awq+spec+cache"]
+    assert [cell.split(" 94.3%")[0] for cell in rows["awq+spec"]] == [
+        "pass",
+        "13 of 16",
+        "15 of 16",
+        "0.250",
+        "96.2%",
+        "0.225",  # between 0.03 and 0.42
+        "0.420",
+        "0.613",
+        "62.1%",
+    ]
+    assert any(
+        "first differences: far after 1 token of 64 (0.420 nats), near after 12 tokens of 64 "
+        "(0.0300 nats), blind after 0 tokens of 9 (margin not known)" in line
+        for line in bullets(gated, "checks")
+    )
+
+
+def test_many_divergences_are_counted(gated: Run) -> None:
+    base = lossless()
+    assert base.parity is not None
+    parity = replace(base.parity, divergences=(base.parity.divergences[-2],) * 11)
+    run = with_quality(
+        gated, "awq+spec", lambda old: replace(old, lossless=replace(base, parity=parity))
+    )
+    (note,) = (line for line in bullets(run, "checks") if line.endswith("and 3 more"))
+    assert note.count("far after") == 8
+
+
+def test_a_check_without_an_answer_is_unknown_with_its_reason(gated: Run) -> None:
+    silent = LosslessCheck(
+        parity=None,
+        sampling=None,
+        acceptance_rate=None,
+        drafted=None,
+        verdict="unknown",
+        reasons=("the server exports no counters",),
+    )
+    run = with_quality(gated, "awq+spec", lambda old: replace(old, lossless=silent))
+    rows = table(run, "checks", "Speculation against the plain server")
+    assert rows["awq+spec"] == ["unknown", *["–"] * 8]
+    assert "awq+spec: the server exports no counters" in bullets(run, "checks")
+
+
+def test_bound_answers_are_beside_free_ones(gated: Run) -> None:
+    text = markdown(gated)
+    assert r"| awq | json\_extraction | 150 | 121 | 118 | 150 | 139 | −2 +23 | 2.10e-05 |" in text
+    assert r"| awq+spec+cache | json\_extraction | 150 | 121 | 118 | – | – | – | – |" in text
+
+
+def test_served_tokens_say_what_differs_and_what_was_not_checked(gated: Run) -> None:
+    rows = table(gated, "checks", "Served tokens")
+    assert rows["fp16"] == ["no difference", "8,192"]
+    assert rows["awq+cache"][0] == "differs"
+    assert rows["awq+spec"][0] == "no difference, partly checked"
+    assert any("token 17 is written as 'a'" in line for line in bullets(gated, "checks"))
+    silent = ServedIdentity(checked=0, problems=(), missing="the server has no /detokenize")
+    run = with_quality(gated, "awq", lambda old: replace(old, identity=silent))
+    assert table(run, "checks", "Served tokens")["awq"] == ["not checked", "–"]
+
+
+def test_a_fault_of_the_baseline_spoils_the_comparison(gated: Run) -> None:
+    assert gated.quality["fp16"].identity is not None
+    problems = ("</s> does not end an answer",)
+    identity = replace(gated.quality["fp16"].identity, checked=0, problems=problems)
+    run = with_quality(gated, "fp16", lambda old: replace(old, identity=identity))
+    assert any("the baseline’s own server differs" in line for line in bullets(run, "checks"))
+
+
+def test_a_run_of_an_older_version_has_no_checks(whole: Run, tmp_path: Path) -> None:
+    assert section(whole, "checks") is None
+    assert "millinats" not in html(whole)
+    root = make_run(tmp_path / "run").root
+    for path in (root / "quality").glob("*.json"):
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        for name in ADDED:
+            del stored[name]
+        for score in stored["tasks"]:
+            del score["difference"], score["graded"]
+        path.write_text(json.dumps(stored), encoding="utf-8")
+    rows = table(Run(RunStore.read(root)), "quality", "Perplexity on held-out text")
+    assert list(rows) == list(VARIANTS)
+
+
+def test_foreign_notes_stay_text(hostile: Run) -> None:
+    assert any(SCRIPT in line for line in bullets(hostile, "checks"))
+    assert "<script" not in html(hostile)
+
+
+def around(value: float, *, certified: bool = True) -> Estimate:
+    return Estimate(
+        value=value, low=value * 0.9, high=value * 1.1, samples=200, certified=certified
+    )
+
+
+def effect(lever: str, size: int, value: float, metric: str = "tps_mean") -> LeverEffect:
+    return LeverEffect(
+        lever=lever,
+        context=(),
+        batch_size=size,
+        metric=metric,
+        reference="fp16",
+        candidate=lever,
+        ratio=around(value),
+        noise_floor=0.05,
+        verdict="better",
+    )
+
+
+def pair(size: int, value: float, verdict: str, metric: str = "tps_mean") -> Interaction:
+    return Interaction(
+        levers=(AWQ, SPEC),
+        context=(),
+        batch_size=size,
+        metric=metric,
+        variant="awq+spec",
+        observed=around(1.8 * value),
+        product=around(1.8),
+        ratio=around(value, certified=metric == "tps_mean"),
+        noise_floor=0.07,
+        verdict=verdict,  # type: ignore[arg-type]
+        sentence=f"{metric} at {size}: {value}: {verdict}",
+    )
+
+
+def test_levers_are_named_with_their_tables(whole: Run) -> None:
+    effects = [effect(x, size, v) for size in (1, 16) for x, v in ((AWQ, 1.5), (SPEC, 1.2))]
+    view = FactorialView(
+        baseline="fp16",
+        levers=(AWQ, SPEC),
+        effects=tuple(effects),
+        interactions=(
+            pair(1, 1.0, "multiplicative"),
+            pair(16, 0.8, "fight"),
+            pair(1, 1.2, "help", "ttft_p95_ms"),
+        ),
+        unmeasured=("a × b: not measurable: no cell has b alone",),
+    )
+    run = replace(whole, factorial=view)
+    lines = bullets(run, "levers")
+    assert lines[0] == "tps_mean at 16: 0.8: fight."
+    assert not any("1.2: help" in line for line in lines), "its percentile is not certified"
+    assert lines[-1] == "a × b: not measurable: no cell has b alone."
+    rows = table(run, "levers", "Throughput: effect of one lever")
+    assert rows[AWQ] == ["alone", "1.50 better", "1.50 better"]
+    together = table(run, "levers", "Throughput: levers together")
+    assert together[f"{AWQ} × {SPEC}"] == ["alone", "1.00 multiplicative", "0.800 fight"]
+    assert section(whole, "levers") is None or whole.factorial is not None
+
+
+def test_head_of_line_has_both_sides(tmp_path: Path) -> None:
+    # One prefill from 100 to 140 ms; one request due in it waits 35 ms, a stream stalls for 46.
+    shorts = [stream(145, due_ms=110), stream(90, 95, 141, due_ms=82), stream(60, 67, due_ms=50)]
+    broken = [stream(10 * i + 5, due_ms=10 * i) for i in range(30)]
+    root = make_run(tmp_path / "run").root
+    with RunStore.open(root, resume=True) as store:
+        store.put("head_of_line", "fp16", record([long(100)], shorts))
+        other = record([failed(start_ms=100, word="http_400")], broken)
+        store.put("head_of_line", "awq", replace(other, variant="awq"), status="failed")
+    run = Run(RunStore.read(root))
+    rows = table(run, "head-of-line", "Head of line")
+    assert rows["fp16"] == [
+        *("10.0", "9.00", "35.0", "9.90 ?", "35.0 ?"),  # 9 is between 8 and 10
+        *("7.00", "46.0", "46.0", "40.0"),
+    ]
+    assert set(rows["awq"][1:]) == {"–"}
+    assert "awq: no long request was answered" in bullets(run, "head-of-line")
+
+
+def test_the_same_side_effect_is_one_line_with_its_batch_sizes(tmp_path: Path) -> None:
+    def cost(what: str, detail: str, size: int | None = None) -> LeverCost:
+        return LeverCost(
+            variant="awq+spec",
+            reference="awq",
+            levers=(SPEC,),
+            what=what,
+            detail=detail,
+            batch_size=size,
+        )
+
+    costs = (
+        cost("a smaller KV pool", "300,000 tokens"),
+        cost("a lower hit rate", "0.6, 0.8 without", 4),
+        cost("a lower hit rate", "0.5, 0.7 without", 1),
+    )
+    root = make_run(tmp_path / "run").root
+    with RunStore.open(root, resume=True) as store:
+        store.put("costs", "all", LeverCosts(costs=costs))
+    part = markdown(Run(RunStore.read(root)))
+    assert (
+        "| awq+spec | awq | a lower hit rate | 0.5, 0.7 without; 0.6, 0.8 without | 1, 4 |" in part
+    )
+    assert "| awq+spec | awq | a smaller KV pool | 300,000 tokens | all |" in part
+
+
+def test_evidence_that_is_not_proved_comes_first(whole: Run) -> None:
+    paragraphs = [n.text for n in nodes(whole, "evidence") if isinstance(n, Paragraph)]
+    proved = sum(verdict.outcome == "proved" for verdict in whole.verdicts)
+    assert paragraphs[0].startswith(f"{proved} of 25 claims proved")
+    assert "awq+cache" in table(whole, "evidence", "Not proved")
+    assert "fp16" in table(whole, "evidence", "Proved")
+
+
+def test_degenerate_text_is_one_sentence_a_variant(hostile: Run, whole: Run) -> None:
+    clean = DegenerateTraffic(
+        variant="fp16",
+        answers=40,
+        found=(),
+        baseline_share=None,
+        p_value=None,
+        verdict="pass",
+        reason="too few",
+        examples=(),
+    )
+    assert sentence(clean) == "40 timed answers: nothing degenerate"
+    assert list(table(hostile, "degenerate", "Degenerate text among timed answers"))
+    assert section(whole, "degenerate") is None
+
+
+def test_a_cell_that_was_held_up_is_named(whole: Run) -> None:
+    def with_gap(each: CellSummary) -> CellSummary:
+        if (each.variant, each.batch_size) != ("awq+spec", 1):
+            return each
+        return replace(each, itl_p50_ms=Estimate(value=900.0, low=890.0, high=910.0, samples=64))
+
+    run = replace(whole, cells=tuple(with_gap(each) for each in whole.cells))
+    (note,) = (line for line in bullets(run, "cells") if "Held up" in line)
+    assert "awq+spec at 1 (900 ms between tokens," in note
+    assert not [line for line in bullets(whole, "cells") if "Held up" in line]
+
+
+@pytest.mark.parametrize("id", ["head-of-line", "side-effects", "checks", "degenerate"])
+def test_a_section_without_data_is_left_out(whole: Run, id: str) -> None:
+    assert section(whole, id) is None
+    for form in FORMS[:1]:
+        assert f'id="{id}"' not in form(whole)
