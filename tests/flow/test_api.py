@@ -1,0 +1,60 @@
+"""The commands as functions: the page's example, and a load-test."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import whet
+from tests.checkpoint_factory import write_tiny_llama
+from tests.cli.stage import write_whole_spec
+from tests.flow.stage import FakeEngine
+from tests.scripted_server import scripted_server
+from whet.core.errors import UsageError
+from whet.demo import pair_paths
+from whet.flow.bench.options import BenchOptions, LoadOptions, PromptOptions, ServerOptions
+
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+
+
+def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: FakeEngine())
+    write_tiny_llama(tmp_path / "target")
+    write_whole_spec(tmp_path)
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    exec(compile(example, str(PAGE), "exec"), {})
+    assert (tmp_path / "runs" / "nightly" / "decision.json").exists()
+    assert (tmp_path / "target-fp8" / "config.json").exists()
+
+
+def test_a_load_test_returns_its_trials() -> None:
+    options = BenchOptions(
+        server=ServerOptions(tokenizer=str(pair_paths()[0])),
+        load=LoadOptions(num_prompts=4, num_warmups=0),
+        prompts=PromptOptions(output_len=4),
+    )
+    with scripted_server() as server:
+        result = whet.bench(server.url, options)
+    assert [len(trial.requests) for trial in result.trials] == [4]
+
+
+def test_options_that_do_not_go_together_are_refused() -> None:
+    options = BenchOptions(load=LoadOptions(constant=True))
+    with pytest.raises(UsageError, match="--constant needs --request-rate"):
+        whet.bench("http://127.0.0.1:1", options)
+
+
+def test_importing_whet_imports_nothing_heavy() -> None:
+    code = "import sys, whet; print(sorted({'numpy', 'torch', 'pydantic'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'sharpen'"):
+        _ = whet.sharpen  # type: ignore[attr-defined]
