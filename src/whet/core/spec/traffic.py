@@ -49,8 +49,7 @@ class LoadSpec(Strict):
     ``order: blocks`` measures all trials of a variant on one server: one start, so no interval.
     ``interleaved`` starts a server for every trial and goes through the variants forwards and
     backwards by turns (ABBA), so that the drift of the machine falls on all alike. ``together``
-    names variants whose servers come up at the same time, to be measured one after the other, or
-    trial by trial in turn where the order is ``interleaved``, on servers that stay up.
+    names variants whose servers start at the same time, to be measured one after the other.
     ``head_of_line`` adds a test of what a long prompt does to short requests.
     """
 

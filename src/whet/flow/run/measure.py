@@ -18,7 +18,7 @@ from whet.flow.run.context import Job, cells_of, trial_key
 from whet.flow.run.head_of_line import measure_head_of_line, wants_head_of_line
 from whet.flow.run.quality import is_held_against, measure_variant_quality
 from whet.flow.run.results import cells_of_variant, store_cells
-from whet.flow.run.schedule import Turn, groups_of, keep_start, rounds_of, turns_of
+from whet.flow.run.schedule import groups_of, keep_start, rounds_of
 from whet.flow.run.workload import trial_plan
 from whet.load import TrialInterrupted, TrialLost, run_trial
 
@@ -118,7 +118,7 @@ def _serve(
 def _serve_together(
     job: Job, works: Sequence[PendingWork], starts_left: MutableMapping[str, int]
 ) -> None:
-    """One start of each at the same time; then one is measured while the others idle, in turns.
+    """One start of each at the same time; then one is measured while the others idle.
 
     A variant whose server is lost keeps its ``pending`` work, and so do those that are compared
     with it: they are not measured here.
@@ -139,15 +139,14 @@ def _serve_together(
                 )
             if not starts_left[pending.name]:
                 _store_cells(job, pending.name)
-        for turn in turns_of(job.spec.load):
-            for pending, server in reversed(up) if turn.backwards else up:
-                waits = any(_waits_for(job, pending, each) for each in lost)
-                if waits or not pending or not starts_left[pending.name]:
-                    continue
-                with absorb_engine_failure(job, pending, starts_left, lost):
-                    server.ensure_alive()
-                    _measure(job, server, pending, turn)
-                _store_cells(job, pending.name)
+        for pending, server in up:
+            waits = any(_waits_for(job, pending, each) for each in lost)
+            if waits or not pending or not starts_left[pending.name]:
+                continue
+            with absorb_engine_failure(job, pending, starts_left, lost):
+                server.ensure_alive()
+                _measure(job, server, pending)
+            _store_cells(job, pending.name)
 
 
 def _waits_for(job: Job, pending: PendingWork, lost: PendingWork) -> bool:
@@ -195,13 +194,10 @@ def _store_start(job: Job, server: Server, resolved: ResolvedEngine) -> int:
     return keep_start(job.store, resolved.variant.name, server.start, (said, declared))
 
 
-def _measure(job: Job, server: Server, pending: PendingWork, turn: Turn | None = None) -> None:
-    """Load, head-of-line test and quality on a running server; removes what it tried.
-
-    With a ``turn`` only its trials; the steps done once come after the first.
-    """
+def _measure(job: Job, server: Server, pending: PendingWork) -> None:
+    """Load, head-of-line test and quality on a running server; removes what it tried."""
     try:
-        _load(job, server, pending, turn)
+        _load(job, server, pending)
         if pending.head_of_line:
             pending.head_of_line = False
             measure_head_of_line(job, server, pending.resolved)
@@ -213,10 +209,8 @@ def _measure(job: Job, server: Server, pending: PendingWork, turn: Turn | None =
         job.store.put("facts", pending.name, facts)
 
 
-def _load(job: Job, server: Server, pending: PendingWork, turn: Turn | None) -> None:
+def _load(job: Job, server: Server, pending: PendingWork) -> None:
     for batch_size, trial in list(pending.trials):
-        if turn is not None and trial not in turn.trials:
-            continue
         job.observer.progress(
             f"{pending.name} trials", pending.of - len(pending.trials), pending.of
         )

@@ -8,7 +8,6 @@ from typing import Final
 
 from whet.core.names import REPEAT_SUFFIX
 from whet.core.records import Declared, EngineFacts, ResolvedEngine, StartFacts
-from whet.core.spec import LoadSpec
 from whet.core.store import RunStore
 from whet.flow.run.context import Job
 
@@ -34,32 +33,14 @@ def rounds_of(job: Job) -> tuple[Round, ...]:
 
     Blocks are one round of all trials. Interleaved, each trial is a round, and every second one
     runs backwards (ABBA): over an even number of rounds all servers have the same mean place in
-    time, so a linear drift shifts them alike. Servers that stay up together are one round, and
-    take their ``turns_of`` within it.
+    time, so a linear drift shifts them alike.
     """
     load, servers = job.spec.load, _servers(job)
-    if load.order == "blocks" or load.together:
+    if load.order == "blocks":
         return (Round(servers=servers, trials=tuple(range(load.trials))),)
     return tuple(
         Round(servers=servers if trial % 2 == 0 else servers[::-1], trials=(trial,))
         for trial in range(load.trials)
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Turn:
-    """Trials that each server of a group measures before the next one does, or ``backwards``."""
-
-    trials: frozenset[int]
-    backwards: bool = False
-
-
-def turns_of(load: LoadSpec) -> tuple[Turn, ...]:
-    """How servers that are up at the same time take turns: all at once, or by trial as ABBA."""
-    if load.order == "blocks":
-        return (Turn(trials=frozenset(range(load.trials))),)
-    return tuple(
-        Turn(trials=frozenset({trial}), backwards=trial % 2 == 1) for trial in range(load.trials)
     )
 
 
@@ -72,14 +53,14 @@ def _servers(job: Job) -> tuple[ResolvedEngine, ...]:
     return (*job.resolved, replace(baseline, variant=replace(baseline.variant, name=name)))
 
 
-def groups_of(job: Job, turn: Round) -> tuple[tuple[ResolvedEngine, ...], ...]:
+def groups_of(job: Job, part: Round) -> tuple[tuple[ResolvedEngine, ...], ...]:
     """The servers of a round in the order of their visits: groups that come up together, or one.
 
     A group stands where its first member would, and its members follow in the round's order.
     """
     company = {name: names for names in job.spec.load.together for name in names}
     groups: dict[tuple[str, ...], list[ResolvedEngine]] = {}
-    for resolved in turn.servers:
+    for resolved in part.servers:
         name = resolved.variant.name
         groups.setdefault(company.get(name, (name,)), []).append(resolved)
     return tuple(tuple(members) for members in groups.values())

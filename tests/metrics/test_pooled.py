@@ -1,0 +1,136 @@
+"""Differences over rounds of starts: textbook values, and error rates by simulation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from whet.metrics.pooled import Block, Difference, difference, pooled_spread
+
+RUNS = 300
+_MARGIN = 3 * math.sqrt(0.05 * 0.95 / RUNS)
+"""Three standard errors of a simulated 5%."""
+
+
+def block(*rows: list[float]) -> Block:
+    """Rows of logarithms, one a variant, named a, b, c, …"""
+    return Block(
+        figures={
+            chr(ord("a") + at): {number: math.exp(value) for number, value in enumerate(row)}
+            for at, row in enumerate(rows)
+        }
+    )
+
+
+def test_a_balanced_block_has_the_textbook_spread_and_difference() -> None:
+    # Montgomery, Design and Analysis of Experiments, 8th ed., example 4.1 (vascular grafts):
+    # treatments are four pressures, blocks six batches of resin; MS_E = 7.33 with 15 degrees.
+    one = block(
+        [90.3, 89.2, 98.2, 93.9, 87.4, 97.9],
+        [92.5, 89.5, 90.6, 94.7, 87.0, 95.8],
+        [85.5, 90.8, 89.6, 86.2, 88.0, 93.4],
+        [82.5, 89.5, 85.6, 87.4, 78.9, 90.7],
+    )
+    spread = pooled_spread([one])
+    assert spread.freedom == pytest.approx(15)
+    assert spread.sd is not None
+    assert spread.sd**2 == pytest.approx(7.33, abs=0.005)
+    change, variance = one.contrast("a", "d")
+    assert change == pytest.approx(85.77 - 92.82, abs=0.01)
+    assert variance == pytest.approx(2 / 6)
+
+
+def test_a_missing_start_leaves_the_others_paired() -> None:
+    one = Block(figures={"a": {0: 1.0, 1: 2.0, 2: 4.0}, "b": {0: 1.1, 2: 4.4}})
+    change, variance = one.contrast("a", "b")
+    assert math.exp(change) == pytest.approx(1.1)
+    assert variance == pytest.approx(2 / 2)  # the two rounds that both have
+    assert one.freedom == 1
+
+
+def test_one_round_gives_a_ratio_and_no_interval() -> None:
+    one = block([0.0], [0.5])
+    spread = pooled_spread([one])
+    found = difference(one, spread, reference="a", candidate="b", family=1)
+    assert found.ratio.value == pytest.approx(math.exp(0.5))
+    assert (found.ratio.low, found.ratio.high, found.different) == (None, None, False)
+    assert (found.starts_needed, found.detectable) == (None, None)
+
+
+def test_correlated_batch_sizes_add_no_degrees_of_freedom() -> None:
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(4, 3)).tolist()
+    same = pooled_spread([block(*rows), block(*rows)])
+    assert same.freedom == pytest.approx(6)
+    other = pooled_spread([block(*rows), block(*rng.normal(size=(4, 3)).tolist())])
+    assert 6 < other.freedom <= 12
+
+
+def test_starts_needed_would_show_the_difference() -> None:
+    one = block([0.0, 0.02], [0.05, 0.04], [0.01, -0.01])
+    spread = pooled_spread([one])
+    found = difference(one, spread, reference="a", candidate="b", family=2)
+    assert not found.different
+    assert found.starts_needed is not None
+    assert found.starts_needed > 2
+    far = block([0.0, 0.01], [0.9, 0.9])
+    sure = difference(far, spread, reference="a", candidate="b", family=2)
+    assert sure.different
+    assert sure.starts_needed == 2
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.02, 0.05, 0.10])
+def test_identical_variants_differ_in_at_most_5_percent_of_runs(sigma: float) -> None:
+    wrong = sum(any(d.different for d in _run(seed, sigma).values()) for seed in range(RUNS))
+    assert wrong / RUNS <= 0.05 + _MARGIN
+
+
+@pytest.mark.parametrize(("starts", "sigma"), [(3, 0.0), (3, 0.05), (5, 0.02), (5, 0.10)])
+def test_a_single_interval_covers_95_percent(starts: int, sigma: float) -> None:
+    held = [
+        d.ratio.low is not None and d.ratio.high is not None and d.ratio.low <= 1 <= d.ratio.high
+        for seed in range(RUNS)
+        for d in _run(seed, sigma, starts=starts, variants=2, family=1).values()
+    ]
+    assert np.mean(held) == pytest.approx(0.95, abs=0.02 + _MARGIN)
+
+
+def test_ten_percent_is_shown_by_two_starts_of_a_calm_machine() -> None:
+    shown = sum(_run(seed, 0.02, gain=1.1)["1"].different for seed in range(RUNS))
+    assert shown / RUNS >= 0.8
+
+
+def _run(
+    seed: int,
+    sigma: float,
+    *,
+    starts: int = 2,
+    variants: int = 6,
+    gain: float = 1.0,
+    family: int | None = None,
+) -> Mapping[str, Difference]:
+    """One run of identical variants at three batch sizes; variant 1 is ``gain`` times faster.
+
+    Half of a start's effect is common to its batch sizes. The rounds drift by 2%, and 0.5% is left
+    of what one trial varies.
+    """
+    rng = np.random.default_rng(seed)
+    common = rng.normal(0, sigma * math.sqrt(0.5), (variants, starts))
+    blocks = []
+    for _ in range(3):
+        logs = common + rng.normal(0, sigma * math.sqrt(0.5), (variants, starts))
+        logs += rng.normal(0, 0.02, starts) + rng.normal(0, 0.005, (variants, starts))
+        logs[1] += math.log(gain)
+        blocks.append(
+            Block(figures={str(v): dict(enumerate(np.exp(row))) for v, row in enumerate(logs)})
+        )
+    spread = pooled_spread(blocks)
+    return {
+        str(other): difference(
+            blocks[-1], spread, reference="0", candidate=str(other), family=family or variants - 1
+        )
+        for other in range(1, variants)
+    }
