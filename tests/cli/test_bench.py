@@ -49,7 +49,7 @@ def test_a_closed_loop_from_end_to_end(whet: Whet, tmp_path: Path) -> None:
     assert told["request_goodput"] == pytest.approx(told["request_throughput"])
     assert told["run_info"]["prefix_hit_rate"] == pytest.approx(0.5)
     assert told["run_info"]["loop"] == "closed"
-    assert (tmp_path / "out" / "bench.png").stat().st_size > 5000
+    assert (tmp_path / "out" / "bench.svg").stat().st_size > 5000
 
 
 def test_an_open_loop_keeps_its_schedule_and_runs_differ(whet: Whet, tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from whet.prompts.report import (
     curve_chart,
     headline,
     print_report,
-    render_page,
-    sections,
+    prompts_document,
     write_report,
 )
+from whet.report.writers.html import render_html
 
 
 def analysis_of(
@@ -30,9 +30,13 @@ def analysis_of(
     return analyse(PromptLog(question))[0]
 
 
+def page_of(analysis: PromptAnalysis) -> str:
+    return render_html(prompts_document(analysis))
+
+
 def printed(analysis: PromptAnalysis) -> str:
     console = Console(file=io.StringIO(), width=160)
-    print_report(analysis, console)
+    print_report(prompts_document(analysis), console)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -48,7 +52,8 @@ def test_console_page_and_json_have_the_figures(tmp_path: Path) -> None:
     stored = json.loads((tmp_path / "out/prompts.json").read_text())
     assert stored["fixes"][0]["hits"]["hit_tokens"] == fix.hits.hit_tokens
     assert stored["causes"][0]["kind"] == "date"
-    assert {section.id for section in sections(analysis)} == {"causes", "fixes", "prefixes"}
+    ids = {section.id for section in prompts_document(analysis).sections}
+    assert ids == {"hits", "causes", "fixes", "prefixes"}
     assert "date or time" in text
 
 
@@ -56,12 +61,12 @@ def test_a_log_without_a_fix_says_so(tmp_path: Path) -> None:
     analysis = analysis_of(tmp_path, "Be kind.")
     assert headline(analysis).endswith("No fix raises that.")
     assert analysis.fixed_curve is None
-    assert "with the fixes" not in render_page(analysis)
-    assert "No named cause was found." in printed(analysis)
+    assert "with the fixes" not in page_of(analysis)
+    assert "No named cause was detected." in printed(analysis)
 
 
 def test_text_of_prompts_is_escaped_and_obeys_no_terminal(tmp_path: Path) -> None:
-    page = render_page(analysis_of(tmp_path, "<script>x()</script> [red]{}\x1b[2J"))
+    page = page_of(analysis_of(tmp_path, "<script>x()</script> [red]{}\x1b[2J"))
     assert "<script>x()" not in page
     assert "\x1b" not in page
     analysis = analysis_of(tmp_path, "[bold]\x1b[2J {}")
@@ -82,7 +87,7 @@ def test_the_curve_ends_at_the_hit_rates_and_marks_the_cache(tmp_path: Path) -> 
     analysis = analysis_of(tmp_path)
     chart = curve_chart(analysis)
     assert chart is not None
-    here, as_is, fixed = chart.series
-    assert here.points[0].x == 500 * 16
-    assert as_is.points[-1].y == analysis.hits.rate
-    assert fixed.points[-1].y == analysis.best.rate
+    marks, *lines = chart.picture.to_dict()["datasets"].values()
+    last = {mark["series"]: mark["y"] for mark in marks}
+    assert last == {"as the log is": analysis.hits.rate, "with the fixes": analysis.best.rate}
+    assert [{"at": 500 * 16}] in lines

@@ -71,6 +71,15 @@ def bullets(run: Run, id: str) -> list[str]:
     return [item for n in nodes(run, id) if isinstance(n, Bullets) for item in n.items]
 
 
+ALLOWED_TAGS = {
+    *("html", "head", "meta", "title", "link", "style", "body", "header", "main", "footer"),
+    *("section", "nav", "div", "p", "span", "a", "b", "i", "small", "ul", "li", "h1", "h2", "h3"),
+    *("dl", "dt", "dd", "pre", "table", "caption", "thead", "tbody", "tr", "th", "td"),
+    *("details", "summary", "figure", "figcaption", "svg", "g", "path", "line", "text", "rect"),
+}
+"""Elements that a page may have."""
+
+
 class Page(HTMLParser):
     """What a browser would make of a page: its elements and their visible text."""
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from whet.core.records import Estimate
 from whet.core.records.against import ServerComparison, ServerVerdict
-from whet.report.against import AgainstView, against_json, answer, print_against
+from whet.report.bench.compare import AgainstView, against_json, answer, print_against
 
 
 def estimate(value: float, *, spread: float = 0.01, certified: bool = True) -> Estimate:

@@ -18,13 +18,16 @@ from whet.core.records import (
     Estimate,
     UncountedLevel,
 )
-from whet.report.break_even_map import headline, map_charts, sentence, worth
-from whet.report.break_even_map_files import (
+from whet.report.break_even.document import break_even_document
+from whet.report.break_even.files import (
     LEVEL_COLUMNS,
     POINT_COLUMNS,
     print_break_even,
     write_break_even,
 )
+from whet.report.break_even.sentences import headline, sentence, worth
+from whet.report.document import Chart
+from whet.report.writers.markdown import safe
 
 
 def estimate(value: float, low: float | None = None, high: float | None = None) -> Estimate:
@@ -81,7 +84,7 @@ def test_a_sentence_has_the_edge_its_band_the_draft_and_the_verdict() -> None:
     ("change", "said"),
     [
         ({"pays": "no", "change": estimate(0.8)}, "the draft has 3.52: does not pay (0.80×)."),
-        ({"pays": "undecided"}, "cannot be told from 1 here"),
+        ({"pays": "undecided"}, "not distinguishable from 1 here"),
         (
             {"l_star": estimate(5.6, 5.2, 6.1), "reachable": "no"},
             "cannot pay, whatever the draft: it takes 5.60 tokens a step [5.20 … 6.10] and "
@@ -124,26 +127,31 @@ def test_the_headline_names_where_the_draft_pays() -> None:
     assert headline(whole()) == "No point of the map has figures with evidence."
 
 
-def test_a_panel_a_k_from_1_to_k_plus_1_with_equal_steps_for_doubled_batches() -> None:
-    charts = map_charts(whole(point(1), point(2), point(4), point(4, 2)))
-    assert [chart.title for chart in charts] == ["K = 2", "K = 4"]
-    panel = charts[1]
-    assert (panel.y.low, panel.y.high) == (1.0, 5.0)
-    one, two, four = (panel.x.place(size) for size in (1, 2, 4))
-    assert two - one == pytest.approx(four - two)
-    area, edge, own = panel.series
-    assert {(p.low, p.high) for p in area.points} == {(2.31, 5.0)}
-    assert [p.label for p in area.points] == ["", "pays", ""]
-    assert area.points[1].y == pytest.approx(2.31 + 0.75 * 2.69), "away from the draft at 3.52"
-    assert {(p.y, p.low, p.high) for p in edge.points} == {(2.31, 2.2, 2.4)}
-    assert {p.y for p in own.points} == {3.52}
+def marks(result: BreakEvenMap, k: int) -> list[dict[str, Any]]:
+    """The marks of one K's chart, as they are drawn."""
+    nodes = break_even_document(result).sections[0].nodes
+    (chart,) = (n for n in nodes if isinstance(n, Chart) and n.title == f"K = {k}")
+    return [dict(row) for row in next(iter(chart.picture.to_dict()["datasets"].values()))]
 
 
-def test_an_edge_beyond_the_panel_lies_on_its_rim_and_says_how_far() -> None:
+def test_a_chart_a_k_with_the_line_its_interval_and_the_draft() -> None:
+    result = whole(point(1), point(2), point(4), point(4, 2))
+    drawn = marks(result, 4)
+    edge = [mark for mark in drawn if mark["series"] == "break-even"]
+    assert [(m["x"], m["y"], m["low"], m["high"]) for m in edge] == [
+        (size, 2.31, 2.2, 2.4) for size in ("1", "2", "4")
+    ]
+    assert {mark["y"] for mark in drawn if mark["series"] == "the draft"} == {3.52}
+    assert len(marks(result, 2)) == 2
+
+
+def test_an_edge_beyond_k_plus_1_is_a_cross_on_the_rim_and_says_how_far() -> None:
     beyond = point(l_star=estimate(7.5, 6.8, 8.1), reachable="no", pays="no")
     never = point(16, l_star=None, reachable="no", pays="no")
-    edge = map_charts(whole(beyond, never))[0].series[1].points
-    assert [(p.y, p.sure, p.label) for p in edge] == [(5.0, False, "7.50 ↑"), (5.0, False, "never")]
+    edge = [mark for mark in marks(whole(beyond, never), 4) if mark["series"] == "break-even"]
+    assert [(mark["y"], mark["counts"]) for mark in edge] == [(5.0, False), (5.0, False)]
+    assert "7.50 [6.80 … 8.10]" in edge[0]["label"]
+    assert "no break-even" in edge[1]["label"]
 
 
 def test_the_files(tmp_path: Path) -> None:
@@ -158,20 +166,24 @@ def test_the_files(tmp_path: Path) -> None:
     [level, _] = csv.DictReader(io.StringIO((tmp_path / "break_even_levels.csv").read_text()))
     assert tuple(level) == LEVEL_COLUMNS
     assert (level["level"], level["acceptance_length"], level["tps"]) == ("draft", "3.52", "150")
-    picture = ElementTree.fromstring((tmp_path / "break_even.svg").read_text())
+    picture = ElementTree.fromstring((tmp_path / "charts" / "break-even-k4.svg").read_text())
     assert picture.tag == "{http://www.w3.org/2000/svg}svg"
     page = (tmp_path / "break_even.html").read_text()
     assert "<script" not in page
     assert "k4.&lt;b&gt;" in page
     text = (tmp_path / "break_even.md").read_text()
-    assert sentence(point(1)) in text
-    assert "| 1 | 4 | 2.31 [2.20 … 2.40] | 3.52 [3.50 … 3.54] | 1.50 [1.45 … 1.55] | yes |" in text
+    assert safe(sentence(point(1))) in text
+    assert (
+        r"| 1 | 4 | 2.31 \[2.20 … 2.40\] | 3.52 \[3.50 … 3.54\] | 1.50 \[1.45 … 1.55\] | yes |"
+        in text
+    )
     assert "| 8 | 4 | never | – | – |" in text
 
 
 def test_the_console(capsys: pytest.CaptureFixture[str]) -> None:
     lost = UncountedLevel(variant="k4.noise1", batch_size=8, reason="it was not measured")
-    print_break_even(whole(point(), left_out=(lost,)), Console(width=160))
+    document = break_even_document(whole(point(), left_out=(lost,)))
+    print_break_even(document, Console(width=160))
     out = capsys.readouterr().out
     assert sentence(point()) in out
     assert "left out: k4.noise1 at 8: it was not measured" in out

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from tests.metrics.events import event, trial
-from whet.report import Selection, print_load
+from whet.report.bench.console import print_load
+from whet.report.bench.vllm_json import Selection
 
 
 def line(name: str, *, count: int, pieces: int, p: float) -> list[str]:

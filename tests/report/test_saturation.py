@@ -13,18 +13,18 @@ import pytest
 from rich.console import Console
 
 from tests.metrics.events import event, failed, trial
-from whet.core.errors import MeasurementError, StorageError
+from whet.core.errors import MeasurementError
 from whet.core.records import TrialRecord
-from whet.core.records.objective import Answer, Bound, Knee, Saturation
+from whet.core.records.objective import Bound, Knee, Saturation
 from whet.metrics.objective import judge, judge_attainment, parse_objective
 from whet.metrics.saturation import SearchPlan, find_saturation
-from whet.report.saturation import (
+from whet.report.bench.saturation import (
     SearchView,
     answer,
     print_saturation,
     saturation_json,
     warnings,
-    write_saturation_plot,
+    write_saturation_chart,
 )
 
 ASKED = parse_objective("ttft:median<50ms;error<10%")
@@ -127,8 +127,8 @@ def test_nothing_measured(tmp_path: Path) -> None:
     shown = nothing(interrupted=True)
     assert printed(shown).strip() == "No load was decided (stopped on request)."
     assert saturation_json(shown)["measurements"] == []
-    assert not write_saturation_plot(shown, tmp_path / "x.png")
-    assert not (tmp_path / "x.png").exists()
+    assert not write_saturation_chart(shown, tmp_path / "x.svg")
+    assert not (tmp_path / "x.svg").exists()
 
 
 def test_the_table_has_a_line_a_measurement_by_level() -> None:
@@ -245,17 +245,5 @@ def test_the_picture(tmp_path: Path, ending: str, share: bool) -> None:
     storm = [failed(start_ms=n) for n in range(40)]
     shown = view(lambda level: five_ms_a_level(level) if level < 16 else trial(storm), share=share)
     path = tmp_path / f"saturation.{ending}"
-    assert write_saturation_plot(replace(shown, knee=Knee(level=8, throughput=33, bend=0.3)), path)
+    assert write_saturation_chart(replace(shown, knee=Knee(level=8, throughput=33, bend=0.3)), path)
     assert path.stat().st_size > 5000
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(StorageError):
-        write_saturation_plot(view(five_ms_a_level), tmp_path / "gone" / "x.png")
-
-
-def test_each_answer_has_a_mark_of_its_own() -> None:
-    from whet.report import saturation as module
-
-    answers: tuple[Answer, ...] = ("met", "missed", "undecided")
-    assert len({module._MARKER[word] for word in answers}) == 3

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tests.report.forms import ALLOWED_TAGS, Page
 from tests.report.run_setting import environment, model, quantized
 from tests.report.run_texts import NASTY, Texts, around
-from tests.report.test_documents import ALLOWED_TAGS, Page
 from whet.core.records import (
     Distances,
     DocumentDistance,
@@ -21,9 +21,10 @@ from whet.core.records import (
     ServedScheme,
     TaskScore,
 )
-from whet.report import print_schemes, render_schemes, write_scheme_reports, write_schemes_csv
-from whet.report.schemes_html import scheme_styles
-from whet.report.unit_charts import scheme_charts
+from whet.report.schemes.csv import write_schemes_csv
+from whet.report.schemes.document import scheme_document, scheme_errors
+from whet.report.schemes.files import print_schemes, write_scheme_reports
+from whet.report.writers.html import render_html
 
 PINNED = """\
 scheme,recipe,weight_bytes,bits_per_weight,perplexity,perplexity_low,perplexity_high,\
@@ -141,7 +142,7 @@ def table() -> SchemeTable:
 
 def printed(table: SchemeTable, width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
-    print_schemes(table, console)
+    print_schemes(scheme_document(table), console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -211,15 +212,14 @@ def test_what_several_rows_share_is_told_once(table: SchemeTable) -> None:
 def test_a_scheme_that_measures_nothing_has_the_line_that_others_measured(
     table: SchemeTable,
 ) -> None:
-    charts = scheme_charts(table, scheme_styles(table))
-    assert [chart.title for chart in charts] == ["qkv", "o", "gate_up", "down"]
-    lines = {series.name: series for series in charts[0].series}
-    assert list(lines) == ["w4a16-awq", "w4a16-rtn", "w8a16"]
+    errors = scheme_errors(table)
+    assert list(errors) == ["w4a16-awq", "w4a16-rtn", "w8a16"]
+    assert list(errors["w4a16-awq"]) == ["qkv", "o", "gate_up", "down"]
     units = {unit.unit: unit for unit in quantized(Texts()).units}
-    assert [p.y for p in lines["w4a16-awq"].points] == [
+    assert [y for _, y in errors["w4a16-awq"]["qkv"]] == [
         units[f"layers.{layer}.qkv"].error for layer in range(32)
     ]
-    assert [p.y for p in lines["w4a16-rtn"].points] == [
+    assert [y for _, y in errors["w4a16-rtn"]["qkv"]] == [
         units[f"layers.{layer}.qkv"].rtn_error for layer in range(32)
     ]
 
@@ -232,18 +232,18 @@ def test_units_that_stay_in_16_bit_are_not_drawn(table: SchemeTable) -> None:
     )
     mixed = row("mixed", replace(done, units=units, kept_scheme="16bit"), Texts(), 1.0)
     alone = replace(table, rows=(mixed,))
-    series = scheme_charts(alone, scheme_styles(alone))[1].series[0]
-    assert [point.x for point in series.points] == [at for at in range(32) if at != 3]
+    layers = [layer for layer, _ in scheme_errors(alone)["mixed"]["o"]]
+    assert layers == [at for at in range(32) if at != 3]
 
 
 @pytest.mark.parametrize("texts", [Texts(), NASTY], ids=["plain", "hostile"])
 def test_the_page_tells_every_row_and_takes_nothing_as_code(texts: Texts) -> None:
-    source = render_schemes(make_table(texts))
+    source = render_html(scheme_document(make_table(texts)))
     page = Page(source)
     words = " ".join(page.words)
     for name in ("16bit", "w4a16-awq", "w4a16-rtn", "w8a8", "w8a16"):
         assert name in words
-    assert source.count('class="chart"') == 4
+    assert source.count("<figure") == 4
     assert "512 samples, 131,072 tokens, seed 0" in words
     assert {tag for tag, _ in page.tags} <= ALLOWED_TAGS
     assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)

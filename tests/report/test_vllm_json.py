@@ -8,7 +8,7 @@ import pytest
 
 from tests.metrics.events import event, failed, steady, trial
 from whet.metrics.objective import parse_goodput
-from whet.report.vllm_json import Selection, most_in_flight, vllm_result
+from whet.report.bench.vllm_json import Selection, most_in_flight, vllm_result
 
 ALL = Selection(metrics=("ttft", "tpot", "itl", "e2el"), percentiles=(50.0, 90.0, 99.9))
 

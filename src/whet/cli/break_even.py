@@ -58,12 +58,12 @@ def report_map(folder: Path, output: OutputOptions) -> None:
 
 
 def _finish(result: BreakEvenMap, folder: Path, output: OutputOptions) -> Path:
-    from whet.report.break_even_map_files import print_break_even, write_break_even
+    from whet.report.break_even.files import print_break_even, write_break_even
 
-    write_break_even(result, folder)
+    document = write_break_even(result, folder)
     if output.json:
         print_json(encode(result))
-    print_break_even(result, output.console)
+    print_break_even(document, output.console)
     page = folder / "break_even.html"
     output.console.print(f"\nMap: {page}", soft_wrap=True, highlight=False)
     return page

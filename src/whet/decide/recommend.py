@@ -204,8 +204,8 @@ def _few_starts(starts: int) -> str:
     if starts > 1:
         said = f"{starts} starts per configuration tell large differences only"
     return (
-        f"{said}; set load.trials to {_ENOUGH_STARTS} or more with load.order: interleaved, so that "
-        "each trial is a start"
+        f"{said}; set load.trials to {_ENOUGH_STARTS} or more with load.order: interleaved, so "
+        "that each trial is a start"
     )
 
 

@@ -2,106 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from jinja2 import ChoiceLoader, FileSystemLoader
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from whet import __version__
 from whet.core.format import number, percent, plural
 from whet.core.records import HitTokens
-from whet.core.store import write_atomic, write_json
+from whet.core.store import write_json
 from whet.core.units import NS_PER_S
 from whet.prompts.fixes import ADVICE, FIXES
 from whet.prompts.records import CAUSES, CacheCurve, Cause, Example, Fix, PromptAnalysis
-from whet.report.chart import Axis, Chart, Point, Series, value_axis
-from whet.report.page import colours, page_environment
-from whet.report.palette import NEUTRAL, Style
-from whet.report.svg import draw
-from whet.report.text import DASH, format_time, one_line
+from whet.report.charts.palette import looks
+from whet.report.charts.plots import Axis, Line, Point, plot
+from whet.report.document import (
+    Bullets,
+    Chart,
+    Code,
+    Column,
+    Document,
+    Fact,
+    Facts,
+    Node,
+    Paragraph,
+    Row,
+    Section,
+    Table,
+    text_cell,
+)
+from whet.report.text import DASH, Shown, format_time, one_line
+from whet.report.writers.console import plain, print_sections
+from whet.report.writers.html import write_html
 
 REDACTED: Final = "(redacted)"
-_AS_IS: Final = Style(css="as-is", light="#d55e00", dark="#f58a42", marker="square", dash="")
-_FIXED: Final = Style(css="fixed", light="#009e73", dark="#2fcf9f", marker="circle", dash="")
-_HERE: Final = Style(css="here", light=NEUTRAL[0], dark=NEUTRAL[1], marker="circle", dash="5 4")
+_AS_IS: Final = "as the log is"
+_FIXED: Final = "with the fixes"
+Rows = Sequence[Sequence[str]]
 _SIGNS: Final = str.maketrans({"\n": "⏎", "\t": "→", "\r": "␍", "\u00a0": "⍽"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Section:
-    """A table of the report. The first ``words`` columns are words, the others are numbers."""
-
-    id: str
-    title: str
-    note: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    words: int = 1
-
-
-def write_report(analysis: PromptAnalysis, folder: Path) -> None:
+def write_report(analysis: PromptAnalysis, folder: Path) -> Document:
     """Write prompts.html and prompts.json; ``StorageError`` where that fails."""
+    document = prompts_document(analysis)
     write_json(folder / "prompts.json", analysis)
-    write_atomic(folder / "prompts.html", render_page(analysis).encode())
+    write_html(document, folder / "prompts.html")
+    return document
 
 
-def print_report(analysis: PromptAnalysis, console: Console) -> None:
+def print_report(document: Document, console: Console) -> None:
     """Print the report; text of prompts is printed literally, without control characters."""
-    console.print(Text(headline(analysis), "bold"))
-    console.print(Text("; ".join(setting(analysis)), "dim"))
-    for section in sections(analysis):
-        console.print()
-        made = Table(title=Text(section.title, "bold"), title_justify="left", padding=(0, 1, 0, 0))
-        made.box, made.pad_edge = None, False
-        for at, head in enumerate(section.heads):
-            is_words = at < section.words
-            made.add_column(head, justify="left" if is_words else "right", overflow="fold")
-        for row in section.rows:
-            made.add_row(*map(Text, row))
-        console.print(made)
-        if section.note:
-            console.print(Text(section.note, "dim"))
-        if section.id == "causes":
-            for cause in analysis.causes:
-                console.print(Text(f"{CAUSES[cause.kind]}: {advice(cause)}"))
-                for example in cause.examples[:1]:
-                    console.print(Text(f"  {example_line(example)}"), overflow="fold")
-    if not analysis.causes:
-        console.print(Text("No named cause was found.", "dim"))
+    console.print(plain(document.title, "bold"))
+    console.print(plain("; ".join(document.facts), "dim"))
+    print_sections(document.sections, console)
 
 
-def render_page(analysis: PromptAnalysis) -> str:
-    """The page as text; without a script, every text of a prompt escaped."""
-    base = page_environment()
-    own = FileSystemLoader(Path(__file__).parent)
-    environment = base.overlay(loader=ChoiceLoader([own, base.loader] if base.loader else [own]))
-    chart = curve_chart(analysis)
-    return environment.get_template("page.html.j2").render(
-        analysis=analysis,
-        version=__version__,
-        colours=colours({style.css: style for style in (_AS_IS, _FIXED, _HERE)}),
-        as_is=_AS_IS,
-        fixed=_FIXED,
-        headline=headline(analysis),
-        setting=setting(analysis),
-        tiles=tuple(_tiles(analysis)),
-        curve=None if chart is None else draw(chart, height=300),
-        sections=sections(analysis),
-        causes=[
-            (
-                CAUSES[cause.kind],
-                cause.where,
-                advice(cause),
-                list(map(example_line, cause.examples)),
-            )
-            for cause in analysis.causes
-        ],
+def prompts_document(analysis: PromptAnalysis) -> Document:
+    """The whole report."""
+    makers = (_overview, _causes, _fixes, _replays, _prefixes, _left_out)
+    sections = (make(analysis) for make in makers)
+    return Document(
+        title=headline(analysis),
+        facts=setting(analysis),
+        sections=[section for section in sections if section is not None],
     )
 
 
@@ -131,14 +96,32 @@ def setting(analysis: PromptAnalysis) -> tuple[str, ...]:
     return tuple(one_line(word) for word in words if word)
 
 
-def sections(analysis: PromptAnalysis) -> tuple[Section, ...]:
-    """Every table that has a row."""
-    made = (_causes(analysis), _fixes(analysis), _replays(analysis), _prefixes(analysis),
-            _left_out(analysis))  # fmt: skip
-    return tuple(section for section in made if section.rows)
+def _section(
+    id: str, title: str, note: str, heads: Sequence[tuple[str, bool]], rows: Rows
+) -> Section | None:
+    """One table; ``heads`` are (name, is a figure). None without rows."""
+    if not rows:
+        return None
+    table = Table(
+        caption=title,
+        columns=[Column(name=name, figure=figure) for name, figure in heads],
+        rows=[Row(cells=[text_cell(value) for value in row]) for row in rows],
+    )
+    nodes: list[Node] = [table, Paragraph(text=note, tone="muted")] if note else [table]
+    return Section(id=id, title=title, short=title, nodes=nodes, on_console=True)
 
 
-def _causes(analysis: PromptAnalysis) -> Section:
+def _overview(analysis: PromptAnalysis) -> Section | None:
+    nodes: list[Node] = [Facts(items=list(_facts(analysis)))]
+    chart = curve_chart(analysis)
+    if chart is not None:
+        nodes.append(chart)
+    if not analysis.causes:
+        nodes.append(Paragraph(text="No named cause was detected.", tone="muted"))
+    return Section(id="hits", title="Hit rate", short="Hit rate", nodes=nodes, on_console=True)
+
+
+def _causes(analysis: PromptAnalysis) -> Section | None:
     note = (
         "A request counts once, by its first difference from its nearest predecessor. The tokens "
         "are an estimate of what both share behind that difference."
@@ -155,22 +138,37 @@ def _causes(analysis: PromptAnalysis) -> Section:
         )
         for cause in analysis.causes
     ]
-    heads = ("cause", "where", "requests", "tokens behind it", "of all")
-    return Section(id="causes", title="Causes", note=note, heads=heads, rows=tuple(rows), words=2)
+    heads = (("cause", False), ("where", False), ("requests", True), ("tokens behind it", True))
+    section = _section("causes", "Causes", note, (*heads, ("of all", True)), rows)
+    if section is None:
+        return None
+    advices = [f"{CAUSES[cause.kind]}: {advice(cause)}" for cause in analysis.causes]
+    nodes: list[Node] = [*section.nodes, Bullets(items=advices)]
+    for cause in analysis.causes:
+        if cause.examples:
+            lines = "\n".join(map(example_line, cause.examples))
+            nodes.append(Paragraph(text=f"{CAUSES[cause.kind]}, for example:", tone="muted"))
+            nodes.append(Code(text=lines))
+    return replace(section, nodes=nodes)
 
 
-def _fixes(analysis: PromptAnalysis) -> Section:
+def _fixes(analysis: PromptAnalysis) -> Section | None:
     every = [*analysis.fixes, *([analysis.together] if analysis.together else [])]
-    return Section(
-        id="fixes",
-        title="Fixes",
-        note="The hit rate is that of the whole log replayed through the cache model with the fix. "
+    note = (
+        "The hit rate is that of the whole log replayed through the cache model with the fix. "
         "Fixes that do not raise it are left out. Moved text changes what the model reads: check "
-        "the answers.",
-        heads=("fix", "one changed line", "requests", "hit rate", "gain", "prefill saved"),
-        rows=tuple(_fix_row(fix, analysis) for fix in every),
-        words=2,
+        "the answers."
     )
+    heads = (
+        ("fix", False),
+        ("one changed line", False),
+        ("requests", True),
+        ("hit rate", True),
+        ("gain", True),
+        ("prefill saved", True),
+    )
+    rows = [_fix_row(fix, analysis) for fix in every]
+    return _section("fixes", "Fixes", note, heads, rows)
 
 
 def _fix_row(fix: Fix, analysis: PromptAnalysis) -> tuple[str, ...]:
@@ -189,7 +187,7 @@ def _fix_row(fix: Fix, analysis: PromptAnalysis) -> tuple[str, ...]:
     )
 
 
-def _replays(analysis: PromptAnalysis) -> Section:
+def _replays(analysis: PromptAnalysis) -> Section | None:
     rows = [
         (
             one_line(replay.what),
@@ -201,17 +199,19 @@ def _replays(analysis: PromptAnalysis) -> Section:
         )
         for replay in analysis.replays
     ]
-    return Section(
-        id="replays",
-        title="Replayed on a server",
-        note="Measured are the server's own counters, from a cold cache, one request at a time.",
-        heads=("replay", "difference", "requests", "predicted", "measured", "mean TTFT"),
-        rows=tuple(rows),
-        words=2,
+    note = "Measured are the server's own counters, from a cold cache, one request at a time."
+    heads = (
+        ("replay", False),
+        ("difference", False),
+        ("requests", True),
+        ("predicted", True),
+        ("measured", True),
+        ("mean TTFT", True),
     )
+    return _section("replays", "Replayed on a server", note, heads, rows)
 
 
-def _prefixes(analysis: PromptAnalysis) -> Section:
+def _prefixes(analysis: PromptAnalysis) -> Section | None:
     rows = [
         (
             REDACTED if each.text is None else visible(each.text),
@@ -221,25 +221,15 @@ def _prefixes(analysis: PromptAnalysis) -> Section:
         )
         for each in analysis.prefixes
     ]
-    return Section(
-        id="prefixes",
-        title="Largest shared prefixes",
-        note="Runs of full blocks that requests have in common, by the tokens that they save.",
-        heads=("text", "tokens", "requests", "of all"),
-        rows=tuple(rows),
-    )
+    note = "Runs of full blocks that requests have in common, by the tokens that they save."
+    heads = (("text", False), ("tokens", True), ("requests", True), ("of all", True))
+    return _section("prefixes", "Largest shared prefixes", note, heads, rows)
 
 
-def _left_out(analysis: PromptAnalysis) -> Section:
+def _left_out(analysis: PromptAnalysis) -> Section | None:
     rows = [(one_line(e.reason), one_line(e.first), f"{e.count:,}") for e in analysis.left_out]
-    return Section(
-        id="left-out",
-        title="Left out of the log",
-        note="",
-        heads=("reason", "first", "lines"),
-        rows=tuple(rows),
-        words=2,
-    )
+    heads = (("reason", False), ("first", False), ("lines", True))
+    return _section("left-out", "Left out of the log", "", heads, rows)
 
 
 def advice(cause: Cause) -> str:
@@ -274,48 +264,38 @@ def count_text(count: int) -> str:
 
 def curve_chart(analysis: PromptAnalysis) -> Chart | None:
     """Hit rate by cache size, as is and with the fixes; None where no size has a hit."""
-    lines = [("as the log is", _AS_IS, _points(analysis.curve))]
+    curves = {_AS_IS: analysis.curve}
     if analysis.fixed_curve is not None:
-        lines.append(("with the fixes", _FIXED, _points(analysis.fixed_curve)))
-    sizes = [x for _, _, points in lines for x, _ in points]
-    if not sizes:
-        return None
-    series = [
-        Series(
-            name=name,
-            style=style,
-            points=tuple(
-                Point(x=x, y=y, hover=f"{name}, {count_text(round(x))} tokens: {percent(y)}")
-                for x, y in points
-            ),
+        curves[_FIXED] = analysis.fixed_curve
+    points = [
+        Point(
+            series=name,
+            x=tokens,
+            y=rate,
+            label=f"{name}, {count_text(round(tokens))} tokens: {percent(rate)}",
+            order=tokens,
         )
-        for name, style, points in lines
+        for name, curve in curves.items()
+        for tokens, rate in _points(curve)
     ]
+    if not points:
+        return None
+    lines = []
     if analysis.cache_blocks:
-        here = float(analysis.cache_blocks * analysis.block_size)
-        sizes.append(here)
-        ends = (Point(x=here, y=0.0), Point(x=here, y=1.0, label="this cache"))
-        series.insert(0, Series(name="this cache", style=_HERE, points=ends, spread=""))
-    low, high = min(sizes) / 1.35, max(*sizes, 30 * min(sizes)) * 1.35
-    ticks = value_axis("", [low, high]).ticks
+        lines.append(Line(x=float(analysis.cache_blocks * analysis.block_size), label="this cache"))
+    styles = looks(list(curves))
     return Chart(
-        id="cache",
+        name="cache",
         title="Hit rate by cache size",
-        note="",
-        x=Axis(
-            label="size of the cache in KV tokens",
-            low=low,
-            high=high,
-            ticks=tuple((v, count_text(round(v))) for v, _ in ticks if low <= v <= high),
-            log=True,
+        description="Share of prompt tokens found in a cache of this many KV tokens.",
+        picture=plot(
+            points,
+            styles,
+            x=Axis(title="size of the cache in KV tokens", scale="log"),
+            y=Axis(title="prompt tokens found", zero=True, form="%"),
+            lines=lines,
         ),
-        y=Axis(
-            label="prompt tokens found",
-            low=0.0,
-            high=1.0,
-            ticks=tuple((at / 4, f"{25 * at}%") for at in range(5)),
-        ),
-        series=tuple(series),
+        legend=[(name, look.colour) for name, look in styles.items()],
     )
 
 
@@ -327,15 +307,18 @@ def _points(curve: CacheCurve) -> list[tuple[float, float]]:
     ]
 
 
-def _tiles(analysis: PromptAnalysis) -> Iterator[tuple[str, str, str]]:
-    yield "hit rate as the log is", percent(analysis.hits.rate), "never evicting"
+def _facts(analysis: PromptAnalysis) -> Iterator[Fact]:
+    def fact(name: str, value: str, note: str) -> Fact:
+        return Fact(name=name, value=Shown(text=value), note=note)
+
+    yield fact("Hit rate as the log is", percent(analysis.hits.rate), "never evicting")
     if analysis.fixes:
-        yield "with the fixes", percent(analysis.best.rate), "replayed, never evicting"
+        yield fact("With the fixes", percent(analysis.best.rate), "replayed, never evicting")
         saved = _computed(analysis.hits) - _computed(analysis.best)
-        yield "prefill saved", f"{count_text(saved)} tokens", "over the whole log"
+        yield fact("Prefill saved", f"{count_text(saved)} tokens", "over the whole log")
     if analysis.sized is not None and analysis.cache_blocks is not None:
         room = count_text(analysis.cache_blocks * analysis.block_size)
-        yield "in this cache", percent(analysis.sized.rate), f"room for {room} tokens"
+        yield fact("In this cache", percent(analysis.sized.rate), f"room for {room} tokens")
 
 
 def _computed(hits: HitTokens) -> int:

@@ -11,7 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from tests.report.forms import FORMS, Page, as_json, bullets, html, markdown, printed, table
+from tests.report.forms import (
+    ALLOWED_TAGS,
+    FORMS,
+    Page,
+    as_json,
+    bullets,
+    html,
+    markdown,
+    printed,
+    table,
+)
 from tests.report.run_texts import BATCH_SIZES, SCRIPT, VARIANTS
 from tests.run_copy import replace
 from whet.core.run import Run
@@ -20,12 +30,6 @@ from whet.report.run.common import headline, is_corner
 from whet.report.run.files import print_decision, write_reports
 from whet.report.writers.markdown import fenced, safe
 
-ALLOWED_TAGS = {
-    *("html", "head", "meta", "title", "link", "style", "body", "header", "main", "footer"),
-    *("section", "nav", "div", "p", "span", "a", "b", "i", "small", "ul", "li", "h1", "h2", "h3"),
-    *("dl", "dt", "dd", "pre", "table", "caption", "thead", "tbody", "tr", "th", "td"),
-    *("details", "summary", "figure", "figcaption", "svg", "g", "path", "line", "text", "rect"),
-}
 RUNS = ("whole", "gated", "hostile", "interrupted", "begun")
 
 

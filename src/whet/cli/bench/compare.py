@@ -41,7 +41,7 @@ def run_comparison(
 def _report(
     result: AgainstResult, request: BenchRequest, view: ResultView, output: OutputOptions
 ) -> None:
-    from whet.report.against import AgainstView, against_json, print_against
+    from whet.report.bench.compare import AgainstView, against_json, print_against
 
     comparison = AgainstView(
         a=result.a.name,
@@ -68,7 +68,7 @@ def _report(
         return
     save_json(view.path, document, console)
     for letter, server in (("a", result.a), ("b", result.b)):
-        picture = view.path.with_stem(f"{view.path.stem}-{letter}").with_suffix(".png")
+        picture = view.path.with_stem(f"{view.path.stem}-{letter}").with_suffix(".svg")
         save_picture(server.runs.trials, picture, console)
 
 

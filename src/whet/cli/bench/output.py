@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from whet.core.records import TrialRecord
     from whet.core.records.objective import Bound, Constraint
     from whet.flow.bench.run import BenchRequest, BenchResult
-    from whet.report.vllm_json import Selection
+    from whet.report.bench.vllm_json import Selection
 
 _DETAILS: Final = (
     "input_lens", "output_lens", "ttfts", "itls", "latencies", "start_times", "queue_times",
@@ -60,7 +60,7 @@ def read_view(options: ResultOptions) -> ResultView:
 
 
 def _selection(metrics: str, percentiles: str) -> Selection:
-    from whet.report.vllm_json import METRICS, Selection
+    from whet.report.bench.vllm_json import METRICS, Selection
 
     names = tuple(part.strip() for part in metrics.split(",") if part.strip())
     if not names or set(names) - set(METRICS):
@@ -93,7 +93,7 @@ def report_bench(
     for number, run in enumerate(runs):
         at = view.path if number == 0 else view.path.with_stem(f"{view.path.stem}-{number + 1}")
         save_json(at, run, console)
-    save_picture(result.trials, view.path.with_suffix(".png"), console)
+    save_picture(result.trials, view.path.with_suffix(".svg"), console)
 
 
 def print_result(
@@ -103,7 +103,7 @@ def print_result(
     from whet.metrics.objective import attainment, goodput_text, judge
     from whet.metrics.usable import usable_trials
     from whet.metrics.window import steady_requests
-    from whet.report.load_console import print_load, print_verdict
+    from whet.report.bench.console import print_load, print_verdict
 
     facts = result.facts
     if facts is not None and (request.prefixes is not None or facts.expected_hit_rate > 0):
@@ -124,7 +124,7 @@ def run_json(
     trial: TrialRecord, result: BenchResult, request: BenchRequest, view: ResultView
 ) -> dict[str, Any]:
     """One run under vLLM's names."""
-    from whet.report.vllm_json import run_info, vllm_result
+    from whet.report.bench.vllm_json import run_info, vllm_result
 
     run = run_info(trial, result.model, result.tokenizer)
     run |= vllm_result(trial, view.selection, bounds=view.bounds)
@@ -144,7 +144,7 @@ def save_json(path: Path, document: dict[str, Any], console: Console) -> None:
 
 def save_picture(trials: Sequence[TrialRecord], path: Path, console: Console) -> None:
     """Draw the runs, where there is something to draw."""
-    from whet.report.load_plot import write_load_plot
+    from whet.report.bench.latency_chart import write_latency_chart
 
-    if write_load_plot(trials, path):
+    if write_latency_chart(trials, path):
         console.print(f"chart: {path}", soft_wrap=True, highlight=False)

@@ -77,11 +77,11 @@ def _report(
     *,
     failure: str | None,
 ) -> None:
-    from whet.report.saturation import (
+    from whet.report.bench.saturation import (
         SearchView,
         print_saturation,
         saturation_json,
-        write_saturation_plot,
+        write_saturation_chart,
     )
 
     search = SearchView(
@@ -103,6 +103,6 @@ def _report(
     if view.path is None:
         return
     save_json(view.path, document, console)
-    picture = view.path.with_suffix(".png")
-    if write_saturation_plot(search, picture):
+    picture = view.path.with_suffix(".svg")
+    if write_saturation_chart(search, picture):
         console.print(f"chart: {picture}", soft_wrap=True, highlight=False)

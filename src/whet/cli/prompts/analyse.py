@@ -75,10 +75,10 @@ def analyse(
             output_dir.mkdir(parents=True, exist_ok=True)
             replays = _verify(prompts, variables, kinds, (verify, output_dir), observer)
             analysis = replace(analysis, replays=replays)
-        write_report(analysis, output_dir)
+        document = write_report(analysis, output_dir)
         if output.json:
             print_json(encode(analysis))
-        print_report(analysis, output.console)
+        print_report(document, output.console)
         if files.fixed_log is not None:
             _write_log(prompts, variables, kinds, files.fixed_log)
             observer.note(f"written: {files.fixed_log}")

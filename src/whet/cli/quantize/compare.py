@@ -56,13 +56,12 @@ def report_comparison(folder: Path, output: OutputOptions) -> None:
 
 
 def _report(table: SchemeTable, folder: Path, output: OutputOptions) -> None:
-    from whet.report.schemes_console import print_schemes
-    from whet.report.schemes_html import write_scheme_reports
+    from whet.report.schemes.files import print_schemes, write_scheme_reports
 
-    write_scheme_reports(table, folder)
+    document = write_scheme_reports(table, folder)
     if output.json:
         print_json(encode(table))
-    print_schemes(table, output.console)
+    print_schemes(document, output.console)
     output.console.print(f"\nReport: {folder / 'schemes.html'}", soft_wrap=True, highlight=False)
     if all(row.checkpoint is None for row in table.rows):
         raise QuantizationError(
@@ -75,7 +74,7 @@ def _report_rest(store: RunStore) -> None:
     """What a stopped comparison has, if it got that far."""
     from whet.flow.quantize.compare_job import SETTINGS
     from whet.flow.quantize.table import scheme_table
-    from whet.report.schemes_html import write_scheme_reports
+    from whet.report.schemes.files import write_scheme_reports
 
     if store.status(SETTINGS, SETTINGS) is not None:
         write_scheme_reports(scheme_table(store), store.root)

@@ -153,7 +153,7 @@ def _base(request: MapRequest) -> VariantSpec:
     name = request.base or request.spec.baseline
     if name not in request.spec.variants:
         near = did_you_mean(name, request.spec.variants)
-        raise UsageError(f"unknown variant {name!r} for --base{near or '; see variants'}")
+        raise UsageError(f"unknown variant {name!r} for --weights{near or '; see variants'}")
     return request.spec.variants[name]
 
 

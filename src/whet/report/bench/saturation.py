@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from rich.console import Console
@@ -14,9 +14,8 @@ from rich.text import Text
 
 from whet.core.errors import MeasurementError
 from whet.core.format import number, percent, plural
-from whet.core.records import CellSummary, Estimate, TrialRecord, encode
+from whet.core.records import CellSummary, TrialRecord, encode
 from whet.core.records.objective import (
-    Answer,
     Bound,
     Constraint,
     Judgement,
@@ -24,25 +23,20 @@ from whet.core.records.objective import (
     LoadMeasurement,
     Saturation,
 )
-from whet.core.store import translate_disk_errors
+from whet.core.store import write_atomic
 from whet.core.units import ns_to_s
 from whet.metrics import CellContext, request_figures, summarise
 from whet.metrics.objective import goodput_text
 from whet.metrics.steady import drift
+from whet.report.bench.vllm_json import Selection, vllm_result
+from whet.report.charts.palette import looks
+from whet.report.charts.plots import Axis, Line, Point, plot
+from whet.report.charts.svg import svg_file
+from whet.report.document import Chart
 from whet.report.text import DASH, one_line, shown
-from whet.report.vllm_json import Selection, vllm_result
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _STYLE: Final = {"met": "green", "missed": "red", "undecided": "yellow"}
-_COLOR: Final = {"met": "#1a7f37", "missed": "#cf222e", "undecided": "#9a6700"}
-_MARKER: Final = {"met": "o", "missed": "X", "undecided": "D"}
-_INK: Final = "#4c5560"
-_COLUMNS: Final = 3
 _EACH: Final = ("ttfts", "latencies", "start_times", "output_lens", "errors")  # one a request
-_WIDE: Final = 20  # times the least: a queue's latencies want a logarithmic axis
 _BUILT_UP: Final = 2  # times as long as a request takes: in flight is what it will be (Little)
 
 
@@ -94,9 +88,6 @@ class _Row:
     measured: LoadMeasurement
     trial: TrialRecord
     summary: CellSummary
-
-
-_Mark = tuple[float, Estimate | None, Answer]
 
 
 def print_saturation(view: SearchView, console: Console) -> None:
@@ -171,46 +162,45 @@ def saturation_json(view: SearchView) -> dict[str, Any]:
     }
 
 
-def write_saturation_plot(view: SearchView, path: Path) -> bool:
-    """Throughput and each judged figure over the level; False where nothing was measured.
+def write_saturation_chart(view: SearchView, path: Path) -> bool:
+    """Completed requests/s over the load, as SVG; False where nothing was measured.
 
-    A level's last measurement is drawn. A judged figure that is not known, such as a percentile
-    that lies among failed requests, is a mark at the upper edge; a rate that is not, is left out.
+    A load's last measurement is drawn; one that did not meet the objective is a cross.
     """
-    rows = list({row.measured.level: row for row in _rows(view)}.values())
-    rows.sort(key=lambda row: row.measured.level)
-    if not rows:
+    rows = {row.measured.level: row for row in _rows(view)}
+    points = [
+        Point(
+            series=row.measured.outcome.verdict,
+            x=level,
+            y=rate.value,
+            low=rate.low,
+            high=rate.high,
+            label=f"{_level(view, level)}: {number(rate.value)} requests/s, "
+            f"{row.measured.outcome.verdict}",
+            order=level,
+            counts=row.measured.outcome.verdict == "met",
+        )
+        for level, row in sorted(rows.items())
+        if (rate := row.summary.rps_mean) is not None
+    ]
+    if not points:
         return False
-    from matplotlib.figure import Figure
-
-    asked = rows[0].measured.outcome.judgements
-    panels = 1 + len(asked)
-    columns = min(panels, _COLUMNS)
-    lines = -(-panels // columns)
-    figure = Figure(figsize=(4.4 * columns, 3.5 * lines + 0.3), layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False).flatten()
-    rates = [(row.summary.rps_mean, row.measured) for row in rows]
-    _draw(grid[0], [(of.level, rps, of.outcome.verdict) for rps, of in rates if rps is not None])
-    grid[0].set_title("requests/s completed", loc="left", fontsize=10)
-    if view.knee is not None:
-        grid[0].plot([view.knee.level], [view.knee.throughput], "o", ms=13, mfc="none", mec=_INK)
-        grid[0].annotate("knee", (view.knee.level, view.knee.throughput), xytext=(9, -12),
-                         textcoords="offset points", fontsize=8, color=_INK)  # fmt: skip
-    for place, item in enumerate(asked):
-        share = _is_share(view, place)
-        axes, factor = grid[place + 1], 100 if share else 1
-        of = [(row.measured.level, row.measured.outcome.judgements[place]) for row in rows]
-        _draw(axes, [(level, at.figure, at.verdict) for level, at in of], factor=factor)
-        axes.axhline(view.limits[place] * factor, color=_INK, linestyle="--", linewidth=1)
-        axes.set_title(one_line(item.asked), loc="left", fontsize=10, parse_math=False)
-        axes.set_ylabel("%" if share else "ms")
-    for axes in grid[:panels]:
-        _finish(axes, view)
-    for axes in grid[panels:]:
-        axes.set_axis_off()
-    _legend(figure)
-    with translate_disk_errors(path):
-        figure.savefig(path, dpi=130)
+    best = view.saturation.highest_met
+    lines = [] if best is None else [Line(x=best, label="highest met")]
+    chart = Chart(
+        name="saturation",
+        title="Completed requests by load",
+        description="Cross: the objective was not met.",
+        picture=plot(
+            points,
+            looks(["met", "missed", "undecided"]),
+            x=Axis(title=view.unit, zero=True, form="~r"),
+            y=Axis(title="requests/s completed", zero=True, form="~r"),
+            lines=lines,
+            joined=False,
+        ),
+    )
+    write_atomic(path, svg_file(chart).encode())
     return True
 
 
@@ -343,45 +333,6 @@ def _ended(trial: TrialRecord) -> list[tuple[int, int, int]]:
         for event in trial.requests
         if (figures := request_figures(event)) is not None
     )
-
-
-def _draw(axes: Axes, marks: Sequence[_Mark], *, factor: float = 1) -> None:
-    line = [(level, figure.value * factor) for level, figure, _ in marks if figure is not None]
-    axes.plot([x for x, _ in line], [y for _, y in line], color="#b6bec7", linewidth=1.3)
-    for level, figure, verdict in marks:
-        color = _COLOR[verdict]
-        style: dict[str, Any] = {"color": color, "ms": 6, "linestyle": "none", "clip_on": False}
-        if figure is None:
-            style["transform"] = axes.get_xaxis_transform()
-        elif figure.low is not None and figure.high is not None:
-            axes.vlines(level, figure.low * factor, figure.high * factor, color=color, alpha=0.5)
-        top = 1.0 if figure is None else figure.value * factor
-        axes.plot([level], [top], marker=_MARKER[verdict], **style)
-    values = [y for _, y in line] or [0.0]
-    if 0 < _WIDE * min(values) < max(values):
-        axes.set_yscale("log")
-
-
-def _finish(axes: Axes, view: SearchView) -> None:
-    axes.set_xlabel(f"{view.unit} {'sent' if view.axis == 'rate' else ''}".strip())
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlim(0, 1.05 * max(item.level for item in view.saturation.measurements))
-    if axes.get_yscale() == "linear":
-        axes.set_ylim(0, 1.08 * max(axes.dataLim.y1, 1e-9))
-    if view.saturation.highest_met is not None:
-        axes.axvline(view.saturation.highest_met, color=_COLOR["met"], linestyle=":", linewidth=1.4)
-
-
-def _legend(figure: Figure) -> None:
-    from matplotlib.lines import Line2D
-
-    marks = [(word, "none", _COLOR[word]) for word in _MARKER]
-    lines = [("bound", "--", _INK), ("highest met", ":", _COLOR["met"])]
-    handles = [
-        Line2D([], [], ls=style, marker=_MARKER.get(label), color=color, label=label)
-        for label, style, color in [*marks, *lines]
-    ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=5, frameon=False, fontsize=9)
 
 
 def _is_share(view: SearchView, place: int) -> bool:

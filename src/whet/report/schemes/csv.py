@@ -10,7 +10,7 @@ from typing import Final
 from whet.core.records import Estimate, SchemeRow, SchemeTable
 from whet.core.store import write_atomic
 from whet.report.run.cells_csv import Value, field
-from whet.report.schemes import reasons
+from whet.report.schemes.document import row_notes
 
 _ESTIMATES: Final = ("perplexity", "perplexity_ratio", "kl", "flips")
 SCHEMES_COLUMNS: Final[tuple[str, ...]] = (
@@ -69,7 +69,7 @@ def _stored(row: SchemeRow) -> dict[str, Value]:
         "not_made": row.not_made,
         "not_measured": row.not_measured,
         "not_served": row.not_served,
-        "notes": "; ".join(reasons(row)) or None,
+        "notes": "; ".join(row_notes(row)) or None,
     }
     if done is None:
         return values

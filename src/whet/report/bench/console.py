@@ -22,8 +22,8 @@ from whet.metrics.steady_trial import steadiness
 from whet.metrics.summary import CellContext
 from whet.metrics.usable import usable_trials
 from whet.metrics.window import first_wave, whole_run
+from whet.report.bench.vllm_json import Selection
 from whet.report.text import one_line
-from whet.report.vllm_json import Selection
 
 _TITLES: Final = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}
 _STYLE: Final = {"met": "green", "missed": "red", "undecided": "yellow"}

@@ -1,0 +1,1 @@
+"""What ``whet bench`` prints, draws and saves."""

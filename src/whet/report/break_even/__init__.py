@@ -1,0 +1,1 @@
+"""The report of ``whet break-even``: from which acceptance length on speculation pays."""

@@ -1,0 +1,1 @@
+"""The report of ``whet quantize --compare``: one table of several schemes."""
