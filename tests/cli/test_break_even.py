@@ -16,8 +16,8 @@ from tests.flow.break_even_stage import Physics, spec_with_draft, stage
         (("--k", "two"), "--k 'two': whole numbers are needed, such as 2,4,6"),
         (("--k", "0"), "K must be 1 or more; give --k 2,4,6"),
         (("--levels", "0.5,x"), "--levels '0.5,x': shares are needed, such as 0.3,0.5,1"),
-        (("--levels", "2"), "level 2 is no share; give --levels from 0 to 1"),
-        (("--weights", "awk"), "there is no variant 'awk' to speculate on; did you mean 'awq'?"),
+        (("--levels", "2"), "level 2 is not a share; give --levels from 0 to 1"),
+        (("--weights", "awk"), "unknown variant 'awk' for --base; did you mean 'awq'?"),
     ],
 )
 def test_what_it_refuses(whet: Whet, pair: Path, words: tuple[str, ...], said: str) -> None:

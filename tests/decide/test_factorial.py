@@ -114,13 +114,17 @@ def test_a_perfect_product_multiplies() -> None:
             "fight",
             "0.84× [0.82 … 0.86] the product of their separate effects: they interfere",
         ),
-        (207.0, "help", "1.15× [1.13 … 1.17] the product of their separate effects: they help one another"),
+        (
+            207.0,
+            "help",
+            "1.15× [1.13 … 1.17] the product of their separate effects: they help one another",
+        ),
     ],
 )
 def test_levers_that_do_not_multiply(together: float, verdict: str, said: str) -> None:
     found = square(together)
     assert found.verdict == verdict
-    assert found.sentence == f"throughput at 16: {AWQ} × {SPEED} bring {said}"
+    assert found.sentence == f"throughput at 16: {AWQ} × {SPEED} have {said}"
 
 
 def test_each_corner_widens_the_side_that_it_stands_on() -> None:

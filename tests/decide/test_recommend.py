@@ -13,8 +13,8 @@ from whet.core.records import (
     LosslessCheck,
     QualityRecord,
     Recommendation,
-    ServedIdentity,
     StructuredScore,
+    TokenIdentity,
     decode,
     encode,
 )
@@ -257,7 +257,7 @@ def test_checks_of_the_gate_that_were_not_made_are_cautions() -> None:
         "predictions: not compared with awq+cache, which serves the same weights",
     )
     assert cautions(replace(whole, twin="awq")) == (), "it is the first that serves them"
-    deaf = ServedIdentity(checked=0, problems=(), missing="the server has no /tokenize")
+    deaf = TokenIdentity(checked=0, problems=(), missing="the server has no /tokenize")
     assert cautions(replace(whole, identity=deaf)) == ("tokens: the server has no /tokenize",)
 
 
@@ -298,7 +298,8 @@ def test_speculation_that_was_checked_is_a_reason() -> None:
         decided(tier([FP16, AWQ], quality={"fp16": quality("fp16"), "awq": record}))
     )
     assert any(
-        "15 of 16 greedy continuations are the plain server's, whose own repeat gives 14" in reason
+        "15 of 16 greedy continuations equal the plain server's, whose own repeat gives 14"
+        in reason
         for reason in found.reasons
     )
 
@@ -313,6 +314,6 @@ def test_speculation_that_was_checked_is_a_reason() -> None:
 )
 def test_a_cell_that_was_held_up_is_a_caution(held_up: tuple[str, int], told: str | None) -> None:
     found = recommended(decided(tier([FP16, AWQ], disturbed={held_up})))
-    heard = [caution for caution in found.cautions if "held up" in caution]
+    heard = [caution for caution in found.cautions if "another process" in caution]
     assert len(heard) == (told is not None)
     assert told is None or told in heard[0]

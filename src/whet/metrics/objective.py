@@ -112,11 +112,9 @@ def attainment(events: Sequence[RequestEvent], bounds: Sequence[Bound]) -> Estim
 def judge_attainment(
     events: Sequence[RequestEvent], bounds: Sequence[Bound], *, share: float
 ) -> ObjectiveVerdict:
-    """Judge whether at least ``share`` of the requests are within every bound; 0 < ``share`` < 1."""
+    """Judge whether at least ``share`` of the requests (0 to 1) are within every bound."""
     if not 0 < share < 1:
-        raise UsageError(
-            f"the share of requests must be between 0 and 1 (got {share}); give 0.9 for 90%"
-        )
+        raise UsageError(f"the share of requests must be between 0 and 1 (got {share})")
     demand = f"{_trimmed(100 * Decimal(repr(share)))}% of requests within {goodput_text(bounds)}"
     figure = attainment(events, bounds)
     answer: Answer = "undecided"
@@ -290,7 +288,7 @@ def _judge_quantile(constraint: Constraint, sample: _Sample, p: float) -> Judgem
     elif answer == "undecided":
         reason, wanted = _INSIDE, _wanted(figure, constraint.limit)
     elif sample.failed and figure is None:
-        reason = f"{sample.failed} of {sample.requests} requests failed, and the percentile is one of them"
+        reason = f"{sample.failed} of {sample.requests} requests failed, the percentile among them"
     return Judgement(
         asked=constraint_text(constraint),
         verdict=answer,

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from whet.core.errors import UsageError
 from whet.core.spec import QualitySpec
-from whet.flow.gate.request import GateRequest, HarnessAsked
+from whet.flow.gate.request import GateRequest, HarnessRequest
 
 DEFAULT_BASELINE: Final = Path("quality-baseline")
 """Where a target without a baseline is saved, unless --save says."""
@@ -80,7 +80,7 @@ class HarnessOptions:
     include_path: Path | None = None
     """Folder of your own task files."""
 
-    def request(self) -> HarnessAsked | None:
+    def request(self) -> HarnessRequest | None:
         """What lm-eval is to do; ``UsageError`` for its options without tasks."""
         if self.lm_eval is None:
             for each in fields(self):
@@ -90,7 +90,7 @@ class HarnessOptions:
                     )
             return None
         names = tuple(name.strip() for name in self.lm_eval.split(",") if name.strip())
-        return HarnessAsked(
+        return HarnessRequest(
             tasks=names,
             limit=self.limit,
             num_fewshot=self.num_fewshot,
@@ -101,7 +101,7 @@ class HarnessOptions:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QualityOptions:
-    """Everything that ``whet quality`` can be told but the target."""
+    """All options of ``whet quality``; the target is an argument."""
 
     sides: SideOptions = SideOptions()
     measure: MeasureOptions = MeasureOptions()
