@@ -187,7 +187,7 @@ def _line(style: Style) -> Any:
 def _legend(figure: Figure, charts: list[Chart], excluded: Collection[str]) -> None:
     from matplotlib.lines import Line2D
 
-    found = {series.name: series.style for chart in charts for series in chart.series}
+    styles = {series.name: series.style for chart in charts for series in chart.series}
     handles = [
         Line2D(
             [],
@@ -198,7 +198,7 @@ def _legend(figure: Figure, charts: list[Chart], excluded: Collection[str]) -> N
             markerfacecolor="white" if name in excluded else style.light,
             label=one_line(name) + (" (excluded)" if name in excluded else ""),
         )
-        for name, style in found.items()
+        for name, style in styles.items()
         if not style.quiet
     ]
     longest = max((len(str(handle.get_label())) for handle in handles), default=0)
