@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from cyclopts import Group, Parameter
 from cyclopts.types import NonNegativeInt, PositiveInt
@@ -109,9 +109,13 @@ class QualityOptions:
 
     def request(self, target: str) -> GateRequest:
         """The request. ``UsageError`` for options that do not go together."""
-        sides, given = self.sides, self._measured()
+        sides, quality = self.sides, self._quality()
         if sides.against is not None:
-            fixed = [_FLAGS[name] for name in given if name != "concurrency"]
+            fixed = [
+                flag
+                for name, flag in _FLAGS.items()
+                if name in quality.model_fields_set and name != "concurrency"
+            ]
             fixed += ["--tokenizer"] if sides.tokenizer is not None else []
             if fixed:
                 raise UsageError(
@@ -121,7 +125,7 @@ class QualityOptions:
         alone = sides.baseline is None and sides.against is None and sides.golden is None
         request = GateRequest(
             target=target,
-            quality=_quality(given),
+            quality=quality,
             tolerances=self.measure.tolerance or (0.01,),
             baseline=sides.baseline,
             against=sides.against,
@@ -136,11 +140,16 @@ class QualityOptions:
             self._refuse_beside_golden()
         return request
 
-    def _measured(self) -> dict[str, Any]:
-        """The fields of ``QualitySpec`` that were given."""
-        options = self.measure
-        values = {name: getattr(options, _FIELDS.get(name, name)) for name in _FLAGS}
-        return {name: value for name, value in values.items() if value is not None}
+    def _quality(self) -> QualitySpec:
+        """Return the spec with the given options. ``UsageError`` for an invalid value."""
+        values = {name: getattr(self.measure, _FIELDS.get(name, name)) for name in _FLAGS}
+        try:
+            return QualitySpec(**{k: v for k, v in values.items() if v is not None})
+        except ValidationError as error:
+            first = error.errors()[0]
+            message = first["msg"].removeprefix("Value error, ")
+            flag = _FLAGS[str(first["loc"][0])]
+            raise UsageError(f"{flag}: {message} (got {first['input']!r})") from error
 
     def _refuse_beside_golden(self) -> None:
         given = {
@@ -169,13 +178,3 @@ _FLAGS: Final = {
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _quality(given: dict[str, Any]) -> QualitySpec:
-    try:
-        return QualitySpec(**given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        message = first["msg"].removeprefix("Value error, ")
-        flag = _FLAGS[str(first["loc"][0])]
-        raise UsageError(f"{flag}: {message} (got {first['input']!r})") from error
