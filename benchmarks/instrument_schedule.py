@@ -16,7 +16,7 @@ leaves out. Of the schedule about 40 fall into it. That is why there are 600 of 
   first served: it needs no tool's word. It differs from run to run by the draw, as its range says.
 - **KS** is of the server's arrivals in the open loop: their gaps against the exponential of the
   requested rate. vLLM stretches its draw so that the last request leaves at requests / rate
-  exactly; such gaps are nearer to the requested exponential than chance allows, so its p is too high.
+  exactly; such gaps are nearer to the exponential than chance allows, so its p is too high.
 - whet leaves out of its percentiles what it takes for warm-up, at most the first half; ``cut`` says
   how many that were. The stall is in the first half, where MSER alone would cut it away.
 - No tool warms up here, so that the stall is at the same place for all; a first connection opens

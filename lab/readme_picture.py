@@ -7,12 +7,13 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from whet.report.pictures import load_charts, pareto_chart
+
 from whet.core.errors import UsageError
 from whet.core.run import Run
 from whet.core.store import translate_disk_errors
 from whet.report.chart import Axis, Chart, Series, guide_spot
 from whet.report.palette import Style
-from whet.report.pictures import load_charts, pareto_chart
 from whet.report.text import one_line
 
 if TYPE_CHECKING:

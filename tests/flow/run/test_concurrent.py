@@ -230,9 +230,7 @@ def test_interleaved_servers_start_together_in_every_round_forwards_and_backward
     assert desk.bench.judged == [("fp16", False), ("b", True), ("c", True)]
 
 
-def test_a_server_that_dies_in_its_round_gets_that_trial_alone(
-    desk: Desk, tmp_path: Path
-) -> None:
+def test_a_server_that_dies_in_its_round_gets_that_trial_alone(desk: Desk, tmp_path: Path) -> None:
     desk.crowd.looks = {"b": 1}  # a look before the trials and one in each
     load = {"order": "interleaved", "trials": 3, "batch_sizes": [1], "min_requests": 2}
     groups = [["fp16", "b"], ["c", AGAIN]]
