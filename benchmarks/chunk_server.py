@@ -5,7 +5,7 @@
 prints its port. Every piece of text is the moment it was written, 20 digits of the monotonic clock
 that the client reads too, so what a client measures can be held against what was done. A request is
 dated by the kernel's receipt of its last byte (``SO_TIMESTAMPNS``), in code of its own, not the
-client's: a server that is busy with another stream reads late, and that is no client's error.
+client's: a server that is busy with another stream reads late, and that is not the client's error.
 A piece is written to the socket at once after its time is taken, not at the end of the event loop's
 turn. Each piece's time less its due time is kept: where that grows, the server is beyond its pace.
 With ``gap_s`` 0 all pieces of an answer are written in blocks, as fast as the socket takes them,
@@ -13,9 +13,9 @@ and the pieces of a block carry one time.
 
 It answers completions in both forms, ``/v1/models``, ``/health``, and 404 to what else is asked.
 ``GET /truth`` gives one JSON line for each request that was read since ``GET /reset``, in the order
-of reading; times are monotonic ns and null where it never came to that. ``GET /cpu`` tells the
+of reading; times are monotonic ns and null if it never came to that. ``GET /cpu`` returns the
 seconds of CPU that the process has used. With ``PORT`` it listens there too, and so may other
-processes: the kernel deals the connections out, and each process tells of its own at its own port.
+processes: the kernel deals the connections out, and each process reports its own at its own port.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Pace:
 
     A request gets the pieces that it asks for, at most ``tokens``. From ``stall_at_s`` after the
     arrival of the first request since the reset nothing is answered for ``stall_s``, and what was
-    due meanwhile is written at its end; None is no stall, and one without a gap cannot stall.
+    due meanwhile is written at its end. None: it never stalls. Without a gap it cannot stall.
     """
 
     ttft_s: float = 0.0
@@ -71,7 +71,7 @@ class Pace:
 
 
 @dataclass(kw_only=True, slots=True)
-class Served:
+class ServerRecord:
     """What was done for one request. Times are monotonic ns, None until it came to that.
 
     ``arrived_ns`` is when the kernel received its last byte and ``read_ns`` when this process read
@@ -82,7 +82,7 @@ class Served:
 
     arrived_ns: int
     read_ns: int
-    asked: int
+    num_chunks: int
     first_ns: int | None = None
     last_ns: int | None = None
     pieces: int = 0
@@ -142,13 +142,13 @@ class _Desk:
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
-        self.served: list[Served] = []
+        self.records: list[ServerRecord] = []
 
     def answered_s(self, due_s: float) -> float:
         """When a piece that is due then is written: at the stall's end where it falls into it."""
-        if self.pace.stall_at_s is None or not self.served:
+        if self.pace.stall_at_s is None or not self.records:
             return due_s
-        stall_s = self.served[0].arrived_ns / NS_PER_S + self.pace.stall_at_s
+        stall_s = self.records[0].arrived_ns / NS_PER_S + self.pace.stall_at_s
         end_s = stall_s + self.pace.stall_s
         return end_s if stall_s <= due_s < end_s else due_s
 
@@ -164,7 +164,7 @@ class _Stream:
         self._buffer = b""
         self._unsent = b""
         self._head = b""
-        self._served = Served(arrived_ns=0, read_ns=0, asked=0)
+        self._record = ServerRecord(arrived_ns=0, read_ns=0, num_chunks=0)
         self._form = _TEXT
         self._left = 0
         self._due_s = 0.0
@@ -197,8 +197,8 @@ class _Stream:
         self._loop.call_soon(self._read, received_ns(ancillary), monotonic_ns())
 
     def _read(self, arrived_ns: int, read_ns: int) -> None:
-        head, found, body = self._buffer.partition(b"\r\n\r\n")
-        if not found or self._socket is None:
+        head, separator, body = self._buffer.partition(b"\r\n\r\n")
+        if not separator or self._socket is None:
             return
         method, path = head.split(b" ", 2)[:2]
         path = path.partition(b"?")[0]
@@ -216,12 +216,12 @@ class _Stream:
         else:
             self._answer(b"404 Not Found", b"{}")
 
-    def _begin(self, asked: dict[str, object], arrived_ns: int, read_ns: int) -> None:
-        wanted = asked.get("max_tokens") or asked.get("max_completion_tokens")
+    def _begin(self, body: dict[str, object], arrived_ns: int, read_ns: int) -> None:
+        wanted = body.get("max_tokens") or body.get("max_completion_tokens")
         self._left = min(cast(int, wanted or self._pace.tokens), self._pace.tokens)
-        self._served = Served(arrived_ns=arrived_ns, read_ns=read_ns, asked=self._left)
-        self._desk.served.append(self._served)
-        if not asked.get("stream"):
+        self._record = ServerRecord(arrived_ns=arrived_ns, read_ns=read_ns, num_chunks=self._left)
+        self._desk.records.append(self._record)
+        if not body.get("stream"):
             self._answer(b"501 Not Implemented", b'{"error":{"message":"ask with stream"}}')
             return
         now_s = read_ns / NS_PER_S
@@ -233,10 +233,10 @@ class _Stream:
 
     def _get(self, path: bytes) -> None:
         if path == b"/truth":
-            lines = [json.dumps(asdict(one)) for one in self._desk.served]
+            lines = [json.dumps(asdict(one)) for one in self._desk.records]
             self._answer(b"200 OK", "".join(f"{line}\n" for line in lines).encode())
         elif path == b"/reset":
-            self._desk.served.clear()
+            self._desk.records.clear()
             self._answer(b"200 OK", b"{}")
         elif path == b"/cpu":
             self._answer(b"200 OK", json.dumps(time.process_time()).encode())
@@ -263,7 +263,7 @@ class _Stream:
             return
         self._left -= 1
         last = self._left == 0
-        end = _end(self._served.asked) if last else b""
+        end = _end(self._record.num_chunks) if last else b""
         self._write(self._stamped(last=last) + end)
         if not last:
             self._due_s += self._pace.gap_s
@@ -271,13 +271,13 @@ class _Stream:
 
     def _stamped(self, *, last: bool) -> bytes:
         """The next piece, with the time of now."""
-        served = self._served
+        record = self._record
         due_ns = round(self._desk.answered_s(self._due_s) * NS_PER_S)
         at_ns = monotonic_ns()
-        served.first_ns = served.first_ns or at_ns
-        served.last_ns = at_ns
-        served.pieces += 1
-        served.late_ns.append(at_ns - due_ns)
+        record.first_ns = record.first_ns or at_ns
+        record.last_ns = at_ns
+        record.pieces += 1
+        record.late_ns.append(at_ns - due_ns)
         return self._form.piece(at_ns, last=last)
 
     def _write(self, data: bytes) -> None:
@@ -314,13 +314,13 @@ class _Stream:
             count = min(_BLOCK, self._left)
             self._left -= count
             ends = self._left == 0
-            served, at_ns = self._served, monotonic_ns()
-            served.first_ns = served.first_ns or at_ns
-            served.last_ns = at_ns
-            served.pieces += count
+            record, at_ns = self._record, monotonic_ns()
+            record.first_ns = record.first_ns or at_ns
+            record.last_ns = at_ns
+            record.pieces += count
             block = self._form.piece(at_ns, last=False) * (count - ends)
             if ends:
-                block += self._form.piece(at_ns, last=True) + _end(served.asked)
+                block += self._form.piece(at_ns, last=True) + _end(record.num_chunks)
             self._write(block)
 
 

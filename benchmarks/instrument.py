@@ -23,7 +23,7 @@ Equal for all:
   the schedule; it is in runs.csv beside it.
 - TPOT is (last − first) / (tokens − 1) of a request: GuideLLM's and AIPerf's "inter-token latency",
   not GuideLLM's "time per output token", which holds the first token. GuideLLM weights it by
-  tokens, which is no difference where all requests have equally many.
+  tokens, which changes nothing if all requests have equally many.
 - The true percentile is of the same definition as the tool's: a member of the sample for GuideLLM,
   interpolated for the others.
 - CPU is of all processes of a tool, memory the peak of their proportional set size (sampled each
@@ -33,9 +33,9 @@ Not equal:
 
 - TTFT "truth" is from the receipt by the server's kernel, a tool's from its own send: the error
   holds the way between, but not how long a busy server takes to read what came.
-- A server that is beyond its own pace writes late. That is no error of a client, for the truth is
-  when it wrote, but the load is then not the one asked for: "server late" is its p99, of which up
-  to 1 ms is its timer's rounding.
+- A server that is beyond its own pace writes late. That is not an error of a client, for the truth
+  is when it wrote, but the load is then not the requested one: "server late" is its p99, including
+  up to 1 ms of its timer's rounding.
 - Warm-up: whet, vLLM and AIPerf send it before; GuideLLM leaves its first requests out of the
   figures, and in a burst it has none, so its connections open within the timed requests.
 - Prompts: whet sends token ids, the others text.
@@ -199,8 +199,8 @@ class Benchmark:
         def measure(row: Row) -> Row:
             row = self._measure(context, client, trial, row)
             if client.name == "whet" and trial.table != "speed":
-                told = self._alone(trial, "instrument_loop")
-                row = replace(row, **inside_values(inside(told)))
+                answer = self._alone(trial, "instrument_loop")
+                row = replace(row, **inside_values(inside(answer)))
             if client.name == "whet" and trial.table == "cpu":
                 row = replace(row, bare_us_per_chunk=self._alone(trial, "instrument_floor"))
             return row
@@ -222,12 +222,12 @@ class Benchmark:
         with paced_server(_pace(trial)) as url:
             reset(url)
             spent = context.run(client, url, load, memory=trial.table == "speed")
-            served = truth(url)
-        told = read_answer(client, context.folder)
-        chosen = timed(served, told.count)
+            records = truth(url)
+        answer = read_answer(client, context.folder)
+        chosen = timed(records, answer.count)
         true = figures(chosen, client.percentile)
-        wrong = told.figures.minus(true)
-        values: dict[str, Any] = asdict(told.figures)
+        wrong = answer.figures.minus(true)
+        values: dict[str, Any] = asdict(answer.figures)
         values |= {f"true_{name}": value for name, value in asdict(true).items()}
         values |= {
             f"{name.removesuffix('_ms')}_error_ms": value for name, value in asdict(wrong).items()
@@ -235,9 +235,9 @@ class Benchmark:
         row = replace(
             row,
             **values,
-            counted=told.count,
-            schedule_ttft_p50_ms=told.from_schedule[0],
-            schedule_ttft_p99_ms=told.from_schedule[1],
+            counted=answer.count,
+            schedule_ttft_p50_ms=answer.from_schedule[0],
+            schedule_ttft_p99_ms=answer.from_schedule[1],
             server_late_p99_ms=server_late_p99_ms(chosen),
             cpu_s=spent.cpu_s,
             total_s=spent.total_s,
@@ -245,8 +245,8 @@ class Benchmark:
             chunks_per_s=chunks_per_s(chosen, load.in_flight) if trial.table == "speed" else None,
             complaint=spent.complaint,
         )
-        if told.count != load.requests:
-            row = replace(row, complaint=f"figures of {told.count} of {load.requests} requests")
+        if answer.count != load.requests:
+            row = replace(row, complaint=f"figures of {answer.count} of {load.requests} requests")
         return row, spent.cpu_s
 
     def _alone(self, trial: Trial, module: str) -> Any:
@@ -275,11 +275,11 @@ class Benchmark:
         return json.loads(done.stdout)
 
 
-def inside_values(found: Inside) -> dict[str, Any]:
+def inside_values(inside_loop: Inside) -> dict[str, Any]:
     """Its columns of a row."""
-    told = asdict(found)
-    told.pop("chunks")
-    return {f"inside_{name}": value for name, value in told.items()}
+    values = asdict(inside_loop)
+    values.pop("chunks")
+    return {f"inside_{name}": value for name, value in values.items()}
 
 
 def version_of(client: Client, folder: Path) -> str:
@@ -304,7 +304,7 @@ def _pace(trial: Trial) -> Pace:
     return Pace(ttft_s=ttft_s, gap_s=trial.gap_s, tokens=trial.load.tokens)
 
 
-_TOLD: Final = {
+_WORDS: Final = {
     "ttft_p50_error_ms": "TTFT p50 error ms",
     "ttft_p99_error_ms": "TTFT p99 error ms",
     "tpot_p50_error_ms": "TPOT p50 error ms",
@@ -329,9 +329,9 @@ def _line(row: Run) -> str:
     name = f"{row.table} {row.tool}, {', '.join(setting)}, run {row.repeat + 1}"
     if row.failure is not None:
         return f"{name}: {scrub(row.failure)}"
-    known = {word: getattr(row, field, None) for field, word in _TOLD.items()}
-    told = [f"{word} {value:.4g}" for word, value in known.items() if value is not None]
-    return f"{name}: " + ", ".join(told)
+    known = {word: getattr(row, field, None) for field, word in _WORDS.items()}
+    answer = [f"{word} {value:.4g}" for word, value in known.items() if value is not None]
+    return f"{name}: " + ", ".join(answer)
 
 
 def _clients(options: argparse.Namespace) -> list[Client]:

@@ -1,4 +1,4 @@
-"""The same real vLLM server as ``whet bench`` and ``vllm bench serve`` tell it, in turn.
+"""The same real vLLM server, measured by ``whet bench`` and ``vllm bench serve`` in turn.
 
 One server (the demo target, float32, without a prefix cache) is measured by one, then by the
 other, and again: closed loops of 1 (32 requests) and of 8 (96), 128 tokens in and 32 out,
@@ -11,7 +11,7 @@ together, and the line compares the clients.
 
 Like for like: TTFT and E2E count from the send, as vLLM counts them; TPOT is (last − first) /
 (tokens − 1) of a request in both; medians are over all timed requests. whet's own headline leaves
-out what it takes for warm-up, and stands beside in runs.csv as ``reported``. Not equal: whet sends
+out what it takes for warm-up, and is in runs.csv as ``reported``. Not equal: whet sends
 token ids and vLLM text, so the server has a little more to do for vLLM's before its first token.
 
 Client and server share the machine, so a client's own work slows the server that it measures: each
@@ -60,7 +60,7 @@ def loads(*, quick: bool) -> list[Load]:
 def agreement_rows(context: Context) -> Iterator[AgreementRow]:
     """``repeats`` of both on one server; where it does not start, a row a tool says so."""
     clients = [client for client in context.clients if client.name in TOOLS]
-    asked = loads(quick=context.quick)
+    load_cases = loads(quick=context.quick)
 
     def row_of(client: Client, repeat: int, one: Load) -> AgreementRow:
         return AgreementRow(
@@ -77,12 +77,12 @@ def agreement_rows(context: Context) -> Iterator[AgreementRow]:
     try:
         with vllm_server(context.folder.with_name("engine.log")) as url:
             name = json.loads(get_text(url, "/v1/models"))["data"][0]["id"]
-            for repeat, one, client in product(range(context.repeats), asked, clients):
+            for repeat, one, client in product(range(context.repeats), load_cases, clients):
                 seeded = replace(one, seed=repeat + 1, model=name)
                 yield attempt(row_of(client, repeat, one), _measure(context, client, url, seeded))
     except (WhetError, OSError) as error:
         for client in clients:
-            yield replace(row_of(client, 0, asked[0]), failure=f"no server: {error}")
+            yield replace(row_of(client, 0, load_cases[0]), failure=f"no server: {error}")
 
 
 @contextmanager
@@ -105,22 +105,22 @@ def vllm_server(log: Path) -> Iterator[str]:
 
 
 def _measure(
-    context: Context, client: Client, url: str, asked: Load
+    context: Context, client: Client, url: str, load: Load
 ) -> Callable[[AgreementRow], AgreementRow]:
     def measure(row: AgreementRow) -> AgreementRow:
         before = scrape(url)
-        spent = context.run(client, url, asked)
+        spent = context.run(client, url, load)
         after = scrape(url)
-        answer, told = read_answer(client, context.folder), context.told(client)
+        answer, report = read_answer(client, context.folder), context.report(client)
         return replace(
             row,
-            **(like_for_like(told) if client.name == "whet" else _medians(told)),
-            counted=told["completed"],
+            **(like_for_like(report) if client.name == "whet" else _medians(report)),
+            counted=report["completed"],
             reported_ttft_p50_ms=answer.figures.ttft_p50_ms,
             reported_tpot_p50_ms=answer.figures.tpot_p50_ms,
             server_ttft_mean_ms=server_mean_ms("time_to_first_token", before, after),
             server_tpot_mean_ms=server_mean_ms("request_time_per_output_token", before, after),
-            output_tokens_per_s=told["output_throughput"],
+            output_tokens_per_s=report["output_throughput"],
             complaint=spent.complaint,
         )
 
@@ -140,17 +140,19 @@ def server_mean_ms(name: str, before: Counters, after: Counters) -> float | None
     return (sum_after - (sum_before or 0)) / count * _MS_PER_S if count else None
 
 
-def _medians(told: Mapping[str, Any]) -> dict[str, float]:
+def _medians(report: Mapping[str, Any]) -> dict[str, float]:
     names = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
-    found = {f"{ours}_{p}_ms": told[f"{p}_{name}_ms"] for ours, name in names.items() for p in _P}
-    return found | {f"{name}_mean_ms": told[f"mean_{name}_ms"] for name in ("ttft", "tpot")}
+    medians = {
+        f"{ours}_{p}_ms": report[f"{p}_{name}_ms"] for ours, name in names.items() for p in _P
+    }
+    return medians | {f"{name}_mean_ms": report[f"mean_{name}_ms"] for name in ("ttft", "tpot")}
 
 
-def like_for_like(told: Mapping[str, Any]) -> dict[str, float | None]:
+def like_for_like(report: Mapping[str, Any]) -> dict[str, float | None]:
     """whet's figures over every timed request, from the send; None of none."""
     names = ("ttfts", "queue_times", "latencies", "output_lens")
     first, between, whole = [], [], []
-    for ttft_s, wait_s, e2e_s, tokens in zip(*(told[name] for name in names), strict=True):
+    for ttft_s, wait_s, e2e_s, tokens in zip(*(report[name] for name in names), strict=True):
         if ttft_s is None:
             continue
         first.append((ttft_s - wait_s) * _MS_PER_S)
@@ -159,8 +161,8 @@ def like_for_like(told: Mapping[str, Any]) -> dict[str, float | None]:
             between.append((e2e_s - ttft_s) / (tokens - 1) * _MS_PER_S)
     values = {"ttft": first, "tpot": between, "e2e": whole}
     figures = {
-        f"{name}_{p}_ms": float(np.percentile(found, float(p[1:]))) if found else None
-        for name, found in values.items()
+        f"{name}_{p}_ms": float(np.percentile(samples, float(p[1:]))) if samples else None
+        for name, samples in values.items()
         for p in _P
     }
     means = {"ttft_mean_ms": first, "tpot_mean_ms": between}

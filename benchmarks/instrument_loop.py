@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from benchmarks.chunk_server import DIGITS, MODEL, Served
+from benchmarks.chunk_server import DIGITS, MODEL, ServerRecord
 from benchmarks.instrument_truth import percentile, reset, tpot_ms, truth, ttft_ms
 from whet.client import StreamClient, read_event, run_async
 from whet.core.records import PlannedRequest, RequestEvent
@@ -79,12 +79,14 @@ async def drive(loop: Loop) -> tuple[list[RequestEvent], float]:
     return [read_event(exchange, origin_ns=0) for exchange in timed.sent], cpu_s
 
 
-def compare(events: Sequence[RequestEvent], served: Sequence[Served], cpu_s: float) -> Inside:
+def compare(
+    events: Sequence[RequestEvent], records: Sequence[ServerRecord], cpu_s: float
+) -> Inside:
     """Each request beside what the server did for it: the time of a first piece names it.
 
     Raises ``ValueError`` for a request that failed or that the server does not know.
     """
-    known = {one.first_ns: one for one in served}
+    known = {one.first_ns: one for one in records}
     pieces: list[float] = []
     first: list[float] = []
     between: list[float] = []
@@ -94,12 +96,12 @@ def compare(events: Sequence[RequestEvent], served: Sequence[Served], cpu_s: flo
             raise ValueError(f"request {event.index}: {event.error or 'unknown to the server'}")
         arrived = zip(event.chunk_ns, written, strict=True)
         pieces += [(at - stamp) / _NS_PER_US for at, stamp in arrived]
-        one, seen = known[written[0]], request_figures(event)
-        assert seen is not None
+        one, figures = known[written[0]], request_figures(event)
+        assert figures is not None
         if (true := ttft_ms(one)) is not None:
-            first.append((seen.ttft_from_send_ns - true * NS_PER_MS) / _NS_PER_US)
-        if (true := tpot_ms(one)) is not None and seen.tpot_ns is not None:
-            between.append((seen.tpot_ns - true * NS_PER_MS) / _NS_PER_US)
+            first.append((figures.ttft_from_send_ns - true * NS_PER_MS) / _NS_PER_US)
+        if (true := tpot_ms(one)) is not None and figures.tpot_ns is not None:
+            between.append((figures.tpot_ns - true * NS_PER_MS) / _NS_PER_US)
     return Inside(
         chunks=len(pieces),
         cpu_us_per_chunk=cpu_s * 1e6 / max(1, len(pieces)),
@@ -118,9 +120,9 @@ def stamps(text: str) -> list[int]:
     return [int(text[at : at + DIGITS]) for at in range(0, len(text), DIGITS)]
 
 
-def inside(told: Mapping[str, object]) -> Inside:
+def inside(answer: Mapping[str, object]) -> Inside:
     """From the line that this module prints."""
-    return Inside(**told)  # type: ignore[arg-type]
+    return Inside(**answer)  # type: ignore[arg-type]
 
 
 def _requests(count: int, tokens: int) -> list[PlannedRequest]:
@@ -141,6 +143,6 @@ def _alive() -> None:
 
 
 if __name__ == "__main__":
-    asked = Loop(**json.loads(sys.argv[1]))
-    seen_events, spent_s = run_async(drive(asked))
-    print(json.dumps(asdict(compare(seen_events, truth(asked.url), spent_s))))
+    loop = Loop(**json.loads(sys.argv[1]))
+    events, spent_s = run_async(drive(loop))
+    print(json.dumps(asdict(compare(events, truth(loop.url), spent_s))))

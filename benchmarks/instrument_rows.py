@@ -13,8 +13,8 @@ from benchmarks.table import scrub
 class Run:
     """What every row has: who ran what, when, and what came of it.
 
-    ``complaint`` is what a tool said that gave figures and then ended in protest; ``failure`` why
-    there are none.
+    ``complaint`` is the message of a tool that gave figures and then failed; ``failure`` says why
+    figures are missing.
     """
 
     tool: str
@@ -114,7 +114,7 @@ class ScalingRow(Run):
 
     ``pace_share`` is the chunks a second over those that the servers' pace allows. ``server_cores``
     is their CPU over the time between the first arrival and the last write. ``client_cpu_share`` is
-    what whet tells of its own loop; ``client_cpu_s`` is of all its processes, start-up included.
+    what whet reports of its own loop; ``client_cpu_s`` is of all its processes, start-up included.
     """
 
     workers: int
@@ -308,8 +308,10 @@ def _table(table: Table, rows: Sequence[Run]) -> str:
         lines.append(_line([*one, str(len(made)), *cells]))
     if table.name == "agreement":
         lines += _ratios(table, rows)
-    said = dict.fromkeys(f"{row.tool}: {_cell(row.complaint)}" for row in rows if row.complaint)
-    return "\n".join([*lines, "", *(f"{line}\n" for line in said)])
+    complaints = dict.fromkeys(
+        f"{row.tool}: {_cell(row.complaint)}" for row in rows if row.complaint
+    )
+    return "\n".join([*lines, "", *(f"{line}\n" for line in complaints)])
 
 
 def _ratios(table: Table, rows: Sequence[Run]) -> list[str]:
@@ -324,7 +326,7 @@ def _ratios(table: Table, rows: Sequence[Run]) -> list[str]:
         if pairs:
             values = [[_ratio(of(a), of(b)) for a, b in pairs] for _, of, _ in table.columns]
             lead = [f"whet ÷ {tool}", *(of(pairs[0][0]) for _, of in table.leads), str(len(pairs))]
-            lines.append(_line([*lead, *(_spread(found, 3) for found in values)]))
+            lines.append(_line([*lead, *(_spread(figures, 3) for figures in values)]))
     return lines
 
 
@@ -341,7 +343,7 @@ def _cell(text: str | None) -> str:
 
 
 def _spread(values: Sequence[float | None], digits: int) -> str:
-    """``mean (lowest–highest)``, one value where they print alike, – where there is none."""
+    """``mean (lowest–highest)``, one value if they print alike, – without values."""
     known = [value for value in values if value is not None]
     if not known:
         return "–"

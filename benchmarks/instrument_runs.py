@@ -40,15 +40,15 @@ class Context:
         command = client.command(url, load, self.folder)
         return run_client(client, command, self.folder, limit_s=self.limit_s, memory=memory)
 
-    def told(self, client: Client) -> Mapping[str, Any]:
-        """What the tool wrote; ``JobError`` where it is no JSON object."""
+    def report(self, client: Client) -> Mapping[str, Any]:
+        """What the tool wrote. ``JobError`` if that is not a JSON object."""
         try:
-            told = json.loads((self.folder / client.answer).read_text(encoding="utf-8"))
+            report = json.loads((self.folder / client.answer).read_text(encoding="utf-8"))
         except ValueError as error:
             raise JobError(f"{client.answer} holds no figures ({error!r})") from error
-        if not isinstance(told, dict):
+        if not isinstance(report, dict):
             raise JobError(f"{client.answer} holds no figures")
-        return told
+        return report
 
 
 def attempt(row: R, measure: Callable[[R], R]) -> R:

@@ -9,7 +9,7 @@ chunks/s at gap 0 can rise with workers only where there are more cores than ser
 2 cores it cannot, and a fall there says nothing of the client. What 2 cores do show is the paced
 load at which one process has no more time while two still have: the server writes a piece more
 cheaply than the client reads it, so the client is the first to be full. That counts only while the
-server keeps its own pace: "server late" is its own p99, of which up to 1 ms is its timer's.
+server keeps its own pace: "server late" is its own p99, up to 1 ms of it its timer's.
 
 The servers are processes behind one port, half as many as cores, at most 2; the kernel deals the
 connections out by chance. Only this project's client runs here: the peers' processes are their own
@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from benchmarks.chunk_server import Pace, Served
+from benchmarks.chunk_server import Pace, ServerRecord
 from benchmarks.instrument_rows import ScalingRow
 from benchmarks.instrument_runs import Context, attempt
 from benchmarks.instrument_tools import Client, Load, read_answer
@@ -58,7 +58,7 @@ def settings(*, quick: bool, cores: int) -> list[Setting]:
     """Each load with each number of workers, the workers in turn."""
     servers = max(1, min(2, cores // 2))
     tokens = 40 if quick else 1000
-    found = [
+    settings = [
         Setting(
             load=Load(
                 in_flight=32, requests=128 if quick else 3072, tokens=tokens, warmup=32,
@@ -70,10 +70,10 @@ def settings(*, quick: bool, cores: int) -> list[Setting]:
     pace = replace(_PACED, tokens=40) if quick else _PACED
     for streams in (16,) if quick else (64, 128, 256):
         load = Load(in_flight=streams, requests=4 * streams, tokens=pace.tokens, warmup=streams)
-        found.append(Setting(load=load, pace=pace, servers=servers))
+        settings.append(Setting(load=load, pace=pace, servers=servers))
     return [
         replace(one, load=replace(one.load, workers=workers))
-        for one in found
+        for one in settings
         for workers in WORKERS
     ]
 
@@ -112,12 +112,12 @@ def _measure(
             before_s = server_cpu_s(*own)
             spent = context.run(client, url, load)
             cpu_s = server_cpu_s(*own) - before_s
-            served = truth(*own)
+            records = truth(*own)
         answer = read_answer(client, context.folder)
         if answer.count != load.requests:
-            told = f"figures of {answer.count} of {load.requests} requests"
-            raise JobError(spent.complaint or told)
-        chosen = timed(served, answer.count)
+            shortfall = f"figures of {answer.count} of {load.requests} requests"
+            raise JobError(spent.complaint or shortfall)
+        chosen = timed(records, answer.count)
         wrong = answer.figures.minus(figures(chosen, client.percentile))
         taken = chunks_per_s(chosen, load.in_flight)
         allowed = pace_chunks_per_s(load.in_flight, setting.pace)
@@ -128,10 +128,10 @@ def _measure(
             ttft_p99_error_ms=wrong.ttft_p99_ms,
             tpot_p99_error_ms=wrong.tpot_p99_ms,
             server_late_p99_ms=server_late_p99_ms(chosen),
-            server_cores=cpu_s / _seconds(served),
+            server_cores=cpu_s / _seconds(records),
             client_cpu_s=spent.cpu_s,
             complaint=spent.complaint,
-            **_health(context.told(client)),
+            **_health(context.report(client)),
         )
 
     return measure
@@ -144,16 +144,16 @@ def pace_chunks_per_s(in_flight: int, pace: Pace) -> float | None:
     return in_flight * pace.tokens / (pace.ttft_s + (pace.tokens - 1) * pace.gap_s)
 
 
-def _seconds(served: list[Served]) -> float:
+def _seconds(records: list[ServerRecord]) -> float:
     """From the first arrival to the last write, warm-up included, as the sum of CPU has it."""
-    ends = [one.last_ns for one in served if one.last_ns is not None]
+    ends = [one.last_ns for one in records if one.last_ns is not None]
     if not ends:
         raise JobError("the servers wrote nothing")
-    return (max(ends) - min(one.arrived_ns for one in served)) / NS_PER_S
+    return (max(ends) - min(one.arrived_ns for one in records)) / NS_PER_S
 
 
-def _health(told: Any) -> dict[str, Any]:
-    info = told["run_info"]
+def _health(report: Any) -> dict[str, Any]:
+    info = report["run_info"]
     return {
         "client_cpu_share": info["client_cpu_share"],
         "loop_lag_p99_ms": info["loop_lag_p99_ms"],

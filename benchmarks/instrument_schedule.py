@@ -1,4 +1,4 @@
-"""A server that stalls, as each client tells it, and whether arrivals are as random as asked.
+"""A server that stalls, as each client reports it, and whether arrivals are Poisson as requested.
 
 Requests leave at Poisson times; the server answers nothing for a while in the middle. Who counts
 latency from the send and holds requests back meanwhile (a cap on what is in flight) leaves the
@@ -8,17 +8,17 @@ Only as many requests as the cap lets through see the stall from their send: 4 o
 leaves out. Of the schedule about 40 fall into it. That is why there are 600 of them.
 
 - **true** is what the server did, counted from the schedule that the tool itself drew, where its
-  output tells it (whet, vLLM, GuideLLM). Its i-th send is the server's i-th arrival, and the way
-  of the fastest is taken as none. AIPerf's output tells none: in the open loop its truth counts
+  output has it (whet, vLLM, GuideLLM). Its i-th send is the server's i-th arrival, and the way
+  of the fastest is taken as 0. AIPerf's output lacks it: in the open loop its truth counts
   from the arrivals, and with a cap it has none, for AIPerf drops the times at which no place is
   free instead of keeping what was due then.
-- **expected** is the asked schedule simulated 400 times with the server's pace, first come first
-  served: it needs no tool's word. It differs from run to run by the draw, as its range says.
+- **expected** is the requested schedule simulated 400 times with the server's pace, first come
+  first served: it needs no tool's word. It differs from run to run by the draw, as its range says.
 - **KS** is of the server's arrivals in the open loop: their gaps against the exponential of the
-  asked rate. vLLM stretches its draw so that the last request leaves at requests / rate exactly;
-  such gaps lie nearer to the asked exponential than chance allows, so its p is too high.
+  requested rate. vLLM stretches its draw so that the last request leaves at requests / rate
+  exactly; such gaps are nearer to the exponential than chance allows, so its p is too high.
 - whet leaves out of its percentiles what it takes for warm-up, at most the first half; ``cut`` says
-  how many that were. The stall lies in the first half, where MSER alone would cut it away.
+  how many that were. The stall is in the first half, where MSER alone would cut it away.
 - No tool warms up here, so that the stall is at the same place for all; a first connection opens
   within the timed requests of the peers.
 - vLLM's E2E "with queue" is its own answer to the cap: a second figure, shown only when asked for.
@@ -34,7 +34,7 @@ from typing import Any, Final
 import numpy as np
 from scipy import stats
 
-from benchmarks.chunk_server import Pace, Served
+from benchmarks.chunk_server import Pace, ServerRecord
 from benchmarks.instrument_rows import ScheduleRow
 from benchmarks.instrument_runs import Context, attempt
 from benchmarks.instrument_tools import Client, Load, read_answer
@@ -60,7 +60,7 @@ class Tails:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
+class ClientReport:
     """What a tool's output says here. ``due_s`` and ``sent_s`` run side by side on its own clock.
 
     Empty where it writes no schedule down.
@@ -111,22 +111,22 @@ def _measure(
         with paced_server(pace) as url:
             reset(url)
             spent = context.run(client, url, load)
-            served = truth(url)
+            records = truth(url)
         count = read_answer(client, context.folder).count
-        told = READERS[client.name](context.told(client))
-        chosen = timed(served, count)
-        row = replace(row, **_named(told.tails), **_expected(load, pace))
-        found = true_pairs(chosen, told, capped=bool(load.in_flight))
-        if found is not None:
-            true_from, pairs = found
+        report = READERS[client.name](context.report(client))
+        chosen = timed(records, count)
+        row = replace(row, **_named(report.tails), **_expected(load, pace))
+        true = true_pairs(chosen, report, capped=bool(load.in_flight))
+        if true is not None:
+            true_from, pairs = true
             row = replace(row, true_from=true_from, **_named(tails(pairs), "true_"))
         if not load.in_flight:
             row = replace(row, **poisson(chosen, row.rate_rps))
         return replace(
             row,
             counted=count,
-            queued_e2e_p99_ms=told.queued_e2e_p99_ms,
-            cut=told.cut,
+            queued_e2e_p99_ms=report.queued_e2e_p99_ms,
+            cut=report.cut,
             server_late_p99_ms=server_late_p99_ms(chosen),
             complaint=spent.complaint,
         )
@@ -148,15 +148,15 @@ def tails(pairs: Sequence[Pair]) -> Tails:
 
 
 def true_pairs(
-    served: Sequence[Served], told: Told, *, capped: bool
+    records: Sequence[ServerRecord], report: ClientReport, *, capped: bool
 ) -> tuple[str, list[Pair]] | None:
     """What TTFT and E2E count from, and both in s of each request; None where nothing says.
 
-    Counted from the schedule where it is told of as many requests as were served.
+    Counted from the schedule if the report has as many requests as the server.
     """
-    ordered = sorted(served, key=lambda one: one.arrived_ns)
-    if told.due_s and len(told.due_s) == len(ordered):
-        sends = sorted(zip(told.sent_s, told.due_s, strict=True))
+    ordered = sorted(records, key=lambda one: one.arrived_ns)
+    if report.due_s and len(report.due_s) == len(ordered):
+        sends = sorted(zip(report.sent_s, report.due_s, strict=True))
         pairs = zip(ordered, sends, strict=True)
         origin_s = min(one.arrived_ns / NS_PER_S - sent_s for one, (sent_s, _) in pairs)
         starts = [due_s + origin_s for _, due_s in sends]
@@ -166,25 +166,25 @@ def true_pairs(
     return "arrival", _latencies(ordered, [one.arrived_ns / NS_PER_S for one in ordered])
 
 
-def _latencies(served: Sequence[Served], starts_s: Sequence[float]) -> list[Pair]:
+def _latencies(records: Sequence[ServerRecord], starts_s: Sequence[float]) -> list[Pair]:
     return [
         (one.first_ns / NS_PER_S - start_s, one.last_ns / NS_PER_S - start_s)
-        for one, start_s in zip(served, starts_s, strict=True)
+        for one, start_s in zip(records, starts_s, strict=True)
         if one.first_ns is not None and one.last_ns is not None
     ]
 
 
-def poisson(served: Sequence[Served], rate_rps: float) -> dict[str, float | None]:
+def poisson(records: Sequence[ServerRecord], rate_rps: float) -> dict[str, float | None]:
     """Kolmogorov–Smirnov of the gaps between arrivals against the exponential of ``rate_rps``."""
-    arrived_s = np.sort([one.arrived_ns for one in served]) / NS_PER_S
+    arrived_s = np.sort([one.arrived_ns for one in records]) / NS_PER_S
     gaps_s = np.diff(arrived_s)
     if not len(gaps_s):
         return {"arrived_rps": None, "ks_statistic": None, "ks_p": None}
-    found = stats.kstest(gaps_s, "expon", args=(0.0, 1.0 / rate_rps))
+    test = stats.kstest(gaps_s, "expon", args=(0.0, 1.0 / rate_rps))
     return {
         "arrived_rps": float(len(gaps_s) / gaps_s.sum()) if gaps_s.sum() else None,
-        "ks_statistic": float(found.statistic),
-        "ks_p": float(found.pvalue),
+        "ks_statistic": float(test.statistic),
+        "ks_p": float(test.pvalue),
     }
 
 
@@ -216,77 +216,77 @@ def simulate(due_s: Sequence[float], pace: Pace, cap: int | None) -> list[Pair]:
 def _expected(load: Load, pace: Pace) -> dict[str, float]:
     random = np.random.default_rng(0)
     assert load.rate_rps is not None
-    found = []
+    draws = []
     for _ in range(_DRAWS):
         due_s = np.cumsum(random.exponential(1.0 / load.rate_rps, load.requests))
-        found.append(tails(simulate(due_s.tolist(), pace, load.cap)))
-    p99 = [one.e2e_p99_ms or 0.0 for one in found]
+        draws.append(tails(simulate(due_s.tolist(), pace, load.cap)))
+    p99 = [one.e2e_p99_ms or 0.0 for one in draws]
     low, middle, high = np.percentile(p99, [5, 50, 95])
     return {
-        "expected_ttft_p99_ms": float(np.median([one.ttft_p99_ms or 0.0 for one in found])),
+        "expected_ttft_p99_ms": float(np.median([one.ttft_p99_ms or 0.0 for one in draws])),
         "expected_e2e_p99_ms": float(middle),
         "expected_e2e_p99_low_ms": float(low),
         "expected_e2e_p99_high_ms": float(high),
-        "expected_e2e_max_ms": float(np.median([one.e2e_max_ms or 0.0 for one in found])),
+        "expected_e2e_max_ms": float(np.median([one.e2e_max_ms or 0.0 for one in draws])),
     }
 
 
-def _named(found: Tails, before: str = "") -> dict[str, float | None]:
-    return {f"{before}{name}": getattr(found, name) for name in Tails.__dataclass_fields__}
+def _named(figures: Tails, before: str = "") -> dict[str, float | None]:
+    return {f"{before}{name}": getattr(figures, name) for name in Tails.__dataclass_fields__}
 
 
-def tell_whet(told: Mapping[str, Any]) -> Told:
+def report_of_whet(report: Mapping[str, Any]) -> ClientReport:
     """Its headline, which counts from the schedule; ``start_times`` are scheduled.
 
     Its maxima are of its lists, which leave nothing out as warm-up.
     """
-    due_s, waits_s = told["start_times"], told["queue_times"]
+    due_s, waits_s = report["start_times"], report["queue_times"]
     longest = {
-        name: max((s * _MS_PER_S for s in told[name] if s is not None), default=None)
+        name: max((s * _MS_PER_S for s in report[name] if s is not None), default=None)
         for name in ("ttfts", "latencies")
     }
-    return Told(
+    return ClientReport(
         tails=Tails(
-            ttft_p99_ms=told["p99_ttft_ms"],
+            ttft_p99_ms=report["p99_ttft_ms"],
             ttft_max_ms=longest["ttfts"],
-            e2e_p99_ms=told["p99_e2el_ms"],
+            e2e_p99_ms=report["p99_e2el_ms"],
             e2e_max_ms=longest["latencies"],
         ),
         due_s=tuple(due_s),
         sent_s=tuple(at_s + wait_s for at_s, wait_s in zip(due_s, waits_s, strict=True)),
-        cut=told["run_info"]["timed_requests_before_steady"],
+        cut=report["run_info"]["timed_requests_before_steady"],
     )
 
 
-def tell_vllm(told: Mapping[str, Any]) -> Told:
+def report_of_vllm(report: Mapping[str, Any]) -> ClientReport:
     """``start_times`` are sends; what waited for a place is in ``queue_times``."""
-    sent_s, waits_s = told["start_times"], told["queue_times"]
-    return Told(
+    sent_s, waits_s = report["start_times"], report["queue_times"]
+    return ClientReport(
         tails=Tails(
-            ttft_p99_ms=told["p99_ttft_ms"],
-            ttft_max_ms=told["p100_ttft_ms"],
-            e2e_p99_ms=told["p99_e2el_ms"],
-            e2e_max_ms=told["p100_e2el_ms"],
+            ttft_p99_ms=report["p99_ttft_ms"],
+            ttft_max_ms=report["p100_ttft_ms"],
+            e2e_p99_ms=report["p99_e2el_ms"],
+            e2e_max_ms=report["p100_e2el_ms"],
         ),
         due_s=tuple(at_s - wait_s for at_s, wait_s in zip(sent_s, waits_s, strict=True)),
         sent_s=tuple(sent_s),
-        queued_e2e_p99_ms=told.get("p99_e2el_including_client_queue_ms"),
+        queued_e2e_p99_ms=report.get("p99_e2el_including_client_queue_ms"),
     )
 
 
-def tell_guidellm(told: Mapping[str, Any]) -> Told:
+def report_of_guidellm(report: Mapping[str, Any]) -> ClientReport:
     """Latencies from its request's start; ``targeted_start`` is the schedule.
 
     A worker that draws before GuideLLM has set the start puts its first request near 1970 and sends
     it at once: it is due when it was sent.
     """
-    benchmark = told["benchmarks"][0]
+    benchmark = report["benchmarks"][0]
     first = benchmark["metrics"]["time_to_first_token_ms"]["successful"]
     whole = benchmark["metrics"]["request_latency"]["successful"]
     timings = [one["info"]["timings"] for one in benchmark["requests"]["successful"]]
     sent_s = [one["request_start"] for one in timings]
     target_s = [one["targeted_start"] for one in timings]
-    return Told(
+    return ClientReport(
         tails=Tails(
             ttft_p99_ms=first["percentiles"]["p99"],
             ttft_max_ms=first["max"],
@@ -301,10 +301,10 @@ def tell_guidellm(told: Mapping[str, Any]) -> Told:
     )
 
 
-def tell_aiperf(told: Mapping[str, Any]) -> Told:
+def report_of_aiperf(report: Mapping[str, Any]) -> ClientReport:
     """Latencies from its request's start, in ms."""
-    first, whole = told["time_to_first_token"], told["request_latency"]
-    return Told(
+    first, whole = report["time_to_first_token"], report["request_latency"]
+    return ClientReport(
         tails=Tails(
             ttft_p99_ms=first["p99"],
             ttft_max_ms=first["max"],
@@ -314,9 +314,9 @@ def tell_aiperf(told: Mapping[str, Any]) -> Told:
     )
 
 
-READERS: Final[dict[str, Callable[[Mapping[str, Any]], Told]]] = {
-    "whet": tell_whet,
-    "vllm bench serve": tell_vllm,
-    "guidellm": tell_guidellm,
-    "aiperf": tell_aiperf,
+READERS: Final[dict[str, Callable[[Mapping[str, Any]], ClientReport]]] = {
+    "whet": report_of_whet,
+    "vllm bench serve": report_of_vllm,
+    "guidellm": report_of_guidellm,
+    "aiperf": report_of_aiperf,
 }

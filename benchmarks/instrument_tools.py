@@ -1,4 +1,4 @@
-"""The four clients: how each is told the same load, and where each puts its figures."""
+"""The four clients: the arguments that give each the same load, and where each puts its figures."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def guidellm_client(program: str, tokenizer: Path) -> Client:
 
 
 def aiperf_client(program: str, tokenizer: Path) -> Client:
-    """``aiperf profile``, told to believe the server's count of tokens as the others do."""
+    """``aiperf profile``, set to use the server's count of tokens as the others do."""
 
     def command(url: str, load: Load, folder: Path) -> list[str]:
         how = ["--warmup-request-count", str(load.warmup)] if load.warmup else []
@@ -204,32 +204,32 @@ def aiperf_client(program: str, tokenizer: Path) -> Client:
     )
 
 
-def read_whet(told: Mapping[str, Any]) -> Reported:
+def read_whet(report: Mapping[str, Any]) -> Reported:
     """vLLM's keys; TTFT from the send, as the others count it."""
-    schedule = (told["p50_ttft_ms"], told["p99_ttft_ms"])
-    return replace(_read_vllm_keys(told, "ttft_from_send"), from_schedule=schedule)
+    schedule = (report["p50_ttft_ms"], report["p99_ttft_ms"])
+    return replace(_read_vllm_keys(report, "ttft_from_send"), from_schedule=schedule)
 
 
-def read_vllm(told: Mapping[str, Any]) -> Reported:
+def read_vllm(report: Mapping[str, Any]) -> Reported:
     """The summary of ``--save-result``."""
-    return _read_vllm_keys(told, "ttft")
+    return _read_vllm_keys(report, "ttft")
 
 
-def _read_vllm_keys(told: Mapping[str, Any], ttft: str) -> Reported:
+def _read_vllm_keys(report: Mapping[str, Any], ttft: str) -> Reported:
     return Reported(
-        count=told["completed"],
+        count=report["completed"],
         figures=Figures(
-            ttft_p50_ms=told[f"p50_{ttft}_ms"],
-            ttft_p99_ms=told[f"p99_{ttft}_ms"],
-            tpot_p50_ms=told["p50_tpot_ms"],
-            tpot_p99_ms=told["p99_tpot_ms"],
+            ttft_p50_ms=report[f"p50_{ttft}_ms"],
+            ttft_p99_ms=report[f"p99_{ttft}_ms"],
+            tpot_p50_ms=report["p50_tpot_ms"],
+            tpot_p99_ms=report["p99_tpot_ms"],
         ),
     )
 
 
-def read_guidellm(told: Mapping[str, Any]) -> Reported:
+def read_guidellm(report: Mapping[str, Any]) -> Reported:
     """Its inter-token latency is TPOT here; its ``time_per_output_token`` holds the first token."""
-    metrics = told["benchmarks"][0]["metrics"]
+    metrics = report["benchmarks"][0]["metrics"]
     first = metrics["time_to_first_token_ms"]["successful"]
     between = metrics["inter_token_latency_ms"]["successful"]
     return Reported(
@@ -243,9 +243,9 @@ def read_guidellm(told: Mapping[str, Any]) -> Reported:
     )
 
 
-def read_aiperf(told: Mapping[str, Any]) -> Reported:
+def read_aiperf(report: Mapping[str, Any]) -> Reported:
     """Its inter-token latency is (latency − TTFT) / (tokens − 1) of a request, which is TPOT."""
-    first, between = told["time_to_first_token"], told["inter_token_latency"]
+    first, between = report["time_to_first_token"], report["inter_token_latency"]
     return Reported(
         count=first["count"],
         figures=Figures(
@@ -295,8 +295,10 @@ def run_client(
                 _stop(process)
                 raise JobError(f"stopped after {limit_s:g} s") from error
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    said = last_words(log.read_text(encoding="utf-8", errors="replace"))
-    words = f"it ended with code {process.returncode}: {said}" if process.returncode else None
+    words_of_log = last_words(log.read_text(encoding="utf-8", errors="replace"))
+    words = (
+        f"it ended with code {process.returncode}: {words_of_log}" if process.returncode else None
+    )
     if not (folder / client.answer).is_file():
         raise JobError(words or "it wrote no figures")
     return Spent(

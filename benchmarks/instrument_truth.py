@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from benchmarks.chunk_server import Pace, Served
+from benchmarks.chunk_server import Pace, ServerRecord
 from benchmarks.jobs import ROOT, JobError
 from whet.client import get_text
 from whet.core.units import NS_PER_MS, NS_PER_S
@@ -48,8 +48,8 @@ def paced_server(pace: Pace, *, shared_port: int = 0) -> Iterator[str]:
 
     With ``shared_port`` it listens there as well, beside others.
     """
-    told = json.dumps(asdict(pace))
-    command = [sys.executable, "-m", "benchmarks.chunk_server", told, str(shared_port)]
+    pace_json = json.dumps(asdict(pace))
+    command = [sys.executable, "-m", "benchmarks.chunk_server", pace_json, str(shared_port)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -64,7 +64,7 @@ def paced_server(pace: Pace, *, shared_port: int = 0) -> Iterator[str]:
 
 @contextmanager
 def paced_servers(pace: Pace, count: int) -> Iterator[tuple[str, list[str]]]:
-    """``count`` processes behind one port: its URL, and each process' own for what it tells."""
+    """``count`` processes behind one port: its URL, and each process' own for its report."""
     with ExitStack() as stack:
         holder = stack.enter_context(socket.socket())  # bound and never listening: it takes nothing
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -80,10 +80,12 @@ def reset(url: str) -> None:
     get_text(url, "/reset")
 
 
-def truth(*urls: str) -> list[Served]:
+def truth(*urls: str) -> list[ServerRecord]:
     """Every request since the reset, of all processes, in the order of arrival."""
     lines = [line for url in urls for line in get_text(url, "/truth").splitlines()]
-    return sorted((Served(**json.loads(line)) for line in lines), key=lambda one: one.arrived_ns)
+    return sorted(
+        (ServerRecord(**json.loads(line)) for line in lines), key=lambda one: one.arrived_ns
+    )
 
 
 def server_cpu_s(*urls: str) -> float:
@@ -91,42 +93,42 @@ def server_cpu_s(*urls: str) -> float:
     return sum(float(get_text(url, "/cpu")) for url in urls)
 
 
-def timed(served: Sequence[Served], count: int) -> list[Served]:
+def timed(records: Sequence[ServerRecord], count: int) -> list[ServerRecord]:
     """The last ``count`` requests: what a client warms up with comes before.
 
     Raises ``JobError`` where there are fewer, or where one of them was not served whole.
     """
-    if not 0 < count <= len(served):
-        raise JobError(f"the tool speaks of {count} requests; the server read {len(served)}")
-    chosen = list(served)[-count:]
-    broken = sum(one.pieces < one.asked or one.pieces == 0 for one in chosen)
+    if not 0 < count <= len(records):
+        raise JobError(f"the tool speaks of {count} requests; the server read {len(records)}")
+    chosen = list(records)[-count:]
+    broken = sum(one.pieces < one.num_chunks or one.pieces == 0 for one in chosen)
     if broken:
         raise JobError(f"{broken} of {count} requests were not served to their end")
     return chosen
 
 
-def ttft_ms(one: Served) -> float | None:
+def ttft_ms(one: ServerRecord) -> float | None:
     """First piece written less request received by the kernel."""
     return None if one.first_ns is None else (one.first_ns - one.arrived_ns) / NS_PER_MS
 
 
-def server_late_p99_ms(served: Sequence[Served]) -> float | None:
+def server_late_p99_ms(records: Sequence[ServerRecord]) -> float | None:
     """How late the server itself wrote: p99 over all paced pieces; None where none is paced."""
-    late = percentile([late_ns for one in served for late_ns in one.late_ns], 99)
+    late = percentile([late_ns for one in records for late_ns in one.late_ns], 99)
     return None if late is None else late / NS_PER_MS
 
 
-def tpot_ms(one: Served) -> float | None:
+def tpot_ms(one: ServerRecord) -> float | None:
     """(Last written − first written) / (pieces − 1); None for a single piece."""
     if one.first_ns is None or one.last_ns is None or one.pieces < 2:
         return None
     return (one.last_ns - one.first_ns) / (one.pieces - 1) / NS_PER_MS
 
 
-def figures(served: Sequence[Served], method: Method = "linear") -> Figures:
+def figures(records: Sequence[ServerRecord], method: Method = "linear") -> Figures:
     """The true percentiles, in the definition of percentile that the tool has."""
-    first = [value for one in served if (value := ttft_ms(one)) is not None]
-    between = [value for one in served if (value := tpot_ms(one)) is not None]
+    first = [value for one in records if (value := ttft_ms(one)) is not None]
+    between = [value for one in records if (value := tpot_ms(one)) is not None]
     return Figures(
         ttft_p50_ms=percentile(first, 50, method),
         ttft_p99_ms=percentile(first, 99, method),
@@ -140,14 +142,14 @@ def percentile(values: Sequence[float], p: float, method: Method = "linear") -> 
     return float(np.percentile(values, p, method=method)) if len(values) else None
 
 
-def chunks_per_s(served: Sequence[Served], in_flight: int) -> float | None:
+def chunks_per_s(records: Sequence[ServerRecord], in_flight: int) -> float | None:
     """How fast a closed loop of ``in_flight`` took the pieces, whatever the tool says.
 
     When the last request is read, all but the ``in_flight`` − 1 others that may still be under way
     were taken whole, since each was followed by another. None for too few requests.
     """
-    taken = list(served)[:-in_flight]
-    seconds = (served[-1].read_ns - served[0].read_ns) / NS_PER_S if served else 0.0
+    taken = list(records)[:-in_flight]
+    seconds = (records[-1].read_ns - records[0].read_ns) / NS_PER_S if records else 0.0
     if not taken or seconds <= 0:
         return None
     return sum(one.pieces for one in taken) / seconds

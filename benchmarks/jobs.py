@@ -1,6 +1,6 @@
 """One quantizer run in a process of its own: the job it gets, what it reports, how it is watched.
 
-Every tool gets a fresh process on the same machine, told by the same JSON and timed by the same
+Every tool gets a fresh process on the same machine, with the same JSON and timed by the same
 clock from outside, so that neither pays for what the other has loaded or left allocated.
 """
 
@@ -140,14 +140,14 @@ def peer_tool(python: str, python_path: str | None) -> Tool:
 def run_job(tool: Tool, job: Job, scratch: Path, *, limit_s: float) -> Spent:
     """Run ``job`` to its end, or for ``limit_s``. Raises ``JobError`` with its last words."""
     scratch.mkdir(parents=True, exist_ok=True)
-    told, answer, log = (scratch / name for name in ("job.json", "result.json", "log.txt"))
+    job_file, answer, log = (scratch / name for name in ("job.json", "result.json", "log.txt"))
     answer.unlink(missing_ok=True)
-    told.write_text(json.dumps(asdict(job)), encoding="utf-8")
+    job_file.write_text(json.dumps(asdict(job)), encoding="utf-8")
     with DeviceMeter(watch=job.device != "cpu") as meter, log.open("w") as stream:
         started_ns = time.monotonic_ns()
         try:
             done = subprocess.run(
-                [*tool.command, str(told), str(answer)],
+                [*tool.command, str(job_file), str(answer)],
                 env=tool.environment(job.device),
                 cwd=ROOT if tool.at_root else scratch,
                 stdout=stream,

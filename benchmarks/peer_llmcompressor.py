@@ -30,8 +30,8 @@ _PRESETS = {("W4A16", 128): "W4A16", ("W4A16_ASYM", 128): "W4A16_ASYM"}
 def main():
     """Quantize as the job says, and write where the time went."""
     at = [_STARTED_NS, time.monotonic_ns()]
-    told, answer = map(Path, sys.argv[1:])
-    job = json.loads(told.read_text(encoding="utf-8"))
+    job_file, answer = map(Path, sys.argv[1:])
+    job = json.loads(job_file.read_text(encoding="utf-8"))
     if not torch.accelerator.is_available():
         # Pinning serves transfers to a device; 0.14 pins without one too, and fails.
         IntermediatesCache.pin_memory = lambda *_args, **_kwargs: None

@@ -3,8 +3,8 @@
     python -m benchmarks.quality run OUT                 # goes on where a stopped one left off
     python -m benchmarks.quality table OUT --markdown README.md --csv quality.csv
 
-Every case is a real vLLM server on this machine. A fault stands where a variant should serve the
-very weights or tokens of another, so the gate has to find it without being told.
+Every case is a real vLLM server on this machine. A faulty checkpoint replaces a variant's weights
+or tokens, and the gate has to find it without further information.
 
 False alarms are simulated from what was stored. Two servers of the same weights that round in
 different ways (float32 and bfloat16) are compared with each other; to which of the two a document
@@ -230,16 +230,16 @@ def rows(store: RunStore, work: Path) -> Iterator[dict[str, Any]]:
         }
 
 
-def _interval(told: Any, times: float, less: float) -> str:
+def _interval(estimate: Any, times: float, less: float) -> str:
     value, low, high = (
         None if each is None else times * (each - less)
-        for each in (told.value, told.low, told.high)
+        for each in (estimate.value, estimate.low, estimate.high)
     )
     sign = "+" if less else ""
     return f"{value:{sign}.2g}" + ("" if low is None else f" [{low:{sign}.2g}, {high:{sign}.2g}]")
 
 
-def unit_scales_found(work: Path) -> str | None:
+def check_unit_scales(work: Path) -> str | None:
     """What is said of a checkpoint whose FP8 KV scales were all set to 1.0; no server is needed."""
     recipe = RecipeSpec(scheme="W8A8", kv_cache="fp8", calibration=_CALIBRATION)
     good = _made(
@@ -256,10 +256,10 @@ def unit_scales_found(work: Path) -> str | None:
 def table(out: Path) -> tuple[str, str]:
     """Markdown and CSV of all that was judged."""
     store = RunStore.read(out / "store")
-    told = list(rows(store, out / "work"))
-    columns = list(told[0])
+    table_rows = list(rows(store, out / "work"))
+    columns = list(table_rows[0])
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(str(row[name]) for name in columns) + " |" for row in told]
+    lines += ["| " + " | ".join(str(row[name]) for name in columns) + " |" for row in table_rows]
     parts = {
         name: record.parts
         for name in CASES
@@ -267,18 +267,18 @@ def table(out: Path) -> tuple[str, str]:
     }
     lines += ["", "Seconds by question: "]
     lines += [
-        f"- {name}: " + ", ".join(f"{part} {seconds:.1f}" for part, seconds in found)
-        for name, found in parts.items()
+        f"- {name}: " + ", ".join(f"{part} {seconds:.1f}" for part, seconds in seconds_by_part)
+        for name, seconds_by_part in parts.items()
     ]
     one, other = (store.get("quality", name, QualityRecord) for name in (BASELINE, "rounded"))
     if one is not None and other is not None:
         passed, failed = false_alarms(one, other)
         lines += ["", f"The same against itself: {passed} of {DRAWS} pass, {failed} fail."]
-    lines += ["", f"FP8 KV scales of 1.0: {unit_scales_found(out / 'work')}"]
+    lines += ["", f"FP8 KV scales of 1.0: {check_unit_scales(out / 'work')}"]
     text = io.StringIO()
     writer = csv.DictWriter(text, columns)
     writer.writeheader()
-    writer.writerows(told)
+    writer.writerows(table_rows)
     return "\n".join(lines) + "\n", text.getvalue()
 
 
@@ -292,13 +292,13 @@ def main() -> None:
     tell.add_argument("out", type=Path)
     tell.add_argument("--markdown", type=Path, required=True)
     tell.add_argument("--csv", type=Path, required=True)
-    asked = parser.parse_args()
-    if asked.command == "run":
-        run(asked.out, frozenset(filter(None, asked.only.split(","))))
+    options = parser.parse_args()
+    if options.command == "run":
+        run(options.out, frozenset(filter(None, options.only.split(","))))
         return
-    markdown, rows_text = table(asked.out)
-    write_atomic(asked.markdown, markdown.encode())
-    write_atomic(asked.csv, rows_text.encode())
+    markdown, rows_text = table(options.out)
+    write_atomic(options.markdown, markdown.encode())
+    write_atomic(options.csv, rows_text.encode())
     print(markdown)
 
 

@@ -186,24 +186,24 @@ class Benchmark:
         spec = QualitySpec(max_documents=self._options.documents, max_tokens=_HELDOUT_TOKENS)
         documents = heldout_ids(heldout, Encoder(self._source), spec)
         meter = DistanceMeter(self._source, documents, device=self._options.device)
-        found: dict[int, Distances] = {}
+        by_index: dict[int, Distances] = {}
         for index, out in self._made.items():
             try:
-                found[index] = meter.measure(out)
+                by_index[index] = meter.measure(out)
             except WhetError as error:
                 self._rows[index] = replace(self._rows[index], failure=str(error))
             else:
-                values: dict[str, Any] = distance_values(found[index])
+                values: dict[str, Any] = distance_values(by_index[index])
                 self._rows[index] = replace(self._rows[index], **values)
             shutil.rmtree(out, ignore_errors=True)
-            self._save(tuple(self._pairs(found)))
+            self._save(tuple(self._pairs(by_index)))
 
-    def _pairs(self, found: dict[int, Distances]) -> Iterator[PairRow]:
+    def _pairs(self, by_index: dict[int, Distances]) -> Iterator[PairRow]:
         """Each of this project's runs beside the peer's of the same seed.
 
-        ``awq+gptq`` stands beside every calibrated method of the peer, others beside their own.
+        ``awq+gptq`` is paired with every calibrated method of the peer, others with their own.
         """
-        for (mine, here), (other, there) in itertools.product(found.items(), repeat=2):
+        for (mine, here), (other, there) in itertools.product(by_index.items(), repeat=2):
             ours, peer = self._rows[mine], self._rows[other]
             if ours.tool != "whet" or peer.tool == "whet" or ours.seed != peer.seed:
                 continue
@@ -246,7 +246,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--out", type=Path, required=True, help="folder for runs.csv, pairs.csv and table.md")
     add("--peer-python", help="interpreter of llm-compressor's environment")
-    add("--peer-path", help="PYTHONPATH for it, where its packages lie in a folder")
+    add("--peer-path", help="PYTHONPATH for it, if its packages are in a folder")
     add("--peer-batch", type=int, default=1, help="its calibration batch (its own default: 1)")
     add("--peer-dtype", help="what it computes in (default: float32 on a CPU, else as stored)")
     add("--tools", nargs="+", default=["whet", "llm-compressor"])

@@ -27,8 +27,8 @@ _PACKAGES = ("torch", "transformers", "compressed-tensors")
 def main() -> None:
     """Quantize as the job says, and write where the time went."""
     import_s = (time.monotonic_ns() - _STARTED_NS) / NS_PER_S
-    told, answer = map(Path, sys.argv[1:])
-    job = json.loads(told.read_text(encoding="utf-8"))
+    job_file, answer = map(Path, sys.argv[1:])
+    job = json.loads(job_file.read_text(encoding="utf-8"))
     started_ns = time.monotonic_ns()
     done = quantize(
         Path(job["source"]),

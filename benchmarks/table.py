@@ -115,16 +115,16 @@ def spent_values(spent: Spent, device: str) -> dict[str, object]:
     }
 
 
-def distance_values(found: Distances) -> dict[str, object]:
+def distance_values(distances: Distances) -> dict[str, object]:
     """The columns that the held-out text fills."""
     values: dict[str, object] = {
-        "reference_perplexity": found.reference_perplexity.value,
-        "kl_p99": found.kl_p99.value,
-        "heldout_documents": len(found.documents),
-        "heldout_tokens": sum(one.tokens for one in found.documents),
+        "reference_perplexity": distances.reference_perplexity.value,
+        "kl_p99": distances.kl_p99.value,
+        "heldout_documents": len(distances.documents),
+        "heldout_tokens": sum(one.tokens for one in distances.documents),
     }
     for name in ("perplexity", "perplexity_ratio", "kl", "flips"):
-        estimate = getattr(found, name)
+        estimate = getattr(distances, name)
         values |= {
             name: estimate.value,
             f"{name}_low": estimate.low,
@@ -135,7 +135,7 @@ def distance_values(found: Distances) -> dict[str, object]:
 
 def pair(ours: Row, peer: Row, documents: tuple[Distances, Distances]) -> PairRow:
     """``ours`` beside ``peer``, whose ``documents`` are the same ones in the same order."""
-    here, there = (found.documents for found in documents)
+    here, there = (each.documents for each in documents)
     ratio = perplexity_ratio(_nll(here), _nll(there))
     kl = document_mean([(a.kl - b.kl, a.tokens) for a, b in zip(here, there, strict=True)])
     both = ours.without_loading_s, peer.without_loading_s
@@ -165,8 +165,8 @@ def write_rows(rows: Sequence[Any], path: Path) -> None:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(names)
     for row in rows:
-        told = asdict(row)
-        writer.writerow(_field(told.get(name)) for name in names)
+        values = asdict(row)
+        writer.writerow(_field(values.get(name)) for name in names)
     write_atomic(path, buffer.getvalue().encode())
 
 
@@ -216,7 +216,7 @@ def _name(row: Row) -> str:
 
 
 def _spread(values: Sequence[float | None], digits: int) -> str:
-    """``mean (lowest–highest)``; one value alone where they print alike, – where there is none."""
+    """``mean (lowest–highest)``; one value alone if they print alike, – without values."""
     known = [value for value in values if value is not None]
     if not known:
         return "–"

@@ -159,14 +159,14 @@ def measure(folders: Mapping[Adapter, Path], target: Path) -> dict[str, dict[str
     """Effects by adapter and kind: greedy, float32, the weights as they are stored."""
     items = examples("heldout", 0, HELDOUT)
     bare = _answers(load_model(target), target, items)
-    found: dict[str, dict[str, Effect]] = {}
+    effects: dict[str, dict[str, Effect]] = {}
     for adapter, folder in folders.items():
         model = load_model(target)
         load_adapter(model, folder)
         merge(model)
         answers = _answers(model.eval(), target, items)
-        found[adapter] = {kind: _effect(adapter, kind, items, bare, answers) for kind in KINDS}
-    return found
+        effects[adapter] = {kind: _effect(adapter, kind, items, bare, answers) for kind in KINDS}
+    return effects
 
 
 def _answers(model: Llama, target: Path, items: Sequence[Example]) -> list[str]:
@@ -205,10 +205,10 @@ def build(out: Path, adapters: Sequence[Adapter]) -> None:
     if adapters:
         with ProcessPoolExecutor(len(adapters), mp_context=get_context("spawn")) as pool:
             list(pool.map(train_into, adapters, [out] * len(adapters)))
-    found = {adapter: out / adapter for adapter in ADAPTERS if (out / adapter).is_dir()}
+    folders = {adapter: out / adapter for adapter in ADAPTERS if (out / adapter).is_dir()}
     effects = {
         adapter: {kind: asdict(effect) for kind, effect in kinds.items()}
-        for adapter, kinds in measure(found, target).items()
+        for adapter, kinds in measure(folders, target).items()
     }
     _write(out / "facts.json", {"target_sha256": target_sha256(target), "effects": effects})
     print(json.dumps(effects, indent=1), flush=True)

@@ -51,19 +51,19 @@ def make_rows(seed: int, shards: int, chats: int, tokenizer: Path, workers: int)
 def shard_rows(seed: int, chats: int, tokenizer: Path) -> list[Rows]:
     """The rows of one seed, a bucket each."""
     encoder = load_tokenizer(tokenizer)
-    found: dict[int, list[tuple[list[int], list[float]]]] = {length: [] for length in BUCKETS}
+    by_length: dict[int, list[tuple[list[int], list[float]]]] = {length: [] for length in BUCKETS}
     for chat in documents(seed, chats, "train"):
         ids, reply = encode_chat(encoder, chat.messages())
         length = next((length for length in BUCKETS if len(ids) <= length), None)
         if length is not None:
             gap = length - len(ids)
-            found[length].append((ids + [PAD_ID] * gap, loss_weights(reply) + [0.0] * gap))
+            by_length[length].append((ids + [PAD_ID] * gap, loss_weights(reply) + [0.0] * gap))
     return [
         Rows(
             ids=np.array([row[0] for row in rows], dtype=np.uint16).reshape(-1, length),
             weight=np.array([row[1] for row in rows], dtype=np.float16).reshape(-1, length),
         )
-        for length, rows in found.items()
+        for length, rows in by_length.items()
     ]
 
 

@@ -29,7 +29,7 @@ from lab.tokenizer import END_ID, load_tokenizer, render
 from whet.data import write_inputs
 
 DRAFT_TOKENS = 4
-SERVED = 512
+PROMPT_COUNT = 512
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -50,8 +50,8 @@ def is_right(answer: str, expected: str, scorer: str) -> bool:
         except json.JSONDecodeError:
             return False
     if scorer == "number":
-        found = NUMBER.findall(answer)
-        return bool(found) and found[-1] == expected
+        numbers = NUMBER.findall(answer)
+        return bool(numbers) and numbers[-1] == expected
     return answer.strip() == expected.strip()
 
 
@@ -122,7 +122,7 @@ def _agreement(draft: Llama, prompt: Sequence[int], output: Sequence[int]) -> li
     return agrees
 
 
-def served_prompts(
+def load_prompts(
     tokenizer: Tokenizer, workload: Sequence[Mapping[str, str]], count: int
 ) -> list[list[int]]:
     """Requests as a load generator composes them: a system prompt of the pools and a user turn."""
@@ -164,12 +164,12 @@ def score_pair(pair: Path, device: torch.device) -> dict[str, Any]:
             "reply_perplexity": round(replies, 4),
         }
         print(name, json.dumps(scores[name]), flush=True)
-    prompts = served_prompts(tokenizer, files["workload"], SERVED)
-    found = acceptance(target, draft, prompts, 128)
+    prompts = load_prompts(tokenizer, files["workload"], PROMPT_COUNT)
+    result = acceptance(target, draft, prompts, 128)
     scores["acceptance"] = {
-        "length": round(found.length, 3),
-        "by_position": [round(rate, 3) for rate in found.by_position],
-        "drafts": found.drafts,
+        "length": round(result.length, 3),
+        "by_position": [round(rate, 3) for rate in result.by_position],
+        "drafts": result.drafts,
     }
     print("acceptance", json.dumps(scores["acceptance"]), flush=True)
     return scores

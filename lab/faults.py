@@ -89,7 +89,7 @@ def wrong_eos(source: Path, out: Path, eos: int | None = None, *, tokenizer: boo
     With ``tokenizer`` the ``eos_token`` of tokenizer_config.json and special_tokens_map.json is
     changed as well: vLLM ends an answer at the tokenizer's token and at those of the generation
     config, so without it answers still end where they should. ``eos`` is an added token's id, by
-    default the last one that is no end yet. ``UsageError`` where there is none.
+    default the last one that does not end answers yet. ``UsageError`` without such a token.
     """
     names = {t["id"]: t["content"] for t in read_json(source / _TOKENIZER).get("added_tokens", ())}
     files = [name for name in ("generation_config.json", "config.json") if (source / name).exists()]
@@ -104,8 +104,8 @@ def wrong_eos(source: Path, out: Path, eos: int | None = None, *, tokenizer: boo
     for name in files:
         _write_json(out / name, read_json(source / name) | {"eos_token_id": chosen})
     for name in ("tokenizer_config.json", "special_tokens_map.json") if tokenizer else ():
-        if found := read_json_if_any(source / name):
-            _write_json(out / name, found | {"eos_token": names[chosen]})
+        if values := read_json_if_any(source / name):
+            _write_json(out / name, values | {"eos_token": names[chosen]})
     return out
 
 
@@ -128,13 +128,15 @@ def merge_adapter(source: Path, adapter: Path, out: Path) -> Path:
     """
     config = read_json(adapter / "adapter_config.json")
     if config.get("use_dora") or config.get("rank_pattern") or config.get("alpha_pattern"):
-        raise CheckpointError(f"{adapter} is no plain LoRA; give one of a single rank and alpha")
+        raise CheckpointError(f"{adapter} is not a plain LoRA; give one of a single rank and alpha")
     rank = config["r"]
     scale = config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank)
     pairs: dict[str, dict[str, Tensor]] = {}
     for name, tensor in load_file(adapter / "adapter_model.safetensors").items():
         if (match := _LORA.fullmatch(name)) is None:
-            raise CheckpointError(f"{adapter} holds {name}, which is no LoRA; give a plain adapter")
+            raise CheckpointError(
+                f"{adapter} holds {name}, which is not a LoRA; give a plain adapter"
+            )
         pairs.setdefault(f"{match[1]}.weight", {})[match[2]] = tensor.float()
     headers = read_headers(source)
     for name, pair in pairs.items():
@@ -151,9 +153,9 @@ def merge_adapter(source: Path, adapter: Path, out: Path) -> Path:
 
 
 def permute_vocabulary(source: Path, out: Path, *, seed: int = 0, tokenizer: bool = False) -> Path:
-    """The rows of the embedding and the output head in another order; added tokens stay.
+    """Reorder the rows of the embedding and the output head; added tokens stay.
 
-    As it stands, tokenizer.json no longer tells what the rows mean, as in a draft that was trained
+    Without ``tokenizer`` tokenizer.json no longer matches the rows, as in a draft that was trained
     with another tokenizer. With ``tokenizer`` its ids move along: a model right by itself whose ids
     are not the target's.
     """

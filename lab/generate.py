@@ -22,8 +22,8 @@ def greedy(
     answers: list[list[int]] = [[] for _ in prompts]
     for start in range(0, len(order), batch):
         chosen = order[start : start + batch]
-        found = _run(model, [prompts[i] for i in chosen], [limits[i] for i in chosen])
-        for index, answer in zip(chosen, found, strict=True):
+        replies = _run(model, [prompts[i] for i in chosen], [limits[i] for i in chosen])
+        for index, answer in zip(chosen, replies, strict=True):
             answers[index] = answer
     return answers
 

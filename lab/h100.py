@@ -64,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     run.add_argument("--variants", help="these alone, for a sitting that has no time for all")
     run.add_argument("--set", nargs="*", default=[], help="KEY.KEY=YAML in place of the spec's")
     run.add_argument("--profile", default="", help="VARIANT=1,32,256 and more after a semicolon")
-    run.add_argument("--shares", default="", help="likewise, for prefix shares of 0 and 50%%")
+    run.add_argument(
+        "--shares", default="", help="VARIANT=1,32,256 for prefix shares of 0 and 50%%"
+    )
     run.add_argument("--shape", default="7b")
     run.add_argument("--draft", default="1b")
     one = kinds.add_parser("checkpoint")
@@ -80,30 +82,30 @@ def main(argv: Sequence[str] | None = None) -> None:
     made.add_argument("run", type=Path)
     made.add_argument("--static", type=Path)
     made.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args(argv)
-    if asked.what == "run":
-        _run(asked)
-    elif asked.what == "checkpoint":
-        make_checkpoint(asked.work, asked.recipe)
-    elif asked.what == "pack":
-        pack(asked.work, asked.parts)
-    elif asked.what == "unpack":
-        unpack(asked.parts, asked.work)
+    options = parser.parse_args(argv)
+    if options.what == "run":
+        _run(options)
+    elif options.what == "checkpoint":
+        make_checkpoint(options.work, options.recipe)
+    elif options.what == "pack":
+        pack(options.work, options.parts)
+    elif options.what == "unpack":
+        unpack(options.parts, options.work)
     else:
-        keep_results(asked.run, asked.static, asked.out)
+        keep_results(options.run, options.static, options.out)
 
 
-def _run(asked: argparse.Namespace) -> None:
-    work: Path = asked.work.resolve()
-    steps = asked.steps.split(",")
+def _run(options: argparse.Namespace) -> None:
+    work: Path = options.work.resolve()
+    steps = options.steps.split(",")
     if unknown := set(steps) - set(STEPS):
         sys.exit(f"no step {', '.join(sorted(unknown))}; there are {', '.join(STEPS)}")
     work.mkdir(parents=True, exist_ok=True)
-    write_atomic(work / "whet.yaml", chosen(asked.spec, asked.variants, asked.set).encode())
+    write_atomic(work / "whet.yaml", chosen(options.spec, options.variants, options.set).encode())
     for step in (step for step in STEPS if step in steps):
         began = time.monotonic()
         if step == "testbed" and not (work / "testbed").exists():
-            _whet("demo", "testbed", "--shape", asked.shape, "--draft", asked.draft, "--eagle3",
+            _whet("demo", "testbed", "--shape", options.shape, "--draft", options.draft, "--eagle3",
                   str(work / "testbed"))  # fmt: skip
         elif step == "pool":
             write_pool(work / "pool.jsonl", work / "testbed" / "target")
@@ -112,7 +114,7 @@ def _run(asked: argparse.Namespace) -> None:
         elif step == "static":
             measure_static(work, STATIC_SIZES)
         elif step == "variants":
-            measure_variants(work, _sizes(asked.profile), _sizes(asked.shares))
+            measure_variants(work, _sizes(options.profile), _sizes(options.shares))
         print(f"step {step}: {time.monotonic() - began:.1f} s", flush=True)
 
 
@@ -135,11 +137,11 @@ def chosen(spec: Path, variants: str | None, changes: Sequence[str] = ()) -> str
         sys.exit(
             f"no variant {', '.join(sorted(unknown))}; there are {', '.join(data['variants'])}"
         )
-    kept = {name: item for name, item in data["variants"].items() if name in names}
-    there = {*kept, *([REPEATED] if data["load"].get("repeat_baseline", True) else [])}
+    variants = {name: item for name, item in data["variants"].items() if name in names}
+    there = {*variants, *([REPEATED] if data["load"].get("repeat_baseline", True) else [])}
     groups = [[n for n in group if n in there] for group in data["load"]["together"]]
     load = {**data["load"], "together": [group for group in groups if len(group) > 1]}
-    return str(yaml.safe_dump({**data, "load": load, "variants": kept}, sort_keys=False))
+    return str(yaml.safe_dump({**data, "load": load, "variants": variants}, sort_keys=False))
 
 
 def pack(work: Path, parts: Path, *, part_bytes: int = PART_BYTES) -> list[Path]:
@@ -164,14 +166,14 @@ def pack(work: Path, parts: Path, *, part_bytes: int = PART_BYTES) -> list[Path]
 
 def unpack(parts: Path, work: Path) -> None:
     """Put back what ``pack`` wrote."""
-    found = sorted(parts.glob(f"{_PART}*"))
-    if not found:
+    files = sorted(parts.glob(f"{_PART}*"))
+    if not files:
         sys.exit(f"{parts} has no {_PART}00; give the folder that pack wrote")
     work.mkdir(parents=True, exist_ok=True)
     tar = subprocess.Popen(["tar", "-C", work, "-xJf", "-"], stdin=subprocess.PIPE)
     assert tar.stdin is not None
     with tar.stdin:
-        for part in found:
+        for part in files:
             tar.stdin.write(part.read_bytes())
     if tar.wait():
         sys.exit(f"the parts in {parts} are not whole; bring all of them")
@@ -183,8 +185,8 @@ def _whet(*words: str) -> None:
 
 
 def measure_variants(work: Path, profiles: Mapping[str, str], shares: Mapping[str, str]) -> None:
-    """``whet run``; before they stop, the servers of ``shares`` are sent less that is shared, and
-    those of ``profiles`` are profiled, at the sizes that stand there.
+    """Run ``whet run``. Before they stop, measure the servers of ``shares`` with smaller prefix
+    shares and profile those of ``profiles``, each at the batch sizes given there.
     """
     from whet.cli.options import OutputOptions
     from whet.cli.run.run import execute
@@ -260,8 +262,8 @@ def write_prompts(work: Path) -> None:
     spec, _ = _spec(work)
     assert spec.workload.pool is not None
     draw = Draw(requests=_PROFILED_PROMPTS, batch_size=1, trial=9, block_size=16)
-    found = build_workload(spec.workload.pool, Path(spec.model.target), spec.workload, draw=draw)
-    rows = (json.dumps({"ids": list(request.prompt_token_ids)}) for request in found.requests)
+    workload = build_workload(spec.workload.pool, Path(spec.model.target), spec.workload, draw=draw)
+    rows = (json.dumps({"ids": list(request.prompt_token_ids)}) for request in workload.requests)
     write_atomic(work / "prompts.jsonl", "".join(f"{row}\n" for row in rows).encode())
 
 

@@ -87,8 +87,8 @@ def summarize(events: Sequence[Event], skip: int = SKIPPED_STEPS) -> dict[str, A
         raise ValueError("the trace has no work on a GPU")
     calls = [event for event in spans if event.get("cat") in _API]
     marks = [e for e in spans if e.get("cat") == "user_annotation" and _STEP.match(e["name"])]
-    found = _steps(marks, calls, work)
-    steps = found[min(skip, max(len(found) - 2, 0)) :]
+    first = _steps(marks, calls, work)
+    steps = first[min(skip, max(len(first) - 2, 0)) :]
     if len(steps) < 2:
         steps = [
             Step(cpu_us=min(e["ts"] for e in spans), gpu_us=work[0]["ts"]),
@@ -163,8 +163,8 @@ def kernel_class(event: Event) -> str:
     """The first class whose pattern a kernel's name has."""
     if event["cat"] != "kernel":
         return "memcpy"
-    found = (name for name, pattern in _CLASSES if pattern.search(event["name"]))
-    return next(found, "other")
+    names = (name for name, pattern in _CLASSES if pattern.search(event["name"]))
+    return next(names, "other")
 
 
 def _kernels(inside: Iterable[Event], steps: int) -> dict[str, Any]:
@@ -366,15 +366,15 @@ def table(summaries: Mapping[int, Mapping[str, Any]]) -> str:
     head = ("in flight", "ms a chunk, no profiler", "ms a step", "GPU idle", "prefill steps",
             "kernels a step", "graph launches: decode", "prefill", *CLASSES)  # fmt: skip
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    for size, found in summaries.items():
+    for size, summary in summaries.items():
         graphs = [
-            str(found["by_kind"].get(kind, {}).get("graph_launches_a_step", ""))
+            str(summary["by_kind"].get(kind, {}).get("graph_launches_a_step", ""))
             for kind in ("decode", "prefill")
         ]
-        cells = [str(size), f"{found['steady']['ms_a_chunk']:.2f}", f"{found['ms_a_step']:.2f}",
-                 f"{found['gpu_idle_share']:.1%}", f"{found['prefill_step_share']:.0%}",
-                 f"{found['kernels'] / found['steps']:.0f}", *graphs,
-                 *(f"{found['class_ms_a_step'][name]:.3f}" for name in CLASSES)]  # fmt: skip
+        cells = [str(size), f"{summary['steady']['ms_a_chunk']:.2f}", f"{summary['ms_a_step']:.2f}",
+                 f"{summary['gpu_idle_share']:.1%}", f"{summary['prefill_step_share']:.0%}",
+                 f"{summary['kernels'] / summary['steps']:.0f}", *graphs,
+                 *(f"{summary['class_ms_a_step'][name]:.3f}" for name in CLASSES)]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -398,11 +398,11 @@ def profile_sizes(url: str, where: Where, sizes: str) -> None:
     for size in map(int, sizes.split(",")):
         load = Load(url.rstrip("/"), size, prompts)
         trace, steady = asyncio.run(profile(load, where.traces, where.pid))
-        found = {"size": size, "trace": trace.name, "steady": steady}
-        found |= summarize(read_trace(trace))
-        kept = where.out / f"profile-{size}.json"
-        kept.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        summaries[size] = found
+        summary = {"size": size, "trace": trace.name, "steady": steady}
+        summary |= summarize(read_trace(trace))
+        file = where.out / f"profile-{size}.json"
+        file.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        summaries[size] = summary
     print(table(summaries))
 
 
@@ -415,9 +415,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--sizes", default="1,32,256")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--pid", type=int, help="the server's, for the CPU that it uses")
-    asked = parser.parse_args(argv)
-    where = Where(traces=asked.traces, prompts=asked.prompts, out=asked.out, pid=asked.pid)
-    profile_sizes(asked.url, where, asked.sizes)
+    options = parser.parse_args(argv)
+    where = Where(traces=options.traces, prompts=options.prompts, out=options.out, pid=options.pid)
+    profile_sizes(options.url, where, options.sizes)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What a prefix share is worth on a server that runs: the run's traffic with fewer prompts shared.
 
-The run measures the share of its spec. Here the same server is sent, right after, prompts of the
-same lengths of which only some begin with the shared prefix; the rest have one of their own.
+The run measures the share of its spec. Right after, the same server is sent prompts of the same
+lengths; only some of them begin with the shared prefix, the rest have their own.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ def keep_shares(path: Path, rows: Sequence[ShareRow]) -> None:
     new: list[Mapping[str, Any]] = [asdict(row) for row in rows]
     configs = {row.config for row in rows}
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    kept = [row for row in csv.DictReader(io.StringIO(text)) if row["config"] not in configs]
+    others = [row for row in csv.DictReader(io.StringIO(text)) if row["config"] not in configs]
     out = io.StringIO()
     writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows([*kept, *new])
+    writer.writerows([*others, *new])
     write_atomic(path, out.getvalue().encode())

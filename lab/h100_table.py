@@ -26,7 +26,7 @@ FLOP_PER_S_8BIT: Final = 1979e12
 """NVIDIA's data sheet of the H100 SXM: HBM3, dense 16-bit and dense 8-bit arithmetic."""
 HEAD_8BIT: Final = "eagle3-fp8"
 """The EAGLE-3 head of the testbed with its layers in FP8."""
-_KEPT: Final = ("whet.yaml", "results.csv", "report.md", "decision.json", "environment.json")
+_FILES: Final = ("whet.yaml", "results.csv", "report.md", "decision.json", "environment.json")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +74,7 @@ def keep_results(run: Path, static: Path | None, out: Path) -> None:
     """Copy what a reader needs from a run to ``out``, without anybody's paths, and its table."""
     conclude_run(run)
     out.mkdir(parents=True, exist_ok=True)
-    for name in _KEPT:
+    for name in _FILES:
         source = run / ("spec.yaml" if name == "whet.yaml" else name)
         if source.exists():
             write_atomic(out / name, without_paths(source).encode())
@@ -103,7 +103,7 @@ def run_cards(run: Path) -> str:
         facts, start = store.get("facts", name, EngineFacts), store.get("starts", name, StartFacts)
         if facts is None or start is None:
             continue
-        told = {
+        facts_by_name = {
             "engine": f"vLLM {facts.version} on {item.device}",
             "weights": ", ".join(facts.weight_kernels) or item.variant.scheme,
             "attention": facts.attention_backend,
@@ -112,7 +112,7 @@ def run_cards(run: Path) -> str:
             "KV cache": f"{facts.kv_cache_tokens or 0:,} tokens",
             "ready after": f"{start.ready_s:.0f} s",
         }
-        lines = [f"- {key}: {value}" for key, value in told.items() if value is not None]
+        lines = [f"- {key}: {value}" for key, value in facts_by_name.items() if value is not None]
         lines += [f"- said: {notice}" for notice in facts.notices]
         command = scrub(item.serve_line)
         cards.append("\n".join([f"## {name}", "", *lines, "", "```text", command, "```", ""]))
@@ -138,7 +138,7 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drafting:
-    """K proposals a step, of which a step keeps ``length`` − 1 on average, and what one costs."""
+    """K proposals per step, ``length`` − 1 of them accepted on average, and the cost of one."""
 
     proposals: int
     length: float
@@ -190,7 +190,7 @@ def find_bounds(run: Path, rows: Iterable[Mapping[str, str]]) -> dict[tuple[str,
     draft = store.get("models", "draft", ModelFacts)
     if target is None or target.linear_parameters is None or target.kv_bytes_per_token is None:
         return {}
-    found = {}
+    figures = {}
     for row in rows:
         name, size = row["config"], int(row["batch_size"])
         item = store.get("variants", name, ResolvedEngine)
@@ -217,8 +217,8 @@ def find_bounds(run: Path, rows: Iterable[Mapping[str, str]]) -> dict[tuple[str,
             new=sent.input_tokens_mean * (1 - (_number(row, "prefix_hit_rate") or 0.0)),
             out=sent.output_tokens_mean,
         )
-        found[name, size] = bound(size, work, tokens, drafting)
-    return found
+        figures[name, size] = bound(size, work, tokens, drafting)
+    return figures
 
 
 def _drafting(
@@ -298,14 +298,14 @@ def write_plot(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    found: dict[str, dict[int, float]] = {}
+    figures: dict[str, dict[int, float]] = {}
     for row in rows:
         if (rate := _number(row, "tps_mean")) is not None:
-            found.setdefault(row["config"], {})[int(row["batch_size"])] = rate
-    base = found.pop("fp16")
+            figures.setdefault(row["config"], {})[int(row["batch_size"])] = rate
+    base = figures.pop("fp16")
     sizes = sorted(base)
-    best = {max(found, key=lambda name: found[name].get(size, 0.0)) for size in sizes}
-    last = sorted(found.items(), key=lambda item: -item[1].get(sizes[-1], 0.0))
+    best = {max(figures, key=lambda name: figures[name].get(size, 0.0)) for size in sizes}
+    last = sorted(figures.items(), key=lambda item: -item[1].get(sizes[-1], 0.0))
     with mpl.rc_context({"svg.hashsalt": "whet", "font.size": 9}):
         figure = Figure(figsize=(8, 4.6), layout="constrained")
         axes = figure.add_subplot()
@@ -356,15 +356,15 @@ def _one_size(
     lines = [f"### {size} in flight", "", _line(_HEAD)]
     lines.append("|---|" + "--:|" * (len(_HEAD) - 2) + "---|")
     for row in sorted(rows, key=lambda row: -(_number(row, "tps_mean") or 0.0)):
-        rate, served = _number(row, "tps_mean"), _number(row, "rps_mean")
+        rate, request_rate = _number(row, "tps_mean"), _number(row, "rps_mean")
         cells = (
             row["config"],
-            _show(served, "{:.2f}"),
+            _show(request_rate, "{:.2f}"),
             _show(rate, "{:,.0f}"),
             _show(_ratio(rate, base), "{:.2f}"),
             _show(_ratio(rate, slow), "{:.1f}"),
             _show(_number(row, "cost_per_1m_tokens"), "{:.3f}"),
-            _show(_ratio(served, bounds.get((row["config"], size))), "{:.0%}"),
+            _show(_ratio(request_rate, bounds.get((row["config"], size))), "{:.0%}"),
             _show(_number(row, "ttft_p50_ms"), "{:,.0f}"),
             _show(_number(row, "tpot_p50_ms"), "{:.2f}"),
             _show(_number(row, "acceptance_length"), "{:.2f}"),
@@ -373,8 +373,8 @@ def _one_size(
         )
         lines.append(_line(cells))
     if naive is not None and slow is not None:
-        served = _number(naive, "requests_per_s")
-        figures = (_show(served, "{:.2f}"), _show(slow, "{:,.0f}"))
+        request_rate = _number(naive, "requests_per_s")
+        figures = (_show(request_rate, "{:.2f}"), _show(slow, "{:,.0f}"))
         ratios = (_show(_ratio(slow, base), "{:.2f}"), "1.0", f"{cost(slow, price):.3f}")
         rest = (*("–" for _ in range(5)), "timed here")
         lines.append(_line(("transformers, static", *figures, *ratios, *rest)))

@@ -59,15 +59,15 @@ def _case(lever: str, setting: str, kinds: str, **variant: Any) -> Case:
 
 def _weights() -> dict[str, Case]:
     kinds = "weights"
-    found = {"fp16": _case("weights", "16 bit, plain server", "weights settings execution")}
+    all_cases = {"fp16": _case("weights", "16 bit, plain server", "weights settings execution")}
     for name, (_, words) in RECIPES.items():
-        found[name] = _case("weights", words, kinds, weights=name)
+        all_cases[name] = _case("weights", words, kinds, weights=name)
     for method in ("fp8", "bitsandbytes", "gguf"):
-        found[f"load-{method}"] = _case(
+        all_cases[f"load-{method}"] = _case(
             "weights", f"{method} at load", kinds, args={"quantization": method}
         )
-    found["kv-fp8"] = _case("KV cache", "FP8", "kv_cache", args={"kv_cache_dtype": "fp8"})
-    return found
+    all_cases["kv-fp8"] = _case("KV cache", "FP8", "kv_cache", args={"kv_cache_dtype": "fp8"})
+    return all_cases
 
 
 RECIPES: Final = {
@@ -88,7 +88,7 @@ def _speculation(*, gpu: bool) -> dict[str, Case]:
     def one(setting: str, **spec: Any) -> Case:
         return _case("speculation", setting, kinds, speculation=spec)
 
-    found = {
+    group = {
         "draft-k2": one("draft model, K = 2", num_tokens=2),
         "draft-k4": one("draft model, K = 4", num_tokens=4),
         "draft-k6": one("draft model, K = 6", num_tokens=6),
@@ -107,8 +107,8 @@ def _speculation(*, gpu: bool) -> dict[str, Case]:
         ),
     }
     if not gpu:
-        del found["draft-k6"]
-    return found
+        del group["draft-k6"]
+    return group
 
 
 def _batching() -> dict[str, Case]:
@@ -172,8 +172,8 @@ def spec(*, gpu: bool, only: Sequence[str] | None) -> dict[str, Any]:
     """The run as a spec; ``only`` names variants beside the baseline."""
     target, draft = pair_paths()
     args = {**_SHARED, **(_GPU if gpu else {**_CPU, "dtype": cpu_dtype()})}
-    found = cases(gpu=gpu)
-    names = [name for name in found if only is None or name in only or name == "fp16"]
+    known = cases(gpu=gpu)
+    names = [name for name in known if only is None or name in only or name == "fp16"]
     return {
         "name": "levers-gpu" if gpu else "levers-cpu",
         "model": {"target": str(target), "draft": str(draft)},
@@ -198,7 +198,7 @@ def spec(*, gpu: bool, only: Sequence[str] | None) -> dict[str, Any]:
             "head_of_line": {"long_tokens": 1400, "long_requests": 4},
         },
         "quality": {"max_documents": 8, "max_tasks": 8, "max_tokens": 256},
-        "variants": {name: found[name].variant for name in names},
+        "variants": {name: known[name].variant for name in names},
     }
 
 
@@ -209,24 +209,24 @@ class Row:
     lever: str
     setting: str
     verdict: str
-    said: str
-    came_along: str
+    observed: str
+    side_effects: str
     variant: str
     engine: str
 
 
 def rows(run: Run, *, gpu: bool) -> Iterator[Row]:
     """Every variant of a run that was tried or refused, in the order of ``cases``."""
-    found = summarize_run(run)
-    cells = {item.variant: item for item in found.cells}
-    told: dict[str, list[str]] = {}
-    for cost in lever_costs(run, found.cells):
-        told.setdefault(cost.variant, []).append(cost.what)
+    summary = summarize_run(run)
+    cells = {item.variant: item for item in summary.cells}
+    side_effects: dict[str, list[str]] = {}
+    for cost in lever_costs(run, summary.cells):
+        side_effects.setdefault(cost.variant, []).append(cost.what)
     for name, case in cases(gpu=gpu).items():
         refused = run.store.reason("infeasible", name)
-        verdict, said = _verdict(
+        verdict, words = _verdict(
             case,
-            [item for item in found.verdicts if item.variant == name],
+            [item for item in summary.verdicts if item.variant == name],
             cells.get(name),
             refused,
         )
@@ -235,8 +235,8 @@ def rows(run: Run, *, gpu: bool) -> Iterator[Row]:
                 lever=case.lever,
                 setting=case.setting,
                 verdict=verdict,
-                said=said,
-                came_along="; ".join(dict.fromkeys(told.get(name, []))),
+                observed=words,
+                side_effects="; ".join(dict.fromkeys(side_effects.get(name, []))),
                 variant=name,
                 engine=_engine_words(run.engines.get(name)),
             )
@@ -254,32 +254,32 @@ def _verdict(
         return "", ""
     order = ("proved", "unproved", "contradicted")
     worst = max(own, key=lambda item: order.index(item.outcome))
-    said = [item.observed for item in own if item.outcome == worst.outcome]
-    return worst.outcome, "; ".join(said)
+    observed = [item.observed for item in own if item.outcome == worst.outcome]
+    return worst.outcome, "; ".join(observed)
 
 
 def _engine_words(resolved: ResolvedEngine | None) -> str:
     return "" if resolved is None else f"{resolved.engine} {resolved.engine_version}"
 
 
-def _markdown(found: Sequence[Row]) -> str:
-    lines = ["| lever | setting | verdict | what the engine said or counted | came along |",
+def _markdown(table_rows: Sequence[Row]) -> str:
+    lines = ["| lever | setting | verdict | what the engine reported or counted | side effects |",
              "|---|---|---|---|---|"]  # fmt: skip
     lines += [
         "| " + " | ".join(
             text.replace("|", "\\|").replace("\n", " ")
-            for text in (row.lever, row.setting, row.verdict, row.said, row.came_along)
+            for text in (row.lever, row.setting, row.verdict, row.observed, row.side_effects)
         ) + " |"
-        for row in found
+        for row in table_rows
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
-def _csv(found: Sequence[Row]) -> bytes:
+def _csv(table_rows: Sequence[Row]) -> bytes:
     text = io.StringIO(newline="")
     made = csv.DictWriter(text, list(Row.__dataclass_fields__), lineterminator="\n")
     made.writeheader()
-    made.writerows(asdict(row) for row in found)
+    made.writerows(asdict(row) for row in table_rows)
     return text.getvalue().encode()
 
 
@@ -295,24 +295,25 @@ def main() -> None:
     table.add_argument("runs", type=Path, nargs="+")
     table.add_argument("--csv", type=Path)
     table.add_argument("--markdown", type=Path)
-    asked = parser.parse_args()
-    if asked.what == "run":
-        asked.out.mkdir(parents=True, exist_ok=True)
-        path = asked.out / "levers.yaml"
-        only = asked.only.split(",") if asked.only else None
-        path.write_text(json.dumps(spec(gpu=asked.gpu, only=only)))  # JSON is YAML
-        sys.argv = ["whet", "run", str(path), "-o", str(asked.out), "--resume", "--skip-infeasible"]
+    options = parser.parse_args()
+    if options.what == "run":
+        options.out.mkdir(parents=True, exist_ok=True)
+        path = options.out / "levers.yaml"
+        only = options.only.split(",") if options.only else None
+        path.write_text(json.dumps(spec(gpu=options.gpu, only=only)))  # JSON is YAML
+        words = ["run", str(path), "-o", str(options.out), "--resume", "--skip-infeasible"]
+        sys.argv = ["whet", *words]
         whet()
         return
-    found: dict[str, Row] = {}
-    for folder in asked.runs:
-        found |= {row.variant: row for row in rows(Run.read(folder), gpu=asked.gpu)}
-    ordered = [found[name] for name in cases(gpu=asked.gpu) if name in found]
-    if asked.csv:
-        write_atomic(asked.csv, _csv(ordered))
+    by_variant: dict[str, Row] = {}
+    for folder in options.runs:
+        by_variant |= {row.variant: row for row in rows(Run.read(folder), gpu=options.gpu)}
+    ordered = [by_variant[name] for name in cases(gpu=options.gpu) if name in by_variant]
+    if options.csv:
+        write_atomic(options.csv, _csv(ordered))
     text = _markdown(ordered)
-    if asked.markdown:
-        write_atomic(asked.markdown, text.encode())
+    if options.markdown:
+        write_atomic(options.markdown, text.encode())
     print(text)
 
 

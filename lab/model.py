@@ -214,8 +214,8 @@ class Llama(nn.Module):
         for index, layer in enumerate(self.model.layers):
             past = None
             if cache is not None and positions is not None:
-                seen = torch.arange(cache.keys[index].shape[2], device=ids.device)
-                mask = seen <= positions[:, None, :, None]
+                places = torch.arange(cache.keys[index].shape[2], device=ids.device)
+                mask = places <= positions[:, None, :, None]
                 past = Past(cache.keys[index], cache.values[index], positions, mask)
             x = layer(x, turn, past)
         return functional.linear(self.model.norm(x), self.model.embed_tokens.weight)

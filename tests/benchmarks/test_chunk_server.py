@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from benchmarks.chunk_server import PROMPT_TOKENS, Pace, Served
+from benchmarks.chunk_server import PROMPT_TOKENS, Pace, ServerRecord
 from benchmarks.instrument_loop import stamps
 from benchmarks.instrument_truth import (
     paced_server,
@@ -39,12 +39,12 @@ def _ask(url: str, calls: Sequence[CompletionCall]) -> list[RequestEvent]:
     return run_async(ask())
 
 
-def _check(event: RequestEvent, one: Served, tokens: int) -> None:
+def _check(event: RequestEvent, one: ServerRecord, tokens: int) -> None:
     written = stamps(event.text)
     assert event.error is None
     assert (event.output_tokens, event.prompt_tokens) == (tokens, PROMPT_TOKENS)
     assert event.finish_reason == "length"
-    assert len(written) == len(event.chunk_ns) == one.pieces == one.asked == tokens
+    assert len(written) == len(event.chunk_ns) == one.pieces == one.num_chunks == tokens
     assert (written[0], written[-1]) == (one.first_ns, one.last_ns)
     assert event.sent_ns < one.arrived_ns <= one.read_ns < written[0] < event.chunk_ns[0]
     assert all(before < after for before, after in pairwise(written))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from benchmarks import instrument
-from benchmarks.chunk_server import Served
+from benchmarks.chunk_server import ServerRecord
 from benchmarks.instrument import Benchmark, inside_values, plan
 from benchmarks.instrument_loop import compare
 from benchmarks.instrument_rows import Row, markdown
@@ -159,12 +159,17 @@ def test_every_tool_is_told_the_same_load() -> None:
 
 
 def test_true_latencies_by_hand() -> None:
-    one = Served(
-        arrived_ns=5 * MS, read_ns=7 * MS, asked=5, first_ns=105 * MS, last_ns=185 * MS, pieces=5
+    one = ServerRecord(
+        arrived_ns=5 * MS,
+        read_ns=7 * MS,
+        num_chunks=5,
+        first_ns=105 * MS,
+        last_ns=185 * MS,
+        pieces=5,
     )
     assert (ttft_ms(one), tpot_ms(one)) == (100.0, 20.0)
     assert tpot_ms(replace(one, pieces=1)) is None
-    unserved = Served(arrived_ns=5, read_ns=5, asked=5)
+    unserved = ServerRecord(arrived_ns=5, read_ns=5, num_chunks=5)
     assert (ttft_ms(unserved), tpot_ms(unserved)) == (None, None)
     assert figures([unserved]) == Figures(
         ttft_p50_ms=None, ttft_p99_ms=None, tpot_p50_ms=None, tpot_p99_ms=None
@@ -224,8 +229,13 @@ def test_each_piece_is_held_against_its_own_write() -> None:
         finish_reason="length",
         text="".join(f"{at:020d}" for at in written),
     )
-    one = Served(
-        arrived_ns=7000, read_ns=9000, asked=2, first_ns=written[0], last_ns=written[1], pieces=2
+    one = ServerRecord(
+        arrived_ns=7000,
+        read_ns=9000,
+        num_chunks=2,
+        first_ns=written[0],
+        last_ns=written[1],
+        pieces=2,
     )
     found = compare([event], [one], cpu_s=8e-6)
     assert (found.chunks, found.cpu_us_per_chunk) == (2, pytest.approx(4.0))
@@ -352,12 +362,12 @@ def _python(program: str) -> list[str]:
     return [sys.executable, "-c", program]
 
 
-def _served(second: int) -> Served:
+def _served(second: int) -> ServerRecord:
     read_ns = second * 1000 * MS
-    return Served(
+    return ServerRecord(
         arrived_ns=read_ns,
         read_ns=read_ns,
-        asked=10,
+        num_chunks=10,
         first_ns=read_ns + MS,
         last_ns=read_ns + 10 * MS,
         pieces=10,

@@ -5,22 +5,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.chunk_server import Pace, Served
+from benchmarks.chunk_server import Pace, ServerRecord
 from benchmarks.instrument_rows import ScheduleRow, markdown
 from benchmarks.instrument_runs import Context, attempt
 from benchmarks.instrument_schedule import (
     READERS,
+    ClientReport,
     Tails,
-    Told,
     poisson,
+    report_of_aiperf,
+    report_of_guidellm,
+    report_of_vllm,
+    report_of_whet,
     schedule_rows,
     settings,
     simulate,
     tails,
-    tell_aiperf,
-    tell_guidellm,
-    tell_vllm,
-    tell_whet,
     true_pairs,
 )
 from benchmarks.instrument_tools import (
@@ -50,10 +50,10 @@ def test_whet_counts_from_its_schedule_and_vllm_tells_its_schedule_beside() -> N
     """whet's starts are scheduled and the wait follows; vLLM's are sends and it came before."""
     lists = {"ttfts": [0.1, None], "latencies": [0.2, None]}
     run_info = {"run_info": {"timed_requests_before_steady": 7}}
-    ours = tell_whet(VLLM | lists | run_info)
+    ours = report_of_whet(VLLM | lists | run_info)
     assert (ours.due_s, ours.sent_s, ours.cut) == ((10.0, 10.5), (10.0, 10.75), 7)
     assert ours.tails == Tails(ttft_p99_ms=1.0, ttft_max_ms=100.0, e2e_p99_ms=3.0, e2e_max_ms=200.0)
-    theirs = tell_vllm(VLLM)
+    theirs = report_of_vllm(VLLM)
     assert (theirs.due_s, theirs.sent_s) == ((10.0, 10.25), (10.0, 10.5))
     assert theirs.tails.e2e_max_ms == 4.0
     assert theirs.queued_e2e_p99_ms == 5.0
@@ -67,15 +67,15 @@ def test_guidellm_tells_targets_and_one_from_1970_is_due_when_sent() -> None:
     ]
     metrics = {"time_to_first_token_ms": summary, "request_latency": summary}
     requests = {"successful": [{"info": {"timings": one}} for one in timings]}
-    told = tell_guidellm({"benchmarks": [{"metrics": metrics, "requests": requests}]})
+    told = report_of_guidellm({"benchmarks": [{"metrics": metrics, "requests": requests}]})
     assert told.due_s == (1.8e9, 1.8e9 + 2)
     assert (told.tails.ttft_max_ms, told.tails.e2e_max_ms) == (0.75, 750.0)
 
 
 def test_aiperf_tells_no_schedule() -> None:
     figures = {"p99": 1.0, "max": 2.0}
-    told = tell_aiperf({"time_to_first_token": figures, "request_latency": figures})
-    assert told == Told(
+    told = report_of_aiperf({"time_to_first_token": figures, "request_latency": figures})
+    assert told == ClientReport(
         tails=Tails(ttft_p99_ms=1.0, ttft_max_ms=2.0, e2e_p99_ms=1.0, e2e_max_ms=2.0)
     )
 
@@ -84,18 +84,18 @@ def test_truth_counts_from_the_tools_own_schedule_wherever_its_clock_begins() ->
     """Due at 0 and 0.1 s, sent at 0 and 0.4 s, on the way 1 and 3 ms; answered after 50 ms."""
     arrived_ms = (5001, 5403)
     served = [
-        Served(
-            arrived_ns=at * MS, read_ns=at * MS, asked=2,
+        ServerRecord(
+            arrived_ns=at * MS, read_ns=at * MS, num_chunks=2,
             first_ns=(at + 50) * MS, last_ns=(at + 60) * MS, pieces=2,
         )
         for at in arrived_ms
     ]  # fmt: skip
-    told = Told(tails=Tails(), due_s=(100.0, 100.1), sent_s=(100.0, 100.4))
+    told = ClientReport(tails=Tails(), due_s=(100.0, 100.1), sent_s=(100.0, 100.4))
     found = true_pairs(served, told, capped=True)
     assert found is not None
     assert found[0] == "schedule"
     assert np.allclose(found[1], [(0.050, 0.060), (0.352, 0.362)])
-    silent = Told(tails=Tails())
+    silent = ClientReport(tails=Tails())
     assert true_pairs(served, silent, capped=True) is None
     counted = true_pairs(served, silent, capped=False)
     assert counted is not None
@@ -195,9 +195,9 @@ def test_a_whole_quick_run_of_this_projects_client(tmp_path: Path) -> None:
     assert free.true_e2e_max_ms > 400  # the stall is 500
 
 
-def _at(second: float) -> Served:
+def _at(second: float) -> ServerRecord:
     at_ns = round(second * 1e9)
-    return Served(arrived_ns=at_ns, read_ns=at_ns, asked=1)
+    return ServerRecord(arrived_ns=at_ns, read_ns=at_ns, num_chunks=1)
 
 
 def _every_client() -> list[Client]:

@@ -145,7 +145,7 @@ def tier(cells: Sequence[CellSummary], **changes: Any) -> TierInputs:
 
 def decided(
     *tiers: TierInputs,
-    twins: dict[str, str] | None = None,
+    speculation_pairs: dict[str, str] | None = None,
     cached: str | None = None,
     **objective: Any,
 ) -> Decision:
@@ -154,7 +154,7 @@ def decided(
             baseline="fp16",
             tiers=tiers,
             objective=ObjectiveSpec(**objective),
-            twins=twins or {},
+            speculation_pairs=speculation_pairs or {},
             cached=cached,
         )
     )

@@ -8,14 +8,16 @@ from tests.decide.cells import cell, comparison, decided, tier, verdict
 from whet.core.records import BreakEven
 
 SIZES = (1, 4, 8, 16, 32)
-TWINS = {"awq+spec": "awq"}
+PAIRS = {"awq+spec": "awq"}
 
 
 def found(gains: dict[int, float], noise_floor: float = 0.02) -> BreakEven:
     """The record for throughput ratios by batch size (limits ±1% on each side)."""
     plain = [cell("awq", size, 1.0, 100) for size in gains]
     fast = [cell("awq+spec", size, 1.0 / gain, 100) for size, gain in gains.items()]
-    [record] = decided(tier([*plain, *fast], noise_floor=noise_floor), twins=TWINS).break_even
+    [record] = decided(
+        tier([*plain, *fast], noise_floor=noise_floor), speculation_pairs=PAIRS
+    ).break_even
     return record
 
 
@@ -24,7 +26,7 @@ def found(gains: dict[int, float], noise_floor: float = 0.02) -> BreakEven:
     [
         ((1.8, 1.6, 0.9, 0.8, 0.7), 4, 8, "stops paying at 8 (0.90×"),
         ((0.95, 0.9, 0.9, 0.8, 0.7), None, 1, "no significant gain at any measured batch size"),
-        ((1.8, 1.6, 1.4, 1.3, 1.2), 32, None, "where it stops paying lies above"),
+        ((1.8, 1.6, 1.4, 1.3, 1.2), 32, None, "it stops paying at a larger size"),
         ((1.8, 0.9, 1.3, 0.8, 0.7), 8, 16, "no significant gain at 4, below that"),
         ((1.8, 0.9, 0.9, 0.8, 1.2), 32, None, "no significant gain at 4, 8, 16"),
         ((1.8, 1.005, 0.9, 0.8, 0.7), 1, 4, "stops paying at 4 (1.00×"),
@@ -43,7 +45,7 @@ def test_one_start_claims_no_gain() -> None:
     cells = [cell("awq", 8, 1.0, 100), cell("awq+spec", 8, 0.5, 100)]
     told = comparison("awq", "awq+spec", 8, 2.0, "unknown")
     told = replace(told, ratio=replace(told.ratio, low=None, high=None))
-    [record] = decided(tier(cells, comparisons=[told]), twins=TWINS).break_even
+    [record] = decided(tier(cells, comparisons=[told]), speculation_pairs=PAIRS).break_even
     assert (record.pays_up_to, record.stops_at) == (None, None)
     assert "one start: no verdict on where speculation pays; at best 2.00×" in record.sentence
 
@@ -59,14 +61,14 @@ def test_a_gain_is_held_against_the_noise_of_its_own_batch_size() -> None:
     fast = [cell("awq+spec", size, 1.0 / 1.04, 100) for size in sizes]
     calm = replace(comparison("fp16", "awq", 1, 1.5, "better"), noise_floor=0.01)
     inputs = tier([*plain, *fast], comparisons=[calm], noise_floor=0.05)
-    [record] = decided(inputs, twins=TWINS).break_even
+    [record] = decided(inputs, speculation_pairs=PAIRS).break_even
     assert (record.pays_up_to, record.stops_at) == (1, 4)
 
 
 def test_the_trials_own_comparison_decides() -> None:
     cells = [cell("awq", 1, 1.0, 100), cell("awq+spec", 1, 0.5, 100)]
     told = comparison("awq", "awq+spec", 1, 1.01, "no difference")
-    [record] = decided(tier(cells, comparisons=[told]), twins=TWINS).break_even
+    [record] = decided(tier(cells, comparisons=[told]), speculation_pairs=PAIRS).break_even
     assert (record.pays_up_to, record.stops_at) == (None, 1)
 
 
@@ -74,7 +76,7 @@ def test_the_trials_own_comparison_decides_whichever_side_is_its_reference() -> 
     """Plain has half the throughput of speculation, in a spec that names it last."""
     cells = [cell("awq", 1, 1.0, 100), cell("awq+spec", 1, 1.0, 100)]
     told = comparison("awq+spec", "awq", 1, 0.5, "worse")
-    [record] = decided(tier(cells, comparisons=[told]), twins=TWINS).break_even
+    [record] = decided(tier(cells, comparisons=[told]), speculation_pairs=PAIRS).break_even
     assert record.pays_up_to == 1
     assert "2.00×" in record.sentence
 
@@ -89,12 +91,12 @@ def test_a_size_without_evidence_is_not_measured() -> None:
         verdict("awq+spec", "proved", 1, "speculation"),
         verdict("awq+spec", "contradicted", 8, "speculation"),
     ]
-    [record] = decided(tier(cells, verdicts=proofs), twins=TWINS).break_even
+    [record] = decided(tier(cells, verdicts=proofs), speculation_pairs=PAIRS).break_even
     assert (record.pays_up_to, record.stops_at) == (1, None)
 
 
 def test_no_common_size_is_said() -> None:
     cells = [cell("awq", 1, 1.0, 100), cell("awq+spec", 8, 0.5, 100)]
-    [record] = decided(tier(cells), twins=TWINS).break_even
+    [record] = decided(tier(cells), speculation_pairs=PAIRS).break_even
     assert (record.pays_up_to, record.stops_at) == (None, None)
-    assert "not known" in record.sentence
+    assert "unknown" in record.sentence

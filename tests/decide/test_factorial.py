@@ -103,20 +103,28 @@ def test_a_perfect_product_multiplies() -> None:
     # Arms ln(1/0.99) = 0.0100503 and ln(1.01) = 0.0099503, two of each in squares: 0.0200007.
     assert found.ratio.low == pytest.approx(0.980198, abs=1e-6)
     assert found.ratio.high == pytest.approx(1.020202, abs=1e-6)
-    assert "they multiply; an interaction of up to 2% could go unseen" in found.sentence
+    assert "they multiply; an interaction of up to 2% could stay undetected" in found.sentence
 
 
 @pytest.mark.parametrize(
     ("together", "verdict", "said"),
     [
-        (151.2, "fight", "0.84× [0.82 … 0.86] the product of their effects: they fight"),
-        (207.0, "help", "1.15× [1.13 … 1.17] the product of their effects: they help one another"),
+        (
+            151.2,
+            "fight",
+            "0.84× [0.82 … 0.86] the product of their separate effects: they interfere",
+        ),
+        (
+            207.0,
+            "help",
+            "1.15× [1.13 … 1.17] the product of their separate effects: they help one another",
+        ),
     ],
 )
 def test_levers_that_do_not_multiply(together: float, verdict: str, said: str) -> None:
     found = square(together)
     assert found.verdict == verdict
-    assert found.sentence == f"throughput at 16: {AWQ} × {SPEED} bring {said}"
+    assert found.sentence == f"throughput at 16: {AWQ} × {SPEED} have {said}"
 
 
 def test_each_corner_widens_the_side_that_it_stands_on() -> None:
@@ -157,7 +165,7 @@ def test_a_wide_interval_is_no_proof_that_levers_multiply() -> None:
     assert found.ratio.low is not None
     assert found.ratio.low < 1
     assert found.verdict == "undecided"
-    assert "could go unseen" in found.sentence
+    assert "could stay undetected" in found.sentence
 
 
 def test_without_an_interval_nothing_is_decided() -> None:
@@ -218,7 +226,7 @@ def test_a_missing_corner_is_named() -> None:
     view = viewed({"fp16": 100, "awq": 150, "awq+spec": 180})
     assert view.interactions == ()
     assert view.unmeasured == (
-        f"{AWQ} × {SPEED}: not told, as no cell that counts has {SPEED} alone",
+        f"{AWQ} × {SPEED}: not measurable: no eligible cell has only {SPEED}",
     )
 
 
@@ -231,7 +239,9 @@ def test_corners_at_unlike_batch_sizes_make_no_square() -> None:
         significance=SignificanceTest(comparisons=(), noise_floor=None),
     )
     assert view.interactions == ()
-    assert view.unmeasured == (f"{AWQ} × {SPEED}: not told, as no batch size has all four corners",)
+    assert view.unmeasured == (
+        f"{AWQ} × {SPEED}: not measurable: no batch size has all four corners",
+    )
 
 
 def test_a_square_may_stand_on_other_levers() -> None:
@@ -282,7 +292,7 @@ def test_a_variant_without_levers_of_its_own_is_left_out_and_named() -> None:
         significance=SignificanceTest(comparisons=(), noise_floor=None),
     )
     assert only_effect(view, AWQ).ratio.value == pytest.approx(1.5)
-    assert view.unmeasured == ("twin pulls the same levers as fp16, and is left out here",)
+    assert view.unmeasured == ("twin sets the same levers as fp16, and is left out here",)
     names = ("fp16", "twin", "awq", "awq+spec")
     told = factorial(
         [figured(name, 100) for name in names],

@@ -68,7 +68,7 @@ def test_overlapping_side_effects_of_two_variants_have_no_winner() -> None:
     found = entry(decided(tier([FP16, AWQ, wide], noise_floor=0.0)))
     assert (found.outcome, found.variant) == ("no significant winner", "awq")
     assert found.rivals == ("awq+cache",)
-    assert "cannot be told" in found.reason
+    assert "does not differ significantly" in found.reason
 
 
 def test_a_difference_within_the_noise_floor_is_none() -> None:
@@ -144,9 +144,11 @@ def test_one_start_names_the_cheapest_and_no_winner(noise_floor: float | None) -
     assert (chosen.variant, chosen.cost_per_1m_tokens.low) == ("awq", None)
     assert "as a point estimate" in chosen.reasons[0]
     told = "; ".join(chosen.cautions)
-    assert "one start per configuration cannot tell differences; set load.trials to 3" in told
+    assert (
+        "one start per configuration shows no significant differences; set load.trials to 3" in told
+    )
     assert "load.order: interleaved" in told
-    assert "cannot be told from" not in told
+    assert "does not differ significantly" not in told
 
 
 def test_an_unknown_comparison_is_no_winner() -> None:

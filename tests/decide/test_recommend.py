@@ -13,8 +13,8 @@ from whet.core.records import (
     LosslessCheck,
     QualityRecord,
     Recommendation,
-    ServedIdentity,
     StructuredScore,
+    TokenIdentity,
     decode,
     encode,
 )
@@ -157,7 +157,9 @@ def test_the_cheapest_tier_is_recommended_against_the_baselines_cheapest() -> No
 
 
 def test_the_decision_survives_its_json_form() -> None:
-    decision = decided(tier([FP16, AWQ, cell("awq+spec", 8, 0.5, 150)]), twins={"awq+spec": "awq"})
+    decision = decided(
+        tier([FP16, AWQ, cell("awq+spec", 8, 0.5, 150)]), speculation_pairs={"awq+spec": "awq"}
+    )
     assert decode(Decision, encode(decision)) == decision
 
 
@@ -172,8 +174,8 @@ def test_four_figures_without_a_power_of_ten(value: float, text: str) -> None:
 def test_the_tie_is_told_by_the_matrix_and_not_again_by_the_reasons() -> None:
     decision = decided(tier([FP16, AWQ, cell("awq+cache", 8, 0.601, 150)]))
     found = recommended(decision)
-    assert any("cannot be told" in entry.reason for entry in decision.matrix)
-    assert not any("cannot be told" in reason for reason in found.reasons)
+    assert any("does not differ significantly" in entry.reason for entry in decision.matrix)
+    assert not any("does not differ significantly" in reason for reason in found.reasons)
 
 
 def test_degenerate_timed_text_excludes_every_cell_of_its_variant() -> None:
@@ -205,7 +207,7 @@ def test_a_degenerate_baseline_leaves_no_saving_to_state() -> None:
     [
         ("pass", None),
         ("unknown", "timed answers: 4 timed answers are too few to judge"),
-        (None, "timed answers: they were not looked at for degenerate text"),
+        (None, "timed answers: not checked for degenerate text"),
     ],
 )
 def test_timed_answers_that_nobody_could_judge_are_a_caution(
@@ -255,7 +257,7 @@ def test_checks_of_the_gate_that_were_not_made_are_cautions() -> None:
         "predictions: not compared with awq+cache, which serves the same weights",
     )
     assert cautions(replace(whole, twin="awq")) == (), "it is the first that serves them"
-    deaf = ServedIdentity(checked=0, problems=(), missing="the server has no /tokenize")
+    deaf = TokenIdentity(checked=0, problems=(), missing="the server has no /tokenize")
     assert cautions(replace(whole, identity=deaf)) == ("tokens: the server has no /tokenize",)
 
 
@@ -296,7 +298,8 @@ def test_speculation_that_was_checked_is_a_reason() -> None:
         decided(tier([FP16, AWQ], quality={"fp16": quality("fp16"), "awq": record}))
     )
     assert any(
-        "15 of 16 greedy continuations are the plain server's, whose own repeat gives 14" in reason
+        "15 of 16 greedy continuations equal the plain server's, whose own repeat gives 14"
+        in reason
         for reason in found.reasons
     )
 
@@ -304,13 +307,13 @@ def test_speculation_that_was_checked_is_a_reason() -> None:
 @pytest.mark.parametrize(
     ("held_up", "told"),
     [
-        (("awq", 8), "its cell was held up by something else"),
-        (("fp16", 8), "before you trust the saving"),
+        (("awq", 8), "another process slowed its cell down"),
+        (("fp16", 8), "another process slowed the baseline's cell down"),
         (("awq", 1), None),
     ],
 )
 def test_a_cell_that_was_held_up_is_a_caution(held_up: tuple[str, int], told: str | None) -> None:
     found = recommended(decided(tier([FP16, AWQ], disturbed={held_up})))
-    heard = [caution for caution in found.cautions if "held up" in caution]
+    heard = [caution for caution in found.cautions if "another process" in caution]
     assert len(heard) == (told is not None)
     assert told is None or told in heard[0]

@@ -236,7 +236,7 @@ def test_a_share_of_requests_is_judged_by_its_interval() -> None:
     assert judge_attainment(ttfts([30] * 100), bounds, share=0.5).verdict == "missed"
     assert judge_attainment([], bounds, share=0.5).judgements[0].reason == "there is no request"
     for share in (0, 1, 1.5):
-        with pytest.raises(UsageError, match="cannot be asked"):
+        with pytest.raises(UsageError, match="must be between 0 and 1"):
             judge_attainment(kept, bounds, share=share)
 
 
@@ -293,7 +293,7 @@ def test_a_failed_request_lies_beyond_every_bound() -> None:
     assert ask(kept, "ttft:p90<20ms").verdict == "met"
     found = ask([*kept, *[failed()] * 40], "ttft:p90<20ms")
     assert (found.verdict, found.figure) == ("missed", None)
-    assert found.reason == "40 of 210 requests failed, and it lies among them"
+    assert found.reason == "40 of 210 requests failed, the percentile among them"
     few = ask([*kept, *[failed()] * 5], "ttft:p90<20ms")
     assert few.verdict == "met"
     assert few.figure is not None

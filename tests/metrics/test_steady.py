@@ -47,7 +47,7 @@ def test_input_that_does_not_fit_together_is_refused() -> None:
     with pytest.raises(MeasurementError, match="order of their end"):
         drift(each_second(60)[::-1], [1.0] * 60)
     for change in (0, -1, math.nan):
-        with pytest.raises(UsageError, match="above 0"):
+        with pytest.raises(UsageError, match="greater than 0"):
             drift(each_second(60), [1.0] * 60, max_change=change)
 
 
@@ -108,7 +108,7 @@ def test_a_stall_of_the_server_is_no_warm_up() -> None:
 def test_a_series_that_never_settles_has_no_start() -> None:
     found = steady_start([float(i) for i in range(200)])
     assert found.index is None
-    assert found.reason == "not steady: the minimum lies at the end of the allowed half"
+    assert found.reason == "not steady: the minimum is at the end of the allowed half"
 
 
 def test_the_minimum_by_hand() -> None:

@@ -95,7 +95,7 @@ def test_hits_equal_an_engine_of_that_size_for_every_size(
         for prompt, answer in trace:
             engine.serve(prompt, answer)
         assert cache.hits_at(blocks) == engine.hits, blocks
-        assert (engine.lost == 0) == (blocks == never or not cache.blocks_seen), blocks
+        assert (engine.lost == 0) == (blocks == never or not cache.distinct_blocks), blocks
     assert engine.hits == cache.hit_blocks
 
 
@@ -115,7 +115,7 @@ def test_hits_in_endless_memory_are_the_longest_prefix_of_any_earlier_request(
         chain = chain_hashes(np.array(tokens, dtype=np.int64), block_size)
         assert cache.touch(chain, max_hits=limit) == found
         known |= {tuple(tokens[:end]) for end in range(block_size, len(tokens) + 1, block_size)}
-    assert cache.blocks_seen == len(known)
+    assert cache.distinct_blocks == len(known)
 
 
 def test_long_traces_agree_after_moments_and_bends_were_folded(
@@ -179,7 +179,7 @@ def test_an_answers_blocks_are_found_by_the_next_turn_only_as_its_prompt() -> No
 def test_a_request_without_a_full_block_changes_nothing() -> None:
     cache = PrefixCache()
     assert cache.touch(chain_of()) == 0
-    assert (cache.blocks_seen, cache.hits_at(5)) == (0, 0)
+    assert (cache.distinct_blocks, cache.hits_at(5)) == (0, 0)
     assert cache.curve(16, 3).points == (CachePoint(blocks=1, hit_tokens=0),)
 
 
@@ -198,7 +198,7 @@ def test_a_curve_is_exact_at_its_points_and_ends_where_nothing_is_evicted() -> N
     ]
     assert curve.points[0].hit_tokens > 0 == cache.hits_at(sizes[0] - 1)
     last, all_found = curve.points[-1], curve.points[-2]
-    assert last.blocks == cache.blocks_seen + 1
+    assert last.blocks == cache.distinct_blocks + 1
     assert last.hit_tokens == all_found.hit_tokens == 16 * cache.hit_blocks
     assert cache.hits_at(all_found.blocks - 1) < cache.hit_blocks
 

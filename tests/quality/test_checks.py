@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from whet.core.records import DocumentDistance, Estimate, QualityRecord, ServedDistances
+from whet.core.records import DocumentDistance, Estimate, QualityRecord, ServerDistances
 from whet.quality.checks import same_weights_problem
 
 
 def distances(
     value: float, low: float | None, high: float | None, documents: tuple[float, ...] = ()
-) -> ServedDistances:
+) -> ServerDistances:
     """``documents``: nats a token of each."""
     kl = Estimate(value=value, low=low, high=high, samples=16)
     each = tuple(
         DocumentDistance(tokens=300, nll=0.0, reference_nll=0.0, kl=300 * nats, flips=0)
         for nats in documents
     )
-    return ServedDistances(kl=kl, kl_p99=kl, flips=kl, top_k=5, covered=0.9, documents=each)
+    return ServerDistances(kl=kl, kl_p99=kl, flips=kl, top_k=5, covered=0.9, documents=each)
 
 
-def twin(repeat: ServedDistances | None, *, away: ServedDistances | None = None) -> QualityRecord:
+def twin(repeat: ServerDistances | None, *, away: ServerDistances | None = None) -> QualityRecord:
     return QualityRecord(
         variant="fp16", baseline="fp16", perplexity=None, perplexity_ratio=None, nll=(),
         tasks=(), answers=(), examples=(), verdicts=(), reason=None, seconds=0.0,
@@ -39,7 +39,7 @@ def twin(repeat: ServedDistances | None, *, away: ServedDistances | None = None)
     ],
 )
 def test_the_limit_is_what_the_repeat_shows(
-    repeat: ServedDistances, low: float, told: bool
+    repeat: ServerDistances, low: float, told: bool
 ) -> None:
     problem = same_weights_problem(distances(2 * low, low, 3 * low), twin(repeat))
     assert (problem is not None) == told

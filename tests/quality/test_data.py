@@ -39,7 +39,7 @@ def test_a_task_that_cannot_be_scored_is_refused(
 
 def test_two_tasks_of_one_id_are_refused(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "tasks.jsonl", [task_row(1), task_row(1)])
-    with pytest.raises(UsageError, match="'q1' stands twice"):
+    with pytest.raises(UsageError, match="'q1' occurs twice"):
         load_tasks(path, 10)
 
 

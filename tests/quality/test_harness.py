@@ -22,10 +22,10 @@ from whet.core.records import HarnessRun
 from whet.quality.harness import (
     RECORD,
     HarnessPlan,
+    max_model_length,
     read_harness,
     read_output,
     run_harness,
-    served_length,
     write_harness,
 )
 from whet.quality.harness_compare import compare_harness
@@ -194,7 +194,7 @@ def test_the_length_that_the_server_holds_is_read() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
-        assert (served_length(url, "m"), served_length(url, "absent")) == (4096, None)
+        assert (max_model_length(url, "m"), max_model_length(url, "absent")) == (4096, None)
         server.shutdown()
 
 

@@ -18,7 +18,7 @@ from tests.checkpoint_factory import write_json, write_tokenizer  # noqa: E402
 from tests.quality.model_server import Body, Reply, model_server  # noqa: E402
 from whet.demo import pair_paths  # noqa: E402
 from whet.quality.data import Message  # noqa: E402
-from whet.quality.identity import PROBES, served_identity  # noqa: E402
+from whet.quality.identity import PROBES, token_identity  # noqa: E402
 
 TARGET, _ = pair_paths()
 TEXTS = ("Order 1203 was late.", "naïve 日本語 🙂")
@@ -52,7 +52,7 @@ def serving(folder: Path, *, ends: set[int] | None = None) -> Callable[[Body], R
 
 def ask(answer: Callable[[Body], Reply], folder: Path = TARGET, **more: Any) -> Any:
     with model_server(answer) as (url, _):
-        return served_identity(url, "m", folder, TEXTS, **more)
+        return token_identity(url, "m", folder, TEXTS, **more)
 
 
 def test_the_same_tokenizer_has_no_problem_and_every_text_is_checked() -> None:

@@ -28,7 +28,7 @@ def _drawn(rows: list[list[Tokens]], *, tokens: int = 4) -> Samples:
     return Samples(
         prompts_sha256="p",
         sampling=Sampling(samples=len(rows[0]), tokens=tokens),
-        asked=len(rows),
+        num_prompts=len(rows),
         answered=tuple(
             PromptSamples(id=str(index), samples=tuple(row)) for index, row in enumerate(rows)
         ),

@@ -14,10 +14,10 @@ from whet.core.records import (
     GreedyParity,
     LosslessCheck,
     QualityRecord,
-    ServedDistances,
-    ServedIdentity,
+    ServerDistances,
     StructuredScore,
     TaskScore,
+    TokenIdentity,
     TwoSample,
 )
 from whet.core.store import RunStore
@@ -45,9 +45,9 @@ def put_gate(root: Path, *, hostile: bool = False) -> RunStore:
     return RunStore.read(root)
 
 
-def distances(scale: float = 1.0, *, certified: bool = False) -> ServedDistances:
+def distances(scale: float = 1.0, *, certified: bool = False) -> ServerDistances:
     """Mean KL of 12.3 millinats, its p99 not certified, 3.1 % of positions flipped."""
-    return ServedDistances(
+    return ServerDistances(
         kl=around(0.0123 * scale, 0.04, 64),
         kl_p99=Estimate(value=0.21 * scale, low=None, high=None, samples=420, certified=certified),
         flips=around(0.031 * scale, 0.1, 64),
@@ -73,7 +73,7 @@ def gated_quality(name: str, texts: Texts, foreign: str = "") -> QualityRecord:
         distances=distances() if awq else None,
         twin=first,
         twin_distances=distances(0.0005 if name == first else 0.0008, certified=True),
-        identity=ServedIdentity(
+        identity=TokenIdentity(
             checked=8192,
             problems=(f"token 17 is written as 'a', and as 'b' by the baseline{foreign}",)
             if name == "awq+cache"

@@ -16,9 +16,9 @@ from whet.core.records import (
     DocumentDistance,
     Estimate,
     QuantizedCheckpoint,
+    SchemeOnServer,
     SchemeRow,
     SchemeTable,
-    ServedScheme,
     TaskScore,
 )
 from whet.report.schemes.csv import write_schemes_csv
@@ -50,8 +50,8 @@ def score(texts: Texts, right: int, *, paired: bool) -> TaskScore:
     )
 
 
-def served(texts: Texts, right: int, *, paired: bool) -> ServedScheme:
-    return ServedScheme(
+def served(texts: Texts, right: int, *, paired: bool) -> SchemeOnServer:
+    return SchemeOnServer(
         engine="vllm 0.32.0 on cuda",
         kernels=(texts.log_line.removeprefix("INFO Using "),) if paired else (),
         tasks=(score(texts, right, paired=paired),),

@@ -57,6 +57,11 @@ def test_a_plain_text_passes(tmp_path: Path, text: str) -> None:
     assert (result.returncode, result.stdout) == (0, "")
 
 
+def test_stored_fields_may_keep_their_names() -> None:
+    """`Judgement.asked` is a key of stored runs; no other module may use the name."""
+    assert check(ROOT / "src" / "whet" / "core" / "records" / "objective.py").returncode == 0
+
+
 def test_a_missing_path_is_refused(tmp_path: Path) -> None:
     result = check(tmp_path / "nothing")
     assert result.returncode == 1

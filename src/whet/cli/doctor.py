@@ -40,14 +40,14 @@ def doctor(
     output: OutputOptions = OutputOptions(),
 ) -> None:
     """Show which vLLM features work on this machine, and why not."""
-    seen = _examine(EngineSpec(python=python))
+    report = _examine(EngineSpec(python=python))
     if output.json:
-        print_json(_plain(seen))
+        print_json(_plain(report))
         return
     console = output.console
-    for name, value in _facts(seen):
+    for name, value in _facts(report):
         console.print(Text.assemble((f"{name:<8}", "bold"), value), soft_wrap=True)
-    console.print(_table(seen))
+    console.print(_table(report))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,8 +60,8 @@ class _Finding:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Seen:
-    """What was found. ``trouble`` says what keeps the engine from running, with the mend."""
+class _Report:
+    """Device, engine and levers. ``trouble`` says why the engine cannot run, with the fix."""
 
     device: Device
     machine: Machine
@@ -79,7 +79,7 @@ class _Seen:
         return tuple(_finding(lever, self, self.installed) for lever in levers)
 
 
-def _examine(spec: EngineSpec) -> _Seen:
+def _examine(spec: EngineSpec) -> _Report:
     device = find_device()
     python = str(spec.python or sys.executable)
     installed, trouble = find_installed(python), None
@@ -91,7 +91,7 @@ def _examine(spec: EngineSpec) -> _Seen:
     else:
         trouble = build_problem(installed, gpu=device.kind == "cuda")
     kind = "cpu" if installed is not None and installed.cpu_build else device.kind
-    return _Seen(
+    return _Report(
         device=device,
         machine=find_machine(kind),
         python=python,
@@ -101,11 +101,11 @@ def _examine(spec: EngineSpec) -> _Seen:
     )
 
 
-def _finding(lever: str, seen: _Seen, installed: Installed) -> _Finding:
+def _finding(lever: str, report: _Report, installed: Installed) -> _Finding:
     mine = (
         row
-        for row in seen.rows
-        if row.lever == lever and row.applies("vllm", installed.version, seen.machine)
+        for row in report.rows
+        if row.lever == lever and row.applies("vllm", installed.version, report.machine)
     )
     row = most_specific(mine)
     if row is None:
@@ -119,56 +119,56 @@ def _finding(lever: str, seen: _Seen, installed: Installed) -> _Finding:
     return _Finding(lever=lever, status=status, row=row)
 
 
-def _facts(seen: _Seen) -> Iterable[tuple[str, str]]:
-    device = seen.device
+def _facts(report: _Report) -> Iterable[tuple[str, str]]:
+    device = report.device
     count = f"{device.count} × " if device.kind == "cuda" else ""
     driver = f", driver {device.driver}" if device.driver is not None else ""
-    yield "device", f"{count}{device.name}{driver} ({seen.machine.word})"
+    yield "device", f"{count}{device.name}{driver} ({report.machine.word})"
     yield "memory", human_bytes(device.memory_bytes)
-    yield "cpu", ", ".join(cpu_features()) or "its features are not sentence by this system"
-    if seen.installed is not None:
-        build = "CPU build" if seen.installed.cpu_build else "CUDA build"
-        yield "engine", f"vLLM {seen.installed.version}, {build}, of {seen.python}"
-    if seen.trouble is not None:
-        yield "trouble", seen.trouble
+    yield "cpu", ", ".join(cpu_features()) or "this system does not report its features"
+    if report.installed is not None:
+        build = "CPU build" if report.installed.cpu_build else "CUDA build"
+        yield "engine", f"vLLM {report.installed.version}, {build}, of {report.python}"
+    if report.trouble is not None:
+        yield "trouble", report.trouble
     yield "python", platform.python_version()
 
 
-def _table(seen: _Seen) -> Table:
-    """A line a lever; without an engine a line a row, by machine."""
+def _table(report: _Report) -> Table:
+    """Return one line per lever; without an engine one line per row, by machine."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("lever", overflow="fold", max_width=36)
-    if seen.installed is None:
+    if report.installed is None:
         table.add_column("machine")
         table.add_column("outcome", min_width=9)
         table.add_column("why", min_width=24)
-        for row in sorted(seen.rows, key=lambda row: row.machine):
+        for row in sorted(report.rows, key=lambda row: row.machine):
             until = "" if not row.until else f", before {row.until}"
-            sentence = (
+            cells = (
                 row.lever,
                 row.machine,
                 row.outcome,
                 f"{row.sentence}; since {row.since}{until}",
             )
-            table.add_row(*map(Text, sentence))
+            table.add_row(*map(Text, cells))
         return table
     table.add_column("here", min_width=10)
     table.add_column("why", min_width=28)
-    for item in seen.findings:
+    for item in report.findings:
         why = "" if item.row is None else item.row.sentence
         status = Text(item.status, style=_STYLES[item.status])
         table.add_row(Text(item.lever), status, Text(why))
     return table
 
 
-def _plain(seen: _Seen) -> dict[str, Any]:
+def _plain(report: _Report) -> dict[str, Any]:
     return {
-        "device": asdict(seen.device),
-        "machine": seen.machine.word,
+        "device": asdict(report.device),
+        "machine": report.machine.word,
         "cpu_features": list(cpu_features()),
-        "python": seen.python,
-        "engine": None if seen.installed is None else asdict(seen.installed),
-        "trouble": seen.trouble,
+        "python": report.python,
+        "engine": None if report.installed is None else asdict(report.installed),
+        "trouble": report.trouble,
         "levers": [
             {
                 "lever": item.lever,
@@ -176,7 +176,7 @@ def _plain(seen: _Seen) -> dict[str, Any]:
                 "why": None if item.row is None else item.row.says,
                 "basis": None if item.row is None else item.row.basis,
             }
-            for item in seen.findings
+            for item in report.findings
         ],
-        "table": [asdict(row) for row in seen.rows],
+        "table": [asdict(row) for row in report.rows],
     }

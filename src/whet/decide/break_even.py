@@ -18,7 +18,7 @@ from whet.decide.words import times
 class Gain:
     """Throughput with speculation over without, at one batch size.
 
-    Whether it ``gains`` is not known where ``change`` has no interval.
+    ``gains`` has no meaning if ``change`` has no interval.
     """
 
     batch_size: int
@@ -28,15 +28,15 @@ class Gain:
 
 def find_break_even(
     cells: Sequence[CellSummary],
-    twins: Mapping[str, str],
+    speculation_pairs: Mapping[str, str],
     significance: SignificanceTest,
     tier: str,
 ) -> tuple[BreakEven, ...]:
-    """One record a pair, over the batch sizes at which both cells count."""
+    """Return one record per pair, over the batch sizes at which both cells are eligible."""
     measured = {cell.variant for cell in cells}
     return tuple(
         _pair(candidate, reference, _gains(cells, candidate, reference, significance), tier)
-        for candidate, reference in twins.items()
+        for candidate, reference in speculation_pairs.items()
         if candidate in measured or reference in measured
     )
 
@@ -47,15 +47,15 @@ def _gains(
     plain = {cell.batch_size: cell for cell in cells if cell.variant == reference}
     gains = []
     for cell in sorted(cells, key=lambda item: item.batch_size):
-        twin = plain.get(cell.batch_size)
-        if cell.variant != candidate or twin is None:
+        other = plain.get(cell.batch_size)
+        if cell.variant != candidate or other is None:
             continue
-        found = significance.between(twin, cell, THROUGHPUT)
-        if found is not None:
-            better = found.verdict == "better"
-            gains.append(Gain(batch_size=cell.batch_size, change=found.ratio, gains=better))
-        elif cell.tps_mean is not None and twin.tps_mean is not None:
-            change = ratio(cell.tps_mean, twin.tps_mean)
+        comparison = significance.between(other, cell, THROUGHPUT)
+        if comparison is not None:
+            better = comparison.verdict == "better"
+            gains.append(Gain(batch_size=cell.batch_size, change=comparison.ratio, gains=better))
+        elif cell.tps_mean is not None and other.tps_mean is not None:
+            change = ratio(cell.tps_mean, other.tps_mean)
             better = change.value > 1 and not significance.same(change, cell.batch_size)
             gains.append(Gain(batch_size=cell.batch_size, change=change, gains=better))
     return gains
@@ -82,7 +82,7 @@ def _sentence(candidate: str, reference: str, gains: Sequence[Gain], judged: Seq
     if not gains:
         return (
             f"{pair}: no batch size was measured, with evidence, for both; "
-            "where speculation stops paying is not known."
+            "the size at which speculation stops paying is unknown."
         )
     best = max(judged or gains, key=lambda item: item.change.value)
     at_best = f"at best {times(best.change)} the throughput, at {best.batch_size}"
@@ -99,7 +99,7 @@ def _sentence(candidate: str, reference: str, gains: Sequence[Gain], judged: Seq
     if not after:
         return (
             f"{pair}: speculation pays at the largest measured batch size, {last.batch_size} "
-            f"({times(last.change)} the throughput){but}; where it stops paying lies above."
+            f"({times(last.change)} the throughput){but}; it stops paying at a larger size."
         )
     return (
         f"{pair}: speculation pays up to batch size {last.batch_size} ({times(last.change)} the "

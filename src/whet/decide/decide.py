@@ -14,11 +14,11 @@ from whet.decide.status import cell_decisions
 
 
 def decide(inputs: DecisionInputs) -> Decision:
-    """The matrix over every tier, the fronts, the break-even points and one recommendation.
+    """Return the matrix over every tier, the fronts, the break-even points and a recommendation.
 
     A cell that is unfinished, had errors or lacks evidence is in ``excluded`` and nowhere else.
-    The Pareto front is drawn for each tier by itself. Nothing is raised: where nothing qualifies
-    the matrix says ``none`` with the reason, and the recommendation is None.
+    Each tier has its own Pareto front. If nothing qualifies, nothing is raised: the matrix says
+    ``none`` with the reason, and the recommendation is None.
     """
     significance_by_tier = {
         item.tier: SignificanceTest(comparisons=item.comparisons, noise_floor=item.noise_floor)
@@ -40,7 +40,7 @@ def decide(inputs: DecisionInputs) -> Decision:
         ]
         front += pareto_front(counted)
         cells = [item.cell for item in counted]
-        break_even += find_break_even(cells, inputs.twins, significance, tier.tier)
+        break_even += find_break_even(cells, inputs.speculation_pairs, significance, tier.tier)
     chosen = recommend(
         eligible, matrix, inputs.objective, significance_by_tier, inputs.baseline, inputs.cached
     )

@@ -23,11 +23,11 @@ _TOLERANCE_STEP = 1e-9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EligibleCell:
-    """A cell that counts, with the two figures that every comparison needs, and its quality.
+    """An eligible cell with its cost, its tail TTFT and its quality.
 
-    ``timed`` is the check of its variant's timed answers, None where it was not made;
-    ``disturbed`` says that something else slowed the cell down. ``accepted`` are its claims that
-    count without proof, each as ``kind (statement)``.
+    ``timed`` is the check of its variant's timed answers, None if it was not made. ``disturbed``:
+    another process slowed the cell down. ``accepted`` are its claims that count without proof,
+    each as ``kind (statement)``.
     """
 
     tier: str
@@ -41,10 +41,10 @@ class EligibleCell:
 
 
 def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Excluded]]:
-    """The tier's eligible cells, and every other cell with the reason why it is none.
+    """Return the tier's eligible cells, and every other cell with the reason for its exclusion.
 
-    A variant that passes the quality gate at no tolerance is named as excluded as well; its
-    cells stay eligible, so that the matrix can say how near they came.
+    A variant that passes the quality gate at no tolerance is excluded by name as well; its cells
+    stay eligible, so that the matrix can report how near they came.
     """
     eligible, excluded = [], []
     for cell in inputs.cells:
@@ -100,7 +100,7 @@ def _unfinished_kind(cell: CellSummary) -> ExclusionKind:
 
 
 def _unfinished(cell: CellSummary) -> str | None:
-    """Why a cell's figures are not a result, or None."""
+    """Return why a cell's figures are not a result, or None."""
     if cell.status != "complete":
         return f"the cell is {cell.status}" + (f": {cell.failure}" if cell.failure else "")
     if cell.errors:
@@ -114,18 +114,18 @@ def _unfinished(cell: CellSummary) -> str | None:
 
 
 def _garbled(timed: DegenerateTraffic | None) -> str | None:
-    """That the time went into text that is no answer, or None: tokens alone are no result."""
+    """Return that the timed answers are degenerate text, or None."""
     if timed is None or timed.verdict != "fail":
         return None
-    told = timed.reason or f"{sum(count for _, count in timed.found)} of {timed.answers}"
-    return f"its timed answers are degenerate text: {told}"
+    reason = timed.reason or f"{sum(count for _, count in timed.found)} of {timed.answers}"
+    return f"its timed answers are degenerate text: {reason}"
 
 
 def unproved(cell: CellSummary, verdicts: Sequence[Verdict]) -> str | None:
-    """Which claim of the cell lacks evidence, in words, or None where all are proved.
+    """Return which claim of the cell lacks evidence, in words, or None if all are proved.
 
-    A claim judged once a server holds for all its cells. A claim judged for each cell needs a
-    verdict at this very batch size: one at another proves nothing here.
+    A claim judged once per server holds for all its cells. A claim judged per cell needs a verdict
+    at this batch size: a verdict at another one proves nothing here.
     """
     own = [verdict for verdict in verdicts if verdict.variant == cell.variant]
     if not own:
@@ -134,7 +134,7 @@ def unproved(cell: CellSummary, verdicts: Sequence[Verdict]) -> str | None:
         here = verdict.batch_size in (None, cell.batch_size)
         if here and verdict.outcome not in SUFFICIENT:
             return f"{verdict.claim.statement}: {verdict.outcome} ({verdict.observed})"
-    # By kind: what a claim expects may be worded for each batch size.
+    # By kind: the statement of a claim may differ between batch sizes.
     judged = {verdict.claim.kind for verdict in own if verdict.batch_size == cell.batch_size}
     for verdict in own:
         if verdict.claim.per_cell and verdict.claim.kind not in judged:
@@ -143,7 +143,7 @@ def unproved(cell: CellSummary, verdicts: Sequence[Verdict]) -> str | None:
 
 
 def _accepted(cell: CellSummary, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """The claims of a cell that count without proof."""
+    """Return the claims of a cell that count without proof."""
     return tuple(
         f"{verdict.claim.kind} ({verdict.claim.statement})"
         for verdict in verdicts
@@ -153,7 +153,7 @@ def _accepted(cell: CellSummary, verdicts: Sequence[Verdict]) -> tuple[str, ...]
 
 
 def quality_verdict(record: QualityRecord | None, tolerance: float) -> GateVerdict:
-    """The verdict at a tolerance; a variant whose quality was not measured is unknown."""
+    """Return the verdict at a tolerance, ``unknown`` if the quality was not measured."""
     for at, verdict in () if record is None else record.verdicts:
         if abs(at - tolerance) < _TOLERANCE_STEP:
             return verdict
@@ -161,12 +161,12 @@ def quality_verdict(record: QualityRecord | None, tolerance: float) -> GateVerdi
 
 
 def passes_somewhere(record: QualityRecord | None) -> bool:
-    """Whether the variant passes at some tolerance."""
+    """Return whether the variant passes at some tolerance."""
     return record is not None and any(verdict == "pass" for _, verdict in record.verdicts)
 
 
 def quality_words(record: QualityRecord | None) -> str:
-    """Why a variant does not pass the quality gate."""
+    """Return why a variant does not pass the quality gate."""
     if record is None:
         return "its quality was not measured"
     failed = any(verdict == "fail" for _, verdict in record.verdicts)

@@ -1,4 +1,4 @@
-"""What a decision is made from: records only, one set a hardware tier."""
+"""Inputs of a decision: records only, one set per hardware tier."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from whet.core.spec import ObjectiveSpec
 class TierInputs:
     """One machine's run. ``quality`` maps a variant's name to its record.
 
-    ``comparisons`` are those that the trials themselves were compared in; where a pair has none,
-    the intervals of its two summaries decide. ``noise_floor`` is the largest share by which the
-    baseline's throughput differed from its own repetition's, None where it was not repeated; a
-    batch size that has comparisons is judged by the floor that they name. ``degenerate`` maps a
-    variant's name to what its timed answers look like. ``disturbed`` are the cells, by variant and
-    batch size, that something else held up while they were measured.
+    ``comparisons`` are the comparisons of trials; a pair without one is judged by the intervals of
+    its two summaries. ``noise_floor`` is the largest share by which the baseline's throughput
+    differed from its own repetition's, None if it was not repeated; a batch size with comparisons
+    is judged by their floor. ``degenerate`` maps a variant's name to the check of its timed
+    answers. ``disturbed`` are the cells (variant, batch size) that another process slowed down
+    while they were measured.
     """
 
     tier: str
@@ -33,14 +33,14 @@ class TierInputs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionInputs:
-    """Everything that ``decide`` looks at.
+    """All inputs of ``decide``.
 
-    ``twins`` maps each variant with speculation to the same variant without it; ``cached`` is the
-    one that is the baseline with the prefix cache and nothing else.
+    ``speculation_pairs`` maps each variant with speculation to the same variant without it;
+    ``cached`` is the variant that adds the prefix cache, and nothing else, to the baseline.
     """
 
     baseline: str
     tiers: Sequence[TierInputs]
     objective: ObjectiveSpec
-    twins: Mapping[str, str] = field(default_factory=dict)
+    speculation_pairs: Mapping[str, str] = field(default_factory=dict)
     cached: str | None = None

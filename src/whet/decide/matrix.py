@@ -1,4 +1,4 @@
-"""The cheapest variant at each TTFT target and quality tolerance, or why there is none."""
+"""The cheapest variant at each TTFT target and quality tolerance, or why no variant qualifies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from whet.decide.ratios import SignificanceTest
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SloPoint:
-    """One entry's demands: figures must be below the target, quality must pass the tolerance."""
+    """The limits of one entry: figures must be below them, quality must pass the tolerance."""
 
     tier: str
     ttft_ms: float
@@ -25,17 +25,17 @@ class SloPoint:
     e2e_ms: float | None = None
 
     def bounds(self, cell: CellSummary) -> list[tuple[str, float, Estimate | None]]:
-        """(name, limit, figure) of each latency that is asked for, all at p95."""
-        asked = (
+        """Return (name, limit, figure) of each latency that has a limit, all at p95."""
+        latencies = (
             ("TTFT p95", self.ttft_ms, cell.ttft_p95_ms),
             ("TPOT p95", self.tpot_ms, cell.tpot_p95_ms),
             ("E2E p95", self.e2e_ms, cell.e2e_p95_ms),
         )
-        return [(name, limit, figure) for name, limit, figure in asked if limit is not None]
+        return [(name, limit, figure) for name, limit, figure in latencies if limit is not None]
 
 
 def slo_points(tier: str, objective: ObjectiveSpec) -> list[SloPoint]:
-    """Every pair of a TTFT target and a tolerance, in the objective's order."""
+    """Return every pair of a TTFT target and a tolerance, in the objective's order."""
     return [
         SloPoint(
             tier=tier,
@@ -50,21 +50,21 @@ def slo_points(tier: str, objective: ObjectiveSpec) -> list[SloPoint]:
 
 
 def recommended_point(tier: str, objective: ObjectiveSpec) -> SloPoint:
-    """The point that the recommendation is made for."""
+    """Return the point that the recommendation is made for."""
     wanted = (objective.recommend_ttft_ms, objective.recommend_quality)
     return next(c for c in slo_points(tier, objective) if (c.ttft_ms, c.tolerance) == wanted)
 
 
 def qualifying(eligible: Sequence[EligibleCell], point: SloPoint) -> list[EligibleCell]:
-    """The cells that meet every demand, cheapest first."""
-    found = [item for item in eligible if not unmet(item, point)]
+    """Return the cells that meet every limit, cheapest first."""
     return sorted(
-        found, key=lambda item: (item.cost.value, item.cell.variant, item.cell.batch_size)
+        (item for item in eligible if not unmet(item, point)),
+        key=lambda item: (item.cost.value, item.cell.variant, item.cell.batch_size),
     )
 
 
 def unmet(item: EligibleCell, point: SloPoint) -> list[str]:
-    """The demands that a cell does not meet: ``quality`` or the latency's name."""
+    """Return what a cell does not meet: the names of latencies, and ``quality``."""
     late = [
         name
         for name, limit, figure in point.bounds(item.cell)
@@ -77,16 +77,16 @@ def unmet(item: EligibleCell, point: SloPoint) -> list[str]:
 def best_at(
     eligible: Sequence[EligibleCell], point: SloPoint, significance: SignificanceTest
 ) -> MatrixEntry:
-    """The matrix entry of one SLO point.
+    """Return the matrix entry of one SLO point.
 
     Rivals are other variants, each at its own cheapest qualifying batch size, whose cost does not
-    differ significantly from the cheapest one's: with one start a variant, all of them.
+    differ significantly from the cheapest one's. With one start per variant all of them are rivals.
     """
-    found = qualifying(eligible, point)
-    if not found:
-        return _none(point, _why_none(eligible, point))
-    first = found[0]
-    others = best_of_others(found)
+    ranking = qualifying(eligible, point)
+    if not ranking:
+        return _no_winner(point, _why_no_winner(eligible, point))
+    first = ranking[0]
+    others = best_of_others(ranking)
     rivals = [item for item in others if significance.same_cost(first.cell, item.cell)]
     return MatrixEntry(
         tier=point.tier,
@@ -103,7 +103,7 @@ def best_at(
     )
 
 
-def _none(point: SloPoint, reason: str) -> MatrixEntry:
+def _no_winner(point: SloPoint, reason: str) -> MatrixEntry:
     return MatrixEntry(
         tier=point.tier,
         ttft_target_ms=point.ttft_ms,
@@ -119,41 +119,45 @@ def _none(point: SloPoint, reason: str) -> MatrixEntry:
     )
 
 
-def best_of_others(found: Sequence[EligibleCell]) -> list[EligibleCell]:
-    """Each other variant's cheapest qualifying cell, cheapest first."""
+def best_of_others(ranking: Sequence[EligibleCell]) -> list[EligibleCell]:
+    """Return the cheapest qualifying cell of each variant but the first, cheapest first."""
     best: dict[str, EligibleCell] = {}
-    for item in found:
+    for item in ranking:
         best.setdefault(item.cell.variant, item)
-    return [item for item in best.values() if item.cell.variant != found[0].cell.variant]
+    return list(best.values())[1:]
 
 
 def _why_first(
     first: EligibleCell, others: Sequence[EligibleCell], rivals: Sequence[EligibleCell]
 ) -> str:
     tail = f"TTFT p95 {words.milliseconds(first.ttft)}"
-    said = f"{words.cell_label(first.cell)}: {words.money(first.cost)}, {tail}"
+    reason = f"{words.cell_label(first.cell)}: {words.money(first.cost)}, {tail}"
     if rivals and first.cost.low is None:
-        said += f"; one start: no verdict; next is {words.cell_label(others[0].cell)}, "
-        said += words.price(others[0].cost)
+        reason += f"; one start: no verdict; next is {_with_price(others[0])}"
     elif rivals:
-        told = " or ".join(
-            f"{words.cell_label(item.cell)}, {words.price(item.cost)}" for item in rivals
-        )
-        said += f"; its cost cannot be told from that of {told}"
+        reason += f"; its cost does not differ significantly from that of {_with_prices(rivals)}"
     elif others:
-        said += f"; next is {words.cell_label(others[0].cell)}, {words.price(others[0].cost)}"
+        reason += f"; next is {_with_price(others[0])}"
     else:
-        said += "; no other variant qualifies"
-    return said if first.ttft.certified else f"{said}; {uncertified(first)}"
+        reason += "; no other variant qualifies"
+    return reason if first.ttft.certified else f"{reason}; {uncertified(first)}"
+
+
+def _with_price(item: EligibleCell) -> str:
+    return f"{words.cell_label(item.cell)}, {words.price(item.cost)}"
+
+
+def _with_prices(items: Sequence[EligibleCell]) -> str:
+    return " or ".join(_with_price(item) for item in items)
 
 
 def uncertified(item: EligibleCell) -> str:
-    """The sentence that goes with a tail of too few samples."""
+    """Return the caution for a p95 of too few samples."""
     return f"the p95 rests on {item.ttft.samples} requests, below the 130 that certify one"
 
 
-def _why_none(eligible: Sequence[EligibleCell], point: SloPoint) -> str:
-    """What most cells miss, and the one that came nearest."""
+def _why_no_winner(eligible: Sequence[EligibleCell], point: SloPoint) -> str:
+    """Count what cells miss, and name the cell that came nearest."""
     if not eligible:
         return "no cell finished with evidence of what it claims"
     missed = {id(item): unmet(item, point) for item in eligible}
@@ -170,7 +174,7 @@ def _why_none(eligible: Sequence[EligibleCell], point: SloPoint) -> str:
 def _distance(
     item: EligibleCell, missed: Sequence[str], point: SloPoint
 ) -> tuple[int, float, float]:
-    """Fewest demands missed, then least in excess of them (as shares of the limits)."""
+    """Return the number of limits missed, then the excess over them (as shares), then the cost."""
     excess = sum(
         figure.value / limit - 1
         for name, limit, figure in point.bounds(item.cell)

@@ -1,4 +1,4 @@
-"""The cells that no other beats in cost, tail TTFT and quality at once."""
+"""The cells that no other cell beats in cost, tail TTFT and quality at once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ _Point = tuple[float, float, float]
 
 
 def pareto_front(eligible: Sequence[EligibleCell]) -> list[EligibleCell]:
-    """Contenders that no other dominates, cheapest first.
+    """Return the cells that no other dominates, cheapest first.
 
-    One dominates another where it is at least as good in all three and better in one. A variant
-    whose quality is unknown, or fails every tolerance, is not on the front: being cheap is no
-    virtue in a wrong answer.
+    A cell dominates another if it is at least as good in all three figures and better in one. A
+    variant whose quality is unknown, or fails every tolerance, is not on the front.
     """
     points = [(point, item) for item in eligible if (point := _point(item)) is not None]
     front = [

@@ -1,4 +1,4 @@
-"""Whether two figures can be told apart, and by how much they differ."""
+"""Whether two figures differ significantly, and by how much."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ THROUGHPUT = "tps_mean"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SignificanceTest:
-    """What differences are measured with: the run's own comparisons and its noise.
+    """Judge differences by the run's own comparisons and its noise.
 
-    ``noise_floor`` is the largest of throughput over all batch sizes, None where none is known.
+    ``noise_floor`` is the largest floor of throughput over all batch sizes, None if unknown.
     """
 
     comparisons: Sequence[Comparison]
     noise_floor: float | None
 
     def floor(self, *batch_sizes: int, metric: str = THROUGHPUT) -> float | None:
-        """The noise floor of a metric measured at each of ``batch_sizes``: the largest of theirs.
+        """Return the largest noise floor of a metric over ``batch_sizes``.
 
-        A batch size has the floor that its comparisons were held against; one without comparisons
-        the largest of the others, or throughput's where the metric was compared nowhere.
+        A batch size has the floor of its comparisons. One without comparisons has the largest
+        floor of the others, or throughput's if the metric was compared nowhere.
         """
         if self.noise_floor is None:
             return None
@@ -41,7 +41,7 @@ class SignificanceTest:
     def between(
         self, reference: CellSummary, candidate: CellSummary, metric: str
     ) -> Comparison | None:
-        """The run's comparison of two cells at one batch size, turned if need be, or None."""
+        """Return the run's comparison of two cells at one batch size, or None."""
         pair = (reference.variant, candidate.variant)
         for item in self.comparisons:
             if (item.metric, item.batch_size) != (metric, candidate.batch_size):
@@ -53,24 +53,24 @@ class SignificanceTest:
         return None
 
     def same_cost(self, cheap: CellSummary, dear: CellSummary) -> bool:
-        """Whether two cells' costs cannot be told apart.
+        """Return whether two cells' costs do not differ significantly.
 
-        Cost is price over throughput, so a comparison of throughput answers for it.
+        Cost is price over throughput, so a comparison of throughput decides.
         """
         if cheap.batch_size == dear.batch_size:
-            found = self.between(cheap, dear, THROUGHPUT)
-            if found is not None:
-                return found.verdict not in ("better", "worse")
+            comparison = self.between(cheap, dear, THROUGHPUT)
+            if comparison is not None:
+                return comparison.verdict not in ("better", "worse")
         left, right = cheap.cost_per_1m_tokens, dear.cost_per_1m_tokens
         if left is None or right is None:
             return True
         return self.same(ratio(right, left), cheap.batch_size, dear.batch_size)
 
     def same(self, change: Estimate, *batch_sizes: int) -> bool:
-        """Whether a ratio of costs shows no difference: its figures may then be the same.
+        """Return whether a ratio of costs shows no significant difference.
 
-        So it is without an interval, where the interval holds 1, and where the ratio lies within
-        the floor of its ``batch_sizes``.
+        True without an interval, if the interval contains 1, and if the ratio is within the floor
+        of its ``batch_sizes``.
         """
         if change.low is None or change.high is None or change.low <= 1 <= change.high:
             return True
@@ -78,10 +78,10 @@ class SignificanceTest:
 
 
 def ratio(numerator: Estimate, denominator: Estimate) -> Estimate:
-    """``numerator`` over ``denominator``, both above 0 and independent, with a 95 % interval.
+    """Divide two independent figures above 0, with a 95 % interval.
 
     The interval is MOVER on the log scale (Zou & Donner 2008): the limits' distances from the
-    points add in squares, so unequal arms stay unequal. None where either has no interval.
+    points add in squares, so unequal arms stay unequal. It is None if either has no interval.
     """
     value = numerator.value / denominator.value
     samples = min(numerator.samples, denominator.samples)
@@ -105,7 +105,7 @@ def _arms(figure: Estimate) -> tuple[float, float] | None:
 
 
 def saving(cost: Estimate, baseline: Estimate) -> Estimate:
-    """1 − cost ÷ baseline, with the interval of that ratio turned round."""
+    """Return 1 − cost ÷ baseline, with the interval of that ratio."""
     change = ratio(cost, baseline)
     return Estimate(
         value=1 - change.value,

@@ -1,4 +1,4 @@
-"""One deployment for the point that the objective asks about, with reasons and cautions."""
+"""One deployment for the objective's recommended point, with reasons and cautions."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def recommend(
     baseline: str,
     cached: str | None = None,
 ) -> Recommendation | None:
-    """The cheapest entry over the tiers at the recommended point; None where nothing qualifies.
+    """Recommend the cheapest entry over the tiers at the recommended point, or None.
 
-    ``cached`` is the baseline with the prefix cache, which engines have on by themselves: a reason
-    says what is saved of its cost too.
+    ``cached`` is the variant of the baseline with the prefix cache, which engines enable by
+    default: a reason reports the saving over its cost too.
     """
     entries = [
         entry
@@ -77,8 +77,8 @@ def _cost(entry: MatrixEntry) -> float:
 def _best_of(
     eligible: Sequence[EligibleCell], objective: ObjectiveSpec, variant: str
 ) -> EligibleCell | None:
-    """The variant's cheapest qualifying cell at the point, over all tiers."""
-    found = [
+    """Return the variant's cheapest qualifying cell at the point, over all tiers."""
+    matches = [
         item
         for tier in dict.fromkeys(item.tier for item in eligible)
         for item in qualifying(
@@ -86,7 +86,7 @@ def _best_of(
         )
         if item.cell.variant == variant
     ]
-    return min(found, key=lambda item: item.cost.value, default=None)
+    return min(matches, key=lambda item: item.cost.value, default=None)
 
 
 def _saved(chosen: EligibleCell, reference: EligibleCell) -> Estimate:
@@ -98,17 +98,17 @@ def _saved(chosen: EligibleCell, reference: EligibleCell) -> Estimate:
 def _cheapest(
     chosen: EligibleCell, entry: MatrixEntry, eligible: Sequence[EligibleCell], point: SloPoint
 ) -> str:
-    """What it costs and what comes next; rivals are a caution, and the matrix has their costs."""
+    """Name the cost and the next variant. Rivals are a caution; the matrix has their costs."""
     sure = "" if chosen.cost.low is not None else ", as a point estimate"
-    said = f"cheapest that qualifies on {chosen.tier}{sure}: {words.money(chosen.cost)}"
+    reason = f"cheapest that qualifies on {chosen.tier}{sure}: {words.money(chosen.cost)}"
     if entry.rivals:
-        return said
+        return reason
     others = best_of_others(
         qualifying([item for item in eligible if item.tier == chosen.tier], point)
     )
     if not others:
-        return f"{said}; no other variant qualifies"
-    return f"{said}; next is {words.cell_label(others[0].cell)}, {words.price(others[0].cost)}"
+        return f"{reason}; no other variant qualifies"
+    return f"{reason}; next is {words.cell_label(others[0].cell)}, {words.price(others[0].cost)}"
 
 
 def _reasons(
@@ -169,7 +169,9 @@ def _cautions(
     if starts < _ENOUGH_STARTS:
         cautions.append(_few_starts(starts))
     if entry.rivals and starts > 1:
-        cautions.append(f"its cost cannot be told from that of {' or '.join(entry.rivals)}")
+        cautions.append(
+            f"its cost does not differ significantly from that of {' or '.join(entry.rivals)}"
+        )
     if chosen is reference:
         cautions.append("it is the baseline itself: nothing cheaper qualifies, so nothing is saved")
     elif reference is None:
@@ -179,12 +181,14 @@ def _cautions(
         and starts > 1
         and significance.same(_unsaved(saved), cell.batch_size, reference.cell.batch_size)
     ):
-        cautions.append("the saving lies within the noise of this run")
+        cautions.append("the saving is within the noise of this run")
     if chosen.disturbed:
-        cautions.append("its cell was held up by something else; measured again it may cost less")
+        cautions.append(
+            "another process slowed its cell down; it may cost less when measured again"
+        )
     if reference is not None and reference is not chosen and reference.disturbed:
         cautions.append(
-            "the baseline's cell was held up by something else; measure it again before you trust "
+            "another process slowed the baseline's cell down; measure it again before you trust "
             "the saving"
         )
     if not chosen.ttft.certified:
@@ -192,56 +196,56 @@ def _cautions(
     if "resident" in cell.memory_kind:
         cautions.append(
             "measured on a CPU: the price is this machine's, and a GPU may rank the variants "
-            "otherwise"
+            "differently"
         )
     if significance.noise_floor is None:
-        cautions.append("the baseline was not repeated, so the noise of this run is not known")
+        cautions.append("the baseline was not repeated, so the noise of this run is unknown")
     return (*cautions, *_gate_cautions(chosen))
 
 
 def _few_starts(starts: int) -> str:
-    said = "one start per configuration cannot tell differences"
+    caution = "one start per configuration shows no significant differences"
     if starts > 1:
-        said = f"{starts} starts per configuration tell large differences only"
+        caution = f"{starts} starts per configuration show only large differences"
     return (
-        f"{said}; set load.trials to {_ENOUGH_STARTS} or more with load.order: interleaved, so "
+        f"{caution}; set load.trials to {_ENOUGH_STARTS} or more with load.order: interleaved, so "
         "that each trial is a start"
     )
 
 
 def _lossless(record: QualityRecord | None) -> str | None:
-    """That speculation was seen to change no answer, where it was."""
-    found = None if record is None else record.lossless
-    if found is None or found.verdict != "pass" or found.parity is None:
+    """Return that speculation changed no answer, or None if the check did not pass."""
+    check = None if record is None else record.lossless
+    if check is None or check.verdict != "pass" or check.parity is None:
         return None
-    parity = found.parity
+    parity = check.parity
     own = "" if parity.aa_same is None else f", whose own repeat gives {parity.aa_same}"
     return (
-        "speculation was not seen to change answers: "
-        f"{parity.same} of {parity.prompts} greedy continuations are the plain server's{own}"
+        "no effect of speculation on answers was observed: "
+        f"{parity.same} of {parity.prompts} greedy continuations equal the plain server's{own}"
     )
 
 
 def _gate_cautions(chosen: EligibleCell) -> Iterator[str]:
-    """What the timed answers and the quality gate leave open."""
+    """Yield what the timed answers and the quality gate leave open."""
     timed, record = chosen.timed, chosen.quality
     if timed is None:
-        yield "timed answers: they were not looked at for degenerate text"
+        yield "timed answers: not checked for degenerate text"
     elif timed.verdict == "unknown":
-        yield f"timed answers: {timed.reason or 'whether they are degenerate text is not known'}"
+        yield f"timed answers: {timed.reason or 'whether they are degenerate text is unknown'}"
     if record is None:
         return
-    told = record.reason or ""
-    if told:
-        yield f"quality: {told}"
+    reason = record.reason or ""
+    if reason:
+        yield f"quality: {reason}"
     speculates = chosen.cell.acceptance_length is not None
     for what, why in dict.fromkeys(_open_questions(record, speculates=speculates)):
-        if why not in told:
+        if why not in reason:
             yield f"{what}: {why}"
 
 
 def _open_questions(record: QualityRecord, *, speculates: bool) -> Iterator[tuple[str, str]]:
-    """(what, why) of each check that was not made, or not to an end."""
+    """Yield (what, why) of each check that was not made or not finished."""
     if record.lossless is None and speculates:
         yield "speculation", "whether it changes answers was not checked"
     elif record.lossless is not None and record.lossless.verdict == "unknown":
@@ -259,7 +263,7 @@ def _open_questions(record: QualityRecord, *, speculates: bool) -> Iterator[tupl
 
 
 def _unsaved(saved: Estimate) -> Estimate:
-    """The cost ratio that a saving came from."""
+    """Return the cost ratio that a saving came from."""
     return Estimate(
         value=1 - saved.value,
         low=None if saved.high is None else 1 - saved.high,

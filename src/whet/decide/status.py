@@ -18,29 +18,29 @@ def cell_decisions(
     matrix: Sequence[MatrixEntry],
     chosen: Recommendation | None,
 ) -> tuple[CellDecision, ...]:
-    """The status of every cell, judged at the recommended point of its tier."""
+    """Return the status of every cell, judged at the recommended point of its tier."""
     kinds = {(item.tier, item.variant, item.batch_size): item.kind for item in excluded}
     by_cell = {(x.tier, x.cell.variant, x.cell.batch_size): x for x in eligible}
     ties = set(_ties(inputs, eligible, matrix, chosen))
-    decided = []
+    statuses = []
     for tier in inputs.tiers:
         point = recommended_point(tier.tier, inputs.objective)
         for cell in tier.cells:
             key = (tier.tier, cell.variant, cell.batch_size)
-            made = CellDecision(
+            status = CellDecision(
                 variant=cell.variant, batch_size=cell.batch_size, tier=tier.tier, status="qualifies"
             )
             own = next((k for k in (key, (tier.tier, cell.variant, None)) if k in kinds), None)
             if own is not None:
-                made = replace(made, status="excluded", detail=kinds[own])
+                status = replace(status, status="excluded", detail=kinds[own])
             elif missed := unmet(by_cell[key], point):
-                made = replace(made, status="misses", detail=", ".join(missed))
+                status = replace(status, status="misses", detail=", ".join(missed))
             elif chosen is not None and key == (chosen.tier, chosen.variant, chosen.batch_size):
-                made = replace(made, status="recommended")
+                status = replace(status, status="recommended")
             elif chosen is not None and key in ties:
-                made = replace(made, status="tie", detail=chosen.variant)
-            decided.append(made)
-    return tuple(decided)
+                status = replace(status, status="tie", detail=chosen.variant)
+            statuses.append(status)
+    return tuple(statuses)
 
 
 def _ties(
@@ -49,7 +49,7 @@ def _ties(
     matrix: Sequence[MatrixEntry],
     chosen: Recommendation | None,
 ) -> Iterator[tuple[str, str, int]]:
-    """The cells whose cost cannot be distinguished from the recommended one's."""
+    """Yield the cells whose cost does not differ significantly from the recommended one's."""
     if chosen is None:
         return
     point = recommended_point(chosen.tier, inputs.objective)

@@ -1,4 +1,4 @@
-"""Figures as a person reads them: unit, interval, and a mark where a tail is not certified."""
+"""Figures as text: unit, interval, and a mark if a percentile is not certified."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def money(figure: Estimate) -> str:
 
 
 def price(figure: Estimate) -> str:
-    """``$0.412 [0.400 … 0.425]``, where the sentence has said for what."""
+    """``$0.412 [0.400 … 0.425]``, in a sentence that names the unit."""
     return f"${significant(figure.value, 3)}{_interval(figure, _three)}"
 
 
 def milliseconds(figure: Estimate) -> str:
-    """``312 ms [300 … 331]``, with ``?`` where the percentile has too few samples."""
+    """``312 ms [300 … 331]``, with ``?`` if the percentile has too few samples."""
     mark = "" if figure.certified else "?"
     return f"{figure.value:,.0f}{mark} ms{_interval(figure, lambda value: f'{value:,.0f}')}"
 
@@ -65,7 +65,7 @@ def _signed(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.2f}%"
 
 
-def _interval(figure: Estimate, say: Callable[[float], str]) -> str:
+def _interval(figure: Estimate, show: Callable[[float], str]) -> str:
     if figure.low is None or figure.high is None:
         return ""
-    return f" [{say(figure.low)} … {say(figure.high)}]"
+    return f" [{show(figure.low)} … {show(figure.high)}]"

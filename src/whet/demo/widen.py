@@ -3,7 +3,7 @@
 The residual stream of the large model holds the small one's channels first and zeros after them.
 D and D' are the small and the large hidden size; what follows holds exactly, up to rounding:
 
-- **Norms.** RMSNorm divides by ``sqrt(sum(x²)/D + ε)``. Over D' channels of which D are non-zero,
+- **Norms.** RMSNorm divides by ``sqrt(sum(x²)/D + ε)``. Over D' channels, D of them non-zero,
   ``sum(x²)/D' + ε·D/D'`` is the same sum times D/D', so ``ε' = ε·D/D'`` and ``w' = w·sqrt(D/D')``
   give the small model's output (arXiv 1910.07467, equation 4).
 - **Heads.** A query head of the small model reads a copy of its own KV head. Where the large model

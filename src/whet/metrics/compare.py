@@ -183,13 +183,13 @@ def _verdict(ratio: Estimate, floor: float, *, more_is_better: bool) -> Comparis
 
 
 def _figure(start: Sequence[TrialRecord], metric: str) -> tuple[float, int]:
-    """The figure of one start, 0.0 where it has none, and how many requests are behind it."""
+    """Return the figure of one start, 0.0 without one, and the number of its requests."""
     if metric in _RATES:
         answered = sum(event.error is None for trial in start for event in trial.requests)
         return pooled_rate(start, _RATES[metric]), answered
     of, p = _LATENCIES[metric]
     events = (event for trial in start for event in steady_requests(trial))
-    figures = [found for event in events if (found := request_figures(event)) is not None]
+    figures = [item for event in events if (item := request_figures(event)) is not None]
     values = [value / NS_PER_MS for item in figures if (value := of(item)) is not None]
     return (float(np.quantile(values, p)) if values else 0.0), len(values)
 

@@ -37,10 +37,9 @@ def certified_from(p: float) -> int:
 
 
 def certified(p: float, samples: int) -> bool:
-    """Whether ``samples`` are enough to call the ``p`` quantile certain.
+    """Return whether ``samples`` are enough to call the ``p`` quantile certain.
 
-    ``samples`` count what is independent: requests, and for gaps between chunks the requests that
-    they lie in, never the gaps.
+    ``samples`` count what is independent: requests. Gaps between chunks count by their requests.
     """
     return samples >= certified_from(p)
 

@@ -80,23 +80,23 @@ def goodput_text(bounds: Sequence[Bound]) -> str:
 def parse_objective(text: str) -> tuple[Constraint, ...]:
     """Constraints joined by ``;``, in their order. Raises ``UsageError``."""
     constraints: list[Constraint] = []
-    seen: set[tuple[str, str | None]] = set()
+    keys: set[tuple[str, str | None]] = set()
     for part in [item.strip() for item in text.split(";") if item.strip()]:
-        found = _constraint(part)
-        key = (found.metric, found.statistic)
-        if key in seen:
+        constraint = _constraint(part)
+        key = (constraint.metric, constraint.statistic)
+        if key in keys:
             raise UsageError(f"the objective {part!r} is the second of its kind; keep one")
-        seen.add(key)
-        constraints.append(found)
+        keys.add(key)
+        constraints.append(constraint)
     if not constraints:
         raise UsageError(f"the objective is empty; {_FORM}")
     return tuple(constraints)
 
 
 def attainment(events: Sequence[RequestEvent], bounds: Sequence[Bound]) -> Estimate | None:
-    """The share of requests that keep every bound, with its Wilson interval; None without any.
+    """Return the share of requests within every bound, with its Wilson interval.
 
-    An error is a miss, and so is a figure that is not known (``summary.meets``).
+    An error is a miss, and so is an unknown figure (``summary.meets``). None without requests.
     """
     limit_ms = {bound.metric: bound.limit_ms for bound in bounds}
     cell = CellContext(
@@ -112,25 +112,25 @@ def attainment(events: Sequence[RequestEvent], bounds: Sequence[Bound]) -> Estim
 def judge_attainment(
     events: Sequence[RequestEvent], bounds: Sequence[Bound], *, share: float
 ) -> ObjectiveVerdict:
-    """Whether at least ``share`` of the requests keep every bound; 0 < ``share`` < 1."""
+    """Judge whether at least ``share`` of the requests (0 to 1) are within every bound."""
     if not 0 < share < 1:
-        raise UsageError(f"a share of {share} of the requests cannot be asked; give 0.9 for 90%")
-    asked = f"{_trimmed(100 * Decimal(repr(share)))}% of requests within {goodput_text(bounds)}"
-    kept = attainment(events, bounds)
+        raise UsageError(f"the share of requests must be between 0 and 1 (got {share})")
+    demand = f"{_trimmed(100 * Decimal(repr(share)))}% of requests within {goodput_text(bounds)}"
+    figure = attainment(events, bounds)
     answer: Answer = "undecided"
-    if kept is not None and kept.low is not None and kept.high is not None:
-        answer = _decide(-kept.high, -kept.low, -share, inclusive=True)
-    judgement = _share_judgement(asked, answer, kept, share)
+    if figure is not None and figure.low is not None and figure.high is not None:
+        answer = _decide(-figure.high, -figure.low, -share, inclusive=True)
+    judgement = _share_judgement(demand, answer, figure, share)
     return ObjectiveVerdict(verdict=judgement.verdict, judgements=(judgement,))
 
 
 def judge(events: Sequence[RequestEvent], constraints: Sequence[Constraint]) -> ObjectiveVerdict:
-    """What the events answer to each constraint, by the 95 % interval of its figure.
+    """Judge each constraint by the 95 % interval of its figure.
 
-    Met only where the interval's upper end is within the bound, missed only where its lower end is
+    Met only if the interval's upper end is within the bound, missed only if its lower end is
     beyond it, undecided otherwise. A percentile that is not certified is never met. A failed
-    request lies beyond every bound of a percentile per request. Means and gaps are of completed
-    requests, and are never met where more than ``MAX_ERROR_SHARE`` failed.
+    request exceeds every bound of a percentile per request. Means and gaps are of completed
+    requests, and are never met if more than ``MAX_ERROR_SHARE`` failed.
     """
     judgements = tuple(_judge(events, constraint) for constraint in constraints)
     answers = {judgement.verdict for judgement in judgements}
@@ -143,7 +143,7 @@ def judge(events: Sequence[RequestEvent], constraints: Sequence[Constraint]) -> 
 
 
 def wilson(hits: int, count: int) -> Estimate | None:
-    """A share with its score interval (Wilson 1927); None of nothing."""
+    """Return a share with its score interval (Wilson 1927); None for ``count`` 0."""
     if count == 0:
         return None
     from scipy.stats import binomtest  # half a second to import, wanted here alone
@@ -154,7 +154,7 @@ def wilson(hits: int, count: int) -> Estimate | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Sample:
-    """Values in ms, one array a completed request; how many failed, and how many are not known."""
+    """Values in ms, one array per completed request; the counts of failed and unknown requests."""
 
     groups: list[Floats]
     failed: int
@@ -163,10 +163,10 @@ class _Sample:
 
 
 def _constraint(part: str) -> Constraint:
-    found = re.fullmatch(r"([^:<>=]*)(?::([^<>=]*))?(<=?)([^<>=]*)", part.casefold())
-    if found is None:
+    match = re.fullmatch(r"([^:<>=]*)(?::([^<>=]*))?(<=?)([^<>=]*)", part.casefold())
+    if match is None:
         raise UsageError(f"the objective {part!r} is not a constraint; {_FORM}")
-    name, statistic, sign, value = (item and item.strip() for item in found.groups())
+    name, statistic, sign, value = (item and item.strip() for item in match.groups())
     metric = _ALIAS.get(name, name)
     if metric not in (*_LATENCIES, "error"):
         raise UsageError(
@@ -201,21 +201,21 @@ def _statistic(part: str, metric: str, word: str | None) -> str | None:
     percent = Decimal(digits[1])
     if not 0 < float(percent / 100) < 1:
         raise UsageError(
-            f"the objective {part!r} asks for {word}; it has to lie between p0 and p100"
+            f"the statistic of the objective {part!r} must be between p0 and p100 (got {word})"
         )
     return "median" if percent == 50 else f"p{_trimmed(percent)}"
 
 
 def _limit(part: str, metric: str, text: str) -> tuple[float, str]:
-    found = re.fullmatch(rf"({_NUMBER})\s*(\S*)", text)
-    if found is None:
+    match = re.fullmatch(rf"({_NUMBER})\s*(\S*)", text)
+    if match is None:
         raise UsageError(f"the objective {part!r} has no number after its sign; {_FORM}")
-    number, unit = Decimal(found[1]), found[2]
+    number, unit = Decimal(match[1]), match[2]
     units = ("%",) if metric == "error" else tuple(_MS_PER)
     if unit not in units:
-        said = f"the unit {unit!r}" if unit else "no unit"
+        problem = f"the unit {unit!r}" if unit else "no unit"
         raise UsageError(
-            f"the objective {part!r} has {said}{did_you_mean(unit, units)}; "
+            f"the objective {part!r} has {problem}{did_you_mean(unit, units)}; "
             f"{metric} is counted in {' or '.join(units)}"
         )
     if unit == "%":
@@ -268,7 +268,7 @@ def _judge(events: Sequence[RequestEvent], constraint: Constraint) -> Judgement:
 
 
 def _judge_quantile(constraint: Constraint, sample: _Sample, p: float) -> Judgement:
-    """A percentile with one value a request: those that failed lie beyond, the unknown anywhere."""
+    """Judge a percentile per request: failed requests exceed it, unknown ones may be anywhere."""
     known = [float(value) for group in sample.groups for value in group]
     beyond = [2 * max([constraint.limit, *known])]
     figure = _shown(quantile_estimate(known + sample.failed * beyond, p), known)
@@ -288,7 +288,7 @@ def _judge_quantile(constraint: Constraint, sample: _Sample, p: float) -> Judgem
     elif answer == "undecided":
         reason, wanted = _INSIDE, _wanted(figure, constraint.limit)
     elif sample.failed and figure is None:
-        reason = f"{sample.failed} of {sample.requests} requests failed, and it lies among them"
+        reason = f"{sample.failed} of {sample.requests} requests failed, the percentile among them"
     return Judgement(
         asked=constraint_text(constraint),
         verdict=answer,
@@ -299,7 +299,7 @@ def _judge_quantile(constraint: Constraint, sample: _Sample, p: float) -> Judgem
 
 
 def _judge_pooled(constraint: Constraint, sample: _Sample, figure: Estimate | None) -> Judgement:
-    """A mean, or a percentile of gaps, over the requests that completed."""
+    """Judge a mean, or a percentile of gaps, over the completed requests."""
     answer = _decide(_low(figure), _high(figure), constraint.limit, inclusive=constraint.inclusive)
     reason, wanted = None, None
     if sample.unknown:
@@ -325,7 +325,7 @@ def _judge_pooled(constraint: Constraint, sample: _Sample, figure: Estimate | No
 
 
 def _share_judgement(
-    asked: str, answer: Answer, figure: Estimate | None, limit: float
+    demand: str, answer: Answer, figure: Estimate | None, limit: float
 ) -> Judgement:
     """Wilson's interval leaves ``limit`` out from n = z² limit (1 − limit) ÷ (share − limit)²."""
     reason, wanted = None, None
@@ -337,7 +337,7 @@ def _share_judgement(
             z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
             wanted = math.ceil(z**2 * limit * (1 - limit) / (figure.value - limit) ** 2)
     return Judgement(
-        asked=asked, verdict=answer, figure=figure, reason=reason, samples_wanted=wanted
+        asked=demand, verdict=answer, figure=figure, reason=reason, samples_wanted=wanted
     )
 
 
@@ -376,7 +376,7 @@ def _decide(low: float | None, high: float | None, limit: float, *, inclusive: b
 
 
 def _shown(estimate: Estimate | None, known: Sequence[float]) -> Estimate | None:
-    """The estimate without what lies among failed requests, whose values are stand-ins."""
+    """Drop the ends of an estimate that are values of failed requests, which are stand-ins."""
     if estimate is None or not known or estimate.value > max(known):
         return None
     high = estimate.high

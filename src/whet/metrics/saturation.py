@@ -92,8 +92,8 @@ def find_knee(points: Sequence[tuple[float, float]]) -> Knee | None:
     """The knee of throughput over load by Kneedle (Satopaa et al. 2011), for a concave rise.
 
     ``points`` are (level, throughput) in any order. Both axes are scaled to 0…1; the knee is the
-    inner point that lies farthest above the diagonal. None for fewer than three levels, a curve
-    whose range is under ``MIN_BEND`` of its top (flat), and one that never lies ``MIN_BEND`` above
+    inner point that is farthest above the diagonal. None for fewer than three levels, a curve
+    whose range is under ``MIN_BEND`` of its top (flat), and one that is never ``MIN_BEND`` above
     the diagonal (straight, or bent upwards) or only falls. Raises ``MeasurementError`` for a level
     that occurs twice and for a number that is not finite.
     """
@@ -114,12 +114,12 @@ def find_knee(points: Sequence[tuple[float, float]]) -> Knee | None:
 
 
 class _BudgetSpent(Exception):
-    """The next measurement would be one too many."""
+    """The next measurement would exceed the budget."""
 
 
 @dataclass(kw_only=True, slots=True)
 class _Search:
-    """One run of a search: what was measured, and what each level came to."""
+    """One run of a search: its measurements, and whether each settled level was met."""
 
     measure: Measure
     plan: SearchPlan
@@ -128,7 +128,7 @@ class _Search:
     undecided: set[float] = field(default_factory=set)
 
     def run(self) -> StopReason:
-        """Doubling, halving, bisecting; then, as far as the budget goes, a look past the miss."""
+        """Double, halve, bisect; then measure past the miss, as far as the budget allows."""
         try:
             stopped = self._close()
         except _BudgetSpent:
@@ -160,14 +160,14 @@ class _Search:
     def highest_met(self) -> float | None:
         """The highest met level below every missed one."""
         missed = self.lowest_missed()
-        met = [level for level, kept in self.settled.items() if kept]
-        return max((level for level in met if missed is None or level < missed), default=None)
+        levels = [level for level, met in self.settled.items() if met]
+        return max((level for level in levels if missed is None or level < missed), default=None)
 
     def lowest_missed(self) -> float | None:
-        return min((level for level, kept in self.settled.items() if not kept), default=None)
+        return min((level for level, met in self.settled.items() if not met), default=None)
 
     def _middle(self) -> float | None:
-        """The level to ask next; None once the bracket is narrow enough."""
+        """Return the next level to measure; None once the bracket is narrow enough."""
         low, high = self.highest_met(), self.lowest_missed()
         if low is None or high is None or high - low <= self.plan.tolerance * low:
             return None

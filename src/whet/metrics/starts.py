@@ -57,14 +57,14 @@ def exp_of(logs: Estimate) -> Estimate:
 
 
 def quantile_over_starts(starts: Sequence[Sequence[Floats]], p: float) -> Estimate | None:
-    """The ``p`` quantile of all values of all requests; its interval has starts as clusters.
+    """Return the ``p`` quantile of all values of all requests; the interval clusters by start.
 
-    Each start holds one array a request. ``samples``, and what they certify, are the requests that
-    have a value. One start has no interval. None without values.
+    Each start holds one array per request. ``samples``, which decide the certification, are the
+    requests that have a value. One start has no interval. None without values.
     """
     groups = [np.concatenate([*values, np.empty(0)]) for values in starts]
-    found = clustered_quantile(groups, p)
-    if found is None:
+    estimate = clustered_quantile(groups, p)
+    if estimate is None:
         return None
     samples = sum(len(values) > 0 for start in starts for values in start)
-    return replace(found, samples=samples, certified=certified(p, samples))
+    return replace(estimate, samples=samples, certified=certified(p, samples))

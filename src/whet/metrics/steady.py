@@ -28,7 +28,7 @@ _NS_PER_MIN: Final = 60 * NS_PER_S
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SteadyStart:
-    """``index`` is that of the first steady sample; None where there is none, with the reason."""
+    """``index`` of the first steady sample; None if no sample is, with the reason."""
 
     index: int | None
     reason: str | None = None
@@ -40,7 +40,7 @@ class Drift:
 
     ``slope_per_min`` is a share of the median a minute, ``change`` the same over the time between
     the first and the last sample. ``verdict`` is drifting, steady or unknown; ``reason`` says why
-    it is unknown. Both figures are None where no slope can be told.
+    it is unknown. Both figures are None if the slope is unknown.
     """
 
     verdict: str
@@ -78,13 +78,13 @@ def steady_start(values: Sequence[float], *, always_cut: int = ALWAYS_CUT) -> St
     cut = int(np.argmin(errors))
     if cut == last:
         return SteadyStart(
-            index=None, reason="not steady: the minimum lies at the end of the allowed half"
+            index=None, reason="not steady: the minimum is at the end of the allowed half"
         )
     return SteadyStart(index=always_cut + _leading(means, cut) * MSER_BATCH)
 
 
 def _leading(means: Floats, cut: int) -> int:
-    """How many batches from the first one on lie outside of what the steady ones range over."""
+    """Count the leading batches outside the range of the steady ones."""
     low, high = means[cut:].min(), means[cut:].max()
     outside = (means[:cut] < low) | (means[:cut] > high)
     return cut if outside.all() else int(np.argmin(outside))
@@ -98,13 +98,13 @@ def drift(
     Least squares on the means of ten consecutive batches. The residuals' lag-1 autocorrelation,
     corrected for its small-sample bias, lowers the effective number of batches behind the 95 %
     interval (Santer et al. 2000, eq. 6). Steady: the interval of the change over the whole time
-    lies within ± ``max_change``. Drifting: the change exceeds ``max_change``, and its interval
+    is within ± ``max_change``. Drifting: the change exceeds ``max_change``, and its interval
     leaves out 0 or all ten means follow one another up or down: a bent rise has residuals that go
     together, which widens the interval. Unknown otherwise. Raises ``MeasurementError`` for a value
     that is not finite.
     """
     if not 0 < max_change < math.inf:
-        raise UsageError(f"a change of {max_change} cannot be held against; give one above 0")
+        raise UsageError(f"max_change must be greater than 0 and finite (got {max_change})")
     if len(ended_ns) != len(values):
         raise MeasurementError(
             f"{len(values)} figures have {len(ended_ns)} times; give one time a figure"

@@ -19,11 +19,11 @@ _SERIES: Final[dict[str, Callable[[RequestFigures], float | None]]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Steadiness:
-    """``trial`` from where its figures are steady; ``cut`` requests came before.
+    """The steady part of a trial; ``cut`` requests came before it.
 
-    ``slowest_cut_ns`` is the longest E2E among these, None where none was answered. ``drifts`` are
-    those of TTFT and TPOT over that part, by name. ``reason`` says why nothing was cut where no
-    steady part could be told.
+    ``slowest_cut_ns`` is the longest E2E of these, None if none was answered. ``drifts`` are the
+    drifts of TTFT and TPOT over the steady part, by name. ``reason`` says why nothing was cut if
+    the figures never became steady.
     """
 
     trial: TrialRecord
@@ -44,20 +44,20 @@ def steadiness(trial: TrialRecord) -> Steadiness:
     starts_ns, reasons = [], []
     for name, of in _SERIES.items():
         series = [(event, v) for event, f in answered if (v := of(f)) is not None]
-        found = steady_start([value for _, value in series])
-        if found.index is None:
-            reasons.append(f"{name}: {found.reason}")
-        elif found.index:
-            starts_ns.append(series[found.index - 1][0].ended_ns)
-    kept = trial if reasons or not starts_ns else _from(trial, max(starts_ns))
-    cut = len(whole.requests) - len(kept.requests)
-    drifts = tuple((name, _drift(kept, of)) for name, of in _SERIES.items())
-    left = {event.index for event in kept.requests}
+        start = steady_start([value for _, value in series])
+        if start.index is None:
+            reasons.append(f"{name}: {start.reason}")
+        elif start.index:
+            starts_ns.append(series[start.index - 1][0].ended_ns)
+    steady = trial if reasons or not starts_ns else _from(trial, max(starts_ns))
+    cut = len(whole.requests) - len(steady.requests)
+    drifts = tuple((name, _drift(steady, of)) for name, of in _SERIES.items())
+    left = {event.index for event in steady.requests}
     slowest_ns = max(
         (f.e2e_ns for event, f in _answered(whole) if event.index not in left), default=None
     )
     return Steadiness(
-        trial=kept,
+        trial=steady,
         cut=cut,
         drifts=drifts,
         reason="; ".join(reasons) or None,
@@ -66,34 +66,34 @@ def steadiness(trial: TrialRecord) -> Steadiness:
 
 
 def _without_first_wave(trial: TrialRecord) -> TrialRecord:
-    kept = steady_requests(trial)
-    if len(kept) == len(trial.requests):
+    steady = steady_requests(trial)
+    if len(steady) == len(trial.requests):
         return trial
-    start_ns = min(event.scheduled_ns for event in kept)
+    start_ns = min(event.scheduled_ns for event in steady)
     return replace(
         trial,
-        requests=kept,
+        requests=steady,
         window_start_ns=start_ns,
-        excluded_warmup=trial.excluded_warmup + len(trial.requests) - len(kept),
+        excluded_warmup=trial.excluded_warmup + len(trial.requests) - len(steady),
     )
 
 
 def _answered(trial: TrialRecord) -> list[tuple[RequestEvent, RequestFigures]]:
     events = sorted(trial.requests, key=lambda event: event.ended_ns)
     figures = [(event, request_figures(event)) for event in events]
-    return [(event, found) for event, found in figures if found is not None]
+    return [(event, item) for event, item in figures if item is not None]
 
 
 def _from(trial: TrialRecord, start_ns: int) -> TrialRecord:
-    """Nothing is cut where that would leave no window or no more requests than are always cut."""
-    kept = tuple(event for event in trial.requests if event.scheduled_ns >= start_ns)
-    if start_ns >= trial.window_end_ns or len(kept) <= ALWAYS_CUT:
+    """Cut what was scheduled before ``start_ns``, unless too little would be left."""
+    steady = tuple(event for event in trial.requests if event.scheduled_ns >= start_ns)
+    if start_ns >= trial.window_end_ns or len(steady) <= ALWAYS_CUT:
         return trial
     return replace(
         trial,
-        requests=kept,
+        requests=steady,
         window_start_ns=start_ns,
-        excluded_warmup=trial.excluded_warmup + len(trial.requests) - len(kept),
+        excluded_warmup=trial.excluded_warmup + len(trial.requests) - len(steady),
     )
 
 

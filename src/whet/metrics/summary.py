@@ -48,7 +48,7 @@ def summarise(
     cell: CellContext,
     window: Callable[[TrialRecord], TrialRecord] = steady_window,
 ) -> CellSummary:
-    """One variant at one batch size; ``trials`` must hold at least one, all of the same cell.
+    """Summarise one cell; ``trials`` must hold at least one trial, all of that cell.
 
     Rates are over each trial's ``window``, latencies of the requests after the first wave, which
     has figures of its own (``burst_…``). Figures come from the usable trials alone; any other makes
@@ -57,7 +57,7 @@ def summarise(
     """
     good = [window(trial) for trial in usable_trials(trials)]
     starts = by_start(good)
-    problems = [said for trial in trials if (said := trial_problem(trial)) is not None]
+    problems = [problem for trial in trials if (problem := trial_problem(trial)) is not None]
     figures = [_figures(e for trial in start for e in steady_requests(trial)) for start in starts]
     burst = [_figures(e for trial in start for e in first_wave(trial)) for start in starts]
     tps = _rate(starts, output_tokens)
@@ -95,7 +95,7 @@ def summarise(
 
 
 def cost_per_1m_tokens(tps: Estimate | None, price_usd_per_hour: float) -> Estimate | None:
-    """Hourly price ÷ output tokens an hour × 10⁶, in USD; the rate's interval, turned over."""
+    """Return hourly price ÷ output tokens per hour × 10⁶, in USD, with the interval of the rate."""
     if tps is None or tps.value <= 0:
         return None
 
@@ -112,7 +112,7 @@ def cost_per_1m_tokens(tps: Estimate | None, price_usd_per_hour: float) -> Estim
 
 
 def meets(event: RequestEvent, cell: CellContext) -> bool:
-    """Whether a request met every objective; an error is a miss, and so is a figure not known."""
+    """Return whether a request met every objective; an error or an unknown figure is a miss."""
     figures = request_figures(event)
     if figures is None:
         return False
@@ -135,7 +135,7 @@ def _status(trials: Sequence[TrialRecord], problems: Sequence[str]) -> Status:
 
 
 def _figures(events: Iterable[RequestEvent]) -> list[RequestFigures]:
-    return [found for event in events if (found := request_figures(event)) is not None]
+    return [item for event in events if (item := request_figures(event)) is not None]
 
 
 def _latency(

@@ -22,7 +22,7 @@ def usable_trials(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
 
 
 def trial_problem(trial: TrialRecord) -> str | None:
-    """Why a trial is no basis for a figure, in words, or None.
+    """Return why no figure can be computed from a trial, or None.
 
     One answer whose usage contradicts what was sent or received is enough: every rate is computed
     from the same server's counts (bounds: ``whet.client.usage``).
@@ -43,7 +43,7 @@ def trial_problem(trial: TrialRecord) -> str | None:
 
 
 def _only_a_burst(trial: TrialRecord) -> str | None:
-    """Why nothing but the first wave was measured, or None."""
+    """Return why only the first wave was measured, or None."""
     wave = [event for event in first_wave(trial) if event.chunk_ns]
     counted = {event.index for event in steady_requests(trial) if event.error is None}
     if not wave or counted - {event.index for event in wave}:
@@ -56,7 +56,7 @@ def _only_a_burst(trial: TrialRecord) -> str | None:
 
 
 def _idle_slots(trial: TrialRecord) -> str | None:
-    """Why a closed loop did not hold its batch size, by Little's law; None where it did."""
+    """Return why a closed loop did not hold its batch size, by Little's law, or None."""
     busy, slots = busy_slots(trial), trial.batch_size
     if trial.loop != "closed" or busy >= LEAST_BUSY * slots:
         return None
@@ -67,7 +67,7 @@ def _idle_slots(trial: TrialRecord) -> str | None:
 
 
 def _failures(trial: TrialRecord) -> str | None:
-    """Why the failed requests spoil the trial, in words, or None."""
+    """Return why failed requests make the trial unusable, or None."""
     false = [event for event in trial.requests if event.error == "usage_mismatch"]
     if false:
         return (

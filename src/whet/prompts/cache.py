@@ -65,7 +65,7 @@ class PrefixCache:
         self._hits = 0
 
     @property
-    def blocks_seen(self) -> int:
+    def distinct_blocks(self) -> int:
         """Distinct full blocks so far, in prompts and answers."""
         return len(self._log)
 
@@ -79,25 +79,25 @@ class PrefixCache:
 
         ``chain`` is ``chain_hashes`` of the prompt followed by the answer's tokens, as far as they
         are known (an engine never computes the answer's last token). ``max_hits`` is
-        ``most_hits`` of the prompt alone, so that an answer's own blocks are no hits; None counts
+        ``most_hits`` of the prompt alone, so that an answer's own blocks do not count; None counts
         all. Returns the leading blocks that an earlier request left, at most ``max_hits``.
         """
         self._requests += 1
         if not chain:
             return 0
         limit = len(chain) if max_hits is None else max_hits
-        seen, parts = self._walk(chain)
+        depth, parts = self._walk(chain)
         self._reuse(parts, limit)
-        if seen < len(chain):
-            self._add_run(chain[seen], len(self._log), len(chain) - seen, seen)
+        if depth < len(chain):
+            self._add_run(chain[depth], len(self._log), len(chain) - depth, depth)
             self._moments.append(self._order.now)
             self._counts.append(1)
             self._latest.append(self._requests - 1)
-            self._log.extend(chain[seen:])
+            self._log.extend(chain[depth:])
         self._order.put(len(chain))
         if self._order.sparse:
             self._renumber()
-        hits = max(min(seen, limit), 0)
+        hits = max(min(depth, limit), 0)
         self._hits += hits
         return hits
 
@@ -177,33 +177,33 @@ class PrefixCache:
         """
         now, moments, lengths = self._order.now, self._moments, self._lengths
         parts: list[tuple[int, int]] = []
-        seen, last = 0, 0
-        while seen < len(hashes):
-            run = self._run_of.get(hashes[seen])
+        depth, last = 0, 0
+        while depth < len(hashes):
+            run = self._run_of.get(hashes[depth])
             if run is None:
                 break
-            moment, common = moments[run], self._common(run, hashes, seen)
+            moment, common = moments[run], self._common(run, hashes, depth)
             if common < lengths[run]:
                 self._split(run, common)
             moments[run] = now
             self._counts[run] += 1
             self._latest[run] = self._requests - 1
-            seen += common
+            depth += common
             if moment == last:
                 parts[-1] = (moment, parts[-1][1] + common)
             else:
                 parts.append((moment, common))
                 last = moment
-        return seen, parts
+        return depth, parts
 
-    def _common(self, run: int, hashes: list[int], seen: int) -> int:
+    def _common(self, run: int, hashes: list[int], depth: int) -> int:
         """How many blocks of ``run`` the chain goes on with from ``seen``; the first one is.
 
         Equal hashes mean equal chains up to there, so the last equal place is found by halves.
         """
         log = self._log
-        low, high = 1, min(self._lengths[run], len(hashes) - seen)
-        in_log, in_chain = self._starts[run] - 1, seen - 1
+        low, high = 1, min(self._lengths[run], len(hashes) - depth)
+        in_log, in_chain = self._starts[run] - 1, depth - 1
         if log[in_log + high] == hashes[in_chain + high]:
             return high
         while high - low > 1:

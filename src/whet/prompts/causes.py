@@ -49,7 +49,7 @@ class Variables:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Request:
     place: str
     lines: list[Line]
 
@@ -59,7 +59,7 @@ class _Difference:
     """Line ``at`` of a request against ``other``; ``tokens`` behind it are shared."""
 
     at: int
-    other: _Seen
+    other: _Request
     kind: CauseKind | None
     tokens: int
 
@@ -100,7 +100,7 @@ class CauseFinder:
         self._redacted = redacted
         self._exact: dict[int, int] = {}
         self._normal: dict[int, int] = {}
-        self._recent: dict[int, _Seen] = {}
+        self._recent: dict[int, _Request] = {}
         self._characters = self._requests = self._unnamed = 0
         self._tallies: dict[tuple[CauseKind, str], _Tally] = defaultdict(_Tally)
         self._changes: dict[int, _Change] = {}
@@ -108,7 +108,7 @@ class CauseFinder:
     def judge(self, request: LoggedRequest, *, tokens: int, hit_tokens: int) -> CauseKind | None:
         """Count the cause of ``request``, whose prompt has ``tokens``, ``hit_tokens`` of them hits.
 
-        Returns None where there is none, and for a new text of the instructions.
+        Returns None for a request without a cause and for a new text of the instructions.
         """
         index, lines = self._requests, lines_of(request)
         self._requests += 1
@@ -122,7 +122,7 @@ class CauseFinder:
         kind = None
         if difference is not None:
             kind = self._count(request, lines, difference, normal[difference.at])
-        self._remember(index, _Seen(request.place, lines), exact, normal)
+        self._remember(index, _Request(request.place, lines), exact, normal)
         return kind
 
     def result(self) -> tuple[tuple[Cause, ...], int]:
@@ -175,7 +175,7 @@ class CauseFinder:
         return best
 
     def _compare(
-        self, lines: list[Line], other: _Seen, at: int, tokens: tuple[int, int]
+        self, lines: list[Line], other: _Request, at: int, tokens: tuple[int, int]
     ) -> _Difference:
         here, there = lines[at], other.lines[at]
         kind = _kind(lines, other.lines, at)
@@ -248,15 +248,15 @@ class CauseFinder:
         )
 
     def _remember(
-        self, index: int, seen: _Seen, exact: Sequence[int], normal: Sequence[int]
+        self, index: int, request: _Request, exact: Sequence[int], normal: Sequence[int]
     ) -> None:
         for table, states in ((self._exact, exact), (self._normal, normal)):
             if len(table) > _MAX_KEYS:
                 for state in list(islice(table, _MAX_KEYS // 2)):
                     del table[state]
             table.update(dict.fromkeys(states, index))
-        self._recent[index] = seen
-        self._characters += sum(len(line.text) for line in seen.lines)
+        self._recent[index] = request
+        self._characters += sum(len(line.text) for line in request.lines)
         while self._characters > _MAX_CHARACTERS and len(self._recent) > 1:
             oldest = self._recent.pop(next(iter(self._recent)))
             self._characters -= sum(len(line.text) for line in oldest.lines)

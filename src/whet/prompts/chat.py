@@ -145,7 +145,7 @@ def _texts(parts: Sequence[object]) -> list[str]:
 
 
 def _call(call: Message) -> dict[str, Any]:
-    """A tool call with its arguments as an object; text that is no JSON object becomes ``{}``."""
+    """Return a tool call with its arguments as an object, ``{}`` if they are not a JSON object."""
     function = call.get("function")
     if not isinstance(function, dict):
         return dict(call)

@@ -173,8 +173,8 @@ def _with_special(token: str) -> str:
 def load_encoder(folder: Path, *, chat_template: Path | None = None) -> PromptEncoder:
     """Read the tokenizer in ``folder``.
 
-    Raises ``CheckpointError`` where there is none that can be read, ``UsageError`` where
-    ``chat_template`` cannot be read or parsed.
+    Raises ``CheckpointError`` if it cannot be read, ``UsageError`` if ``chat_template`` cannot be
+    read or parsed.
     """
     from transformers import AutoTokenizer
 

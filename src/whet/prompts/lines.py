@@ -57,7 +57,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def split_documents(text: str) -> list[str]:
-    """Paragraphs at even places and what separates them at odd ones; lines if there are none."""
+    """Split into paragraphs (even places) and separators; a single paragraph into lines."""
     pieces = _PARAGRAPH.split(text)
     return pieces if len(pieces) > 1 else re.split(r"(\n)", text)
 

@@ -18,7 +18,7 @@ Level = Literal["error", "warning", "note", "never"]
 class LogOptions:
     """Which requests are read."""
 
-    served_model: str | None = None
+    model: Annotated[str | None, Parameter(name="--served-model")] = None
     """Model to analyse in a log of several models."""
     chat_template: Path | None = None
     """Chat template file. Default: the model's own."""

@@ -57,11 +57,11 @@ _ID: Final = (
     r"|(?<!ISO[ -])\d{5,}+\b(?![.,]\d)"
 )
 _START: Final = r"(?<![A-Za-z0-9_])(?<!\d[.,])"
-_FOUND: Final = rf"(?P<uuid>{_UUID})|(?P<date>{_DATE})|(?P<version>{_VERSION})|(?P<id>{_ID})"
+_KIND: Final = rf"(?P<uuid>{_UUID})|(?P<date>{_DATE})|(?P<version>{_VERSION})|(?P<id>{_ID})"
 # ASCII: next to a letter of another script a date or an id begins and ends all the same.
-_ANY: Final = re.compile(rf"{_START}(?=[0-9A-Za-z])(?:{_FOUND})|(?P<number>#\d{{3,}}+\b)", re.ASCII)
+_ANY: Final = re.compile(rf"{_START}(?=[0-9A-Za-z])(?:{_KIND})|(?P<number>#\d{{3,}}+\b)", re.ASCII)
 _ANY_OR_MAIL: Final = re.compile(
-    rf"{_START}(?=[0-9A-Za-z_.+#-])(?:(?P<name>{_MAIL})|{_FOUND}|(?P<number>#\d{{3,}}+\b))",
+    rf"{_START}(?=[0-9A-Za-z_.+#-])(?:(?P<name>{_MAIL})|{_KIND}|(?P<number>#\d{{3,}}+\b))",
     re.ASCII,
 )
 _KINDS: Final = {"uuid": "id", "number": "id"}

@@ -43,7 +43,7 @@ class TouchOrder:
     def newer(self, moment: int) -> int:
         """Blocks that are more recent than those which ``moment`` still offers."""
         tree, stale = self._tree, self._stale[moment]
-        if moment + 1 == len(tree):  # the last moment, of which nothing went stale yet
+        if moment + 1 == len(tree):  # the last moment has nothing stale yet
             return 0
         older = 0
         while moment:
@@ -86,12 +86,12 @@ class TouchOrder:
         held = np.flatnonzero(weights)
         numbers = np.zeros(len(weights), dtype=np.int64)
         numbers[held] = np.arange(1, len(held) + 1)
-        kept = np.concatenate(([0], weights[held]))
-        sums = np.cumsum(kept)
-        places = np.arange(len(kept))
+        counts = np.concatenate(([0], weights[held]))
+        sums = np.cumsum(counts)
+        places = np.arange(len(counts))
         stale = np.array(self._stale, dtype=np.int64)[held]
         self._stale = array("q", np.concatenate(([0], stale)).tobytes())
-        self._weights = array("q", kept.tobytes())
+        self._weights = array("q", counts.tobytes())
         self._tree = array("q", (sums - sums[places & (places - 1)]).tobytes())
         return numbers
 

@@ -95,40 +95,40 @@ def _by_id(baseline: QualityRecord | None) -> dict[str, TaskAnswer]:
 
 def _score(task: str, answers: Sequence[TaskAnswer], before: Mapping[str, TaskAnswer]) -> TaskScore:
     """Score one task: graded if all of its answers are, otherwise right or wrong."""
-    graded = all(answer.grade is not None for answer in answers)
+    by_grade = all(answer.grade is not None for answer in answers)
     pairs = [
         (was, answer)
         for answer in answers
-        if (was := before.get(answer.id)) is not None and not (graded and was.grade is None)
+        if (was := before.get(answer.id)) is not None and not (by_grade and was.grade is None)
     ]
-    gains = [_value(now, graded=graded) - _value(was, graded=graded) for was, now in pairs]
-    test = compare_pairs(gains, graded=graded) if pairs else None
-    values = [_value(answer, graded=graded) for answer in answers]
+    gains = [_value(now, by_grade=by_grade) - _value(was, by_grade=by_grade) for was, now in pairs]
+    test = compare_pairs(gains, by_grade=by_grade) if pairs else None
+    values = [_value(answer, by_grade=by_grade) for answer in answers]
     hits = sum(value >= GRADE_IS_RIGHT for value in values)
-    baseline_values = [_value(was, graded=graded) for was, _ in pairs]
+    baseline_values = [_value(was, by_grade=by_grade) for was, _ in pairs]
     return TaskScore(
         task=task,
         n=len(answers),
         right=hits,
-        score=_mean(values) if graded else wilson(hits, len(answers)),
+        score=_mean(values) if by_grade else wilson(hits, len(answers)),
         baseline_right=sum(value >= GRADE_IS_RIGHT for value in baseline_values) if pairs else None,
         lost=None if test is None else test.lost,
         gained=None if test is None else test.gained,
         p_value=None if test is None else test.p_value,
-        detectable_drop=_visible_drop(test, baseline_values or values, graded=graded),
-        difference=_difference(pairs, gains, graded=graded) if pairs else None,
-        graded=graded,
+        detectable_drop=_visible_drop(test, baseline_values or values, by_grade=by_grade),
+        difference=_difference(pairs, gains, by_grade=by_grade) if pairs else None,
+        graded=by_grade,
     )
 
 
-def _value(answer: TaskAnswer, *, graded: bool) -> float:
-    return answer.grade if graded and answer.grade is not None else float(answer.right)
+def _value(answer: TaskAnswer, *, by_grade: bool) -> float:
+    return answer.grade if by_grade and answer.grade is not None else float(answer.right)
 
 
 def _difference(
-    pairs: Sequence[tuple[TaskAnswer, TaskAnswer]], gains: Sequence[float], *, graded: bool
+    pairs: Sequence[tuple[TaskAnswer, TaskAnswer]], gains: Sequence[float], *, by_grade: bool
 ) -> Estimate:
-    return _mean(gains) if graded else share_difference([(a.right, b.right) for a, b in pairs])
+    return _mean(gains) if by_grade else share_difference([(a.right, b.right) for a, b in pairs])
 
 
 def _mean(values: Sequence[float]) -> Estimate:
@@ -137,7 +137,7 @@ def _mean(values: Sequence[float]) -> Estimate:
 
 
 def _visible_drop(
-    test: PairedTest | None, values: Sequence[float], *, graded: bool
+    test: PairedTest | None, values: Sequence[float], *, by_grade: bool
 ) -> float | None:
     """Return the detectable drop; None if it exceeds the mean of ``values``, all there is to lose.
 
@@ -146,7 +146,7 @@ def _visible_drop(
     if test is not None:
         drop = test.detectable_drop
     else:
-        drop = None if graded else detectable_drop(len(values))
+        drop = None if by_grade else detectable_drop(len(values))
     return drop if drop is not None and drop <= sum(values) / len(values) else None
 
 
@@ -173,8 +173,8 @@ def find_examples(
 
 
 def _fall(was: TaskAnswer, now: TaskAnswer) -> float:
-    graded = was.grade is not None and now.grade is not None
-    return _value(was, graded=graded) - _value(now, graded=graded)
+    by_grade = was.grade is not None and now.grade is not None
+    return _value(was, by_grade=by_grade) - _value(now, by_grade=by_grade)
 
 
 def _example(task: Task, was: TaskAnswer, now: TaskAnswer) -> TaskExample:

@@ -13,10 +13,10 @@ from whet.core.errors import StorageError, UsageError
 from whet.core.records import (
     LosslessCheck,
     QualityRecord,
-    ServedDistances,
-    ServedIdentity,
+    ServerDistances,
     StructuredScore,
     TaskAnswer,
+    TokenIdentity,
 )
 from whet.quality.asking import ModelEndpoint
 from whet.quality.data import Task
@@ -28,12 +28,12 @@ from whet.quality.golden import (
     write_golden,
 )
 from whet.quality.greedy import Prompts
-from whet.quality.identity import served_identity
+from whet.quality.identity import token_identity
 from whet.quality.likelihood import Likelihood, measure_likelihood
 from whet.quality.lossless import LosslessPlan, PlainReference, check_lossless, plain_reference
 from whet.quality.plan import ChecksPlan, QualityPlan
 from whet.quality.prompts import Ids
-from whet.quality.served import served_distances
+from whet.quality.server_distances import server_distances
 from whet.quality.structured import measure_structured
 from whet.quality.top_logprobs import TopLogprobs, read_top_logprobs, write_top_logprobs
 from whet.quality.two_sample import Sampling
@@ -74,10 +74,10 @@ class CheckResults:
     ``no_golden`` says why there are no golden probes; it changes no verdict.
     """
 
-    distances: ServedDistances | None = None
+    distances: ServerDistances | None = None
     same_weights_reference: str | None = None
-    same_weights_distances: ServedDistances | None = None
-    identity: ServedIdentity | None = None
+    same_weights_distances: ServerDistances | None = None
+    identity: TokenIdentity | None = None
     lossless: LosslessCheck | None = None
     plain: PlainReference | None = None
     structured: tuple[StructuredScore, ...] = ()
@@ -138,7 +138,7 @@ def _check_identity(
     before = plan.baseline.identity if plan.baseline is not None else None
     if before is not None and before.problems:
         return
-    results.identity = served_identity(
+    results.identity = token_identity(
         endpoint.url,
         endpoint.model,
         plan.tokenizer,
@@ -189,7 +189,7 @@ def _check_distances(
 
 
 def same_weights_problem(
-    distances: ServedDistances,
+    distances: ServerDistances,
     reference: QualityRecord,
     *,
     other_kernels: bool = False,
@@ -308,11 +308,11 @@ def _arrays(questions: Questions, likelihood: Likelihood) -> TopLogprobs:
 
 def _from(
     checks: ChecksPlan, other: QualityRecord, here: TopLogprobs, results: CheckResults
-) -> ServedDistances | None:
-    """Return the distances from an earlier variant; a gap if there are none."""
+) -> ServerDistances | None:
+    """Return the distances from an earlier variant, or None and record why they are missing."""
     try:
         there = read_top_logprobs(checks.arrays / f"{other.variant}.npz", here.data_sha256)
-        return served_distances(here, there)
+        return server_distances(here, there)
     except (StorageError, UsageError, ValueError) as error:
         results.missing.append(f"no distances from {other.variant}: {error}")
         return None
@@ -320,7 +320,7 @@ def _from(
 
 def _repeated(
     endpoint: ModelEndpoint, questions: Questions, here: TopLogprobs
-) -> ServedDistances | None:
+) -> ServerDistances | None:
     """Score some documents again in other batches and in reverse order."""
     count = min(_REPEATED, len(here.documents))
     some = [at * len(here.documents) // count for at in range(count)][::-1]
@@ -334,4 +334,4 @@ def _repeated(
     if not again.top:
         return None
     first = replace(here, documents=tuple(here.documents[at] for at in some))
-    return served_distances(replace(first, documents=again.top), first)
+    return server_distances(replace(first, documents=again.top), first)

@@ -93,17 +93,17 @@ def load_documents(path: Path, limit: int) -> list[HeldoutDocument]:
 def load_tasks(path: Path, limit: int) -> list[Task]:
     """At most ``limit`` tasks, taken in turn from each kind, so that no kind is cut off.
 
-    Raises ``UsageError`` naming the line that cannot be used, or an id that stands twice: answers
+    Raises ``UsageError`` naming the line that cannot be used, or an id that occurs twice: answers
     are paired with the baseline's by id.
     """
     kinds: dict[str, list[Task]] = {}
-    seen: set[str] = set()
+    ids: set[str] = set()
     for task in _read(path, Task, "tasks"):
-        if task.id in seen:
+        if task.id in ids:
             raise UsageError(
-                f"{path}: the task id {task.id!r} stands twice; give every task its own id"
+                f"{path}: the task id {task.id!r} occurs twice; give every task its own id"
             )
-        seen.add(task.id)
+        ids.add(task.id)
         kinds.setdefault(task.task, []).append(task)
     turns = sorted(
         (
@@ -122,18 +122,18 @@ def _spread(items: list[HeldoutDocument], limit: int) -> list[HeldoutDocument]:
 
 
 def _read(path: Path, cls: type[Line], what: str) -> Iterator[Line]:
-    found = False
+    empty = True
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
-                    found = True
+                    empty = False
                     yield _parse(line, cls, f"{path} line {number}")
     except FileNotFoundError as error:
         raise UsageError(f"no {what} at {path}; correct the path or leave the key out") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the {what} at {path} cannot be read: {error}") from error
-    if not found:
+    if empty:
         raise UsageError(f"{path} holds no {what}; write one JSON object a line")
 
 

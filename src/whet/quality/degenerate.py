@@ -94,13 +94,13 @@ def examine_traffic(
 def _judge(
     answers: int, faults: int, silent: int, baseline: tuple[int, int] | None
 ) -> tuple[GateVerdict, str, float | None]:
-    """The verdict, its reason and p; ``baseline`` holds its answers and how many are degenerate."""
+    """Return verdict, reason and p; ``baseline`` holds its answers and the degenerate ones."""
     from scipy.stats import fisher_exact
 
-    seen, there = baseline or (0, 0)
+    compared, baseline_faults = baseline or (0, 0)
     p_value = None
-    if seen and answers:
-        table = [[faults, answers - faults], [there, seen - there]]
+    if compared and answers:
+        table = [[faults, answers - faults], [baseline_faults, compared - baseline_faults]]
         p_value = float(fisher_exact(table, alternative="greater").pvalue)
     reason = f"{faults} of {answers} timed answers are degenerate text"
     if answers < MIN_ANSWERS:
@@ -111,9 +111,12 @@ def _judge(
         return "fail", reason, p_value
     if baseline is None:
         return "pass", reason, None
-    if seen < MIN_ANSWERS or p_value is None:
-        reason += f", and the baseline's {seen} are too few to compare them with"
+    if compared < MIN_ANSWERS or p_value is None:
+        reason += f", and the baseline's {compared} are too few to compare them with"
         return "unknown", reason, p_value
-    reason += f", against {there} of {seen} of the baseline's (Fisher's exact p {p_value:.2g})"
-    more = p_value < SIGNIFICANCE and faults / answers - there / seen >= MIN_EXCESS
+    reason += (
+        f", against {baseline_faults} of {compared} of the baseline's "
+        f"(Fisher's exact p {p_value:.2g})"
+    )
+    more = p_value < SIGNIFICANCE and faults / answers - baseline_faults / compared >= MIN_EXCESS
     return "fail" if more else "pass", reason, p_value

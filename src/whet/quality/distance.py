@@ -99,16 +99,16 @@ class DistanceMeter:
         self, other: Scorer, progress: Progress | None
     ) -> tuple[list[DocumentDistance], Tensor]:
         """Return the sums of each document, in order, and the KL of every position."""
-        found: dict[int, DocumentDistance] = {}
+        sums: dict[int, DocumentDistance] = {}
         kls = []
         for batch in self._batches:
             table, owner = self._score(other, [ids for _, ids in batch])
             kls.append(table[:, 2])
             for row, (index, _) in enumerate(batch):
-                found[index] = _sums(table[owner == row])
+                sums[index] = _sums(table[owner == row])
             if progress is not None:
-                progress(len(found), len(self._documents))
-        return [found[index] for index in range(len(found))], torch.cat(kls)
+                progress(len(sums), len(self._documents))
+        return [sums[index] for index in range(len(sums))], torch.cat(kls)
 
     def _score(self, other: Scorer, batch: Sequence[Ids]) -> tuple[Tensor, Tensor]:
         """Return (−log p, the reference's, KL, flipped) by position [N, 4], and its document."""
@@ -137,23 +137,23 @@ class DistanceMeter:
 
     def _distances(
         self,
-        found: Sequence[DocumentDistance],
+        sums: Sequence[DocumentDistance],
         positions: Tensor,
         rounded: tuple[str, ...],
         seconds: float,
     ) -> Distances:
-        nll = [(one.nll, one.tokens) for one in found]
-        reference = [(one.reference_nll, one.tokens) for one in found]
+        nll = [(one.nll, one.tokens) for one in sums]
+        reference = [(one.reference_nll, one.tokens) for one in sums]
         text = json.dumps(self._documents, separators=(",", ":"))
         return Distances(
             perplexity=perplexity(nll),
             reference_perplexity=perplexity(reference),
             perplexity_ratio=perplexity_ratio(nll, reference),
-            kl=document_mean([(one.kl, one.tokens) for one in found]),
+            kl=document_mean([(one.kl, one.tokens) for one in sums]),
             kl_p99=percentile_99(positions.numpy()),
-            flips=document_mean([(one.flips, one.tokens) for one in found]),
+            flips=document_mean([(one.flips, one.tokens) for one in sums]),
             rounded=rounded,
-            documents=tuple(found),
+            documents=tuple(sums),
             data_sha256=hashlib.sha256(text.encode()).hexdigest(),
             device=self._device.type,
             seconds=seconds,

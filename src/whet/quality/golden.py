@@ -138,7 +138,7 @@ def take_golden(
 ) -> GoldenProbes:
     """Ask one greedy token of every probe, once to choose the token to follow, then repeatedly.
 
-    Each token's interval is the range of its draws; one more draw lies within with probability
+    Each token's interval is the range of its draws; one more draw is within it with probability
     (R − 1) ÷ (R + 1). Without an answer ``probes`` is empty and ``missing`` says why; ``broken``
     says that probabilities are not numbers. Raises ``UsageError`` without probes, or if two have
     the same id.

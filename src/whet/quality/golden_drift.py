@@ -166,8 +166,8 @@ def smallest_p(repetitions: int, other: int) -> float:
 
 
 def _refuse_other(probes: GoldenProbes, now: GoldenProbes) -> None:
-    asked = [(p.id, p.prompt, p.tokens[0].token_id) for p in probes.probes]
-    if asked != [(p.id, p.prompt, p.tokens[0].token_id) for p in now.probes]:
+    before = [(p.id, p.prompt, p.tokens[0].token_id) for p in probes.probes]
+    if before != [(p.id, p.prompt, p.tokens[0].token_id) for p in now.probes]:
         raise UsageError(
             "the two sets of golden probes have different prompts or tokens; take the new ones "
             "with retake_golden, from the old ones"

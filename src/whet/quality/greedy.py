@@ -50,14 +50,14 @@ class Continuation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Continuations:
-    """A server's greedy text after each of ``asked`` prompts.
+    """A server's greedy text after each of ``num_prompts`` prompts.
 
     Failed requests are not in ``answered``, and ``missing`` gives the reason.
     """
 
     prompts_sha256: str
     max_tokens: int
-    asked: int
+    num_prompts: int
     answered: tuple[Continuation, ...]
     missing: str | None
 
@@ -84,7 +84,7 @@ def continue_greedily(
     return Continuations(
         prompts_sha256=prompts_identity(prompts),
         max_tokens=tokens,
-        asked=len(prompts),
+        num_prompts=len(prompts),
         answered=tuple(answers),
         missing=describe_missing(failures, len(prompts), "greedy continuations were not answered"),
     )

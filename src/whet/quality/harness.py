@@ -64,7 +64,7 @@ def run_harness(server_url: str, model: str, plan: HarnessPlan) -> HarnessRun:
     require_harness(plan)
     started = time.monotonic()
     url = Endpoint.parse(server_url).url
-    length = plan.max_length or served_length(url, model) or _DEFAULT_LENGTH
+    length = plan.max_length or max_model_length(url, model) or _DEFAULT_LENGTH
     arguments = _model_args(url, model, plan, length)
     tasks: list[HarnessTask] = []
     samples: dict[str, list[HarnessSample]] = {}
@@ -104,7 +104,7 @@ def require_harness(plan: HarnessPlan) -> None:
         raise UsageError(f"{plan.include_path} is not a folder of task files; correct the path")
 
 
-def served_length(server_url: str, model: str) -> int | None:
+def max_model_length(server_url: str, model: str) -> int | None:
     """Tokens that the server holds for one request (vLLM's ``max_model_len``), if it says so."""
     try:
         cards = json.loads(get_text(server_url, "/v1/models"))["data"]
@@ -162,28 +162,30 @@ def _run(name: str, model_args: str, plan: HarnessPlan, folder: Path) -> str | N
 
 
 def read_output(
-    folder: Path, asked: str
+    folder: Path, task_name: str
 ) -> tuple[str, tuple[HarnessTask, ...], tuple[HarnessSample, ...]]:
-    """The harness's version, tasks (a group first) and samples from its ``--output_path``.
+    """Read the harness's version, tasks (groups first) and samples from its ``--output_path``.
 
     Reads ``results_*.json`` and ``samples_<task>_*.jsonl`` as lm_eval 0.4.13 writes them.
     """
-    found = sorted(folder.rglob("results_*.json"))
-    if not found:
-        raise MeasurementError(f"lm_eval wrote no results for {asked}; run it again")
+    files = sorted(folder.rglob("results_*.json"))
+    if not files:
+        raise MeasurementError(f"lm_eval wrote no results for {task_name}; run it again")
     try:
-        results: Json = json.loads(found[-1].read_text(encoding="utf-8"))
-        logged = {task: _lines(found[-1], task) for task in sorted(results["n-samples"])}
-        leaves = tuple(_leaf(asked, task, results, logged[task]) for task in logged)
+        results: Json = json.loads(files[-1].read_text(encoding="utf-8"))
+        logged = {task: _lines(files[-1], task) for task in sorted(results["n-samples"])}
+        leaves = tuple(_leaf(task_name, task, results, logged[task]) for task in logged)
         groups = [
-            _task(asked, name, results, (), members=tuple(results["group_subtasks"].get(name, ())))
+            _task(
+                task_name, name, results, (), members=tuple(results["group_subtasks"].get(name, ()))
+            )
             for name in results.get("groups") or {}
         ]
         samples = tuple(_sample(task, one) for task, lines in logged.items() for one in lines)
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise MeasurementError(
-            f"the results of lm_eval for {asked} are not those of version 0.4 ({error!r}); install "
-            "lm-eval>=0.4.13"
+            f"the results of lm_eval for {task_name} are not in the format of version 0.4 "
+            f"({error!r}); install lm-eval>=0.4.13"
         ) from error
     return str(results.get("lm_eval_version")), (*groups, *leaves), samples
 
@@ -218,17 +220,17 @@ def _numbers(values: Iterator[tuple[str, object]]) -> Iterator[tuple[str, float]
             yield name, float(value)
 
 
-def _leaf(asked: str, task: str, results: Json, logged: Sequence[Json]) -> HarnessTask:
-    """A task's figures; none where its likelihoods are not usable."""
+def _leaf(task_name: str, task: str, results: Json, logged: Sequence[Json]) -> HarnessTask:
+    """Return a task's figures; ``missing`` says why if its likelihoods are not usable."""
     if results["configs"][task].get("output_type") == _GENERATED:
-        return _task(asked, task, results, logged)
+        return _task(task_name, task, results, logged)
     scores = [[_likelihood(answer) for answer in one["filtered_resps"]] for one in logged]
     broken = sum(not all(map(math.isfinite, row)) for row in scores)
     # Some servers answer echo with logprobs by zeros; every choice then scores alike.
     if not broken and scores and all(len(row) > 1 and len(set(row)) == 1 for row in scores):
         reason = "the server gives every choice the same log-probability, so its echo is of no use"
-        return HarnessTask(asked=asked, task=task, missing=reason)
-    return _task(asked, task, results, logged, broken=broken)
+        return HarnessTask(asked=task_name, task=task, missing=reason)
+    return _task(task_name, task, results, logged, broken=broken)
 
 
 def _likelihood(answer: Any) -> float:
@@ -237,7 +239,7 @@ def _likelihood(answer: Any) -> float:
 
 
 def _task(
-    asked: str,
+    task_name: str,
     task: str,
     results: Json,
     logged: Sequence[Json],
@@ -248,7 +250,7 @@ def _task(
     figures = results["results"][task]
     counts = results["n-samples"].get(task, {})
     return HarnessTask(
-        asked=asked,
+        asked=task_name,
         task=task,
         version=str(results["versions"].get(task)),
         output_type="group" if members else results["configs"][task].get("output_type"),

@@ -135,16 +135,16 @@ def _score(pairs: Sequence[_Pair], blank: HarnessScore) -> HarnessScore:
     now, before = [row[2] for row in valued], [row[3] for row in valued]
     differences = [a - b for a, b in zip(now, before, strict=True)]
     gains = differences if blank.higher_is_better else [-each for each in differences]
-    graded = not yes_or_no([*now, *before])
-    test = compare_pairs(gains, graded=graded)
+    by_grade = not yes_or_no([*now, *before])
+    test = compare_pairs(gains, by_grade=by_grade)
     return replace(
         blank,
-        graded=graded,
+        graded=by_grade,
         pairs=len(valued),
         score=mean_estimate(now),
         baseline_score=mean_estimate(before),
         difference=student(differences)
-        if graded
+        if by_grade
         else share_difference([(b > 0, a > 0) for a, b in zip(now, before, strict=True)]),
         lost=test.lost,
         gained=test.gained,

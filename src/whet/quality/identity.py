@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from whet.client import Failure, post_many
 from whet.core.errors import CheckpointError
-from whet.core.records import ServedIdentity
+from whet.core.records import TokenIdentity
 from whet.quality.asking import Reply, describe, first_choice
 from whet.quality.data import Message
 from whet.quality.prompts import load_tokenizer
@@ -78,14 +78,14 @@ class _Server:
         return list(self.tokenizer(text, add_special_tokens=specials, verbose=False)["input_ids"])
 
 
-def served_identity(
+def token_identity(
     server_url: str,
     model: str,
     tokenizer_folder: Path,
     texts: Sequence[str],
     *,
     chats: Sequence[Sequence[Message]] = (),
-) -> ServedIdentity:
+) -> TokenIdentity:
     """Compare the server's tokens with those of the baseline's folder.
 
     Compares the ids of ``texts`` and ``PROBES``, the text of these ids, the ids of ``chats`` by the
@@ -107,7 +107,7 @@ def served_identity(
         _compare_ends(server, _end_ids(tokenizer_folder, server.tokenizer)),
     ]
     gaps = dict.fromkeys(gap for _, gap in parts if gap is not None)
-    return ServedIdentity(
+    return TokenIdentity(
         checked=0 if parts[0][1] else len(every),
         problems=tuple(problem for problems, _ in parts for problem in problems),
         missing="; ".join(gaps) or None,

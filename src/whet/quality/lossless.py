@@ -184,7 +184,7 @@ def judge_parity(parity: GreedyParity, *, limit: float) -> Finding:
         )
         return ("fail", reason) if significant else ("unknown", f"{reason}; give more prompts")
     if len(margins) < len(different) and significant:
-        reason = "without log-probabilities a tie cannot be told from a defect"
+        reason = "without log-probabilities a tie and a defect look the same"
         return "unknown", f"{result}; {reason}"
     if margins:
         result += f"; no difference where its token leads by more than {max(margins):.2g} nats"
@@ -263,7 +263,10 @@ def _judge_acceptance(drafts: _Drafts) -> Finding:
             "tokenizer or other training, and speculation only costs time"
         )
     if share.value < NEVER_ACCEPTED:
-        return "unknown", f"{result}, too few drafts to tell that from zero; give more prompts"
+        return (
+            "unknown",
+            f"{result}, too few drafts to distinguish that from zero; give more prompts",
+        )
     return "pass", result
 
 

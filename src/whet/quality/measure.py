@@ -143,7 +143,7 @@ def _record(
 def _ratio(
     likelihood: Likelihood, baseline: QualityRecord | None, data_sha256: str
 ) -> tuple[Estimate | None, str | None]:
-    """Return the perplexity ratio, or None and why there is none."""
+    """Return the perplexity ratio, or None and the reason."""
     nll = likelihood.nll
     if baseline is None:
         one = Estimate(value=1.0, low=1.0, high=1.0, samples=len(nll))

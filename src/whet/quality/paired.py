@@ -146,16 +146,16 @@ class PairedTest:
     detectable_drop: float | None
 
 
-def compare_pairs(gains: Sequence[float], *, graded: bool) -> PairedTest:
+def compare_pairs(gains: Sequence[float], *, by_grade: bool) -> PairedTest:
     """Test ``gains``, the value here minus the baseline's per question, signed so that more is
-    better; without ``graded`` each is −1, 0 or 1."""
+    better; without ``by_grade`` each is −1, 0 or 1."""
     lost, gained = sum(d < -_SAME for d in gains), sum(d > _SAME for d in gains)
     return PairedTest(
         lost=lost,
         gained=gained,
-        p_value=sign_flip(gains) if graded else mcnemar(lost, gained),
+        p_value=sign_flip(gains) if by_grade else mcnemar(lost, gained),
         detectable_drop=detectable_mean_drop(gains)
-        if graded
+        if by_grade
         else detectable_drop(len(gains), gained / len(gains)),
     )
 
@@ -223,5 +223,5 @@ def _power(n: int, drop: float, g: float) -> float:
     discordant = np.arange(1, n + 1)
     # Two-sided 5 %: lost ≥ the (1 − α/2) point of a fair coin, plus one as the tail must be ≤ α/2.
     critical = binom.isf(SIGNIFICANCE / 2, discordant, 0.5) + 1
-    seen = binom.sf(critical - 1, discordant, (drop + g) / discordant_rate)
-    return float(np.sum(binom.pmf(discordant, n, discordant_rate) * seen))
+    power = binom.sf(critical - 1, discordant, (drop + g) / discordant_rate)
+    return float(np.sum(binom.pmf(discordant, n, discordant_rate) * power))

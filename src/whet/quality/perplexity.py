@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from whet.core.records import Estimate
 from whet.metrics import certified
+from whet.metrics.estimates import Floats
 from whet.quality.likelihood import Nll
 
 _RESAMPLES: Final = 4000
@@ -45,12 +46,12 @@ def document_mean(sums: Sequence[tuple[float, int]]) -> Estimate:
     return _bootstrap(values, tokens, np.asarray)
 
 
-def _columns(nll: Sequence[Nll]) -> tuple[Any, Any]:
+def _columns(nll: Sequence[Nll]) -> tuple[Floats, Floats]:
     table = np.asarray(nll, dtype=np.float64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
 
 
-def _bootstrap(sums: Any, tokens: Any, shape: Callable[[Any], Any]) -> Estimate:
+def _bootstrap(sums: Floats, tokens: Floats, shape: Callable[[Any], Any]) -> Estimate:
     """Return shape(Σ sums ÷ Σ tokens) with its interval, which one document does not have.
 
     Resampling n documents with replacement draws how often each occurs (multinomial).

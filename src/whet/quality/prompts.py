@@ -79,7 +79,7 @@ class Encoder:
 
 
 def identity(documents: Sequence[Ids], prompts: Sequence[Ids], tasks: Sequence[Task]) -> str:
-    """Hash of everything that is asked, as token ids: records that differ in it are no pair."""
-    asked = [task.model_dump(mode="json") for task in tasks]
-    data = json.dumps([documents, prompts, asked], separators=(",", ":"), sort_keys=True)
+    """Hash all questions, as token ids; records with different hashes are not comparable."""
+    questions = [task.model_dump(mode="json") for task in tasks]
+    data = json.dumps([documents, prompts, questions], separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(data.encode()).hexdigest()

@@ -40,7 +40,7 @@ class Scorer:
     grade: Callable[[str, Any], float] | None = None
 
 
-def _graded(grade: Callable[[str, Any], float], split: Split) -> Scorer:
+def _by_grade(grade: Callable[[str, Any], float], split: Split) -> Scorer:
     def right(answer: str, expected: Any) -> bool:
         return grade(answer, expected) >= GRADE_IS_RIGHT
 
@@ -74,8 +74,8 @@ def _exact(answer: str, expected: Any) -> bool:
 
 def _number(answer: str, expected: Any) -> bool:
     """The last number of the answer, thousands separators and trailing zeros aside."""
-    found, wanted = last_number(answer), last_number(str(expected))
-    return found is not None and found == wanted
+    number, wanted = last_number(answer), last_number(str(expected))
+    return number is not None and number == wanted
 
 
 def last_number(text: str) -> Decimal | None:
@@ -141,8 +141,8 @@ SCORERS: Final[Mapping[str, Scorer]] = MappingProxyType(
         "regex": Scorer(right=_regex, refuse=_refuse_regex),
         "json_schema": Scorer(right=_json_schema, refuse=_refuse_json_schema),
         "tool_call": Scorer(right=same_calls, refuse=refuse_calls),
-        "rouge_l": _graded(rouge_l, words),
-        "token_f1": _graded(token_f1, squad_words),
+        "rouge_l": _by_grade(rouge_l, words),
+        "token_f1": _by_grade(token_f1, squad_words),
     }
 )
 

@@ -98,7 +98,7 @@ def _measure(
     test = None
     if bound is not None:
         gains = [now.right - was.right for was, now in zip(free, bound, strict=True)]
-        test = compare_pairs(gains, graded=False)
+        test = compare_pairs(gains, by_grade=False)
     return StructuredScore(
         task=tasks[0].task,
         n=len(tasks),

@@ -65,11 +65,11 @@ class PromptSamples:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Samples:
-    """Sampled continuations of ``asked`` prompts; ``missing`` says why some are absent."""
+    """Sampled continuations of ``num_prompts`` prompts; ``missing`` says why some are absent."""
 
     prompts_sha256: str
     sampling: Sampling
-    asked: int
+    num_prompts: int
     answered: tuple[PromptSamples, ...]
     missing: str | None
 
@@ -99,7 +99,7 @@ def sample_many(
     return Samples(
         prompts_sha256=prompts_identity(prompts),
         sampling=sampling,
-        asked=len(prompts),
+        num_prompts=len(prompts),
         answered=tuple(answers),
         missing=describe_missing(failures, len(prompts), "prompts were not sampled"),
     )

@@ -184,7 +184,7 @@ def _by_names(
 ) -> Architecture:
     reason = reason or next(
         (why for pattern, why in _REASONS if re.fullmatch(pattern, model_type)),
-        "it has no map of which linears share an input and which layer comes before them",
+        "whet does not know which of its linears share an input, and which layer precedes them",
     )
     stems = {re.split(r"layers\.|midlayer", prefix)[0] for prefix in layers}
     if len(stems) != 1:

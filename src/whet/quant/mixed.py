@@ -61,8 +61,8 @@ def choose_units(costs: Sequence[UnitCost], budget: MixedSpec) -> frozenset[str]
     return frozenset(selected)
 
 
-def mark_kept(errors: Sequence[UnitError], selected: frozenset[str]) -> tuple[UnitError, ...]:
-    """The errors of the units as they are stored in the end."""
+def mark_wider(errors: Sequence[UnitError], selected: frozenset[str]) -> tuple[UnitError, ...]:
+    """Return the units' errors with the selected units in the wider format."""
     return tuple(
         replace(item, kept=True, error=item.wide_error)
         if item.unit in selected and item.wide_error is not None

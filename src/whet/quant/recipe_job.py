@@ -24,7 +24,7 @@ from whet.quant.copies import copy_beside, write_config
 from whet.quant.fold import LinearScales
 from whet.quant.layer import FallbackForm, LayerQuantizer, SourceLayer
 from whet.quant.methods import METHODS
-from whet.quant.mixed import UnitCost, choose_units, mark_kept, rewrite
+from whet.quant.mixed import UnitCost, choose_units, mark_wider, rewrite
 from whet.quant.packing import quantization_config
 from whet.quant.phase_timer import PhaseTimer
 from whet.quant.rounding import make_grid, with_static_order
@@ -155,7 +155,7 @@ class RecipeJob:
         if self._fallback is None or self.recipe.mixed is None:
             return frozenset()
         units = choose_units([self._cost(error) for error in self._errors], self.recipe.mixed)
-        self._errors = list(mark_kept(self._errors, units))
+        self._errors = list(mark_wider(self._errors, units))
         fallback_linears = {
             name: self._scales[name] for unit in units for name in self._linears[unit]
         }

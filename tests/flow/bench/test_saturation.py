@@ -423,8 +423,14 @@ def test_a_concurrency_is_whole(answers: Any) -> None:
     [
         ({}, "one objective"),
         ({"constraints": SLOW.constraints, "bounds": (Bound(metric="ttft", limit_ms=1),)}, "one"),
-        ({"bounds": (Bound(metric="ttft", limit_ms=1),), "share": 0.0}, "share of 0"),
-        ({"bounds": (Bound(metric="ttft", limit_ms=1),), "share": 1.0}, "share of 1"),
+        (
+            {"bounds": (Bound(metric="ttft", limit_ms=1),), "share": 0.0},
+            "must be between 0 and 1 \\(got 0",
+        ),
+        (
+            {"bounds": (Bound(metric="ttft", limit_ms=1),), "share": 1.0},
+            "must be between 0 and 1 \\(got 1",
+        ),
     ],
 )
 def test_an_objective_that_cannot_be_asked(given: Any, said: str) -> None:

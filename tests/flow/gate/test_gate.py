@@ -21,7 +21,7 @@ from whet.core.records import HarnessRun, ResolvedEngine
 from whet.core.spec import QualitySpec
 from whet.flow.gate import gate as flow_gate
 from whet.flow.gate.gate import run_gate
-from whet.flow.gate.request import GateRequest, HarnessAsked
+from whet.flow.gate.request import GateRequest, HarnessRequest
 from whet.quality import Measured, QualityPlan, measure_quality
 
 
@@ -131,7 +131,7 @@ def test_a_broken_baseline_ends_the_gate_before_the_target_is_asked(asked: GateR
         assert not target.asked
 
 
-def kept(asked: GateRequest, folder: Path, harness: HarnessAsked | None = None) -> GateRequest:
+def kept(asked: GateRequest, folder: Path, harness: HarnessRequest | None = None) -> GateRequest:
     """A baseline kept in ``folder``, and the request to hold a target to it."""
     with serve(Model()) as base:
         run_gate(replace(asked, target=base.url, save=folder, harness=harness), Silent())
@@ -215,7 +215,7 @@ def test_a_task_of_lm_eval_that_fell_fails_and_is_kept_in_pairs(
 ) -> None:
     now, before = shares(lost=12, gained=0, both=40)
     lm_eval(monkeypatch, baseline=before, target=now)
-    request = kept(asked, tmp_path / "kept", harness=HarnessAsked(tasks=("t",)))
+    request = kept(asked, tmp_path / "kept", harness=HarnessRequest(tasks=("t",)))
     with serve(Model()) as target:
         found = run_gate(replace(request, target=target.url), Silent())
     assert found.record.verdicts == ((0.01, "pass"),)
@@ -233,7 +233,7 @@ def test_a_task_of_lm_eval_that_cannot_be_paired_is_no_pass(
     lm_eval(monkeypatch, baseline=before, target=now)
     with serve(Model()) as target, serve(Model()) as base:
         request = replace(asked, target=target.url, baseline=base.url)
-        found = run_gate(replace(request, harness=HarnessAsked(tasks=("t",))), Silent())
+        found = run_gate(replace(request, harness=HarnessRequest(tasks=("t",))), Silent())
     assert found.verdict == "unknown"
     assert "no document with the same prompt" in (found.reason or "")
 
@@ -241,7 +241,7 @@ def test_a_task_of_lm_eval_that_cannot_be_paired_is_no_pass(
 def test_a_kept_baseline_without_lm_eval_is_told_before_anything_is_asked(
     asked: GateRequest, tmp_path: Path
 ) -> None:
-    request = replace(kept(asked, tmp_path / "kept"), harness=HarnessAsked(tasks=("t",)))
+    request = replace(kept(asked, tmp_path / "kept"), harness=HarnessRequest(tasks=("t",)))
     with serve(Model()) as target:
         with pytest.raises(UsageError, match="save the baseline again with the same --lm-eval"):
             run_gate(replace(request, target=target.url), Silent())

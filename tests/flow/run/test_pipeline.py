@@ -18,7 +18,7 @@ from whet.core.records import CellSummary, Decision, TrialRecord, WorkloadFacts
 from whet.core.run import Run
 from whet.core.spec import Spec, parse_spec
 from whet.core.store import RunStore
-from whet.flow.run.conclude import conclude, decide_over, twins
+from whet.flow.run.conclude import conclude, decide_over, speculation_pairs
 from whet.flow.run.measure import measure_all
 from whet.flow.run.pipeline import run
 from whet.flow.run.preflight import prepare
@@ -259,7 +259,7 @@ def test_a_twin_differs_in_speculation_alone(engine: FakeEngine, tmp_path: Path)
     }
     spec = tiny_spec(tmp_path, variants=variants)
     story(spec, tmp_path / "run")
-    found = twins(Run.read(tmp_path / "run").engines)
+    found = speculation_pairs(Run.read(tmp_path / "run").engines)
     assert found == {"spec": "fp16", "spec+cache": "cache"}
 
 

@@ -48,8 +48,10 @@ def record(name: str, twin: str | None) -> QualityRecord:
 
 
 def plain() -> PlainReference:
-    told = Continuations(prompts_sha256="x", max_tokens=1, asked=0, answered=(), missing=None)
-    samples = Samples(prompts_sha256="x", sampling=Sampling(), asked=0, answered=(), missing=None)
+    told = Continuations(prompts_sha256="x", max_tokens=1, num_prompts=0, answered=(), missing=None)
+    samples = Samples(
+        prompts_sha256="x", sampling=Sampling(), num_prompts=0, answered=(), missing=None
+    )
     return PlainReference(plan=LosslessPlan(), first=told, again=told, samples=samples)
 
 

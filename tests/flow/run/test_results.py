@@ -29,7 +29,7 @@ from whet.core.records import (
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.run.results import summarize_run
-from whet.flow.run.schedule import every_start, keep_start
+from whet.flow.run.schedule import every_start, store_start
 from whet.load import TrialInterrupted
 
 
@@ -143,7 +143,7 @@ def test_starts_are_kept_in_order_and_the_newest_under_the_variants_name(tmp_pat
     with RunStore.open(root) as store:
         assert every_start(store, "v") == ()
         for number in range(3):
-            assert keep_start(store, "v", start(number), (facts(str(number)), None)) == number
+            assert store_start(store, "v", start(number), (facts(str(number)), None)) == number
     store = RunStore.read(root)
     assert [one.version for one, _ in every_start(store, "v")] == ["0", "1", "2"]
     assert store.get("starts", "v", StartFacts) == start(2)
@@ -157,7 +157,7 @@ def test_a_run_of_before_with_one_start_a_variant_is_read(tmp_path: Path) -> Non
         store.put("starts", "v", start(7))
         store.put("facts", "v", facts("old"))
         assert [one.version for one, _ in every_start(store, "v")] == ["old"]
-        keep_start(store, "v", start(8), (facts("new"), None))
+        store_start(store, "v", start(8), (facts("new"), None))
         assert [one.version for one, _ in every_start(store, "v")] == ["old", "new"]
 
 

@@ -14,7 +14,7 @@ from tests.run_copy import replace
 from whet.core.records import EngineFacts, LeverCost, Speculation, StartFacts, TrialNotices, Variant
 from whet.core.run import Run
 from whet.core.store import RunStore
-from whet.flow.run.schedule import keep_start
+from whet.flow.run.schedule import store_start
 from whet.flow.run.side_effects import lever_costs
 
 DRAFT = Speculation(method="ngram", num_tokens=4, draft_path=None)
@@ -59,7 +59,7 @@ def kept(store: RunStore, *variants: tuple[Variant, int | None], baseline: str =
         start = StartFacts(
             variant=item.name, ready_s=1.0, canary_text="t", port=1, pid=None, attempts=1
         )
-        keep_start(store, item.name, start, (facts(tokens), None))
+        store_start(store, item.name, start, (facts(tokens), None))
     spec = tiny_spec(
         store.root, variants={item.name: {} for item, _ in variants}, baseline=baseline
     )

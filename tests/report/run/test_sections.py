@@ -25,7 +25,7 @@ from whet.core.records import (
     LeverEffect,
     LosslessCheck,
     QualityRecord,
-    ServedIdentity,
+    TokenIdentity,
 )
 from whet.core.run import Run
 from whet.core.store import RunStore
@@ -165,7 +165,7 @@ def test_served_tokens_say_what_differs_and_what_was_not_checked(gated: Run) -> 
     assert rows["awq+cache"][0] == "differs"
     assert rows["awq+spec"][0] == "no difference, partly checked"
     assert any("token 17 is written as 'a'" in line for line in bullets(gated, "checks"))
-    silent = ServedIdentity(checked=0, problems=(), missing="the server has no /detokenize")
+    silent = TokenIdentity(checked=0, problems=(), missing="the server has no /detokenize")
     run = with_quality(gated, "awq", lambda old: replace(old, identity=silent))
     assert table(run, "checks", "Served tokens")["awq"] == ["not checked", "–"]
 

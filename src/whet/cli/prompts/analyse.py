@@ -58,7 +58,7 @@ def analyse(
         target=model,
         block_size=block,
         cache_blocks=blocks,
-        model=options.log.served_model,
+        model=options.log.model,
         max_requests=options.log.max_requests,
         chat_template=options.log.chat_template,
         redacted=options.log.redact,

@@ -29,9 +29,9 @@ Row = tuple[str, str, str, str, str]
 
 
 def print_gate(result: GateResult, console: Console) -> None:
-    """The two sides, the table, the verdicts and up to three lost answers.
+    """Print the two sides, the table, the verdicts and up to three lost answers.
 
-    The reason of a verdict that is no pass is the error's, which is printed last.
+    The reason of a verdict other than pass is in the error, which is printed last.
     """
     console.print()
     for name, side in (("target", result.target), ("baseline", result.baseline)):
@@ -41,8 +41,8 @@ def print_gate(result: GateResult, console: Console) -> None:
     console.print(_table(result))
     console.print()
     for tolerance, word in result.verdicts:
-        said = Text(f"at {100 * tolerance:g} %: ")
-        console.print(said.append(word, _STYLES[word]))
+        line = Text(f"at {100 * tolerance:g} %: ")
+        console.print(line.append(word, _STYLES[word]))
     if result.reason is not None and result.verdict == "pass":
         console.print(Text(f"  {one_line(result.reason)}"), soft_wrap=True)
     _print_examples(result, console)
@@ -51,8 +51,8 @@ def print_gate(result: GateResult, console: Console) -> None:
     )
     console.print(Text(f"\nasked in {human_duration(seconds)}{_parts(result.record)}", "dim"))
     if result.saved is not None:
-        kept = f"baseline kept in {result.saved}; hold a deployment to it with --against"
-        console.print(Text(kept), soft_wrap=True)
+        saved = f"baseline saved in {result.saved}; check a deployment against it with --against"
+        console.print(Text(saved), soft_wrap=True)
 
 
 def result_json(result: GateResult) -> dict[str, Any]:
@@ -76,19 +76,19 @@ def print_drift(drift: GoldenDrift, console: Console) -> None:
     """The verdict on golden probes, the figures of the test, and the probes that moved most."""
     console.print(Text("\ngolden probes: ").append(drift.verdict, _STYLES[drift.verdict]))
     if drift.distance is not None and drift.noise is not None and drift.p_value is not None:
-        told = (
+        line = (
             f"  {plural(drift.probes, 'probe')}: moved {number(drift.distance)} nats on average "
             f"(chance alone: {number(drift.noise)}), p {drift.p_value:.2g}; "
             f"{drift.outside} outside of their interval"
         )
-        console.print(Text(told), soft_wrap=True)
+        console.print(Text(line), soft_wrap=True)
     if drift.reason is not None:
         console.print(Text(f"  {one_line(drift.reason)}"), soft_wrap=True)
     for change in drift.changed:
         console.print(Text(f"  {one_line(change)}"), soft_wrap=True)
     for move in drift.moved if drift.verdict != "pass" else ():
-        told = f"  {move.id}: token {move.token_id} from {move.before:.4f} to {move.now:.4f}"
-        console.print(Text(one_line(told)), soft_wrap=True)
+        line = f"  {move.id}: token {move.token_id} from {move.before:.4f} to {move.now:.4f}"
+        console.print(Text(one_line(line)), soft_wrap=True)
 
 
 def drift_json(drift: GoldenDrift) -> dict[str, Any]:
@@ -124,11 +124,18 @@ def _rows(result: GateResult) -> Iterator[Row]:
         plural(len(record.nll), "document") if record.nll else "not measured",
     )
     if record.distances is not None:
-        found = record.distances
-        seen = f"top {found.top_k} tokens, {percent(found.covered)} of the baseline's probability"
-        yield "KL, mean", DASH, shown(found.kl).marked, "", _noted("nats", found.kl, seen)
-        yield "KL, p99", DASH, shown(found.kl_p99).marked, "", "nats"
-        flips = shown(found.flips, unit="%")
+        distances = record.distances
+        share = percent(distances.covered)
+        coverage = f"top {distances.top_k} tokens, {share} of the baseline's probability"
+        yield (
+            "KL, mean",
+            DASH,
+            shown(distances.kl).marked,
+            "",
+            _noted("nats", distances.kl, coverage),
+        )
+        yield "KL, p99", DASH, shown(distances.kl_p99).marked, "", "nats"
+        flips = shown(distances.flips, unit="%")
         yield "top-1 flips", DASH, flips.marked, "", flips.interval
     for score in record.tasks:
         yield _task(score, before)
@@ -177,26 +184,30 @@ def _others(record: QualityRecord) -> Iterator[Row]:
         kl = record.twin_distances.kl
         yield "KL, same weights", DASH, shown(kl).marked, "", _noted("nats", kl)
     if record.identity is not None:
-        found = record.identity
-        word = "differ" if found.problems else "same" if found.missing is None else "not known"
-        said = (*found.problems, *([found.missing] if found.missing else []))
-        note = f"{plural(found.checked, 'text')} compared" if not said else _short(said[0])
+        identity = record.identity
+        word = (
+            "differ" if identity.problems else "same" if identity.missing is None else "not known"
+        )
+        problems = (*identity.problems, *([identity.missing] if identity.missing else []))
+        note = (
+            f"{plural(identity.checked, 'text')} compared" if not problems else _short(problems[0])
+        )
         yield "tokens", DASH, word, "", note
     if record.lossless is not None:
         yield "speculation", DASH, record.lossless.verdict, "", _lossless(record.lossless)
 
 
 def _lossless(check: LosslessCheck) -> str:
-    """What was compared; the sentence that judges it is the gate's reason."""
-    told = []
+    """Name what was compared; the gate's reason has the verdict."""
+    results = []
     if check.parity is not None:
         repeat = "" if check.parity.aa_same is None else f" (own repeat: {check.parity.aa_same})"
-        told.append(f"greedy {_of(check.parity.same, check.parity.prompts)} the same{repeat}")
+        results.append(f"greedy {_of(check.parity.same, check.parity.prompts)} the same{repeat}")
     if check.sampling is not None:
-        told.append(f"sampled p {check.sampling.p_value:.2g}")
+        results.append(f"sampled p {check.sampling.p_value:.2g}")
     if check.acceptance_rate is not None:
-        told.append(f"{percent(check.acceptance_rate)} of drafts accepted")
-    return ", ".join(told) or _short(check.reasons[0])
+        results.append(f"{percent(check.acceptance_rate)} of drafts accepted")
+    return ", ".join(results) or _short(check.reasons[0])
 
 
 def _noted(unit: str, value: Estimate, *more: str) -> str:
@@ -267,10 +278,10 @@ def _share(score: Estimate | None) -> str:
 def _points(change: Estimate | None) -> str:
     if change is None:
         return DASH
-    said = f"{100 * change.value:+.1f}"
+    points = f"{100 * change.value:+.1f}"
     if change.low is None or change.high is None:
-        return f"{said} pt"
-    return f"{said} pt ({100 * change.low:+.1f} … {100 * change.high:+.1f})"
+        return f"{points} pt"
+    return f"{points} pt ({100 * change.low:+.1f} … {100 * change.high:+.1f})"
 
 
 def _of(count: int, whole: int) -> str:
@@ -283,10 +294,10 @@ def _cut(text: str) -> str:
 
 
 def _parts(record: QualityRecord) -> str:
-    told = _longest(record.parts)
-    return f" (of it the target: {', '.join(told)})" if told else ""
+    parts = _longest(record.parts)
+    return f" (of it the target: {', '.join(parts)})" if parts else ""
 
 
 def _longest(parts: Sequence[tuple[str, float]]) -> list[str]:
-    kept = [(name, seconds) for name, seconds in parts if seconds >= 1]
-    return [f"{name} {human_duration(seconds)}" for name, seconds in kept]
+    longest = [(name, seconds) for name, seconds in parts if seconds >= 1]
+    return [f"{name} {human_duration(seconds)}" for name, seconds in longest]

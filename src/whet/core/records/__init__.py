@@ -82,13 +82,13 @@ from whet.core.records.quality_checks import (
     GoldenToken,
     GreedyParity,
     LosslessCheck,
-    ServedDistances,
-    ServedIdentity,
+    ServerDistances,
     StructuredScore,
+    TokenIdentity,
     TwoSample,
 )
 from whet.core.records.quant import CalibrationFacts, Phase, QuantizedCheckpoint, UnitError
-from whet.core.records.schemes import SchemeRow, SchemeTable, ServedScheme
+from whet.core.records.schemes import SchemeOnServer, SchemeRow, SchemeTable
 from whet.core.records.summary import (
     CellSummary,
     Comparison,
@@ -165,11 +165,10 @@ __all__ = [
     "RequestEvent",
     "ResolvedEngine",
     "Scalar",
+    "SchemeOnServer",
     "SchemeRow",
     "SchemeTable",
-    "ServedDistances",
-    "ServedIdentity",
-    "ServedScheme",
+    "ServerDistances",
     "Speculation",
     "StartFacts",
     "Status",
@@ -178,6 +177,7 @@ __all__ = [
     "TaskAnswer",
     "TaskExample",
     "TaskScore",
+    "TokenIdentity",
     "TokenizerIdentity",
     "TrialNotices",
     "TrialRecord",

@@ -32,14 +32,14 @@ class BreakEvenPoint:
 
     ``l_star`` is the acceptance length at which speculation is as fast as without, None where no
     number of accepted tokens is enough; its ``high`` is None where no upper limit is known.
-    ``reachable`` says whether it lies at or below K + 1, the most that a step can yield.
-    ``fixed_share`` is the share of the plain variant's time a token that the speculative server
-    spends whatever is accepted (prompts, above all); 0.0 where the levels cannot tell.
-    ``spread`` is by how much the levels disagree where that share is taken as 0: largest over
-    smallest of acceptance length × plain rate ÷ rate, less 1; None for one level.
-    ``real`` is the draft's own acceptance length, ``change`` its throughput over plain, ``pays``
-    the verdict of that comparison, and ``headroom`` what a draft of the same cost of which every
-    token is accepted would bring over it.
+    ``reachable`` says whether it is at or below K + 1, the most that a step can yield.
+    ``fixed_share`` is the share of the plain variant's time per token that the speculative server
+    spends whatever is accepted (prompts, above all); 0.0 if the levels do not determine it.
+    ``spread`` is how much the levels disagree if that share is taken as 0: largest over smallest of
+    acceptance length × plain rate ÷ rate, less 1; None for one level. ``real`` is the draft's own
+    acceptance length, ``change`` its throughput over plain, ``pays`` the verdict of that
+    comparison, and ``headroom`` the gain over it of an equally costly draft whose every token is
+    accepted.
     """
 
     batch_size: int
@@ -58,7 +58,7 @@ class BreakEvenPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UncountedLevel:
-    """A server at a batch size that is no point of the map, and why."""
+    """A server at a batch size that is left out of the map, and why."""
 
     variant: str
     batch_size: int

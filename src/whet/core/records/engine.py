@@ -1,4 +1,4 @@
-"""Which configuration is under test, and how an engine was told of it."""
+"""The configuration under test, and the engine arguments that it resolves to."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Variant:
     and ``recipe_schemes`` the recipe's own words for it, a mixed recipe's wider form after it.
     ``engine_args`` are the engine's own flags without dashes (``max_model_len``), spec-wide ones
     first, a preset's after, the variant's own last. ``loras`` are (name, folder) of adapters,
-    ``max_loras`` of which fit beside the weights at once. ``batching`` is how requests are sent:
+    ``max_loras`` how many of them are in memory at once. ``batching`` is how requests are sent:
     ``continuous``, or ``static`` batches that wait for their slowest member. ``own_args`` names the
     flags that this variant sets itself: they are levers, those that all variants share are not.
     ``kv_scales`` says that the checkpoint brings scales of its own for an FP8 KV cache.

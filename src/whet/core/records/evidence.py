@@ -56,7 +56,7 @@ class EngineFacts:
     """What the engine's own start-up log says. None where it says nothing.
 
     ``tensor_parallel`` is the ``tp_size`` that every linear layer shows; ``graphs_captured`` is
-    True where the log tells that CUDA graphs were captured; ``kv_cache_dtype`` is the type that the
+    True if the log reports that CUDA graphs were captured; ``kv_cache_dtype`` is the type that the
     log names for a quantized KV cache, ``kv_elements`` how many numbers the target's layers keep of
     a token and ``kv_memory_gib`` the memory for them; ``loras`` names the adapters loaded.
     """

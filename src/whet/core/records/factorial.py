@@ -57,12 +57,11 @@ class Interaction:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FactorialView:
-    """Every effect and interaction that the cells of a run can tell.
+    """Every effect and interaction that the cells of a run determine.
 
-    ``levers`` are named as ``whet.levers.labels`` names them, in the order in which the variants
-    bring them; those that no variant has apart are one (``weights=x + kv_cache_dtype=fp8``).
-    ``unmeasured`` says in sentences which pairs of levers some variant combines without the
-    corners that would tell how they go together.
+    ``levers`` are labels of ``whet.levers.labels``, in the order of the variants; levers that
+    always occur together are merged (``weights=x + kv_cache_dtype=fp8``). ``unmeasured`` names, in
+    sentences, the pairs of levers whose interaction lacks a cell.
     """
 
     baseline: str

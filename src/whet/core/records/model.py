@@ -23,7 +23,7 @@ class TokenizerIdentity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredWeights:
-    """What is really stored, told from the tensors' names, dtypes and shapes.
+    """The stored weights, as the tensors' names, dtypes and shapes show them.
 
     ``scheme`` is ``16bit``, ``32bit``, ``W4A16``, ``W8A16``, ``W8A8-INT8``, ``FP8`` or ``mixed``.
     ``bits_per_weight`` counts every stored byte of the decoder's linear layers, scales included.

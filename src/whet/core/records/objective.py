@@ -1,4 +1,4 @@
-"""What a person asks of the latency, what the events answered, and how far the load may rise."""
+"""Objectives of latency, their verdicts from events, and the highest load that meets them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Answer = Literal["met", "missed", "undecided"]
 """``undecided``: the interval holds the bound, or there are too few samples to say."""
 
 StopReason = Literal["found", "budget", "never met", "never missed"]
-"""``found``: the bracket is as narrow as asked. ``budget``: measurements ran out before that.
+"""``found``: the bracket is as narrow as requested. ``budget``: measurements ran out before that.
 ``never met``: the lowest level was missed. ``never missed``: the highest allowed level was met."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bound:
-    """What each single request has to keep: ``metric`` is ttft, tpot or e2e."""
+    """A limit on each single request: ``metric`` is ttft, tpot or e2e."""
 
     metric: str
     limit_ms: float
@@ -25,7 +25,7 @@ class Bound:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Constraint:
-    """What a statistic over all requests has to keep.
+    """A limit on a statistic over all requests.
 
     ``metric`` is ttft, tpot, itl, e2e or error; ``statistic`` is mean, median or pNN(.N), and None
     for error. ``limit`` counts in ``unit``: ms for a latency, % for error. ``inclusive`` is <=.
@@ -42,10 +42,9 @@ class Constraint:
 class Judgement:
     """One constraint, answered from events.
 
-    ``figure`` is in ms for a latency and a share for errors and attainment; None where it is not
-    known. ``reason`` says why an answer is undecided, or what stands behind a plain one.
-    ``samples_wanted`` is how many samples in all would decide; None where none are wanted or the
-    number cannot be told.
+    ``asked`` is the constraint as text. ``figure`` is in ms for a latency and a share for errors
+    and attainment; None if unknown. ``reason`` explains the verdict. ``samples_wanted`` is how many
+    samples in all would decide; None if no more are needed or the number is unknown.
     """
 
     asked: str
@@ -78,10 +77,10 @@ class LoadMeasurement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saturation:
-    """The highest load that keeps an objective, and all that was measured to find it.
+    """The highest load that meets an objective, and the measurements of the search.
 
-    ``highest_met`` lies below ``lowest_missed``, and nothing at or below it was missed; either is
-    None where there is none. ``undecided_levels`` stayed undecided at the highest effort and count
+    ``highest_met`` is below ``lowest_missed``, and nothing at or below it was missed; either is
+    None without such a level. ``undecided_levels`` stayed undecided at the highest effort and count
     as missed. ``met_above_missed`` are levels that were met although a lower one was missed: where
     it is not empty, the answer does not fall with the load and the bracket is not to be trusted.
     """
@@ -98,7 +97,7 @@ class Saturation:
 class Knee:
     """Where throughput stops growing with the load.
 
-    ``bend`` is how far the curve lies above its chord, as a share of its range (0 to 1).
+    ``bend`` is the distance of the curve above its chord, as a share of its range (0 to 1).
     """
 
     level: float

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from whet.core.records.quality_checks import (
     GateVerdict,
     LosslessCheck,
-    ServedDistances,
-    ServedIdentity,
+    ServerDistances,
     StructuredScore,
+    TokenIdentity,
 )
 from whet.core.records.summary import Estimate
 
@@ -96,10 +96,10 @@ class QualityRecord:
     reason: str | None
     seconds: float
     data_sha256: str | None = None
-    distances: ServedDistances | None = None
+    distances: ServerDistances | None = None
     twin: str | None = None
-    twin_distances: ServedDistances | None = None
-    identity: ServedIdentity | None = None
+    twin_distances: ServerDistances | None = None
+    identity: TokenIdentity | None = None
     lossless: LosslessCheck | None = None
     structured: tuple[StructuredScore, ...] = ()
     parts: tuple[tuple[str, float], ...] = ()

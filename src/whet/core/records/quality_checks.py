@@ -13,8 +13,8 @@ GateVerdict = Literal["pass", "fail", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ServedDistances:
-    """How far a served variant's predictions are from the baseline's, as both servers said them.
+class ServerDistances:
+    """How far a variant's predictions are from the baseline's, from what both servers returned.
 
     Servers hand out the ``top_k`` likeliest tokens a position, not all: ``kl`` and ``kl_p99`` are
     KL(baseline ‖ variant) in nats over those tokens that both named and one bucket for the rest,
@@ -156,12 +156,12 @@ class GoldenProbe:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GoldenProbes:
-    """What a later monitor holds a deployment to: one output token a probe (arXiv 2512.03816).
+    """The reference of a later monitor: one output token per probe (arXiv 2512.03816).
 
-    ``draws`` holds, a repetition, each probe's log-probability of its own likeliest token: the
-    reference sample of a permutation test. ``model_sha256`` is of the checkpoint served, where
-    known. Without probes, ``missing`` says why nothing could be asked and ``broken`` why what was
-    answered is no probability.
+    ``draws`` holds, per repetition, each probe's log-probability of its own likeliest token: the
+    reference sample of a permutation test. ``model_sha256`` is of the deployed checkpoint, if
+    known. Without probes, ``missing`` says why none could be sent and ``broken`` why the answers
+    are not probabilities.
     """
 
     variant: str
@@ -176,7 +176,7 @@ class GoldenProbes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ServedIdentity:
+class TokenIdentity:
     """Whether the server reads and writes tokens as the baseline's tokenizer does.
 
     ``checked`` texts were read as ids and these written as text (records of earlier versions count

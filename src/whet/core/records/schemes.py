@@ -13,10 +13,10 @@ from whet.core.records.summary import Estimate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ServedScheme:
-    """What a real server of one checkpoint said. ``tasks`` are paired with the 16-bit answers.
+class SchemeOnServer:
+    """Figures of a real server of one checkpoint. ``tasks`` are paired with the 16-bit answers.
 
-    ``kernels`` are those that the engine's log names for its weights, none where it names none.
+    ``kernels`` are those that the engine's log names for its weights.
     ``perplexity`` is the server's own, in its own arithmetic.
     """
 
@@ -42,7 +42,7 @@ class SchemeRow:
     checkpoint: QuantizedCheckpoint | None
     perplexity: Estimate | None
     distances: Distances | None
-    served: ServedScheme | None
+    served: SchemeOnServer | None
     not_made: str | None = None
     not_measured: str | None = None
     not_served: str | None = None

@@ -78,7 +78,7 @@ class Comparison:
 
     ``noise_floor`` is the share by which the A/A repeat of the same run differed on this metric,
     0.0 where it was not measured. ``verdict`` is ``better``, ``worse``, ``no difference`` (also
-    where the ratio lies within the noise floor) or, without an interval, ``unknown``.
+    where the ratio is within the noise floor) or, without an interval, ``unknown``.
     """
 
     metric: str

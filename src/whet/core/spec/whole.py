@@ -100,10 +100,10 @@ class Spec(Strict):
                 named.add(name)
                 self._require_server(name)
         if self.load.together and self.load.order == "interleaved":
-            self._require_company(named)
+            self._check_together(named)
         return self
 
-    def _require_company(self, named: set[str]) -> None:
+    def _check_together(self, named: set[str]) -> None:
         repeat = self.baseline + REPEAT_SUFFIX
         repeated = self.load.repeat_baseline and len(self.variants) > 1
         for name in (*self.variants, *((repeat,) if repeated else ())):

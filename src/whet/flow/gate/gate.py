@@ -314,17 +314,17 @@ def _measure(job: _Job, server: LiveEndpoint, plan: QualityPlan) -> Measured:
 
 
 def _harness_plan(job: _Job, name: str, base: HarnessRun | None = None) -> HarnessPlan | None:
-    asked = job.request.harness
-    if asked is None:
+    request = job.request.harness
+    if request is None:
         return None
     return HarnessPlan(
         variant=name,
-        tasks=asked.tasks,
+        tasks=request.tasks,
         tokenizer=job.tokenizer,
-        limit=asked.limit,
-        include_path=asked.include_path,
+        limit=request.limit,
+        include_path=request.include_path,
         concurrency=job.quality.concurrency,
-        num_fewshot=asked.num_fewshot,
+        num_fewshot=request.num_fewshot,
         max_length=None if base is None else base.max_length,
     )
 

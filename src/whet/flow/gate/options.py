@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from cyclopts import Group, Parameter
 from cyclopts.types import NonNegativeInt, PositiveInt
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from whet.core.errors import UsageError
 from whet.core.spec import QualitySpec
-from whet.flow.gate.request import GateRequest, HarnessAsked
+from whet.flow.gate.request import GateRequest, HarnessRequest
 
 DEFAULT_BASELINE: Final = Path("quality-baseline")
 """Where a target without a baseline is saved, unless --save says."""
@@ -80,7 +80,7 @@ class HarnessOptions:
     include_path: Path | None = None
     """Folder of your own task files."""
 
-    def request(self) -> HarnessAsked | None:
+    def request(self) -> HarnessRequest | None:
         """What lm-eval is to do; ``UsageError`` for its options without tasks."""
         if self.lm_eval is None:
             for each in fields(self):
@@ -90,7 +90,7 @@ class HarnessOptions:
                     )
             return None
         names = tuple(name.strip() for name in self.lm_eval.split(",") if name.strip())
-        return HarnessAsked(
+        return HarnessRequest(
             tasks=names,
             limit=self.limit,
             num_fewshot=self.num_fewshot,
@@ -101,7 +101,7 @@ class HarnessOptions:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QualityOptions:
-    """Everything that ``whet quality`` can be told but the target."""
+    """All options of ``whet quality``; the target is an argument."""
 
     sides: SideOptions = SideOptions()
     measure: MeasureOptions = MeasureOptions()
@@ -109,9 +109,13 @@ class QualityOptions:
 
     def request(self, target: str) -> GateRequest:
         """The request. ``UsageError`` for options that do not go together."""
-        sides, given = self.sides, self._measured()
+        sides, quality = self.sides, self._quality()
         if sides.against is not None:
-            fixed = [_FLAGS[name] for name in given if name != "concurrency"]
+            fixed = [
+                flag
+                for name, flag in _FLAGS.items()
+                if name in quality.model_fields_set and name != "concurrency"
+            ]
             fixed += ["--tokenizer"] if sides.tokenizer is not None else []
             if fixed:
                 raise UsageError(
@@ -121,7 +125,7 @@ class QualityOptions:
         alone = sides.baseline is None and sides.against is None and sides.golden is None
         request = GateRequest(
             target=target,
-            quality=_quality(given),
+            quality=quality,
             tolerances=self.measure.tolerance or (0.01,),
             baseline=sides.baseline,
             against=sides.against,
@@ -136,11 +140,16 @@ class QualityOptions:
             self._refuse_beside_golden()
         return request
 
-    def _measured(self) -> dict[str, Any]:
-        """The fields of ``QualitySpec`` that were given."""
-        options = self.measure
-        values = {name: getattr(options, _FIELDS.get(name, name)) for name in _FLAGS}
-        return {name: value for name, value in values.items() if value is not None}
+    def _quality(self) -> QualitySpec:
+        """Return the spec with the given options. ``UsageError`` for an invalid value."""
+        values = {name: getattr(self.measure, _FIELDS.get(name, name)) for name in _FLAGS}
+        try:
+            return QualitySpec(**{k: v for k, v in values.items() if v is not None})
+        except ValidationError as error:
+            first = error.errors()[0]
+            message = first["msg"].removeprefix("Value error, ")
+            flag = _FLAGS[str(first["loc"][0])]
+            raise UsageError(f"{flag}: {message} (got {first['input']!r})") from error
 
     def _refuse_beside_golden(self) -> None:
         given = {
@@ -169,13 +178,3 @@ _FLAGS: Final = {
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _quality(given: dict[str, Any]) -> QualitySpec:
-    try:
-        return QualitySpec(**given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        message = first["msg"].removeprefix("Value error, ")
-        flag = _FLAGS[str(first["loc"][0])]
-        raise UsageError(f"{flag}: {message} (got {first['input']!r})") from error

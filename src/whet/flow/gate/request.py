@@ -15,8 +15,8 @@ _ORDER: Final = ("fail", "unknown", "pass")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HarnessAsked:
-    """Tasks of lm-evaluation-harness that both sides are asked."""
+class HarnessRequest:
+    """Tasks of lm-evaluation-harness, run on both sides."""
 
     tasks: tuple[str, ...]
     limit: int | None = None
@@ -43,7 +43,7 @@ class GateRequest:
     baseline_model: str | None = None
     tokenizer: str | None = None
     speculative: bool = False
-    harness: HarnessAsked | None = None
+    harness: HarnessRequest | None = None
     engine: EngineSpec = field(default_factory=EngineSpec)
 
 

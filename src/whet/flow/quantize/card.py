@@ -88,8 +88,8 @@ def _recipe(done: QuantizedCheckpoint) -> Iterator[tuple[str, str]]:
     group = "" if done.group_size is None else f", groups of {done.group_size}"
     yield "recipe", f"{done.method} {done.scheme}{group}"
     if done.kept_scheme is not None:
-        kept = sum(unit.kept for unit in done.units)
-        yield "kept wider", f"{kept} of {len(done.units)} units in {done.kept_scheme}"
+        wider = sum(unit.kept for unit in done.units)
+        yield "kept wider", f"{wider} of {len(done.units)} units in {done.kept_scheme}"
     if done.kv_cache is not None:
         yield "KV cache", f"{done.kv_cache}, calibrated scales"
     if done.calibration is not None:

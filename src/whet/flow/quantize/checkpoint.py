@@ -15,7 +15,7 @@ from whet.core.records import QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
 from whet.core.units import human_bytes, human_duration
 from whet.data import write_inputs
-from whet.flow.quantize.serve_check import CannotServe, check_served, release_models
+from whet.flow.quantize.serve_check import CannotServe, check_serving, release_models
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +58,7 @@ def serve_check(done: QuantizedCheckpoint, recipe: RecipeSpec, observer: Observe
     observer.stage("serve", "one completion from the installed engine")
     release_models()
     try:
-        check = check_served(done, recipe, log=log)
+        check = check_serving(done, recipe, log=log)
     except CannotServe as reason:
         observer.note(f"not served: {reason}")
         return

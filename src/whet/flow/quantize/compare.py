@@ -26,8 +26,8 @@ from whet.core.records import (
     Distances,
     ModelFacts,
     QualityRecord,
+    SchemeOnServer,
     SchemeTable,
-    ServedScheme,
 )
 from whet.core.spec import SIXTEEN_BIT, RecipeSpec
 from whet.core.store import RunStore, write_json
@@ -199,7 +199,7 @@ def _serve(job: CompareJob, serving: Serving, plan: QualityPlan) -> None:
     job.observer.note(f"{name}: {right} of {total} answers right; {kernels}")
 
 
-def _score(job: CompareJob, serving: Serving, plan: QualityPlan) -> ServedScheme:
+def _score(job: CompareJob, serving: Serving, plan: QualityPlan) -> SchemeOnServer:
     name, store = serving.name, job.store
     baseline = None
     if name != SIXTEEN_BIT and store.done("quality", SIXTEEN_BIT):
@@ -216,7 +216,7 @@ def _score(job: CompareJob, serving: Serving, plan: QualityPlan) -> ServedScheme
         server.ensure_alive()
         kernels = kernels_of(resolved, server)
     store.put("quality", name, quality)
-    return ServedScheme(
+    return SchemeOnServer(
         engine=engine_title(resolved),
         kernels=kernels,
         tasks=quality.tasks,

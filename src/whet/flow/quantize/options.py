@@ -125,7 +125,7 @@ class CompareOptions:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantizeOptions:
-    """Everything that ``whet quantize`` can be told but model and folder."""
+    """All options of ``whet quantize``; model and folder are arguments."""
 
     device: Annotated[str | None, Parameter(group="Parameters")] = None
     """cpu, cuda or cuda:1. Default: the first GPU if there is one."""

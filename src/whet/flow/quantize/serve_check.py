@@ -42,7 +42,7 @@ class CannotServe(Exception):
     """No engine here can serve the checkpoint; the message has the reason."""
 
 
-def check_served(
+def check_serving(
     done: QuantizedCheckpoint, recipe: RecipeSpec, *, log: Path, spec: EngineSpec | None = None
 ) -> ServeCheck:
     """Serve a finished checkpoint once with the installed engine.

@@ -9,9 +9,9 @@ from whet.core.records import (
     Distances,
     ModelFacts,
     QuantizedCheckpoint,
+    SchemeOnServer,
     SchemeRow,
     SchemeTable,
-    ServedScheme,
 )
 from whet.core.run import Run
 from whet.core.spec import SIXTEEN_BIT
@@ -27,27 +27,27 @@ def scheme_table(store: RunStore) -> SchemeTable:
 
     ``StorageError`` where the folder holds no comparison.
     """
-    asked, run = store.get(SETTINGS, SETTINGS, ComparisonSettings), Run(store)
+    settings, run = store.get(SETTINGS, SETTINGS, ComparisonSettings), Run(store)
     source, environment = run.models.get("source"), run.environment
-    if asked is None or source is None or environment is None:
+    if settings is None or source is None or environment is None:
         raise StorageError(
             f"{store.root} holds no comparison; make one with: whet quantize MODEL OUT --compare"
         )
-    rows = [_row(store, asked, name) for name in asked.recipes]
+    rows = [_row(store, settings, name) for name in settings.recipes]
     return SchemeTable(
-        model=asked.model,
+        model=settings.model,
         source=source,
         environment=environment,
-        heldout=asked.heldout,
-        rows=(_source_row(store, asked, source, rows), *rows),
+        heldout=settings.heldout,
+        rows=(_source_row(store, settings, source, rows), *rows),
     )
 
 
 def _source_row(
-    store: RunStore, asked: ComparisonSettings, source: ModelFacts, rows: list[SchemeRow]
+    store: RunStore, settings: ComparisonSettings, source: ModelFacts, rows: list[SchemeRow]
 ) -> SchemeRow:
     measured = [row.distances.reference_perplexity for row in rows if row.distances is not None]
-    served, why = _served(store, asked, SIXTEEN_BIT)
+    server, why = _server_result(store, settings, SIXTEEN_BIT)
     return SchemeRow(
         name=SIXTEEN_BIT,
         title=f"the source, {source.stored.dtype}",
@@ -56,37 +56,37 @@ def _source_row(
         checkpoint=None,
         perplexity=measured[0] if measured else None,
         distances=None,
-        served=served,
+        served=server,
         not_served=why,
     )
 
 
-def _row(store: RunStore, asked: ComparisonSettings, name: str) -> SchemeRow:
+def _row(store: RunStore, settings: ComparisonSettings, name: str) -> SchemeRow:
     done = distances = None
     if store.done("quantized", name):
         done = store.get("quantized", name, QuantizedCheckpoint)
     if store.done("distances", name):
         distances = store.get("distances", name, Distances)
-    served, not_served = _served(store, asked, name)
+    server, why = _server_result(store, settings, name)
     return SchemeRow(
         name=name,
-        title=asked.titles[name],
+        title=settings.titles[name],
         weight_bytes=None if done is None else done.weight_bytes,
         bits_per_weight=None if done is None else done.bits_per_weight,
         checkpoint=done,
         perplexity=None if distances is None else distances.perplexity,
         distances=distances,
-        served=served,
+        served=server,
         not_made=None if done else store.reason("quantized", name) or _NOT_YET,
         not_measured=None if distances or not done else store.reason("distances", name) or _NOT_YET,
-        not_served=not_served if done else None,
+        not_served=why if done else None,
     )
 
 
-def _served(
-    store: RunStore, asked: ComparisonSettings, name: str
-) -> tuple[ServedScheme | None, str | None]:
+def _server_result(
+    store: RunStore, settings: ComparisonSettings, name: str
+) -> tuple[SchemeOnServer | None, str | None]:
     if store.done("served", name):
-        return store.get("served", name, ServedScheme), None
-    why = store.reason("served", name) or (_NOT_YET if asked.tasks else _LEFT_OUT)
+        return store.get("served", name, SchemeOnServer), None
+    why = store.reason("served", name) or (_NOT_YET if settings.tasks else _LEFT_OUT)
     return None, why

@@ -46,24 +46,26 @@ def advice_of(
         return ()
     variants = [replace(item.variant, env=item.env) for item in resolved]
     traffic = _traffic(spec, root, variants, target=target, device=device)
-    said: dict[str, list[str]] = defaultdict(list)
+    by_sentence: dict[str, list[str]] = defaultdict(list)
     for item, variant in zip(resolved, variants, strict=True):
         own = advise(variant, target=target, device=device, traffic=traffic)
         length = read_settings(variant, target=target, device=device).max_model_len
         repeats = _repeat_advice(spec, root, variant)
         for sentence in (*_window_advice(spec, length), *own, *repeats, *cautions(item, machine)):
-            said[sentence].append(variant.name)
-    return tuple(f"{_names(names, variants)}: {sentence}" for sentence, names in said.items())
+            by_sentence[sentence].append(variant.name)
+    return tuple(
+        f"{_names(names, variants)}: {sentence}" for sentence, names in by_sentence.items()
+    )
 
 
 def _window_advice(spec: Spec, max_model_len: int) -> Iterator[str]:
-    """A window is scored whole or not at all, and the server generates one token behind it."""
+    """Advise if a window and the one token that the server generates after it do not fit."""
     needed = spec.quality.max_tokens + 1
     if spec.quality.protocol == "windows" and max_model_len < needed:
         yield (
             f"max_model_len {max_model_len:,} has no room for a window of quality.max_tokens "
             f"{spec.quality.max_tokens:,} and the one token that a server writes behind it: set it "
-            f"to {needed:,} or lower quality.max_tokens, or the gate cannot tell the perplexity"
+            f"to {needed:,} or lower quality.max_tokens, or the gate cannot measure the perplexity"
         )
 
 
@@ -76,11 +78,11 @@ def _repeat_advice(spec: Spec, root: Path, variant: Variant) -> Iterator[str]:
         return
     with _inputs(root, needed=spec.workload.pool is None) as folder:
         turns = len(set(read_pool(spec.workload.pool or folder / "workload.jsonl").user))
-    asked = spec.load.trials * sum(spec.load.requests(size) for size in spec.load.batch_sizes)
-    if asked >= _OFTEN * turns:
+    requests = spec.load.trials * sum(spec.load.requests(size) for size in spec.load.batch_sizes)
+    if requests >= _OFTEN * turns:
         yield (
             f"suffix speculation drafts from the answers that its server wrote before, and this "
-            f"run asks each of the pool's {turns:,} user turns {asked / turns:.1f} times: its "
+            f"run asks each of the pool's {turns:,} user turns {requests / turns:.1f} times: its "
             "figures hold for traffic that repeats itself as much. Set options "
             f"{{{_REMEMBERED}: 0}} to measure it without that, or give a pool as large as the "
             "traffic"

@@ -96,7 +96,11 @@ def _decide(runs: Sequence[tuple[Run, RunSummary]]) -> Decision:
             baseline=first.baseline,
             tiers=[_tier_inputs(run, summary) for run, summary in runs],
             objective=first.objective,
-            twins={name: twin for run, _ in runs for name, twin in twins(run.engines).items()},
+            speculation_pairs={
+                name: plain
+                for run, _ in runs
+                for name, plain in speculation_pairs(run.engines).items()
+            },
             cached=next((name for run, _ in runs if (name := cached(run))), None),
         )
     )
@@ -117,7 +121,7 @@ def cached(run: Run) -> str | None:
     return next(names, None)
 
 
-def twins(engines: Mapping[str, ResolvedEngine]) -> dict[str, str]:
+def speculation_pairs(engines: Mapping[str, ResolvedEngine]) -> dict[str, str]:
     """The variant that differs in speculation alone, by the variant with speculation."""
     pairs = {}
     for name, item in engines.items():

@@ -61,8 +61,8 @@ def measure_head_of_line(job: Job, server: Server, resolved: ResolvedEngine) -> 
 
 
 def _plan(job: Job, resolved: ResolvedEngine, spec: HeadOfLineSpec) -> HeadOfLinePlan:
-    kept = job.store.get(KIND, job.spec.baseline, HeadOfLineRecord)
-    pace = None if kept is None else Pace(rate_rps=kept.rate_rps, period_ns=kept.period_ns)
+    earlier = job.store.get(KIND, job.spec.baseline, HeadOfLineRecord)
+    pace = None if earlier is None else Pace(rate_rps=earlier.rate_rps, period_ns=earlier.period_ns)
     return HeadOfLinePlan(
         variant=resolved.variant.name,
         long_tokens=spec.long_tokens,

@@ -18,7 +18,7 @@ from whet.flow.run.context import Job, cells_of, trial_key
 from whet.flow.run.head_of_line import measure_head_of_line, wants_head_of_line
 from whet.flow.run.quality import is_held_against, measure_variant_quality
 from whet.flow.run.results import cells_of_variant, store_cells
-from whet.flow.run.schedule import groups_of, keep_start, rounds_of
+from whet.flow.run.schedule import groups_of, rounds_of, store_start
 from whet.flow.run.workload import trial_plan
 from whet.load import TrialInterrupted, TrialLost, run_trial
 
@@ -189,9 +189,9 @@ def serve_one(job: Job, pending: PendingWork) -> Iterator[Server]:
 def _store_start(job: Job, server: Server, resolved: ResolvedEngine) -> int:
     """Store the start and return its number."""
     profile = get_profile(resolved.engine)
-    said = profile.read_log(server.log_text())
+    facts = profile.read_log(server.log_text())
     declared = profile.read_declared(server.base_url)
-    return keep_start(job.store, resolved.variant.name, server.start, (said, declared))
+    return store_start(job.store, resolved.variant.name, server.start, (facts, declared))
 
 
 def _measure(job: Job, server: Server, pending: PendingWork) -> None:
@@ -247,10 +247,10 @@ def _store_trial(job: Job, record: TrialRecord, start: int) -> None:
 def _store_notices(job: Job, record: TrialRecord, notices: tuple[str, ...]) -> None:
     """Notable log lines of the trial's time: a kernel compiled late, for one."""
     key = trial_key(record.variant, record.batch_size, record.trial)
-    said = TrialNotices(
+    trial_notices = TrialNotices(
         variant=record.variant, batch_size=record.batch_size, trial=record.trial, notices=notices
     )
-    job.store.put("notices", key, said)
+    job.store.put("notices", key, trial_notices)
 
 
 def _store_cells(job: Job, name: str) -> None:

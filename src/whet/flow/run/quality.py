@@ -127,9 +127,9 @@ def _other_kernels(first: ResolvedEngine, resolved: ResolvedEngine) -> bool:
 
 def _kernels(resolved: ResolvedEngine) -> tuple[object, ...]:
     """What is asked that decides which kernels run; CUDA graphs replay the same ones."""
-    asked = plain_args(resolved.variant)
-    compiled = parse_json(asked.pop("compilation_config", ""))
+    args = plain_args(resolved.variant)
+    compiled = parse_json(args.pop("compilation_config", ""))
     parts = compiled.items() if isinstance(compiled, dict) else ()
-    chosen = [(k, v) for k, v in asked.items() if k in _KERNEL_ARGS]
+    chosen = [(k, v) for k, v in args.items() if k in _KERNEL_ARGS]
     chosen += [(k, str(v)) for k, v in parts if not k.startswith("cudagraph")]
     return (tuple(sorted(chosen)), tuple(sorted(resolved.variant.env)))

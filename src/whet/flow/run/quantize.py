@@ -20,8 +20,8 @@ def quantize_recipes(job: Job) -> None:
         if speculation is not None and speculation.draft is not None:
             wanted.add(speculation.draft)
     for name in (name for name in job.spec.recipes if name in wanted):
-        kept = quantized_path(job.store.root, name).is_dir()
-        if not (kept and job.store.done("quantized", name)):
+        exists = quantized_path(job.store.root, name).is_dir()
+        if not (exists and job.store.done("quantized", name)):
             _quantize(job, name)
 
 

@@ -22,7 +22,7 @@ from whet.core.records import (
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.run.context import cell_key
-from whet.flow.run.schedule import Said, every_start
+from whet.flow.run.schedule import StartReport, every_start
 from whet.flow.run.workload import workload_key
 from whet.levers import judge_cell, judge_start
 from whet.metrics import CellContext, summarise
@@ -146,10 +146,10 @@ def _judged(run: Run, name: str) -> Iterator[Verdict]:
             yield from judge_cell(resolved, trials, workloads)
 
 
-def judge_starts(resolved: ResolvedEngine, starts: Sequence[Said]) -> Iterator[Verdict]:
-    """A verdict on each claim over every start of a variant's server: it has to hold in each.
+def judge_starts(resolved: ResolvedEngine, starts: Sequence[StartReport]) -> Iterator[Verdict]:
+    """Judge each claim over every start of a variant's server: it must hold in each.
 
-    The worst one counts. What the starts said differently is told with the first verdict.
+    The worst verdict counts. The first one names the facts in which the starts differ.
     """
     by_claim: dict[str, list[Verdict]] = defaultdict(list)
     for facts, declared in starts:
@@ -168,9 +168,9 @@ def judge_starts(resolved: ResolvedEngine, starts: Sequence[Said]) -> Iterator[V
 
 def _differences(starts: Sequence[EngineFacts]) -> Iterator[str]:
     for name in _SAME_IN_EVERY_START:
-        seen = dict.fromkeys(_fact_words(getattr(facts, name)) for facts in starts)
-        if len(seen) > 1:
-            yield f"{name.replace('_', ' ')} ({' and '.join(seen)})"
+        values = dict.fromkeys(_fact_words(getattr(facts, name)) for facts in starts)
+        if len(values) > 1:
+            yield f"{name.replace('_', ' ')} ({' and '.join(values)})"
 
 
 def _fact_words(value: object) -> str:

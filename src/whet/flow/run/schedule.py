@@ -1,4 +1,4 @@
-"""In which order servers are started, which trials each one measures, what every start said."""
+"""The order of server starts, the trials of each, and the stored report of every start."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from whet.core.records import Declared, EngineFacts, ResolvedEngine, StartFacts
 from whet.core.store import RunStore
 from whet.flow.run.context import Job
 
-_KEPT: Final[tuple[tuple[str, type[StartFacts | EngineFacts | Declared]], ...]] = (
+_RECORDS: Final[tuple[tuple[str, type[StartFacts | EngineFacts | Declared]], ...]] = (
     ("starts", StartFacts),
     ("facts", EngineFacts),
     ("declared", Declared),
 )
-Said = tuple[EngineFacts, Declared | None]
-"""What a start's log and its endpoints said; None for a run of before the endpoints were asked."""
+StartReport = tuple[EngineFacts, Declared | None]
+"""Facts from a start's log and from its endpoints; the latter are None in older runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,27 +58,27 @@ def groups_of(job: Job, part: Round) -> tuple[tuple[ResolvedEngine, ...], ...]:
 
     A group stands where its first member would, and its members follow in the round's order.
     """
-    company = {name: names for names in job.spec.load.together for name in names}
+    together = {name: names for names in job.spec.load.together for name in names}
     groups: dict[tuple[str, ...], list[ResolvedEngine]] = {}
     for resolved in part.servers:
         name = resolved.variant.name
-        groups.setdefault(company.get(name, (name,)), []).append(resolved)
+        groups.setdefault(together.get(name, (name,)), []).append(resolved)
     return tuple(tuple(members) for members in groups.values())
 
 
-def keep_start(store: RunStore, name: str, start: StartFacts, said: Said) -> int:
+def store_start(store: RunStore, name: str, start: StartFacts, report: StartReport) -> int:
     """Store a start of a variant's server under the variant's name, as its newest.
 
-    What was the newest before moves to ``<kind>/earlier/<name>/<n>``. Return the start's number:
-    how many starts of this server the run had before.
+    The previous newest start moves to ``<kind>/earlier/<name>/<n>``. Return the start's number:
+    the count of earlier starts of this server in the run.
     """
     number = next(n for n in count() if store.status("starts", _earlier(name, n)) is None)
     first = store.get("starts", name, StartFacts) is None
-    for kind, cls in _KEPT:
+    for kind, cls in _RECORDS:
         before = store.get(kind, name, cls)
         if before is not None:
             store.put(kind, _earlier(name, number), before)
-    facts, declared = said
+    facts, declared = report
     store.put("starts", name, start)
     store.put("facts", name, facts)
     if declared is not None:
@@ -86,18 +86,18 @@ def keep_start(store: RunStore, name: str, start: StartFacts, said: Said) -> int
     return 0 if first else number + 1
 
 
-def every_start(store: RunStore, name: str) -> tuple[Said, ...]:
-    """What the engine said in each start of a variant's server, in the order of the starts."""
+def every_start(store: RunStore, name: str) -> tuple[StartReport, ...]:
+    """Return the report of each start of a variant's server, in order."""
     keys = []
     for n in count():
         if store.status("starts", key := _earlier(name, n)) is None:
             break
         keys.append(key)
-    found = (
+    reports = (
         (store.get("facts", key, EngineFacts), store.get("declared", key, Declared))
         for key in (*keys, name)
     )
-    return tuple((facts, declared) for facts, declared in found if facts is not None)
+    return tuple((facts, declared) for facts, declared in reports if facts is not None)
 
 
 def _earlier(name: str, number: int) -> str:

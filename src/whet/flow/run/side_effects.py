@@ -1,4 +1,4 @@
-"""What each lever of a run drags along, told against a variant that lacks it."""
+"""Side effects of each lever of a run, against a variant that lacks it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from whet.levers.side_effects import Observed, side_effects_of
 
 
 def lever_costs(run: Run, cells: tuple[CellSummary, ...]) -> tuple[LeverCost, ...]:
-    """The costs of every variant against its nearest reference.
+    """Return the costs of every variant against its nearest reference.
 
-    The reference is the measured variant whose levers, but for the size of its KV pool, are a part
-    of its own and that differs in the fewest, the baseline or else the first of equals; a variant
-    of which nothing is a part is held against the baseline.
+    The reference is the measured variant with the largest proper subset of its levers, the size of
+    the KV pool aside; among equals the baseline, then the first. A variant without such a reference
+    is compared with the baseline.
     """
-    seen = {item.variant: item for item in _observed(run, cells)}
-    found: list[LeverCost] = []
-    for name, mine in seen.items():
-        reference = _nearest(run, name, list(seen))
+    observed = {item.variant: item for item in _observed(run, cells)}
+    costs: list[LeverCost] = []
+    for name, mine in observed.items():
+        reference = _nearest(run, name, list(observed))
         if reference is not None:
             own = lever_diff(run.engines[name].variant, run.engines[reference].variant)
-            found += side_effects_of(mine, seen[reference], sorted(own))
-    return tuple(found)
+            costs += side_effects_of(mine, observed[reference], sorted(own))
+    return tuple(costs)
 
 
 def _observed(run: Run, cells: tuple[CellSummary, ...]) -> Iterator[Observed]:
@@ -41,16 +41,16 @@ def _observed(run: Run, cells: tuple[CellSummary, ...]) -> Iterator[Observed]:
             )
 
 
-def _nearest(run: Run, name: str, seen: Sequence[str]) -> str | None:
+def _nearest(run: Run, name: str, names: Sequence[str]) -> str | None:
     baseline = run.require_spec().baseline
-    whole = {other: drop_kv_sizing(labels(run.engines[other].variant)) for other in seen}
+    whole = {other: drop_kv_sizing(labels(run.engines[other].variant)) for other in names}
     plain = f"weights={run.engines[baseline].variant.weights}"
     mine = whole[name] - {plain}
     parts = {
-        other: len(mine - found)
-        for other, found in whole.items()
-        if other != name and (found - {plain}) < mine
+        other: len(mine - levers)
+        for other, levers in whole.items()
+        if other != name and (levers - {plain}) < mine
     }
     if parts:
         return min(parts, key=lambda other: (parts[other], other != baseline))
-    return baseline if baseline in seen and name != baseline else None
+    return baseline if baseline in names and name != baseline else None

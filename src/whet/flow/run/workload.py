@@ -75,10 +75,10 @@ def _workload(job: Job, resolved: ResolvedEngine, batch_size: int, trial: int) -
         draw=_draw(job, resolved, batch_size, trial, requests=requests),
     )
     key = workload_key(batch_size, trial)
-    kept = job.store.get("workloads", key, WorkloadFacts)
-    if kept is None:
+    earlier = job.store.get("workloads", key, WorkloadFacts)
+    if earlier is None:
         job.store.put("workloads", key, workload.facts)
-    elif kept.sha256 != workload.facts.sha256:
+    elif earlier.sha256 != workload.facts.sha256:
         raise UsageError(
             f"the traffic of {key} is not what this run began with; put {job.inputs.pool} and the "
             "tokenizer back to resume, or start a new run with --name"

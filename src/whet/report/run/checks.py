@@ -12,8 +12,8 @@ from whet.core.records import (
     GreedyParity,
     LosslessCheck,
     QualityRecord,
-    ServedIdentity,
     StructuredScore,
+    TokenIdentity,
 )
 from whet.core.run import Run
 from whet.report.document import (
@@ -259,7 +259,7 @@ def _identity(records: Iterable[QualityRecord]) -> _Check:
     )
 
 
-def _identity_line(record: QualityRecord, identity: ServedIdentity) -> _Line:
+def _identity_line(record: QualityRecord, identity: TokenIdentity) -> _Line:
     """What differs and what could not be checked; a fault of the baseline spoils the comparison."""
     notes = list(identity.problems)
     if notes and record.variant == record.baseline:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from whet.core.format import number, percent, points
-from whet.core.records import QualityRecord, ServedDistances, TaskExample, TaskScore
+from whet.core.records import QualityRecord, ServerDistances, TaskExample, TaskScore
 from whet.core.run import Run
 from whet.report.document import (
     Bullets,
@@ -60,7 +60,7 @@ def merge_duplicates(notes: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(", ".join(dict.fromkeys(own)), sentence) for sentence, own in names.items()]
 
 
-def distance_figures(distances: ServedDistances | None) -> tuple[Shown, ...]:
+def distance_figures(distances: ServerDistances | None) -> tuple[Shown, ...]:
     """Mean and 99th percentile of KL in millinats and the share of flips; dashes for None."""
     if distances is None:
         return (EMPTY, EMPTY, EMPTY)

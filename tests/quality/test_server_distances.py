@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import entropy
 
-from whet.quality.served import served_distances
+from whet.quality.server_distances import server_distances
 from whet.quality.top_logprobs import TopDocument, TopLogprobs, pack
 
 Position = dict[int, float]
@@ -36,7 +36,7 @@ def test_a_hand_computed_divergence() -> None:
     # Both named 1 (likeliest on both) and the prompt's own token 2; 3 is named by one side only.
     baseline = document([{1: 0.5, 2: 0.3}], [2], 2)
     variant = document([{1: 0.4, 3: 0.35, 2: 0.2}], [2], 2)
-    found = served_distances(top(variant, top_k=2), top(baseline, top_k=2))
+    found = server_distances(top(variant, top_k=2), top(baseline, top_k=2))
     by_hand = 0.5 * math.log(0.5 / 0.4) + 0.3 * math.log(0.3 / 0.2) + 0.2 * math.log(0.2 / 0.4)
     assert found.kl.value == pytest.approx(by_hand, rel=1e-5)
     assert (found.flips.value, found.top_k) == (0.0, 2)
@@ -48,7 +48,7 @@ def test_sums_are_kept_by_document_and_weigh_by_position() -> None:
     turned = {1: 0.3, 2: 0.6}
     baseline = top(document([same] * 3, [1] * 3, 1), document([same], [2], 1), top_k=1)
     variant = top(document([same] * 3, [1] * 3, 1), document([turned], [2], 1), top_k=1)
-    found = served_distances(variant, baseline)
+    found = server_distances(variant, baseline)
     assert [one.tokens for one in found.documents] == [3, 1]
     assert [one.flips for one in found.documents] == [0, 1]
     assert found.documents[0].kl == 0.0
@@ -72,7 +72,7 @@ def test_it_is_never_more_than_the_whole_divergence(
 ) -> None:
     baseline = document([named_by_server(p, own, top_k)], [own], top_k)
     variant = document([named_by_server(q, own, top_k)], [own], top_k)
-    found = served_distances(top(variant, top_k=top_k), top(baseline, top_k=top_k))
+    found = server_distances(top(variant, top_k=top_k), top(baseline, top_k=top_k))
     whole = float(entropy(p, q))
     assert 0 <= found.kl.value <= whole + 2e-6
     if top_k == 8:
@@ -86,7 +86,7 @@ def test_a_server_against_itself_is_exactly_nothing(top_k: int) -> None:
     side = top(
         document([named_by_server(p, 7, top_k) for p in rows], [7] * 400, top_k), top_k=top_k
     )
-    found = served_distances(side, side)
+    found = server_distances(side, side)
     assert (found.kl.value, found.kl_p99.value, found.flips.value) == (0.0, 0.0, 0.0)
 
 
@@ -94,7 +94,7 @@ def test_a_position_that_is_all_but_certain_says_nothing_of_what_float32_lost() 
     # 1 − p is about 1e-9 and 1e-7: below what float32 holds of a mass of 1.
     baseline = document([{1: 1 - 1e-7, 2: 1e-9}], [1], 1)
     variant = document([{1: 1 - 1e-9, 2: 1e-11}], [1], 1)
-    found = served_distances(top(variant, top_k=1), top(baseline, top_k=1))
+    found = server_distances(top(variant, top_k=1), top(baseline, top_k=1))
     assert 0 <= found.kl.value < 1e-6
 
 
@@ -104,7 +104,7 @@ def test_tokens_that_tie_for_the_likeliest_are_no_flip() -> None:
     clear = document([{2: 0.5, 1: 0.4, 3: 0.05}], [3], 2)
     gone = document([{3: 0.5, 1: 0.2, 2: 0.2}], [3], 2)
     flips = [
-        served_distances(top(side, top_k=2), top(tied, top_k=2)).flips.value
+        server_distances(top(side, top_k=2), top(tied, top_k=2)).flips.value
         for side in (other, clear, gone)
     ]
     assert flips == [0.0, 0.0, 1.0]
@@ -113,21 +113,21 @@ def test_tokens_that_tie_for_the_likeliest_are_no_flip() -> None:
 def test_places_that_name_nothing_are_no_common_token() -> None:
     baseline = document([{1: 0.5}], [1], 3)
     variant = document([{1: 0.5}], [1], 3)
-    found = served_distances(top(variant, top_k=3), top(baseline, top_k=3))
+    found = server_distances(top(variant, top_k=3), top(baseline, top_k=3))
     assert found.covered == pytest.approx(0.5)
     assert found.kl.value == 0.0
 
 
 def test_the_percentile_is_certain_from_662_positions_on() -> None:
     sides = [top(document([{1: 0.5}] * n, [1] * n, 1), top_k=1) for n in (661, 662)]
-    assert [served_distances(one, one).kl_p99.certified for one in sides] == [False, True]
+    assert [server_distances(one, one).kl_p99.certified for one in sides] == [False, True]
 
 
 def test_the_percentile_is_over_positions_and_not_documents() -> None:
     same, far = {1: 0.5, 2: 0.25}, {1: 0.25, 2: 0.5}
     baseline = top(document([same] * 100, [2] * 100, 1), top_k=1)
     variant = top(document([far] * 2 + [same] * 98, [2] * 100, 1), top_k=1)
-    found = served_distances(variant, baseline)
+    found = server_distances(variant, baseline)
     assert found.kl_p99.value == pytest.approx(0.5 * math.log(2) - 0.25 * math.log(2), rel=1e-5)
     assert found.kl_p99.low is None
 
@@ -143,19 +143,19 @@ def test_the_percentile_is_over_positions_and_not_documents() -> None:
 def test_other_tokens_are_no_pair(other: TopLogprobs) -> None:
     one = top(document([{1: 0.5}] * 2, [1] * 2, 1), top_k=1)
     with pytest.raises(ValueError, match="different tokens"):
-        served_distances(other, one)
+        server_distances(other, one)
 
 
 def test_without_likeliest_tokens_there_is_no_distance() -> None:
     one = top(document([{1: 0.5}], [1], 0), top_k=0)
     with pytest.raises(ValueError, match="asked for"):
-        served_distances(one, one)
+        server_distances(one, one)
 
 
 def test_sides_that_were_asked_for_different_numbers_share_what_both_named() -> None:
     baseline = top(document([{1: 0.5, 2: 0.3, 3: 0.1}], [1], 3), top_k=3)
     variant = top(document([{1: 0.25, 2: 0.5}], [1], 1), top_k=1)
-    found = served_distances(variant, baseline)
+    found = server_distances(variant, baseline)
     assert found.top_k == 1
     by_hand = 0.5 * math.log(2) + 0.3 * math.log(0.3 / 0.5) + 0.2 * math.log(0.2 / 0.25)
     assert found.kl.value == pytest.approx(by_hand, rel=1e-5)

@@ -1,6 +1,6 @@
-"""How far a served variant's predictions are from the baseline's, from what both servers named.
+"""How far a variant's predictions are from the baseline's, from what both servers returned.
 
-The tokens that both named, and one bucket for all others, are a partition of the vocabulary, so
+The tokens that both returned, and one bucket for all others, partition the vocabulary, so
 the KL divergence over it is never more than the whole one (data-processing inequality; Cover and
 Thomas, *Elements of Information Theory*, section 2.8).
 """
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import rel_entr
 
-from whet.core.records import DocumentDistance, ServedDistances
+from whet.core.records import DocumentDistance, ServerDistances
 from whet.quality.perplexity import document_mean, percentile_99
 from whet.quality.top_logprobs import TopDocument, TopLogprobs
 
@@ -32,7 +32,7 @@ class _Positions:
     covered: NDArray[np.float64]
 
 
-def served_distances(variant: TopLogprobs, baseline: TopLogprobs) -> ServedDistances:
+def server_distances(variant: TopLogprobs, baseline: TopLogprobs) -> ServerDistances:
     """KL(baseline ‖ variant) and top-1 flips, position by position, on the same tokens.
 
     The percentile is over positions and has no interval, as those of one document depend on each
@@ -49,20 +49,20 @@ def served_distances(variant: TopLogprobs, baseline: TopLogprobs) -> ServedDista
     compared = [_compare(here, there) for here, there in pairs]
     documents = [
         DocumentDistance(
-            tokens=len(found.kl),
+            tokens=len(positions.kl),
             nll=-float(here.own.sum(dtype=np.float64)),
             reference_nll=-float(there.own.sum(dtype=np.float64)),
-            kl=float(found.kl.sum()),
-            flips=int(found.flipped.sum()),
+            kl=float(positions.kl.sum()),
+            flips=int(positions.flipped.sum()),
         )
-        for found, (here, there) in zip(compared, pairs, strict=True)
+        for positions, (here, there) in zip(compared, pairs, strict=True)
     ]
-    return ServedDistances(
+    return ServerDistances(
         kl=document_mean([(one.kl, one.tokens) for one in documents]),
-        kl_p99=percentile_99(np.concatenate([found.kl for found in compared])),
+        kl_p99=percentile_99(np.concatenate([positions.kl for positions in compared])),
         flips=document_mean([(one.flips, one.tokens) for one in documents]),
         top_k=top_k,
-        covered=float(np.concatenate([found.covered for found in compared]).mean()),
+        covered=float(np.concatenate([positions.covered for positions in compared]).mean()),
         documents=tuple(documents),
     )
 
