@@ -120,7 +120,11 @@ def lookup(
     """
     words = sorted(levers_of(resolved.variant))
     wanted = version or resolved.engine_version
-    rows = [row for row in compatibility_rows() if row.applies(resolved.engine, wanted, machine)]
+    rows = [
+        row
+        for row in compatibility_rows(resolved.engine)
+        if row.applies(resolved.engine, wanted, machine)
+    ]
     chosen = (most_specific(row for row in rows if _matches(row, one, words)) for one in words)
     return tuple(row for row in chosen if row is not None)
 
@@ -138,9 +142,11 @@ def most_specific(rows: Iterable[Row]) -> Row | None:
 
 
 @cache
-def compatibility_rows() -> tuple[Row, ...]:
-    """The rows that come with whet."""
-    file = resources.files("whet.engines.vllm").joinpath("compatibility.csv")
+def compatibility_rows(engine: str) -> tuple[Row, ...]:
+    """The rows of the table in the engine's folder; empty for an engine without one."""
+    file = resources.files("whet.engines").joinpath(engine, "compatibility.csv")
+    if not file.is_file():
+        return ()
     return parse_rows(file.read_text(encoding="utf-8").splitlines(), where="compatibility.csv")
 
 

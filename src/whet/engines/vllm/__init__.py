@@ -9,8 +9,9 @@ from whet.engines.base import EngineProfile
 from whet.engines.planned import PlannedMachine
 from whet.engines.vllm import signals
 from whet.engines.vllm.defects import scoring_defect
-from whet.engines.vllm.engine import VllmEngine, find_installed, installed_version, model_name
+from whet.engines.vllm.engine import VllmEngine, find_installed, model_name
 from whet.engines.vllm.failures import FAILURES
+from whet.engines.vllm.limits import installation_problem
 from whet.engines.vllm.log import read_log, read_notices
 from whet.engines.vllm.server_info import read_declared
 
@@ -24,6 +25,7 @@ def _planned_engine(planned: PlannedMachine) -> Engine:
 ENGINE: Final = VllmEngine
 PROFILE: Final = EngineProfile(
     name="vllm",
+    title="vLLM",
     read_log=read_log,
     read_notices=read_notices,
     read_declared=read_declared,
@@ -35,6 +37,7 @@ PROFILE: Final = EngineProfile(
     setting_sections=signals.SETTING_SECTIONS,
     failures=FAILURES,
     planned_engine=_planned_engine,
-    installed_version=installed_version,
+    find_installed=find_installed,
+    installation_problem=installation_problem,
     scoring_defect=scoring_defect,
 )
