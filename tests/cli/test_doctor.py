@@ -65,7 +65,7 @@ def test_the_summary_is_short_and_names_what_does_not_work(place: Place) -> None
 
 def test_the_whole_table_gives_the_reasons(place: Place) -> None:
     result = place.whet("doctor", "--all")
-    (line,) = [line for line in result.out.splitlines() if line.startswith("weights_scheme=W8A16")]
+    (line,) = [line for line in result.out.splitlines() if line.startswith("weights=W8A16")]
     assert "not available here" in line
     assert "use W4A16 or W8A8 (seen 0.29.0 cpu-avx512)" in line
 
@@ -82,8 +82,8 @@ def test_an_unknown_engine_is_refused(place: Place) -> None:
 
 def test_what_a_lever_is_here(place: Place) -> None:
     found = place.levers()
-    assert found["weights_scheme=W8A8"]["status"] == "available"
-    assert found["weights_scheme=FP8*"]["status"] == "slow"
+    assert found["weights=W8A8"]["status"] == "available"
+    assert found["weights=FP8*"]["status"] == "slow"
     assert found["attention_backend=flash_attn"]["status"] == "not known here"
     assert "arctic-inference" in found["speculation=suffix"]["why"]
     assert found["speculation=suffix"]["status"] == "not available here"
@@ -99,7 +99,7 @@ def test_a_gpu_is_another_machine(place: Place) -> None:
     installed = Installed(version="0.26.0", cpu_build=False)
     place.be(H100, Machine(kind="cuda", capability=(9, 0)), installed)
     assert "2 × H100, driver 580.1 (cuda=9.0)" in place.whet("doctor").out
-    assert place.levers()["weights_scheme=W8A16"]["status"] == "available"
+    assert place.levers()["weights=W8A16"]["status"] == "available"
 
 
 def test_without_an_engine_it_says_how_to_get_one(place: Place) -> None:
