@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from whet.core.protocols import Engine
-from whet.core.records import Declared, EngineFacts, Variant
+from whet.core.records import Declared, EngineFacts, ResolvedEngine, Variant
 from whet.engines.failures import FailureSign
 from whet.engines.installed import Installed
 from whet.engines.planned import PlannedMachine
@@ -69,6 +69,7 @@ class EngineProfile:
     ``planned_engine`` makes an engine that resolves variants for another machine, and
     ``find_installed`` takes the path of a Python; both are None for an engine that whet does not
     start. ``installation_problem`` says why an installation cannot run here, with the fix.
+    ``deployment_files`` renders them by file name, for an image tag (None: the measured version).
     ``scoring_defect`` names a known defect that makes prompt log-probabilities wrong, or None.
     """
 
@@ -88,4 +89,5 @@ class EngineProfile:
     planned_engine: Callable[[PlannedMachine], Engine] | None = None
     find_installed: Callable[[str], Installed | None] | None = None
     installation_problem: InstallationProblem = _no_problem
+    deployment_files: Callable[[ResolvedEngine, str | None], Mapping[str, str]] | None = None
     scoring_defect: Callable[[Variant, EngineFacts | None], str | None] = _no_defect
