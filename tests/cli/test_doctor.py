@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.cli.stage import Said, Whet
 from whet.core.provenance import Device
+from whet.engines import get_profile
+from whet.engines.installed import Installed
 from whet.engines.machine import Machine
-from whet.engines.vllm.limits import Installed
+from whet.engines.vllm import PROFILE
 
 CPU_BUILD = Installed(version="0.32.0", cpu_build=True)
 EPYC = Device(kind="cpu", name="EPYC × 2", memory_bytes=2**34, count=1, driver=None)
@@ -25,13 +28,14 @@ class Place:
         self.be(EPYC, Machine(kind="cpu", vectors="avx2"), CPU_BUILD)
 
     def be(self, device: Device, machine: Machine, installed: Installed | None) -> None:
+        profile = replace(PROFILE, find_installed=lambda _python: installed)
         for name, value in {
             "find_device": lambda: device,
             "find_machine": lambda _kind: machine,
-            "find_installed": lambda _python: installed,
+            "get_profile": lambda name: profile if name == "vllm" else get_profile(name),
             "cpu_features": lambda: ("avx2",),
         }.items():
-            self.patch.setattr(f"whet.cli.doctor.{name}", value)
+            self.patch.setattr(f"whet.flow.doctor.{name}", value)
 
     def levers(self) -> dict[str, Any]:
         said: Said = self.whet("doctor", "--json")
@@ -44,21 +48,42 @@ def place(whet: Whet, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(whet, monkeypatch)
 
 
-def test_it_tells_the_machine_and_every_lever(place: Place) -> None:
-    said = place.whet("doctor")
-    assert (said.code, said.err) == (0, "")
-    assert "EPYC × 2 (cpu-avx2)" in said.out
-    assert "16 GiB" in said.out
-    assert "vLLM 0.32.0, CPU build" in said.out
-    (line,) = [line for line in said.out.splitlines() if line.startswith("weights_scheme=W8A16")]
+def test_the_summary_is_short_and_names_what_does_not_work(place: Place) -> None:
+    result = place.whet("doctor")
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert len(lines) <= 12
+    assert "EPYC × 2 (cpu-avx2)" in result.out
+    assert "16 GiB" in result.out
+    assert "vLLM 0.32.0, CPU build" in result.out
+    levers = place.levers()
+    blocked = [name for name, item in levers.items() if item["status"] == "not available here"]
+    assert f"{len(blocked)} not available here" in result.out
+    (line,) = [line for line in lines if line.startswith("not available here:")]
+    assert line == f"not available here: {', '.join(blocked)}"
+
+
+def test_the_whole_table_gives_the_reasons(place: Place) -> None:
+    result = place.whet("doctor", "--all")
+    (line,) = [line for line in result.out.splitlines() if line.startswith("weights=W8A16")]
     assert "not available here" in line
     assert "use W4A16 or W8A8 (seen 0.29.0 cpu-avx512)" in line
 
 
+def test_an_engine_that_whet_does_not_start(place: Place) -> None:
+    result = place.whet("doctor", "--engine", "openai")
+    assert result.code == 0, result.err
+    assert "attach a server with engine.url" in result.out
+
+
+def test_an_unknown_engine_is_refused(place: Place) -> None:
+    assert "unknown engine 'vlm'" in place.whet("doctor", "--engine", "vlm").sentence(2)
+
+
 def test_what_a_lever_is_here(place: Place) -> None:
     found = place.levers()
-    assert found["weights_scheme=W8A8"]["status"] == "available"
-    assert found["weights_scheme=FP8*"]["status"] == "slow"
+    assert found["weights=W8A8"]["status"] == "available"
+    assert found["weights=FP8*"]["status"] == "slow"
     assert found["attention_backend=flash_attn"]["status"] == "not known here"
     assert "arctic-inference" in found["speculation=suffix"]["why"]
     assert found["speculation=suffix"]["status"] == "not available here"
@@ -74,12 +99,12 @@ def test_a_gpu_is_another_machine(place: Place) -> None:
     installed = Installed(version="0.26.0", cpu_build=False)
     place.be(H100, Machine(kind="cuda", capability=(9, 0)), installed)
     assert "2 × H100, driver 580.1 (cuda=9.0)" in place.whet("doctor").out
-    assert place.levers()["weights_scheme=W8A16"]["status"] == "available"
+    assert place.levers()["weights=W8A16"]["status"] == "available"
 
 
 def test_without_an_engine_it_says_how_to_get_one(place: Place) -> None:
     place.be(EPYC, Machine(kind="cpu"), None)
-    said = place.whet("doctor")
+    said = place.whet("doctor", "--all")
     assert said.code == 0
     assert "install it: pip install 'whet[gpu]'" in said.out
     assert "cuda<8.9" in said.out, "the table by machine"

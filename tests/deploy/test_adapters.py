@@ -12,9 +12,9 @@ import yaml
 from whet.core.records import ResolvedEngine, Speculation, Variant
 from whet.core.spec import EngineSpec
 from whet.deploy import write_deployment
+from whet.engines.installed import Installed
 from whet.engines.vllm import VllmEngine
 from whet.engines.vllm import flags as vllm_flags
-from whet.engines.vllm.limits import Installed
 
 HUB = "/cache/hub/models--org--style/snapshots/abc123"
 

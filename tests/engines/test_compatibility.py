@@ -14,7 +14,7 @@ from whet.engines import compatibility
 from whet.engines.compatibility import (
     Row,
     compatibility_rows,
-    levers_of,
+    lever_words,
     lookup,
     most_specific,
     version_of,
@@ -62,7 +62,7 @@ def outcome(lever: str, machine: Machine, version: str = "0.32.0", **changes: ob
 
 
 def test_every_shipped_row_can_be_read_and_none_is_there_twice() -> None:
-    rows = compatibility_rows()
+    rows = compatibility_rows("vllm")
     assert len(rows) > 50
     keys = [(r.engine, r.since, r.until, r.machine, r.lever.lower()) for r in rows]
     assert len(set(keys)) == len(keys)
@@ -72,15 +72,15 @@ def test_every_shipped_row_can_be_read_and_none_is_there_twice() -> None:
 
 
 def test_words_are_the_same_however_a_flag_was_written() -> None:
-    written = levers_of(make_variant(engine_args=(("--kv-cache-dtype", "fp8"),)))
-    plain = levers_of(make_variant(engine_args=(("kv_cache_dtype", "fp8"),)))
-    assert written == plain == {"weights_scheme=W4A16", "kv_cache_dtype=fp8"}
+    written = lever_words(make_variant(engine_args=(("--kv-cache-dtype", "fp8"),)))
+    plain = lever_words(make_variant(engine_args=(("kv_cache_dtype", "fp8"),)))
+    assert written == plain == {"weights=W4A16", "kv_cache_dtype=fp8"}
 
 
 def test_what_is_told_from_tensors_is_put_in_a_recipes_words() -> None:
-    assert levers_of(make_variant(scheme="W8A8-INT8")) == {"weights_scheme=W8A8"}
+    assert lever_words(make_variant(scheme="W8A8-INT8")) == {"weights=W8A8"}
     recipe = make_variant(scheme="mixed", recipe_schemes=("W4A16", "W8A8"))
-    assert levers_of(recipe) == {"weights_scheme=W4A16", "weights_scheme=W8A8"}
+    assert lever_words(recipe) == {"weights=W4A16", "weights=W8A8"}
 
 
 def test_the_architecture_counts_where_the_checkpoint_is_there(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_the_architecture_counts_where_the_checkpoint_is_there(tmp_path: Path) -
 )
 def test_the_narrowest_machine_counts(machine: Machine, scheme: str, expected: str | None) -> None:
     change = {"scheme": scheme, "recipe_schemes": (scheme,)}
-    assert outcome("weights_scheme", machine, **change) == expected
+    assert outcome("weights", machine, **change) == expected
 
 
 @pytest.mark.parametrize(
@@ -241,5 +241,5 @@ def test_a_corrupt_table_is_one_sentence(text: str, said: str) -> None:
 def test_what_is_slow_is_a_caution(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compatibility, "find_machine", lambda _kind: AVX512)
     (said,) = compatibility.cautions(resolved(make_variant(scheme="FP8")))
-    assert said.startswith("weights_scheme=FP8*: FP8 weights took 51 s")
+    assert said.startswith("weights=FP8*: FP8 weights took 51 s")
     assert said.endswith("(seen 0.29.0 cpu-avx512)")

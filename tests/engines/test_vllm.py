@@ -16,9 +16,10 @@ from whet.core.records import ResolvedEngine, Speculation, Variant
 from whet.core.spec import EngineSpec
 from whet.engines import get_engine
 from whet.engines import machine as compatibility_machine
+from whet.engines.installed import Installed
 from whet.engines.vllm import VllmEngine, find_installed, model_name
 from whet.engines.vllm import flags as vllm_flags
-from whet.engines.vllm.limits import Installed, limitation
+from whet.engines.vllm.limits import limitation
 
 CPU = Installed(version="0.32.0", cpu_build=True)
 CUDA = Installed(version="0.29.0", cpu_build=False)

@@ -8,6 +8,7 @@ import pytest
 
 from whet.core.flags import drop_kv_sizing, format_value, plain_args
 from whet.core.records import Speculation, Variant
+from whet.engines.compatibility import lever_words
 from whet.levers import labels, lever_diff
 from whet.levers.speculation import speculation_label
 
@@ -147,3 +148,18 @@ def test_what_sizes_the_kv_pool_can_be_left_out() -> None:
     args = (("kv_cache_memory_bytes", 9), ("max_num_seqs", 8))
     found = labels(variant(engine_args=args, env=(("VLLM_CPU_KVCACHE_SPACE", "4"),)))
     assert drop_kv_sizing(found) == {"weights=16bit", "max_num_seqs=8"}
+
+
+def test_labels_and_the_compatibility_table_name_a_lever_alike() -> None:
+    everything = variant(
+        speculation=Speculation(method="ngram", num_tokens=4, draft_path=None),
+        prefix_cache=True,
+        loras=ADAPTERS,
+        engine_args=(
+            ("kv-cache-dtype", "fp8"),
+            ("compilation_config", '{"cudagraph_mode": "FULL"}'),
+        ),
+        env=(("VLLM_TEST_FORCE_FP8_MARLIN", "1"),),
+    )
+    names = {label.split("=")[0] for label in labels(everything)}
+    assert {word.split("=")[0] for word in lever_words(everything)} == names

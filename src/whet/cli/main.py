@@ -12,7 +12,6 @@ from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
 from cyclopts.config import Env
 from rich.console import Console
 
-import whet.levers  # noqa: F401  levers add their keys to whet.yaml
 from whet import __version__
 from whet.cli.bench.command import bench
 from whet.cli.break_even import break_even

@@ -52,6 +52,13 @@ def split_flag(name: str, value: Scalar) -> Iterator[tuple[str, Scalar]]:
         yield f"{name}.{key}", inside if isinstance(inside, Scalar) else json.dumps(inside)
 
 
+def settings_of(variant: Variant) -> Iterator[tuple[str, Scalar]]:
+    """Every engine flag, or each key of one that takes an object, and every variable."""
+    for name, value in plain_args(variant).items():
+        yield from split_flag(name, value)
+    yield from variant.env
+
+
 def format_value(value: Scalar) -> str:
     """``on``, ``off`` or the value as it is written."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from whet.core.protocols import Engine
-from whet.core.records import Declared, EngineFacts, Variant
+from whet.core.records import Declared, EngineFacts, ResolvedEngine, Variant
 from whet.engines.failures import FailureSign
+from whet.engines.installed import Installed
 from whet.engines.planned import PlannedMachine
 
 
@@ -39,9 +41,22 @@ def _no_defect(variant: Variant, facts: EngineFacts | None) -> str | None:
     return None
 
 
+class InstallationProblem(Protocol):
+    """Why what a Python has installed cannot run on this machine, with the fix, or None."""
+
+    def __call__(self, python: str, installed: Installed | None, *, gpu: bool) -> str | None:
+        """``gpu`` is True where the machine has one that the engine can use."""
+
+
+def _no_problem(python: str, installed: Installed | None, *, gpu: bool) -> str | None:
+    return None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineProfile:
     """How to read one engine: its log, its endpoints, its counters, its kernels.
+
+    ``title`` is its name in sentences.
 
     ``read_log`` turns a start-up log into facts, None where the log says nothing; ``read_notices``
     gives the lines that report something slower or other than requested. ``read_declared`` takes a
@@ -52,12 +67,14 @@ class EngineProfile:
     ``failures`` are the known signs of a failed start, the most specific first. ``counter_names``
     map the engine's counters to those of ``core.counters`` where they differ.
     ``planned_engine`` makes an engine that resolves variants for another machine, and
-    ``installed_version`` takes the path of a Python; both are None for an engine that whet does not
-    start.
+    ``find_installed`` takes the path of a Python; both are None for an engine that whet does not
+    start. ``installation_problem`` says why an installation cannot run here, with the fix.
+    ``deployment_files`` renders them by file name, for an image tag (None: the measured version).
     ``scoring_defect`` names a known defect that makes prompt log-probabilities wrong, or None.
     """
 
     name: str
+    title: str
     read_log: Callable[[str], EngineFacts]
     read_notices: Callable[[str], tuple[str, ...]]
     read_declared: Callable[[str], Declared]
@@ -70,5 +87,7 @@ class EngineProfile:
     failures: tuple[FailureSign, ...] = ()
     counter_names: Mapping[str, str] = field(default_factory=dict)
     planned_engine: Callable[[PlannedMachine], Engine] | None = None
-    installed_version: Callable[[str], str | None] | None = None
+    find_installed: Callable[[str], Installed | None] | None = None
+    installation_problem: InstallationProblem = _no_problem
+    deployment_files: Callable[[ResolvedEngine, str | None], Mapping[str, str]] | None = None
     scoring_defect: Callable[[Variant, EngineFacts | None], str | None] = _no_defect

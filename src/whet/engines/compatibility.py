@@ -1,6 +1,6 @@
 """What each version of an engine runs on which machine, read from compatibility.csv.
 
-A row says what happens when a lever (a pattern over the words of ``levers_of``) is enabled. Among
+A row says what happens when a lever (a pattern over the words of ``lever_words``) is enabled. Among
 the rows that apply the most specific one counts; among equals, the one of the newest version.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from whet.core.errors import UsageError
-from whet.core.flags import format_value, plain_args
+from whet.core.flags import format_value, settings_of
 from whet.core.names import did_you_mean
 from whet.core.records.engine import ResolvedEngine, Variant
 from whet.engines.machine import (
@@ -89,15 +89,17 @@ def version_of(text: str) -> Version:
     return _numbers(match) if match else _NEWEST
 
 
-def levers_of(variant: Variant) -> frozenset[str]:
+def lever_words(variant: Variant) -> frozenset[str]:
     """Every lever that a variant sets, as a word of the table.
 
-    ``weights_scheme=W4A16``, ``speculation=ngram``, ``speculation.<option>=…``, ``prefix_cache``,
-    ``lora``, every engine flag and variable with its value; ``model=`` with the architecture (and
-    ``model=mla``) where the checkpoint is on the disk.
+    The names are those of ``whet.levers.labels``; the values are what the engine runs:
+    ``weights=W4A16`` (a label has the recipe's name), ``speculation=ngram``, ``prefix_cache``,
+    ``lora``, every engine flag and variable with its value. ``speculation.<option>=…`` and
+    ``model=`` with the architecture (and ``model=mla``) only qualify a row; the model is read where
+    the checkpoint is on the disk.
     """
     schemes = variant.recipe_schemes or (_STORED.get(variant.scheme, variant.scheme),)
-    words = {f"weights_scheme={scheme}" for scheme in schemes}
+    words = {f"weights={scheme}" for scheme in schemes}
     speculation = variant.speculation
     if speculation is not None:
         words.add(f"speculation={speculation.method}")
@@ -106,8 +108,7 @@ def levers_of(variant: Variant) -> frozenset[str]:
         words.add("prefix_cache")
     if variant.loras:
         words.add("lora")
-    words |= {f"{name}={format_value(value)}" for name, value in plain_args(variant).items()}
-    words |= {f"{name}={value}" for name, value in variant.env}
+    words |= {f"{name}={format_value(value)}" for name, value in settings_of(variant)}
     return frozenset(words) | _model_words(Path(variant.model_path))
 
 
@@ -118,9 +119,13 @@ def lookup(
 
     ``version`` is the record's own where it is None.
     """
-    words = sorted(levers_of(resolved.variant))
+    words = sorted(lever_words(resolved.variant))
     wanted = version or resolved.engine_version
-    rows = [row for row in compatibility_rows() if row.applies(resolved.engine, wanted, machine)]
+    rows = [
+        row
+        for row in compatibility_rows(resolved.engine)
+        if row.applies(resolved.engine, wanted, machine)
+    ]
     chosen = (most_specific(row for row in rows if _matches(row, one, words)) for one in words)
     return tuple(row for row in chosen if row is not None)
 
@@ -138,9 +143,11 @@ def most_specific(rows: Iterable[Row]) -> Row | None:
 
 
 @cache
-def compatibility_rows() -> tuple[Row, ...]:
-    """The rows that come with whet."""
-    file = resources.files("whet.engines.vllm").joinpath("compatibility.csv")
+def compatibility_rows(engine: str) -> tuple[Row, ...]:
+    """The rows of the table in the engine's folder; empty for an engine without one."""
+    file = resources.files("whet.engines").joinpath(engine, "compatibility.csv")
+    if not file.is_file():
+        return ()
     return parse_rows(file.read_text(encoding="utf-8").splitlines(), where="compatibility.csv")
 
 

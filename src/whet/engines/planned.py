@@ -30,6 +30,6 @@ class PlannedMachine:
         return tuple(sorted({row.package for row in rows if row.package is not None}))
 
 
-def newest_known() -> str:
+def newest_known(engine: str) -> str:
     """The newest version at which a row of the compatibility table starts."""
-    return max((row.since for row in compatibility_rows() if row.since), key=version_of)
+    return max((row.since for row in compatibility_rows(engine) if row.since), key=version_of)

@@ -57,9 +57,9 @@ def replay_prompts(
     request: ReplayRequest, predict: Predict, observer: Observer
 ) -> tuple[ReplayResult, ...]:
     """Serve the target in 16 bit and replay each set; raises ``EngineError`` where that fails."""
-    engine = get_engine("vllm")
     longest = max(len(ids) for prompts in request.prompts.values() for ids in prompts)
     spec = EngineSpec(args=_args(longest, request.block_size), env=_env())
+    engine = get_engine(spec.name)
     variant = Variant(
         name="replay",
         weights=SIXTEEN_BIT,

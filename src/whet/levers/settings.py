@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from whet.core.flags import format_value, parse_json, plain_args, split_flag
+from whet.core.flags import format_value, parse_json, plain_args, settings_of, split_flag
 from whet.core.records import Claim, ResolvedEngine, Scalar, Variant
 from whet.levers.base import Lever, Outcome, Start, claim_per_start
 
@@ -51,10 +51,8 @@ class Settings(Lever):
 
     def labels(self, variant: Variant) -> Iterator[str]:
         """``kv_cache_dtype=fp8``: every flag and every variable with its value."""
-        for name, value in plain_args(variant).items():
-            if name not in NOT_LEVERS:
-                yield from (f"{part}={_short(v)}" for part, v in split_flag(name, value))
-        yield from (f"{name}={value}" for name, value in variant.env)
+        settings = settings_of(variant)
+        yield from (f"{name}={_short(value)}" for name, value in settings if name not in NOT_LEVERS)
 
     def claims(self, resolved: ResolvedEngine) -> Iterator[Claim]:
         """One claim for all flags."""

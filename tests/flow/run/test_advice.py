@@ -68,7 +68,7 @@ def test_a_window_that_a_server_has_no_room_for_is_told(tmp_path: Path) -> None:
 def test_what_is_slow_here_is_told(tmp_path: Path) -> None:
     recipes = {"fp8": {"scheme": "FP8_DYNAMIC"}}
     (sentence,) = told(tmp_path, {"fp16": {}, "f": {"weights": "fp8"}}, recipes=recipes)
-    assert sentence.startswith("f: weights_scheme=FP8*: FP8 weights took 51 s")
+    assert sentence.startswith("f: weights=FP8*: FP8 weights took 51 s")
 
 
 def test_a_server_elsewhere_has_its_flags_already(tmp_path: Path) -> None:

@@ -42,17 +42,15 @@ class ResultView:
 def read_view(options: ResultOptions) -> ResultView:
     """The options, checked. ``UsageError`` for a metric, percentile or objective that is wrong."""
     from whet.flow.bench.build import key_values
-    from whet.metrics.objective import parse_goodput, parse_objective
+    from whet.flow.bench.objectives import read_bounds, read_constraints
 
     notes = key_values(options.metadata, "--metadata")
     if options.label is not None:
         notes["label"] = options.label
     return ResultView(
         selection=_selection(options.percentile_metrics, options.metric_percentiles),
-        bounds=None if options.goodput is None else tuple(parse_goodput([options.goodput])),
-        constraints=None
-        if options.objective is None
-        else tuple(parse_objective(options.objective)),
+        bounds=read_bounds(options),
+        constraints=read_constraints(options),
         path=options.result_dir / options.result_filename if options.save_result else None,
         detailed=options.save_detailed,
         notes=notes,
@@ -99,25 +97,23 @@ def report_bench(
 def print_result(
     result: BenchResult, request: BenchRequest, view: ResultView, console: Console
 ) -> None:
-    """All runs in one table, and what they say of the objectives."""
-    from whet.metrics.objective import attainment, goodput_text, judge
-    from whet.metrics.usable import usable_trials
-    from whet.metrics.window import steady_requests
+    """All runs in one table, and whether they meet the objectives."""
+    from whet.flow.bench.objectives import judge_objectives
     from whet.report.bench.console import print_load, print_verdict
 
     facts = result.facts
     if facts is not None and (request.prefixes is not None or facts.expected_hit_rate > 0):
         console.print(f"prefix hit rate to expect: {facts.expected_hit_rate:.3g}", highlight=False)
     print_load(result.trials, view.selection, console)
-    events = [e for trial in usable_trials(result.trials) for e in steady_requests(trial)]
-    if view.bounds is not None and (share := attainment(events, view.bounds)) is not None:
+    judged = judge_objectives(result.trials, view.bounds, view.constraints)
+    if (share := judged.share) is not None:
         console.print(
             f"{share.value:.1%} [{share.low or 0:.1%}, {share.high or 1:.1%}] of requests within "
-            f"{goodput_text(view.bounds)}",
+            f"{judged.bounds_text}",
             highlight=False,
         )
-    if view.constraints is not None and events:
-        print_verdict(judge(events, view.constraints), console)
+    if judged.verdict is not None:
+        print_verdict(judged.verdict, console)
 
 
 def run_json(

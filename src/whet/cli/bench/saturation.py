@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from whet.cli.bench.output import ResultView, save_json
 from whet.cli.options import OutputOptions, print_json
@@ -12,11 +11,7 @@ from whet.flow.bench.options import SearchOptions
 
 if TYPE_CHECKING:
     from whet.flow.bench.run import BenchRequest
-    from whet.flow.bench.saturation import Axis, Objective, SaturationResult
-    from whet.metrics.saturation import SearchPlan
-
-_LOWEST_RATE_RPS: Final = 0.01
-_LIMITS: Final = {"rate": 10_000.0, "concurrency": 4096.0}
+    from whet.flow.bench.saturation import Objective, SaturationResult
 
 
 def run_search(
@@ -28,6 +23,7 @@ def run_search(
         SaturationFailed,
         SaturationLost,
         saturate,
+        search_plan,
     )
 
     assert options.find_max is not None
@@ -42,7 +38,7 @@ def run_search(
                 request,
                 objective=objective,
                 axis=options.find_max,
-                plan=_plan(request, options, options.find_max),
+                plan=search_plan(request, options, options.find_max),
                 observer=observer,
                 seconds=options.find_seconds,
             )
@@ -52,21 +48,6 @@ def run_search(
         _report(result, objective, view, output, failure=None)
     if result.interrupted:
         raise Interrupted("stopped on request")
-
-
-def _plan(request: BenchRequest, options: SearchOptions, axis: Axis) -> SearchPlan:
-    from whet.metrics.saturation import SearchPlan
-
-    start = options.find_start
-    if start is None and axis == "rate" and request.rate_rps and math.isfinite(request.rate_rps):
-        start = request.rate_rps
-    return SearchPlan(
-        start=start or float(request.concurrency or 1),
-        lowest=_LOWEST_RATE_RPS if axis == "rate" else 1,
-        limit=options.find_limit or _LIMITS[axis],
-        integer=axis == "concurrency",
-        budget=options.find_budget,
-    )
 
 
 def _report(

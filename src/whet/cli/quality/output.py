@@ -16,8 +16,8 @@ from whet.report.text import DASH, clean, one_line, shown
 
 if TYPE_CHECKING:
     from whet.flow.gate.baseline import Endpoint
+    from whet.flow.gate.golden import GoldenDrift
     from whet.flow.gate.request import GateResult
-    from whet.quality.golden_drift import GoldenDrift
 
 _STYLES: Final = {"pass": "bold green", "fail": "bold red", "unknown": "bold yellow"}
 _EXAMPLES: Final = 3

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from whet.cli.options import OutputOptions, SpecFile, print_json
 from whet.core.errors import UsageError
 from whet.flow.run.options import CheckOptions, SpecOptions
-
-if TYPE_CHECKING:
-    from whet.core.records import ResolvedEngine
-    from whet.core.spec import Spec
-    from whet.engines.planned import PlannedMachine
 
 
 def check(
@@ -31,10 +23,11 @@ def check(
 
     Exit code 2 if the spec is wrong, 4 if a variant cannot run here.
     """
+    from whet.flow.run.planned import machine_text, plan_machine
     from whet.flow.run.preflight import feasible, run_preflight
 
     spec = change.read(spec_file)
-    planned = None if options.device is None else _planned(options.device, options.vllm, spec)
+    planned = None if options.device is None else plan_machine(options.device, options.vllm, spec)
     if planned is None and options.vllm is not None:
         raise UsageError("--vllm is the version on a machine that is not here; give --device too")
     checked = run_preflight(spec, options.output_dir / spec.name, planned)
@@ -42,7 +35,9 @@ def check(
     for sentence in checked.advice:
         warnings.print(f"! {sentence}", style="yellow", highlight=False, markup=False)
     variants = feasible(checked, spec, skip=False)
-    machine = checked.device.name if planned is None else _words(planned, variants)
+    machine = checked.device.name
+    if planned is not None:
+        machine = machine_text(planned, variants, spec.engine.name)
     if output.json:
         lines = [{"variant": each.variant.name, "command": each.serve_line} for each in variants]
         print_json(
@@ -60,22 +55,3 @@ def check(
         console.print(f"    {resolved.serve_line}", highlight=False, markup=False, soft_wrap=True)
     if options.strict and checked.advice:
         raise UsageError("--strict: the warnings above count as errors; correct the spec")
-
-
-def _planned(name: str, version: str | None, spec: Spec) -> PlannedMachine:
-    from whet.engines import get_profile
-    from whet.engines.planned import PlannedMachine, newest_known
-    from whet.predict.hardware import planned_device
-
-    device, capability = planned_device(name)
-    if version is None:
-        installed = get_profile(spec.engine.name).installed_version
-        here = None if installed is None else installed(str(spec.engine.python or sys.executable))
-        version = newest_known() if here is None else here.partition("+")[0]
-    return PlannedMachine(device=device, capability=capability, version=version)
-
-
-def _words(planned: PlannedMachine, variants: Sequence[ResolvedEngine]) -> str:
-    count = f"{planned.device.count} × " if planned.device.count > 1 else ""
-    granted = ", ".join([f"vLLM {planned.version} for CUDA", *planned.needs(variants)])
-    return f"{count}{planned.device.name}, which is not here (taken for granted: {granted})"

@@ -27,8 +27,10 @@ ENGINE: Final = RemoteEngine
 PROFILE: Final = replace(
     vllm.PROFILE,
     name="openai",
+    title="an attached server",
     read_log=_no_facts,
     read_notices=_no_notices,
     planned_engine=None,
-    installed_version=None,
+    find_installed=None,
+    deployment_files=None,
 )

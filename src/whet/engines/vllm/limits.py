@@ -6,27 +6,15 @@ installed packages and on the spec.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from whet.core.flags import plain_args
 from whet.core.records.engine import ResolvedEngine, Variant
-from whet.engines.compatibility import STOPS, Row, lookup, version_of
+from whet.engines.compatibility import lookup, version_of
+from whet.engines.installed import Installed, is_blocked
 from whet.engines.machine import Machine, find_machine
 
 OLDEST: Final = (0, 26, 0)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Installed:
-    """What is installed. ``cpu_build`` is True for vLLM's CPU back end, whoever built it.
-
-    ``packages`` are those beside it that a lever may need.
-    """
-
-    version: str
-    cpu_build: bool
-    packages: tuple[str, ...] = ()
 
 
 def limitation(
@@ -40,11 +28,17 @@ def limitation(
     )
 
 
-def is_blocked(row: Row, installed: Installed | None) -> bool:
-    """Whether this table row blocks the lever on this installation."""
-    if row.outcome == "needs package":
-        return installed is None or row.package not in installed.packages
-    return row.outcome in STOPS
+def installation_problem(python: str, installed: Installed | None, *, gpu: bool) -> str | None:
+    """Why what ``python`` has installed cannot run on this machine, with the fix, or None."""
+    return not_installed(python) if installed is None else build_problem(installed, gpu=gpu)
+
+
+def not_installed(python: str) -> str:
+    """The sentence for a Python without vLLM."""
+    return (
+        f"vLLM is not installed for {python}; install it: pip install 'whet[gpu]' (a CPU build "
+        "of vLLM on a machine without a GPU), or set engine.python"
+    )
 
 
 def build_problem(installed: Installed, *, gpu: bool) -> str | None:

@@ -12,6 +12,7 @@ from whet.core.errors import EngineLostError, MeasurementError, UsageError
 from whet.core.protocols import Observer, Silent
 from whet.core.records import Estimate, RequestEvent, TrialRecord
 from whet.core.records.objective import Bound, Constraint, Knee, ObjectiveVerdict, Saturation
+from whet.flow.bench.options import SearchOptions
 from whet.flow.bench.run import BenchRequest, Target, reach, run_once
 from whet.load import TrialInterrupted, TrialLost
 from whet.load.arrivals import Arrivals
@@ -24,11 +25,27 @@ from whet.metrics.window import steady_requests
 
 Axis = Literal["rate", "concurrency"]
 
+_LOWEST_RATE_RPS: Final = 0.01
+_LIMITS: Final = {"rate": 10_000.0, "concurrency": 4096.0}
 _STEADY_KINDS: Final = ("poisson", "bursty", "constant")
 _REQUESTS_A_SLOT: Final = 4
 _SENDS: Final = 2  # of a measurement whose client did not keep up
 _FROM_LOAD: Final = frozenset({"timeout", "http_429", "http_503"})
 """How a server fails whole under load; any other word says that it was asked wrongly."""
+
+
+def search_plan(request: BenchRequest, options: SearchOptions, axis: Axis) -> SearchPlan:
+    """Where the search starts and ends, and how many levels it may measure."""
+    start = options.find_start
+    if start is None and axis == "rate" and request.rate_rps and math.isfinite(request.rate_rps):
+        start = request.rate_rps
+    return SearchPlan(
+        start=start or float(request.concurrency or 1),
+        lowest=_LOWEST_RATE_RPS if axis == "rate" else 1,
+        limit=options.find_limit or _LIMITS[axis],
+        integer=axis == "concurrency",
+        budget=options.find_budget,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,6 +14,8 @@ from whet.quality.asking import ModelEndpoint
 from whet.quality.golden import read_golden, retake_golden
 from whet.quality.golden_drift import GoldenDrift, compare_golden
 
+__all__ = ["GoldenDrift", "check_golden"]
+
 
 def check_golden(ref: str, probes: Path, request: GateRequest, observer: Observer) -> GoldenDrift:
     """Ask the probes of ``probes`` again: a golden file, or the folder of a saved baseline.

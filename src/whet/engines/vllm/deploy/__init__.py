@@ -1,0 +1,1 @@
+"""Deployment files for vLLM."""

@@ -1,0 +1,101 @@
+"""``whet doctor``: this machine, the engine installed on it, and which levers run."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from whet.core.provenance import Device, find_device
+from whet.engines import EngineProfile, get_profile
+from whet.engines.compatibility import Row, compatibility_rows
+from whet.engines.installed import Installed, LeverStatus, lever_statuses
+from whet.engines.machine import Machine, cpu_features, find_machine
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Examination:
+    """``problem`` says why the engine cannot run here, with the fix.
+
+    ``levers`` is empty where no engine is installed; ``rows`` is the engine's whole table.
+    """
+
+    device: Device
+    machine: Machine
+    cpu_features: tuple[str, ...]
+    engine: str
+    python: str
+    installed: Installed | None
+    problem: str | None
+    levers: tuple[LeverStatus, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many levers have each status."""
+        return Counter(item.status for item in self.levers)
+
+    def levers_with(self, status: str) -> tuple[str, ...]:
+        """The levers with this status."""
+        return tuple(item.lever for item in self.levers if item.status == status)
+
+    def document(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return {
+            "device": asdict(self.device),
+            "machine": self.machine.word,
+            "cpu_features": list(self.cpu_features),
+            "python": self.python,
+            "engine": None if self.installed is None else asdict(self.installed),
+            "trouble": self.problem,
+            "levers": [_lever_document(item) for item in self.levers],
+            "table": [asdict(row) for row in self.rows],
+        }
+
+
+def examine(engine: str, python: Path | None) -> Examination:
+    """Examine this machine and the engine that ``python`` has; ``UsageError``: unknown engine."""
+    profile = get_profile(engine)
+    device = find_device()
+    program = str(python or sys.executable)
+    installed = None if profile.find_installed is None else profile.find_installed(program)
+    kind = "cpu" if installed is not None and installed.cpu_build else device.kind
+    machine = find_machine(kind)
+    rows = compatibility_rows(engine)
+    return Examination(
+        device=device,
+        machine=machine,
+        cpu_features=cpu_features(),
+        engine=profile.title,
+        python=program,
+        installed=installed,
+        problem=_problem(profile, program, installed, gpu=device.kind == "cuda"),
+        levers=_levers(engine, rows, installed, machine),
+        rows=rows,
+    )
+
+
+def _problem(
+    profile: EngineProfile, python: str, installed: Installed | None, *, gpu: bool
+) -> str | None:
+    if profile.find_installed is None:
+        return f"whet does not start the engine {profile.name!r}; attach a server with engine.url"
+    return profile.installation_problem(python, installed, gpu=gpu)
+
+
+def _levers(
+    engine: str, rows: Sequence[Row], installed: Installed | None, machine: Machine
+) -> tuple[LeverStatus, ...]:
+    return () if installed is None else lever_statuses(rows, engine, installed, machine)
+
+
+def _lever_document(item: LeverStatus) -> dict[str, Any]:
+    return {
+        "lever": item.lever,
+        "status": item.status,
+        "why": None if item.row is None else item.row.says,
+        "basis": None if item.row is None else item.row.basis,
+    }
