@@ -23,7 +23,7 @@ LOW = {
     "quant": {"core", "checkpoint"},
     "load": {"core", "checkpoint", "client"},
     "quality": {"core", "client", "metrics"},
-    "decide": {"core", "metrics"},
+    "decision": {"core", "metrics"},
     "deploy": {"core", "engines"},
     "predict": {"core", "checkpoint", "engines", "levers", "load"},
     "watch": {"core", "client", "metrics", "quality"},
@@ -134,7 +134,7 @@ def test_no_file_is_too_long() -> None:
         ),
         ("flow/a.py", "import whet.prompts", "flow/a.py:1: flow may not import prompts"),
         ("cli/a.py", "import whet.quant", "cli/a.py:1: cli may not import quant"),
-        ("decide/a.py", "import whet.cli", "decide/a.py:1: decide may not import cli"),
+        ("decision/a.py", "import whet.cli", "decision/a.py:1: decision may not import cli"),
         (
             "extras/a.py",
             "import json",
@@ -156,7 +156,7 @@ def test_a_forbidden_import_is_found(tmp_path: Path, file: str, text: str, compl
             "from whet.core.errors import WhetError\nfrom . import b\nfrom .b import c",
         ),
         ("cli/a.py", "from whet import __version__\nfrom whet.core import run\nimport whet.flow"),
-        ("flow/a.py", "from whet.decide import decide"),
+        ("flow/a.py", "from whet.decision import decide"),
         ("core/a.py", "import numpy.core\nimport whetstone.plan"),
     ],
 )

@@ -61,7 +61,7 @@ def test_experts_are_rounded_and_routers_left(
 
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [("mixtral", "routes tokens to experts"), ("phi", "no map of which")],
+    [("mixtral", "routes tokens to experts"), ("phi", "does not know which")],
 )
 def test_what_needs_inputs_is_refused_with_what_is_missing(
     kind: str, words: str, calibration: Path, tmp_path: Path

@@ -146,7 +146,7 @@ def test_zero_rows_zero_groups_and_a_dead_norm_channel_survive(
         ("mamba", QuantizationError, "round to nearest instead"),
         ("shape", QuantizationError, "not a multiple of the group size 128"),
         ("quantized", QuantizationError, "already quantized"),
-        ("device", UsageError, "not available here|no device"),
+        ("device", UsageError, "not available here|unknown device"),
         ("text", UsageError, "no usable text"),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.decide.cells import verdict
+from tests.decision.cells import verdict
 from tests.flow.rounds_stage import Bench, build_bench, spec_of, story
 from whet.core.records import FactorialView
 from whet.core.run import Run

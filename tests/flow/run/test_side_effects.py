@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.decide.cells import cell
+from tests.decision.cells import cell
 from tests.flow.stage import FakeEngine, tiny_spec
 from tests.run_copy import replace
 from whet.core.records import EngineFacts, LeverCost, Speculation, StartFacts, TrialNotices, Variant

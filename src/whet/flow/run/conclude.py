@@ -20,10 +20,10 @@ from whet.core.records import (
 )
 from whet.core.run import Run
 from whet.core.store import write_atomic, write_json
-from whet.decide import DecisionInputs, TierInputs, decide
-from whet.decide.eligible import split_eligible
-from whet.decide.factorial import factorial
-from whet.decide.ratios import SignificanceTest
+from whet.decision import DecisionInputs, TierInputs, decide
+from whet.decision.eligible import split_eligible
+from whet.decision.factorial import factorial
+from whet.decision.ratios import SignificanceTest
 from whet.deploy import write_deployment
 from whet.flow.run.context import Job
 from whet.flow.run.degenerate import examine_all

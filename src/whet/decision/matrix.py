@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from whet.core.format import plural
 from whet.core.records import CellSummary, Estimate, MatrixEntry
 from whet.core.spec import ObjectiveSpec
-from whet.decide import words
-from whet.decide.eligible import EligibleCell, quality_verdict, quality_words
-from whet.decide.ratios import SignificanceTest
+from whet.decision import words
+from whet.decision.eligible import EligibleCell, quality_verdict, quality_words
+from whet.decision.ratios import SignificanceTest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.decide.cells import cell, comparison, decided, tier, verdict
+from tests.decision.cells import cell, comparison, decided, tier, verdict
 from whet.core.records import BreakEven
 
 SIZES = (1, 4, 8, 16, 32)

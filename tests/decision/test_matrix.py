@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.decide.cells import (
+from tests.decision.cells import (
     cell,
     comparison,
     decided,

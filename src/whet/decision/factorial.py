@@ -26,8 +26,8 @@ from whet.core.records import (
     InteractionVerdict,
     LeverEffect,
 )
-from whet.decide.ratios import THROUGHPUT, SignificanceTest, ratio
-from whet.decide.words import times
+from whet.decision.ratios import THROUGHPUT, SignificanceTest, ratio
+from whet.decision.words import times
 from whet.metrics.compare import within_floor
 
 METRICS: Final[Mapping[str, tuple[str, int]]] = {

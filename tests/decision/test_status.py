@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.decide.cells import cell, decided, quality, tier
+from tests.decision.cells import cell, decided, quality, tier
 from whet.core.records import Decision, decode, encode
 
 CELLS = [

@@ -17,7 +17,7 @@ from whet.core.records import (
     Verdict,
 )
 from whet.core.spec import ObjectiveSpec
-from whet.decide import DecisionInputs, TierInputs, decide
+from whet.decision import DecisionInputs, TierInputs, decide
 
 
 def estimate(value: float, width: float = 0.01, *, certified: bool = True) -> Estimate:

@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from whet.core.records import Estimate, MatrixEntry, QualityRecord, Recommendation
 from whet.core.spec import ObjectiveSpec
-from whet.decide import words
-from whet.decide.eligible import EligibleCell
-from whet.decide.matrix import (
+from whet.decision import words
+from whet.decision.eligible import EligibleCell
+from whet.decision.matrix import (
     SloPoint,
     best_of_others,
     qualifying,
     recommended_point,
     uncertified,
 )
-from whet.decide.ratios import SignificanceTest, saving
+from whet.decision.ratios import SignificanceTest, saving
 
 _ENOUGH_STARTS = 3
 

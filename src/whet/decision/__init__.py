@@ -1,6 +1,6 @@
 """What to deploy: matrix, Pareto front, where speculation stops paying, recommendation."""
 
-from whet.decide.decide import decide
-from whet.decide.inputs import DecisionInputs, TierInputs
+from whet.decision.decide import decide
+from whet.decision.inputs import DecisionInputs, TierInputs
 
 __all__ = ["DecisionInputs", "TierInputs", "decide"]

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from whet.core.records import CellDecision, Excluded, MatrixEntry, Recommendation
-from whet.decide.eligible import EligibleCell
-from whet.decide.inputs import DecisionInputs
-from whet.decide.matrix import best_of_others, qualifying, recommended_point, unmet
+from whet.decision.eligible import EligibleCell
+from whet.decision.inputs import DecisionInputs
+from whet.decision.matrix import best_of_others, qualifying, recommended_point, unmet
 
 
 def cell_decisions(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.decide.cells import cell, comparison, estimate
+from tests.decision.cells import cell, comparison, estimate
 from whet.core.records import (
     CellSummary,
     Comparison,
@@ -20,8 +20,8 @@ from whet.core.records import (
     Speculation,
     Variant,
 )
-from whet.decide.factorial import factorial, find_levers, floor_of, joint
-from whet.decide.ratios import SignificanceTest
+from whet.decision.factorial import factorial, find_levers, floor_of, joint
+from whet.decision.ratios import SignificanceTest
 from whet.levers import lever_diff
 
 SPEC = Speculation(method="ngram", num_tokens=4, draft_path=None)

@@ -16,7 +16,7 @@ from whet.core.records import (
     Verdict,
 )
 from whet.core.records.evidence import SUFFICIENT
-from whet.decide.inputs import TierInputs
+from whet.decision.inputs import TierInputs
 
 _TOLERANCE_STEP = 1e-9
 

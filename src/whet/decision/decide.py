@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from whet.core.records import BreakEven, Decision, Excluded, MatrixEntry
-from whet.decide.break_even import find_break_even
-from whet.decide.eligible import EligibleCell, split_eligible
-from whet.decide.inputs import DecisionInputs
-from whet.decide.matrix import best_at, slo_points
-from whet.decide.pareto import pareto_front
-from whet.decide.ratios import SignificanceTest
-from whet.decide.recommend import recommend
-from whet.decide.status import cell_decisions
+from whet.decision.break_even import find_break_even
+from whet.decision.eligible import EligibleCell, split_eligible
+from whet.decision.inputs import DecisionInputs
+from whet.decision.matrix import best_at, slo_points
+from whet.decision.pareto import pareto_front
+from whet.decision.ratios import SignificanceTest
+from whet.decision.recommend import recommend
+from whet.decision.status import cell_decisions
 
 
 def decide(inputs: DecisionInputs) -> Decision:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from whet.decide.eligible import EligibleCell, passes_somewhere
+from whet.decision.eligible import EligibleCell, passes_somewhere
 
 _Point = tuple[float, float, float]
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.decide.cells import cell, comparison, decided, estimate, quality, tier, timed
+from tests.decision.cells import cell, comparison, decided, estimate, quality, tier, timed
 from whet.core.format import significant
 from whet.core.records import (
     Decision,
@@ -18,7 +18,7 @@ from whet.core.records import (
     decode,
     encode,
 )
-from whet.decide.ratios import ratio
+from whet.decision.ratios import ratio
 
 FP16, AWQ = cell("fp16", 8, 1.00, 150), cell("awq", 8, 0.60, 150)
 

@@ -1,6 +1,6 @@
 """The front over cost, tail TTFT and quality."""
 
-from tests.decide.cells import cell, decided, quality, tier
+from tests.decision.cells import cell, decided, quality, tier
 
 
 def test_the_front_keeps_what_nothing_beats_cheapest_first() -> None:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from whet.core.records import BreakEven, CellSummary, Estimate
-from whet.decide.ratios import THROUGHPUT, SignificanceTest, ratio
-from whet.decide.words import times
+from whet.decision.ratios import THROUGHPUT, SignificanceTest, ratio
+from whet.decision.words import times
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
