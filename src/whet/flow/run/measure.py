@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -14,10 +14,11 @@ from whet.core.run import Run
 from whet.core.units import human_duration
 from whet.engines import get_profile
 from whet.flow.run.concurrent import log_of, serve_together
-from whet.flow.run.context import Job, cells_of, trial_key
+from whet.flow.run.context import Job, trial_key
 from whet.flow.run.head_of_line import measure_head_of_line, wants_head_of_line
 from whet.flow.run.quality import is_held_against, measure_variant_quality
 from whet.flow.run.results import cells_of_variant, store_cells
+from whet.flow.run.resume import lacks_quality, missing_trials
 from whet.flow.run.schedule import groups_of, rounds_of, store_start
 from whet.flow.run.workload import trial_plan
 from whet.load import TrialInterrupted, TrialLost, run_trial
@@ -67,8 +68,8 @@ def measure_all(job: Job, *, quality: bool = True) -> None:
                 PendingWork(
                     resolved=resolved,
                     title=resolved.variant.name + title,
-                    trials=_missing(job, resolved, turn.trials),
-                    quality=quality and number == 0 and _wants_quality(job, resolved),
+                    trials=missing_trials(job, resolved, turn.trials),
+                    quality=quality and number == 0 and lacks_quality(job, resolved),
                     head_of_line=number == 0 and wants_head_of_line(job, resolved),
                     of=len(turn.trials) * len(job.spec.load.batch_sizes),
                 )
@@ -79,16 +80,6 @@ def measure_all(job: Job, *, quality: bool = True) -> None:
                 [pending for pending in works if pending and starts_left[pending.name]],
                 starts_left,
             )
-
-
-def _missing(job: Job, resolved: ResolvedEngine, trials: Iterable[int]) -> list[tuple[int, int]]:
-    name, cells = resolved.variant.name, cells_of(job.spec.load, trials)
-    return [cell for cell in cells if not job.store.done("trials", trial_key(name, *cell))]
-
-
-def _wants_quality(job: Job, resolved: ResolvedEngine) -> bool:
-    name = resolved.variant.name
-    return not name.endswith(REPEAT_SUFFIX) and not job.store.done("quality", name)
 
 
 def _visit(job: Job, works: Sequence[PendingWork], starts_left: MutableMapping[str, int]) -> None:

@@ -1,9 +1,9 @@
-"""What a resume refuses: another spec or other weights than the run began with."""
+"""What a resume skips, and what it refuses: another spec or other weights."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,28 @@ from typing import Any
 from pydantic import ValidationError
 
 from whet.core.errors import UsageError
-from whet.core.records import ModelFacts
+from whet.core.names import REPEAT_SUFFIX
+from whet.core.records import ModelFacts, ResolvedEngine
 from whet.core.records.codec import STORED
 from whet.core.spec import Spec, redacted_spec
 from whet.core.store import RunStore
+from whet.flow.run.context import Job, cells_of, trial_key
 
 _FIXED_ON_RESUME = ("model", "recipes", "engine", "workload", "load", "quality", "baseline")
+
+
+def missing_trials(
+    job: Job, resolved: ResolvedEngine, trials: Iterable[int]
+) -> list[tuple[int, int]]:
+    """The (batch size, trial) pairs that the run does not hold yet; all others are skipped."""
+    name, cells = resolved.variant.name, cells_of(job.spec.load, trials)
+    return [cell for cell in cells if not job.store.done("trials", trial_key(name, *cell))]
+
+
+def lacks_quality(job: Job, resolved: ResolvedEngine) -> bool:
+    """Whether a variant's answers are still to be checked; the A/A repeat's never are."""
+    name = resolved.variant.name
+    return not name.endswith(REPEAT_SUFFIX) and not job.store.done("quality", name)
 
 
 def refuse_changes(spec: Spec, store: RunStore) -> None:
