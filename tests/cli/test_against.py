@@ -100,7 +100,10 @@ def _interrupt(process: subprocess.Popen[str], server: ScriptedServer, after: in
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--num-runs", 3), "3 runs of each server make no whole A B B A"),
+        (
+            ("--num-runs", 3),
+            "--num-runs must be an even number, 2 or more, for the order A B B A (got 3)",
+        ),
         (("--num-runs", 1), "an even number, 2 or more"),
         (("--until", 5), "a fixed number of trials to each server; leave out --until"),
         (("--find-max", "rate", "--slo", "ttft:p95<1s"), "leave out --find-max"),
@@ -145,7 +148,7 @@ def test_a_server_that_answers_nothing(whet: Whet, tmp_path: Path, broken: str) 
         said = whet("bench", urls[0], "--against", urls[1], *words)
     told = said.sentence(MeasurementError.exit_code)
     assert told.startswith(f"{bad.url}: no request was answered: http_503")
-    assert "There is no pair of trials to compare." in said.out
+    assert "No trials could be compared: no run is usable on both servers." in said.out
     kept = saved(tmp_path)
     assert kept["comparisons"] == []
     assert [run["failed"] for run in kept[broken.lower()]["runs"]] == [4, 4]

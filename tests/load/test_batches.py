@@ -57,7 +57,7 @@ def run(
 
 def test_a_size_below_one_is_refused() -> None:
     client = StreamClient("http://127.0.0.1:9", "scripted")
-    with pytest.raises(UsageError, match="a batch of 0 requests is none"):
+    with pytest.raises(UsageError, match="the batch size must be 1 or more"):
         StaticBatches(client, size=0, alive=fine)
 
 

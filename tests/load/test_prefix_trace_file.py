@@ -77,7 +77,10 @@ def test_another_file_is_none(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ('{"length": 4, "parent": 5, "shared": 1}', "line 7: its parent 5 is no earlier request"),
+        (
+            '{"length": 4, "parent": 5, "shared": 1}',
+            "line 7: its parent 5 is not an earlier request",
+        ),
         ('{"length": 4, "parent": 0, "shared": 5}', "line 7: it shares 5 tokens"),
         ('{"length": 99, "parent": 0, "shared": 41}', "line 7: it shares 41 tokens"),
         ('{"length": 4, "shared": 1}', "line 7: it shares 1 tokens with no parent"),

@@ -231,7 +231,7 @@ def test_reading_ends_after_so_many_rows(tmp_path: Path) -> None:
     path = write(tmp_path, BURSTGPT + "broken\n")
     trace = read_trace(path, max_rows=2)
     assert (len(trace.rows), trace.left_out) == (2, 1)
-    with pytest.raises(UsageError, match="read at least 1"):
+    with pytest.raises(UsageError, match="rows to read must be 1 or more"):
         read_trace(path, max_rows=0)
 
 
@@ -258,7 +258,7 @@ def test_a_bound_that_leaves_nothing_is_refused(tmp_path: Path, value: float) ->
 
 def test_a_cut_to_no_rows_and_a_log_without_times_are_refused(tmp_path: Path) -> None:
     trace = read_trace(log(tmp_path, {"prompt": "a"}))
-    with pytest.raises(UsageError, match="keep at least 1"):
+    with pytest.raises(UsageError, match="rows to keep must be 1 or more"):
         cut_trace(trace, rows=0)
     with pytest.raises(UsageError, match="has no times"):
         cut_trace(trace, duration_s=1.0)

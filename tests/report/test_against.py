@@ -67,20 +67,20 @@ def printed(shown: AgainstView, *, width: int = 120) -> str:
         (view(LATE), "B is worse than A on TTFT p50 (+50.0%)."),
         (
             view(SAME),
-            "No difference between A and B was seen; one of up to 1.5% in output tokens/s could "
-            "have gone unseen.",
+            "No difference between A and B was observed; one of up to 1.5% in output tokens/s "
+            "could have gone undetected.",
         ),
         (
             view(SAME, DOUBTED),
-            "No difference between A and B was seen; one of up to 1.5% in output tokens/s could "
-            "have gone unseen.",
+            "No difference between A and B was observed; one of up to 1.5% in output tokens/s "
+            "could have gone undetected.",
         ),
         (
             view(compared("tps_mean", 2.0, "undecided", floor=None), pairs=1),
-            "Nothing is decided: 1 pair of trials cannot tell a difference from the noise; measure "
-            "at least one whole A B B A.",
+            "Nothing is decided: 1 pair of trials cannot distinguish a difference from the noise; "
+            "measure at least one whole A B B A.",
         ),
-        (view(pairs=0), "There is no pair of trials to compare."),
+        (view(pairs=0), "No trials could be compared: no run is usable on both servers."),
     ],
 )
 def test_the_answer_in_words(shown: AgainstView, told: str) -> None:

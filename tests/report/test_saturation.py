@@ -76,7 +76,7 @@ def test_found() -> None:
     shown = view(five_ms_a_level)
     said = answer(shown)
     assert "highest load that met the objective is 9 requests/s; 10 requests/s, 11.1% more" in said
-    assert "was missed (the bracket is as narrow as asked)" in said
+    assert "was missed (the bracket is as narrow as requested)" in said
     assert warnings(shown) == ()
 
 
@@ -186,7 +186,7 @@ def test_a_level_met_above_a_missed_one_is_a_warning() -> None:
     shown = view(slipping, look_past=1)
     (said,) = warnings(shown)
     assert "8 requests/s met the objective although 4 requests/s was missed" in said
-    assert "not to be trusted" in said
+    assert "do not trust the bracket" in said
     assert f"warning: {said}" in printed(shown, width=400)
 
 

@@ -69,13 +69,13 @@ def info_label(text: str, name: str, label: str) -> str | None:
 
 
 def info_labels(text: str, name: str) -> dict[str, str]:
-    """Every label of the info metric ``name`` on which all its samples, one an engine, agree."""
-    found: list[set[tuple[str, str]]] = []
+    """Return the labels on which all samples (one per engine) of the info metric ``name`` agree."""
+    samples: list[set[tuple[str, str]]] = []
     for line in text.splitlines():
         match = _SAMPLE.fullmatch(line.strip())
         if match is not None and match[1] == name:
-            found.append(set(_LABEL.findall(match[2] or "")))
-    return dict(set.intersection(*found)) if found else {}
+            samples.append(set(_LABEL.findall(match[2] or "")))
+    return dict(set.intersection(*samples)) if samples else {}
 
 
 def _number(written: str) -> float | None:

@@ -62,10 +62,10 @@ class ConnectionPool:
                 exchange.fail("timeout", f"no complete answer within {self._timeout_s:g} s")
 
     async def _attempt(self, exchange: Exchange) -> None:
-        """One exchange; once more on a new socket where a kept one proved closed unanswered."""
-        kept = self._take()
-        if kept is not None:
-            await self._on(kept, exchange)
+        """Do one exchange. Retry on a new socket if an idle one was closed without an answer."""
+        idle = self._take()
+        if idle is not None:
+            await self._on(idle, exchange)
             if exchange.error != "reset" or exchange.status is not None or exchange.parts:
                 return
             exchange.retry()

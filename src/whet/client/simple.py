@@ -43,11 +43,11 @@ def get_text(base_url: str, path: str, *, timeout_s: float = 30.0) -> str:
         connection.close()
     if response.status != _HTTP_OK:
         target = response.getheader("Location")
-        said = answer[:_DETAIL_CHARS].decode("utf-8", "replace").strip()
+        detail = answer[:_DETAIL_CHARS].decode("utf-8", "replace").strip()
         if target is not None:
-            said = f"it redirects to {target}; give that address"
+            detail = f"it redirects to {target}; give that address"
         raise HttpError(
-            f"{endpoint.url}{path} answered HTTP {response.status}: {redact(said)}",
+            f"{endpoint.url}{path} answered HTTP {response.status}: {redact(detail)}",
             status=response.status,
         )
     return answer.decode("utf-8", "replace")

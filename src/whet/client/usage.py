@@ -33,8 +33,8 @@ def usage_fault(
 
     - exceeds the request's ``max_tokens``;
     - differs from the number of token ids, where the server sent these;
-    - is below the number of chunks with output, each of which holds at least one token. Chunks of
-      tool calls are left out, because a server may split one token's output into several;
+    - is below the number of chunks with output: each holds at least one token. Chunks of tool
+      calls are left out, because a server may split one token's output into several;
     - exceeds what the stream can hold: one token a byte of text, the reasoning tokens that usage
       itself declares as hidden, and ``SILENT_TOKENS`` for each event without text and for the end.
       Text in large chunks (speculation, a stream interval) is within it.
@@ -43,8 +43,8 @@ def usage_fault(
     for key in _COUNTS:
         if usage.get(key) is not None and token_count(usage, key) is None:
             value = usage[key]
-            said = type(value).__name__ if isinstance(value, dict | list) else str(value)[:_DIGITS]
-            return "bad_usage", f"usage says {key}: {said}"
+            shown = type(value).__name__ if isinstance(value, dict | list) else str(value)[:_DIGITS]
+            return "bad_usage", f"usage says {key}: {shown}"
     tokens = token_count(usage, "completion_tokens")
     reason = None if tokens is None else _contradiction(tokens, outcome, limits)
     if reason is None:

@@ -216,7 +216,7 @@ class Transported(Connection, asyncio.Protocol):
     # asyncio calls these
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport; uvloop's are no subclass of asyncio's, though equal in form."""
+        """Store the transport; uvloop's has the interface of asyncio's without being a subclass."""
         self._transport = cast(asyncio.Transport, transport)
         self.reusable = True
 
@@ -255,9 +255,9 @@ class KernelStamped(Connection):
     async def open(cls, host: str, port: int) -> Self:
         """Connect to the first address of ``host`` that answers; ``OSError`` where none does."""
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         refused: OSError | None = None
-        for family, kind, protocol, _, address in found:
+        for family, kind, protocol, _, address in addresses:
             sock = socket.socket(family, kind, protocol)
             sock.setblocking(False)
             try:

@@ -62,7 +62,7 @@ class Arrivals:
     speed: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no arrival process."""
+        """Raise ``UsageError`` for an unknown kind or numbers that do not fit it."""
         if self.kind not in _NEEDS:
             raise UsageError(f"unknown arrivals {self.kind!r}; choose one of {', '.join(KINDS)}")
         for name in _NUMBERS:
@@ -101,8 +101,8 @@ def arrival_offsets_ns(
 ) -> tuple[int, ...]:
     """Offsets of ``requests`` arrivals from the start of the window, in ns, never decreasing.
 
-    ``times_ns`` are a trace's own times, of which the first ``requests`` are taken; only the kind
-    ``trace`` reads them. Equal arguments give equal offsets. Gamma gaps have the shape
+    ``times_ns`` are a trace's own times: the kind ``trace`` takes the first ``requests`` of them,
+    and the other kinds ignore them. Equal arguments give equal offsets. Gamma gaps have the shape
     ``burstiness`` and the scale 1 ÷ (rate × burstiness) as in ``vllm bench serve``, but are not
     stretched afterwards to a fixed total, which would no longer be the process that was asked for.
     Raises ``UsageError`` for counts and times that make no schedule.

@@ -24,7 +24,7 @@ class StaticBatches:
     def __init__(self, client: StreamClient, *, size: int, alive: Callable[[], None]) -> None:
         """``alive`` as in ``ClosedLoop``. Raises ``UsageError`` for a size below 1."""
         if size < 1:
-            raise UsageError(f"a batch of {size} requests is none; give a size of 1 or more")
+            raise UsageError(f"the batch size must be 1 or more (got {size})")
         self._client = client
         self._size = size
         self._alive = alive

@@ -27,13 +27,13 @@ def cold_workload(
         ids[:block_size] if tokens else () for ids, tokens in zip(prompts, shared, strict=True)
     ]
     numbers = {start: number for number, start in enumerate(dict.fromkeys(filter(None, starts)))}
-    found = [f"found-{numbers[start]}" if start else None for start in starts]
+    prefix_ids = [f"found-{numbers[start]}" if start else None for start in starts]
     requests = tuple(
         PlannedRequest(
             index=index,
             prompt_token_ids=ids,
             max_tokens=outputs[index],
-            prefix_id=found[index],
+            prefix_id=prefix_ids[index],
             shared_tokens=shared[index],
         )
         for index, ids in enumerate(prompts)

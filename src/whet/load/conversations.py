@@ -132,7 +132,7 @@ def expected_hit_rate(conversations: Sequence[PlannedConversation], *, block_siz
     for conversation in conversations:
         for before, turn in pairwise(conversation.turns):
             held = before.prompt_tokens + before.max_tokens
-            hits += _found_tokens(held, turn.prompt_tokens, block_size)
+            hits += _cached_tokens(held, turn.prompt_tokens, block_size)
     turns = [turn for conversation in conversations for turn in conversation.turns]
     return hits / sum(turn.prompt_tokens for turn in turns)
 
@@ -255,14 +255,17 @@ async def _until(due_ns: int) -> None:
 
 
 def _first_messages(system: str | None, user: str) -> list[Message]:
-    asked = {"role": _ROLE_ASKS, "content": user}
-    return [asked] if system is None else [{"role": "system", "content": system}, asked]
+    question = {"role": _ROLE_ASKS, "content": user}
+    return [question] if system is None else [{"role": "system", "content": system}, question]
 
 
 def _turn_frame_tokens(tokenizer: TextTokenizer) -> int:
     """What the template puts around an answer and the next question, in tokens."""
-    asked, answered = ({"role": role, "content": "a"} for role in (_ROLE_ASKS, _ROLE_ANSWERS))
-    longer, shorter = tokenizer.chat_ids([asked, answered, asked]), tokenizer.chat_ids([asked])
+    question, answer = ({"role": role, "content": "a"} for role in (_ROLE_ASKS, _ROLE_ANSWERS))
+    longer, shorter = (
+        tokenizer.chat_ids([question, answer, question]),
+        tokenizer.chat_ids([question]),
+    )
     return len(longer) - len(shorter) - 2 * len(tokenizer.content_ids("a"))
 
 
@@ -316,5 +319,5 @@ def _plan_turns(
     )
 
 
-def _found_tokens(held_tokens: int, prompt_tokens: int, block_size: int) -> int:
+def _cached_tokens(held_tokens: int, prompt_tokens: int, block_size: int) -> int:
     return min(max(0, held_tokens - 1), prompt_tokens - 1) // block_size * block_size

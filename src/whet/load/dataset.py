@@ -1,7 +1,7 @@
 """Requests from a file of prompts or chats; lengths are those that the tokenizer counts.
 
 Three forms of row, one JSON object a line: ShareGPT's ``{"conversations": [{"from": "human",
-"value": …}, {"from": "gpt", …}]}``, of which the first question is sent as a plain prompt, as
+"value": …}, {"from": "gpt", …}]}``, whose first question is sent as a plain prompt, as
 ``vllm bench serve`` does; ``{"messages": […]}``, sent as a chat; ``{"prompt": …}``, sent as it is.
 The output length is the row's ``output_tokens``, or else that of its ``completion`` or its answer.
 """
@@ -44,7 +44,7 @@ class LengthLimits:
             raise UsageError("a lower limit on tokens must be at least 1")
         if self.max_input_tokens < self.min_input_tokens or self.max_total_tokens < least:
             raise UsageError(
-                "an upper limit on tokens lies below the lower one; no row can keep both"
+                "an upper limit on tokens is lower than the lower limit; raise the upper limit"
             )
 
 
@@ -165,7 +165,7 @@ def build_dataset(
 
 
 def _objects(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Every row with where it stands. Lines end at a line feed only: U+2028 may stand in a text."""
+    """Return each row with its line. Only a line feed ends one: a text may contain U+2028."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -195,7 +195,7 @@ def _read_row(
     forms = [form for form in FORMS if form in row]
     if len(forms) != 1:
         raise UsageError(f"needs one of {', '.join(FORMS)} and has {' and '.join(forms) or 'none'}")
-    said = _stated_tokens(row, tokenizer)
+    stated = _stated_tokens(row, tokenizer)
     prompt, messages, answer = row.get("prompt"), None, None
     if "messages" in row:
         prompt, (messages, answer) = None, _chat(row["messages"])
@@ -205,7 +205,7 @@ def _read_row(
             return None
     ids = tokenizer.chat_ids(messages) if messages else tokenizer.ids(_text(prompt, "prompt"))
     counted = None if answer is None else len(tokenizer.content_ids(answer))
-    tokens = next((n for n in (output_tokens, said, counted) if n is not None), None)
+    tokens = next((n for n in (output_tokens, stated, counted) if n is not None), None)
     if tokens is None:
         return None
     return DatasetRow(prompt=prompt, messages=messages, prompt_token_ids=ids, output_tokens=tokens)
@@ -243,13 +243,13 @@ def _exchange(conversations: Any) -> tuple[str | None, str | None]:
 def _turns(turns: Any, name: str, who: str, what: str) -> list[tuple[str, str]]:
     if not isinstance(turns, list):
         raise UsageError(f"{name} must be a list")
-    found = []
+    pairs = []
     for turn in turns:
         speaker = turn.get(who) if isinstance(turn, dict) else None
         if not isinstance(speaker, str):
             raise UsageError(f'every turn of {name} needs a "{who}" that is text')
-        found.append((speaker, _text(turn.get(what), what, empty=True)))
-    return found
+        pairs.append((speaker, _text(turn.get(what), what, empty=True)))
+    return pairs
 
 
 def _text(value: Any, name: str, *, empty: bool = False) -> str:

@@ -66,7 +66,7 @@ class MemorySampler:
     """The highest reading of the server's memory while it is open, from a thread of its own."""
 
     def __init__(self, read: Callable[[], int | None]) -> None:
-        """``read`` returns bytes, or None where the engine cannot tell."""
+        """``read`` returns bytes, or None where the engine does not know it."""
         self._read = read
         self._stop = threading.Event()
         self._error: Exception | None = None
@@ -95,7 +95,7 @@ class MemorySampler:
                 rest_s = max(_MEMORY_EVERY_S, _MEMORY_REST * (time.monotonic() - began_s))
             self._sample()
         except EngineError:
-            return  # the engine is gone: the requests in flight say so, with more to tell
+            return  # the engine is gone: the requests in flight say so in more detail
         except Exception as error:  # carried to the caller's thread, where ``stop`` raises it
             self._error = error
 
@@ -118,7 +118,7 @@ def judge_client(window: Window, *, offsets_ns: Sequence[int] = ()) -> ClientHea
     delay, lag = _p99(delays_ns), _p99(window.lags_ns)
     bound = max(LATENESS_FLOOR_NS, round(LATENESS_SHARE * _median_ttft_ns(window.events)))
     bounded = f"(bound {ns_to_ms(bound):.1f} ms)"
-    asked, achieved = _rates(window.events, offsets_ns)
+    scheduled, achieved = _rates(window.events, offsets_ns)
     reasons = []
     if delay > bound:
         reasons.append(f"requests left {ns_to_ms(delay):.1f} ms late at p99 {bounded}")
@@ -129,15 +129,15 @@ def judge_client(window: Window, *, offsets_ns: Sequence[int] = ()) -> ClientHea
         reasons.append(
             f"the client used {window.cpu_share:.0%} of a core{each} (bound {MAX_CPU_SHARE:.0%})"
         )
-    told = f"{' and '.join(reasons)}; free the machine of other work"
+    reason = f"{' and '.join(reasons)}; free the machine of other work"
     return ClientHealth(
         dispatch_delay_p99_ns=delay,
         loop_lag_p99_ns=lag,
         cpu_share=window.cpu_share,
         valid=not reasons,
-        reason=told if reasons else None,
+        reason=reason if reasons else None,
         workers=window.workers,
-        asked_rps=asked,
+        asked_rps=scheduled,
         achieved_rps=achieved,
     )
 
@@ -149,10 +149,10 @@ def _rates(
     sent_ns = [event.sent_ns for event in events if event.error != "aborted"]
     if len(sent_ns) < 2 or not offsets_ns:
         return None, None
-    asked_ns = offsets_ns[-1] - offsets_ns[0]
+    span_ns = offsets_ns[-1] - offsets_ns[0]
     took_ns = max(sent_ns) - min(sent_ns)
-    asked = (len(offsets_ns) - 1) / asked_ns * NS_PER_S if asked_ns else None
-    return asked, (len(sent_ns) - 1) / took_ns * NS_PER_S if took_ns else None
+    scheduled = (len(offsets_ns) - 1) / span_ns * NS_PER_S if span_ns else None
+    return scheduled, (len(sent_ns) - 1) / took_ns * NS_PER_S if took_ns else None
 
 
 def _p99(values: Sequence[int]) -> int:

@@ -1,6 +1,6 @@
-"""``whet-prefix-trace``: traffic whose prefix structure is kept, and whose text is not.
+"""``whet-prefix-trace``: the prefix structure of traffic, without its text.
 
-JSON lines. The first tells the form, its version and the sums; then one line a request:
+JSON lines. The first has the form, its version and the sums; each further line is one request:
     {"length": 700, "parent": 12, "shared": 512, "output": 30, "at_ns": 81000000, "session": 3}
 The prompt has ``length`` tokens. Its first ``shared`` are those of request ``parent``, counted from
 0, and no earlier request shares more. Fields that are not known are left out. No token and no hash
@@ -63,7 +63,7 @@ class PrefixTraceFacts:
 
     ``granularity`` is 1 where the lengths are exact. Else prompts and answers are rounded up to a
     multiple of it and ``shared`` down, which leaves the hits as they were at every block size that
-    it divides. ``left_out`` counts requests without a token, which are no part of it.
+    it divides. ``left_out`` counts requests without a token; the file does not hold them.
     """
 
     granularity: int
@@ -86,10 +86,10 @@ class PrefixTrace:
 
         In full blocks of ``block_size`` tokens, and never a prompt's last token.
         """
-        found = (min(r.shared, r.length - 1) // block_size for r in self.requests)
+        hit_blocks = (min(r.shared, r.length - 1) // block_size for r in self.requests)
         return HitTokens(
             prompt_tokens=sum(request.length for request in self.requests),
-            hit_tokens=sum(found) * block_size,
+            hit_tokens=sum(hit_blocks) * block_size,
         )
 
 
@@ -125,7 +125,7 @@ def request_line(request: PrefixRequest) -> str:
 def read_prefix_trace(path: Path, *, max_requests: int | None = None) -> PrefixTrace:
     """Read the file, or its first ``max_requests`` requests.
 
-    Raises ``UsageError``, with file and line, for another form or version, a line that is none, a
+    Raises ``UsageError``, with file and line, for another form or version, a broken line, a
     parent that is not earlier or not as long as what is shared, a time that goes backwards, and a
     file that was cut.
     """
@@ -153,23 +153,23 @@ def owners(trace: PrefixTrace) -> list[int | None]:
     one name for each place at which requests part.
     """
     requests = trace.requests
-    found: list[int | None] = []
+    owner_of: list[int | None] = []
     for request in requests:
         owner = request.parent if request.shared else None
         while owner is not None and request.shared <= requests[owner].shared:
-            owner = found[owner]
-        found.append(owner)
-    return found
+            owner = owner_of[owner]
+        owner_of.append(owner)
+    return owner_of
 
 
 def regenerate(trace: PrefixTrace, vocabulary: Sequence[int], seed: int) -> Iterator[TokenArray]:
     """Prompts of random ids that have in common exactly what the trace says, in its order.
 
     ``vocabulary`` are the ids to draw from: leave special and added tokens out (``load``'s
-    ``ordinary_ids``). What is request i's own depends on the seed, i and what parts where it parts:
-    its first token is no other's there. A prompt is held until the last that shares with it. The
-    arrays are read-only, int32. Raises ``UsageError`` for a negative seed, and where more requests
-    part at one place than there are ids.
+    ``ordinary_ids``). Request i's own tokens depend on the seed, i and the requests that part at
+    the same place: its first token there is unique. A prompt stays in memory until the last
+    request that shares with it. The arrays are read-only, int32. Raises ``UsageError`` for a
+    negative seed, and where more requests part at one place than there are ids.
     """
     words = np.array(list(dict.fromkeys(vocabulary)), dtype=np.int32)
     if seed < 0 or not len(words):
@@ -215,7 +215,7 @@ def _free(place: int, taken: set[int], words: TokenArray, index: int) -> int:
 def _header(path: Path, line: str) -> PrefixTraceFacts:
     header = _object(path, 1, line)
     if header.get("form") != FORM:
-        raise UsageError(f"{path} is no {FORM}; make one with whet prompts")
+        raise UsageError(f"{path} is not a {FORM} file; make one with whet prompts")
     if header.get("version") != VERSION:
         raise UsageError(
             f"{path} is a {FORM} of version {header.get('version')}, and {VERSION} is read here; "
@@ -260,7 +260,7 @@ def _check(path: Path, number: int, request: PrefixRequest, lengths: Sequence[in
             raise _broken(path, number, f"it shares {shared} tokens with no parent")
         return
     if parent >= len(lengths):
-        raise _broken(path, number, f"its parent {parent} is no earlier request")
+        raise _broken(path, number, f"its parent {parent} is not an earlier request")
     if shared > min(request.length, lengths[parent]):
         raise _broken(path, number, f"it shares {shared} tokens, more than there are")
 

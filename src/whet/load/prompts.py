@@ -26,21 +26,21 @@ class Renderer:
 
     def _shortened(self, system: str, words: list[str], limit: int) -> tuple[int, ...]:
         """The longest beginning of the user turn that fits, by bisection over words."""
-        kept: tuple[int, ...] = ()
+        longest: tuple[int, ...] = ()
         fits, too_many = 0, len(words)
         while too_many - fits > 1:
             middle = (fits + too_many) // 2
             ids = self._encode(system, " ".join(words[:middle]))
             if len(ids) <= limit:
-                kept, fits = ids, middle
+                longest, fits = ids, middle
             else:
                 too_many = middle
-        if not kept:
+        if not longest:
             raise UsageError(
                 f"workload.max_input_tokens is {limit}, but a system prompt of the pool leaves no "
                 "room for a user turn; raise it or shorten the system prompts"
             )
-        return kept
+        return longest
 
     def _encode(self, system: str, user: str) -> tuple[int, ...]:
         if self._tokenizer.chat_template is None:
@@ -65,7 +65,7 @@ class Renderer:
 
 @lru_cache(maxsize=4)
 def load_renderer(folder: Path, max_tokens: int | None) -> Renderer:
-    """The tokenizer in ``folder``; ``CheckpointError`` where there is none that can be read."""
+    """Load the tokenizer in ``folder``; ``CheckpointError`` where it cannot be read."""
     from transformers import AutoTokenizer
 
     try:

@@ -16,12 +16,12 @@ def shared_tokens(
     A cache finds whole blocks only, each known by everything before it, and never the prompt's
     last token, whose output is still to be computed (vLLM: at most ``len − 1`` tokens are hits).
     """
-    seen = Counter(path for prompt in (*prompts, *warm) for path in _paths(prompt, block_size))
+    uses = Counter(path for prompt in (*prompts, *warm) for path in _paths(prompt, block_size))
     shared = []
     for prompt in prompts:
         blocks = 0
         for path in _paths(prompt, block_size):
-            if seen[path] < 2 or (blocks + 1) * block_size > len(prompt) - 1:
+            if uses[path] < 2 or (blocks + 1) * block_size > len(prompt) - 1:
                 break
             blocks += 1
         shared.append(blocks * block_size)

@@ -141,13 +141,13 @@ def ordinary_ids(folder: Path) -> tuple[int, ...]:
     special = {*vocabulary.added, *vocabulary.roles.values()}
     ids = {index for token, index in vocabulary.ids.items() if token not in special}
     ids -= {vocabulary.ids[token] for token in vocabulary.added}
-    found = tuple(sorted(index for index in ids if not isinstance(rows, int) or index < rows))
-    if not found:
+    ordinary = tuple(sorted(index for index in ids if not isinstance(rows, int) or index < rows))
+    if not ordinary:
         raise CheckpointError(
             f"{folder} has no ordinary token below its vocab_size ({rows}); check that config.json "
             "and tokenizer.json are of one model"
         )
-    return found
+    return ordinary
 
 
 def prefix_uses(prefixes: SharedPrefixes, requests: int) -> tuple[int, ...]:
@@ -249,7 +249,7 @@ class _IdWriter:
 
 
 class _TextWriter:
-    """Prompts of words, settled against the tokenizer in the frame that they will stand in."""
+    """Prompts of words, fitted to the tokenizer inside the frame that surrounds them."""
 
     def __init__(self, shape: SyntheticShape, tokenizer: TextTokenizer, form: Form) -> None:
         count, self._prefix_tokens = _prefix_size(shape)
@@ -331,21 +331,19 @@ def _build(
     count, _ = _prefix_size(shape)
     first = [*range(count), *[None] * (warmup - count)]
     written = _write_all(shape.lengths, writer, [*timed, *first], rng)
-    asked, warm = written[: len(timed)], written[len(timed) :]
+    main, warm = written[: len(timed)], written[len(timed) :]
     prefixes_warm = [prompt.ids for prompt, _ in warm[:count]]
-    requests = _plan(timed, asked, prefixes_warm, draw.block_size)
+    requests = _plan(timed, main, prefixes_warm, draw.block_size)
     before = _plan(first, warm, [], draw.block_size)
     return SyntheticLoad(
         workload=Workload(
             requests=requests,
             facts=describe_requests(requests, block_size=draw.block_size, seed=shape.seed),
         ),
-        calls=tuple(call(r, p.text) for r, (p, _) in zip(requests, asked, strict=True)),
+        calls=tuple(call(r, p.text) for r, (p, _) in zip(requests, main, strict=True)),
         warmup=before,
         warmup_calls=tuple(call(r, p.text) for r, (p, _) in zip(before, warm, strict=True)),
-        cold_hit_rate=cold_hit_rate(
-            [prompt.ids for prompt, _ in asked], block_size=draw.block_size
-        ),
+        cold_hit_rate=cold_hit_rate([prompt.ids for prompt, _ in main], block_size=draw.block_size),
     )
 
 

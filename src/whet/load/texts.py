@@ -69,8 +69,10 @@ class TextTokenizer:
 
     @cached_property
     def heads(self) -> tuple[str, ...]:
-        """Words of which no two have the same first token, with a space before or without; the
-        shortest of each, in tokens without."""
+        """Words with pairwise different first tokens, with a space before them or without.
+
+        The word with the fewest tokens, without the space, represents each first token.
+        """
         bare = self._tokenizer(list(self.words), add_special_tokens=False)["input_ids"]
         first: dict[int, str] = {}
         for ids, word in sorted(zip(bare, self.words, strict=True), key=lambda pair: len(pair[0])):
@@ -88,7 +90,7 @@ def one_of_each(ids: Sequence[int], numbers: dict[int, int]) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4)
 def load_text_tokenizer(folder: Path) -> TextTokenizer:
-    """The tokenizer in ``folder``; ``CheckpointError`` where there is none that can be read."""
+    """Load the tokenizer in ``folder``; ``CheckpointError`` where it cannot be read."""
     from transformers import AutoTokenizer
 
     try:
@@ -114,7 +116,7 @@ def exact_text(
     measure: Callable[[str], int],
     rng: np.random.Generator,
 ) -> str:
-    """A text of words that begins with ``head`` and of which ``measure`` says ``tokens``.
+    """Write a text of words that begins with ``head`` and has ``tokens`` by ``measure``.
 
     Words are added or taken away by the difference, and where a word is too much, single letters.
     Raises ``UsageError`` where ``head`` alone is too long, or after a bounded number of tries.

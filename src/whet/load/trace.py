@@ -55,13 +55,15 @@ class Trace:
 
 
 def read_trace(path: Path, *, max_rows: int | None = None) -> Trace:
-    """Read a trace; its first line tells the format. Reading ends after ``max_rows`` kept rows.
+    """Read a trace in the format that its first line shows.
+
+    Reading ends after ``max_rows`` rows that did not fail.
 
     Raises ``UsageError``, with file and line where there is one, for a file that cannot be read or
     is empty, an unknown format, a missing column, a broken row, and a time that goes backwards.
     """
     if max_rows is not None and max_rows < 1:
-        raise UsageError(f"a trace of {max_rows} rows is none; read at least 1")
+        raise UsageError(f"the number of trace rows to read must be 1 or more (got {max_rows})")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             form, rows = _recognise(file, path)
@@ -78,13 +80,13 @@ def cut_trace(trace: Trace, *, duration_s: float | None = None, rows: int | None
     ``UsageError`` for a bound that leaves nothing, or a duration where the trace has no times.
     """
     if rows is not None and rows < 1:
-        raise UsageError(f"a trace of {rows} rows is none; keep at least 1")
-    kept = trace.rows[:rows]
+        raise UsageError(f"the number of trace rows to keep must be 1 or more (got {rows})")
+    beginning = trace.rows[:rows]
     if duration_s is not None:
         end_ns = _positive("the duration in seconds", duration_s) * NS_PER_S
         due = zip(trace.rows, trace.times_ns, strict=True)
-        kept = tuple(row for row, at_ns in due if at_ns < end_ns)[:rows]
-    return replace(trace, rows=kept)
+        beginning = tuple(row for row, at_ns in due if at_ns < end_ns)[:rows]
+    return replace(trace, rows=beginning)
 
 
 def _positive(name: str, value: float) -> float:
@@ -180,7 +182,7 @@ def _named(header: list[str], cells: list[str]) -> dict[str, str]:
 
 
 def _collect(path: Path, form: str, rows: _Rows, max_rows: int | None) -> Trace:
-    kept: list[TraceRow] = []
+    collected: list[TraceRow] = []
     numbers: dict[int, int] = {}
     left_out, before, first_ns = 0, None, 0
     for line, row in rows:
@@ -189,17 +191,17 @@ def _collect(path: Path, form: str, rows: _Rows, max_rows: int | None) -> Trace:
         if row.failed:
             left_out += 1
             continue
-        if not kept:
+        if not collected:
             first_ns = row.at_ns or 0
-        kept.append(_compact(_since(row, first_ns), numbers))
-        if len(kept) == max_rows:
+        collected.append(_compact(_since(row, first_ns), numbers))
+        if len(collected) == max_rows:
             break
-    if not kept:
+    if not collected:
         raise UsageError(
             f"the trace {path} has no request to send ({left_out} failed rows); "
             "give a file with at least one"
         )
-    return Trace(path=str(path), form=form, rows=tuple(kept), left_out=left_out)
+    return Trace(path=str(path), form=form, rows=tuple(collected), left_out=left_out)
 
 
 def _since(row: TraceRow, first_ns: int) -> TraceRow:

@@ -31,7 +31,7 @@ _MAX_DIGITS: Final = 12
 
 
 class BrokenRow(ValueError):
-    """A line that is no row of its format; the message says what is wrong with it."""
+    """A line that is not a row of its format; the message says what is wrong with it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,7 +183,7 @@ def _usage(item: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _logged_ns(item: Json) -> int | None:
-    """The time in a line of a log: a clock time, or a number whose size tells its unit."""
+    """The time in a line of a log: a clock time, or a number whose size shows its unit."""
     known = ((key, one.get(key)) for one in nested(item) for key in TIME_KEYS)
     key, value = next(((key, value) for key, value in known if value is not None), ("", None))
     at_ns = time_ns(value)

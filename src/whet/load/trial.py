@@ -27,8 +27,8 @@ _WARM_UP_SLOTS = 16  # where nothing caps what is in flight
 
 
 @dataclass(kw_only=True, slots=True)
-class _Seen:
-    """What a trial has so far; filled as it goes, so that an early end keeps it."""
+class _Progress:
+    """What a trial has measured so far; an early end still records it."""
 
     started_at: str
     warmup: int = 0
@@ -53,19 +53,21 @@ def run_trial(
     carry what was measured before; a trial whose counters or memory could not be read comes back
     with status failed.
     """
-    seen = _Seen(started_at=now())
+    progress = _Progress(started_at=now())
     try:
-        run_async(_trial(server_url, model, plan=plan, memory=memory, alive=alive, seen=seen))
+        run_async(
+            _trial(server_url, model, plan=plan, memory=memory, alive=alive, progress=progress)
+        )
     except MeasurementError as error:  # the counters or the memory could not be read
-        return _record(plan, seen, status="failed", failure=str(error))
+        return _record(plan, progress, status="failed", failure=str(error))
     except EngineLostError as error:
-        record = _record(plan, seen, status="failed", failure=str(error))
+        record = _record(plan, progress, status="failed", failure=str(error))
         raise TrialLost(str(error), record=record) from error
     except (asyncio.CancelledError, KeyboardInterrupt) as error:
         why = "stopped on request"
-        record = _record(plan, seen, status="interrupted", failure=why)
+        record = _record(plan, progress, status="interrupted", failure=why)
         raise TrialInterrupted(why, record=record) from error
-    return _record(plan, seen, status="complete", failure=None)
+    return _record(plan, progress, status="complete", failure=None)
 
 
 async def _trial(
@@ -75,7 +77,7 @@ async def _trial(
     plan: TrialPlan,
     memory: Callable[[], int | None],
     alive: Callable[[], None],
-    seen: _Seen,
+    progress: _Progress,
 ) -> None:
     client = StreamClient(
         url, model, timeout_s=plan.request_timeout_s, max_connections=plan.connections
@@ -86,34 +88,34 @@ async def _trial(
                 client, plan.workload.requests, plan.calls
             )
             await client.open(min(plan.connections, OPENED_BEFORE))
-            await _warm_up(client, plan, alive=alive, seen=seen)
-            timed_loop = _Timed(client, plan, alive=alive, window=seen.window)
+            await _warm_up(client, plan, alive=alive, progress=progress)
+            timed_loop = _Timed(client, plan, alive=alive, window=progress.window)
             try:
                 await timed_loop.prepare(url, model, timed)
-                seen.before = _counters(url, plan)
+                progress.before = _counters(url, plan)
                 sampler = MemorySampler(memory)
                 sampler.start()
                 try:
                     await timed_loop.run(timed)
                 finally:
                     sampler.stop()
-                    seen.memory_bytes = sampler.highest
+                    progress.memory_bytes = sampler.highest
             finally:
                 await timed_loop.close()
-        seen.after = _counters(url, plan)
+        progress.after = _counters(url, plan)
 
 
 async def _warm_up(
-    client: StreamClient, plan: TrialPlan, *, alive: Callable[[], None], seen: _Seen
+    client: StreamClient, plan: TrialPlan, *, alive: Callable[[], None], progress: _Progress
 ) -> None:
-    """Send the warm-up at the trial's own batch size; its answers are not kept."""
+    """Send the warm-up at the trial's own batch size; its answers are discarded."""
     slots = plan.batch_size or _WARM_UP_SLOTS
     loop = ClosedLoop(client, slots=slots, alive=alive)
     exchanges = encode_all(client, plan.warmup, plan.warmup_calls)
     wall_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns()
     await loop.run(exchanges)
-    seen.warmup = len(loop.sent)
-    seen.window.workers = choose_workers(
+    progress.warmup = len(loop.sent)
+    progress.window.workers = choose_workers(
         plan,
         cpu_ns=time.process_time_ns() - cpu_ns,
         wall_ns=time.monotonic_ns() - wall_ns,
@@ -166,8 +168,10 @@ def _counters(url: str, plan: TrialPlan) -> Counters | None:
         return None
 
 
-def _record(plan: TrialPlan, seen: _Seen, *, status: Status, failure: str | None) -> TrialRecord:
-    window = seen.window
+def _record(
+    plan: TrialPlan, progress: _Progress, *, status: Status, failure: str | None
+) -> TrialRecord:
+    window = progress.window
     window.read()
     origin_ns = window.started_ns
     return TrialRecord(
@@ -176,14 +180,14 @@ def _record(plan: TrialPlan, seen: _Seen, *, status: Status, failure: str | None
         trial=plan.trial,
         status=status,
         workload_sha256=plan.workload.facts.sha256,
-        started_at=seen.started_at,
+        started_at=progress.started_at,
         window_start_ns=0,
         window_end_ns=window.drained_ns - origin_ns,
         requests=tuple(window.events),
-        excluded_warmup=seen.warmup,
-        counters_before=_since(seen.before, origin_ns),
-        counters_after=_since(seen.after, origin_ns),
-        memory_bytes=seen.memory_bytes,
+        excluded_warmup=progress.warmup,
+        counters_before=_since(progress.before, origin_ns),
+        counters_after=_since(progress.after, origin_ns),
+        memory_bytes=progress.memory_bytes,
         health=judge_client(window, offsets_ns=plan.offsets_ns),
         failure=failure,
         loop=plan.loop,

@@ -1,6 +1,6 @@
 """One of several processes that send a window together: the side of the child.
 
-It opens its sockets, says ``READY``, begins at the moment that it is told, and gives back its
+It opens its sockets, says ``READY``, begins at the start time it receives, and gives back its
 ``Window``. While it runs it says ``FAILING`` after requests that failed, and it hears a stop.
 """
 
@@ -50,16 +50,16 @@ class _Orders:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self.start: asyncio.Future[int] = self._loop.create_future()
-        self._said_ns = 0
+        self._failing_sent_ns = 0
         hear_from(pipe, self._hear)
 
     def _hear(self) -> None:
         try:
-            told = self._pipe.recv()
+            start_ns = self._pipe.recv()
         except (EOFError, OSError):
-            told = None
-        if told is not None:
-            self.start.set_result(told)
+            start_ns = None
+        if start_ns is not None:
+            self.start.set_result(start_ns)
             return
         self.close()
         if self._task is not None:
@@ -68,8 +68,8 @@ class _Orders:
     def say_failing(self) -> None:
         """A request failed: whoever owns the engine looks at it."""
         now_ns = monotonic_ns()
-        if now_ns - self._said_ns >= _SAY_EVERY_NS:
-            self._said_ns = now_ns
+        if now_ns - self._failing_sent_ns >= _SAY_EVERY_NS:
+            self._failing_sent_ns = now_ns
             with suppress(OSError):
                 self._pipe.send(FAILING)
 

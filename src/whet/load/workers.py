@@ -103,8 +103,8 @@ class Workers:
         try:
             async with asyncio.timeout(_START_LIMIT_S):
                 for _ in self._processes:
-                    number, told = await self._inbox.get()
-                    if told != READY:
+                    number, message = await self._inbox.get()
+                    if message != READY:
                         raise self._early(number)
         except TimeoutError as error:
             raise MeasurementError(
@@ -166,20 +166,20 @@ class Workers:
 
     def _hear(self, number: int) -> None:
         try:
-            told = self._pipes[number].recv()
+            message = self._pipes[number].recv()
         except (EOFError, OSError):
-            told = None
+            message = None
             asyncio.get_running_loop().remove_reader(self._pipes[number].fileno())
-        self._inbox.put_nowait((number, told))
+        self._inbox.put_nowait((number, message))
 
     async def _collect(self, alive: Callable[[], None]) -> None:
         """Hear until each has given its window."""
         while len(self._parts) + len(self._ended) < self._count:
-            number, told = await self._inbox.get()
-            if told == FAILING:
+            number, message = await self._inbox.get()
+            if message == FAILING:
                 alive()
-            elif isinstance(told, Window):
-                self._parts[number] = told
+            elif isinstance(message, Window):
+                self._parts[number] = message
             elif number not in self._parts:
                 raise self._early(number)
 

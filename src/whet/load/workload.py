@@ -54,7 +54,9 @@ class _Source:
             own = _number(f"{self.attempt}{self.label}/system/{index}")
             return f"Reference {own % 10**10:010d}\n{texts[number % len(texts)]}"
         text = texts[kind.shared % len(texts)]
-        again = kind.shared // len(texts)  # more prefixes than texts: told apart by a first line
+        again = kind.shared // len(
+            texts
+        )  # more prefixes than texts: a first line makes each unique
         return text if again == 0 else f"Desk {again + 1}\n{text}"
 
 

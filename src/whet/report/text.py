@@ -97,7 +97,7 @@ def _with_unit(value: float, unit: str) -> str:
 
 
 def short_path(path: str, root: Path) -> str:
-    """``path`` from the run directory where it lies in it, else its last three parts."""
+    """Return ``path`` relative to the run directory if it is inside, else its last three parts."""
     given = PurePath(path)
     if given.is_relative_to(root.absolute()):
         return str(given.relative_to(root.absolute()))

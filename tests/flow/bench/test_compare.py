@@ -74,7 +74,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     made = Stage()
     monkeypatch.setattr(module, "run_once", made.run_once)
     monkeypatch.setattr(module, "_reach_both", made.reach_both)
-    monkeypatch.setattr(module, "tell_trial", lambda *_: None)
+    monkeypatch.setattr(module, "report_trial", lambda *_: None)
     return made
 
 
@@ -140,8 +140,8 @@ def spoilt(record: TrialRecord) -> TrialRecord:
     ("places", "told"),
     [
         ((1, 2, 5, 6), r":9 \(two\): no run can be believed"),  # every trial of B
-        ((0, 2, 4, 6), "no pair of trials can be believed on both sides: run 1 of both"),
-        ((0, 4), "too few pairs of trials can be believed to know the noise: run 1 of both"),
+        ((0, 2, 4, 6), "no run is usable on both servers: run 1 of both"),
+        ((0, 4), "too few runs are usable on both servers to measure the noise: run 1 of both"),
     ],
 )
 def test_a_side_that_cannot_be_believed(stage: Stage, places: tuple[int, ...], told: str) -> None:

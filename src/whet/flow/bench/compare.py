@@ -19,9 +19,9 @@ from whet.flow.bench.run import (
     Target,
     model_entry,
     reach,
+    report_trial,
     require_figures,
     run_once,
-    tell_trial,
 )
 from whet.load import TrialInterrupted, TrialLost
 
@@ -36,7 +36,7 @@ class Other:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerRuns:
-    """One of the two servers. ``name`` tells it from the other; ``url`` holds no password."""
+    """One of the two servers. ``name`` is unique to it; ``url`` holds no password."""
 
     name: str
     url: str
@@ -80,8 +80,8 @@ def bench_against(request: BenchRequest, other: Other, observer: Observer) -> Ag
     """
     if request.runs < 2 or request.runs % 2:
         raise UsageError(
-            f"{request.runs} runs of each server make no whole A B B A; give --num-runs an even "
-            "number, 2 or more"
+            "--num-runs must be an even number, 2 or more, for the order A B B A (got "
+            f"{request.runs})"
         )
     match = _Match(request=request, other=other, targets=_reach_both(request, other, observer))
     try:
@@ -102,12 +102,10 @@ def require_comparison(result: AgainstResult) -> None:
         except MeasurementError as error:
             raise MeasurementError(f"{server.name}: {error}") from error
     if not result.comparisons:
-        raise MeasurementError(
-            f"no pair of trials can be believed on both sides: {'; '.join(result.warnings)}"
-        )
+        raise MeasurementError(f"no run is usable on both servers: {'; '.join(result.warnings)}")
     if all(item.verdict == "undecided" for item in result.comparisons):
         raise MeasurementError(
-            f"too few pairs of trials can be believed to know the noise: "
+            "too few runs are usable on both servers to measure the noise: "
             f"{'; '.join(result.warnings)}"
         )
 
@@ -131,14 +129,14 @@ class _Match:
                 f"{self.request.requests} {what} to {'AB'[which]}, "
                 f"run {number + 1} of {self.request.runs}",
             )
-            asked = replace(self.request, url=(self.request.url, self.other.url)[which])
+            request = replace(self.request, url=(self.request.url, self.other.url)[which])
             try:
-                trial, self.facts = run_once(asked, self.targets[which], number)
+                trial, self.facts = run_once(request, self.targets[which], number)
             except (TrialInterrupted, TrialLost) as stop:
                 self.trials[which].append(stop.record)
                 raise
             self.trials[which].append(trial)
-            tell_trial(trial, self.facts, observer)
+            report_trial(trial, self.facts, observer)
 
     def result(self, *, interrupted: bool = False) -> AgainstResult:
         """The result as it stands."""
@@ -173,12 +171,12 @@ def _reach_both(request: BenchRequest, other: Other, observer: Observer) -> tupl
     """Both servers, with one tokenizer: that of the first."""
     first = reach(request, observer)
     observer.stage("reach", other.url)
-    asked = replace(request, url=other.url, model=other.model or request.model)
+    second = replace(request, url=other.url, model=other.model or request.model)
     try:
-        entry = model_entry(asked)
+        entry = model_entry(second)
     except UsageError as error:
-        told = str(error).replace("--model", "--against-model")
-        raise UsageError(f"{other.url}: {told}") from error
+        sentence = str(error).replace("--model", "--against-model")
+        raise UsageError(f"{other.url}: {sentence}") from error
     model = str(entry["id"])
     same = Endpoint.parse(request.url) == Endpoint.parse(other.url)
     if same and model == first.model:

@@ -69,7 +69,7 @@ def open_dataset(request: BenchRequest, folder: Path, observer: Observer) -> Dat
 
 
 def read_block_size(request: BenchRequest, observer: Observer) -> int:
-    """Tokens of a KV block, by the server's ``/metrics``; ``ASSUMED_BLOCK_SIZE`` where not told.
+    """Return the tokens of a KV block from ``/metrics``, else ``ASSUMED_BLOCK_SIZE``.
 
     Only vLLM states it. Metrics are optional: a server whose ``/metrics`` fails has none.
     """
@@ -80,15 +80,15 @@ def read_block_size(request: BenchRequest, observer: Observer) -> int:
     except EngineLostError as error:
         observer.warn(f"no prefix hit rate and no acceptance length: {error}")
         text = ""
-    told = info_label(text, "vllm:cache_config_info", "block_size")
-    if told is None or re.fullmatch("[1-9][0-9]{0,6}", told) is None:
+    stated = info_label(text, "vllm:cache_config_info", "block_size")
+    if stated is None or re.fullmatch("[1-9][0-9]{0,6}", stated) is None:
         observer.note(
             f"KV blocks of {ASSUMED_BLOCK_SIZE} tokens are assumed for the prefix hit rate: the "
             "server does not say"
         )
         return ASSUMED_BLOCK_SIZE
-    observer.note(f"KV blocks of {told} tokens")
-    return int(told)
+    observer.note(f"KV blocks of {stated} tokens")
+    return int(stated)
 
 
 def build_load(request: BenchRequest, target: Target, number: int) -> BenchLoad:
@@ -177,9 +177,9 @@ def _conversation_facts(
     turns = [turn for conversation in conversations for turn in conversation.turns]
     inputs = sum(turn.prompt_tokens for turn in turns)
     outputs = sum(turn.max_tokens for turn in turns)
-    told = json.dumps([asdict(conversation) for conversation in conversations], sort_keys=True)
+    text = json.dumps([asdict(conversation) for conversation in conversations], sort_keys=True)
     return WorkloadFacts(
-        sha256=hashlib.sha256(told.encode()).hexdigest(),
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
         requests=len(turns),
         shared_prefix_share=1 - len(conversations) / len(turns),
         long_system_share=0.0,

@@ -229,7 +229,7 @@ class ResultOptions:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchOptions:
-    """Everything that ``whet bench`` can be told but the URL."""
+    """All options of ``whet bench`` except the URL."""
 
     server: ServerOptions = ServerOptions()
     load: LoadOptions = LoadOptions()

@@ -47,8 +47,8 @@ def compare_servers(
     whole = [[pair[which] for pair in pairs] for which in (0, 1)]
     rates = [_figures(trials) for trials in whole]
     latencies = [_figures([_steady(trial) for trial in trials]) for trials in whole]
-    found = [_compared(name, *(rates if name in _RATES else latencies)) for name in COMPARED]
-    return tuple(item for item in found if item is not None)
+    comparisons = [_compared(name, *(rates if name in _RATES else latencies)) for name in COMPARED]
+    return tuple(item for item in comparisons if item is not None)
 
 
 def usable_pairs(
@@ -65,8 +65,13 @@ def usable_pairs(
 def warnings_of(a: Sequence[TrialRecord], b: Sequence[TrialRecord]) -> tuple[str, ...]:
     """What makes the two sides unlike in more than the server, and which pairs are left out."""
     pairs = usable_pairs(a, b)
-    found = [*_left_out(a, b), _unlike_prompts(pairs), _unlike_answers(pairs), _shared_cache(pairs)]
-    return tuple(sentence for sentence in found if sentence is not None)
+    sentences = [
+        *_left_out(a, b),
+        _unlike_prompts(pairs),
+        _unlike_answers(pairs),
+        _shared_cache(pairs),
+    ]
+    return tuple(sentence for sentence in sentences if sentence is not None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,19 +105,21 @@ def _compared(metric: str, a: _Figures, b: _Figures) -> ServerComparison | None:
         return None
     drifts = a.drift(metric), b.drift(metric)
     floor = None if drifts[0] is None or drifts[1] is None else max(drifts[0], drifts[1])
-    found = compare(a.trials, b.trials, metric=metric, noise_floor=floor or 0.0)
+    comparison = compare(a.trials, b.trials, metric=metric, noise_floor=floor or 0.0)
     return ServerComparison(
         metric=metric,
         a=one,
         b=two,
-        ratio=found.ratio,
+        ratio=comparison.ratio,
         noise_floor=floor,
-        verdict="undecided" if floor is None else _verdict(found),
+        verdict="undecided" if floor is None else _verdict(comparison),
     )
 
 
-def _verdict(found: Comparison) -> ServerVerdict:
-    return next((word for word in get_args(ServerVerdict) if word == found.verdict), "undecided")
+def _verdict(comparison: Comparison) -> ServerVerdict:
+    return next(
+        (word for word in get_args(ServerVerdict) if word == comparison.verdict), "undecided"
+    )
 
 
 def _steady(trial: TrialRecord) -> TrialRecord:
@@ -122,7 +129,7 @@ def _steady(trial: TrialRecord) -> TrialRecord:
 
 
 def _left_out(a: Sequence[TrialRecord], b: Sequence[TrialRecord]) -> list[str]:
-    told = []
+    sentences = []
     for one, two in zip(a, b, strict=False):
         problems = [
             f"{letter}, {problem}"
@@ -130,8 +137,8 @@ def _left_out(a: Sequence[TrialRecord], b: Sequence[TrialRecord]) -> list[str]:
             if trial.status != "interrupted" and (problem := trial_problem(trial)) is not None
         ]
         if problems:
-            told.append(f"run {one.trial + 1} of both is left out ({'; '.join(problems)})")
-    return told
+            sentences.append(f"run {one.trial + 1} of both is left out ({'; '.join(problems)})")
+    return sentences
 
 
 def _answered_by_both(

@@ -29,12 +29,12 @@ def prefix_load(
     rows = source.timeline.rows
     require_memory(sum(row.input_tokens or 0 for row in rows))
     outputs = answer_lengths(request, source.timeline, rows, number)
-    asked = tuple(
+    requests = tuple(
         replace(one, output_tokens=max(1, tokens))
         for one, tokens in zip(source.trace.requests, outputs, strict=True)
     )
     workload = load_prefix_trace(
-        replace(source.trace, requests=asked),
+        replace(source.trace, requests=requests),
         ordinary_ids(target.tokenizer),
         draw=draw_of(request, target, number),
         seed=request.seed,
@@ -42,7 +42,7 @@ def prefix_load(
     return warmed_alike(BenchLoad(workload=workload), request, target, number)
 
 
-def tell_best(request: BenchRequest, block_size: int, observer: Observer) -> None:
+def report_best(request: BenchRequest, block_size: int, observer: Observer) -> None:
     """Say the best possible hit rate of a prefix trace, before it is sent."""
     if isinstance(request.source, PrefixReplay):
         trace = request.source.trace
@@ -52,7 +52,7 @@ def tell_best(request: BenchRequest, block_size: int, observer: Observer) -> Non
         )
 
 
-def tell_hits(
+def report_hits(
     request: BenchRequest, trial: TrialRecord, facts: WorkloadFacts, observer: Observer
 ) -> None:
     """Say what a prefix trace hit of what it can, and why where the two differ."""

@@ -42,7 +42,7 @@ def holds_hashes(trace: Trace) -> bool:
     return any(row.prefix_ids for row in trace.rows)
 
 
-def tell_trace(request: BenchRequest, observer: Observer) -> None:
+def report_trace(request: BenchRequest, observer: Observer) -> None:
     """Say what is played, at which rate, and how many rows are not."""
     trace, arrivals = request.timeline, request.arrivals
     if trace is None or arrivals is None or arrivals.speed is None:
@@ -95,8 +95,8 @@ def _pairs(trace: Trace, rows: Sequence[TraceRow]) -> tuple[tuple[int, int], ...
     for number, pair in enumerate(pairs, start=1):
         if not all(1 <= length <= LONGEST for length in pair):
             raise UsageError(
-                f"{trace.path}, request {number}: {pair[0]:,} tokens in and {pair[1]:,} out are no "
-                "request; remove the row"
+                f"{trace.path}, request {number}: {pair[0]:,} tokens in and {pair[1]:,} out "
+                "cannot be sent; remove the row"
             )
     return pairs
 

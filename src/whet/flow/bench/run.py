@@ -1,4 +1,4 @@
-"""``whet bench``: one load against a server that somebody else runs, measured whole."""
+"""``whet bench``: measure one load against an external server."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from whet.core.errors import MeasurementError, UsageError
 from whet.core.protocols import Observer
 from whet.core.records import ClientHealth, PlannedRequest, TrialRecord, WorkloadFacts
 from whet.flow.bench.load import build_load, open_dataset, read_block_size
-from whet.flow.bench.prefix_trace import tell_best, tell_hits
-from whet.flow.bench.replay import tell_trace
+from whet.flow.bench.prefix_trace import report_best, report_hits
+from whet.flow.bench.replay import report_trace
 from whet.flow.bench.request import FORMS, BenchRequest, Target
 from whet.load import TrialInterrupted, TrialPlan, run_trial
 from whet.load.plan import to_call
@@ -31,9 +31,9 @@ __all__ = [
     "bench",
     "model_entry",
     "reach",
+    "report_trial",
     "require_figures",
     "run_once",
-    "tell_trial",
 ]
 
 _UNAUTHORIZED = 401
@@ -65,14 +65,14 @@ def reach(request: BenchRequest, observer: Observer) -> Target:
     entry = model_entry(request)
     model, folder = str(entry["id"]), _tokenizer(request, entry)
     observer.note(f"{model}, tokenizer {folder.name}")
-    tell_trace(request, observer)
+    report_trace(request, observer)
     target = Target(
         model=model,
         tokenizer=folder,
         dataset=open_dataset(request, folder, observer),
         block_size=read_block_size(request, observer),
     )
-    tell_best(request, target.block_size, observer)
+    report_best(request, target.block_size, observer)
     return target
 
 
@@ -96,8 +96,8 @@ def bench(request: BenchRequest, observer: Observer) -> BenchResult:
             trials.append(stop.record)
             break
         trials.append(trial)
-        tell_trial(trial, facts, observer)
-        tell_hits(request, trial, facts, observer)
+        report_trial(trial, facts, observer)
+        report_hits(request, trial, facts, observer)
     return BenchResult(
         model=target.model,
         tokenizer=target.tokenizer.name,
@@ -165,8 +165,8 @@ def _calls(
 def model_entry(request: BenchRequest) -> dict[str, Any]:
     """What ``/v1/models`` says of the model asked for, or of the only one; raises as ``reach``."""
     try:
-        told = json.loads(get_text(request.url, "/v1/models"))
-        entries = [item for item in told["data"] if isinstance(item, dict) and "id" in item]
+        answer = json.loads(get_text(request.url, "/v1/models"))
+        entries = [item for item in answer["data"] if isinstance(item, dict) and "id" in item]
     except HttpError as error:
         if error.status == _UNAUTHORIZED:
             raise UsageError(
@@ -176,8 +176,8 @@ def model_entry(request: BenchRequest) -> dict[str, Any]:
         raise
     except (ValueError, KeyError, TypeError) as error:
         raise MeasurementError(
-            f"{request.url}/v1/models is no list of models; check that it is an OpenAI-compatible "
-            "server"
+            f"{request.url}/v1/models is not a list of models; check that the server is "
+            "OpenAI-compatible"
         ) from error
     names = [str(item["id"]) for item in entries]
     if request.model is None and len(names) == 1:
@@ -195,7 +195,7 @@ def model_entry(request: BenchRequest) -> dict[str, Any]:
 
 
 def _tokenizer(request: BenchRequest, entry: dict[str, Any]) -> Path:
-    """The folder of the tokenizer: the one given, else where the server says its model lies."""
+    """The folder of the tokenizer: the one given, else the model path that the server states."""
     if request.tokenizer is not None:
         return locate(request.tokenizer)
     root = entry.get("root")
@@ -207,7 +207,7 @@ def _tokenizer(request: BenchRequest, entry: dict[str, Any]) -> Path:
     )
 
 
-def tell_trial(trial: TrialRecord, facts: WorkloadFacts, observer: Observer) -> None:
+def report_trial(trial: TrialRecord, facts: WorkloadFacts, observer: Observer) -> None:
     """Say how many requests were answered, and what spoils the trial."""
     failed = sum(event.error is not None for event in trial.requests)
     observer.note(f"{len(trial.requests) - failed} answered, {failed} failed")
@@ -222,19 +222,19 @@ def tell_trial(trial: TrialRecord, facts: WorkloadFacts, observer: Observer) -> 
     retries = sum(event.retried for event in trial.requests)
     if retries:
         observer.note(f"{retries} requests were sent again: the server had closed the connection")
-    _tell_health(trial.health, observer)
+    _report_health(trial.health, observer)
 
 
-def _tell_health(health: ClientHealth, observer: Observer) -> None:
-    asked, achieved = health.asked_rps, health.achieved_rps
+def _report_health(health: ClientHealth, observer: Observer) -> None:
+    scheduled, achieved = health.asked_rps, health.achieved_rps
     if health.workers > 1:
         observer.note(
             f"{health.workers} processes sent, the busiest took {health.cpu_share:.0%} of a core"
         )
-    if asked is not None and achieved is not None and achieved < _SHORT_OF_RATE * asked:
+    if scheduled is not None and achieved is not None and achieved < _SHORT_OF_RATE * scheduled:
         observer.warn(
-            f"{asked:.3g} requests a second were due and {achieved:.3g} left: what was under way "
-            "held the others back"
+            f"{scheduled:.3g} requests a second were due and {achieved:.3g} left: requests in "
+            "flight held the others back"
         )
     if not health.valid and health.reason is not None:
         observer.warn(f"the client did not keep up: {health.reason}")
@@ -245,8 +245,8 @@ def require_figures(result: BenchResult) -> None:
     events = [event for trial in result.trials for event in trial.requests]
     if all(event.error is not None for event in events):
         words = {event.error: event.detail for event in events}
-        told = "; ".join(f"{word} ({_line(detail)})" for word, detail in words.items())
-        raise MeasurementError(f"no request was answered: {told}; mend the server or the address")
+        errors = "; ".join(f"{word} ({_line(detail)})" for word, detail in words.items())
+        raise MeasurementError(f"no request was answered: {errors}; fix the server or the address")
     problems = [trial_problem(trial) for trial in result.trials]
     if all(problem is not None for problem in problems):
         raise MeasurementError(f"no run can be believed: {'; '.join(map(str, problems))}")

@@ -119,8 +119,8 @@ class SaturationResult:
     @property
     def judged(self) -> tuple[TrialRecord, ...]:
         """The trial behind each of ``saturation.measurements``, in the same order."""
-        kept = tuple(item.trial for item in self.trials if item.problem is None)
-        return kept[: len(self.saturation.measurements)]
+        judged = tuple(item.trial for item in self.trials if item.problem is None)
+        return judged[: len(self.saturation.measurements)]
 
 
 class SaturationFailed(MeasurementError):
@@ -165,7 +165,7 @@ def saturate(
     """
     _check_traffic(request, axis)
     if not 0 <= seconds < math.inf:
-        raise UsageError(f"--find-seconds {seconds:g} is no time; give 0 or more")
+        raise UsageError(f"--find-seconds must be finite and 0 or more (got {seconds:g})")
     search = _LevelSearch(
         request=request,
         target=reach(request, observer),
@@ -204,7 +204,7 @@ class _LevelSearch:
     def measure(self, level: float, effort: int) -> ObjectiveVerdict:
         """Send one level's traffic and judge it; again where the client did not keep up."""
         dataset = self.target.dataset
-        asked = level_request(
+        request = level_request(
             self.request,
             self.axis,
             level=level,
@@ -213,10 +213,10 @@ class _LevelSearch:
             most=None if dataset is None else len(dataset.rows) - self.request.warmup,
         )
         unit = "requests/s" if self.axis == "rate" else "in flight"
-        takes = f" in {asked.requests / level:.4g} s" if self.axis == "rate" else ""
-        self.observer.stage("measure", f"{level:.4g} {unit}, {asked.requests} requests{takes}")
+        takes = f" in {request.requests / level:.4g} s" if self.axis == "rate" else ""
+        self.observer.stage("measure", f"{level:.4g} {unit}, {request.requests} requests{takes}")
         for _ in range(_SENDS):
-            trial = self._send(asked, level, effort)
+            trial = self._send(request, level, effort)
             problem = _client_problem(trial)
             if problem is None:
                 break
@@ -230,11 +230,11 @@ class _LevelSearch:
         self._keep(trial, level, effort)
         outcome = self.objective.judge(steady_requests(trial))
         self.outcomes[level, effort] = outcome
-        self.observer.note(_told(trial, outcome))
+        self.observer.note(_outcome_note(trial, outcome))
         return outcome
 
     def so_far(self) -> Saturation:
-        """What the finished measurements say: the same search, asked from memory."""
+        """What the finished measurements say: the same search, answered from memory."""
         if self.outcomes:
             plan = replace(self.plan, budget=len(self.outcomes))
             return find_saturation(lambda level, effort: self.outcomes[level, effort], plan)
@@ -267,9 +267,9 @@ class _LevelSearch:
             interrupted=interrupted,
         )
 
-    def _send(self, asked: BenchRequest, level: float, effort: int) -> TrialRecord:
+    def _send(self, request: BenchRequest, level: float, effort: int) -> TrialRecord:
         try:
-            return run_once(asked, self.target, len(self.trials))[0]
+            return run_once(request, self.target, len(self.trials))[0]
         except (TrialInterrupted, TrialLost) as stop:
             self._keep(stop.record, level, effort, problem=str(stop))
             raise
@@ -284,15 +284,15 @@ class _LevelSearch:
         errors = {event.error: event.detail for event in trial.requests}
         if None in errors:
             return
-        told = "; ".join(
+        details = "; ".join(
             f"{word} ({' '.join((text or '').split())})" for word, text in errors.items()
         )
-        sentence = f"no request was answered: {told}"
+        sentence = f"no request was answered: {details}"
         try:
             reach(self.request, Silent())
             if _FROM_LOAD & errors.keys() or any(_answered(item.trial) for item in self.trials):
                 return
-            raise MeasurementError(f"{sentence}; mend the server or the address")
+            raise MeasurementError(f"{sentence}; fix the server or the address")
         except (EngineLostError, MeasurementError, UsageError):
             self._keep(trial, level, effort, problem=sentence)
             raise
@@ -382,7 +382,7 @@ def _points(trials: Sequence[LevelTrial]) -> tuple[ThroughputPoint, ...]:
     return tuple(points)
 
 
-def _told(trial: TrialRecord, outcome: ObjectiveVerdict) -> str:
+def _outcome_note(trial: TrialRecord, outcome: ObjectiveVerdict) -> str:
     words = Counter(event.error for event in trial.requests if event.error is not None)
     failed = f", {words.total()} of {len(trial.requests)} failed" if words else ""
     reasons = {item.reason for item in outcome.judgements if item.verdict == outcome.verdict}

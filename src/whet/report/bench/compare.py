@@ -29,7 +29,7 @@ _STYLE: Final = {"better": "green", "worse": "red", "no difference": "dim", "und
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgainstView:
-    """What a report reads of two servers: their names, the pairs compared and what was found."""
+    """What a report reads of two servers: their names, the pairs compared and the comparisons."""
 
     a: str
     b: str
@@ -51,29 +51,29 @@ def print_against(view: AgainstView, console: Console) -> None:
 
 
 def answer(view: AgainstView) -> str:
-    """What was found, of B against A.
+    """Say in one sentence how B compares with A.
 
-    A percentile without the samples that certify it is left out of the words. Where no difference
-    was seen the sentence says how large a one in output tokens/s could have gone unseen: the
-    farthest that the ratio's interval, or the floor, lies from 1.
+    The sentence leaves out a percentile with too few samples to be certain. Without a difference it
+    states the largest one in output tokens/s that the run could have missed: the greatest distance
+    of the ratio's interval, or of the floor, from 1.
     """
     if not view.comparisons:
-        return "There is no pair of trials to compare."
+        return "No trials could be compared: no run is usable on both servers."
     if all(item.verdict == "undecided" for item in view.comparisons):
         return (
-            f"Nothing is decided: {plural(view.pairs, 'pair')} of trials cannot tell a difference "
-            "from the noise; measure at least one whole A B B A."
+            f"Nothing is decided: {plural(view.pairs, 'pair')} of trials cannot distinguish a "
+            "difference from the noise; measure at least one whole A B B A."
         )
-    told = {
+    changes = {
         verdict: [_change(x) for x in view.comparisons if x.verdict == verdict and _certain(x)]
         for verdict in ("better", "worse")
     }
-    parts = [f"{verdict} than A on {_listed(items)}" for verdict, items in told.items() if items]
+    parts = [f"{verdict} than A on {_listed(items)}" for verdict, items in changes.items() if items]
     if parts:
-        count = sum(map(len, told.values()))
+        count = sum(map(len, changes.values()))
         rest = "" if count == len(view.comparisons) else "; no certain difference on the rest"
         return f"B is {', '.join(parts)}{rest}."
-    return f"No difference between A and B was seen{_unseen(view.comparisons)}."
+    return f"No difference between A and B was observed{_undetected(view.comparisons)}."
 
 
 def against_json(
@@ -115,17 +115,17 @@ def _table(view: AgainstView) -> Table:
 
 
 def _figure(estimate: Estimate) -> Text:
-    told = number(estimate.value) + ("" if estimate.certified else "?")
+    text = number(estimate.value) + ("" if estimate.certified else "?")
     if estimate.low is None or estimate.high is None:
-        return Text(told)
-    return Text(f"{told} [{number(estimate.low)}, {number(estimate.high)}]")
+        return Text(text)
+    return Text(f"{text} [{number(estimate.low)}, {number(estimate.high)}]")
 
 
 def _ratio(estimate: Estimate) -> Text:
-    told = f"{estimate.value:.3f}" + ("" if estimate.certified else "?")
+    text = f"{estimate.value:.3f}" + ("" if estimate.certified else "?")
     if estimate.low is None or estimate.high is None:
-        return Text(told)
-    return Text(f"{told} [{estimate.low:.3f}, {estimate.high:.3f}]")
+        return Text(text)
+    return Text(f"{text} [{estimate.low:.3f}, {estimate.high:.3f}]")
 
 
 def _certain(item: ServerComparison) -> bool:
@@ -141,10 +141,10 @@ def _listed(items: Sequence[str]) -> str:
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
 
 
-def _unseen(comparisons: Sequence[ServerComparison]) -> str:
-    """How large a difference in the first metric the run could not have told."""
+def _undetected(comparisons: Sequence[ServerComparison]) -> str:
+    """Name the largest difference in the first metric that the run could have missed."""
     first = comparisons[0]
     ends = [end for end in (first.ratio.low, first.ratio.high) if end is not None]
     widest = max([abs(end - 1) for end in ends] + [first.noise_floor or 0.0])
     title = _TITLES.get(first.metric, first.metric)
-    return f"; one of up to {percent(widest)} in {title} could have gone unseen"
+    return f"; one of up to {percent(widest)} in {title} could have gone undetected"

@@ -42,49 +42,49 @@ def print_load(trials: Sequence[TrialRecord], selection: Selection, console: Con
         return
     steady = _steady_parts(good, console)
     _print_rates(good, console)
-    kept = [event for trial in steady for event in trial.requests]
-    figures = [found for event in kept if (found := request_figures(event)) is not None]
+    steady_events = [event for trial in steady for event in trial.requests]
+    figures = [item for event in steady_events if (item := request_figures(event)) is not None]
     console.print(_latencies(figures, selection))
 
 
 def _steady_parts(trials: Sequence[TrialRecord], console: Console) -> list[TrialRecord]:
-    """The part of each trial that figures are taken from, and what is to be known about it."""
-    kept = []
-    for found in map(steadiness, trials):
-        run = f"run {found.trial.trial + 1}: "
-        if found.cut:
-            told = f"{run}the first {found.cut} requests were warm-up, left out"
-            if found.slowest_cut_ns is not None:
-                told += f" (slowest E2E {found.slowest_cut_ns / NS_PER_MS:.4g} ms)"
-            console.print(Text(told))
-        if found.reason is not None:
-            console.print(Text(f"{run}no warm-up was cut ({found.reason})", style="dim"))
-        for name, drift in found.drifts:
+    """Return the steady part of each trial, and print what was cut and what drifted."""
+    parts = []
+    for part in map(steadiness, trials):
+        run = f"run {part.trial.trial + 1}: "
+        if part.cut:
+            line = f"{run}the first {part.cut} requests were warm-up, left out"
+            if part.slowest_cut_ns is not None:
+                line += f" (slowest E2E {part.slowest_cut_ns / NS_PER_MS:.4g} ms)"
+            console.print(Text(line))
+        if part.reason is not None:
+            console.print(Text(f"{run}no warm-up was cut ({part.reason})", style="dim"))
+        for name, drift in part.drifts:
             if drift.verdict == "drifting" and drift.change is not None:
-                told = f"{run}{name} drifted by {drift.change.value:+.0%} over the run"
-                console.print(Text(f"warning: {told}", style="yellow"))
-        kept.append(found.trial)
-    return kept
+                line = f"{run}{name} drifted by {drift.change.value:+.0%} over the run"
+                console.print(Text(f"warning: {line}", style="yellow"))
+        parts.append(part.trial)
+    return parts
 
 
 def print_verdict(verdict: ObjectiveVerdict, console: Console) -> None:
     """Each constraint with its figure, and why it is not decided where it is not."""
     console.print(Text(f"objective {verdict.verdict}", style=_STYLE[verdict.verdict]))
     for item in verdict.judgements:
-        told = "" if item.figure is None else f", {_number(item.figure)}"
+        figure = "" if item.figure is None else f", {_number(item.figure)}"
         why = "" if item.reason is None else f" ({item.reason})"
-        console.print(Text(f"  {item.verdict}: {item.asked}{told}{why}", _STYLE[item.verdict]))
+        console.print(Text(f"  {item.verdict}: {item.asked}{figure}{why}", _STYLE[item.verdict]))
 
 
 def _print_rates(good: Sequence[TrialRecord], console: Console) -> None:
     """Rates over whole runs, as ``vllm bench serve`` counts them; hit rate and acceptance."""
     cell = CellContext(price_usd_per_hour=0.0, memory_kind="device")
     summary = summarise(good, cell=cell, window=whole_run)
-    told = [
+    rates = [
         ("requests/s", summary.rps_mean),
         ("output tokens/s", summary.tps_mean),
     ]
-    for name, estimate in told:
+    for name, estimate in rates:
         if estimate is not None:
             console.print(f"{name}: {_number(estimate)}", highlight=False)
     if summary.burst_ttft_p95_ms is not None:
@@ -123,15 +123,15 @@ def _latencies(figures: Sequence[RequestFigures], selection: Selection) -> Table
 
 
 def _values_ms(figures: Sequence[RequestFigures], name: str) -> list[Floats]:
-    """One array a request that has any: all its gaps, or its one value."""
-    found: dict[str, Callable[[RequestFigures], Sequence[float | None]]] = {
+    """Return one array per request that has values: all its gaps, or its one value."""
+    values: dict[str, Callable[[RequestFigures], Sequence[float | None]]] = {
         "ttft": lambda item: [item.ttft_ns],
         "tpot": lambda item: [] if item.tpot_ns is None else [item.tpot_ns],
         "itl": lambda item: item.itl_ns,
         "e2el": lambda item: [item.e2e_ns],
     }
-    arrays = [np.asarray(found[name](item), dtype=float) / NS_PER_MS for item in figures]
-    return [values for values in arrays if len(values)]
+    arrays = [np.asarray(values[name](item), dtype=float) / NS_PER_MS for item in figures]
+    return [array for array in arrays if len(array)]
 
 
 def _quantile(groups: Sequence[Floats], name: str, p: float) -> Estimate | None:

@@ -16,7 +16,7 @@ from whet.report.document import Chart
 
 
 def write_latency_chart(trials: Sequence[TrialRecord], path: Path) -> bool:
-    """Draw the answered requests of all trials as SVG; False where there is none to draw.
+    """Draw the answered requests of all trials as SVG; False without such a request.
 
     Raises ``StorageError`` where the disk is full.
     """

@@ -61,10 +61,10 @@ class SearchView:
     failure: str | None = None
 
     def __post_init__(self) -> None:
-        found, wanted = len(self.trials), len(self.saturation.measurements)
-        if found != wanted:
+        trials, wanted = len(self.trials), len(self.saturation.measurements)
+        if trials != wanted:
             raise MeasurementError(
-                f"the search holds {plural(wanted, 'measurement')} and {plural(found, 'trial')}; "
+                f"the search holds {plural(wanted, 'measurement')} and {plural(trials, 'trial')}; "
                 "give the judged trials, one a measurement"
             )
 
@@ -98,63 +98,63 @@ def print_saturation(view: SearchView, console: Console) -> None:
     if view.knee is not None:
         at, rate = _level(view, view.knee.level), number(view.knee.throughput)
         console.print(Text(f"Throughput bends at {at}, where {rate} requests/s completed."))
-    for told in warnings(view):
-        console.print(Text(f"warning: {told}", style="yellow"))
+    for sentence in warnings(view):
+        console.print(Text(f"warning: {sentence}", style="yellow"))
 
 
 def answer(view: SearchView) -> str:
     """One sentence: the highest level that met the objective, the bracket, why it stopped there."""
-    found, missed = view.saturation, _level(view, view.saturation.lowest_missed)
-    if found.highest_met is None and found.lowest_missed is None:
+    search, missed = view.saturation, _level(view, view.saturation.lowest_missed)
+    if search.highest_met is None and search.lowest_missed is None:
         return f"No load was decided{_why(view)}."
-    if found.highest_met is None:
-        said = "No load is known to meet the objective"
-        if found.stopped == "never met":
-            said, missed = "No load met the objective", f"{missed}, the lowest that was allowed,"
-        return f"{said}: {missed} {_missed_word(found)}{_why(view)}."
-    said = f"The highest load that met the objective is {_level(view, found.highest_met)}"
-    if found.lowest_missed is None:
-        return f"{said}, and none was missed{_why(view)}."
-    more = percent(found.lowest_missed / found.highest_met - 1)
-    return f"{said}; {missed}, {more} more, {_missed_word(found)}{_why(view)}."
+    if search.highest_met is None:
+        start = "No load is known to meet the objective"
+        if search.stopped == "never met":
+            start, missed = "No load met the objective", f"{missed}, the lowest that was allowed,"
+        return f"{start}: {missed} {_missed_word(search)}{_why(view)}."
+    start = f"The highest load that met the objective is {_level(view, search.highest_met)}"
+    if search.lowest_missed is None:
+        return f"{start}, and none was missed{_why(view)}."
+    more = percent(search.lowest_missed / search.highest_met - 1)
+    return f"{start}; {missed}, {more} more, {_missed_word(search)}{_why(view)}."
 
 
 def warnings(view: SearchView) -> tuple[str, ...]:
-    """What a person should know before trusting the answer."""
-    found, told = view.saturation, []
-    if found.met_above_missed:
-        told.append(
-            f"{_levels(view, found.met_above_missed)} met the objective although "
-            f"{_level(view, found.lowest_missed)} {_missed_word(found)}: the answer does not fall "
-            "with the load, and the bracket is not to be trusted; measure again with more requests"
+    """Return the reasons to doubt the answer."""
+    search, sentences = view.saturation, []
+    if search.met_above_missed:
+        sentences.append(
+            f"{_levels(view, search.met_above_missed)} met the objective although "
+            f"{_level(view, search.lowest_missed)} {_missed_word(search)}: the answer does not "
+            "fall with the load, so do not trust the bracket; measure again with more requests"
         )
-    if found.undecided_levels:
+    if search.undecided_levels:
         wanted = _samples_wanted(view)
-        told.append(
-            f"{_levels(view, found.undecided_levels)} stayed undecided, counted as missed"
+        sentences.append(
+            f"{_levels(view, search.undecided_levels)} stayed undecided, counted as missed"
             + (f"; about {wanted:,} samples would decide it" if wanted else "; send more requests")
         )
-    if found.highest_met is not None:
-        told += _doubts(view, found.highest_met)
-    return tuple(told)
+    if search.highest_met is not None:
+        sentences += _doubts(view, search.highest_met)
+    return tuple(sentences)
 
 
 def saturation_json(view: SearchView) -> dict[str, Any]:
     """The search as plain values under vLLM's names; figures in ms, lists in s, missing is null."""
-    found = view.saturation
+    search = view.saturation
     return {
         "axis": view.axis,
         "unit": view.unit,
         "objective": [encode(item) for item in view.constraints],
         "goodput": None if view.bounds is None else goodput_text(view.bounds),
         "share": None if view.bounds is None else view.share,
-        "highest_met": found.highest_met,
-        "lowest_missed": found.lowest_missed,
-        "stopped": found.stopped,
+        "highest_met": search.highest_met,
+        "lowest_missed": search.lowest_missed,
+        "stopped": search.stopped,
         "interrupted": view.interrupted,
         "failure": view.failure,
-        "undecided_levels": list(found.undecided_levels),
-        "met_above_missed": list(found.met_above_missed),
+        "undecided_levels": list(search.undecided_levels),
+        "met_above_missed": list(search.met_above_missed),
         "knee": _encoded(view.knee),
         "answer": answer(view),
         "warnings": list(warnings(view)),
@@ -215,13 +215,13 @@ def _rows(view: SearchView) -> list[_Row]:
 
 
 def _table(view: SearchView) -> Table:
-    asked = [item.asked for item in view.saturation.measurements[0].outcome.judgements]
+    targets = [item.asked for item in view.saturation.measurements[0].outcome.judgements]
     table = Table(title="latencies in ms, from the schedule; ? too few requests to be certain")
     sent = f"{view.unit} sent" if view.axis == "rate" else view.unit
     names = (sent, "requests", "failed", "requests/s", "output tokens/s", "TTFT p95", "TPOT p95")
     for name in names:
         table.add_column(name, justify="right")
-    for text in asked:
+    for text in targets:
         table.add_column(Text(one_line(text)), justify="right")
     table.add_column("answer")
     for row in sorted(_rows(view), key=lambda row: (row.measured.level, row.measured.effort)):
@@ -276,8 +276,8 @@ def _encoded(record: object | None) -> Any:
     return None if record is None else encode(record)
 
 
-def _missed_word(found: Saturation) -> str:
-    undecided = found.lowest_missed in found.undecided_levels
+def _missed_word(search: Saturation) -> str:
+    undecided = search.lowest_missed in search.undecided_levels
     return "stayed undecided, which counts as missed" if undecided else "was missed"
 
 
@@ -287,7 +287,7 @@ def _why(view: SearchView) -> str:
     if view.interrupted:
         return " (stopped on request)"
     return {
-        "found": " (the bracket is as narrow as asked)",
+        "found": " (the bracket is as narrow as requested)",
         "budget": " (the budget of measurements ran out before the bracket was closed)",
         "never met": " (there is no lower level to try)",
         "never missed": " (the highest that was allowed; raise the limit to go on)",
@@ -295,10 +295,10 @@ def _why(view: SearchView) -> str:
 
 
 def _samples_wanted(view: SearchView) -> int | None:
-    """The most that an undecided judgement of the undecided levels asks for, where each says so."""
+    """Return the most samples an undecided judgement needs; None where one does not state it."""
     last = {item.level: item.outcome.judgements for item in view.saturation.measurements}
-    asked = [item for level in view.saturation.undecided_levels for item in last[level]]
-    wanted = [item.samples_wanted for item in asked if item.verdict == "undecided"]
+    judgements = [item for level in view.saturation.undecided_levels for item in last[level]]
+    wanted = [item.samples_wanted for item in judgements if item.verdict == "undecided"]
     known = [count for count in wanted if count is not None]
     return max(known) if known and len(known) == len(wanted) else None
 
@@ -307,23 +307,23 @@ def _doubts(view: SearchView, level: float) -> list[str]:
     """Whether the measurement that carries the answer saw the load in full."""
     pairs = zip(view.saturation.measurements, view.trials, strict=True)
     trial = next(at for of, at in pairs if of.level == level and of.outcome.verdict == "met")
-    ended, told = _ended(trial), []
+    ended, sentences = _ended(trial), []
     if trial.loop != "open" or not ended:
         return []
     sent_s = ns_to_s(max(event.scheduled_ns for event in trial.requests))
     e2e_s = ns_to_s(round(float(np.median([e2e_ns for _, _, e2e_ns in ended]))))
     if sent_s < _BUILT_UP * e2e_s:
-        told.append(
+        sentences.append(
             f"{_level(view, level)} was sent for {sent_s:.3g} s and a request takes {e2e_s:.3g} s: "
             "the load had not built up; send more requests"
         )
     moved = drift([at for at, _, _ in ended], [ttft_ns for _, ttft_ns, _ in ended])
     if moved.verdict == "drifting" and moved.change is not None and moved.change.value > 0:
-        told.append(
+        sentences.append(
             f"TTFT still rose by {percent(moved.change.value)} of its median while "
             f"{_level(view, level)} was measured: a longer load may miss; send more requests"
         )
-    return told
+    return sentences
 
 
 def _ended(trial: TrialRecord) -> list[tuple[int, int, int]]:

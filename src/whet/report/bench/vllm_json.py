@@ -2,7 +2,7 @@
 
 The names are vLLM 0.29's, so that what reads its files reads this one. Latencies count from the
 schedule, where vLLM's count from the send and leave the wait of ``--max-concurrency`` out; the
-figures from the send stand beside them as ``…_from_send_ms``. Statistics of latencies are those of
+figures from the send have names with ``…_from_send_ms``. Statistics of latencies are those of
 the steady part, without the first wave of a closed loop, which has its own
 ``…_burst_ttft_ms``; counts, rates and the lists have every timed request, as vLLM's do. A figure
 without data is null, which vLLM writes as 0.
@@ -61,7 +61,7 @@ def vllm_result(
     goodput.
     """
     events = trial.requests
-    found = [request_figures(event) for event in events]
+    all_figures = [request_figures(event) for event in events]
     steady = steadiness(trial).trial.requests
     figures = [item for event in steady if (item := request_figures(event)) is not None]
     start_ns = min((event.scheduled_ns for event in events), default=0)
@@ -81,7 +81,7 @@ def vllm_result(
         "total_input_tokens": inputs,
         "total_output_tokens": outputs,
         "request_throughput": rate(len(done)),
-        "request_goodput": None if bounds is None else rate(_kept(events, bounds)),
+        "request_goodput": None if bounds is None else rate(_within_bounds(events, bounds)),
         "output_throughput": rate(outputs),
         "total_token_throughput": rate(inputs + outputs),
         "max_concurrent_requests": most_in_flight(events),
@@ -96,11 +96,11 @@ def vllm_result(
     length = acceptance_length([trial])
     if length is not None:
         result["spec_decode_acceptance_length"] = length
-    return result | _each(events, found, start_ns)
+    return result | _each(events, all_figures, start_ns)
 
 
 def run_info(trial: TrialRecord, model: str, tokenizer: str) -> dict[str, Any]:
-    """What stands beside the figures: who measured what, when, and whether the client kept up."""
+    """Describe the measurement: model, time, load, and whether the client kept up."""
     health, steady, problem = trial.health, steadiness(trial), trial_problem(trial)
     return {
         "date": trial.started_at,
@@ -135,13 +135,13 @@ def run_info(trial: TrialRecord, model: str, tokenizer: str) -> dict[str, Any]:
     }
 
 
-def _kept(events: Sequence[RequestEvent], bounds: Sequence[Bound]) -> int:
+def _within_bounds(events: Sequence[RequestEvent], bounds: Sequence[Bound]) -> int:
     share = attainment(events, bounds)
     return 0 if share is None else round(share.value * len(events))
 
 
 def _each(
-    events: Sequence[RequestEvent], found: Sequence[RequestFigures | None], start_ns: int
+    events: Sequence[RequestEvent], figures: Sequence[RequestFigures | None], start_ns: int
 ) -> dict[str, Any]:
     def seconds(values: Sequence[float]) -> list[float]:
         return [value / NS_PER_S for value in values]
@@ -149,9 +149,9 @@ def _each(
     return {
         "input_lens": [event.prompt_tokens for event in events],
         "output_lens": [event.output_tokens for event in events],
-        "ttfts": [None if item is None else ns_to_s(item.ttft_ns) for item in found],
-        "itls": [[] if item is None else seconds(item.itl_ns) for item in found],
-        "latencies": [None if item is None else ns_to_s(item.e2e_ns) for item in found],
+        "ttfts": [None if item is None else ns_to_s(item.ttft_ns) for item in figures],
+        "itls": [[] if item is None else seconds(item.itl_ns) for item in figures],
+        "latencies": [None if item is None else ns_to_s(item.e2e_ns) for item in figures],
         "start_times": seconds([event.scheduled_ns - start_ns for event in events]),
         "queue_times": seconds([event.sent_ns - event.scheduled_ns for event in events]),
         "generated_texts": [event.text for event in events],
@@ -166,14 +166,14 @@ def _statistics(
     name: str, values: np.ndarray[Any, np.dtype[np.float64]], percentiles: Sequence[float]
 ) -> dict[str, float | None]:
     wanted: dict[str, Callable[[Any], Any]] = {"mean": np.mean, "median": np.median, "std": np.std}
-    told = {
+    result = {
         f"{word}_{name}_ms": float(of(values)) if len(values) else None
         for word, of in wanted.items()
     }
     for p in percentiles:
         word = f"p{p:g}"
-        told[f"{word}_{name}_ms"] = float(np.percentile(values, p)) if len(values) else None
-    return told
+        result[f"{word}_{name}_ms"] = float(np.percentile(values, p)) if len(values) else None
+    return result
 
 
 def most_in_flight(events: Sequence[RequestEvent]) -> int:

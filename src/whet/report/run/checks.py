@@ -118,8 +118,8 @@ def _same_weights(run: Run, records: Iterable[QualityRecord]) -> _Check:
 
 def _same_weights_line(run: Run, record: QualityRecord) -> _Line:
     kl, p99, flips = distance_figures(record.twin_distances)
-    twin = run.quality.get(record.twin or "")
-    repeat = twin.twin_distances if twin is not None else None
+    reference = run.quality.get(record.twin or "")
+    repeat = reference.twin_distances if reference is not None else None
     itself = record.twin == record.variant
     return _Line(
         variant=record.variant,

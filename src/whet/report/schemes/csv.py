@@ -54,7 +54,7 @@ def write_schemes_csv(table: SchemeTable, path: Path) -> None:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(SCHEMES_COLUMNS)
     for row in table.rows:
-        values = {**_stored(row), **_measured(row), **_served(row)}
+        values = {**_stored(row), **_measured(row), **_server_values(row)}
         writer.writerow([field(values.get(name)) for name in SCHEMES_COLUMNS])
     write_atomic(path, buffer.getvalue().encode())
 
@@ -95,17 +95,17 @@ def _stored(row: SchemeRow) -> dict[str, Value]:
 
 
 def _measured(row: SchemeRow) -> dict[str, Value]:
-    found = row.distances
+    distances = row.distances
     values = _estimate("perplexity", row.perplexity)
-    if found is None:
+    if distances is None:
         return values
     for name in _ESTIMATES[1:]:
-        values |= _estimate(name, getattr(found, name))
+        values |= _estimate(name, getattr(distances, name))
     return values | {
-        "kl_p99": found.kl_p99.value,
-        "documents": len(found.documents),
-        "positions": sum(one.tokens for one in found.documents),
-        "rounded": " ".join(found.rounded),
+        "kl_p99": distances.kl_p99.value,
+        "documents": len(distances.documents),
+        "positions": sum(one.tokens for one in distances.documents),
+        "rounded": " ".join(distances.rounded),
     }
 
 
@@ -115,7 +115,7 @@ def _estimate(name: str, estimate: Estimate | None) -> dict[str, Value]:
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
-def _served(row: SchemeRow) -> dict[str, Value]:
+def _server_values(row: SchemeRow) -> dict[str, Value]:
     if row.served is None:
         return {}
     tasks = row.served.tasks

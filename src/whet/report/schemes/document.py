@@ -122,12 +122,12 @@ def _short_kernel(kernel: str) -> str:
 
 def row_notes(row: SchemeRow) -> tuple[str, ...]:
     """Why figures are missing, and what the quantizer or the server warned of."""
-    served = row.served.reason if row.served else None
+    server_reason = row.served.reason if row.served else None
     reasons = (
         ("not made", row.not_made),
         ("not measured", row.not_measured),
         ("not served", row.not_served),
-        ("on the server", served),
+        ("on the server", server_reason),
     )
     warnings = row.checkpoint.warnings if row.checkpoint else ()
     return (*(f"{words}: {reason}" for words, reason in reasons if reason), *warnings)
@@ -157,22 +157,22 @@ def _measured_on(table: SchemeTable) -> str:
             f"({number(positions)} positions) of {table.heldout}, both models in float32 with "
             "transformers; activations and FP8 keys and values are rounded as the checkpoint says."
         )
-    served = next((row.served for row in table.rows if row.served is not None), None)
-    if served is not None:
-        count = sum(task.n for task in served.tasks)
+    task_run = next((row.served for row in table.rows if row.served is not None), None)
+    if task_run is not None:
+        count = sum(task.n for task in task_run.tasks)
         sentences.append(
-            f"Tasks: {plural(count, 'question')}, answered greedily by {served.engine}."
+            f"Tasks: {plural(count, 'question')}, answered greedily by {task_run.engine}."
         )
     return " ".join(sentences)
 
 
 def _tasks(table: SchemeTable) -> Section | None:
-    served = [(row.name, row.served) for row in table.rows if row.served is not None]
-    names = list(dict.fromkeys(task.task for _, each in served for task in each.tasks))
+    task_runs = [(row.name, row.served) for row in table.rows if row.served is not None]
+    names = list(dict.fromkeys(task.task for _, each in task_runs for task in each.tasks))
     if not names:
         return None
     rows = []
-    for name, each in served:
+    for name, each in task_runs:
         scores = {task.task: task for task in each.tasks}
         cells = [_score(scores.get(task)) for task in names]
         rows.append(Row(cells=[text_cell(name), *cells, figure_cell(each.perplexity)]))
