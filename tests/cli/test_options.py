@@ -51,6 +51,7 @@ def test_a_key_is_set_and_its_sections_are_added(
         ("load.trials=[", "the value is not YAML"),
         ("name.first=x", "name has no keys in this spec"),
         ("load.trails=3", "unknown key 'trails' in load; did you mean 'trials'?"),
+        ("variants.awk.args.max_num_seqs=64", "the spec has no variant 'awk'"),
         ("lod.trials=3", "unknown key 'lod'; did you mean 'load'?"),
     ],
 )

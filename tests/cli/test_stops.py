@@ -103,7 +103,7 @@ def test_a_signal_between_two_variants_keeps_the_first(
     assert (root / "report.html").exists()
     undecided = whet("decide", root)
     assert undecided.code == MeasurementError.exit_code
-    assert undecided.out == f"{root}: Not measured yet: other.\n"
+    assert undecided.err.startswith(f"! {root}: Not measured yet: other.\n")
     assert "no decision, because a run is unfinished" in undecided.err
     whet("run", "--resume")
     assert scripted.started == ["other", "fp16.again"]

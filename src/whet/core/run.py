@@ -301,6 +301,13 @@ class Run:
             counts[trial.variant] += 1
         return dict(counts)
 
+    def _is_measured(self, name: str, batch_size: int) -> bool:
+        """Whether a cell is stored, or every trial that it is computed from."""
+        if self.cell(name, batch_size) is not None:
+            return True
+        ended = [t for t in self.trials_of(name, batch_size) if t.status != "interrupted"]
+        return self.spec is not None and len(ended) >= self.spec.load.trials
+
     def _has_begun(self, name: str) -> bool:
         measured = any(self.cell(name, size) for size in self.batch_sizes)
         return measured or name in self._trial_counts
@@ -311,7 +318,7 @@ class Run:
         untouched = [name for name in self._required_variants if not self._has_begun(name)]
         sentences = [f"Not measured yet: {', '.join(untouched)}."] if untouched else []
         for name in self._required_variants:
-            lacking = [str(size) for size in self.batch_sizes if self.cell(name, size) is None]
+            lacking = [str(size) for size in self.batch_sizes if not self._is_measured(name, size)]
             if lacking and name not in untouched:
                 count = plural(self._trial_counts.get(name, 0), "trial")
                 stored = f" ({count} kept)" if self.decision is None else ""
@@ -320,14 +327,20 @@ class Run:
                 )
         return tuple(sentences)
 
-    @cached_property
-    def missing(self) -> tuple[str, ...]:
-        """In sentences, what an interrupted run still lacks; empty for a whole run."""
-        sentences = list(self.unmeasured)
+    @property
+    def without_quality(self) -> tuple[str, ...]:
+        """In sentences, the measured variants that no quality check has seen."""
+        sentences = []
         for name in self._required_variants:
             if self._has_begun(name) and name not in self.quality:
                 reason = self.store.reason("quality", name)
                 sentences.append(f"{name} has no quality record{f': {reason}' if reason else ''}.")
+        return tuple(sentences)
+
+    @cached_property
+    def missing(self) -> tuple[str, ...]:
+        """In sentences, what an interrupted run still lacks; empty for a whole run."""
+        sentences = [*self.unmeasured, *self.without_quality]
         if self.decision is None:
             sentences.append("No decision was made; go on with whet run --resume.")
         return tuple(sentences)

@@ -38,9 +38,9 @@ def gate(folder: Path, target: Path | str, *words: str) -> subprocess.CompletedP
 
 def passed(folder: Path, target: Path | str) -> dict[str, Any]:
     """The record of ``target``, which passes against the saved baseline."""
-    done = gate(folder, target, "--against", "kept", "--json", "same.json")
+    done = gate(folder, target, "--against", "kept", "--json")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    record: dict[str, Any] = json.loads((folder / "same.json").read_text())["record"]
+    record: dict[str, Any] = json.loads(done.stdout)["record"]
     assert record["identity"]["problems"] == []
     assert record["perplexity_ratio"]["value"] == pytest.approx(1.0, abs=1e-3)
     return record

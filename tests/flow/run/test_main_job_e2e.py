@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from whet.core.provenance import cpu_dtype
-from whet.core.records import Decision, QualityRecord, VerdictSet
+from whet.core.records import QualityRecord, VerdictSet
+from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.demo import pair_paths
 from whet.engines.vllm import find_installed
@@ -149,6 +150,6 @@ def check_results(root: Path) -> None:
     assert quality is not None
     assert quality.perplexity_ratio is not None
     assert 0.99 < quality.perplexity_ratio.value < 1.03
-    decision = store.get("decision", "decision", Decision)
+    decision = Run.read(root).decision
     assert decision is not None
     assert decision.recommendation is not None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from rich.console import Console
 
 from whet.cli.options import OutputOptions, print_json
 from whet.core.errors import MeasurementError
@@ -26,11 +27,12 @@ def decide(
     from whet.flow.run.conclude import decide_over
     from whet.report.run.files import print_decision
 
-    runs, console = [Run.read(path) for path in run_dirs], output.console
-    unmeasured = [(run.root, line) for run in runs for line in run.unmeasured]
-    for root, line in unmeasured:
-        console.print(f"{root}: {line}", highlight=False, markup=False, soft_wrap=True)
-    if unmeasured:
+    runs, warnings = [Run.read(path) for path in run_dirs], Console(stderr=True)
+    for run in runs:
+        for line in (*run.unmeasured, *run.without_quality):
+            text = f"! {run.root}: {line}"
+            warnings.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
+    if any(run.unmeasured for run in runs):
         raise MeasurementError(
             "no decision, because a run is unfinished; finish it with whet run --resume, or see "
             "what it has with whet report"
@@ -39,4 +41,4 @@ def decide(
     if output.json:
         print_json({"runs": [str(path) for path in run_dirs], "decision": encode(decision)})
     else:
-        print_decision(decision, console)
+        print_decision(decision, output.console)

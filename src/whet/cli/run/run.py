@@ -27,8 +27,9 @@ def run(
     """
     spec = change.read(spec_file)
     root = options.output_dir / require_name(options.name or spec.name, "the run's name")
-    source = redacted_source(spec_file)
-    notes = "".join(f"# changed by --set {redact(text)}\n" for text in change.set)
+    source = redacted_source(spec_file).rstrip(b"\n") + b"\n"
+    changes = (" ".join(redact(text).split()) for text in change.changes)
+    notes = "".join(f"# changed by --set {text}\n" for text in changes)
     execute(spec, root, options=options, output=output, source=source + notes.encode())
 
 

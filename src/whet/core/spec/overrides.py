@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from whet.core.errors import UsageError
+from whet.core.names import did_you_mean
 
 
 def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> None:
@@ -37,6 +38,9 @@ def _set(data: dict[str, Any], path: str, value: object) -> None:
         )
         name, parts = ".".join(parts[:longest]), parts[longest:]
         below = section.get(name)
+        if section is data.get("variants") and name not in section:
+            hint = did_you_mean(name, section)
+            raise UsageError(f"--set {path}: the spec has no variant {name!r}{hint}")
         if below is None:
             below = section[name] = {}
         if not isinstance(below, dict):

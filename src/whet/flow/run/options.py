@@ -26,17 +26,20 @@ class SpecOptions:
 
     def read(self, spec_file: Path) -> Spec:
         """The spec in ``spec_file`` with these changes. ``UsageError`` where it is not valid."""
-        sizes = () if self.batch_sizes is None else (self._sizes(self.batch_sizes),)
-        return load_spec(spec_file, (*self.set, *sizes))
+        return load_spec(spec_file, self.changes)
 
-    @staticmethod
-    def _sizes(text: str) -> str:
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """Every change as KEY.PATH=VALUE. ``UsageError`` for batch sizes that are not numbers."""
+        if self.batch_sizes is None:
+            return self.set
         try:
-            return f"load.batch_sizes={[int(part) for part in text.split(',')]}"
+            sizes = [int(part) for part in self.batch_sizes.split(",")]
         except ValueError as error:
             raise UsageError(
-                f"--batch-sizes {text!r}: whole numbers are needed, such as 1,4,8"
+                f"--batch-sizes {self.batch_sizes!r}: whole numbers are needed, such as 1,4,8"
             ) from error
+        return (*self.set, f"load.batch_sizes={sizes}")
 
 
 @Parameter(name="*")

@@ -210,7 +210,7 @@ def feasible(checked: Preflight, spec: Spec, *, skip: bool) -> tuple[ResolvedEng
     if any(problem.kind in _SPEC_ERRORS for problem in checked.problems):
         raise UsageError(sentences[0] if len(sentences) == 1 else f"the spec cannot run:\n{lines}")
     if bad and (not skip or spec.baseline in bad or None in bad):
-        fix = "" if skip else "\n(--skip-infeasible measures the other variants without these)"
+        fix = "" if skip else "\n(whet run --skip-infeasible measures the others without these)"
         raise InfeasibleError(f"preflight found what cannot run here:\n{lines}{fix}")
     good = [item for item in checked.resolved if item.variant.name not in bad]
     return tuple(sorted(good, key=lambda item: item.variant.name != spec.baseline))
