@@ -33,7 +33,6 @@ import yaml
 from lab.h100_profile import PROFILER, Where, profile_sizes
 from lab.h100_shares import keep_shares, measure_shares
 from lab.h100_table import HEAD_8BIT, StaticRow, keep_results, static_csv, static_rows
-from whet.core.names import REPEAT_SUFFIX
 from whet.core.spec import Spec, load_spec
 from whet.core.spec.variants import expand_sweeps
 from whet.core.store import write_atomic
@@ -48,7 +47,6 @@ STATIC_SIZES: Final = (1, 4, 8, 16, 32, 64, 128, 256)
 PART_BYTES: Final = 15_000_000
 _PART: Final = "part_"
 _WEIGHTS: Final = ("checkpoints", "testbed", "drafts", "traces")
-REPEATED: Final = f"fp16{REPEAT_SUFFIX}"
 _STATIC_BATCHES: Final = 2
 _PROFILED_PROMPTS: Final = 2000
 
@@ -138,8 +136,7 @@ def chosen(spec: Path, variants: str | None, changes: Sequence[str] = ()) -> str
             f"no variant {', '.join(sorted(unknown))}; there are {', '.join(data['variants'])}"
         )
     variants = {name: item for name, item in data["variants"].items() if name in names}
-    there = {*variants, *([REPEATED] if data["load"].get("repeat_baseline", True) else [])}
-    groups = [[n for n in group if n in there] for group in data["load"]["together"]]
+    groups = [[n for n in group if n in variants] for group in data["load"]["together"]]
     load = {**data["load"], "together": [group for group in groups if len(group) > 1]}
     return str(yaml.safe_dump({**data, "load": load, "variants": variants}, sort_keys=False))
 

@@ -17,7 +17,10 @@ from tests.flow.break_even_stage import Physics, spec_with_draft, stage
         (("--k", "0"), "K must be 1 or more; give --k 2,4,6"),
         (("--levels", "0.5,x"), "--levels '0.5,x': shares are needed, such as 0.3,0.5,1"),
         (("--levels", "2"), "level 2 is not a share; give --levels from 0 to 1"),
-        (("--weights", "awk"), "unknown variant 'awk' for --weights; did you mean 'awq'?"),
+        (
+            ("--weights", "awq+cash"),
+            "unknown variant 'awq+cash' for --weights; did you mean 'awq+cache'?",
+        ),
     ],
 )
 def test_what_it_refuses(whet: Whet, pair: Path, words: tuple[str, ...], said: str) -> None:

@@ -59,17 +59,6 @@ def test_an_unknown_key(whet: Whet, tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("name", ["fp16.again", "awq.again"])
-def test_a_variant_named_like_the_repeat_of_the_baseline(
-    whet: Whet, tmp_path: Path, name: str
-) -> None:
-    write_spec(tmp_path, variants={"fp16": {}, name: {"prefix_cache": True}})
-    said = whet("check").sentence(USAGE)
-    assert said.endswith(
-        f"variant {name!r} ends in '.again', which names the baseline's A/A repeat; rename it"
-    )
-
-
 def test_a_negative_batch_size_in_the_spec(whet: Whet, tmp_path: Path) -> None:
     write_spec(tmp_path, load={"batch_sizes": [4, -1]})
     said = whet("run").sentence(USAGE)
@@ -220,7 +209,7 @@ def test_a_draft_with_two_tokens_swapped(whet: Whet, pair: Path) -> None:
     assert f"token {one!r} has id 290 in the target and 291 in the draft" in said.err
     assert "choose a draft made for this target" in said.err
     lines = said.err[said.err.index("error: ") :].splitlines()
-    assert [line.split(":")[0] for line in lines[1:-1]] == ["  awq+spec, awq+spec+cache"]
+    assert [line.split(":")[0] for line in lines[1:-1]] == ["  awq+spec+cache"]
     assert "--skip-infeasible" in lines[-1]
     assert "Traceback" not in said.err
 

@@ -23,10 +23,10 @@ def told(change: dict[str, object]) -> str:
     return str(caught.value)
 
 
-def test_a_minimal_spec_has_the_five_standard_variants() -> None:
+def test_a_minimal_spec_has_the_standard_variants() -> None:
     spec = parse_spec(dict(MINIMAL), base=Path("/base"))
-    assert list(spec.variants) == ["fp16", "awq", "awq+spec", "awq+cache", "awq+spec+cache"]
-    assert [v.prefix_cache for v in spec.variants.values()] == [False, False, False, True, True]
+    assert list(spec.variants) == ["fp16", "fp16+cache", "awq+cache", "awq+spec+cache"]
+    assert [v.prefix_cache for v in spec.variants.values()] == [False, True, True, True]
     assert spec.load.batch_sizes == (1, 4, 8, 16, 32)
     assert spec.load.warmup_requests == 20
 
@@ -98,15 +98,9 @@ def test_an_unknown_order_is_told_with_the_known_ones(order: object) -> None:
     assert message == f"load.order: Input should be 'blocks' or 'interleaved' (got {order!r})"
 
 
-def test_the_order_is_blocks_unless_it_is_said() -> None:
-    assert parse_spec(dict(MINIMAL), base=Path("/base")).load.order == "blocks"
-    spec = parse_spec({**MINIMAL, "load": {"order": "interleaved"}}, base=Path("/base"))
-    assert spec.load.order == "interleaved"
-
-
 def test_servers_come_up_alone_unless_they_are_named_together() -> None:
     assert parse_spec(dict(MINIMAL), base=Path("/base")).load.together == ()
-    groups = [["fp16", "awq", "fp16.again"], ["awq+spec", "awq+cache"]]
+    groups = [["fp16", "fp16+cache"], ["awq+spec+cache", "awq+cache"]]
     spec = parse_spec({**MINIMAL, "load": {"together": groups}}, base=Path("/base"))
     assert [list(group) for group in spec.load.together] == groups
 
@@ -114,17 +108,17 @@ def test_servers_come_up_alone_unless_they_are_named_together() -> None:
 @pytest.mark.parametrize(
     ("load", "said"),
     [
-        ({"together": [["fp16", "awk"]]}, "'awk', which is not a variant; did you mean 'awq'?"),
-        ({"together": [["fp16", "awq"], ["awq", "awq+spec"]]}, "names 'awq' twice"),
+        (
+            {"together": [["fp16", "awq+cach"]]},
+            "'awq+cach', which is not a variant; did you mean 'awq+cache'?",
+        ),
+        (
+            {"together": [["fp16", "awq+cache"], ["awq+cache", "fp16+cache"]]},
+            "names 'awq+cache' twice",
+        ),
         ({"together": [["fp16", "fp16"]]}, "names 'fp16' twice"),
         ({"together": [["awq"]]}, "the group [awq]; name two or more, or leave it out"),
         ({"together": [[]]}, "the group []; name two or more, or leave it out"),
-        (
-            {"together": [["fp16", "fp16.again"]], "repeat_baseline": False},
-            "the baseline is not repeated; set load.repeat_baseline: true",
-        ),
-        ({"together": [["fp16", "awq.again"]]}, "'awq.again', which is not a variant"),
-        ({"together": [["fp16", "awq"]], "order": "interleaved"}, "'awq+spec' is in no group"),
         ({"together": ["fp16", "awq"]}, "load.together.0"),
     ],
 )
@@ -135,23 +129,15 @@ def test_a_wrong_group_gets_one_sentence(load: dict[str, object], said: str) -> 
     assert "\n" not in message
 
 
-def test_interleaved_trials_need_every_server_in_a_group() -> None:
-    two = {"variants": {"fp16": {}, "b": {"prefix_cache": True}}}
-    load = {"order": "interleaved", "together": [["fp16", "b"]]}
-    assert "'fp16.again' is in no group; name it in one" in told({**two, "load": load})
-    alone = {**load, "repeat_baseline": False}
-    assert parse_spec({**MINIMAL, **two, "load": alone}, base=Path("/base")).load.together
+def test_the_repeat_of_the_baseline_is_gone_and_says_what_shows_the_noise() -> None:
+    message = told({"load": {"repeat_baseline": True}})
+    assert message.startswith("load.repeat_baseline is gone; remove the key")
 
 
 def test_a_group_that_names_a_sweep_is_told_its_variants() -> None:
     swept = {"fp16": {}, "k": {"speculation": {"method": "ngram", "num_tokens": [2, 4]}}}
     message = told({"variants": swept, "load": {"together": [["fp16", "k"]]}})
     assert "its lists make k.k2, k.k4: name one of them" in message
-
-
-def test_a_single_variant_has_no_repeat_to_come_up_with() -> None:
-    message = told({"variants": {"fp16": {}}, "load": {"together": [["fp16", "fp16.again"]]}})
-    assert "one variant alone has no repeat; add a variant" in message
 
 
 @pytest.mark.parametrize("draft", [None, "./draft"])

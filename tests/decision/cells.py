@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from whet.core.records import (
     CellSummary,
     Claim,
-    Comparison,
     Decision,
     DegenerateTraffic,
     Estimate,
@@ -18,6 +20,7 @@ from whet.core.records import (
 )
 from whet.core.spec import ObjectiveSpec
 from whet.decision import DecisionInputs, TierInputs, decide
+from whet.metrics.pooled import StartTable
 
 
 def estimate(value: float, width: float = 0.01, *, certified: bool = True) -> Estimate:
@@ -118,16 +121,19 @@ def verdict(
     )
 
 
-def comparison(reference: str, candidate: str, batch: int, ratio: float, word: str) -> Comparison:
-    return Comparison(
-        metric="tps_mean",
-        batch_size=batch,
-        reference=reference,
-        candidate=candidate,
-        ratio=estimate(ratio),
-        noise_floor=0.02,
-        verdict=word,
-    )
+def starts(
+    cells: Sequence[CellSummary], metric: str = "tps_mean", *, count: int = 3, sd: float = 0.005
+) -> StartTable:
+    """``count`` starts of each cell around its figure, apart by about ``sd`` on the log scale."""
+    figures = {}
+    for at, item in enumerate(cells):
+        value = getattr(item, metric)
+        logs = sd * np.linspace(1, -1, count) * (-1) ** at if count > 1 else [0.0]
+        logs = logs if value is not None else []
+        figures[item.variant, item.batch_size] = {
+            number: value.value * math.exp(log) for number, log in enumerate(logs)
+        }
+    return StartTable.of(metric, {place: each for place, each in figures.items() if each})
 
 
 def tier(cells: Sequence[CellSummary], **changes: Any) -> TierInputs:
@@ -138,7 +144,8 @@ def tier(cells: Sequence[CellSummary], **changes: Any) -> TierInputs:
         "cells": cells,
         "quality": {name: quality(name) for name in variants},
         "verdicts": [verdict(name) for name in variants],
-        "noise_floor": 0.02,
+        "throughput": starts(cells),
+        "ttft": starts(cells, "ttft_p95_ms"),
     }
     return TierInputs(**(fields | changes))
 
@@ -146,16 +153,16 @@ def tier(cells: Sequence[CellSummary], **changes: Any) -> TierInputs:
 def decided(
     *tiers: TierInputs,
     speculation_pairs: dict[str, str] | None = None,
-    cached: str | None = None,
+    reference: str = "fp16",
     **objective: Any,
 ) -> Decision:
     return decide(
         DecisionInputs(
             baseline="fp16",
+            reference=reference,
             tiers=tiers,
             objective=ObjectiveSpec(**objective),
             speculation_pairs=speculation_pairs or {},
-            cached=cached,
         )
     )
 

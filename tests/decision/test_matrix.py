@@ -1,4 +1,4 @@
-"""The matrix: who is cheapest, who is told apart, and why there is nobody."""
+"""The matrix: which variant is cheapest, how surely it qualifies, and why none does."""
 
 from dataclasses import replace
 
@@ -6,7 +6,6 @@ import pytest
 
 from tests.decision.cells import (
     cell,
-    comparison,
     decided,
     entry,
     estimate,
@@ -23,14 +22,14 @@ def test_the_cheapest_that_qualifies_wins_at_its_own_batch_size() -> None:
     decision = decided(tier(cells))
     won = [entry(decision, ttft).batch_size for ttft in (200.0, 500.0, 1000.0)]
     assert won == [4, 8, 16]
-    assert {item.outcome for item in decision.matrix} == {"winner"}
+    assert {item.outcome for item in decision.matrix} == {"certified"}
     assert len(decision.matrix) == 9
 
 
 def test_a_tail_on_the_target_is_not_below_it() -> None:
     decision = decided(tier([cell("fp16", 8, 1.0, 500.0)]))
     assert entry(decision, 500.0).outcome == "none"
-    assert entry(decision, 1000.0).outcome == "winner"
+    assert entry(decision, 1000.0).outcome == "certified"
 
 
 def test_other_latencies_count_where_they_are_asked_for() -> None:
@@ -62,99 +61,19 @@ def test_unmeasured_quality_is_no_pass() -> None:
     assert "not measured" in found.reason
 
 
-def test_overlapping_side_effects_of_two_variants_have_no_winner() -> None:
-    rival = cell("awq+cache", 8, 0.61, 150)
-    wide = replace(rival, cost_per_1m_tokens=estimate(0.61, 0.05))
-    found = entry(decided(tier([FP16, AWQ, wide], noise_floor=0.0)))
-    assert (found.outcome, found.variant) == ("no significant winner", "awq")
-    assert found.rivals == ("awq+cache",)
-    assert "does not differ significantly" in found.reason
+def test_a_limit_within_the_interval_is_met_as_a_point_estimate() -> None:
+    near = cell("fp16", 8, 1.0, 497)  # the interval ends at 502
+    decision = decided(tier([near]))
+    assert entry(decision, 500.0).outcome == "point estimate"
+    assert entry(decision, 1000.0).outcome == "certified"
 
 
-def test_a_difference_within_the_noise_floor_is_none() -> None:
-    near = cell("awq+cache", 8, 0.618, 150)  # 3 % dearer; limits ±1 % do not overlap
-    told = entry(decided(tier([FP16, AWQ, near], noise_floor=0.02)))
-    lost = entry(decided(tier([FP16, AWQ, near], noise_floor=0.04)))
-    assert (told.outcome, lost.outcome) == ("winner", "no significant winner")
-
-
-def test_two_batch_sizes_are_held_against_the_larger_of_their_own_floors() -> None:
-    near = cell("awq+cache", 16, 0.618, 150)  # 3 % dearer; limits ±1 % do not overlap
-
-    def outcome(floors: dict[int, float]) -> str:
-        told = [
-            replace(comparison("fp16", "x", size, 1.0, "no difference"), noise_floor=floor)
-            for size, floor in floors.items()
-        ]
-        return entry(decided(tier([AWQ, near], comparisons=told, noise_floor=0.06))).outcome
-
-    assert outcome({8: 0.01, 16: 0.02, 1: 0.06}) == "winner"
-    assert outcome({8: 0.01, 16: 0.04, 1: 0.06}) == "no significant winner"
-    assert outcome({8: 0.01, 1: 0.06}) == "no significant winner", "16 has the run's largest"
-
-
-def test_floors_of_comparisons_count_for_nothing_where_the_noise_is_unknown() -> None:
-    near = cell("awq+cache", 16, 0.618, 150)
-    told = [
-        replace(comparison("fp16", "x", size, 1.0, "better"), noise_floor=0.0) for size in (8, 16)
-    ]
-    bare = [
-        replace(item, cost_per_1m_tokens=replace(item.cost_per_1m_tokens, low=None, high=None))
-        for item in (AWQ, near)
-        if item.cost_per_1m_tokens is not None
-    ]
-    found = entry(decided(tier(bare, comparisons=told, noise_floor=None)))
-    assert found.outcome == "no significant winner"
-
-
-def test_two_batch_sizes_of_one_variant_are_no_rivals() -> None:
-    found = entry(decided(tier([AWQ, cell("awq", 16, 0.601, 150)])))
-    assert (found.outcome, found.rivals) == ("winner", ())
-
-
-def test_the_trials_own_comparison_outweighs_overlapping_summaries() -> None:
-    rival = replace(cell("awq+cache", 8, 0.63, 150), cost_per_1m_tokens=estimate(0.63, 0.1))
-    told = comparison("awq", "awq+cache", 8, 0.95, "worse")
-    cells = [AWQ, rival]
-    assert entry(decided(tier(cells))).outcome == "no significant winner"
-    assert entry(decided(tier(cells, comparisons=[told]))).outcome == "winner"
-
-
-@pytest.mark.parametrize("noise_floor", [0.02, None])
-def test_one_start_names_the_cheapest_and_no_winner(noise_floor: float | None) -> None:
-    bare = [
-        replace(
-            item,
-            starts=1,
-            cost_per_1m_tokens=replace(item.cost_per_1m_tokens, low=None, high=None),
-        )
-        for item in (AWQ, FP16)
-        if item.cost_per_1m_tokens is not None
-    ]
-    decision = decided(tier(bare, noise_floor=noise_floor))
-    found = entry(decision)
-    assert (found.outcome, found.variant, found.rivals) == (
-        "no significant winner",
-        "awq",
-        ("fp16",),
-    )
-    assert "one start: no verdict; next is fp16 at batch size" in found.reason
-    chosen = decision.recommendation
-    assert chosen is not None
-    assert (chosen.variant, chosen.cost_per_1m_tokens.low) == ("awq", None)
-    assert "as a point estimate" in chosen.reasons[0]
-    told = "; ".join(chosen.cautions)
-    assert (
-        "one start per configuration shows no significant differences; set load.trials to 3" in told
-    )
-    assert "load.order: interleaved" in told
-    assert "does not differ significantly" not in told
-
-
-def test_an_unknown_comparison_is_no_winner() -> None:
-    told = comparison("fp16", "awq", AWQ.batch_size, 1.5, "unknown")
-    same_size = replace(FP16, batch_size=AWQ.batch_size)
-    assert entry(decided(tier([AWQ, same_size], comparisons=[told]))).outcome != "winner"
+def test_one_start_or_an_uncertified_percentile_certifies_nothing() -> None:
+    ttft = FP16.ttft_p95_ms
+    assert ttft is not None
+    for figure in (replace(ttft, low=None, high=None), replace(ttft, certified=False)):
+        found = entry(decided(tier([replace(FP16, ttft_p95_ms=figure)])))
+        assert found.outcome == "point estimate"
 
 
 def test_nobody_is_explained_by_the_nearest_miss() -> None:

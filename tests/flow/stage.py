@@ -117,6 +117,7 @@ def tiny_spec(folder: Path, **change: Any) -> Spec:
         "recipes": {"rtn": {"method": "rtn", "calibration": calibration}},
         "workload": {"pool": str(pool), "max_output_tokens": 16, "max_input_tokens": 400},
         "load": {
+            "order": "blocks",
             "batch_sizes": [1, 2],
             "trials": 2,
             "min_requests": 4,

@@ -182,7 +182,7 @@ def test_a_kept_file_has_its_lines_and_indents_and_nobodys_paths(tmp_path: Path)
 
 
 def test_a_run_of_its_own_has_other_values_and_variants_of_a_sweep() -> None:
-    changes = ["name=half", "load.batch_sizes=[1, 32]", "load.repeat_baseline=false"]
+    changes = ["name=half", "load.batch_sizes=[1, 32]"]
     names = "fp16,fp8+eagle8+cache+tuned.k2,fp8+eagle8+cache+tuned.k6"
     made = yaml.safe_load(chosen(SPEC, names, changes))
     assert (made["name"], made["load"]["batch_sizes"]) == ("half", [1, 32])

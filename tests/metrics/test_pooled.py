@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from whet.metrics.pooled import Block, Difference, difference, pooled_spread
+from whet.core.records import Difference
+from whet.metrics.pooled import Block, StartTable, pooled_spread
 
 RUNS = 300
 _MARGIN = 3 * math.sqrt(0.05 * 0.95 / RUNS)
@@ -23,6 +24,15 @@ def block(*rows: list[float]) -> Block:
             for at, row in enumerate(rows)
         }
     )
+
+
+def compared(*rows: list[float], family: int = 1) -> Difference:
+    """b against a."""
+    one = block(*rows)
+    table = StartTable(metric="tps_mean", blocks={8: one}, spread=pooled_spread([one]))
+    found = table.difference(("a", 8), ("b", 8), family=family)
+    assert found is not None
+    return found
 
 
 def test_a_balanced_block_has_the_textbook_spread_and_difference() -> None:
@@ -52,9 +62,7 @@ def test_a_missing_start_leaves_the_others_paired() -> None:
 
 
 def test_one_round_gives_a_ratio_and_no_interval() -> None:
-    one = block([0.0], [0.5])
-    spread = pooled_spread([one])
-    found = difference(one, spread, reference="a", candidate="b", family=1)
+    found = compared([0.0], [0.5])
     assert found.ratio.value == pytest.approx(math.exp(0.5))
     assert (found.ratio.low, found.ratio.high, found.different) == (None, None, False)
     assert (found.starts_needed, found.detectable) == (None, None)
@@ -70,14 +78,11 @@ def test_correlated_batch_sizes_add_no_degrees_of_freedom() -> None:
 
 
 def test_starts_needed_would_show_the_difference() -> None:
-    one = block([0.0, 0.02], [0.05, 0.04], [0.01, -0.01])
-    spread = pooled_spread([one])
-    found = difference(one, spread, reference="a", candidate="b", family=2)
+    found = compared([0.0, 0.02], [0.05, 0.04], [0.01, -0.01], family=2)
     assert not found.different
     assert found.starts_needed is not None
     assert found.starts_needed > 2
-    far = block([0.0, 0.01], [0.9, 0.9])
-    sure = difference(far, spread, reference="a", candidate="b", family=2)
+    sure = compared([0.0, 0.02], [0.9, 0.9], [0.01, -0.01], family=2)
     assert sure.different
     assert sure.starts_needed == 2
 
@@ -98,6 +103,13 @@ def test_a_single_interval_covers_95_percent(starts: int, sigma: float) -> None:
     assert np.mean(held) == pytest.approx(0.95, abs=0.02 + _MARGIN)
 
 
+def test_cells_of_unlike_batch_sizes_are_no_more_often_called_different() -> None:
+    wrong = sum(
+        any(d.different for d in _run(seed, 0.05, sizes=3).values()) for seed in range(RUNS)
+    )
+    assert wrong / RUNS <= 0.05 + _MARGIN
+
+
 def test_ten_percent_is_shown_by_two_starts_of_a_calm_machine() -> None:
     shown = sum(_run(seed, 0.02, gain=1.1)["1"].different for seed in range(RUNS))
     assert shown / RUNS >= 0.8
@@ -111,6 +123,7 @@ def _run(
     variants: int = 6,
     gain: float = 1.0,
     family: int | None = None,
+    sizes: int = 1,
 ) -> Mapping[str, Difference]:
     """One run of identical variants at three batch sizes; variant 1 is ``gain`` times faster.
 
@@ -119,18 +132,19 @@ def _run(
     """
     rng = np.random.default_rng(seed)
     common = rng.normal(0, sigma * math.sqrt(0.5), (variants, starts))
-    blocks = []
-    for _ in range(3):
+    cells = {}
+    for size in (1, 8, 32):
         logs = common + rng.normal(0, sigma * math.sqrt(0.5), (variants, starts))
         logs += rng.normal(0, 0.02, starts) + rng.normal(0, 0.005, (variants, starts))
         logs[1] += math.log(gain)
-        blocks.append(
-            Block(figures={str(v): dict(enumerate(np.exp(row))) for v, row in enumerate(logs)})
-        )
-    spread = pooled_spread(blocks)
-    return {
-        str(other): difference(
-            blocks[-1], spread, reference="0", candidate=str(other), family=family or variants - 1
+        cells |= {(str(v), size): dict(enumerate(np.exp(row))) for v, row in enumerate(logs)}
+    table = StartTable.of("tps_mean", cells)
+    compared = {
+        str(other): table.difference(
+            ("0", 32),
+            (str(other), 32 if sizes == 1 else (1, 8, 32)[other % 3]),
+            family=family or variants - 1,
         )
         for other in range(1, variants)
     }
+    return {name: found for name, found in compared.items() if found is not None}

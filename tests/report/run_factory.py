@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.report.run_findings import comparisons, decision, quality, verdicts
+from tests.report.run_findings import decision, differences, effects, quality, verdicts
 from tests.report.run_setting import (
     cell,
     engine,
@@ -55,7 +55,7 @@ def make_run(root: Path, *, hostile: bool = False, stop_after: int | None = None
 
 
 def make_spec(root: Path, texts: Texts) -> Spec:
-    """The spec with the standard five variants."""
+    """The spec with five variants."""
     data = {
         "name": "support-desk",
         "model": {"target": "org/target", "draft": "org/draft"},
@@ -63,6 +63,13 @@ def make_spec(root: Path, texts: Texts) -> Spec:
             "tier": texts.tier,
             "price_usd_per_hour": PRICE,
             "price_source": "list price, on demand",
+        },
+        "variants": {
+            "fp16": {},
+            "awq": {"weights": "awq"},
+            "awq+spec": {"weights": "awq", "speculation": {}},
+            "awq+cache": {"weights": "awq", "prefix_cache": True},
+            "awq+spec+cache": {"weights": "awq", "speculation": {}, "prefix_cache": True},
         },
     }
     return parse_spec(data, base=root)
@@ -96,5 +103,7 @@ def _put_conclusions(store: RunStore, texts: Texts) -> None:
     for name in VARIANTS:
         store.put("quality", name, quality(name, texts))
         store.put("verdicts", name, VerdictSet(variant=name, verdicts=tuple(verdicts(name, texts))))
-    store.put("comparisons", "all", comparisons())
-    store.put("decision", "decision", decision(texts))
+    store.put("differences", "all", differences())
+    store.put("effects", "all", effects())
+    write_json(store.path("decision.json"), decision(texts))
+    store.note("decision", "decision", status="complete")

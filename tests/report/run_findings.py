@@ -18,11 +18,13 @@ from whet.core.records import (
     BreakEven,
     CellDecision,
     Claim,
-    Comparison,
-    ComparisonSet,
     Decision,
+    Difference,
+    DifferenceSet,
     Estimate,
     Excluded,
+    LeverEffect,
+    LeverEffects,
     MatrixEntry,
     QualityRecord,
     Recommendation,
@@ -122,34 +124,59 @@ def quality(name: str, texts: Texts) -> QualityRecord:
     )
 
 
-def comparisons() -> ComparisonSet:
-    """Each variant over the baseline, and speculation over its twin."""
-    pairs = [(name, "fp16") for name in VARIANTS[1:]]
-    pairs += [("awq+spec", "awq"), ("awq+spec+cache", "awq+cache")]
-    found = []
-    for candidate, reference in pairs:
-        for size in BATCH_SIZES:
-            if (candidate, size) == FAILED:
-                continue
-            ratio = speed(candidate, size) / speed(reference, size)
-            level = abs(ratio - 1) < 0.04
-            verdict = "no difference" if level else "better" if ratio > 1 else "worse"
-            found.append(
-                Comparison(
-                    metric="tps_mean",
-                    batch_size=size,
-                    reference=reference,
-                    candidate=candidate,
-                    ratio=around(ratio, 0.035, 3),
-                    noise_floor=0.021,
-                    verdict=verdict,
-                )
+def difference(candidate: str, reference: str, size: int, *, family: int = 0) -> Difference:
+    """One variant over another at one batch size."""
+    ratio = speed(candidate, size) / speed(reference, size)
+    return Difference(
+        metric="tps_mean",
+        reference=reference,
+        reference_batch_size=size,
+        candidate=candidate,
+        batch_size=size,
+        ratio=around(ratio, 0.035, 3),
+        family=family,
+        different=family > 0 and abs(ratio - 1) > 0.035,
+        starts_needed=3,
+        detectable=0.06,
+    )
+
+
+def differences() -> DifferenceSet:
+    """Each variant over the baseline."""
+    found = tuple(
+        difference(name, "fp16", size)
+        for name in VARIANTS[1:]
+        for size in BATCH_SIZES
+        if (name, size) != FAILED
+    )
+    return DifferenceSet(reference="fp16", differences=found)
+
+
+def effects() -> LeverEffects:
+    """Speculation over the same variant without it."""
+    pairs = (("awq+spec", "awq", ()), ("awq+spec+cache", "awq+cache", ("prefix_cache",)))
+    return LeverEffects(
+        baseline="fp16",
+        levers=("weights=awq", "speculation=draft_model K=4 by draft", "prefix_cache"),
+        effects=tuple(
+            LeverEffect(
+                lever="speculation=draft_model K=4 by draft",
+                context=("weights=awq", *context),
+                batch_size=size,
+                metric="tps_mean",
+                reference=reference,
+                candidate=candidate,
+                ratio=difference(candidate, reference, size).ratio,
             )
-    return ComparisonSet(comparisons=tuple(found), noise_floor=0.021)
+            for candidate, reference, context in pairs
+            for size in BATCH_SIZES
+            if (candidate, size) != FAILED
+        ),
+    )
 
 
 def cell_decisions(texts: Texts) -> tuple[CellDecision, ...]:
-    """One excluded cell of ``awq+cache``, all of ``awq+spec``, a tie and the recommended one."""
+    """One excluded cell of ``awq+cache``, all of ``awq+spec``, one point estimate."""
     made = []
     for name in VARIANTS:
         for size in BATCH_SIZES:
@@ -163,7 +190,7 @@ def cell_decisions(texts: Texts) -> tuple[CellDecision, ...]:
             elif (name, size) == ("awq+cache", 8):
                 status = "recommended"
             elif (name, size) == ("awq+spec+cache", 4):
-                status, detail = "tie", "awq+cache"
+                detail = "as a point estimate"
             elif size == 32:
                 status, detail = "misses", "TTFT p95"
             made.append(
@@ -175,11 +202,11 @@ def cell_decisions(texts: Texts) -> tuple[CellDecision, ...]:
 
 
 def decision(texts: Texts) -> Decision:
-    """A matrix with a winner, a tie and nothing, as its rows."""
+    """A matrix with a certified cell, a point estimate and nothing, as its rows."""
     cost = around(PRICE / 3600 / speed("awq+cache", 8) * 1e6, 0.03, 3)
     base = around(PRICE / 3600 / speed("fp16", 32) * 1e6, 0.03, 3)
     matrix = []
-    for target, outcome in ((200.0, "winner"), (500.0, "no significant winner"), (1000.0, "none")):
+    for target, outcome in ((200.0, "certified"), (500.0, "point estimate"), (1000.0, "none")):
         for tolerance in (0.01, 0.02, 0.05):
             none = outcome == "none"
             matrix.append(
@@ -193,12 +220,12 @@ def decision(texts: Texts) -> Decision:
                     cost_per_1m_tokens=None if none else cost,
                     ttft_p95_ms=None if none else around(101.0, 0.1, 192),
                     tps_mean=None if none else around(820.0, 0.03, 3),
-                    rivals=("awq+spec+cache",) if outcome.startswith("no ") else (),
                     reason="no cell has its p95 below the target" if none else "cheapest of 14",
                 )
             )
     return Decision(
         baseline="fp16",
+        reference="fp16",
         matrix=tuple(matrix),
         pareto=(("fp16", 32), ("awq+cache", 32)),
         break_even=(
@@ -232,13 +259,20 @@ def decision(texts: Texts) -> Decision:
             ttft_target_ms=500.0,
             quality_tolerance=0.01,
             cost_per_1m_tokens=cost,
-            baseline_cost_per_1m_tokens=base,
+            result="point estimate",
+            starts_needed=3,
+            reference="fp16",
+            reference_cost_per_1m_tokens=base,
+            difference=difference("awq+cache", "fp16", 8, family=4),
+            confirmed=True,
+            selected_cost=cost,
             saving=Estimate(value=0.362, low=0.331, high=0.39, samples=3),
             reasons=(
                 "It is the cheapest of 14 cells that meet TTFT p95 < 500 ms and lose under 1 %.",
                 "Its prefix hit rate of 58.2 % was counted by the engine; 60.0 % was built in.",
             ),
-            cautions=("awq+spec+cache at batch size 4 is level with it on cost.",),
+            cautions=("At the selection its cost was $0.0821.",),
         ),
         cells=cell_decisions(texts),
+        differences=(difference("awq+cache", "fp16", 8, family=4),),
     )

@@ -66,7 +66,6 @@ def whole(*points: BreakEvenPoint, **change: Any) -> BreakEvenMap:
         "weights": "16bit",
         "method": "draft_model",
         "draft": "draft",
-        "noise_floor": 0.03,
         "points": points,
         "left_out": (),
     }

@@ -6,12 +6,8 @@ import difflib
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
 from whet.core.errors import UsageError
-
-REPEAT_SUFFIX: Final = ".again"
-"""Ends the name of the baseline's A/A repeat, which gets no row of its own in the tables."""
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
 

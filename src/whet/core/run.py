@@ -12,20 +12,19 @@ from typing import NoReturn, TypeVar
 
 from whet.core.errors import StorageError
 from whet.core.format import plural
-from whet.core.names import REPEAT_SUFFIX
 from whet.core.provenance import Environment
 from whet.core.records import (
     CellDecision,
     CellSummary,
-    ComparisonSet,
     Decision,
     DegenerateTraffic,
+    DifferenceSet,
     EngineFacts,
     Evidence,
-    FactorialView,
     HeadOfLineRecord,
     LeverCost,
     LeverCosts,
+    LeverEffects,
     ModelFacts,
     QualityRecord,
     QuantizedCheckpoint,
@@ -148,9 +147,16 @@ class Run:
             cells[trial.variant, trial.batch_size].append(trial)
         return {key: tuple(trials) for key, trials in cells.items()}
 
-    def trials_of(self, variant: str, batch_size: int) -> tuple[TrialRecord, ...]:
-        """The trials of one cell, empty where it was not measured."""
-        return self._trials_by_cell.get((variant, batch_size), ())
+    def trials_of(
+        self, variant: str, batch_size: int, *, confirmation: bool = False
+    ) -> tuple[TrialRecord, ...]:
+        """The trials of one cell, empty where it was not measured.
+
+        Those of the confirmation have the numbers after ``load.trials``.
+        """
+        trials = self._trials_by_cell.get((variant, batch_size), ())
+        first = self.spec.load.trials if self.spec else len(trials)
+        return tuple(trial for trial in trials if (trial.trial >= first) == confirmation)
 
     @cached_property
     def _stored_cells(self) -> tuple[CellSummary, ...]:
@@ -182,14 +188,14 @@ class Run:
         return self.store.keyed("degenerate", DegenerateTraffic)
 
     @cached_property
-    def comparisons(self) -> ComparisonSet | None:
-        """Every pair of complete cells at one batch size."""
-        return self.store.get("comparisons", "all", ComparisonSet)
+    def differences(self) -> DifferenceSet | None:
+        """Each variant against the reference at each batch size: exploratory."""
+        return self.store.get("differences", "all", DifferenceSet)
 
     @cached_property
-    def factorial(self) -> FactorialView | None:
-        """What each lever brings, alone and with others."""
-        return self.store.get("factorial", "all", FactorialView)
+    def lever_effects(self) -> LeverEffects | None:
+        """What each lever brings, alone and beside others."""
+        return self.store.get("effects", "all", LeverEffects)
 
     @cached_property
     def head_of_line(self) -> Mapping[str, HeadOfLineRecord]:
@@ -204,12 +210,13 @@ class Run:
 
     @cached_property
     def decision(self) -> Decision | None:
-        """The decision, which earlier versions of whet also stored among the records."""
+        """The decision; None also where an earlier version of whet made it, by other rules."""
         if self.store.status("decision", "decision") is None:
             return None
-        return self._file("decision.json", Decision) or self.store.get(
-            "decision", "decision", Decision
-        )
+        path = self.store.path("decision.json")
+        if path.exists() and '"reference"' not in path.read_text(encoding="utf-8"):
+            return None
+        return self._file("decision.json", Decision)
 
     @cached_property
     def variants(self) -> tuple[str, ...]:
@@ -217,7 +224,7 @@ class Run:
         wanted = tuple(self.spec.variants) if self.spec else ()
         begun = (name for name in self.engines if self.spec is None or name in wanted)
         names = (*wanted, *begun, *(cell.variant for cell in self._stored_cells))
-        return tuple(dict.fromkeys(name for name in names if not name.endswith(REPEAT_SUFFIX)))
+        return tuple(dict.fromkeys(names))
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:

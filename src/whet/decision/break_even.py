@@ -6,58 +6,52 @@ spare, and at some size the same variant without speculation is as fast or faste
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from whet.core.records import BreakEven, CellSummary, Estimate
-from whet.decision.ratios import THROUGHPUT, SignificanceTest, ratio
+from whet.core.records import BreakEven, Estimate
 from whet.decision.words import times
+from whet.metrics.pooled import Cell, StartTable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gain:
-    """Throughput with speculation over without, at one batch size.
-
-    ``gains`` has no meaning if ``change`` has no interval.
-    """
+    """Throughput with speculation over without, at one batch size."""
 
     batch_size: int
     change: Estimate
-    gains: bool
+
+    @property
+    def gains(self) -> bool:
+        """Whether the whole interval is above 1."""
+        return self.change.low is not None and self.change.low > 1
 
 
 def find_break_even(
-    cells: Sequence[CellSummary],
+    counted: Collection[Cell],
     speculation_pairs: Mapping[str, str],
-    significance: SignificanceTest,
+    throughput: StartTable,
     tier: str,
 ) -> tuple[BreakEven, ...]:
-    """Return one record per pair, over the batch sizes at which both cells are eligible."""
-    measured = {cell.variant for cell in cells}
+    """Return one record per pair, over the batch sizes at which both cells are ``counted``."""
+    measured = {variant for variant, _ in counted}
     return tuple(
-        _pair(candidate, reference, _gains(cells, candidate, reference, significance), tier)
+        _pair(candidate, reference, _gains(counted, candidate, reference, throughput), tier)
         for candidate, reference in speculation_pairs.items()
         if candidate in measured or reference in measured
     )
 
 
 def _gains(
-    cells: Sequence[CellSummary], candidate: str, reference: str, significance: SignificanceTest
+    counted: Collection[Cell], candidate: str, reference: str, throughput: StartTable
 ) -> list[Gain]:
-    plain = {cell.batch_size: cell for cell in cells if cell.variant == reference}
     gains = []
-    for cell in sorted(cells, key=lambda item: item.batch_size):
-        other = plain.get(cell.batch_size)
-        if cell.variant != candidate or other is None:
-            continue
-        comparison = significance.between(other, cell, THROUGHPUT)
-        if comparison is not None:
-            better = comparison.verdict == "better"
-            gains.append(Gain(batch_size=cell.batch_size, change=comparison.ratio, gains=better))
-        elif cell.tps_mean is not None and other.tps_mean is not None:
-            change = ratio(cell.tps_mean, other.tps_mean)
-            better = change.value > 1 and not significance.same(change, cell.batch_size)
-            gains.append(Gain(batch_size=cell.batch_size, change=change, gains=better))
+    for size in sorted({size for _, size in counted}):
+        pair = ((reference, size), (candidate, size))
+        if set(pair) <= set(counted):
+            change = throughput.difference(*pair, family=0)
+            if change is not None:
+                gains.append(Gain(batch_size=size, change=change.ratio))
     return gains
 
 
@@ -87,15 +81,15 @@ def _sentence(candidate: str, reference: str, gains: Sequence[Gain], judged: Seq
     best = max(judged or gains, key=lambda item: item.change.value)
     at_best = f"at best {times(best.change)} the throughput, at {best.batch_size}"
     if not judged:
-        return f"{pair}: one start: no verdict on where speculation pays; {at_best}."
+        return f"{pair}: one start has no interval, so it is open; {at_best}."
     paying = [item for item in judged if item.gains]
     if not paying:
         sizes = ", ".join(str(item.batch_size) for item in judged)
-        return f"{pair}: no significant gain at any measured batch size ({sizes}); {at_best}."
+        return f"{pair}: no sure gain at any measured batch size ({sizes}); {at_best}."
     last = paying[-1]
     after = [item for item in judged if item.batch_size > last.batch_size]
     blips = [str(item.batch_size) for item in judged if not item.gains and item not in after]
-    but = f"; no significant gain at {', '.join(blips)}, below that" if blips else ""
+    but = f"; no sure gain at {', '.join(blips)}, below that" if blips else ""
     if not after:
         return (
             f"{pair}: speculation pays at the largest measured batch size, {last.batch_size} "

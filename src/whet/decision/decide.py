@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from whet.core.records import BreakEven, Decision, Excluded, MatrixEntry
+from whet.core.records import BreakEven, Decision, Difference, Excluded, MatrixEntry
 from whet.decision.break_even import find_break_even
 from whet.decision.eligible import EligibleCell, split_eligible
 from whet.decision.inputs import DecisionInputs
 from whet.decision.matrix import best_at, slo_points
 from whet.decision.pareto import pareto_front
-from whet.decision.ratios import SignificanceTest
 from whet.decision.recommend import recommend
+from whet.decision.select import tested_differences
 from whet.decision.status import cell_decisions
 
 
@@ -20,36 +20,30 @@ def decide(inputs: DecisionInputs) -> Decision:
     Each tier has its own Pareto front. If nothing qualifies, nothing is raised: the matrix says
     ``none`` with the reason, and the recommendation is None.
     """
-    significance_by_tier = {
-        item.tier: SignificanceTest(comparisons=item.comparisons, noise_floor=item.noise_floor)
-        for item in inputs.tiers
-    }
     eligible: list[EligibleCell] = []
     excluded: list[Excluded] = []
     matrix: list[MatrixEntry] = []
     front: list[EligibleCell] = []
     break_even: list[BreakEven] = []
+    differences: list[Difference] = []
     for tier in inputs.tiers:
-        significance = significance_by_tier[tier.tier]
         counted, dropped = split_eligible(tier)
         eligible += counted
         excluded += dropped
-        matrix += [
-            best_at(counted, point, significance)
-            for point in slo_points(tier.tier, inputs.objective)
-        ]
+        matrix += [best_at(counted, point) for point in slo_points(tier.tier, inputs.objective)]
         front += pareto_front(counted)
-        cells = [item.cell for item in counted]
-        break_even += find_break_even(cells, inputs.speculation_pairs, significance, tier.tier)
-    chosen = recommend(
-        eligible, matrix, inputs.objective, significance_by_tier, inputs.baseline, inputs.cached
-    )
+        cells = {(item.cell.variant, item.cell.batch_size) for item in counted}
+        break_even += find_break_even(cells, inputs.speculation_pairs, tier.throughput, tier.tier)
+        differences += tested_differences(counted, tier, inputs)
+    chosen = recommend(eligible, inputs)
     return Decision(
         baseline=inputs.baseline,
+        reference=inputs.reference,
         matrix=tuple(matrix),
         pareto=tuple(dict.fromkeys((item.cell.variant, item.cell.batch_size) for item in front)),
         break_even=tuple(break_even),
         excluded=tuple(excluded),
         recommendation=chosen,
-        cells=cell_decisions(inputs, eligible, excluded, matrix, chosen),
+        cells=cell_decisions(inputs, eligible, excluded, chosen),
+        differences=tuple(differences),
     )

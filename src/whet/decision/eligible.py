@@ -39,6 +39,11 @@ class EligibleCell:
     disturbed: bool = False
     accepted: tuple[str, ...] = ()
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """The variant and the batch size."""
+        return self.cell.variant, self.cell.batch_size
+
 
 def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Excluded]]:
     """Return the tier's eligible cells, and every other cell with the reason for its exclusion.

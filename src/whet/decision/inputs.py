@@ -5,28 +5,30 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from whet.core.records import CellSummary, Comparison, DegenerateTraffic, QualityRecord, Verdict
+from whet.core.records import CellSummary, DegenerateTraffic, QualityRecord, Verdict
 from whet.core.spec import ObjectiveSpec
+from whet.metrics.pooled import StartTable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TierInputs:
     """One machine's run. ``quality`` maps a variant's name to its record.
 
-    ``comparisons`` are the comparisons of trials; a pair without one is judged by the intervals of
-    its two summaries. ``noise_floor`` is the largest share by which the baseline's throughput
-    differed from its own repetition's, None if it was not repeated; a batch size with comparisons
-    is judged by their floor. ``degenerate`` maps a variant's name to the check of its timed
-    answers. ``disturbed`` are the cells (variant, batch size) that another process slowed down
-    while they were measured.
+    ``throughput`` and ``ttft`` have the figures of every start: output tokens a second, and TTFT
+    p95 in ms. ``confirmation`` are the cells that were measured again after the selection, and
+    ``confirmed_throughput`` their starts. ``degenerate`` maps a variant's name to the check of its
+    timed answers. ``disturbed`` are the cells (variant, batch size) that another process slowed
+    down while they were measured.
     """
 
     tier: str
     cells: Sequence[CellSummary]
     quality: Mapping[str, QualityRecord]
     verdicts: Sequence[Verdict]
-    comparisons: Sequence[Comparison] = ()
-    noise_floor: float | None = None
+    throughput: StartTable
+    ttft: StartTable
+    confirmation: Sequence[CellSummary] = ()
+    confirmed_throughput: StartTable | None = None
     degenerate: Mapping[str, DegenerateTraffic] = field(default_factory=dict)
     disturbed: Collection[tuple[str, int]] = ()
 
@@ -35,12 +37,12 @@ class TierInputs:
 class DecisionInputs:
     """All inputs of ``decide``.
 
-    ``speculation_pairs`` maps each variant with speculation to the same variant without it;
-    ``cached`` is the variant that adds the prefix cache, and nothing else, to the baseline.
+    ``reference`` is the variant that savings are against; ``speculation_pairs`` maps each variant
+    with speculation to the same variant without it.
     """
 
     baseline: str
+    reference: str
     tiers: Sequence[TierInputs]
     objective: ObjectiveSpec
     speculation_pairs: Mapping[str, str] = field(default_factory=dict)
-    cached: str | None = None

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from whet.core.format import plural
-from whet.core.records import CellSummary, Estimate, MatrixEntry
+from whet.core.records import CellSummary, Estimate, MatrixEntry, Result
 from whet.core.spec import ObjectiveSpec
 from whet.decision import words
 from whet.decision.eligible import EligibleCell, quality_verdict, quality_words
-from whet.decision.ratios import SignificanceTest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,32 +73,36 @@ def unmet(item: EligibleCell, point: SloPoint) -> list[str]:
     return late if passed else [*late, "quality"]
 
 
-def best_at(
-    eligible: Sequence[EligibleCell], point: SloPoint, significance: SignificanceTest
-) -> MatrixEntry:
-    """Return the matrix entry of one SLO point.
+def result_at(item: EligibleCell, point: SloPoint) -> Result:
+    """Return whether a cell that meets every limit does so with 95% confidence.
 
-    Rivals are other variants, each at its own cheapest qualifying batch size, whose cost does not
-    differ significantly from the cheapest one's. With one start per variant all of them are rivals.
+    The upper end of each interval must be below its limit, and the percentile must have the
+    samples that certify it.
     """
+    sure = all(
+        figure is not None and figure.certified and figure.high is not None and figure.high < limit
+        for _, limit, figure in point.bounds(item.cell)
+    )
+    return "certified" if sure else "point estimate"
+
+
+def best_at(eligible: Sequence[EligibleCell], point: SloPoint) -> MatrixEntry:
+    """Return the matrix entry of one SLO point: the cheapest cell that meets every limit."""
     ranking = qualifying(eligible, point)
     if not ranking:
         return _no_winner(point, _why_no_winner(eligible, point))
     first = ranking[0]
-    others = best_of_others(ranking)
-    rivals = [item for item in others if significance.same_cost(first.cell, item.cell)]
     return MatrixEntry(
         tier=point.tier,
         ttft_target_ms=point.ttft_ms,
         quality_tolerance=point.tolerance,
-        outcome="no significant winner" if rivals else "winner",
+        outcome=result_at(first, point),
         variant=first.cell.variant,
         batch_size=first.cell.batch_size,
         cost_per_1m_tokens=first.cost,
         ttft_p95_ms=first.ttft,
         tps_mean=first.cell.tps_mean,
-        rivals=tuple(item.cell.variant for item in rivals),
-        reason=_why_first(first, others, rivals),
+        reason=_why_first(first, best_per_variant(ranking)[1:]),
     )
 
 
@@ -114,41 +117,26 @@ def _no_winner(point: SloPoint, reason: str) -> MatrixEntry:
         cost_per_1m_tokens=None,
         ttft_p95_ms=None,
         tps_mean=None,
-        rivals=(),
         reason=reason,
     )
 
 
-def best_of_others(ranking: Sequence[EligibleCell]) -> list[EligibleCell]:
-    """Return the cheapest qualifying cell of each variant but the first, cheapest first."""
+def best_per_variant(ranking: Sequence[EligibleCell]) -> list[EligibleCell]:
+    """Return the cheapest qualifying cell of each variant, cheapest first."""
     best: dict[str, EligibleCell] = {}
     for item in ranking:
         best.setdefault(item.cell.variant, item)
-    return list(best.values())[1:]
+    return list(best.values())
 
 
-def _why_first(
-    first: EligibleCell, others: Sequence[EligibleCell], rivals: Sequence[EligibleCell]
-) -> str:
+def _why_first(first: EligibleCell, others: Sequence[EligibleCell]) -> str:
     tail = f"TTFT p95 {words.milliseconds(first.ttft)}"
     reason = f"{words.cell_label(first.cell)}: {words.money(first.cost)}, {tail}"
-    if rivals and first.cost.low is None:
-        reason += f"; one start: no verdict; next is {_with_price(others[0])}"
-    elif rivals:
-        reason += f"; its cost does not differ significantly from that of {_with_prices(rivals)}"
-    elif others:
-        reason += f"; next is {_with_price(others[0])}"
+    if others:
+        reason += f"; next is {words.cell_label(others[0].cell)}, {words.price(others[0].cost)}"
     else:
         reason += "; no other variant qualifies"
     return reason if first.ttft.certified else f"{reason}; {uncertified(first)}"
-
-
-def _with_price(item: EligibleCell) -> str:
-    return f"{words.cell_label(item.cell)}, {words.price(item.cost)}"
-
-
-def _with_prices(items: Sequence[EligibleCell]) -> str:
-    return " or ".join(_with_price(item) for item in items)
 
 
 def uncertified(item: EligibleCell) -> str:

@@ -2,215 +2,273 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
-from whet.core.records import Estimate, MatrixEntry, QualityRecord, Recommendation
-from whet.core.spec import ObjectiveSpec
+from whet.core.format import percent
+from whet.core.records import Difference, Estimate, QualityRecord, Recommendation
 from whet.decision import words
-from whet.decision.eligible import EligibleCell
+from whet.decision.eligible import EligibleCell, split_eligible
+from whet.decision.inputs import DecisionInputs, TierInputs
 from whet.decision.matrix import (
     SloPoint,
-    best_of_others,
+    best_per_variant,
     qualifying,
     recommended_point,
+    result_at,
     uncertified,
+    unmet,
 )
-from whet.decision.ratios import SignificanceTest, saving
+from whet.decision.ratios import saving, saving_between_machines
+from whet.decision.select import best_of, finalists
+from whet.metrics.pooled import StartTable
 
-_ENOUGH_STARTS = 3
+_TIE_STARTS: Final = 10
+"""A difference that takes more starts than this to show is a tie for whoever deploys."""
 
 
-def recommend(
-    eligible: Sequence[EligibleCell],
-    matrix: Sequence[MatrixEntry],
-    objective: ObjectiveSpec,
-    significance_by_tier: Mapping[str, SignificanceTest],
-    baseline: str,
-    cached: str | None = None,
-) -> Recommendation | None:
-    """Recommend the cheapest entry over the tiers at the recommended point, or None.
-
-    ``cached`` is the variant of the baseline with the prefix cache, which engines enable by
-    default: a reason reports the saving over its cost too.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Choice:
+    """One tier's cheapest cell, beside the reference's; ``selected`` is the same before it was
+    confirmed, None if it was not. ``family`` counts the tested comparisons. ``notes`` are cautions.
     """
-    entries = [
-        entry
-        for entry in matrix
-        if entry.ttft_target_ms == objective.recommend_ttft_ms
-        and entry.quality_tolerance == objective.recommend_quality
-        and entry.cost_per_1m_tokens is not None
-    ]
-    if not entries:
+
+    point: SloPoint
+    item: EligibleCell
+    selected: EligibleCell | None
+    usual: EligibleCell | None
+    table: StartTable
+    family: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def difference(self) -> Difference | None:
+        """Throughput against the reference's; None where the choice is the reference."""
+        if self.usual is None or self.usual.place == self.item.place:
+            return None
+        return self.table.difference(self.usual.place, self.item.place, family=self.family)
+
+
+def recommend(eligible: Sequence[EligibleCell], inputs: DecisionInputs) -> Recommendation | None:
+    """Recommend the cheapest cell over the tiers at the recommended point, or None.
+
+    Where a tier's finalists were measured again, the first of them that still meets every limit
+    counts, with its new figures. A cell whose cost cannot be distinguished from the reference's
+    gives way to the reference.
+    """
+    choices = [each for tier in inputs.tiers if (each := _choose(eligible, tier, inputs))]
+    if not choices:
         return None
-    entry = min(entries, key=_cost)
-    chosen = next(
-        item
-        for item in eligible
-        if (item.tier, item.cell.variant, item.cell.batch_size)
-        == (entry.tier, entry.variant, entry.batch_size)
-    )
-    reference = _best_of(eligible, objective, baseline)
-    usual = None if cached is None else _best_of(eligible, objective, cached)
-    saved = None if reference is None else _saved(chosen, reference)
+    best = min(choices, key=lambda each: each.item.cost.value)
+    usuals = [each.usual for each in choices if each.usual is not None]
+    reference = min(usuals, key=lambda item: item.cost.value, default=None)
+    difference = best.difference
+    if reference is None:
+        saved = None
+    elif reference.place == best.item.place and reference.tier == best.item.tier:
+        saved = Estimate(value=0.0, low=0.0, high=0.0, samples=best.item.cost.samples)
+    elif reference.tier != best.item.tier:
+        saved, difference = saving_between_machines(best.item.cost, reference.cost), None
+    else:
+        saved = None if difference is None else saving(difference)
+    tier = next(tier for tier in inputs.tiers if tier.tier == best.item.tier)
+    needed = _starts_needed(best, tier, difference)
     return Recommendation(
-        variant=chosen.cell.variant,
-        batch_size=chosen.cell.batch_size,
-        tier=chosen.tier,
-        ttft_target_ms=entry.ttft_target_ms,
-        quality_tolerance=entry.quality_tolerance,
-        cost_per_1m_tokens=chosen.cost,
-        baseline_cost_per_1m_tokens=None if reference is None else reference.cost,
+        variant=best.item.cell.variant,
+        batch_size=best.item.cell.batch_size,
+        tier=best.item.tier,
+        ttft_target_ms=best.point.ttft_ms,
+        quality_tolerance=best.point.tolerance,
+        result="certified" if needed == 0 else "point estimate",
+        starts_needed=needed or None,
+        cost_per_1m_tokens=best.item.cost,
+        reference=inputs.reference,
+        reference_cost_per_1m_tokens=None if reference is None else reference.cost,
         saving=saved,
-        reasons=(
-            _cheapest(chosen, entry, eligible, recommended_point(entry.tier, objective)),
-            *_reasons(chosen, entry, reference, saved, usual),
-        ),
-        cautions=_cautions(chosen, entry, reference, saved, significance_by_tier[chosen.tier]),
+        difference=difference,
+        confirmed=best.selected is not None,
+        selected_cost=None if best.selected is None else best.selected.cost,
+        reasons=tuple(_reasons(best, reference, saved, eligible, inputs)),
+        cautions=tuple(_cautions(best, reference, inputs)),
     )
 
 
-def _cost(entry: MatrixEntry) -> float:
-    assert entry.cost_per_1m_tokens is not None
-    return entry.cost_per_1m_tokens.value
+def _choose(
+    eligible: Sequence[EligibleCell], tier: TierInputs, inputs: DecisionInputs
+) -> _Choice | None:
+    """Return the tier's cheapest finalist, or None if no cell qualifies."""
+    point = recommended_point(tier.tier, inputs.objective)
+    arms = finalists(eligible, point, inputs.reference)
+    ranking = qualifying([item for item in eligible if item.tier == tier.tier], point)
+    others = {item.cell.variant for item in ranking} - {inputs.reference}
+    choice = _first(arms, point, inputs.reference, tier.throughput, family=len(others))
+    again = {(cell.variant, cell.batch_size) for cell in tier.confirmation}
+    if choice is not None and again >= {arm.place for arm in arms}:
+        choice = _confirmed(arms, point, tier, inputs.reference)
+    return None if choice is None else _unless_tie(choice)
 
 
-def _best_of(
-    eligible: Sequence[EligibleCell], objective: ObjectiveSpec, variant: str
-) -> EligibleCell | None:
-    """Return the variant's cheapest qualifying cell at the point, over all tiers."""
-    matches = [
-        item
-        for tier in dict.fromkeys(item.tier for item in eligible)
-        for item in qualifying(
-            [c for c in eligible if c.tier == tier], recommended_point(tier, objective)
+def _first(
+    arms: Sequence[EligibleCell], point: SloPoint, reference: str, table: StartTable, *, family: int
+) -> _Choice | None:
+    if not arms:
+        return None
+    usual = next((item for item in arms if item.cell.variant == reference), None)
+    return _Choice(
+        point=point, item=arms[0], selected=None, usual=usual, table=table, family=family
+    )
+
+
+def _confirmed(
+    arms: Sequence[EligibleCell], point: SloPoint, tier: TierInputs, reference: str
+) -> _Choice | None:
+    """The choice by the confirmation's figures; a finalist that misses a limit there is dropped."""
+    assert tier.confirmed_throughput is not None
+    again, dropped = split_eligible(replace(tier, cells=tier.confirmation))
+    by_place = {item.place: item for item in again}
+    reasons = {(item.variant, item.batch_size): item.reason for item in dropped}
+    passed, notes = [], []
+    for arm in arms:
+        item = by_place.get(arm.place)
+        missed = [] if item is None else unmet(item, point)
+        if item is not None and not missed:
+            passed.append(item)
+        else:
+            why = f"it misses {', '.join(missed)}" if missed else reasons[arm.place]
+            notes.append(f"{words.cell_label(arm.cell)} was not confirmed: {why}")
+    family = sum(arm.cell.variant != reference for arm in arms)
+    choice = _first(passed, point, reference, tier.confirmed_throughput, family=family)
+    if choice is None:
+        return None
+    selected = next(arm for arm in arms if arm.place == choice.item.place)
+    return replace(choice, selected=selected, notes=tuple(notes))
+
+
+def _unless_tie(choice: _Choice) -> _Choice:
+    """The reference in place of a cell whose cost a few starts could not distinguish from it."""
+    change = choice.difference
+    if change is None or choice.usual is None or change.different or change.ratio.low is None:
+        return choice
+    if change.starts_needed is not None and change.starts_needed <= _TIE_STARTS:
+        return choice
+    note = (
+        f"{words.cell_label(choice.item.cell)} costs {words.percent(saving(change))} less, which "
+        "these starts do not distinguish from nothing; they would have shown "
+        f"{percent(change.detectable or 0.0)}"
+    )
+    selected = None if choice.selected is None else choice.usual
+    return replace(choice, item=choice.usual, selected=selected, notes=(*choice.notes, note))
+
+
+def _starts_needed(choice: _Choice, tier: TierInputs, difference: Difference | None) -> int | None:
+    """0 where everything is certain, else the starts that would make it so, None if unknown."""
+    needs: list[int | None] = []
+    if result_at(choice.item, choice.point) == "point estimate":
+        more = None
+        if tier.ttft.starts(choice.item.place):
+            more = tier.ttft.starts_below(choice.item.place, choice.point.ttft_ms)
+        needs.append(None if more is None else max(more, choice.item.cell.starts + 1))
+    if difference is not None and not difference.different:
+        needs.append(difference.starts_needed)
+    known = [need for need in needs if need is not None]
+    return None if len(known) < len(needs) else max(known, default=0)
+
+
+def _reasons(
+    choice: _Choice,
+    reference: EligibleCell | None,
+    saved: Estimate | None,
+    eligible: Sequence[EligibleCell],
+    inputs: DecisionInputs,
+) -> Iterator[str]:
+    item, cell = choice.item, choice.item.cell
+    yield _cheapest(choice, eligible)
+    if cell.tps_mean is not None:
+        yield f"throughput {words.throughput(cell.tps_mean)} at batch size {cell.batch_size}"
+    yield (
+        f"TTFT p95 {words.milliseconds(item.ttft)}, below the target of {choice.point.ttft_ms:g} ms"
+    )
+    record = item.quality
+    if record is not None and record.perplexity_ratio is not None and item is not reference:
+        scores = ", ".join(f"{s.task} {s.right} of {s.n}" for s in record.tasks)
+        yield (
+            f"perplexity {words.regression(record.perplexity_ratio)} against {record.baseline}, "
+            f"within {100 * choice.point.tolerance:g}%"
+            + (f"; right answers: {scores}" if scores else "")
         )
-        if item.cell.variant == variant
+    if saved is not None and reference is not None and item is not reference:
+        elsewhere = "" if reference.tier == item.tier else f" on {reference.tier}"
+        yield (
+            f"saves {words.percent(saved)} of {inputs.reference}'s best cost, "
+            f"{words.price(reference.cost)} ({words.cell_label(reference.cell)}{elsewhere})"
+        )
+    plain = best_of(eligible, choice.point, inputs.baseline)
+    if plain is not None and inputs.baseline not in (inputs.reference, cell.variant):
+        below = 1 - item.cost.value / plain.cost.value
+        yield f"costs {percent(below)} less than the baseline's best, {words.price(plain.cost)}"
+    if (lossless := _lossless(record)) is not None:
+        yield lossless
+    if not item.accepted:
+        yield "every feature that it claims was proved to be running"
+
+
+def _cheapest(choice: _Choice, eligible: Sequence[EligibleCell]) -> str:
+    """Name the cost and the next variant."""
+    item = choice.item
+    own = [each for each in eligible if each.tier == item.tier]
+    others = [
+        each
+        for each in best_per_variant(qualifying(own, choice.point))
+        if each.cell.variant != item.cell.variant
     ]
-    return min(matches, key=lambda item: item.cost.value, default=None)
-
-
-def _saved(chosen: EligibleCell, reference: EligibleCell) -> Estimate:
-    if chosen is reference:
-        return Estimate(value=0.0, low=0.0, high=0.0, samples=chosen.cost.samples)
-    return saving(chosen.cost, reference.cost)
-
-
-def _cheapest(
-    chosen: EligibleCell, entry: MatrixEntry, eligible: Sequence[EligibleCell], point: SloPoint
-) -> str:
-    """Name the cost and the next variant. Rivals are a caution; the matrix has their costs."""
-    sure = "" if chosen.cost.low is not None else ", as a point estimate"
-    reason = f"cheapest that qualifies on {chosen.tier}{sure}: {words.money(chosen.cost)}"
-    if entry.rivals:
-        return reason
-    others = best_of_others(
-        qualifying([item for item in eligible if item.tier == chosen.tier], point)
-    )
+    fresh = ", measured again on fresh starts and fresh traffic" if choice.selected else ""
+    reason = f"cheapest that qualifies on {item.tier}: {words.money(item.cost)}{fresh}"
     if not others:
         return f"{reason}; no other variant qualifies"
     return f"{reason}; next is {words.cell_label(others[0].cell)}, {words.price(others[0].cost)}"
 
 
-def _reasons(
-    chosen: EligibleCell,
-    entry: MatrixEntry,
-    reference: EligibleCell | None,
-    saved: Estimate | None,
-    usual: EligibleCell | None,
-) -> tuple[str, ...]:
-    cell, record = chosen.cell, chosen.quality
-    reasons = []
-    if cell.tps_mean is not None:
-        reasons.append(
-            f"throughput {words.throughput(cell.tps_mean)} at batch size {cell.batch_size}"
-        )
-    reasons.append(
-        f"TTFT p95 {words.milliseconds(chosen.ttft)}, below the target of "
-        f"{entry.ttft_target_ms:g} ms"
-    )
-    if record is not None and record.perplexity_ratio is not None and chosen is not reference:
-        scores = ", ".join(f"{s.task} {s.right} of {s.n}" for s in record.tasks)
-        reasons.append(
-            f"perplexity {words.regression(record.perplexity_ratio)} against {record.baseline}, "
-            f"within {100 * entry.quality_tolerance:g}%"
-            + (f"; right answers: {scores}" if scores else "")
-        )
-    if saved is not None and reference is not None and chosen is not reference:
-        elsewhere = "" if reference.tier == chosen.tier else f" on {reference.tier}"
-        sure = "" if saved.low is not None else "as a point estimate "
-        reasons.append(
-            f"{sure}saves {words.percent(saved)} of the baseline's best cost, "
-            f"{words.price(reference.cost)} ({words.cell_label(reference.cell)}{elsewhere})"
-        )
-    if usual is not None and chosen is not reference and chosen.cell.variant != usual.cell.variant:
-        reasons.append(
-            f"saves {words.percent(_saved(chosen, usual))} of {words.price(usual.cost)} "
-            f"({words.cell_label(usual.cell)}), the baseline with the prefix cache, which vLLM "
-            "enables by default"
-        )
-    if (lossless := _lossless(record)) is not None:
-        reasons.append(lossless)
-    if not chosen.accepted:
-        reasons.append("every feature that it claims was proved to be running")
-    return tuple(reasons)
-
-
 def _cautions(
-    chosen: EligibleCell,
-    entry: MatrixEntry,
-    reference: EligibleCell | None,
-    saved: Estimate | None,
-    significance: SignificanceTest,
-) -> tuple[str, ...]:
-    cell = chosen.cell
-    starts = min(item.cell.starts for item in (chosen, reference or chosen))
-    cautions = []
-    cautions += [f"accepted without proof: {claim}" for claim in chosen.accepted]
-    if starts < _ENOUGH_STARTS:
-        cautions.append(_few_starts(starts))
-    if entry.rivals and starts > 1:
-        cautions.append(
-            f"its cost does not differ significantly from that of {' or '.join(entry.rivals)}"
+    choice: _Choice, reference: EligibleCell | None, inputs: DecisionInputs
+) -> Iterator[str]:
+    item, cell = choice.item, choice.item.cell
+    yield from (f"accepted without proof: {claim}" for claim in item.accepted)
+    yield from choice.notes
+    starts = min(each.cell.starts for each in (item, reference or item))
+    if starts == 1:
+        yield (
+            "one start of each configuration gives no interval; set load.trials to 2 or more with "
+            "load.order: interleaved"
         )
-    if chosen is reference:
-        cautions.append("it is the baseline itself: nothing cheaper qualifies, so nothing is saved")
+    if choice.selected is None:
+        yield (
+            "the cheapest of several cells looks cheaper than it is: its cost is a selected "
+            "figure, which a confirmation (load.confirm) would replace"
+        )
+    if choice.selected is not None and choice.selected.cost.low is not None:
+        low, high = choice.selected.cost.low, choice.selected.cost.high
+        if high is not None and not low <= item.cost.value <= high:
+            yield f"at the selection its cost was {words.price(choice.selected.cost)}"
+    if item is reference:
+        yield f"it is {cell.variant} itself: nothing cheaper qualifies, so nothing is saved"
     elif reference is None:
-        cautions.append("the baseline does not qualify here, so there is no saving to state")
-    elif (
-        saved is not None
-        and starts > 1
-        and significance.same(_unsaved(saved), cell.batch_size, reference.cell.batch_size)
-    ):
-        cautions.append("the saving is within the noise of this run")
-    if chosen.disturbed:
-        cautions.append(
-            "another process slowed its cell down; it may cost less when measured again"
+        yield f"{inputs.reference} does not qualify here, so there is no saving to state"
+    if item.disturbed:
+        yield "another process slowed its cell down; it may cost less when measured again"
+    if reference is not None and reference is not item and reference.disturbed:
+        yield (
+            f"another process slowed {inputs.reference}'s cell down; measure it again before you "
+            "trust the saving"
         )
-    if reference is not None and reference is not chosen and reference.disturbed:
-        cautions.append(
-            "another process slowed the baseline's cell down; measure it again before you trust "
-            "the saving"
-        )
-    if not chosen.ttft.certified:
-        cautions.append(uncertified(chosen))
+    if not item.ttft.certified:
+        yield uncertified(item)
     if "resident" in cell.memory_kind:
-        cautions.append(
+        yield (
             "measured on a CPU: the price is this machine's, and a GPU may rank the variants "
             "differently"
         )
-    if significance.noise_floor is None:
-        cautions.append("the baseline was not repeated, so the noise of this run is unknown")
-    return (*cautions, *_gate_cautions(chosen))
-
-
-def _few_starts(starts: int) -> str:
-    caution = "one start per configuration shows no significant differences"
-    if starts > 1:
-        caution = f"{starts} starts per configuration show only large differences"
-    return (
-        f"{caution}; set load.trials to {_ENOUGH_STARTS} or more with load.order: interleaved, so "
-        "that each trial is a start"
-    )
+    yield from _gate_cautions(item)
 
 
 def _lossless(record: QualityRecord | None) -> str | None:
@@ -260,13 +318,3 @@ def _open_questions(record: QualityRecord, *, speculates: bool) -> Iterator[tupl
     for score in record.structured:
         if score.missing is not None:
             yield "structured output", score.missing
-
-
-def _unsaved(saved: Estimate) -> Estimate:
-    """Return the cost ratio that a saving came from."""
-    return Estimate(
-        value=1 - saved.value,
-        low=None if saved.high is None else 1 - saved.high,
-        high=None if saved.low is None else 1 - saved.low,
-        samples=saved.samples,
-    )

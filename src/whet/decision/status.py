@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from whet.core.records import CellDecision, Excluded, MatrixEntry, Recommendation
+from whet.core.records import CellDecision, Excluded, Recommendation
 from whet.decision.eligible import EligibleCell
 from whet.decision.inputs import DecisionInputs
-from whet.decision.matrix import best_of_others, qualifying, recommended_point, unmet
+from whet.decision.matrix import recommended_point, result_at, unmet
 
 
 def cell_decisions(
     inputs: DecisionInputs,
     eligible: Sequence[EligibleCell],
     excluded: Sequence[Excluded],
-    matrix: Sequence[MatrixEntry],
     chosen: Recommendation | None,
 ) -> tuple[CellDecision, ...]:
     """Return the status of every cell, judged at the recommended point of its tier."""
     kinds = {(item.tier, item.variant, item.batch_size): item.kind for item in excluded}
     by_cell = {(x.tier, x.cell.variant, x.cell.batch_size): x for x in eligible}
-    ties = set(_ties(inputs, eligible, matrix, chosen))
     statuses = []
     for tier in inputs.tiers:
         point = recommended_point(tier.tier, inputs.objective)
@@ -37,29 +35,7 @@ def cell_decisions(
                 status = replace(status, status="misses", detail=", ".join(missed))
             elif chosen is not None and key == (chosen.tier, chosen.variant, chosen.batch_size):
                 status = replace(status, status="recommended")
-            elif chosen is not None and key in ties:
-                status = replace(status, status="tie", detail=chosen.variant)
+            elif result_at(by_cell[key], point) == "point estimate":
+                status = replace(status, detail="as a point estimate")
             statuses.append(status)
     return tuple(statuses)
-
-
-def _ties(
-    inputs: DecisionInputs,
-    eligible: Sequence[EligibleCell],
-    matrix: Sequence[MatrixEntry],
-    chosen: Recommendation | None,
-) -> Iterator[tuple[str, str, int]]:
-    """Yield the cells whose cost does not differ significantly from the recommended one's."""
-    if chosen is None:
-        return
-    point = recommended_point(chosen.tier, inputs.objective)
-    entry = next(
-        item
-        for item in matrix
-        if (item.tier, item.ttft_target_ms, item.quality_tolerance)
-        == (point.tier, point.ttft_ms, point.tolerance)
-    )
-    own = [item for item in eligible if item.tier == chosen.tier]
-    for item in best_of_others(qualifying(own, point)):
-        if item.cell.variant in entry.rivals:
-            yield item.tier, item.cell.variant, item.cell.batch_size

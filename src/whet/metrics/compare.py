@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
@@ -88,6 +87,15 @@ def side_of(trials: Sequence[TrialRecord], metric: str) -> Side:
     )
 
 
+def start_figures(trials: Sequence[TrialRecord], metric: str) -> dict[int, float]:
+    """One figure above 0 for each start of a cell's usable trials, keyed by its first trial."""
+    return {
+        min(trial.trial for trial in start): value
+        for start in by_start(usable_trials(trials))
+        if (value := _figure(start, metric)[0]) > 0
+    }
+
+
 def compare(
     reference: Sequence[TrialRecord],
     candidate: Sequence[TrialRecord],
@@ -125,25 +133,6 @@ def compare_sides(
         ratio=ratio,
         noise_floor=noise_floor,
         verdict=_verdict(ratio, noise_floor, more_is_better=metric in _RATES),
-    )
-
-
-_TURNED: Final[Mapping[ComparisonVerdict, ComparisonVerdict]] = {
-    "better": "worse",
-    "worse": "better",
-}
-
-
-def turned(item: Comparison) -> Comparison:
-    """The same comparison with its sides exchanged."""
-    old = item.ratio
-    low, high = (None if end is None or end <= 0 else 1 / end for end in (old.high, old.low))
-    return replace(
-        item,
-        reference=item.candidate,
-        candidate=item.reference,
-        ratio=replace(old, value=1 / old.value, low=low, high=high),
-        verdict=_TURNED.get(item.verdict, item.verdict),
     )
 
 

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from whet.core.records import Estimate
+from whet.core.records import Difference, Estimate
 from whet.metrics.estimates import CONFIDENCE
 
 _POWER: Final = 0.8
@@ -117,69 +117,111 @@ def pooled_spread(blocks: Sequence[Block]) -> Spread:
     return Spread(sd=math.sqrt(squares / total), freedom=freedom)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Difference:
-    """One variant against the reference.
-
-    ``ratio`` is candidate ÷ reference with its simultaneous 95% interval over the family, open
-    where the starts cannot give one; ``different`` where it leaves out 1.
-    ``starts_needed`` is how many starts of each in all would show a difference of this size, None
-    where more than 200. ``detectable`` is the smallest difference, as a share, that the run would
-    have shown with 80% power.
-    """
-
-    reference: str
-    candidate: str
-    ratio: Estimate
-    different: bool
-    starts_needed: int | None
-    detectable: float | None
+Cell = tuple[str, int]
+"""A variant at a batch size."""
 
 
-def difference(
-    block: Block, spread: Spread, *, reference: str, candidate: str, family: int
-) -> Difference:
-    """Test one variant of ``block`` against the reference, as one of ``family`` comparisons.
+@dataclass(frozen=True, kw_only=True)
+class StartTable:
+    """One metric of every start: a block for each batch size, and the spread of a start."""
 
-    Bonferroni: Student's t at 1 − 0.05 ÷ (2 · family), so that a family of identical variants has a
-    false difference in at most 5% of runs.
-    """
-    change, variance = block.contrast(reference, candidate)
-    starts = min(len(block.figures[reference]), len(block.figures[candidate]))
-    ratio = Estimate(value=math.exp(change), low=None, high=None, samples=starts)
-    if spread.sd is None:
-        return Difference(
-            reference=reference,
-            candidate=candidate,
-            ratio=ratio,
+    metric: str
+    blocks: Mapping[int, Block]
+    spread: Spread
+
+    @classmethod
+    def of(
+        cls, metric: str, cells: Mapping[Cell, Figures], *, more: StartTable | None = None
+    ) -> StartTable:
+        """The table of ``cells``; the spread is pooled with that of ``more``."""
+        sizes = sorted({size for _, size in cells})
+        blocks = {
+            size: Block(figures={name: cells[name, at] for name, at in cells if at == size})
+            for size in sizes
+        }
+        others = [] if more is None else list(more.blocks.values())
+        return cls(metric=metric, blocks=blocks, spread=pooled_spread([*others, *blocks.values()]))
+
+    def starts(self, cell: Cell) -> int:
+        """How many starts have a figure for a cell."""
+        name, size = cell
+        return len(self.blocks[size].figures.get(name, ())) if size in self.blocks else 0
+
+    def difference(self, reference: Cell, candidate: Cell, *, family: int) -> Difference | None:
+        """Candidate ÷ reference, as one of ``family`` tested comparisons; 0 tests nothing.
+
+        Bonferroni: Student's t at 1 − 0.05 ÷ (2 · family), so that a family of identical variants
+        has a false difference in at most 5% of runs. Cells of two batch sizes share no block, so
+        their variances add. None where either cell has no figure.
+        """
+        starts = min(self.starts(reference), self.starts(candidate))
+        if starts == 0:
+            return None
+        change, variance = self._contrast(reference, candidate)
+        made = Difference(
+            metric=self.metric,
+            reference=reference[0],
+            reference_batch_size=reference[1],
+            candidate=candidate[0],
+            batch_size=candidate[1],
+            ratio=Estimate(value=math.exp(change), low=None, high=None, samples=starts),
+            family=family,
             different=False,
             starts_needed=None,
             detectable=None,
         )
-    error = spread.sd * math.sqrt(variance)
-    half = _critical(spread.freedom, family) * error
-    return Difference(
-        reference=reference,
-        candidate=candidate,
-        ratio=replace(ratio, low=math.exp(change - half), high=math.exp(change + half)),
-        different=abs(change) > half,
-        starts_needed=_starts_needed(abs(change), spread, block, family),
-        detectable=math.expm1(half + _quantile(_POWER, spread.freedom) * error),
-    )
+        if self.spread.sd is None:
+            return made
+        error = self.spread.sd * math.sqrt(variance)
+        half = _critical(self.spread.freedom, family) * error
+        ratio = replace(made.ratio, low=math.exp(change - half), high=math.exp(change + half))
+        return replace(
+            made,
+            ratio=ratio,
+            different=family > 0 and abs(change) > half,
+            starts_needed=self._starts_needed(abs(change), family),
+            detectable=math.expm1(half + _quantile(_POWER, self.spread.freedom) * error),
+        )
 
+    def starts_below(self, cell: Cell, limit: float) -> int | None:
+        """How many starts in all would place a cell's figure below ``limit`` with 95% confidence.
 
-def _starts_needed(change: float, spread: Spread, block: Block, family: int) -> int | None:
-    assert spread.sd is not None
-    arms = len(block.figures)
-    for starts in range(2, _MOST_STARTS + 1):
-        half = _critical((arms - 1) * (starts - 1), family) * spread.sd * math.sqrt(2 / starts)
-        if change > half:
-            return starts
-    return None
+        A plan by the pooled spread, from the mean of the present starts; None where more than 200,
+        and where the mean is not below it.
+        """
+        logs = np.log(list(self.blocks[cell[1]].figures[cell[0]].values()))
+        margin = math.log(limit) - float(logs.mean())
+        if self.spread.sd is None or margin <= 0:
+            return None
+        return self._starts_for(margin, family=1, cells=1)
+
+    def _contrast(self, reference: Cell, candidate: Cell) -> tuple[float, float]:
+        """log(candidate ÷ reference), and its variance in units of the spread's."""
+        if reference[1] == candidate[1]:
+            return self.blocks[reference[1]].contrast(reference[0], candidate[0])
+        means, variance = [], 0.0
+        for name, size in (candidate, reference):
+            logs = np.log(list(self.blocks[size].figures[name].values()))
+            means.append(float(logs.mean()))
+            variance += 1 / len(logs)
+        return means[0] - means[1], variance
+
+    def _starts_needed(self, change: float, family: int) -> int | None:
+        return self._starts_for(change, family=max(1, family), cells=2)
+
+    def _starts_for(self, margin: float, *, family: int, cells: int) -> int | None:
+        assert self.spread.sd is not None
+        arms = max((len(block.figures) for block in self.blocks.values()), default=2)
+        for starts in range(2, _MOST_STARTS + 1):
+            freedom = max(1, arms - 1) * (starts - 1)
+            half = _critical(freedom, family) * self.spread.sd * math.sqrt(cells / starts)
+            if margin > half:
+                return starts
+        return None
 
 
 def _critical(freedom: float, family: int) -> float:
-    return _quantile(1 - (1 - CONFIDENCE) / (2 * family), freedom)
+    return _quantile(1 - (1 - CONFIDENCE) / (2 * max(1, family)), freedom)
 
 
 def _quantile(p: float, freedom: float) -> float:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import psutil
 
-from whet.core.names import REPEAT_SUFFIX
 from whet.core.provenance import Device
 from whet.core.records import MemoryPlan
 from whet.core.units import human_bytes
@@ -25,7 +24,7 @@ def group_memory_warnings(
     if device.kind == "cpu":
         there = psutil.virtual_memory().available
     for group in groups:
-        members = [plans.get(name.removesuffix(REPEAT_SUFFIX)) for name in group]
+        members = [plans.get(name) for name in group]
         known = [plan for plan in members if plan is not None]
         needed = sum(_taken(plan) for plan in known)
         if len(known) == len(group) and needed > there:

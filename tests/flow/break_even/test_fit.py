@@ -24,7 +24,6 @@ def fitted(
     plain: float = 0.02,
     width: float = 0.0,
     off: tuple[float, ...] = (),
-    **asked: float,
 ) -> Fit:
     """Seconds a token: ``fixed + step ÷ L`` with speculation, ``plain`` without."""
     factors = off or (1.0,) * len(lengths)
@@ -32,9 +31,7 @@ def fitted(
         Measured(length=sure(at), tps=sure(factor / (fixed + step / at), width))
         for at, factor in zip(lengths, factors, strict=True)
     ]
-    return fit_break_even(
-        sure(1 / plain, width), levels, k=4, real=levels[-1].length, noise=asked.get("noise", 0.0)
-    )
+    return fit_break_even(sure(1 / plain, width), levels, k=4, real=levels[-1].length)
 
 
 def value(figure: Estimate | None) -> float:
@@ -107,8 +104,5 @@ def test_the_interval_follows_the_rates() -> None:
     assert math.log(width(found.l_star)) == pytest.approx(wanted, rel=0.08)
 
 
-def test_noise_between_servers_and_levels_that_disagree_both_widen_it() -> None:
-    """An A/A difference of 10 % is a server's sd of 7.1 %; of a plain and one other, 10 %."""
-    noisy = fitted((2.0,), noise=0.10)
-    assert math.log(width(noisy.l_star)) == pytest.approx(2 * 1.96 * 0.10, rel=0.08)
+def test_levels_that_disagree_widen_it() -> None:
     assert width(fitted(off=(1.1, 0.9, 1.1)).l_star) > 1.3

@@ -17,7 +17,7 @@ from whet.core.records import Decision, TrialRecord
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.run import conclude as conclude_module
-from whet.flow.run.conclude import cached, conclude, decide_over
+from whet.flow.run.conclude import conclude, decide_over, reference_of
 from whet.flow.run.context import Job, trial_key
 from whet.flow.run.preflight import prepare
 
@@ -110,7 +110,7 @@ def test_only_variants_that_qualify_get_deployment_files(
         assert [path.name for path in job.store.path("deploy").iterdir()] == ["README.txt"]
 
 
-def test_the_baseline_with_the_cache_is_found_whatever_its_pool(start: Start) -> None:
+def test_the_reference_is_the_baseline_with_the_cache_whatever_its_pool(start: Start) -> None:
     room = {"kv_cache_memory_bytes": 1 << 30}
     variants = {
         "fp16": {},
@@ -118,4 +118,4 @@ def test_the_baseline_with_the_cache_is_found_whatever_its_pool(start: Start) ->
         "usual": {"prefix_cache": True, "args": room},
     }
     with start(variants=variants) as job:
-        assert cached(Run(job.store)) == "usual"
+        assert reference_of(Run(job.store)) == "usual"

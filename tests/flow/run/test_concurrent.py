@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from tests.flow.rounds_stage import (
-    AGAIN,
     DECLARED,
     FORTH,
     Bench,
@@ -179,6 +178,7 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
 
 def group_spec(folder: Path, *groups: list[str], **change: Any) -> Spec:
     load = {"batch_sizes": [1, 2], "trials": 2, "min_requests": 2, "warmup_requests": 2}
+    load["order"] = "blocks"
     return spec_of(folder, load={**load, "requests_per_slot": 1, "together": groups}, **change)
 
 
@@ -189,14 +189,13 @@ def three(kind: str, *names: str) -> list[tuple[str, str]]:
 def test_starts_overlap_and_measuring_is_one_after_the_other_when_all_are_up(
     desk: Desk, tmp_path: Path
 ) -> None:
-    desk.crowd.meet = threading.Barrier(3)  # none of them comes up before all have begun
-    desk.story(group_spec(tmp_path, ["fp16", "c", AGAIN]), tmp_path / "run")
-    group = ("fp16", "c", AGAIN)
+    desk.crowd.meet = threading.Barrier(2)  # none of them comes up before all have begun
+    desk.story(group_spec(tmp_path, ["fp16", "c"]), tmp_path / "run")
+    group = ("fp16", "c")
     assert desk.shape() == [
         *three("up", *group),
         ("trial", "fp16"),
         ("trial", "c"),
-        ("trial", AGAIN),
         *three("down", *group),
         ("up", "b"),
         ("trial", "b"),
@@ -209,21 +208,21 @@ def test_starts_overlap_and_measuring_is_one_after_the_other_when_all_are_up(
 def test_members_follow_in_the_order_of_the_rounds_whatever_the_order_of_their_names(
     desk: Desk, tmp_path: Path
 ) -> None:
-    desk.story(group_spec(tmp_path, [AGAIN, "b"], ["c", "fp16"]), tmp_path / "run")
+    desk.story(group_spec(tmp_path, ["c", "fp16"]), tmp_path / "run")
     trials = [name for kind, name in desk.shape() if kind == "trial"]
-    assert trials == ["fp16", "c", "b", AGAIN]
+    assert trials == ["fp16", "c", "b"]
 
 
 def test_interleaved_servers_start_together_in_every_round_forwards_and_backwards(
     desk: Desk, tmp_path: Path
 ) -> None:
     load = {"order": "interleaved", "trials": 3, "batch_sizes": [1, 2], "min_requests": 2}
-    groups = [["fp16", "b"], ["c", AGAIN]]
+    groups = [["fp16", "b"]]
     spec = spec_of(tmp_path, load={**load, "together": groups, "warmup_requests": 2})
     desk.story(spec, tmp_path / "run")
     assert desk.crowd.started.count("fp16") == 3
     visits = [name for kind, name in desk.shape() if kind == "trial"]
-    forth = ["fp16", "b", "c", AGAIN]
+    forth = ["fp16", "b", "c"]
     assert visits == [*forth, *forth[::-1], *forth]
     of_b = [(size, trial) for name, size, trial in desk.bench.measured if name == "b"]
     assert of_b == [(2, 0), (1, 0), (2, 1), (1, 1), (2, 2), (1, 2)]
@@ -233,7 +232,7 @@ def test_interleaved_servers_start_together_in_every_round_forwards_and_backward
 def test_a_server_that_dies_in_its_round_gets_that_trial_alone(desk: Desk, tmp_path: Path) -> None:
     desk.crowd.looks = {"b": 1}  # a look before the trials and one in each
     load = {"order": "interleaved", "trials": 3, "batch_sizes": [1], "min_requests": 2}
-    groups = [["fp16", "b"], ["c", AGAIN]]
+    groups = [["fp16", "b"]]
     spec = spec_of(tmp_path, load={**load, "together": groups, "warmup_requests": 2})
     desk.story(spec, tmp_path / "run")
     assert desk.crowd.started.count("b") == 4
@@ -315,9 +314,6 @@ def test_a_server_that_died_while_idle_is_started_again_alone_and_loses_no_trial
         ("up", "c"),
         ("trial", "c"),
         ("down", "c"),
-        ("up", AGAIN),
-        ("trial", AGAIN),
-        ("down", AGAIN),
     ]
     assert cells(tmp_path / "run")["c", 1].status == "complete"
 
@@ -327,7 +323,7 @@ def test_a_server_that_dies_in_a_trial_is_started_again_alone_after_the_others(
 ) -> None:
     desk.crowd.looks = {"b": 2}  # one before it is measured, one in each trial
     desk.story(group_spec(tmp_path, ["b", "c"]), tmp_path / "run")
-    assert [event for event in desk.shape() if event[0] == "trial"][1:-1] == [
+    assert [event for event in desk.shape() if event[0] == "trial"][1:] == [
         ("trial", "b"),
         ("trial", "c"),
         ("trial", "b"),

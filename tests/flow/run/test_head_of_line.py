@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,6 @@ def test_every_variant_is_sent_what_the_baseline_was_at_the_same_times(job: Job)
 
 def test_it_is_left_out_where_it_is_done_or_would_tell_nothing(job: Job, tmp_path: Path) -> None:
     assert [wants_head_of_line(job, item) for item in job.resolved] == [True, True, False]
-    again = replace(of(job, "fp16").variant, name="fp16.again")
-    assert not wants_head_of_line(job, replace(of(job, "fp16"), variant=again))
     job.store.note("head_of_line", "cache", status="complete")
     assert not wants_head_of_line(job, of(job, "cache"))
     for plain in make(tmp_path / "plain", None):

@@ -48,7 +48,7 @@ def test_every_arrow_is_a_record_on_disk(engine: FakeEngine, tmp_path: Path) -> 
     root = tmp_path / "run"
     variants = {"fp16": {}, "rtn": {"weights": "rtn"}}
     decision = story(tiny_spec(tmp_path, variants=variants), root)
-    assert engine.started == ["fp16", "rtn", "fp16.again"]
+    assert engine.started == ["fp16", "rtn"]
     assert {key: cell.status for key, cell in cells(root).items()} == {
         ("fp16", 1): "complete",
         ("fp16", 2): "complete",
@@ -57,7 +57,7 @@ def test_every_arrow_is_a_record_on_disk(engine: FakeEngine, tmp_path: Path) -> 
     }
     names = {path.relative_to(root).parts[0] for path in root.iterdir()}
     assert names >= {"models", "quantized", "variants", "starts", "facts", "workloads", "trials"}
-    assert names >= {"quality", "verdicts", "comparisons", "decision.json", "deploy"}
+    assert names >= {"quality", "verdicts", "differences", "decision.json", "deploy"}
     assert [path.name for path in (root / "deploy").iterdir()] == ["README.txt"]
     assert "No variant qualifies" in (root / "deploy" / "README.txt").read_text()
     assert decision.recommendation is None, "a server that proves nothing is never recommended"
@@ -98,8 +98,8 @@ def test_each_trial_is_parsed_once_and_each_cell_is_concluded_once(
         decision = conclude(job)
         write_reports(Run(store), root)
     assert sorted(opened) == sorted(path.name for path in (root / "trials").iterdir())
-    assert len(opened) == 4 * 2 * 2, "three variants and the A/A repeat, two sizes, two trials"
-    assert len(summarised) == len(set(summarised)) == 8
+    assert len(opened) == 3 * 2 * 2, "three variants, two sizes, two trials"
+    assert len(summarised) == len(set(summarised)) == 6
     assert written.count("decision.json") == 1
     assert Run.read(root).decision == decision
 
@@ -123,7 +123,7 @@ def test_interleaved_trials_reach_real_servers_with_the_same_traffic(
     engine: FakeEngine, tmp_path: Path
 ) -> None:
     load = {"order": "interleaved", "batch_sizes": [2], "trials": 2, "min_requests": 4}
-    small = {"requests_per_slot": 1, "warmup_requests": 2, "repeat_baseline": False}
+    small = {"requests_per_slot": 1, "warmup_requests": 2}
     root = tmp_path / "run"
     story(tiny_spec(tmp_path, load=load | small), root)
     assert engine.started == ["fp16", "other", "other", "fp16"]
@@ -207,7 +207,7 @@ def test_a_run_from_before_a_key_was_known_is_resumed(engine: FakeEngine, tmp_pa
     spec, kept = tiny_spec(tmp_path), tmp_path / "run" / "resolved_spec.json"
     first = story(spec, tmp_path / "run")
     data = json.loads(kept.read_text())
-    del data["load"]["order"]
+    del data["load"]["confirm"]
     kept.write_text(json.dumps(data))
     assert story(spec, tmp_path / "run", resume=True) == first
 

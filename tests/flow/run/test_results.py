@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.flow.rounds_stage import (
-    AGAIN,
     KERNEL_LOG,
     PLAIN_LOG,
     Bench,
@@ -16,10 +15,8 @@ from tests.flow.rounds_stage import (
     spec_of,
     story,
 )
-from tests.run_copy import replace
 from whet.core.records import (
     CellSummary,
-    ComparisonSet,
     EngineFacts,
     StartFacts,
     TrialRecord,
@@ -85,41 +82,6 @@ def test_a_start_before_a_resume_counts_too(bench: Bench, tmp_path: Path) -> Non
     assert (verdict.outcome, "in 1 of 2 starts" in verdict.observed) == ("contradicted", True)
 
 
-def verdicts_on_b(root: Path) -> tuple[float | None, dict[int, tuple[float, str]]]:
-    """The headline, and by batch size the floor and the verdict on b's throughput over fp16's."""
-    kept = RunStore.read(root).get("comparisons", "all", ComparisonSet)
-    assert kept is not None
-    found = {
-        item.batch_size: (round(item.noise_floor, 6), item.verdict)
-        for item in kept.comparisons
-        if (item.reference, item.candidate, item.metric) == ("fp16", "b", "tps_mean")
-    }
-    return kept.noise_floor and round(kept.noise_floor, 6), found
-
-
-def test_each_batch_size_is_held_against_its_own_noise(bench: Bench, tmp_path: Path) -> None:
-    bench.speeds = {(AGAIN, 1): 0.8, ("b", 1): 1.1, ("b", 2): 1.1}
-    story(spec_of(tmp_path), tmp_path / "run")
-    floors = {1: (0.25, "no difference"), 2: (0.0, "better")}
-    assert verdicts_on_b(tmp_path / "run") == (0.25, floors)
-
-
-def test_a_batch_size_that_the_repeat_lacks_has_the_largest_noise(
-    bench: Bench, tmp_path: Path
-) -> None:
-    bench.speeds = {(AGAIN, 1): 0.8, ("b", 1): 1.1, ("b", 2): 1.1}
-    bench.failing = {(AGAIN, 2)}
-    story(spec_of(tmp_path), tmp_path / "run")
-    floors = {1: (0.25, "no difference"), 2: (0.25, "no difference")}
-    assert verdicts_on_b(tmp_path / "run") == (0.25, floors)
-
-
-def test_a_baseline_without_figures_leaves_the_noise_unknown(bench: Bench, tmp_path: Path) -> None:
-    bench.failing = {("fp16", 1), ("fp16", 2)}
-    story(spec_of(tmp_path), tmp_path / "run")
-    assert verdicts_on_b(tmp_path / "run") == (None, {})
-
-
 def facts(version: str) -> EngineFacts:
     return EngineFacts(
         version=version,
@@ -168,7 +130,7 @@ def starts_of(root: Path, name: str) -> list[int | None]:
 
 def test_each_trial_records_the_start_that_it_was_measured_on(bench: Bench, tmp_path: Path) -> None:
     story(spec_of(tmp_path / "i"), tmp_path / "interleaved")
-    assert starts_of(tmp_path / "interleaved", AGAIN) == [0, 1, 2, 0, 1, 2]
+    assert starts_of(tmp_path / "interleaved", "c") == [0, 1, 2, 0, 1, 2]
     bench.engine.started.clear()
     story(spec_of(tmp_path / "b", order="blocks"), tmp_path / "blocks")
     assert starts_of(tmp_path / "blocks", "b") == [0] * 6
@@ -201,29 +163,6 @@ def test_the_starts_of_a_run_of_before_follow_from_its_order(
         path.write_text(json.dumps(record))
     summary = summarize_run(Run.read(root))
     assert {cell.starts for cell in summary.cells} == {starts}
-    verdicts = {item.verdict for item in summary.comparisons}
-    assert ("unknown" in verdicts) is (starts == 1)
-
-
-def test_each_metric_is_held_against_its_own_noise(bench: Bench, tmp_path: Path) -> None:
-    """The scripted servers differ by one factor in everything, so TTFT is scaled apart."""
-    root = tmp_path / "run"
-    bench.speeds = {(AGAIN, 1): 0.8}
-    story(spec_of(tmp_path), root)
-    run = Run.read(root)
-    late = [
-        trial
-        if (trial.variant, trial.batch_size) != (AGAIN, 1)
-        else replace(
-            trial,
-            requests=tuple(
-                replace(event, scheduled_ns=event.scheduled_ns - 10_000_000)
-                for event in trial.requests
-            ),
-        )
-        for trial in run.trials
-    ]
-    moved = summarize_run(replace(run, trials=tuple(late)))
-    floors = {item.metric: item.noise_floor for item in moved.comparisons if item.batch_size == 1}
-    assert floors["tpot_p50_ms"] == pytest.approx(0.25)
-    assert floors["ttft_p95_ms"] == pytest.approx(22.5 / 10 - 1)
+    found = summary.throughput.difference(("fp16", 1), ("b", 1), family=1)
+    assert found is not None
+    assert (found.ratio.low is None) is (starts == 1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.flow.rounds_stage import (
-    AGAIN,
     BACK,
     FORTH,
     VARIANTS,
@@ -18,8 +18,9 @@ from tests.flow.rounds_stage import (
     spec_of,
     story,
 )
-from whet.core.records import ComparisonSet
-from whet.core.spec import Spec
+from whet.core.records import DifferenceSet, TrialRecord
+from whet.core.records.codec import STORED
+from whet.core.spec import LoadSpec, Spec
 from whet.core.store import RunStore
 from whet.load import TrialInterrupted
 
@@ -29,13 +30,11 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return build_bench(monkeypatch)
 
 
-def test_every_second_round_runs_backwards_and_the_repeat_is_last_in_the_order(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_every_second_round_runs_backwards(bench: Bench, tmp_path: Path) -> None:
     root = tmp_path / "run"
     story(spec_of(tmp_path), root)
     assert bench.engine.started == [*FORTH, *BACK, *FORTH]
-    visits = zip([*FORTH, *BACK, *FORTH], [0] * 4 + [1] * 4 + [2] * 4, strict=True)
+    visits = zip([*FORTH, *BACK, *FORTH], [0] * 3 + [1] * 3 + [2] * 3, strict=True)
     wanted = [(name, size, number) for name, number in visits for size in (2, 1)]
     assert bench.measured == wanted
     assert {cell.status for cell in cells(root).values()} == {"complete"}
@@ -62,41 +61,67 @@ def test_the_traffic_of_a_trial_is_the_same_for_all_and_every_fresh_server_is_wa
     assert all(len(one) == 1 for one in hashes.values())
 
 
-def test_blocks_are_one_server_a_variant_and_the_default(bench: Bench, tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, load={"batch_sizes": [1, 2], "trials": 2, "warmup_requests": 1})
-    assert spec.load.order == "blocks"
-    story(spec, tmp_path / "run")
+def test_blocks_are_one_server_a_variant(bench: Bench, tmp_path: Path) -> None:
+    story(spec_of(tmp_path, order="blocks", trials=2), tmp_path / "run")
     assert bench.engine.started == FORTH
     assert bench.measured[:4] == [("fp16", 2, 0), ("fp16", 1, 0), ("fp16", 2, 1), ("fp16", 1, 1)]
     assert [bool(plan.warmup) for plan in bench.plans[:4]] == [True, True, False, False]
 
 
+def test_interleaved_with_two_starts_is_the_default() -> None:
+    assert (LoadSpec().order, LoadSpec().trials, LoadSpec().confirm) == ("interleaved", 2, True)
+
+
+def ratios(root: Path) -> list[float]:
+    """Throughput of the others over the reference's, which is c."""
+    stored = RunStore.read(root).get("differences", "all", DifferenceSet)
+    assert stored is not None
+    return [each.ratio.value for each in stored.differences if each.metric == "tps_mean"]
+
+
 def test_a_linear_drift_falls_on_all_alike(bench: Bench, tmp_path: Path) -> None:
-    """Rates fall by a hundredth a start: 0 and 7, 1 and 6, 2 and 5, 3 and 4 have one mean."""
+    """Rates fall by a hundredth a start: 0 and 5, 1 and 4, 2 and 3 have one mean."""
     bench.slower = 0.01
-    root = tmp_path / "run"
-    story(spec_of(tmp_path, trials=2), root)
-    for size in (1, 2):
-        some = [cell.tps_mean for (_, at), cell in cells(root).items() if at == size]
-        rates = [rate.value for rate in some if rate is not None]
-        assert max(rates) == pytest.approx(min(rates), rel=1e-3), "equal but for the log scale"
-    kept = RunStore.read(root).get("comparisons", "all", ComparisonSet)
-    assert kept is not None
-    assert kept.noise_floor == pytest.approx(0.0, abs=1e-3)
-    assert {item.verdict for item in kept.comparisons} == {"no difference"}
+    story(spec_of(tmp_path, trials=2), tmp_path / "run")
+    assert ratios(tmp_path / "run") == pytest.approx([1.0] * 4, abs=1e-3)
 
 
 def test_the_same_drift_shifts_blocks(bench: Bench, tmp_path: Path) -> None:
     bench.slower = 0.01
     story(spec_of(tmp_path, order="blocks", trials=2), tmp_path / "run")
-    kept = RunStore.read(tmp_path / "run").get("comparisons", "all", ComparisonSet)
-    assert kept is not None
-    assert kept.noise_floor == pytest.approx(1 / 0.97 - 1)
+    assert sorted(ratios(tmp_path / "run")) == pytest.approx([0.99 / 0.98] * 2 + [1 / 0.98] * 2)
 
 
-def test_one_variant_has_no_repeat(bench: Bench, tmp_path: Path) -> None:
-    story(spec_of(tmp_path, trials=2, variants={"fp16": {}}), tmp_path / "run")
-    assert bench.engine.started == ["fp16", "fp16"]
+def test_the_finalists_are_measured_again_on_fresh_starts_and_fresh_traffic(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """d is cheapest and b next, both at 2 in flight."""
+    bench.passes = True
+    bench.speeds = {("b", 2): 1.5, ("d", 2): 2.0, ("e", 2): 1.2}
+    root = tmp_path / "run"
+    variants: dict[str, Any] = {name: {"args": {"seed": at}} for at, name in enumerate("bde")}
+    variants = {"fp16": {}, **variants}
+    accepted = {"accept_unproved": ["speculation", "settings", "prefix_cache"]}
+    spec = spec_of(tmp_path, trials=2, variants=variants, evidence=accepted)
+    story(spec, root)
+    assert bench.engine.started[8:] == ["d", "b", "fp16", "fp16", "b", "d"]
+    again = [(name, size, number) for name, size, number in bench.measured if number >= 2]
+    assert sorted(again) == [(name, 2, number) for name in ("b", "d", "fp16") for number in (2, 3)]
+    shas = {
+        (trial.batch_size, trial.trial): trial.workload_sha256
+        for trial in RunStore.read(root).all("trials", TrialRecord)
+    }
+    assert len(set(shas.values())) == len(shas)
+    bench.engine.started.clear()
+    story(spec, root, resume=True)
+    assert bench.engine.started == []
+
+
+def test_a_run_may_leave_the_confirmation_out(bench: Bench, tmp_path: Path) -> None:
+    bench.passes = True
+    load = {"batch_sizes": [1], "trials": 2, "min_requests": 2, "confirm": False}
+    story(spec_of(tmp_path, load=load), tmp_path / "run")
+    assert bench.engine.started == [*FORTH, *BACK]
 
 
 def test_a_run_stopped_between_visits_goes_on_with_the_next_one(
@@ -105,12 +130,12 @@ def test_a_run_stopped_between_visits_goes_on_with_the_next_one(
     bench.engine.stop_at = 6
     with pytest.raises(KeyboardInterrupt):
         story(spec_of(tmp_path), tmp_path / "run")
-    assert bench.engine.started == [*FORTH, AGAIN, "c"]
+    assert bench.engine.started == [*FORTH, *BACK]
     assert cells(tmp_path / "run")["c", 1].failure == "2 of 3 trials were measured"
     bench.engine.started.clear()
     bench.engine.stop_at = None
     story(spec_of(tmp_path), tmp_path / "run", resume=True)
-    assert bench.engine.started == ["b", "fp16", *FORTH]
+    assert bench.engine.started == FORTH
     assert len(bench.judged) == 3
     assert {cell.status for cell in cells(tmp_path / "run").values()} == {"complete"}
 
@@ -118,7 +143,7 @@ def test_a_run_stopped_between_visits_goes_on_with_the_next_one(
 def test_a_visit_stopped_in_the_middle_is_finished_and_no_trial_measured_twice(
     bench: Bench, tmp_path: Path
 ) -> None:
-    bench.stop_at = 12  # the second trial of c's visit in the second round
+    bench.stop_at = 8  # the second trial of c's visit in the second round
     with pytest.raises(TrialInterrupted):
         story(spec_of(tmp_path), tmp_path / "run")
     assert bench.measured[-1] == ("c", 1, 1)
@@ -130,7 +155,7 @@ def test_a_visit_stopped_in_the_middle_is_finished_and_no_trial_measured_twice(
     assert bench.engine.started == ["c", "b", "fp16", *FORTH]
     assert bench.measured[0] == ("c", 1, 1)
     assert not set(before) & set(bench.measured)
-    assert len(before) + len(bench.measured) == 4 * 2 * 3
+    assert len(before) + len(bench.measured) == 3 * 2 * 3
 
 
 def test_a_resume_starts_a_server_only_for_what_lacks(bench: Bench, tmp_path: Path) -> None:
@@ -154,7 +179,7 @@ def test_a_variant_that_fails_to_start_in_the_second_round_ends_and_the_others_g
     bench.engine.refused = {("b", 1)}
     spec, root = spec_of(tmp_path), tmp_path / "run"
     story(spec, root)
-    assert bench.engine.started == [*FORTH, *BACK, "fp16", "c", AGAIN]
+    assert bench.engine.started == [*FORTH, *BACK, "fp16", "c"]
     failure = str(cells(root)["b", 2].failure)
     assert failure.startswith("1 of 3 trials were measured; then the server did not start: CUDA")
     assert {cells(root)[name, 1].status for name in ("fp16", "c")} == {"complete"}
@@ -163,17 +188,6 @@ def test_a_variant_that_fails_to_start_in_the_second_round_ends_and_the_others_g
     story(spec, root, resume=True)
     assert bench.engine.started == ["b", "b"], "its two rounds that lack, and nothing else"
     assert cells(root)["b", 2].status == "complete"
-
-
-def test_a_repeat_that_fails_to_start_leaves_the_noise_unknown(
-    bench: Bench, tmp_path: Path
-) -> None:
-    bench.engine.refused = {(AGAIN, 0)}
-    story(spec_of(tmp_path), tmp_path / "run")
-    assert bench.engine.started.count(AGAIN) == 1
-    kept = RunStore.read(tmp_path / "run").get("comparisons", "all", ComparisonSet)
-    assert kept is not None
-    assert kept.noise_floor is None
 
 
 def test_the_third_death_ends_a_variant_whatever_the_round(bench: Bench, tmp_path: Path) -> None:
@@ -185,7 +199,9 @@ def test_the_third_death_ends_a_variant_whatever_the_round(bench: Bench, tmp_pat
     assert cells(root)["c", 1].status == "complete"
 
 
-def test_a_spec_of_before_is_read_as_blocks(bench: Bench, tmp_path: Path) -> None:
+def test_a_spec_that_an_earlier_version_stored_is_read(tmp_path: Path) -> None:
     data = json.loads(spec_of(tmp_path).model_dump_json())
-    del data["load"]["order"]
-    assert Spec.model_validate(data).load.order == "blocks"
+    data["load"] |= {"repeat_baseline": True, "together": [["fp16", "fp16.again"], ["b", "c"]]}
+    del data["load"]["confirm"]
+    load = Spec.model_validate(data, context=STORED).load
+    assert (load.confirm, load.together) == (False, (("b", "c"),))

@@ -26,7 +26,7 @@ from tests.report.run_texts import BATCH_SIZES, SCRIPT, VARIANTS
 from tests.run_copy import replace
 from whet.core.run import Run
 from whet.core.store import RunStore
-from whet.report.run.common import headline, is_corner
+from whet.report.run.common import headline
 from whet.report.run.files import print_decision, write_reports
 from whet.report.writers.markdown import fenced, safe
 
@@ -91,7 +91,12 @@ def test_every_cell_is_in_every_form(whole: Run) -> None:
 
 def test_the_status_is_apart_from_the_evidence_and_never_green_where_excluded(whole: Run) -> None:
     for form in FORMS[:2]:
-        for status in ("excluded: quality", "recommended", "qualifies", "tie with awq+cache"):
+        for status in (
+            "excluded: quality",
+            "recommended",
+            "qualifies",
+            "qualifies as a point estimate",
+        ):
             assert status in form(whole), (form, status)
     source = html(whole)
     rows = re.findall(r'<tr class="struck">.*?</tr>', source, re.S)
@@ -100,32 +105,26 @@ def test_the_status_is_apart_from_the_evidence_and_never_green_where_excluded(wh
     assert "Serve line of awq+spec (excluded, do not deploy)" in source
 
 
-def with_outcome(run: Run, variant: str, outcome: str) -> Run:
-    """The run with another recommended variant and another outcome of every corner."""
+def with_choice(run: Run, variant: str, *, different: bool) -> Run:
+    """The run with another recommended variant, and whether its cost differs for certain."""
     decision = run.decision
     assert decision is not None
     assert decision.recommendation is not None
-    chosen = replace(decision.recommendation, variant=variant)
-    matrix = tuple(replace(entry, outcome=outcome, variant=variant) for entry in decision.matrix)
-    return replace(run, decision=replace(decision, recommendation=chosen, matrix=matrix))
+    assert decision.recommendation.difference is not None
+    found = replace(decision.recommendation.difference, different=different)
+    chosen = replace(decision.recommendation, variant=variant, difference=found)
+    return replace(run, decision=replace(decision, recommendation=chosen))
 
 
 @pytest.mark.parametrize(
-    ("variant", "outcome", "won"),
-    [
-        ("awq+cache", "winner", True),
-        ("awq+cache", "no significant winner", False),
-        ("fp16", "winner", False),
-    ],
+    ("variant", "different"), [("awq+cache", True), ("awq+cache", False), ("fp16", False)]
 )
-def test_only_a_saving_is_coloured_as_a_win(
-    whole: Run, variant: str, outcome: str, won: bool
-) -> None:
-    run = with_outcome(whole, variant, outcome)
-    assert ('<section class="card good" id="decision">' in html(run)) is won
+def test_only_a_saving_is_coloured_as_a_win(whole: Run, variant: str, different: bool) -> None:
+    run = with_choice(whole, variant, different=different)
+    assert ('<section class="card good" id="decision">' in html(run)) is different
     title = "Keep fp16" if variant == "fp16" else "Serve awq+cache"
     line = next(x for x in printed(run, colour=True).splitlines() if title in x)
-    assert ("\x1b[1;32m" in line) is won
+    assert ("\x1b[1;32m" in line) is different
 
 
 def test_an_uncertified_figure_is_marked(whole: Run) -> None:
@@ -167,33 +166,22 @@ def test_nothing_qualifies_is_an_answer(whole: Run) -> None:
         assert "Serve awq+cache" not in text
 
 
-def test_a_saving_within_the_noise_is_said_in_the_headline(whole: Run) -> None:
+def test_the_headline_says_how_sure_it_is(whole: Run) -> None:
     assert whole.decision is not None
-    chosen = whole.decision.recommendation
-    level = tuple(
-        replace(entry, outcome="no significant winner", rivals=("fp16",))
-        if is_corner(chosen, entry)
-        else entry
-        for entry in whole.decision.matrix
-    )
-    assert "below fp16, at" in headline(whole.decision)[1]
-    unsure = headline(replace(whole.decision, matrix=level))[1]
-    assert "below fp16, within the noise of this run)" in unsure
+    assert whole.decision.recommendation is not None
+    words = headline(whole.decision)[1]
+    assert "36.2% [33.1% … 39.0%] below fp16, at TTFT < 500 ms" in words
+    assert "(point estimate, needs 3 starts of each)" in words
+    sure = replace(whole.decision.recommendation, result="certified", starts_needed=None)
+    assert "(certified)" in headline(replace(whole.decision, recommendation=sure))[1]
 
 
-def test_the_noise_is_given_by_batch_size_where_it_differs(whole: Run) -> None:
-    compared = whole.comparisons
-    assert compared is not None
-    floors = {1: 0.004, 4: 0.021}
-    items = tuple(
-        replace(item, noise_floor=floors.get(item.batch_size, 0.01))
-        for item in compared.comparisons
-    )
-    unlike = replace(whole, comparisons=replace(compared, comparisons=items))
-    none = replace(whole, comparisons=replace(compared, noise_floor=None))
-    assert "differed by 2.1% in throughput" in html(whole)
-    assert "differed by up to 2.1% (by batch size: 0.40% at 1, 2.1% at 4" in html(unlike)
-    assert "against itself" not in html(none)
+def test_the_tested_differences_are_apart_from_the_others(whole: Run) -> None:
+    page = markdown(whole)
+    tested, _, rest = page.partition("Every ratio (")
+    assert "1 comparison with fp16" in tested
+    assert "A difference of 6.0% would have shown with 80% power" in tested
+    assert "Exploratory" in rest
 
 
 def test_a_decision_alone_can_be_printed(whole: Run) -> None:

@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.report.run_factory import make_run
-from tests.report.run_setting import cell
-from tests.report.run_texts import VARIANTS, Texts
-from tests.run_copy import replace
+from tests.report.run_texts import VARIANTS
 from whet.core.errors import StorageError
 from whet.core.run import Run
 from whet.core.store import RunStore
@@ -60,16 +58,6 @@ def test_record_without_a_journal_line_is_not_read(tmp_path: Path) -> None:
     source = store.path("cells", "fp16--b001.json")
     store.path("cells", "fp16--b004.json").write_bytes(source.read_bytes())
     assert len(Run(RunStore.read(store.root)).cells) == 1
-
-
-def test_repeat_of_the_baseline_is_no_row(tmp_path: Path) -> None:
-    root = make_run(tmp_path / "run", stop_after=1).root
-    again = replace(cell("fp16", 1, Texts()), variant="fp16.again")
-    with RunStore.open(root, resume=True) as store:
-        store.put("cells", "fp16.again--b001", again)
-    view = Run(RunStore.read(root))
-    assert view.variants == VARIANTS
-    assert [item.variant for item in view.cells] == ["fp16"]
 
 
 def test_variant_that_preflight_left_out_is_not_missing(tmp_path: Path) -> None:

@@ -18,11 +18,10 @@ from whet.core.records import (
     CellSummary,
     DegenerateTraffic,
     Estimate,
-    FactorialView,
-    Interaction,
     LeverCost,
     LeverCosts,
     LeverEffect,
+    LeverEffects,
     LosslessCheck,
     QualityRecord,
     TokenIdentity,
@@ -213,50 +212,14 @@ def effect(lever: str, size: int, value: float, metric: str = "tps_mean") -> Lev
         reference="fp16",
         candidate=lever,
         ratio=around(value),
-        noise_floor=0.05,
-        verdict="better",
-    )
-
-
-def pair(size: int, value: float, verdict: str, metric: str = "tps_mean") -> Interaction:
-    return Interaction(
-        levers=(AWQ, SPEC),
-        context=(),
-        batch_size=size,
-        metric=metric,
-        variant="awq+spec",
-        observed=around(1.8 * value),
-        product=around(1.8),
-        ratio=around(value, certified=metric == "tps_mean"),
-        noise_floor=0.07,
-        verdict=verdict,  # type: ignore[arg-type]
-        sentence=f"{metric} at {size}: {value}: {verdict}",
     )
 
 
 def test_levers_are_named_with_their_tables(whole: Run) -> None:
     effects = [effect(x, size, v) for size in (1, 16) for x, v in ((AWQ, 1.5), (SPEC, 1.2))]
-    view = FactorialView(
-        baseline="fp16",
-        levers=(AWQ, SPEC),
-        effects=tuple(effects),
-        interactions=(
-            pair(1, 1.0, "multiplicative"),
-            pair(16, 0.8, "fight"),
-            pair(1, 1.2, "help", "ttft_p95_ms"),
-        ),
-        unmeasured=("a × b: not measurable: no cell has b alone",),
-    )
-    run = replace(whole, factorial=view)
-    lines = bullets(run, "levers")
-    assert lines[0] == "tps_mean at 16: 0.8: fight."
-    assert not any("1.2: help" in line for line in lines), "its percentile is not certified"
-    assert lines[-1] == "a × b: not measurable: no cell has b alone."
-    rows = table(run, "levers", "Throughput: effect of one lever")
-    assert rows[AWQ] == ["alone", "1.50 better", "1.50 better"]
-    together = table(run, "levers", "Throughput: levers together")
-    assert together[f"{AWQ} × {SPEC}"] == ["alone", "1.00 multiplicative", "0.800 fight"]
-    assert section(whole, "levers") is None or whole.factorial is not None
+    view = LeverEffects(baseline="fp16", levers=(AWQ, SPEC), effects=tuple(effects))
+    rows = table(replace(whole, lever_effects=view), "levers", "Throughput: effect of one lever")
+    assert rows[AWQ] == ["alone", *["1.50 1.35 … 1.65"] * 2]
 
 
 def test_head_of_line_has_both_sides(tmp_path: Path) -> None:

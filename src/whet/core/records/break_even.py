@@ -67,7 +67,7 @@ class UncountedLevel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BreakEvenMap:
-    """The whole map of one machine. ``noise_floor`` is the largest A/A difference, None if none.
+    """The whole map of one machine.
 
     ``base`` is the variant that speculation was added to, ``weights`` what it serves; ``draft``
     the last part of the draft's path, None for a method without one.
@@ -79,6 +79,5 @@ class BreakEvenMap:
     weights: str
     method: str
     draft: str | None
-    noise_floor: float | None
     points: tuple[BreakEvenPoint, ...]
     left_out: tuple[UncountedLevel, ...]

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from whet.core.records.summary import Estimate
+from whet.core.records.summary import Difference, Estimate
 
-MatrixOutcome = Literal["winner", "none", "no significant winner"]
+Result = Literal["certified", "point estimate"]
+"""``certified``: every limit holds with 95% confidence. ``point estimate``: only the point does."""
+
+MatrixOutcome = Literal["certified", "point estimate", "none"]
 ExclusionKind = Literal[
     "interrupted",
     "failed",
@@ -18,16 +21,14 @@ ExclusionKind = Literal[
     "quality",
     "cannot run here",
 ]
-CellStatus = Literal["recommended", "tie", "qualifies", "misses", "excluded"]
+CellStatus = Literal["recommended", "qualifies", "misses", "excluded"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MatrixEntry:
     """The cheapest variant that qualifies at one tier, TTFT target and quality tolerance.
 
-    ``outcome`` is ``winner``, ``none`` or ``no significant winner``; with the last, ``variant`` is
-    the cheapest by point estimate and ``rivals`` names those that do not differ from it; with one
-    start these are all that qualify.
+    ``outcome`` says how surely it meets the latency limits, or is ``none``.
     """
 
     tier: str
@@ -39,7 +40,6 @@ class MatrixEntry:
     cost_per_1m_tokens: Estimate | None
     ttft_p95_ms: Estimate | None
     tps_mean: Estimate | None
-    rivals: tuple[str, ...]
     reason: str
 
 
@@ -47,10 +47,9 @@ class MatrixEntry:
 class BreakEven:
     """Where speculation stops paying: ``candidate`` against its twin without speculation.
 
-    ``pays_up_to`` is the largest batch size with a significant gain; ``stops_at`` the smallest
+    ``pays_up_to`` is the largest batch size whose interval is above 1; ``stops_at`` the smallest
     batch size from which no larger one gains. None where there is no such size, and both where
-    one start gives no interval. ``tier`` is the
-    hardware that both ran on.
+    one start gives no interval. ``tier`` is the hardware that both ran on.
     """
 
     candidate: str
@@ -63,16 +62,30 @@ class BreakEven:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
-    """One deployment with its reasons. ``saving`` is 1 − cost ÷ the baseline's best cost."""
+    """One deployment, what it saves against the reference, and how sure both are.
+
+    ``result`` is ``certified`` where every latency limit holds with 95% confidence and the cost
+    differs from the reference's; else ``point estimate``, and ``starts_needed`` is how many starts
+    of each in all would be enough (None: more than 200, or unknown). ``confirmed``: the figures are
+    those of fresh starts on fresh traffic; ``selected_cost`` is then the cost at the selection.
+    ``saving`` is 1 − cost ÷ the reference's at its best load, None where the reference does not
+    qualify. ``difference`` is the test behind it, of throughput at one price; None across machines.
+    """
 
     variant: str
     batch_size: int
     tier: str
     ttft_target_ms: float
     quality_tolerance: float
+    result: Result
+    starts_needed: int | None
     cost_per_1m_tokens: Estimate
-    baseline_cost_per_1m_tokens: Estimate | None
+    reference: str
+    reference_cost_per_1m_tokens: Estimate | None
     saving: Estimate | None
+    difference: Difference | None
+    confirmed: bool
+    selected_cost: Estimate | None
     reasons: tuple[str, ...]
     cautions: tuple[str, ...]
 
@@ -95,7 +108,7 @@ class Excluded:
 class CellDecision:
     """A measured cell's status for the recommended TTFT target and quality tolerance.
 
-    ``detail`` is short: what excludes the cell, what it misses, or the variant that it ties with.
+    ``detail`` is short: what excludes the cell, what it misses, or how sure it qualifies.
     """
 
     variant: str
@@ -106,27 +119,34 @@ class CellDecision:
 
     @property
     def label(self) -> str:
-        """``excluded: quality``, ``tie with awq``, ``misses TTFT p95``, ``qualifies``."""
+        """``excluded: quality``, ``misses TTFT p95``, ``qualifies as a point estimate``."""
         if self.detail is None:
             return self.status
-        joint = {"excluded": ": ", "tie": " with "}.get(self.status, " ")
+        joint = ": " if self.status == "excluded" else " "
         return f"{self.status}{joint}{self.detail}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """The result of a run. ``cells`` has every measured cell once."""
+    """The result of a run. ``cells`` has every measured cell once.
+
+    ``reference`` is the variant that savings are against: the engine's defaults, which are the
+    16-bit weights with the prefix cache, where they were measured; else the baseline.
+    ``differences`` are the tested ones: each variant's cost against the reference's.
+    """
 
     baseline: str
+    reference: str
     matrix: tuple[MatrixEntry, ...]
     pareto: tuple[tuple[str, int], ...]
     break_even: tuple[BreakEven, ...]
     excluded: tuple[Excluded, ...]
     recommendation: Recommendation | None
     cells: tuple[CellDecision, ...] = ()
+    differences: tuple[Difference, ...] = ()
 
     @property
     def qualified(self) -> tuple[str, ...]:
         """The variants with a cell that qualifies for recommendation."""
-        passed = ("recommended", "tie", "qualifies")
+        passed = ("recommended", "qualifies")
         return tuple(dict.fromkeys(cell.variant for cell in self.cells if cell.status in passed))

@@ -91,12 +91,32 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ComparisonSet:
-    """Every comparison of a run, as stored.
+class Difference:
+    """One variant against the reference on one metric, over the starts of both.
 
-    ``noise_floor`` is the largest share by which the throughput of the baseline's A/A repeat
-    differed from the baseline's; None where the run has no repeat.
+    ``ratio`` is candidate ÷ reference with its 95% interval, simultaneous over the ``family`` of
+    tested comparisons, open where the starts cannot give one. A ``family`` of 0 is exploratory:
+    the interval is for this ratio alone and nothing is tested. ``different`` where a tested
+    interval leaves out 1. ``starts_needed`` is how many starts of each in all would show a
+    difference of this size, None where more than 200. ``detectable`` is the smallest difference,
+    as a share, that these starts would have shown with 80% power.
     """
 
-    comparisons: tuple[Comparison, ...]
-    noise_floor: float | None
+    metric: str
+    reference: str
+    reference_batch_size: int
+    candidate: str
+    batch_size: int
+    ratio: Estimate
+    family: int
+    different: bool
+    starts_needed: int | None
+    detectable: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DifferenceSet:
+    """The exploratory differences of a run: each variant against ``reference`` at each load."""
+
+    reference: str
+    differences: tuple[Difference, ...]

@@ -43,41 +43,62 @@ class HeadOfLineSpec(Strict):
     slots: Positive = 4
 
 
+REMOVED_KEYS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "quality.next_schemes": "quality.next_schemes is gone; remove the key: where a variant "
+        "fails, the gate names the schemes to try next",
+        "load.repeat_baseline": "load.repeat_baseline is gone; remove the key: every configuration "
+        "is started load.trials times, which shows the noise",
+    }
+)
+"""Keys of earlier versions, and what to do about each."""
+
+
+def _without_removed(section: str, data: Any, info: ValidationInfo) -> Any:
+    """Drop the keys that only earlier versions stored; in a new spec they are refused."""
+    if info.context != STORED or not isinstance(data, dict):
+        return data
+    return {key: value for key, value in data.items() if f"{section}.{key}" not in REMOVED_KEYS}
+
+
 class LoadSpec(Strict):
     """The closed loop: batch sizes, requests per trial, trials per cell.
 
-    ``order: blocks`` measures all trials of a variant on one server: one start, so no interval.
-    ``interleaved`` starts a server for every trial and goes through the variants forwards and
-    backwards by turns (ABBA), so that the drift of the machine falls on all alike. ``together``
-    names variants whose servers start at the same time, to be measured one after the other.
-    ``head_of_line`` adds a test of what a long prompt does to short requests.
+    ``order: interleaved`` starts a server for every trial and goes through the variants forwards
+    and backwards by turns (ABBA), so that the drift of the machine falls on all alike; ``blocks``
+    measures all trials of a variant on one start, so nothing has an interval. ``together`` names
+    variants whose servers start at the same time, to be measured one after the other. ``confirm``
+    measures the cheapest variant, the next and the reference again, on two fresh starts each and
+    fresh traffic. ``head_of_line`` adds a test of what a long prompt does to short requests.
     """
 
-    order: Literal["blocks", "interleaved"] = "blocks"
+    order: Literal["blocks", "interleaved"] = "interleaved"
     batch_sizes: Annotated[
         tuple[Annotated[Positive, Field(le=_MAX_BATCH_SIZE)], ...], Field(min_length=1)
     ] = (1, 4, 8, 16, 32)
-    trials: Annotated[Positive, Field(le=_MAX_TRIALS)] = 3
+    trials: Annotated[Positive, Field(le=_MAX_TRIALS)] = 2
     min_requests: Positive = 16
     requests_per_slot: Positive = 10
     warmup_requests: Annotated[Whole, Field(ge=0)] = 20
     request_timeout_s: Annotated[float, Field(gt=0)] = 120.0
-    repeat_baseline: bool = True
+    confirm: bool = True
     together: tuple[tuple[str, ...], ...] = ()
     head_of_line: HeadOfLineSpec | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, data: Any, info: ValidationInfo) -> Any:
+        """Earlier runs repeated the baseline as ``<baseline>.again`` and confirmed nothing."""
+        known = _without_removed("load", data, info)
+        if not isinstance(data, dict) or len(known) == len(data):
+            return known
+        groups = known.get("together", ())
+        groups = [[name for name in group if not name.endswith(".again")] for group in groups]
+        return {"confirm": False, **known, "together": [group for group in groups if group[1:]]}
 
     def requests(self, batch_size: int) -> int:
         """Timed requests of one trial at ``batch_size``."""
         return max(self.min_requests, self.requests_per_slot * batch_size)
-
-
-REMOVED_KEYS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "next_schemes": "quality.next_schemes is gone; remove the key: where a variant fails, the "
-        "gate names the schemes to try next",
-    }
-)
-"""Keys of earlier versions, and what to do about each."""
 
 
 class QualitySpec(Strict):
@@ -106,11 +127,8 @@ class QualitySpec(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_removed_keys(cls, data: Any, info: ValidationInfo) -> Any:
-        """Drop the keys that only earlier versions stored; in a new spec they are refused."""
-        if info.context != STORED or not isinstance(data, dict):
-            return data
-        return {key: value for key, value in data.items() if key not in REMOVED_KEYS}
+    def _of_earlier_versions(cls, data: Any, info: ValidationInfo) -> Any:
+        return _without_removed("quality", data, info)
 
     @field_validator("top_logprobs")
     @classmethod

@@ -110,14 +110,14 @@ class VariantSpec(Strict):
 
 
 def standard_variants() -> dict[str, VariantSpec]:
-    """The five default variants."""
-    draft = SpeculationSpec()
+    """The four default variants: plain 16 bit, vLLM's defaults, and two that may be cheaper."""
     return {
         "fp16": VariantSpec(),
-        "awq": VariantSpec(weights="awq"),
-        "awq+spec": VariantSpec(weights="awq", speculation=draft),
+        "fp16+cache": VariantSpec(prefix_cache=True),
         "awq+cache": VariantSpec(weights="awq", prefix_cache=True),
-        "awq+spec+cache": VariantSpec(weights="awq", speculation=draft, prefix_cache=True),
+        "awq+spec+cache": VariantSpec(
+            weights="awq", speculation=SpeculationSpec(), prefix_cache=True
+        ),
     }
 
 

@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from whet.core.errors import UsageError
-from whet.core.names import REPEAT_SUFFIX, did_you_mean, require_name
+from whet.core.names import did_you_mean, require_name
 from whet.core.redact import is_secret_name, remember_secrets
 from whet.core.server_url import split_server_url
 from whet.core.spec.base import SIXTEEN_BIT, Strict
@@ -65,11 +65,6 @@ class Spec(Strict):
             known = _near(self.baseline, self.variants, fix="set baseline to one of them")
             raise ValueError(f"baseline {self.baseline!r} is not among the variants{known}")
         for name, variant in self.variants.items():
-            if name.endswith(REPEAT_SUFFIX):
-                raise ValueError(
-                    f"variant {name!r} ends in {REPEAT_SUFFIX!r}, which names the baseline's A/A "
-                    "repeat; rename it"
-                )
             if variant.weights != SIXTEEN_BIT and variant.weights not in self.recipes:
                 near = did_you_mean(variant.weights, [SIXTEEN_BIT, *self.recipes])
                 raise ValueError(
@@ -98,39 +93,10 @@ class Spec(Strict):
                         "in one group"
                     )
                 named.add(name)
-                self._require_server(name)
-        if self.load.together and self.load.order == "interleaved":
-            self._check_together(named)
+                if name not in self.variants:
+                    known = _near(name, self.variants, fix="name one of them")
+                    raise ValueError(f"load.together names {name!r}, which is not a variant{known}")
         return self
-
-    def _check_together(self, named: set[str]) -> None:
-        repeat = self.baseline + REPEAT_SUFFIX
-        repeated = self.load.repeat_baseline and len(self.variants) > 1
-        for name in (*self.variants, *((repeat,) if repeated else ())):
-            if name not in named:
-                raise ValueError(
-                    "load.order: interleaved takes the trials of a group of load.together in "
-                    f"turn, and {name!r} is in no group; name it in one, set load.order: blocks, "
-                    "or leave load.together out"
-                )
-
-    def _require_server(self, name: str) -> None:
-        if name in self.variants:
-            return
-        repeat = self.baseline + REPEAT_SUFFIX
-        if name != repeat:
-            known = _near(name, [*self.variants, repeat], fix="name one of them")
-            raise ValueError(f"load.together names {name!r}, which is not a variant{known}")
-        if not self.load.repeat_baseline:
-            raise ValueError(
-                f"load.together names {name!r}, and the baseline is not repeated; set "
-                "load.repeat_baseline: true, or leave the name out"
-            )
-        if len(self.variants) == 1:
-            raise ValueError(
-                f"load.together names {name!r}, and one variant alone has no repeat; add a "
-                "variant, or leave load.together out"
-            )
 
 
 def _near(name: str, known: Iterable[str], *, fix: str) -> str:
@@ -300,8 +266,8 @@ def _sentence(item: Any) -> str:
 
 def _unknown_key(location: list[str]) -> str:
     *section, key = location
-    if section == ["quality"] and key in REMOVED_KEYS:
-        return REMOVED_KEYS[key]
+    if ".".join(location) in REMOVED_KEYS:
+        return REMOVED_KEYS[".".join(location)]
     inside = f" in {'.'.join(section)}" if section else ""
     return f"unknown key {key!r}{inside}{did_you_mean(key, _keys_at(section))}"
 

@@ -56,7 +56,6 @@ def fit_break_even(
     *,
     k: int,
     real: Estimate | None,
-    noise: float = 0.0,
 ) -> Fit:
     """L* with its 95 % interval from at least one level.
 
@@ -64,15 +63,14 @@ def fit_break_even(
     is fitted by least squares of the relative residuals, ``fixed`` at or above 0; levels whose
     lengths are too close together leave it at 0, and the line goes through the origin. The interval
     comes from draws of every rate and length within its own interval, the servers moved apart by
-    the larger of ``noise`` ÷ √2 (one server against another, from an A/A difference) and the line's
-    own residual. Where a rate has no interval (one start) nothing has one, and whether the
-    break-even is reachable is undecided.
+    the line's own residual. Where a rate has no interval (one start) nothing has one, and whether
+    the break-even is reachable is undecided.
     """
     lengths = np.array([[item.length.value] for item in levels])
     rates = np.array([[item.tps.value] for item in levels])
     fixed, step = _line(1 / lengths, 1 / rates)
     rng = np.random.default_rng(_SEED)
-    apart = max(noise / math.sqrt(2), _misfit(1 / lengths, 1 / rates, fixed, step))
+    apart = _misfit(1 / lengths, 1 / rates, fixed, step)
     plain_draws = _rates(plain, rng, apart)
     drawn_lengths = np.stack([_lengths(item.length, rng, k) for item in levels])
     drawn_rates = np.stack([_rates(item.tps, rng, apart) for item in levels])

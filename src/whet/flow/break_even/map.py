@@ -17,12 +17,12 @@ from typing import Final
 from whet.checkpoint import locate
 from whet.core.counters import ACCEPTED, DRAFTS
 from whet.core.errors import UsageError
-from whet.core.names import REPEAT_SUFFIX, did_you_mean
+from whet.core.names import did_you_mean
 from whet.core.protocols import Observer
 from whet.core.provenance import find_device
 from whet.core.records import (
     CellSummary,
-    Comparison,
+    Difference,
     Estimate,
     TrialRecord,
     Verdict,
@@ -55,7 +55,6 @@ _WORSE_BY_LENGTH: Final = (0.0, 0.5, 1.0)
 _NAME: Final = re.compile(r"k(\d+)\.(draft|(?:noise|length)[\d.]+)")
 _NEXT_TO_NOTHING: Final = 0.02
 """Accepted tokens per draft below which a level is marked as intended."""
-_VERDICTS: Final[dict[str, Pays]] = {"better": "yes", "worse": "no"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,15 +122,7 @@ def _groups(spec: Spec, names: list[str], size: int) -> tuple[tuple[str, ...], .
     """The servers of a map in groups of ``size`` that come up together; one alone is in none."""
     if size < 1:
         raise UsageError(f"--together {size}: one server or more come up at a time")
-    if spec.load.repeat_baseline:
-        names = [*names, f"{PLAIN}{REPEAT_SUFFIX}"]
     groups = [tuple(names[start : start + size]) for start in range(0, len(names), size)]
-    if size > 1 and len(groups[-1]) == 1 and spec.load.order == "interleaved":
-        raise UsageError(
-            f"--together {size} leaves {groups[-1][0]} alone, and interleaved trials are taken in "
-            f"turn by servers that are up together; give --together {size + 1}, or set load.order: "
-            "blocks"
-        )
     return tuple(group for group in groups if len(group) > 1)
 
 
@@ -224,7 +215,6 @@ def read_map(run: Run, *, base: str) -> BreakEvenMap:
         weights=run.engines[PLAIN].variant.weights,
         method=speculation.method,
         draft=None if path is None else Path(path).name,
-        noise_floor=next((item.noise for item in summaries.values()), None),
         points=tuple(points),
         left_out=tuple(dict.fromkeys(left_out)),
     )
@@ -254,15 +244,16 @@ def _point(
             levels.append(_level(cell, run.trials_of(name, size), _k(name)))
     if plain is None or not levels:
         return None
-    compared = [item for name in summaries for item in _compared(summaries[name], name, size)]
     real = next((item for item in levels if item.level == REAL), None)
-    direct = next((item for item in compared if item.candidate.endswith(f".{REAL}")), None)
+    direct = None
+    if real is not None:
+        table = summaries[real.variant].throughput
+        direct = table.difference((PLAIN, size), (real.variant, size), family=len(run.batch_sizes))
     fit = fit_break_even(
         plain,
         [Measured(length=item.acceptance_length, tps=item.tps) for item in levels],
         k=(k := _k(levels[0].variant)),
         real=real.acceptance_length if real else None,
-        noise=max((item.noise_floor for item in compared), default=0.0),
     )
     return BreakEvenPoint(
         batch_size=size,
@@ -274,8 +265,8 @@ def _point(
         fixed_share=fit.fixed_share,
         spread=fit.spread,
         real=real.acceptance_length if real else None,
-        change=direct.ratio if real and direct else None,
-        pays=_VERDICTS.get(direct.verdict, "undecided") if real and direct else "undecided",
+        change=None if direct is None else direct.ratio,
+        pays=_pays(direct),
         headroom=fit.headroom,
     )
 
@@ -284,10 +275,10 @@ def _cell(summary: RunSummary, variant: str, size: int) -> CellSummary:
     return next(c for c in summary.cells if (c.variant, c.batch_size) == (variant, size))
 
 
-def _compared(summary: RunSummary, name: str, size: int) -> Iterator[Comparison]:
-    for item in summary.comparisons:
-        if (item.metric, item.candidate, item.batch_size) == ("tps_mean", name, size):
-            yield item
+def _pays(change: Difference | None) -> Pays:
+    if change is None or not change.different:
+        return "undecided"
+    return "yes" if change.ratio.value > 1 else "no"
 
 
 def _uncounted(

@@ -10,20 +10,21 @@ from dataclasses import replace
 from whet.core.errors import UsageError
 from whet.core.flags import drop_kv_sizing
 from whet.core.records import (
-    ComparisonSet,
     Decision,
+    DifferenceSet,
     Excluded,
-    FactorialView,
     LeverCosts,
+    LeverEffects,
     ResolvedEngine,
     VerdictSet,
 )
 from whet.core.run import Run
 from whet.core.store import write_atomic, write_json
 from whet.decision import DecisionInputs, TierInputs, decide
+from whet.decision.effects import lever_effects
 from whet.decision.eligible import split_eligible
-from whet.decision.factorial import factorial
-from whet.decision.ratios import SignificanceTest
+from whet.decision.matrix import recommended_point
+from whet.decision.select import finalists
 from whet.deploy import write_deployment
 from whet.flow.run.context import Job
 from whet.flow.run.degenerate import examine_all
@@ -34,7 +35,7 @@ from whet.metrics.latency_anomalies import latency_anomalies
 
 
 def conclude(job: Job) -> Decision:
-    """Summaries, verdicts, comparisons, decision and deployment files, all stored."""
+    """Summaries, verdicts, differences, decision and deployment files, all stored."""
     job.observer.stage("decide", job.tier)
     for timed in examine_all(Run(job.store)):
         if timed.verdict == "fail":
@@ -49,6 +50,15 @@ def conclude(job: Job) -> Decision:
     return decision
 
 
+def finalists_of(run: Run) -> tuple[tuple[str, int], ...]:
+    """The cells (variant, batch size) that a confirmation measures again."""
+    summary = summarize_run(run)
+    objective = run.require_spec().objective
+    eligible, _ = split_eligible(_tier_inputs(run, summary))
+    chosen = finalists(eligible, recommended_point(run.tier, objective), reference_of(run))
+    return tuple(item.place for item in chosen)
+
+
 def _store_summary(run: Run, summary: RunSummary) -> None:
     store = run.store
     store_cells(store, summary.cells)
@@ -57,10 +67,23 @@ def _store_summary(run: Run, summary: RunSummary) -> None:
         by_variant[verdict.variant].append(verdict)
     for name, verdicts in by_variant.items():
         store.put("verdicts", name, VerdictSet(variant=name, verdicts=tuple(verdicts)))
-    compared = ComparisonSet(comparisons=summary.comparisons, noise_floor=summary.noise)
-    store.put("comparisons", "all", compared)
+    store.put("differences", "all", _differences(run, summary))
     store.put("costs", "all", LeverCosts(costs=lever_costs(run, summary.cells)))
-    store.put("factorial", "all", _factorial(run, summary))
+    store.put("effects", "all", _effects(run, summary))
+
+
+def _differences(run: Run, summary: RunSummary) -> DifferenceSet:
+    """Each variant against the reference at each batch size, on every metric: exploratory."""
+    reference = reference_of(run)
+    compared = (
+        table.difference((reference, size), (name, size), family=0)
+        for table in summary.tables.values()
+        for size, block in table.blocks.items()
+        for name in block.figures
+        if name != reference
+    )
+    differences = tuple(item for item in compared if item is not None)
+    return DifferenceSet(reference=reference, differences=differences)
 
 
 def _deploy(run: Run, decision: Decision) -> None:
@@ -94,6 +117,7 @@ def _decide(runs: Sequence[tuple[Run, RunSummary]]) -> Decision:
     decision = decide(
         DecisionInputs(
             baseline=first.baseline,
+            reference=reference_of(runs[0][0]),
             tiers=[_tier_inputs(run, summary) for run, summary in runs],
             objective=first.objective,
             speculation_pairs={
@@ -101,24 +125,27 @@ def _decide(runs: Sequence[tuple[Run, RunSummary]]) -> Decision:
                 for run, _ in runs
                 for name, plain in speculation_pairs(run.engines).items()
             },
-            cached=next((name for run, _ in runs if (name := cached(run))), None),
         )
     )
     refused = (item for run, _ in runs for item in _refused(run))
     return replace(decision, excluded=(*decision.excluded, *refused))
 
 
-def cached(run: Run) -> str | None:
-    """The variant that is the baseline with the prefix cache, whatever its KV pool."""
-    plain = run.engines.get(run.require_spec().baseline)
+def reference_of(run: Run) -> str:
+    """The variant that savings are against: the engine's defaults if measured, else the baseline.
+
+    The defaults are the baseline's with the prefix cache on, whatever the size of the KV pool.
+    """
+    baseline = run.require_spec().baseline
+    plain = run.engines.get(baseline)
     if plain is None:
-        return None
+        return baseline
     names = (
         name
         for name, item in run.engines.items()
         if drop_kv_sizing(lever_diff(item.variant, plain.variant)) == {"prefix_cache"}
     )
-    return next(names, None)
+    return next(names, baseline)
 
 
 def speculation_pairs(engines: Mapping[str, ResolvedEngine]) -> dict[str, str]:
@@ -134,16 +161,16 @@ def speculation_pairs(engines: Mapping[str, ResolvedEngine]) -> dict[str, str]:
     return pairs
 
 
-def _factorial(run: Run, summary: RunSummary) -> FactorialView:
-    """The effect of each lever alone and with others, over the cells that count."""
+def _effects(run: Run, summary: RunSummary) -> LeverEffects:
+    """The effect of each lever in the context of others, over the cells that count."""
     counted, _ = split_eligible(_tier_inputs(run, summary))
     baseline = run.require_spec().baseline
     plain = run.engines[baseline].variant
-    return factorial(
-        [item.cell for item in counted],
+    return lever_effects(
+        list(summary.tables.values()),
         {name: lever_diff(item.variant, plain) for name, item in run.engines.items()},
         baseline=baseline,
-        significance=SignificanceTest(comparisons=summary.comparisons, noise_floor=summary.noise),
+        counted={item.place for item in counted},
     )
 
 
@@ -155,8 +182,10 @@ def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
         cells=summary.cells,
         quality=run.quality,
         verdicts=summary.verdicts,
-        comparisons=summary.comparisons,
-        noise_floor=summary.noise,
+        throughput=summary.throughput,
+        ttft=summary.tables["ttft_p95_ms"],
+        confirmation=summary.confirmation,
+        confirmed_throughput=summary.confirmed_throughput,
         degenerate=run.degenerate,
         disturbed={(item.variant, item.batch_size) for item in disturbed},
     )

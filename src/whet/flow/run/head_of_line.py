@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from whet.core.errors import EngineLostError, MeasurementError
-from whet.core.names import REPEAT_SUFFIX
 from whet.core.protocols import Server
 from whet.core.records import HeadOfLineRecord, ResolvedEngine
 from whet.core.spec import HeadOfLineSpec
@@ -25,7 +24,6 @@ def wants_head_of_line(job: Job, resolved: ResolvedEngine) -> bool:
     name = resolved.variant.name
     return (
         job.spec.load.head_of_line is not None
-        and not name.endswith(REPEAT_SUFFIX)
         and resolved.variant.batching == "continuous"
         and not job.store.done(KIND, name)
     )

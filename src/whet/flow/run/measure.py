@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from whet.core.errors import EngineLostError, EngineStartError
-from whet.core.names import REPEAT_SUFFIX
 from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine, TrialNotices, TrialRecord
 from whet.core.run import Run
@@ -19,7 +18,7 @@ from whet.flow.run.head_of_line import measure_head_of_line, wants_head_of_line
 from whet.flow.run.quality import is_held_against, measure_variant_quality
 from whet.flow.run.results import cells_of_variant, store_cells
 from whet.flow.run.resume import lacks_quality, missing_trials
-from whet.flow.run.schedule import groups_of, rounds_of, store_start
+from whet.flow.run.schedule import Round, groups_of, rounds_of, store_start
 from whet.flow.run.workload import trial_plan
 from whet.load import TrialInterrupted, TrialLost, run_trial
 
@@ -54,26 +53,30 @@ class PendingWork:
 
 
 def measure_all(job: Job, *, quality: bool = True) -> None:
-    """Measure each variant, and the baseline a second time for the A/A noise floor.
+    """Measure each variant in rounds of starts.
 
     Without ``quality`` only speed is measured. A variant whose server does not start or keeps
     dying is journalled as failed and left; the others go on.
     """
-    rounds = rounds_of(job)
-    starts_left = {resolved.variant.name: _MAX_STARTS for resolved in rounds[0].servers}
+    measure_rounds(job, rounds_of(job), quality=quality)
+
+
+def measure_rounds(job: Job, rounds: Sequence[Round], *, quality: bool, title: str = "") -> None:
+    """Measure what ``rounds`` still lack; answers are checked in the first round."""
+    starts_left = {item.variant.name: _MAX_STARTS for item, _ in rounds[0].servers}
     for number, turn in enumerate(rounds):
-        title = f", round {number + 1} of {len(rounds)}" if len(rounds) > 1 else ""
+        name = f", {title or 'round'} {number + 1} of {len(rounds)}" if len(rounds) > 1 else ""
         for group in groups_of(job, turn):
             works = [
                 PendingWork(
                     resolved=resolved,
-                    title=resolved.variant.name + title,
-                    trials=missing_trials(job, resolved, turn.trials),
+                    title=resolved.variant.name + name,
+                    trials=missing_trials(job, resolved, cells),
                     quality=quality and number == 0 and lacks_quality(job, resolved),
-                    head_of_line=number == 0 and wants_head_of_line(job, resolved),
-                    of=len(turn.trials) * len(job.spec.load.batch_sizes),
+                    head_of_line=quality and number == 0 and wants_head_of_line(job, resolved),
+                    of=len(cells),
                 )
-                for resolved in group
+                for resolved, cells in group
             ]
             _visit(
                 job,
@@ -245,5 +248,4 @@ def _store_notices(job: Job, record: TrialRecord, notices: tuple[str, ...]) -> N
 
 
 def _store_cells(job: Job, name: str) -> None:
-    if not name.endswith(REPEAT_SUFFIX):
-        store_cells(job.store, cells_of_variant(Run(job.store), name))
+    store_cells(job.store, cells_of_variant(Run(job.store), name))

@@ -7,6 +7,7 @@ from whet.core.records import Decision
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.conclude import conclude
+from whet.flow.run.confirm import confirm
 from whet.flow.run.measure import measure_all
 from whet.flow.run.preflight import prepare
 from whet.flow.run.quantize import quantize_recipes
@@ -22,4 +23,5 @@ def run(
     job = prepare(spec, store, observer, skip_infeasible=skip_infeasible)
     quantize_recipes(job)
     measure_all(job)
+    confirm(job)
     return conclude(job)

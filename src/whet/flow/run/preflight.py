@@ -12,7 +12,7 @@ from whet.checkpoint import locate, read_facts
 from whet.checkpoint.kv_scales import kv_scales_problem
 from whet.core.errors import CheckpointError, InfeasibleError, UsageError
 from whet.core.flags import plain_args
-from whet.core.names import REPEAT_SUFFIX, did_you_mean
+from whet.core.names import did_you_mean
 from whet.core.protocols import Engine, Observer
 from whet.core.provenance import Device, environment, find_device
 from whet.core.records import ModelFacts, ResolvedEngine
@@ -83,7 +83,7 @@ def run_preflight(spec: Spec, root: Path, planned: PlannedMachine | None = None)
         advice = advice_of(
             spec, root, resolved=resolved, target=target, device=device, machine=machine
         )
-    grouped = {name.removesuffix(REPEAT_SUFFIX) for group in spec.load.together for name in group}
+    grouped = {name for group in spec.load.together for name in group}
     together = [variant for variant in as_set if variant.name in grouped]
     plans = memory_plans(together, target=target, draft=draft, device=device, spec=spec)
     return Preflight(

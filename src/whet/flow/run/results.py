@@ -1,17 +1,14 @@
-"""Cells, verdicts and comparisons from the trials of a run. Pure functions of what is stored."""
+"""Cells, verdicts and starts from the trials of a run. Pure functions of what is stored."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import Final
 
-from whet.core.names import REPEAT_SUFFIX
 from whet.core.records import (
     CellSummary,
-    Comparison,
     EngineFacts,
     Evidence,
     MemoryKind,
@@ -26,9 +23,11 @@ from whet.flow.run.schedule import StartReport, every_start
 from whet.flow.run.workload import workload_key
 from whet.levers import judge_cell, judge_start
 from whet.metrics import CellContext, summarise
-from whet.metrics.compare import compare_sides, noise_floors, side_of
+from whet.metrics.compare import start_figures
+from whet.metrics.pooled import StartTable
 
-_COMPARED: Final = ("tps_mean", "ttft_p95_ms", "tpot_p50_ms")
+THROUGHPUT: Final = "tps_mean"
+METRICS: Final = (THROUGHPUT, "ttft_p95_ms", "tpot_p50_ms")
 _OUTCOMES: Final[tuple[Evidence, ...]] = ("proved", "accepted", "unproved", "contradicted")
 _SAME_IN_EVERY_START: Final = (
     "version",
@@ -51,27 +50,51 @@ _SAME_IN_EVERY_START: Final = (
 class RunSummary:
     """Figures of one run.
 
-    ``noise`` is the largest A/A difference in throughput over all batch sizes, None if none was
-    measured.
+    ``tables`` has the figures of every start by metric, over the complete cells; ``confirmation``
+    the cells that were measured again, and ``confirmed_throughput`` their starts.
     """
 
     cells: tuple[CellSummary, ...]
     verdicts: tuple[Verdict, ...]
-    comparisons: tuple[Comparison, ...]
-    noise: float | None
+    tables: Mapping[str, StartTable]
+    confirmation: tuple[CellSummary, ...]
+    confirmed_throughput: StartTable | None
+
+    @property
+    def throughput(self) -> StartTable:
+        """Output tokens a second; cost at one price is its inverse."""
+        return self.tables[THROUGHPUT]
 
 
 def summarize_run(run: Run, names: Collection[str] | None = None) -> RunSummary:
-    """Cells, verdicts and comparisons from the raw trials, of all variants or of ``names``."""
+    """Cells, verdicts and starts from the raw trials, of all variants or of ``names``."""
     names = run.engines.keys() if names is None else names
     cells = tuple(cell for name in names for cell in cells_of_variant(run, name))
-    floors = _floors(run, cells)
+    again = tuple(cell for name in names for cell in _confirmation_cells(run, name))
+    tables = {metric: _table(run, cells, metric) for metric in METRICS}
     return RunSummary(
         cells=cells,
         verdicts=tuple(verdict for name in names for verdict in _verdicts(run, name)),
-        comparisons=tuple(_comparisons(run, cells, floors)),
-        noise=max(floors[_COMPARED[0]].values(), default=None),
+        tables=tables,
+        confirmation=again,
+        confirmed_throughput=_table(run, again, THROUGHPUT, of=tables[THROUGHPUT])
+        if again
+        else None,
     )
+
+
+def _table(
+    run: Run, cells: Iterable[CellSummary], metric: str, *, of: StartTable | None = None
+) -> StartTable:
+    """The starts of the complete cells; with ``of``, those of the confirmation of that table."""
+    figures = {
+        (cell.variant, cell.batch_size): start_figures(
+            run.trials_of(cell.variant, cell.batch_size, confirmation=of is not None), metric
+        )
+        for cell in cells
+        if cell.status == "complete"
+    }
+    return StartTable.of(metric, {place: each for place, each in figures.items() if each}, more=of)
 
 
 def store_cells(store: RunStore, cells: Iterable[CellSummary]) -> None:
@@ -82,16 +105,23 @@ def store_cells(store: RunStore, cells: Iterable[CellSummary]) -> None:
 
 
 def cells_of_variant(run: Run, name: str) -> Iterator[CellSummary]:
-    """The cells of one variant, or of the baseline's A/A repeat, smallest batch first."""
+    """The cells of one variant, smallest batch first."""
     spec = run.require_spec()
     start_failure = run.store.reason("starts", name)
     for size in spec.load.batch_sizes:
         trials = run.trials_of(name, size)
         if trials:
-            cell = summarise(trials, cell=_context(run, name.removesuffix(REPEAT_SUFFIX), size))
+            cell = summarise(trials, cell=_context(run, name, size))
             yield _with_missing_trials(cell, spec.load.trials, start_failure)
         elif start_failure is not None:
             yield _never_started(run, name, size, start_failure)
+
+
+def _confirmation_cells(run: Run, name: str) -> Iterator[CellSummary]:
+    for size in run.require_spec().load.batch_sizes:
+        trials = run.trials_of(name, size, confirmation=True)
+        if trials:
+            yield summarise(trials, cell=_context(run, name, size))
 
 
 def _with_missing_trials(cell: CellSummary, wanted: int, start_failure: str | None) -> CellSummary:
@@ -123,8 +153,9 @@ def _memory_kind(run: Run) -> MemoryKind:
 
 
 def _workloads(run: Run, size: int) -> list[WorkloadFacts]:
-    keys = (workload_key(size, trial) for trial in range(run.require_spec().load.trials))
-    return [run.workloads[key] for key in keys if key in run.workloads]
+    return [
+        facts for key, facts in run.workloads.items() if key.startswith(workload_key(size, None))
+    ]
 
 
 def _verdicts(run: Run, name: str) -> Iterator[Verdict]:
@@ -141,7 +172,8 @@ def _judged(run: Run, name: str) -> Iterator[Verdict]:
     resolved = run.engines[name]
     yield from judge_starts(resolved, every_start(run.store, name))
     for size in run.require_spec().load.batch_sizes:
-        trials, workloads = run.trials_of(name, size), _workloads(run, size)
+        trials = (*run.trials_of(name, size), *run.trials_of(name, size, confirmation=True))
+        workloads = _workloads(run, size)
         if trials and workloads:
             yield from judge_cell(resolved, trials, workloads)
 
@@ -177,34 +209,6 @@ def _fact_words(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(sorted(value)) or "none"
     return "not said" if value is None else str(value)
-
-
-def _floors(run: Run, cells: Sequence[CellSummary]) -> dict[str, dict[int, float]]:
-    """The A/A difference of the baseline by metric and batch size, where it was measured."""
-    baseline = run.require_spec().baseline
-    again = list(cells_of_variant(run, baseline + REPEAT_SUFFIX))
-    first = [cell for cell in cells if cell.variant == baseline]
-    return {metric: noise_floors(first, again, metric=metric) for metric in _COMPARED}
-
-
-def _comparisons(
-    run: Run, cells: Sequence[CellSummary], floors: Mapping[str, Mapping[int, float]]
-) -> Iterable[Comparison]:
-    """Every pair of complete variants at each batch size, on each metric that people rank by.
-
-    A batch size that the A/A repeat lacks is held against the metric's largest floor of the others.
-    """
-    for size in run.require_spec().load.batch_sizes:
-        whole = [cell for cell in cells if cell.batch_size == size and cell.status == "complete"]
-        for metric in _COMPARED:
-            floor = floors[metric].get(size, max(floors[metric].values(), default=0.0))
-            sides = [
-                side_of(run.trials_of(cell.variant, size), metric)
-                for cell in whole
-                if (figure := getattr(cell, metric)) is not None and figure.value > 0
-            ]
-            for reference, candidate in combinations(sides, 2):
-                yield compare_sides(reference, candidate, metric=metric, noise_floor=floor)
 
 
 def _never_started(run: Run, name: str, size: int, why: str) -> CellSummary:

@@ -11,28 +11,26 @@ from typing import Any
 from pydantic import ValidationError
 
 from whet.core.errors import UsageError
-from whet.core.names import REPEAT_SUFFIX
 from whet.core.records import ModelFacts, ResolvedEngine
 from whet.core.records.codec import STORED
 from whet.core.spec import Spec, redacted_spec
 from whet.core.store import RunStore
-from whet.flow.run.context import Job, cells_of, trial_key
+from whet.flow.run.context import Job, trial_key
 
 _FIXED_ON_RESUME = ("model", "recipes", "engine", "workload", "load", "quality", "baseline")
 
 
 def missing_trials(
-    job: Job, resolved: ResolvedEngine, trials: Iterable[int]
+    job: Job, resolved: ResolvedEngine, cells: Iterable[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """The (batch size, trial) pairs that the run does not hold yet; all others are skipped."""
-    name, cells = resolved.variant.name, cells_of(job.spec.load, trials)
+    name = resolved.variant.name
     return [cell for cell in cells if not job.store.done("trials", trial_key(name, *cell))]
 
 
 def lacks_quality(job: Job, resolved: ResolvedEngine) -> bool:
-    """Whether a variant's answers are still to be checked; the A/A repeat's never are."""
-    name = resolved.variant.name
-    return not name.endswith(REPEAT_SUFFIX) and not job.store.done("quality", name)
+    """Whether a variant's answers are still to be checked."""
+    return not job.store.done("quality", resolved.variant.name)
 
 
 def refuse_changes(spec: Spec, store: RunStore) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
-from whet.core.names import REPEAT_SUFFIX
 from whet.core.records import Declared, EngineFacts, ResolvedEngine, StartFacts
 from whet.core.store import RunStore
-from whet.flow.run.context import Job
+from whet.flow.run.context import Job, cells_of
 
 _RECORDS: Final[tuple[tuple[str, type[StartFacts | EngineFacts | Declared]], ...]] = (
     ("starts", StartFacts),
@@ -20,49 +20,59 @@ StartReport = tuple[EngineFacts, Declared | None]
 """Facts from a start's log and from its endpoints; the latter are None in older runs."""
 
 
+Cells = tuple[tuple[int, int], ...]
+"""(batch size, trial) pairs in the order of measurement."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """Servers that come up one after the other, each to measure the same ``trials``."""
+    """Servers that come up one after the other, each with what it measures."""
 
-    servers: tuple[ResolvedEngine, ...]
-    trials: tuple[int, ...]
+    servers: tuple[tuple[ResolvedEngine, Cells], ...]
 
 
 def rounds_of(job: Job) -> tuple[Round, ...]:
-    """The rounds of a run, the A/A repeat of the baseline at the end of the first one.
+    """The rounds of a run.
 
     Blocks are one round of all trials. Interleaved, each trial is a round, and every second one
     runs backwards (ABBA): over an even number of rounds all servers have the same mean place in
     time, so a linear drift shifts them alike.
     """
-    load, servers = job.spec.load, _servers(job)
+    load = job.spec.load
     if load.order == "blocks":
-        return (Round(servers=servers, trials=tuple(range(load.trials))),)
+        cells = tuple(cells_of(load, range(load.trials)))
+        return (Round(servers=tuple((item, cells) for item in job.resolved)),)
     return tuple(
-        Round(servers=servers if trial % 2 == 0 else servers[::-1], trials=(trial,))
+        _round(tuple((item, tuple(cells_of(load, [trial]))) for item in job.resolved), trial)
         for trial in range(load.trials)
     )
 
 
-def _servers(job: Job) -> tuple[ResolvedEngine, ...]:
-    """Every variant, the baseline first, and last the baseline under its second name."""
-    if not job.spec.load.repeat_baseline or len(job.resolved) == 1:
-        return job.resolved
-    baseline = job.baseline()
-    name = baseline.variant.name + REPEAT_SUFFIX
-    return (*job.resolved, replace(baseline, variant=replace(baseline.variant, name=name)))
+def confirmation_rounds(
+    job: Job, finalists: Sequence[tuple[ResolvedEngine, int]], starts: int
+) -> tuple[Round, ...]:
+    """Rounds that measure each finalist at its batch size, with trial numbers of their own."""
+    first = job.spec.load.trials
+    return tuple(
+        _round(tuple((item, ((size, trial),)) for item, size in finalists), trial)
+        for trial in range(first, first + starts)
+    )
 
 
-def groups_of(job: Job, part: Round) -> tuple[tuple[ResolvedEngine, ...], ...]:
+def _round(servers: tuple[tuple[ResolvedEngine, Cells], ...], number: int) -> Round:
+    return Round(servers=servers if number % 2 == 0 else servers[::-1])
+
+
+def groups_of(job: Job, part: Round) -> tuple[tuple[tuple[ResolvedEngine, Cells], ...], ...]:
     """The servers of a round in the order of their visits: groups that come up together, or one.
 
     A group stands where its first member would, and its members follow in the round's order.
     """
     together = {name: names for names in job.spec.load.together for name in names}
-    groups: dict[tuple[str, ...], list[ResolvedEngine]] = {}
-    for resolved in part.servers:
-        name = resolved.variant.name
-        groups.setdefault(together.get(name, (name,)), []).append(resolved)
+    groups: dict[tuple[str, ...], list[tuple[ResolvedEngine, Cells]]] = {}
+    for item in part.servers:
+        name = item[0].variant.name
+        groups.setdefault(together.get(name, (name,)), []).append(item)
     return tuple(tuple(members) for members in groups.values())
 
 

@@ -16,9 +16,9 @@ from whet.load import Draw, TrialPlan, Workload, build_warmup, build_workload
 from whet.load.plan import to_call
 
 
-def workload_key(batch_size: int, trial: int) -> str:
-    """The store's key of one trial's traffic."""
-    return f"b{batch_size:03d}-t{trial}"
+def workload_key(batch_size: int, trial: int | None) -> str:
+    """The store's key of one trial's traffic; without ``trial``, what every key begins with."""
+    return f"b{batch_size:03d}-t{'' if trial is None else trial}"
 
 
 def trial_plan(

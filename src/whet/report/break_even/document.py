@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from whet.core.format import percent, plural
+from whet.core.format import plural
 from whet.core.records import BreakEvenMap, BreakEvenPoint
 from whet.report.break_even.sentences import headline, interval, ks_of, sentence, worth
 from whet.report.charts.palette import looks
@@ -55,8 +55,7 @@ def break_even_document(result: BreakEvenMap) -> Document:
 def _setting(result: BreakEvenMap) -> str:
     """What was measured."""
     draft = f", draft {result.draft}" if result.draft else ""
-    noise = "" if result.noise_floor is None else f", A/A noise {percent(result.noise_floor)}"
-    return f"{result.tier}; {result.base} ({result.weights}), {result.method}{draft}{noise}"
+    return f"{result.tier}; {result.base} ({result.weights}), {result.method}{draft}"
 
 
 def _cells(point: BreakEvenPoint) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from whet.core.format import number, percent, plural
-from whet.core.records import CellSummary, ComparisonSet
+from whet.core.records import CellSummary
 from whet.core.run import Run
 from whet.metrics.latency_anomalies import latency_anomalies
 from whet.report.document import (
@@ -24,7 +24,6 @@ from whet.report.run.common import UNPROVED, is_win, tone_of
 from whet.report.text import DASH, EMPTY, Shown, shown
 
 ORDER = 40
-_LATENCIES: Final = {"ttft_p95_ms": "TTFT p95", "tpot_p50_ms": "TPOT p50"}
 
 
 def _hits(cell: CellSummary) -> Shown:
@@ -118,9 +117,6 @@ def _notes(run: Run) -> Iterator[str]:
         hardware = run.spec.hardware
         source = f": {hardware.price_source}" if hardware.price_source else ""
         yield f"Cost at ${hardware.price_usd_per_hour:,g} an hour{source}."
-    if run.comparisons is not None and run.comparisons.noise_floor is not None:
-        noise = _noise_words(run.comparisons, run.comparisons.noise_floor)
-        yield f"The baseline against itself differed by {noise}; less than that means nothing."
     yield _warmup_words(run)
     yield from _anomalies(run)
 
@@ -130,23 +126,6 @@ def _failures(run: Run) -> Iterator[str]:
         if cell.status != "complete":
             why = cell.failure or f"the cell is {cell.status}"
             yield f"{cell.variant} @ {cell.batch_size}: {cell.status}: {why}"
-
-
-def _noise_words(compared: ComparisonSet, largest: float) -> str:
-    """The largest noise floor of throughput, by batch size where they differ, then the others'."""
-    floors: dict[str, dict[int, float]] = {"tps_mean": {}}
-    for item in compared.comparisons:
-        floors.setdefault(item.metric, {})[item.batch_size] = item.noise_floor
-    own = floors.pop("tps_mean")
-    words = percent(largest)
-    if len(set(own.values())) > 1:
-        each = ", ".join(f"{percent(floor)} at {size}" for size, floor in sorted(own.items()))
-        words = f"up to {words} (by batch size: {each})"
-    others = [
-        f"up to {percent(max(sizes.values()))} in {_LATENCIES.get(metric, metric)}"
-        for metric, sizes in floors.items()
-    ]
-    return ", ".join([f"{words} in throughput", *others])
 
 
 def _warmup_words(run: Run) -> str:

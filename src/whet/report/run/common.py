@@ -15,8 +15,8 @@ from whet.report.text import ONE_START, shown
 UNPROVED: Final = ("contradicted", "unproved")
 """Outcomes with which a cell does not count."""
 TONES: Final[dict[str, Tone]] = {
-    **dict.fromkeys(("proved", "pass", "better", "complete", "recommended", "help"), "good"),
-    **dict.fromkeys(("contradicted", "fail", "worse", "failed", "fight"), "bad"),
+    **dict.fromkeys(("proved", "pass", "better", "complete", "recommended"), "good"),
+    **dict.fromkeys(("contradicted", "fail", "worse", "failed"), "bad"),
     **dict.fromkeys(("unproved", "accepted", "unknown", "undecided", "interrupted"), "warn"),
 }
 _MANY: Final = 12
@@ -108,20 +108,22 @@ def is_corner(chosen: Recommendation | None, entry: MatrixEntry | None) -> bool:
 
 
 def is_win(decision: Decision) -> bool:
-    """Whether the recommendation saves cost: another variant than the baseline, and no tie."""
-    chosen, corner = decision.recommendation, corner_of(decision)
-    if chosen is None or chosen.variant == decision.baseline:
-        return False
-    return corner is None or corner.outcome == "winner"
+    """Whether the recommendation saves cost for certain."""
+    chosen = decision.recommendation
+    return chosen is not None and chosen.difference is not None and chosen.difference.different
 
 
-def saving_doubt(decision: Decision) -> str:
-    """Why the saving may be nothing; empty where it is certain."""
-    chosen, corner = decision.recommendation, corner_of(decision)
-    if chosen is None or chosen.saving is None or chosen.saving.low is None:
-        return ONE_START
-    level = corner is not None and decision.baseline in corner.rivals
-    return "within the noise of this run" if level else ""
+def certainty(chosen: Recommendation) -> str:
+    """``certified``, or ``point estimate`` with the starts that would certify it."""
+    if chosen.result == "certified":
+        return chosen.result
+    if chosen.starts_needed is None:
+        return f"{chosen.result}, {ONE_START}" if _one_start(chosen) else chosen.result
+    return f"{chosen.result}, needs {plural(chosen.starts_needed, 'start')} of each"
+
+
+def _one_start(chosen: Recommendation) -> bool:
+    return chosen.cost_per_1m_tokens.low is None
 
 
 def headline(decision: Decision) -> tuple[str, str]:
@@ -135,22 +137,23 @@ def headline(decision: Decision) -> tuple[str, str]:
         )
     sentence = (
         f"{shown(chosen.cost_per_1m_tokens, unit='$').text} for a million output tokens"
-        f"{_saving_words(decision, chosen)}, at {target_words(chosen.ttft_target_ms)} "
-        f"and {tolerance_words(chosen.quality_tolerance)} regression on {chosen.tier}. "
+        f"{_saving_words(chosen)}, at {target_words(chosen.ttft_target_ms)} "
+        f"and {tolerance_words(chosen.quality_tolerance)} regression on {chosen.tier} "
+        f"({certainty(chosen)}). "
         f"To hold {chosen.batch_size} in flight, limit concurrency in your gateway, or set "
         f"--max-num-seqs {chosen.batch_size} (more requests then wait)."
     )
-    verb = "Keep" if chosen.variant == decision.baseline else "Serve"
+    verb = "Keep" if chosen.variant == chosen.reference else "Serve"
     return (
         f"{verb} {chosen.variant} with {plural(chosen.batch_size, 'request')} in flight",
         sentence,
     )
 
 
-def _saving_words(decision: Decision, chosen: Recommendation) -> str:
-    if chosen.saving is None or chosen.variant == decision.baseline:
+def _saving_words(chosen: Recommendation) -> str:
+    if chosen.saving is None or chosen.variant == chosen.reference:
         return ""
     way = "below" if chosen.saving.value >= 0 else "above"
-    words = f"{number(abs(100 * chosen.saving.value))}% {way} {decision.baseline}"
-    doubt = saving_doubt(decision)
-    return f" ({words}, {doubt})" if doubt else f", {words}"
+    saved = shown(chosen.saving, unit="%")
+    interval = f" [{saved.interval}]" if saved.interval else ""
+    return f", {number(abs(100 * chosen.saving.value))}%{interval} {way} {chosen.reference}"

@@ -1,11 +1,16 @@
-"""Every comparison of two variants at one batch size."""
+"""Each variant against the reference: the tested differences, and all others."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from whet.core.format import percent, plural
+from whet.core.records import Difference
 from whet.core.run import Run
 from whet.report.document import (
     Column,
     Folded,
+    Node,
     Paragraph,
     Row,
     Section,
@@ -13,38 +18,84 @@ from whet.report.document import (
     figure_cell,
     text_cell,
 )
-from whet.report.run.common import tone_of
+from whet.report.text import DASH
 
 ORDER = 45
-_HEADS = ("config", "against", "batch size", "metric")
 
 
 def build(run: Run) -> Section | None:
-    """Ratio, interval and verdict of each pair, folded."""
-    compared = run.comparisons
-    if compared is None or not compared.comparisons:
-        return None
-    rows = [
-        Row(
-            cells=[
-                text_cell(each.candidate),
-                text_cell(each.reference),
-                text_cell(each.batch_size),
-                text_cell(each.metric),
-                figure_cell(each.ratio),
-                text_cell(each.verdict, tone=tone_of(each.verdict)),
-            ]
+    """What was tested, open; every other ratio, folded."""
+    nodes: list[Node] = []
+    tested = run.decision.differences if run.decision else ()
+    if tested:
+        nodes += [Paragraph(text=_family(tested), tone="muted"), _tested(tested)]
+    others = run.differences.differences if run.differences else ()
+    if others:
+        words = (
+            "Exploratory: each interval is for its ratio alone, and of twenty such one misses by "
+            "chance. The ratio is the variant's figure over the reference's."
         )
-        for each in compared.comparisons
-    ]
-    columns = [Column(name=name) for name in _HEADS]
-    columns += [Column(name="ratio", figure=True), Column(name="verdict")]
-    table = Table(caption="Comparisons", columns=columns, rows=rows)
-    words = "The candidate over the reference; above 1 is more of the metric, better or worse."
-    folded = Folded(summary=f"Every comparison ({len(rows)})", nodes=[table])
-    return Section(
-        id="comparisons",
-        title="Comparisons",
-        short="Comparisons",
-        nodes=[Paragraph(text=words, tone="muted"), folded],
+        folded: list[Node] = [Paragraph(text=words, tone="muted"), _explored(others)]
+        nodes.append(Folded(summary=f"Every ratio ({len(others)})", nodes=folded))
+    if not nodes:
+        return None
+    return Section(id="comparisons", title="Against the default", short="Differences", nodes=nodes)
+
+
+def _family(tested: Sequence[Difference]) -> str:
+    least = [each.detectable for each in tested if each.detectable is not None]
+    words = f"{plural(len(tested), 'comparison')} with {tested[0].reference}, each at its cheapest"
+    if not least:
+        return f"{words}; one start of each has no interval, so nothing was tested."
+    return (
+        f"{words} load that qualifies; if all were alike, one would differ in at most 5% of runs. "
+        f"A difference of {percent(max(least))} would have shown with 80% power."
+    )
+
+
+def _tested(tested: Sequence[Difference]) -> Table:
+    return Table(
+        caption="Throughput at one price, tested",
+        columns=[
+            Column(name="config"),
+            Column(name="in flight", figure=True),
+            Column(name="of the reference's", figure=True),
+            Column(name="differs"),
+            Column(name="starts needed", figure=True),
+        ],
+        rows=[
+            Row(
+                cells=[
+                    text_cell(each.candidate),
+                    text_cell(f"{each.batch_size} against {each.reference_batch_size}"),
+                    figure_cell(each.ratio),
+                    text_cell("yes" if each.different else "not shown"),
+                    text_cell(DASH if each.starts_needed is None else each.starts_needed),
+                ]
+            )
+            for each in tested
+        ],
+    )
+
+
+def _explored(others: Sequence[Difference]) -> Table:
+    return Table(
+        caption="Every ratio",
+        columns=[
+            Column(name="config"),
+            Column(name="metric"),
+            Column(name="in flight", figure=True),
+            Column(name="ratio", figure=True),
+        ],
+        rows=[
+            Row(
+                cells=[
+                    text_cell(each.candidate),
+                    text_cell(each.metric),
+                    text_cell(each.batch_size),
+                    figure_cell(each.ratio),
+                ]
+            )
+            for each in others
+        ],
     )

@@ -8,7 +8,7 @@ from whet.core.format import plural
 from whet.core.records import Decision, Recommendation
 from whet.core.run import Run
 from whet.report.document import Bullets, Code, Fact, Facts, Node, Paragraph, Section, Tone
-from whet.report.run.common import headline, is_win, saving_doubt
+from whet.report.run.common import certainty, headline, is_win
 from whet.report.text import shown
 
 ORDER = 10
@@ -30,7 +30,7 @@ def build(run: Run) -> Section:
     chosen = run.decision.recommendation
     if chosen is None:
         return section
-    nodes: list[Node] = [section.nodes[0], Facts(items=list(_facts(run, run.decision, chosen)))]
+    nodes: list[Node] = [section.nodes[0], Facts(items=list(_facts(run, chosen)))]
     nodes += section.nodes[1:]
     if chosen.variant in run.engines:
         nodes.append(Code(text=run.engines[chosen.variant].serve_line, language="sh"))
@@ -57,20 +57,19 @@ def decision_section(decision: Decision) -> Section:
     )
 
 
-def _facts(run: Run, decision: Decision, chosen: Recommendation) -> Iterator[Fact]:
+def _facts(run: Run, chosen: Recommendation) -> Iterator[Fact]:
     """The recommended cell's figures, each with its interval and what it is held against."""
-    base, own = chosen.baseline_cost_per_1m_tokens, chosen.variant == decision.baseline
+    base, own = chosen.reference_cost_per_1m_tokens, chosen.variant == chosen.reference
     yield Fact(
         name="Cost per 1M tokens",
         value=shown(chosen.cost_per_1m_tokens, unit="$"),
-        note=f"{run.baseline} at best {shown(base, unit='$').text}" if base and not own else "",
+        note=f"{chosen.reference} at best {shown(base, unit='$').text}" if base and not own else "",
     )
     if chosen.saving is not None and not own:
-        doubt = saving_doubt(decision)
         yield Fact(
             name="Saving",
             value=shown(chosen.saving, unit="%"),
-            note=f"against {run.baseline}{f', {doubt}' if doubt else ''}",
+            note=f"against {chosen.reference}, {certainty(chosen)}",
         )
     cell = run.cell(chosen.variant, chosen.batch_size)
     if cell is not None:

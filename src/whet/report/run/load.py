@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from whet.core.format import number
-from whet.core.records import CellSummary, Comparison, Estimate
+from whet.core.records import CellSummary, Estimate, LeverEffect
 from whet.core.run import Run
-from whet.metrics.compare import turned
 from whet.report.charts.plots import Axis, Line, Point, Scale, plot
 from whet.report.document import Chart, Section
 from whet.report.run.common import legend_of, looks_of, point, target_words
-from whet.report.text import ONE_START, shown
+from whet.report.text import shown
 
 ORDER = 30
 _FIGURES: Final[tuple[tuple[str, str, str, Callable[[CellSummary], Estimate | None]], ...]] = (
@@ -70,15 +69,13 @@ def _load_charts(run: Run) -> Iterator[Chart]:
 
 def _speculation(run: Run) -> Iterator[Chart]:
     """Speculation over the same variant without it; above 1 it pays."""
-    if run.decision is None or run.comparisons is None:
+    if run.decision is None or run.lever_effects is None:
         return
     pairs = {(each.candidate, each.reference) for each in run.decision.break_even}
     measured = [
-        each if (each.candidate, each.reference) in pairs else turned(each)
-        for each in run.comparisons.comparisons
-        if each.metric == "tps_mean"
-        and each.batch_size in run.batch_sizes
-        and {(each.candidate, each.reference), (each.reference, each.candidate)} & pairs
+        each
+        for each in run.lever_effects.effects
+        if each.metric == "tps_mean" and (each.candidate, each.reference) in pairs
     ]
     if measured:
         yield Chart(
@@ -86,7 +83,7 @@ def _speculation(run: Run) -> Iterator[Chart]:
             title="What speculation brings",
             description="Throughput over the same variant without speculation; it pays above 1.",
             picture=plot(
-                [_ratio(each) for each in sorted(measured, key=lambda each: each.batch_size)],
+                [_ratio(each) for each in measured],
                 looks_of(run),
                 x=_batch_axis(run),
                 y=Axis(title="ratio of throughput", form="~r"),
@@ -100,8 +97,7 @@ def _speculation(run: Run) -> Iterator[Chart]:
         )
 
 
-def _ratio(each: Comparison) -> Point:
-    verdict = ONE_START if each.verdict == "unknown" else each.verdict
+def _ratio(each: LeverEffect) -> Point:
     return Point(
         series=each.candidate,
         x=str(each.batch_size),
@@ -110,5 +106,5 @@ def _ratio(each: Comparison) -> Point:
         low=each.ratio.low,
         high=each.ratio.high,
         label=f"{each.candidate} over {each.reference} at {each.batch_size}: "
-        f"{number(each.ratio.value)} ({verdict})",
+        f"{number(each.ratio.value)}",
     )

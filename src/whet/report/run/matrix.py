@@ -8,7 +8,7 @@ from whet.core.records import Decision, MatrixEntry
 from whet.core.run import Run
 from whet.report.document import Bullets, Cell, Column, Heading, Node, Row, Section, Table, Tone
 from whet.report.run.common import is_corner, is_win, target_words, tolerance_words
-from whet.report.text import DASH, ONE_START, shown
+from whet.report.text import DASH, shown
 
 ORDER = 20
 
@@ -59,22 +59,18 @@ def _entry(entry: MatrixEntry | None, decision: Decision) -> Cell:
     title = f"{entry.variant} @ {entry.batch_size}"
     cost = f"{shown(entry.cost_per_1m_tokens, unit='$').text} per 1M"
     latency = f"TTFT p95 {shown(entry.ttft_p95_ms).marked} ms"
-    if entry.outcome == "winner":
-        chosen = is_corner(decision.recommendation, entry)
-        tone: Tone = "good" if chosen and is_win(decision) else "strong" if chosen else "plain"
-        return Cell(text=title, tone=tone, detail=f"{cost}, {latency}")
-    sure = entry.cost_per_1m_tokens is not None and entry.cost_per_1m_tokens.low is not None
-    tie = f"tie with {', '.join(entry.rivals)}" if sure else ONE_START
-    return Cell(text=entry.outcome, tone="warn", detail=f"{title}, {cost}; {tie}")
+    chosen = is_corner(decision.recommendation, entry)
+    tone: Tone = "good" if chosen and is_win(decision) else "strong" if chosen else "plain"
+    return Cell(text=title, tone=tone, detail=f"{cost}, {latency}; {entry.outcome}")
 
 
 def _blank_corners(decision: Decision) -> Iterator[str]:
-    """Why corners have no winner: each reason once, with where it holds."""
+    """Why no variant qualifies at a corner: each reason once, with where it holds."""
     tolerances = {entry.quality_tolerance for entry in decision.matrix}
     tiers = {entry.tier for entry in decision.matrix}
     reasons: dict[str, dict[tuple[str, float], list[float]]] = {}
     for entry in decision.matrix:
-        if entry.outcome != "winner":
+        if entry.outcome == "none":
             corners = reasons.setdefault(entry.reason, {})
             place = (entry.tier, entry.ttft_target_ms)
             corners.setdefault(place, []).append(entry.quality_tolerance)

@@ -1,0 +1,48 @@
+"""Which cells are compared: each variant at its cheapest load that qualifies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from whet.core.records import Difference
+from whet.decision.eligible import EligibleCell
+from whet.decision.inputs import DecisionInputs, TierInputs
+from whet.decision.matrix import SloPoint, best_per_variant, qualifying, recommended_point
+
+
+def best_of(eligible: Sequence[EligibleCell], point: SloPoint, variant: str) -> EligibleCell | None:
+    """Return the variant's cheapest cell that qualifies on the point's tier, or None."""
+    own = [item for item in eligible if (item.tier, item.cell.variant) == (point.tier, variant)]
+    return next(iter(qualifying(own, point)), None)
+
+
+def finalists(
+    eligible: Sequence[EligibleCell], point: SloPoint, reference: str
+) -> list[EligibleCell]:
+    """Return the cells to confirm: the cheapest, the next variant, the reference; each once."""
+    ranking = qualifying([item for item in eligible if item.tier == point.tier], point)
+    chosen = best_per_variant(ranking)[:2]
+    usual = best_of(eligible, point, reference)
+    if usual is not None and usual.cell.variant not in {item.cell.variant for item in chosen}:
+        chosen.append(usual)
+    return chosen
+
+
+def tested_differences(
+    eligible: Sequence[EligibleCell], tier: TierInputs, inputs: DecisionInputs
+) -> list[Difference]:
+    """Test the cost of each variant that qualifies against the reference's.
+
+    This is the family of tested differences of a run: one comparison a variant, each at its own
+    cheapest load.
+    """
+    point = recommended_point(tier.tier, inputs.objective)
+    ranking = qualifying(eligible, point)
+    usual = best_of(eligible, point, inputs.reference)
+    if usual is None:
+        return []
+    others = [item for item in best_per_variant(ranking) if item.cell.variant != inputs.reference]
+    changes = (
+        tier.throughput.difference(usual.place, item.place, family=len(others)) for item in others
+    )
+    return [item for item in changes if item is not None]
