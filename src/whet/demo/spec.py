@@ -38,7 +38,10 @@ workload:
   max_output_tokens: 96
 load:
   batch_sizes: {batch_sizes}
-  trials: 1         # 2 cores allow one; a real run wants three
+  trials: 2         # starts of each server: the fewest that give an interval
+  together:         # two start at once, because imports dominate; one is measured at a time
+    - [fp16, fp16+cache]
+    - [awq+cache, awq+spec+cache]
   min_requests: 16
   requests_per_slot: {per_slot}
   warmup_requests: {warmup}
