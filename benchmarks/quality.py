@@ -47,7 +47,7 @@ from whet.quality.verdicts import Findings, verdicts
 from whet.quant import quantize
 
 BASELINE: Final = "fp16"
-SPEC: Final = QualitySpec(max_documents=40, max_tasks=48, max_tokens=512)
+SPEC: Final = QualitySpec(max_documents=60, max_tasks=48, max_tokens=512)
 TOLERANCES: Final = (0.01, 0.02, 0.05)
 DRAWS: Final = 1000
 _TOKENS: Final = 2048

@@ -19,7 +19,7 @@ from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine, StartFacts
 
 Body = dict[str, Any]
-DOCUMENTS, TASKS = 10, 12
+DOCUMENTS, TASKS = 60, 12
 SMALL: tuple[str, ...] = ("--max-tokens", "64", "--concurrency", "4")
 
 
@@ -182,7 +182,7 @@ class ModelEngine(FakeEngine):
 def write_questions(folder: Path) -> tuple[str, ...]:
     """Held-out text, questions and a tokenizer of one token a byte, as flags."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [{"text": "a" * (10 + i)} for i in range(DOCUMENTS)]
+    rows = [{"text": "a" * (10 + i % 10)} for i in range(DOCUMENTS)]
     heldout = write_lines(folder / "heldout.jsonl", rows)
     tasks = write_lines(folder / "tasks.jsonl", [task_row(i) for i in range(TASKS)])
     tokenizer = write_tokenizer(folder / "tokenizer")

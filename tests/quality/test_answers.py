@@ -8,7 +8,7 @@ import pytest
 from tests.quality.files import task_row
 from tests.quality.model_server import Body, Reply, model_server, says
 from whet.core.records import QualityRecord, TaskAnswer
-from whet.quality.answers import answer_tasks, find_examples, score_tasks
+from whet.quality.answers import answer_tasks, find_examples, score_tasks, tasks_at_chance
 from whet.quality.asking import ModelEndpoint
 from whet.quality.data import Task
 
@@ -137,3 +137,37 @@ def test_an_answer_keeps_the_servers_words_about_its_end() -> None:
         endpoint = ModelEndpoint(url=url, model="m", concurrency=1)
         found = answer_tasks(endpoint, [made(0), made(1)], [(0,), (1,)])
     assert [(a.finish_reason, a.tokens) for a in found.answers] == [("stop", 2), ("stop", None)]
+
+
+def questions(count: int, *expected: str, scorer: str = "exact") -> list[Task]:
+    return [
+        Task.model_validate(
+            task_row(i, id=f"sums{i}", expected=expected[i % len(expected)], scorer=scorer)
+        )
+        for i in range(count)
+    ]
+
+
+# Wilson's 95 % interval of 15 of 40 begins at 0.242, of 16 of 40 at 0.264, of 1 of 40 at 0.004.
+@pytest.mark.parametrize(
+    ("tasks", "right", "refused"),
+    [
+        (questions(40, "A", "B", "C", "D"), 15, True),
+        (questions(40, "A", "B", "C", "D"), 16, False),
+        (questions(40, *map(str, range(40))), 0, True),
+        (questions(40, *map(str, range(40))), 1, False),
+        (questions(40, "[0-9]+", "[a-z]+", scorer="regex"), 20, False),
+        (questions(40, "the only answer"), 20, False),
+    ],
+)
+def test_a_task_whose_interval_holds_the_chance_level_is_refused(
+    tasks: list[Task], right: int, refused: bool
+) -> None:
+    found = tasks_at_chance(tasks, judged("+" * right + "-" * (40 - right)))
+    assert [name for name, _ in found] == (["sums"] if refused else [])
+    assert all(f"{right} of 40 right" in reason for _, reason in found)
+
+
+def test_graded_answers_that_are_all_worthless_are_at_chance() -> None:
+    assert [name for name, _ in tasks_at_chance([], graded(*[0.0] * 10))] == ["reply"]
+    assert tasks_at_chance([], graded(*[0.1] * 10)) == ()

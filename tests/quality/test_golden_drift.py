@@ -1,43 +1,15 @@
-"""The permutation test over golden repetitions: size, power, and what it cannot say."""
+"""Drift of golden probes: size, power, restarts, and what a comparison cannot say."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from benchmarks.gate_coverage import golden_probes as golden
+from benchmarks.gate_coverage import restarts
 from numpy.random import Generator
 
 from whet.core.errors import UsageError
-from whet.core.records.quality_checks import GoldenProbe, GoldenProbes, GoldenToken
-from whet.quality.golden_drift import compare_golden, smallest_p
-
-
-def golden(draws: np.ndarray, **changes: object) -> GoldenProbes:
-    """Probes from a table of draws [repetitions, probes]."""
-    probes = tuple(
-        GoldenProbe(
-            id=f"p{index}",
-            prompt=(1, index),
-            tokens=(
-                GoldenToken(
-                    token_id=9,
-                    mean=float(np.clip(column.mean(), column.min(), column.max())),
-                    low=float(column.min()),
-                    high=float(column.max()),
-                ),
-            ),
-        )
-        for index, column in enumerate(draws.T)
-    )
-    fields: dict[str, object] = {
-        "variant": "fp16",
-        "engine_version": "0.32.0",
-        "model_sha256": "ab",
-        "taken_at": "2026-01-01T00:00:00+00:00",
-        "repetitions": len(draws),
-        "probes": probes,
-        "draws": tuple(tuple(row) for row in draws.tolist()),
-    }
-    return GoldenProbes(**(fields | changes))  # type: ignore[arg-type]
+from whet.quality.golden_drift import add_start, compare_golden, smallest_p, starts_of
 
 
 def side(rng: Generator, levels: np.ndarray, noise: float) -> np.ndarray:
@@ -65,7 +37,7 @@ def test_the_same_model_alarms_no_more_often_than_the_level() -> None:
 def test_a_shift_as_large_as_the_noise_is_seen_and_named() -> None:
     rng = np.random.default_rng(6)
     levels = rng.uniform(-3, 0, 32)
-    shift = np.where(np.arange(32) < 8, 0.03, 0.0)
+    shift = np.where(np.arange(32) < 16, 0.06, 0.0)
     shift[3] = -0.2
     before = golden(levels + rng.normal(0, 0.01, (5, 32)))
     drift = compare_golden(before, golden(levels + shift + rng.normal(0, 0.01, (5, 32))))
@@ -96,7 +68,7 @@ def test_a_server_that_repeats_itself_to_the_bit_is_the_same() -> None:
 
 
 def test_another_order_of_additions_is_no_drift() -> None:
-    drift = compare_golden(golden(np.full((5, 3), -1.0)), golden(np.full((5, 3), -1.0 - 2e-7)))
+    drift = compare_golden(golden(np.full((5, 3), -1.0)), golden(np.full((5, 3), -1.019)))
     assert drift.p_value == pytest.approx(2 / 252)
     assert drift.verdict == "pass"
     assert drift.reason is not None
@@ -131,3 +103,54 @@ def test_other_prompts_are_refused_and_known_changes_are_said() -> None:
         compare_golden(before, golden(np.full((5, 3), -1.0)))
     now = golden(np.full((5, 2), -1.0), engine_version="0.33.0", model_sha256=None)
     assert compare_golden(before, now).changed == ("engine version was 0.32.0, is 0.33.0",)
+
+
+@pytest.mark.parametrize("kinds", [0, 2], ids=["own kernels", "two kernels"])
+@pytest.mark.parametrize("starts", [1, 3, 5])
+def test_restarts_with_other_kernels_drift_in_at_most_one_of_a_hundred(
+    starts: int, kinds: int
+) -> None:
+    rng = np.random.default_rng(8)
+    alarms = 0
+    for _ in range(100):
+        first, *others, now = restarts(rng, rng.uniform(-3, 0, 16), starts + 1, kinds)
+        for other in others:
+            first = add_start(first, other)
+        assert len(starts_of(first)) == starts
+        alarms += compare_golden(first, now).verdict != "pass"
+    assert alarms <= 1
+
+
+@pytest.mark.parametrize("starts", [1, 3])
+def test_other_weights_drift_after_restarts(starts: int) -> None:
+    """The demo's AWQ weights are 0.039 nats from its 16-bit weights."""
+    rng = np.random.default_rng(9)
+    alarms = 0
+    for _ in range(50):
+        levels = rng.uniform(-3, 0, 16)
+        first, *others = restarts(rng, levels, starts, 2)
+        for other in others:
+            first = add_start(first, other)
+        moved = levels + rng.normal(0, 0.039 * np.sqrt(np.pi / 2), 16)
+        alarms += compare_golden(first, golden(np.tile(moved, (5, 1)))).verdict == "fail"
+    assert alarms >= 48
+
+
+def test_starts_far_apart_raise_the_limit() -> None:
+    first, second, third = (golden(np.full((5, 2), at)) for at in (-1.0, -1.1, -0.9))
+    reference = add_start(add_start(first, second), third)
+    # from the mean of the other two: 0, 0.15 and 0.15; t(2, 0.99) = 6.965
+    drift = compare_golden(reference, golden(np.full((5, 2), -1.3)))
+    assert drift.limit == pytest.approx(0.1 + 6.965 * 0.15 / np.sqrt(3) * np.sqrt(4 / 3), rel=1e-3)
+    assert drift.noise == pytest.approx(0.1)
+    assert drift.distance == pytest.approx(0.3)
+    assert (drift.verdict, drift.p_value, drift.starts) == ("pass", None, 3)
+    assert [token.mean for p in reference.probes for token in p.tokens] == pytest.approx([-1, -1])
+
+
+def test_a_start_of_another_deployment_is_not_added() -> None:
+    first = golden(np.full((5, 2), -1.0))
+    with pytest.raises(UsageError, match="weights was ab, is cd"):
+        add_start(first, golden(np.full((5, 2), -1.0), model_sha256="cd"))
+    with pytest.raises(UsageError, match=r"not added.*http_500"):
+        add_start(first, replace(first, probes=(), draws=(), missing="http_500"))

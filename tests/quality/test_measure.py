@@ -16,14 +16,14 @@ from whet.core.records import QualityRecord, decode, encode
 from whet.core.spec import QualitySpec
 from whet.quality import ChecksPlan, GoldenSource, QualityPlan, measure_quality
 
-DOCUMENTS, TASKS = 12, 20
+DOCUMENTS, TASKS = 60, 20
 
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> QualityPlan:
     folder = tmp_path_factory.mktemp("quality")
     chat = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "good day"}]
-    rows: list[dict[str, Any]] = [{"text": "a" * (10 + i)} for i in range(DOCUMENTS - 1)]
+    rows: list[dict[str, Any]] = [{"text": "a" * (10 + i % 40)} for i in range(DOCUMENTS - 1)]
     return QualityPlan(
         variant="fp16",
         tokenizer=write_tokenizer(folder / "tokenizer"),
@@ -87,7 +87,10 @@ def test_a_uniform_model_is_as_perplexed_as_its_vocabulary(baseline: QualityReco
 def test_every_token_but_the_first_is_scored(baseline: QualityRecord) -> None:
     # the chat is "<s>user hello</s><s>assistant good day</s>", <s> and </s> one token each
     chat = len("user hello") + len("assistant good day") + 4
-    assert [tokens for _, tokens in baseline.nll] == [chat - 1, *range(9, 9 + DOCUMENTS - 1)]
+    assert [tokens for _, tokens in baseline.nll] == [
+        chat - 1,
+        *(9 + i % 40 for i in range(DOCUMENTS - 1)),
+    ]
 
 
 def test_a_task_prompt_opens_the_assistants_turn_and_is_answered_greedily(
@@ -107,6 +110,31 @@ def test_a_known_loss_is_the_ratio(plan: QualityPlan, baseline: QualityRecord) -
     assert record.perplexity_ratio is not None
     assert record.perplexity_ratio.value == pytest.approx(math.exp(0.02))
     assert record.verdicts == ((0.01, "fail"), (0.05, "pass"))
+
+
+def test_one_document_scored_as_noise_fails_although_the_mean_is_inconclusive(
+    plan: QualityPlan, baseline: QualityRecord
+) -> None:
+    def reply(body: Body) -> Reply:
+        wrong = "prompt_logprobs" in body and spoken(body) == "a" * 25
+        return likelihoods(body, lambda *_: -math.log(256) - 2.0) if wrong else plain(body)
+
+    plain = model(uniform)
+    record, _ = measure(replace(against(baseline, plan), scoring_defect="known"), reply)
+    assert {word for _, word in record.verdicts} == {"fail"}
+    assert record.reason is not None
+    assert f"2 of {DOCUMENTS} held-out documents changes by up to +2.00 nats" in record.reason
+    assert record.reason.endswith("; known")
+
+
+def test_a_task_that_the_baseline_cannot_answer_says_nothing(plan: QualityPlan) -> None:
+    lost = model(uniform, lambda number: "no")
+    first, _ = measure(plan, lost)
+    assert dict(first.verdicts) == {0.01: "pass", 0.05: "pass"}
+    assert "sums: the baseline has 0 of 20 right" in str(first.reason)
+    record, _ = measure(against(first, plan), lost)
+    assert {word for _, word in record.verdicts} == {"unknown"}
+    assert "no task shows whether answers are still right" in str(record.reason)
 
 
 def test_lost_answers_are_paired_and_shown(plan: QualityPlan, baseline: QualityRecord) -> None:

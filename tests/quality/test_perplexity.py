@@ -1,11 +1,11 @@
-"""Perplexity from pairs, against closed forms and scipy's own bootstrap."""
+"""Perplexity from pairs, against closed forms and other bootstraps."""
 
 import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
 from whet.quality.likelihood import BrokenProbabilities, bounded, nll_of
-from whet.quality.perplexity import perplexity, perplexity_ratio
+from whet.quality.perplexity import broken_documents, document_mean, perplexity, perplexity_ratio
 
 
 def test_long_documents_weigh_by_their_tokens() -> None:
@@ -19,23 +19,77 @@ def test_one_document_has_no_interval() -> None:
     assert (found.value, found.low, found.high) == (pytest.approx(2.0), None, None)
 
 
-def test_the_interval_is_scipys_percentile_bootstrap() -> None:
+def test_the_interval_of_a_mean_is_scipys_percentile_bootstrap() -> None:
     rng = np.random.default_rng(1)
     tokens = rng.integers(20, 200, 60)
     sums = tokens * rng.normal(2.0, 0.3, 60)
     theirs = bootstrap(
         (sums, tokens),
-        lambda s, t, axis: np.exp(s.sum(axis) / t.sum(axis)),
+        lambda s, t, axis: s.sum(axis) / t.sum(axis),
         paired=True,
         method="percentile",
         n_resamples=9999,
         rng=np.random.default_rng(2),
     ).confidence_interval
-    ours = perplexity(list(zip(sums.tolist(), tokens.tolist(), strict=True)))
+    ours = document_mean(list(zip(sums.tolist(), tokens.tolist(), strict=True)))
     assert (ours.low, ours.high) == (
         pytest.approx(theirs.low, rel=0.01),
         pytest.approx(theirs.high, rel=0.01),
     )
+
+
+def test_the_interval_of_perplexity_is_the_studentized_bootstrap() -> None:
+    """Against resamples drawn one by one, with the standard error of the ratio estimator."""
+    rng = np.random.default_rng(1)
+    tokens = rng.integers(20, 200, 60)
+    sums = tokens * rng.lognormal(0.0, 1.0, 60)
+
+    def mean_and_error(chosen: np.ndarray) -> tuple[float, float]:
+        weights, mean = tokens[chosen], sums[chosen].sum() / tokens[chosen].sum()
+        left = weights * (sums[chosen] / weights - mean) / weights.mean()
+        return mean, np.sqrt((left**2).sum() / (len(chosen) - 1) / len(chosen))
+
+    mean, error = mean_and_error(np.arange(60))
+    draws = [mean_and_error(rng.integers(0, 60, 60)) for _ in range(20_000)]
+    tails = np.quantile([(m - mean) / e for m, e in draws], [0.9825, 0.0175])
+    ours = perplexity(list(zip(sums.tolist(), tokens.tolist(), strict=True)))
+    assert ours.low is not None
+    assert ours.high is not None
+    ends = np.log([ours.low, ours.high])
+    assert ends - mean == pytest.approx(-tails * error, rel=0.06)
+
+
+def test_documents_of_one_source_are_one_unit() -> None:
+    rng = np.random.default_rng(4)
+    nll = [(float(value), 50) for value in rng.normal(100, 5, 90)]
+    joined = [(nll[at][0] + nll[at + 1][0] + nll[at + 2][0], 150) for at in range(0, 90, 3)]
+    assert perplexity(nll, [at // 3 for at in range(90)]) == perplexity(joined)
+
+
+def test_one_moved_document_among_equal_ones_leaves_the_upper_end_open() -> None:
+    base = [(100.0, 50)] * 60
+    found = perplexity_ratio([(150.0, 50), *base[1:]], base)
+    assert found.value == pytest.approx(np.exp(1 / 60))
+    assert found.high is None
+    assert broken_documents([(150.0, 50), *base[1:]], base) == [pytest.approx(1.0)]
+    # rounding in one of them is no spread either
+    rounded = perplexity_ratio([(100.0 + 1e-6, 50), *base[1:]], base)
+    assert rounded.high == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(("tokens", "change", "far"), [(50, 0.41, 1), (50, 0.40, 0), (15, 3.0, 0)])
+def test_a_document_is_broken_if_its_perplexity_changes_by_half(
+    tokens: int, change: float, far: int
+) -> None:
+    base = [(100.0, 50)] * 59 + [(30.0, tokens)]
+    for sign in (1, -1):
+        moved = [*base[:-1], (30.0 + sign * change * tokens, tokens)]
+        assert len(broken_documents(moved, base)) == far
+
+
+def test_a_change_that_all_documents_share_breaks_none() -> None:
+    base = [(100.0, 50)] * 60
+    assert broken_documents([(sums + 50.0, tokens) for sums, tokens in base], base) == []
 
 
 def test_pairing_takes_out_the_spread_between_documents() -> None:

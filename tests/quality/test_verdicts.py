@@ -52,9 +52,11 @@ def judged(found: Findings) -> list[str]:
     return [word for _, word in verdicts(found, TOLERANCES)[0]]
 
 
-def test_the_upper_end_passes_and_the_point_fails() -> None:
-    # the point, 1.2 %, is beyond 1 %; the end, 1.8 %, is within 2 %
-    assert judged(findings(ratio(1.012, 1.006, 1.018))) == ["fail", "pass", "pass"]
+def test_the_upper_end_passes_and_the_lower_end_fails() -> None:
+    # the interval is beyond 1 % and within 2 %
+    assert judged(findings(ratio(1.015, 1.011, 1.018))) == ["fail", "pass", "pass"]
+    # the point, 1.2 %, is beyond 1 %, and the lower end is not
+    assert judged(findings(ratio(1.012, 1.006, 1.018))) == ["unknown", "pass", "pass"]
 
 
 def test_an_interval_across_the_tolerance_is_unknown() -> None:
@@ -67,10 +69,12 @@ def test_an_interval_across_the_tolerance_is_unknown() -> None:
 def test_each_reason_is_said_once_for_all_its_tolerances() -> None:
     words, reason = verdicts(findings(ratio(1.03, 1.02, 1.06)), (0.01, 0.02, 0.04, 0.05, 0.1))
     assert [word for _, word in words] == ["fail", "fail", "unknown", "unknown", "pass"]
+    # 100 · (ln(1.06 ÷ 1.03) ÷ ln(1.04 ÷ 1.03))² = 883 documents for 4 %, 223 for 5 %
     assert reason == (
         "perplexity changes by +3.00 % [+2.00 %, +6.00 %], which is not below 1 % or 2 %; "
-        "perplexity changes by +3.00 % [+2.00 %, +6.00 %], which 100 documents cannot "
-        "separate from 4 % or 5 %; give more held-out text"
+        "perplexity changes by +3.00 % [+2.00 %, +6.00 %], inconclusive at 4 % or 5 % with 100 "
+        "documents: about 783 more would decide if the change stays the same; give more held-out "
+        "text"
     )
     _, all_failed = verdicts(findings(ratio(1.2, 1.1, 1.3)), (0.01, 0.02, 0.05))
     assert all_failed is not None
@@ -82,7 +86,30 @@ def test_exactly_the_tolerance_is_not_below_it() -> None:
 
 
 def test_too_few_documents_judge_nothing() -> None:
-    assert judged(findings(ratio(1.0, 1.0, 1.0, samples=7))) == ["unknown"] * 3
+    words, reason = verdicts(findings(ratio(1.0, 1.0, 1.0, samples=59)), TOLERANCES)
+    assert [word for _, word in words] == ["unknown"] * 3
+    assert "59 independent held-out documents are too few" in str(reason)
+    assert judged(findings(ratio(2.0, 1.9, 2.1, samples=59))) == ["unknown"] * 3
+    assert judged(findings(ratio(1.0, 1.0, 1.0, samples=60))) == ["pass"] * 3
+
+
+def test_an_interval_without_ends_judges_nothing() -> None:
+    open_end = Estimate(value=1.03, low=1.0, high=None, samples=60)
+    words, reason = verdicts(findings(open_end), TOLERANCES)
+    assert [word for _, word in words] == ["unknown"] * 3
+    assert "is not known" in str(reason)
+
+
+def test_a_task_at_chance_is_named_and_not_tested() -> None:
+    refused = (("sums", "sums: the baseline has 0 of 40 right"),)
+    tasks = (score("sums", 20, 2, 0.0001), score("recall", 1, 1, 1.0))
+    found = findings(ratio(1.0, 0.999, 1.001), tasks=tasks, at_chance=refused)
+    words, reason = verdicts(found, TOLERANCES)
+    assert [word for _, word in words] == ["pass"] * 3
+    assert "sums: the baseline has 0 of 40 right" in str(reason)
+    alone = replace(found, tasks=tasks[:1])
+    assert judged(alone) == ["unknown"] * 3
+    assert judged(replace(alone, baseline=None)) == ["pass"] * 3
 
 
 def test_no_perplexity_is_unknown_and_says_so() -> None:
@@ -92,7 +119,7 @@ def test_no_perplexity_is_unknown_and_says_so() -> None:
 
 
 def test_a_gap_never_passes_and_a_failure_stands() -> None:
-    found = findings(ratio(1.012, 1.006, 1.018), missing=("3 of 9 task requests failed",))
+    found = findings(ratio(1.015, 1.011, 1.018), missing=("3 of 9 task requests failed",))
     assert judged(found) == ["fail", "unknown", "unknown"]
 
 

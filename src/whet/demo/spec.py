@@ -48,7 +48,7 @@ load:
 quality:
   max_documents: {documents}
   max_tasks: {tasks}
-  max_tokens: 512
+  max_tokens: {document_tokens}
   lossless_prompts: 8
 {objective}"""
 _LONG_OBJECTIVE: Final = """\
@@ -69,7 +69,8 @@ def write_spec(path: Path) -> Path:
         batch_sizes=[1, 8, 32],
         per_slot=8,
         warmup=20,
-        documents=40,
+        documents=60,
+        document_tokens=512,
         tasks=48,
         objective="",
     )
@@ -89,7 +90,8 @@ def write_long_spec(path: Path, testbed: Path) -> Path:
         batch_sizes=[1, 4, 16],
         per_slot=6,
         warmup=6,
-        documents=12,
+        documents=60,
+        document_tokens=256,
         tasks=16,
         objective=_LONG_OBJECTIVE,
     )

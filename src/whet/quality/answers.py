@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +26,8 @@ from whet.quality.scoring import GRADE_IS_RIGHT, as_text, grade, right
 
 _EXAMPLES_PER_TASK: Final = 5
 _EXAMPLE_CHARACTERS: Final = 2000
+_CHOICE_SCORERS: Final = frozenset({"exact", "number", "contains", "json_exact", "tool_call"})
+"""Scorers under which questions with the same ``expected`` have the same right answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,6 +152,40 @@ def _visible_drop(
     else:
         drop = None if by_grade else detectable_drop(len(values))
     return drop if drop is not None and drop <= sum(values) / len(values) else None
+
+
+def tasks_at_chance(
+    tasks: Sequence[Task], baseline: Sequence[TaskAnswer]
+) -> tuple[tuple[str, str], ...]:
+    """Return (task, reason) for each task whose baseline score includes the chance level.
+
+    Such a task cannot show a loss.
+    """
+    by_task: dict[str, list[Task]] = {}
+    for task in tasks:
+        by_task.setdefault(task.task, []).append(task)
+    reasons = []
+    for score in score_tasks(baseline, None):
+        chance = _chance(by_task.get(score.task, ()))
+        if score.score.low is None or score.score.low > chance:
+            continue
+        share = f"{score.right} of {score.n} right"
+        level = f"a constant answer gets {100 * chance:.0f} %" if chance else "no better than none"
+        reasons.append((score.task, f"{score.task}: the baseline has {share} ({level})"))
+    return tuple(reasons)
+
+
+def _chance(tasks: Sequence[Task]) -> float:
+    """Return the score of the best constant answer; 0 for free answers.
+
+    A task has choices if its questions share at most half as many answers as there are questions.
+    """
+    if not tasks or any(task.scorer not in _CHOICE_SCORERS for task in tasks):
+        return 0.0
+    counts = Counter(json.dumps(task.expected, sort_keys=True) for task in tasks)
+    if not 2 <= len(counts) <= len(tasks) / 2:
+        return 0.0
+    return max(counts.values()) / len(tasks)
 
 
 def find_examples(

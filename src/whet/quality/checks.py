@@ -58,11 +58,12 @@ _SAMPLING: Final = Sampling(samples=8, tokens=16)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Questions:
-    """The text and tasks, the same for every variant."""
+    """The text and tasks, the same for every variant; ``sources`` as in ``HeldoutText``."""
 
     tasks: Sequence[Task]
     prompts: Sequence[Ids]
     documents: Sequence[Ids]
+    sources: Sequence[int]
     vocab_size: int
     data_sha256: str
 

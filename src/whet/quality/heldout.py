@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -15,17 +19,36 @@ from whet.quality.prompts import Encoder, Ids
 _SHORTEST: Final = 2
 _JSON_LINES: Final = (".jsonl", ".ndjson")
 _BETWEEN_ROWS: Final = "\n\n"
+_TITLE: Final = re.compile(r"^ = (?!=)[^\n]*(?<!=) = ?\r?$", re.MULTILINE)
+"""The title line of a WikiText article; headings within one have two signs or more."""
 Item = TypeVar("Item")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldoutText:
+    """Held-out text as token ids, and the source document of each item by number.
+
+    Windows of one source document are not independent of each other.
+    """
+
+    documents: list[Ids]
+    sources: tuple[int, ...]
+
+
 def heldout_ids(path: Path, encoder: Encoder, spec: QualitySpec) -> list[Ids]:
-    """Token ids of what is scored as one: documents, or windows of a stream (``spec.protocol``).
+    """Return the token ids of ``read_heldout`` alone."""
+    return read_heldout(path, encoder, spec).documents
+
+
+def read_heldout(path: Path, encoder: Encoder, spec: QualitySpec) -> HeldoutText:
+    """Return documents, or windows of a stream (``spec.protocol``), as token ids.
 
     Raises ``UsageError`` where the file cannot be used, and where nothing would be predicted.
     """
     if spec.protocol == "windows":
         return _windows(path, encoder, spec)
-    return _documents(path, encoder, spec)
+    documents = _documents(path, encoder, spec)
+    return HeldoutText(documents=documents, sources=tuple(range(len(documents))))
 
 
 def _documents(path: Path, encoder: Encoder, spec: QualitySpec) -> list[Ids]:
@@ -44,7 +67,7 @@ def _documents(path: Path, encoder: Encoder, spec: QualitySpec) -> list[Ids]:
     return scorable
 
 
-def _windows(path: Path, encoder: Encoder, spec: QualitySpec) -> list[Ids]:
+def _windows(path: Path, encoder: Encoder, spec: QualitySpec) -> HeldoutText:
     """The whole text as one stream, in windows of exactly ``max_tokens`` that do not overlap.
 
     This is how papers report WikiText-2: the rows of the test split joined by two line ends,
@@ -57,18 +80,35 @@ def _windows(path: Path, encoder: Encoder, spec: QualitySpec) -> list[Ids]:
     papers' mean over windows. More than ``max_documents`` windows are thinned evenly.
 
     The server must take one token more than ``max_tokens``: it is asked to generate one.
+    A window belongs to the source document in which it begins.
     """
     size = spec.max_tokens
     if size < _SHORTEST:
         raise UsageError("a window of one token predicts nothing; raise quality.max_tokens")
-    stream = encoder.document(HeldoutDocument(text=_text(path)))
-    windows = [stream[at : at + size] for at in range(0, len(stream) - size + 1, size)]
-    if not windows:
+    texts = _source_texts(path)
+    stream = encoder.document(HeldoutDocument(text="".join(texts)))
+    starts = list(range(0, len(stream) - size + 1, size))
+    if not starts:
         raise UsageError(
             f"{path} holds {len(stream)} tokens, less than one window of quality.max_tokens = "
             f"{size}; give longer text or lower it"
         )
-    return _spread(windows, spec.max_documents)
+    starts = _spread(starts, spec.max_documents)
+    ends = _source_ends(texts, len(stream), encoder)
+    return HeldoutText(
+        documents=[stream[at : at + size] for at in starts],
+        sources=tuple(bisect_right(ends, at) for at in starts),
+    )
+
+
+def _source_ends(texts: Sequence[str], tokens: int, encoder: Encoder) -> list[float]:
+    """Return where each source document but the last ends in a stream of ``tokens``.
+
+    Texts tokenized apart have other tokens at their seams, so the lengths are scaled to the stream.
+    """
+    lengths = [len(encoder.document(HeldoutDocument(text=text))) for text in texts]
+    scale = tokens / sum(lengths)
+    return [end * scale for end in accumulate(lengths)][:-1]
 
 
 def _spread(items: Sequence[Item], limit: int) -> list[Item]:
@@ -76,21 +116,27 @@ def _spread(items: Sequence[Item], limit: int) -> list[Item]:
     return [items[index * len(items) // count] for index in range(count)]
 
 
-def _text(path: Path) -> str:
-    """The whole text: a plain file as it is, or the ``text`` of JSON lines joined."""
+def _source_texts(path: Path) -> list[str]:
+    """Return the whole text in pieces, one per source document.
+
+    The text is a plain file as it is, or the ``text`` of JSON lines joined. WikiText's articles
+    begin with their titles; without titles each JSON line is a source document.
+    """
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            if path.suffix in _JSON_LINES:
-                text = _BETWEEN_ROWS.join(_rows(file, path))
-            else:
-                text = file.read()
+            rows = list(_rows(file, path)) if path.suffix in _JSON_LINES else [file.read()]
     except FileNotFoundError as error:
         raise UsageError(f"no held-out text at {path}; correct the path") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the held-out text at {path} cannot be read: {error}") from error
+    text = _BETWEEN_ROWS.join(rows)
     if not text.strip():
         raise UsageError(f"{path} holds no text; give the text of a corpus")
-    return text
+    titles = [title.start() for title in _TITLE.finditer(text)]
+    if titles:
+        cuts = [0, *(at for at in titles if text[:at].strip()), len(text)]
+        return [text[at:end] for at, end in pairwise(cuts)]
+    return [f"{row}{_BETWEEN_ROWS}" for row in rows[:-1]] + [row for row in rows[-1:] if row]
 
 
 def _rows(lines: Iterator[str], path: Path) -> Iterator[str]:

@@ -8,14 +8,20 @@ from dataclasses import dataclass, replace
 
 from whet.core.protocols import Progress
 from whet.core.records import Estimate, QualityRecord
-from whet.quality.answers import Answers, answer_tasks, find_examples, score_tasks
+from whet.quality.answers import (
+    Answers,
+    answer_tasks,
+    find_examples,
+    score_tasks,
+    tasks_at_chance,
+)
 from whet.quality.asking import ModelEndpoint, part_of
 from whet.quality.checks import CheckResults, GivenAnswers, Questions, run_checks
 from whet.quality.data import load_tasks
-from whet.quality.heldout import heldout_ids
+from whet.quality.heldout import heldout_ids, read_heldout
 from whet.quality.likelihood import Likelihood, measure_likelihood
 from whet.quality.lossless import PlainReference
-from whet.quality.perplexity import perplexity, perplexity_ratio
+from whet.quality.perplexity import broken_documents, perplexity, perplexity_ratio
 from whet.quality.plan import QualityPlan
 from whet.quality.prompts import Encoder, identity
 from whet.quality.verdicts import Findings, verdicts
@@ -68,13 +74,14 @@ def _questions(plan: QualityPlan) -> Questions:
     encoder = Encoder(plan.tokenizer)
     tasks = load_tasks(plan.tasks, plan.spec.max_tasks)
     prompts = [encoder.task(task) for task in tasks]
-    documents = heldout_ids(plan.heldout, encoder, plan.spec)
+    heldout = read_heldout(plan.heldout, encoder, plan.spec)
     return Questions(
         tasks=tasks,
         prompts=prompts,
-        documents=documents,
+        documents=heldout.documents,
+        sources=heldout.sources,
         vocab_size=encoder.vocab_size,
-        data_sha256=identity(documents, prompts, tasks),
+        data_sha256=identity(heldout.documents, prompts, tasks),
     )
 
 
@@ -97,30 +104,35 @@ def _record(
     results: CheckResults,
 ) -> QualityRecord:
     data_sha256 = questions.data_sha256
-    ratio, unpaired = _ratio(likelihood, plan.baseline, data_sha256)
+    ratio, unpaired = _ratio(likelihood, plan.baseline, questions)
     # Answers to other questions are not paired, even under the same ids.
     paired = plan.baseline if plan.baseline and plan.baseline.data_sha256 == data_sha256 else None
     scores = score_tasks(answers.answers, paired)
+    broken_document = _broken_document(likelihood, paired)
     gaps = (likelihood.missing, unpaired, answers.missing, *results.missing)
     findings = Findings(
         ratio=ratio,
         tasks=scores,
         answers=answers.answers,
         baseline=paired,
-        broken=tuple(filter(None, (likelihood.broken, *results.broken))),
+        at_chance=tasks_at_chance(
+            questions.tasks, answers.answers if paired is None else paired.answers
+        ),
+        broken=tuple(filter(None, (likelihood.broken, broken_document, *results.broken))),
         missing=tuple(filter(None, gaps)),
         scheme=plan.scheme,
     )
     judged, reason = verdicts(findings, plan.tolerances)
     too_far = ratio is not None and ratio.value >= 1 + min(plan.tolerances, default=math.inf)
-    if plan.scoring_defect and (likelihood.broken or results.scores_differ or too_far):
+    scores_fail = likelihood.broken or broken_document or results.scores_differ or too_far
+    if plan.scoring_defect and scores_fail:
         reason = f"{reason}; {plan.scoring_defect}"
     if results.no_golden is not None:
         reason = "; ".join(filter(None, (reason, f"no golden probes: {results.no_golden}")))
     return QualityRecord(
         variant=plan.variant,
         baseline=plan.variant if plan.baseline is None else plan.baseline.variant,
-        perplexity=perplexity(likelihood.nll) if likelihood.nll else None,
+        perplexity=perplexity(likelihood.nll, questions.sources) if likelihood.nll else None,
         perplexity_ratio=ratio,
         nll=likelihood.nll,
         tasks=scores,
@@ -141,14 +153,14 @@ def _record(
 
 
 def _ratio(
-    likelihood: Likelihood, baseline: QualityRecord | None, data_sha256: str
+    likelihood: Likelihood, baseline: QualityRecord | None, questions: Questions
 ) -> tuple[Estimate | None, str | None]:
     """Return the perplexity ratio, or None and the reason."""
     nll = likelihood.nll
     if baseline is None:
-        one = Estimate(value=1.0, low=1.0, high=1.0, samples=len(nll))
+        one = Estimate(value=1.0, low=1.0, high=1.0, samples=len(set(questions.sources)))
         return (one if nll else None), None
-    if baseline.data_sha256 != data_sha256:
+    if baseline.data_sha256 != questions.data_sha256:
         return None, (
             "the baseline was measured on other text, tasks or token ids; measure it again with "
             "these files and this tokenizer"
@@ -162,4 +174,20 @@ def _ratio(
             None,
             "the documents have different token counts than on the baseline; measure it again",
         )
-    return perplexity_ratio(nll, baseline.nll), None
+    return perplexity_ratio(nll, baseline.nll, questions.sources), None
+
+
+def _broken_document(likelihood: Likelihood, baseline: QualityRecord | None) -> str | None:
+    """Return a sentence for documents whose own loss is far from the baseline's, or None."""
+    nll = likelihood.nll
+    if baseline is None or [pair[1] for pair in nll] != [pair[1] for pair in baseline.nll]:
+        return None
+    changes = broken_documents(nll, baseline.nll)
+    if not changes:
+        return None
+    worst = max(changes, key=abs)
+    return (
+        f"the loss of {len(changes)} of {len(nll)} held-out documents changes by up to "
+        f"{worst:+.2f} nats per token against the baseline, while that of the others does not: "
+        "the server scores some texts wrongly"
+    )

@@ -2,9 +2,9 @@
 
 Two rules, both paired with the baseline on the same questions:
 
-- Perplexity is a non-inferiority test. *Pass* needs the upper end of the ratio's 95 % interval
-  below 1 + tolerance; *fail* is a point estimate at or above it; otherwise the held-out set is
-  too small, which is *unknown*.
+- Perplexity is a non-inferiority test over at least 60 documents. *Pass* needs the upper end of
+  the ratio's 95 % interval below 1 + tolerance, *fail* its lower end at or above it; otherwise
+  the result is inconclusive, which is *unknown*.
 - Tasks are a test for loss. A task whose score fell, with a paired p (McNemar's exact, for grades
   a sign-flip permutation test) below 0.05 after Holm's correction over all tasks, *fails* every
   tolerance. So do degenerate text that the baseline does not write, and answers that no longer end.
@@ -12,11 +12,15 @@ Two rules, both paired with the baseline on the same questions:
 Other defects (other tokens, other predictions on the same weights, speculation that changes
 answers) fail every tolerance; a check that could not run leaves it unknown (``checks.py``).
 
+A task that the baseline answers no better than chance is refused: it is named and not tested, and
+without another task the verdict is unknown.
+
 A test that finds no loss does not prove its absence: each score states its detectable drop.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -26,7 +30,9 @@ from whet.core.records import Estimate, GateVerdict, QualityRecord, TaskAnswer, 
 from whet.quality.degenerate import degenerate
 from whet.quality.paired import SIGNIFICANCE, holm, mcnemar, worse
 
-MIN_DOCUMENTS: Final = 8
+MIN_DOCUMENTS: Final = 60
+"""With fewer, skewed losses pass wrongly too often (``benchmarks/gate_coverage.py``)."""
+_MOST_NAMED: Final = 100_000
 _DEGENERATE: Final = "text that is not degenerate"
 _GARBAGE_SHARE: Final = 0.5
 NEXT_SCHEMES: Final[Mapping[str, str]] = MappingProxyType(
@@ -44,14 +50,16 @@ NEXT_SCHEMES: Final[Mapping[str, str]] = MappingProxyType(
 class Findings:
     """The measurements of one variant, before the verdict.
 
-    A defect in ``broken`` fails every tolerance; a gap in ``missing`` leaves it unknown. ``scheme``
-    is the stored scheme of the weights, if known.
+    A defect in ``broken`` fails every tolerance; a gap in ``missing`` leaves it unknown.
+    ``at_chance`` holds (task, reason) of the tasks to refuse. ``scheme`` is the stored scheme of
+    the weights, if known.
     """
 
     ratio: Estimate | None
     tasks: Sequence[TaskScore]
     answers: Sequence[TaskAnswer]
     baseline: QualityRecord | None
+    at_chance: tuple[tuple[str, str], ...] = ()
     broken: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     scheme: str | None = None
@@ -61,11 +69,15 @@ def verdicts(
     findings: Findings, tolerances: Sequence[float]
 ) -> tuple[tuple[tuple[float, GateVerdict], ...], str | None]:
     """Return (tolerance, verdict) pairs, and the reasons in words or None."""
-    lost = _lost(findings)
+    refused = dict(findings.at_chance)
+    usable = [score for score in findings.tasks if score.task not in refused]
+    lost = _lost(findings, usable)
     broken = [*findings.broken, *lost, *_garbage(findings)]
     missing = list(findings.missing)
     if findings.ratio is None and not broken and not missing:
         missing.append("perplexity was not measured")
+    if refused and not usable and findings.baseline is not None:
+        missing.append("no task shows whether answers are still right")
     judged = [_judge(findings, tolerance) for tolerance in tolerances]
     words: list[GateVerdict] = ["fail"] * len(judged)
     if not broken:
@@ -75,7 +87,8 @@ def verdicts(
         *missing,
         *_perplexity(findings, tolerances, judged),
         *_next_scheme(findings, lost=bool(lost) or "fail" in judged),
-        *_blind(findings.tasks),
+        *_refusal(findings),
+        *_blind(usable),
     ]
     return tuple(zip(tolerances, words, strict=True)), "; ".join(reasons) or None
 
@@ -95,11 +108,11 @@ def _judge(findings: Findings, tolerance: float) -> GateVerdict:
         return "unknown"
     if findings.baseline is None:
         return "pass"
-    if ratio.value >= 1 + tolerance:
-        return "fail"
-    if ratio.samples < MIN_DOCUMENTS or ratio.high is None or ratio.high >= 1 + tolerance:
+    if ratio.samples < MIN_DOCUMENTS:
         return "unknown"
-    return "pass"
+    if ratio.low is not None and ratio.low >= 1 + tolerance:
+        return "fail"
+    return "pass" if ratio.high is not None and ratio.high < 1 + tolerance else "unknown"
 
 
 def _perplexity(
@@ -114,16 +127,44 @@ def _perplexity(
     if failed := [tolerance for tolerance, word in pairs if word == "fail"]:
         yield f"{change}, which is not below {_listed(failed)}"
     if unsure := [tolerance for tolerance, word in pairs if word == "unknown"]:
-        if ratio.samples < MIN_DOCUMENTS or ratio.high is None:
+        if ratio.samples < MIN_DOCUMENTS:
             yield (
-                f"{ratio.samples} held-out documents are too few to judge perplexity; "
-                f"give at least {MIN_DOCUMENTS}"
+                f"{ratio.samples} independent held-out documents are too few to judge perplexity; "
+                f"give at least {MIN_DOCUMENTS} (windows of one source document count as one)"
             )
         else:
             yield (
-                f"{change}, which {ratio.samples} documents cannot separate from "
-                f"{_listed(unsure)}; give more held-out text"
+                f"{change}, inconclusive at {_listed(unsure)} with {ratio.samples} documents: "
+                f"{_more_documents(ratio, unsure)}; give more held-out text"
             )
+
+
+def _more_documents(ratio: Estimate, tolerances: Sequence[float]) -> str:
+    """Say how many more documents would decide if the change stays as measured.
+
+    The interval narrows as 1 ÷ √n on the log scale.
+    """
+    needed = 0.0
+    for tolerance in tolerances:
+        end = ratio.high if ratio.value < 1 + tolerance else ratio.low
+        gap = abs(math.log((1 + tolerance) / ratio.value))
+        if end is None or gap == 0:
+            return "how many more would decide is not known"
+        needed = max(needed, ratio.samples * (abs(math.log(end / ratio.value)) / gap) ** 2)
+    more = max(1, math.ceil(needed) - ratio.samples)
+    count = f"about {more:,}" if more <= _MOST_NAMED else f"more than {_MOST_NAMED:,}"
+    return f"{count} more would decide if the change stays the same"
+
+
+def _refusal(findings: Findings) -> list[str]:
+    """Name the refused tasks and say what to do."""
+    if not findings.at_chance:
+        return []
+    reasons = ", ".join(reason for _, reason in findings.at_chance)
+    return [
+        f"tasks that the baseline answers at chance level say nothing and are refused: {reasons}; "
+        "give tasks that the baseline can answer (quality.tasks)"
+    ]
 
 
 def _listed(tolerances: Sequence[float]) -> str:
@@ -131,11 +172,11 @@ def _listed(tolerances: Sequence[float]) -> str:
     return f"{', '.join(most)} or {last}" if most else last
 
 
-def _lost(findings: Findings) -> list[str]:
+def _lost(findings: Findings, tasks: Sequence[TaskScore]) -> list[str]:
     """Return a sentence per task, and per form of its answers, that is significantly worse."""
     rows = [
         _Row(what=_changed(score), fell=worse(score), p_value=score.p_value)
-        for score in findings.tasks
+        for score in tasks
         if score.p_value is not None
     ]
     if findings.baseline is not None:

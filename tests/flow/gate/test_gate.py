@@ -27,7 +27,7 @@ from whet.quality import Measured, QualityPlan, measure_quality
 
 @pytest.fixture
 def asked(tmp_path: Path) -> GateRequest:
-    """Ten documents and twelve questions for servers that make their tokens as the folder does."""
+    """Sixty documents and twelve questions for servers with the folder's tokenizer."""
     write_questions(tmp_path / "data")
     return GateRequest(
         target="",

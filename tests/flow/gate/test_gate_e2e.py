@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(find_installed(sys.executable) is None, reason="vLLM is not installed"),
 ]
-LIMITS = ("--max-documents", "8", "--max-tasks", "8", "--max-tokens", "128")
+LIMITS = ("--max-documents", "60", "--max-tasks", "8", "--max-tokens", "128")
 
 
 TARGET = pair_paths()[0]

@@ -56,7 +56,7 @@ def write_spec(folder: Path) -> Path:
             "warmup_requests": 4,
             "repeat_baseline": False,
         },
-        "quality": {"max_documents": 16, "max_tasks": 16, "max_tokens": 256},
+        "quality": {"max_documents": 60, "max_tasks": 16, "max_tokens": 256},
         "objective": {"ttft_ms": [60000], "recommend_ttft_ms": 60000, "quality": [0.01, 0.05]},
         "variants": {
             "fp16": {},

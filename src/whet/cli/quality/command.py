@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+from rich.text import Text
 
 from whet.cli.options import OutputOptions, print_json
 from whet.cli.quality.output import drift_json, print_drift, print_gate, result_json
 from whet.core.errors import MeasurementError, NothingQualifiesError
+from whet.core.format import plural
 from whet.flow.gate.options import QualityOptions
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ def quality(
     request = options.request(target)
     if options.sides.golden is None:
         _gate(request, output)
+    elif options.sides.add_start:
+        _add_start(request, options.sides.golden, output)
     else:
         _drift(request, options.sides.golden, output)
 
@@ -49,6 +53,17 @@ def _gate(request: GateRequest, output: OutputOptions) -> None:
         raise NothingQualifiesError(f"the gate fails: {why}")
     if result.verdict == "unknown":
         raise MeasurementError(f"quality gate inconclusive (counts as not passed): {why}")
+
+
+def _add_start(request: GateRequest, golden: Path, output: OutputOptions) -> None:
+    from whet.flow.gate.golden import add_golden_start
+
+    with output.observer() as observer:
+        starts = add_golden_start(request.target, golden, request, observer)
+    line = f"{golden}: reference of {plural(starts, 'start')}"
+    output.console.print(Text(line), soft_wrap=True)
+    if output.json:
+        print_json({"golden": str(golden), "starts": starts})
 
 
 def _drift(request: GateRequest, golden: Path, output: OutputOptions) -> None:

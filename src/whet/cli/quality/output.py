@@ -75,11 +75,12 @@ def result_json(result: GateResult) -> dict[str, Any]:
 def print_drift(drift: GoldenDrift, console: Console) -> None:
     """The verdict on golden probes, the figures of the test, and the probes that moved most."""
     console.print(Text("\ngolden probes: ").append(drift.verdict, _STYLES[drift.verdict]))
-    if drift.distance is not None and drift.noise is not None and drift.p_value is not None:
+    if drift.distance is not None and drift.noise is not None and drift.limit is not None:
+        p_value = "" if drift.p_value is None else f", p {drift.p_value:.2g}"
         line = (
-            f"  {plural(drift.probes, 'probe')}: moved {number(drift.distance)} nats on average "
-            f"(chance alone: {number(drift.noise)}), p {drift.p_value:.2g}; "
-            f"{drift.outside} outside of their interval"
+            f"  {plural(drift.probes, 'probe')}, reference of {plural(drift.starts, 'start')}: "
+            f"moved {number(drift.distance)} nats on average (chance alone: {number(drift.noise)}, "
+            f"limit {number(drift.limit)}){p_value}; {drift.outside} outside of their interval"
         )
         console.print(Text(line), soft_wrap=True)
     if drift.reason is not None:

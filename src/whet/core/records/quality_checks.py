@@ -159,7 +159,8 @@ class GoldenProbes:
     """The reference of a later monitor: one output token per probe (arXiv 2512.03816).
 
     ``draws`` holds, per repetition, each probe's log-probability of its own likeliest token: the
-    reference sample of a permutation test. ``model_sha256`` is of the deployed checkpoint, if
+    reference sample of a permutation test. ``starts`` holds each probe's mean per start of the
+    server; a file without it is of one start. ``model_sha256`` is of the deployed checkpoint, if
     known. Without probes, ``missing`` says why none could be sent and ``broken`` why the answers
     are not probabilities.
     """
@@ -171,6 +172,7 @@ class GoldenProbes:
     repetitions: int
     probes: tuple[GoldenProbe, ...]
     draws: tuple[tuple[float, ...], ...]
+    starts: tuple[tuple[float, ...], ...] = ()
     missing: str | None = None
     broken: str | None = None
 

@@ -7,14 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from whet.core.protocols import Observer
+from whet.core.records.quality_checks import GoldenProbes
 from whet.flow.gate.baseline import BASELINE, GOLDEN
 from whet.flow.gate.endpoints import find_candidate, serve_candidate
 from whet.flow.gate.request import GateRequest
 from whet.quality.asking import ModelEndpoint
-from whet.quality.golden import read_golden, retake_golden
-from whet.quality.golden_drift import GoldenDrift, compare_golden
+from whet.quality.golden import read_golden, retake_golden, write_golden
+from whet.quality.golden_drift import GoldenDrift, add_start, compare_golden, starts_of
 
-__all__ = ["GoldenDrift", "check_golden"]
+__all__ = ["GoldenDrift", "add_golden_start", "check_golden"]
 
 
 def check_golden(ref: str, probes: Path, request: GateRequest, observer: Observer) -> GoldenDrift:
@@ -22,8 +23,30 @@ def check_golden(ref: str, probes: Path, request: GateRequest, observer: Observe
 
     Raises as ``run_gate``; ``UsageError`` or ``StorageError`` if the file cannot be used.
     """
-    path = probes / GOLDEN / f"{BASELINE}.json" if probes.is_dir() else probes
+    before = read_golden(_golden_file(probes))
+    return compare_golden(before, _retake(ref, before, request, observer))
+
+
+def add_golden_start(ref: str, probes: Path, request: GateRequest, observer: Observer) -> int:
+    """Add this start of the server to the reference, and return how many starts it now has.
+
+    Raises as ``check_golden``.
+    """
+    path = _golden_file(probes)
     before = read_golden(path)
+    joined = add_start(before, _retake(ref, before, request, observer))
+    write_golden(path, joined)
+    return len(starts_of(joined))
+
+
+def _golden_file(probes: Path) -> Path:
+    return probes / GOLDEN / f"{BASELINE}.json" if probes.is_dir() else probes
+
+
+def _retake(
+    ref: str, before: GoldenProbes, request: GateRequest, observer: Observer
+) -> GoldenProbes:
+    """Ask the probes again on the server or checkpoint ``ref``."""
     observer.stage("reach", ref)
     candidate = find_candidate(ref, request.model, flag="--model")
     longest = max(len(probe.prompt) for probe in before.probes) + 1
@@ -39,4 +62,4 @@ def check_golden(ref: str, probes: Path, request: GateRequest, observer: Observe
             source = server.side.source
             retaken = retake_golden(endpoint, before, replace(source, variant=before.variant))
             server.ensure_alive()
-    return compare_golden(before, retaken)
+    return retaken

@@ -31,6 +31,8 @@ class SideOptions:
     """Save the measured baseline to this folder. Default: quality-baseline, without --baseline."""
     golden: Path | None = None
     """Repeat these golden probes and nothing else: a golden file, or a saved baseline's folder."""
+    add_start: bool = False
+    """Add this start of TARGET to the --golden file, without a verdict. Three make a reference."""
     model: str | None = None
     """Model name on TARGET. Default: the only one it serves."""
     baseline_model: str | None = None
@@ -138,6 +140,10 @@ class QualityOptions:
         )
         if sides.golden is not None:
             self._refuse_beside_golden()
+        elif sides.add_start:
+            raise UsageError(
+                "--add-start needs --golden: name the golden file to add this start to"
+            )
         return request
 
     def _quality(self) -> QualitySpec:

@@ -1,0 +1,244 @@
+"""How often the quality gate's intervals and verdicts are right, by simulation.
+
+    python -m benchmarks.gate_coverage OUT --samples 2000
+
+Writes ``perplexity.csv`` (coverage, wrong passes and wrong fails of the perplexity rule at a
+tolerance of 1 %) and ``golden.csv`` (false and true drift over restarts) to OUT.
+
+Every figure comes from the functions that the gate calls. The interval of a perplexity ratio moves
+with the true change, so that one simulated sample is judged at every change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.random import Generator
+
+from whet.core.records import Estimate, QualityRecord
+from whet.core.records.quality_checks import GoldenProbe, GoldenProbes, GoldenToken
+from whet.quality.golden_drift import add_start, compare_golden
+from whet.quality.perplexity import broken_documents, perplexity_ratio
+from whet.quality.verdicts import Findings, verdicts
+
+TOLERANCE: Final = 0.01
+SPREAD: Final = 0.02
+"""Standard deviation of a document's loss change, in nats per token."""
+BROKEN_SHARE, BROKEN_SHIFT = 0.02, 0.5
+WINDOWS: Final = 3
+"""Windows per source document in the ``windows`` samples."""
+KERNELS_KL: Final = 4e-5
+AWQ_NATS: Final = 0.039
+"""Mean distance of the demo's AWQ weights from its 16-bit weights, in nats."""
+_BASELINE: Final = QualityRecord(
+    variant="baseline",
+    baseline="baseline",
+    perplexity=None,
+    perplexity_ratio=None,
+    nll=(),
+    tasks=(),
+    answers=(),
+    examples=(),
+    verdicts=(),
+    reason=None,
+    seconds=0.0,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """Documents with a true loss change of 0 on average."""
+
+    changes: Any
+    tokens: Any
+    sources: Sequence[int] | None = None
+
+    def ratio(self) -> Estimate:
+        """Return the perplexity ratio as the gate computes it."""
+        return perplexity_ratio(*self.pairs(), self.sources)
+
+    def broken(self) -> bool:
+        """Return whether the rule for single documents fails."""
+        return bool(broken_documents(*self.pairs()))
+
+    def pairs(self) -> tuple[list[tuple[float, int]], list[tuple[float, int]]]:
+        """Return (Σ −log p, tokens) per document of the variant and of its baseline."""
+        tokens = self.tokens.tolist()
+        sums = (self.changes * self.tokens).tolist()
+        return list(zip(sums, tokens, strict=True)), [(0.0, count) for count in tokens]
+
+
+def draw(kind: str, documents: int, rng: Generator) -> Sample:
+    """Draw documents of 32 to 512 tokens whose loss changes have the distribution ``kind``."""
+    if kind.startswith("windows"):
+        own, shared = rng.normal(size=(2, documents, WINDOWS))
+        shared[:] = shared[:, :1]
+        changes = (SPREAD * (own + shared) / math.sqrt(2)).ravel()
+        sources = np.repeat(np.arange(documents), WINDOWS).tolist()
+        as_one = kind == "windows, one unit per source"
+        tokens = np.full(len(changes), 512)
+        return Sample(changes=changes, tokens=tokens, sources=sources if as_one else None)
+    tokens = rng.integers(32, 513, documents)
+    return Sample(changes=_CHANGES[kind](documents, rng), tokens=tokens)
+
+
+def _lognormal(sigma: float, documents: int, rng: Generator) -> Any:
+    values = np.exp(sigma * rng.normal(size=documents) - sigma**2 / 2)
+    return SPREAD * (values - 1) / math.sqrt(math.exp(sigma**2) - 1)
+
+
+def _broken(documents: int, rng: Generator) -> Any:
+    broken = rng.random(documents) < BROKEN_SHARE
+    shift = BROKEN_SHIFT * (broken - BROKEN_SHARE)
+    return shift + rng.normal(0, SPREAD / 4, documents)
+
+
+_CHANGES: Final[Mapping[str, Any]] = {
+    "normal": lambda count, rng: rng.normal(0, SPREAD, count),
+    "t, 3 df": lambda count, rng: SPREAD * rng.standard_t(3, count) / math.sqrt(3),
+    "lognormal 1": lambda count, rng: _lognormal(1.0, count, rng),
+    "lognormal 1.5": lambda count, rng: _lognormal(1.5, count, rng),
+    "2% broken": _broken,
+}
+KINDS: Final = (*_CHANGES, "windows, one unit per source", "windows, one unit per window")
+
+
+def judge(ratio: Estimate, change: float) -> str:
+    """Return the gate's verdict at ``TOLERANCE`` if the true change were ``change``."""
+    ends = (None if end is None else end * (1 + change) for end in (ratio.low, ratio.high))
+    low, high = ends
+    moved = replace(ratio, value=ratio.value * (1 + change), low=low, high=high)
+    findings = Findings(ratio=moved, tasks=(), answers=(), baseline=_BASELINE)
+    return verdicts(findings, [TOLERANCE])[0][0][1]
+
+
+def perplexity_row(kind: str, documents: int, samples: int, seed: int = 0) -> dict[str, Any]:
+    """Return the shares of ``samples`` whose interval covers and whose verdicts are wrong."""
+    rng = np.random.default_rng([seed, documents, KINDS.index(kind)])
+    drawn = [draw(kind, documents, rng) for _ in range(samples)]
+    ratios = [sample.ratio() for sample in drawn]
+    covered = [(r.low is None or r.low <= 1) and (r.high is None or r.high >= 1) for r in ratios]
+    return {
+        "losses": kind,
+        "documents": documents,
+        "samples": samples,
+        "coverage": np.mean(covered),
+        "pass_at_0": np.mean([judge(r, 0.0) == "pass" for r in ratios]),
+        "fail_at_0.9": np.mean([judge(r, 0.009) == "fail" for r in ratios]),
+        "pass_at_1": np.mean([judge(r, TOLERANCE) == "pass" for r in ratios]),
+        "fail_at_2": np.mean([judge(r, 0.02) == "fail" for r in ratios]),
+        "document_rule_fails": np.mean([sample.broken() for sample in drawn]),
+    }
+
+
+def golden_probes(draws: Any, **changes: object) -> GoldenProbes:
+    """Return probes from a table of log-probabilities [repetitions, probes]."""
+    probes = tuple(
+        GoldenProbe(
+            id=f"p{index}",
+            prompt=(1, index),
+            tokens=(
+                GoldenToken(
+                    token_id=9,
+                    mean=float(np.clip(column.mean(), column.min(), column.max())),
+                    low=float(column.min()),
+                    high=float(column.max()),
+                ),
+            ),
+        )
+        for index, column in enumerate(draws.T)
+    )
+    fields: dict[str, Any] = {
+        "variant": "fp16",
+        "engine_version": "0.32.0",
+        "model_sha256": "ab",
+        "taken_at": "2026-01-01T00:00:00+00:00",
+        "repetitions": len(draws),
+        "probes": probes,
+        "draws": tuple(tuple(row) for row in draws.tolist()),
+    }
+    return GoldenProbes(**(fields | changes))
+
+
+def restarts(
+    rng: Generator, levels: Any, count: int, kernels: int, noise: float = 0.0
+) -> list[GoldenProbes]:
+    """Return starts that each run one of ``kernels`` sets of kernels; 0 gives each its own.
+
+    A KL of 4e-5 nats between two sets moves log-probabilities by √(2 · KL) = 0.009 nats, its
+    second-order expansion. ``noise`` is the standard deviation of repetitions, in nats.
+    """
+    spread = math.sqrt(2 * KERNELS_KL) / math.sqrt(2)
+    sets = levels + rng.normal(0, spread, (kernels or count, len(levels)))
+    chosen = rng.integers(0, kernels, count) if kernels else np.arange(count)
+    return [golden_probes(sets[which] + rng.normal(0, noise, (5, len(levels)))) for which in chosen]
+
+
+def golden_row(starts: int, kernels: int, noise: float, samples: int) -> dict[str, Any]:
+    """Return the shares of ``samples`` in which equal and other weights give a drift."""
+    rng = np.random.default_rng([starts, kernels, int(1e4 * noise)])
+    false = true = 0
+    for _ in range(samples):
+        levels = rng.uniform(-3, 0, 16)
+        reference, *others, now = restarts(rng, levels, starts + 1, kernels, noise)
+        for other in others:
+            reference = add_start(reference, other)
+        false += compare_golden(reference, now).verdict == "fail"
+        scale = AWQ_NATS * math.sqrt(math.pi / 2)
+        moved = np.asarray(now.draws) + rng.normal(0, scale, 16)
+        true += compare_golden(reference, golden_probes(moved)).verdict == "fail"
+    return {
+        "reference_starts": starts,
+        "kernels": kernels or "own",
+        "repetition_noise": noise,
+        "samples": samples,
+        "false_drift": false / samples,
+        "awq_drift": true / samples,
+    }
+
+
+def main() -> None:
+    """Write both tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--samples", type=int, default=2000)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    _write(
+        options.out / "perplexity.csv",
+        (perplexity_row(kind, n, options.samples) for n in (60, 120, 200) for kind in KINDS),
+    )
+    _write(
+        options.out / "golden.csv",
+        (
+            golden_row(starts, kernels, noise, options.samples)
+            for starts in (1, 3, 5)
+            for kernels in (0, 2)
+            for noise in (0.0, 0.005)
+        ),
+    )
+
+
+def _write(path: Path, rows: Iterator[dict[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = None
+        for row in rows:
+            shown = {
+                k: f"{v:.4f}" if isinstance(v, np.floating | float) else v for k, v in row.items()
+            }
+            if writer is None:
+                writer = csv.DictWriter(file, row)
+                writer.writeheader()
+            writer.writerow(shown)
+            print(*shown.values(), sep=", ", flush=True)
+
+
+if __name__ == "__main__":
+    main()
