@@ -105,8 +105,10 @@ def _exp_of_mean(sums: Floats, tokens: Floats, sources: Sequence[int] | None) ->
     interval.
     """
     if sources is not None:
-        sums, tokens = (np.bincount(sources, weights=each) for each in (sums, tokens))
-        sums, tokens = sums[tokens > 0], tokens[tokens > 0]
+        groups = np.unique(sources, return_inverse=True)[1]
+        sums, tokens = (
+            np.bincount(groups, weights=each).astype(np.float64) for each in (sums, tokens)
+        )
     count, total = len(sums), tokens.sum()
     mean = float(sums.sum() / total)
     if count == 1:
