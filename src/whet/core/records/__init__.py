@@ -59,6 +59,7 @@ from whet.core.records.hits import HitTokens, ReplayResult
 from whet.core.records.load import (
     ClientHealth,
     Counters,
+    Disturbance,
     Loop,
     PlannedRequest,
     RequestEvent,
@@ -119,6 +120,7 @@ __all__ = [
     "Declared",
     "DegenerateTraffic",
     "Distances",
+    "Disturbance",
     "Divergence",
     "DocumentDistance",
     "EffectVerdict",
