@@ -111,5 +111,5 @@ def _others(handle: object, pids: Collection[int], since_us: int) -> float | Non
     if not samples:
         return None
     most = max(Counter(sample.pid for sample in samples).values())
-    others = sum(sample.smUtil for sample in samples if sample.pid not in pids)
+    others: int = sum(sample.smUtil for sample in samples if sample.pid not in pids)
     return min(1.0, others / 100 / most)
