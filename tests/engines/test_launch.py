@@ -66,6 +66,17 @@ def test_a_served_engine_has_generated(resolve: Resolve, tmp_path: Path) -> None
         server.ensure_alive()
 
 
+def test_an_engine_keeps_its_priority_and_a_lower_one_is_recorded(
+    resolve: Resolve, tmp_path: Path
+) -> None:
+    log, normal = tmp_path / "engine.log", resolve("serve")
+    niced = replace(normal, argv=("nice", "-n", "5", *normal.argv))
+    own = psutil.Process().nice()
+    for resolved, expected in ((normal, own), (niced, min(19, own + 5))):
+        with serve_process(resolved, log=log, timeouts=QUICK) as server:
+            assert server.start.nice == expected
+
+
 @pytest.mark.parametrize(
     ("mode", "said"),
     [

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from whet.core.records import ClientHealth, RequestEvent
-from whet.load.health import judge_client
+from whet.load.health import judge_health
 from whet.load.window import Window
 
 MS = 1_000_000
@@ -43,7 +43,7 @@ def judge(
         cpu_share=cpu_share,
         kernel_stamped=kernel_stamped,
     )
-    return judge_client(window)
+    return judge_health(window)
 
 
 def test_a_client_on_time_is_valid() -> None:
@@ -76,17 +76,17 @@ def test_the_asked_and_the_achieved_rate_are_kept() -> None:
     """Five requests in 0.4 s are four gaps: 10 a second; held up to the double they are 5."""
     offsets = [number * 100 * MS for number in range(5)]
     held = [event(due_ms=number * 100, late_ms=number * 100) for number in range(5)]
-    health = judge_client(Window(events=held, late_ns=[0] * 5), offsets_ns=offsets)
+    health = judge_health(Window(events=held, late_ns=[0] * 5), offsets_ns=offsets)
     assert (health.asked_rps, health.achieved_rps) == (pytest.approx(10), pytest.approx(5))
     assert health.valid  # it waited for a place, the client itself was not late
 
 
 @pytest.mark.parametrize("events", [[], [event()]])
 def test_too_few_requests_have_no_rate(events: list[RequestEvent]) -> None:
-    health = judge_client(Window(events=events), offsets_ns=[0, SECOND])
+    health = judge_health(Window(events=events), offsets_ns=[0, SECOND])
     assert (health.asked_rps, health.achieved_rps) == (None, None)
 
 
 def test_all_at_once_asks_for_no_rate() -> None:
-    health = judge_client(Window(events=[event()] * 3), offsets_ns=[0, 0, 0])
+    health = judge_health(Window(events=[event()] * 3), offsets_ns=[0, 0, 0])
     assert health.asked_rps is None

@@ -130,6 +130,7 @@ def serve_process(
                     port=port,
                     pid=process.pid,
                     attempts=attempt,
+                    nice=process.nice,
                 )
                 yield SpawnedServer(process, resolved, start, slot=slot)
                 return
@@ -148,10 +149,7 @@ def _spawn(
     argv = [word.replace("{port}", str(port)) for word in resolved.argv]
     env = {**os.environ, **dict(resolved.env), **dict(resolved.variant.secret_env), **scratch}
     env.pop("VLLM_API_KEY", None)  # the server is on the loopback, and the client sends no key
-    process = EngineProcess(argv, env=env, log=log, grace_s=timeouts.grace_s)
-    if resolved.device == "cpu":
-        process.yield_cores()
-    return process, port
+    return EngineProcess(argv, env=env, log=log, grace_s=timeouts.grace_s), port
 
 
 @contextmanager

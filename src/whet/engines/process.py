@@ -83,22 +83,20 @@ class EngineProcess:
         finally:
             os.close(read_end)
 
-    def yield_cores(self) -> None:
-        """Let the client go first: on a CPU the engine shares its cores, and the clock is ours.
-
-        Linux groups processes by session (sched(7), autogroup), and nice values count only within
-        a group; so the group's own is raised too. Inherited by all that the engine forks.
-        """
-        with contextlib.suppress(OSError):  # an old kernel has no such file
-            Path(f"/proc/{self._guardian.pid}/autogroup").write_text("10")
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, self._guardian.pid, 5)
-
     @property
     def pid(self) -> int | None:
         """The engine's own process id while it lives."""
         children = self.descendants(recursive=False)
         return children[0].pid if children else None
+
+    @property
+    def nice(self) -> int | None:
+        """Its nice value: above 0, other processes of the machine go before it."""
+        children = self.descendants(recursive=False)
+        try:
+            return children[0].nice() if children else None
+        except psutil.Error:
+            return None
 
     def exit_code(self) -> int | None:
         """None while the engine runs; else its exit code, 128 + n for a death by signal n."""

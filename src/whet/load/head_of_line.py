@@ -68,13 +68,14 @@ class HeadOfLinePlan:
 class Target:
     """The server under test. ``vocabulary`` is what prompts are drawn from (``ordinary_ids``).
 
-    ``alive`` raises ``EngineLostError`` if the engine is gone.
+    ``alive`` raises ``EngineLostError`` if the engine is gone; ``device`` is as in ``TrialPlan``.
     """
 
     url: str
     model: str
     vocabulary: Sequence[int]
     alive: Callable[[], None]
+    device: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,6 +218,7 @@ def _alone(target: Target, plan: HeadOfLinePlan, load: SyntheticLoad, *, slots: 
 
 
 def _run(target: Target, plan: TrialPlan) -> TrialRecord:
+    plan = replace(plan, device=target.device)
     return run_trial(target.url, target.model, plan=plan, memory=lambda: None, alive=target.alive)
 
 

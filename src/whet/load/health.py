@@ -1,4 +1,4 @@
-"""Whether the client kept up: probes that run beside the load, and the bounds for a valid trial."""
+"""Whether client and machine allow a valid trial: probes that run beside the load, and bounds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from whet.core.errors import EngineError, MeasurementError
-from whet.core.records import ClientHealth, RequestEvent
+from whet.core.records import ClientHealth, Disturbance, RequestEvent
 from whet.core.units import NS_PER_MS, NS_PER_S, ns_to_ms
+from whet.load.disturbance import describe_disturbance
 
 if TYPE_CHECKING:
     from whet.load.window import Window
@@ -105,8 +106,13 @@ class MemorySampler:
             self.highest = value if self.highest is None else max(self.highest, value)
 
 
-def judge_client(window: Window, *, offsets_ns: Sequence[int] = ()) -> ClientHealth:
-    """The client's health over a window that was read; ``reason`` is set where it is not valid.
+def judge_health(
+    window: Window,
+    *,
+    offsets_ns: Sequence[int] = (),
+    disturbance: Disturbance | None = None,
+) -> ClientHealth:
+    """Judge client and machine over a window that was read; ``reason`` says why it is not valid.
 
     ``offsets_ns`` is the schedule of an open loop. Loop lag makes a trial invalid only where
     arrivals are dated by the loop: the kernel's times do not wait for it, and a late send shows in
@@ -129,16 +135,19 @@ def judge_client(window: Window, *, offsets_ns: Sequence[int] = ()) -> ClientHea
         reasons.append(
             f"the client used {window.cpu_share:.0%} of a core{each} (bound {MAX_CPU_SHARE:.0%})"
         )
-    reason = f"{' and '.join(reasons)}; free the machine of other work"
+    problems = [f"{' and '.join(reasons)}; free the machine of other work"] if reasons else []
+    if disturbance is not None:
+        problems += describe_disturbance(disturbance)
     return ClientHealth(
         dispatch_delay_p99_ns=delay,
         loop_lag_p99_ns=lag,
         cpu_share=window.cpu_share,
-        valid=not reasons,
-        reason=reason if reasons else None,
+        valid=not problems,
+        reason=". Also: ".join(problems) if problems else None,
         workers=window.workers,
         asked_rps=scheduled,
         achieved_rps=achieved,
+        disturbance=disturbance,
     )
 
 

@@ -54,7 +54,8 @@ class TrialPlan:
     where it is not the token ids of the requests. ``workers`` is how many processes send, None for
     as many as the warm-up shows to be needed. ``counter_names`` map an engine's own counters to
     those of ``core.counters``; without ``require_counters`` a server whose ``/metrics`` fails is
-    measured all the same.
+    measured all the same. ``device`` is the server's: ``cpu`` or ``cuda`` of this machine, where
+    disturbances are looked for; ``remote`` or None for a server that this process did not start.
     """
 
     variant: str
@@ -71,6 +72,7 @@ class TrialPlan:
     workers: int | None = None
     counter_names: tuple[tuple[str, str], ...] = ()
     require_counters: bool = True
+    device: str | None = None
 
     @property
     def connections(self) -> int:

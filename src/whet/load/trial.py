@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from whet.client import HttpError, StreamClient, run_async, scrape
 from whet.core.errors import EngineLostError, MeasurementError
 from whet.core.provenance import now
-from whet.core.records import Counters, Status, TrialRecord
+from whet.core.records import Counters, Disturbance, Status, TrialRecord
 from whet.load.aborted import TrialInterrupted, TrialLost
 from whet.load.closed import ClosedLoop, encode_all
-from whet.load.health import MemorySampler, judge_client
+from whet.load.disturbance import DisturbanceWatch
+from whet.load.health import MemorySampler, judge_health
 from whet.load.plan import TrialPlan
 from whet.load.quiet import cancel_on_signals
 from whet.load.window import OPENED_BEFORE, LoopPlan, Window, make_loop, run_window
@@ -23,6 +25,7 @@ from whet.load.workers import Workers, choose_workers
 COUNTERS_TIMEOUT_S: Final = 30.0
 OPTIONAL_COUNTERS_TIMEOUT_S: Final = 5.0
 _NOT_FOUND = 404
+_ON_THIS_MACHINE: Final = ("cpu", "cuda")
 _WARM_UP_SLOTS = 16  # where nothing caps what is in flight
 
 
@@ -35,6 +38,7 @@ class _Progress:
     before: Counters | None = None
     after: Counters | None = None
     memory_bytes: int | None = None
+    disturbance: Disturbance | None = None
     window: Window = field(default_factory=Window)
 
 
@@ -93,16 +97,27 @@ async def _trial(
             try:
                 await timed_loop.prepare(url, model, timed)
                 progress.before = _counters(url, plan)
-                sampler = MemorySampler(memory)
-                sampler.start()
-                try:
+                with _watch(plan, memory, progress):
                     await timed_loop.run(timed)
-                finally:
-                    sampler.stop()
-                    progress.memory_bytes = sampler.highest
             finally:
                 await timed_loop.close()
         progress.after = _counters(url, plan)
+
+
+@contextmanager
+def _watch(
+    plan: TrialPlan, memory: Callable[[], int | None], progress: _Progress
+) -> Iterator[None]:
+    """Sample the server's memory, and what disturbs a server of this machine."""
+    watch = DisturbanceWatch(gpu=plan.device == "cuda") if plan.device in _ON_THIS_MACHINE else None
+    sampler = MemorySampler(memory)
+    sampler.start()
+    try:
+        yield
+    finally:
+        progress.disturbance = None if watch is None else watch.stop()
+        sampler.stop()
+        progress.memory_bytes = sampler.highest
 
 
 async def _warm_up(
@@ -188,7 +203,7 @@ def _record(
         counters_before=_since(progress.before, origin_ns),
         counters_after=_since(progress.after, origin_ns),
         memory_bytes=progress.memory_bytes,
-        health=judge_client(window, offsets_ns=plan.offsets_ns),
+        health=judge_health(window, offsets_ns=plan.offsets_ns, disturbance=progress.disturbance),
         failure=failure,
         loop=plan.loop,
     )

@@ -54,6 +54,7 @@ from whet.core.records.hits import HitTokens, ReplayResult
 from whet.core.records.load import (
     ClientHealth,
     Counters,
+    Disturbance,
     Loop,
     PlannedRequest,
     RequestEvent,
@@ -116,6 +117,7 @@ __all__ = [
     "Difference",
     "DifferenceSet",
     "Distances",
+    "Disturbance",
     "Divergence",
     "DocumentDistance",
     "EngineFacts",

@@ -87,7 +87,10 @@ class ResolvedEngine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartFacts:
-    """How the server came up, in seconds from spawn to the canary's last token."""
+    """How the server came up, in seconds from spawn to the canary's last token.
+
+    ``nice`` is the process' priority value, 0 is normal; None where it is unknown.
+    """
 
     variant: str
     ready_s: float
@@ -95,3 +98,4 @@ class StartFacts:
     port: int
     pid: int | None
     attempts: int
+    nice: int | None = None

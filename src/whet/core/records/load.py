@@ -74,11 +74,35 @@ class RequestEvent:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Disturbance:
+    """What others took from a server in a trial's window; None where it is not reported.
+
+    ``other_cpu`` (processes that are neither whet's client nor its servers), ``idle_cpu``,
+    ``steal`` (the hypervisor) and ``throttled`` (the CPU limit of the control group) are shares of
+    the time of the cores that whet may use. ``cpu_pressure`` and ``memory_pressure`` are the shares
+    of the window in which a task waited (``some`` of the kernel's pressure stall information),
+    ``gpu_thermal`` that in which a GPU was too hot. ``gpu_others`` is the share of the GPU's time
+    that other processes used, ``gpu_slowdowns`` what its driver reports.
+    """
+
+    other_cpu: float | None = None
+    idle_cpu: float | None = None
+    steal: float | None = None
+    throttled: float | None = None
+    cpu_pressure: float | None = None
+    memory_pressure: float | None = None
+    gpu_thermal: float | None = None
+    gpu_others: float | None = None
+    gpu_slowdowns: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ClientHealth:
-    """Whether the client kept up: the bounds that make a trial invalid are in ``load``.
+    """Whether the client kept up and nothing disturbed the server; the bounds are in ``load``.
 
     ``cpu_share`` is of one core, the busiest process' where several ``workers`` sent. ``asked_rps``
     and ``achieved_rps`` are the rates of an open loop's schedule and of what left, None for others.
+    ``disturbance`` is None for a server that whet did not start, and in older records.
     """
 
     dispatch_delay_p99_ns: int
@@ -89,6 +113,7 @@ class ClientHealth:
     workers: int = 1
     asked_rps: float | None = None
     achieved_rps: float | None = None
+    disturbance: Disturbance | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

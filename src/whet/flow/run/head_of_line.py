@@ -46,6 +46,7 @@ def measure_head_of_line(job: Job, server: Server, resolved: ResolvedEngine) -> 
         model=server.model_name,
         vocabulary=ordinary_ids(job.tokenizer),
         alive=server.ensure_alive,
+        device=resolved.device,
     )
     try:
         record = run_head_of_line(target, _plan(job, resolved, spec))

@@ -51,6 +51,7 @@ def trial_plan(
         loop="static" if resolved.variant.batching == "static" else "closed",
         calls=_calls(workload.requests, resolved.variant),
         warmup_calls=_calls(before, resolved.variant),
+        device=resolved.device,
     )
 
 

@@ -93,6 +93,8 @@ def _engine_words(run: Run, name: str) -> Iterator[str]:
             yield f"KV cache: {number(facts.kv_cache_tokens)} tokens"
     if start is not None:
         yield f"ready after {human_duration(start.ready_s)}"
+        if start.nice:
+            yield f"ran at nice {start.nice}, not at normal priority: start whet without nice"
 
 
 def _workload(run: Run) -> Iterator[Node]:

@@ -1,0 +1,178 @@
+"""What others took from the server in a trial's window, and the bounds for a valid trial."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from whet.core.records import Disturbance
+from whet.core.units import NS_PER_S
+from whet.load.gpu_disturbance import compare_gpus, read_gpus
+
+MAX_LOST_SHARE: Final = 0.1
+"""Of the time that others take, a CPU engine loses twice as much on two cores: its threads wait for
+the slowest. A quiet machine loses 1 to 2%, one beside a busy process 25% and more."""
+
+MIN_IDLE_SHARE: Final = 0.1
+"""With this much idle, a server finds a free core: other work does not slow it down."""
+
+_LEAST_CPU_S: Final = 2.0
+"""The kernel counts in ticks of 10 ms: the error of a share of fewer than 200 is above 2%."""
+
+_USED_TICKS: Final = (0, 1, 2)
+"""user, nice, system of ``/proc/stat``. Interrupts are left out: those of the loopback are ours."""
+_IDLE_TICKS: Final = (3, 4)
+_STEAL_TICKS: Final = (7,)
+_TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
+
+_OF_CORES: Final = ("other_cpu", "idle_cpu", "steal", "throttled")
+"""Shares of the time of all cores; the others are shares of the window."""
+
+
+class DisturbanceWatch:
+    """Reads the kernel's and the GPU driver's totals when made and in ``stop``, without a thread.
+
+    What the machine does not report is None.
+    """
+
+    def __init__(
+        self,
+        *,
+        gpu: bool,
+        proc: Path = Path("/proc"),
+        cgroups: Path = Path("/sys/fs/cgroup"),
+        own_cpu_s: Callable[[], float] | None = None,
+    ) -> None:
+        """``own_cpu_s`` is the CPU time of this process and of all below it, the server's too."""
+        self._proc = proc
+        self._cgroup = cgroups / _cgroup_name(proc)
+        self._own_cpu_s = own_cpu_s or _tree_cpu_s
+        self._gpu = read_gpus(_tree_pids()) if gpu else None
+        self._cores = _usable_cores()
+        self._before = self._totals_s()
+        self._began_ns = time.monotonic_ns()
+
+    def stop(self) -> Disturbance:
+        """The shares since this watch was made."""
+        wall_s = max(1, time.monotonic_ns() - self._began_ns) / NS_PER_S
+        after = self._totals_s()
+        cores_s = wall_s * len(self._cores)
+        shares: dict[str, float] = {}
+        for name in self._before.keys() & after.keys():
+            if name not in _OF_CORES or cores_s >= _LEAST_CPU_S:
+                spent_s = cores_s if name in _OF_CORES else wall_s
+                shares[name] = min(1.0, max(0.0, (after[name] - self._before[name]) / spent_s))
+        if self._gpu is None:
+            return Disturbance(**shares)
+        now = read_gpus(_tree_pids(), before=self._gpu)
+        return Disturbance(**shares, **compare_gpus(self._gpu, now))
+
+    def _totals_s(self) -> Mapping[str, float]:
+        """Seconds since the machine started, of what it reports."""
+        return dict(self._readings_s())
+
+    def _readings_s(self) -> Iterator[tuple[str, float]]:
+        own_s = self._own_cpu_s()
+        ticks = _core_ticks(self._proc / "stat", self._cores)
+        if ticks:
+            yield "other_cpu", _sum_s(ticks, _USED_TICKS) - own_s
+            yield "idle_cpu", _sum_s(ticks, _IDLE_TICKS)
+            yield "steal", _sum_s(ticks, _STEAL_TICKS)
+        for line in _lines(self._cgroup / "cpu.stat"):
+            if line.startswith("throttled_usec "):
+                yield "throttled", int(line.split()[1]) / 1e6
+        for kind in ("cpu", "memory"):
+            own, all_tasks = self._cgroup / f"{kind}.pressure", self._proc / "pressure" / kind
+            for line in _lines(own) or _lines(all_tasks):
+                if line.startswith("some "):
+                    yield f"{kind}_pressure", int(line.rpartition("total=")[2]) / 1e6
+
+
+def describe_disturbance(readings: Disturbance) -> list[str]:
+    """What went past its bound, with figures and the fix; empty for a quiet machine.
+
+    Waiting for a core (``cpu_pressure``) has no bound: a CPU engine alone makes its threads wait.
+    """
+    others, idle = readings.other_cpu or 0.0, readings.idle_cpu or 0.0
+    reasons = []
+    if others > MAX_LOST_SHARE and idle < MIN_IDLE_SHARE:
+        reasons.append(
+            f"other processes used {others:.0%} of the machine's cores and {idle:.0%} was idle "
+            f"(bounds {MAX_LOST_SHARE:.0%} and {MIN_IDLE_SHARE:.0%}); end them"
+        )
+    bounded = (
+        (readings.steal, "the hypervisor withheld {} of the cores' time", "rent dedicated cores"),
+        (
+            readings.throttled,
+            "the container's CPU limit stopped the engine for {} of the cores' time",
+            "raise the limit, or set OMP_NUM_THREADS to it",
+        ),
+        (readings.memory_pressure, "processes waited for memory in {} of the time", "free memory"),
+        (readings.gpu_others, "other processes used {} of the GPU", "end them"),
+        (readings.gpu_thermal, "the GPU was slowed down by its heat in {} of the time", "cool it"),
+    )
+    for share, what, fix in bounded:
+        if share is not None and share > MAX_LOST_SHARE:
+            event = what.format(f"{share:.0%}")
+            reasons.append(f"{event} (bound {MAX_LOST_SHARE:.0%}); {fix}")
+    if readings.gpu_slowdowns:
+        words = " and ".join(readings.gpu_slowdowns)
+        reasons.append(f"the GPU driver reports {words}; check its cooling and power supply")
+    return reasons
+
+
+def _usable_cores() -> frozenset[int]:
+    """Numbers of the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def _tree_pids() -> frozenset[int]:
+    """This process and all below it: the client's processes, the server and what it forked."""
+    return frozenset(process.pid for process in _tree())
+
+
+def _tree() -> list[psutil.Process]:
+    own = psutil.Process()
+    return [own, *own.children(recursive=True)]
+
+
+def _tree_cpu_s() -> float:
+    """CPU time of the tree; what ended in it counts in its parent's ``children`` times."""
+    total_s = 0.0
+    for process in _tree():
+        try:
+            times = process.cpu_times()
+        except psutil.Error:
+            continue
+        total_s += times.user + times.system + times.children_user + times.children_system
+    return total_s
+
+
+def _core_ticks(stat: Path, cores: frozenset[int]) -> list[list[int]]:
+    wanted = {f"cpu{number}" for number in cores}
+    rows = (line.split() for line in _lines(stat))
+    return [[int(word) for word in row[1:]] for row in rows if row and row[0] in wanted]
+
+
+def _sum_s(ticks: list[list[int]], columns: tuple[int, ...]) -> float:
+    return sum(row[column] for row in ticks for column in columns) * _TICK_S
+
+
+def _cgroup_name(proc: Path) -> str:
+    """The control group (version 2) of this process, relative to the root of all."""
+    names = [line[3:] for line in _lines(proc / "self" / "cgroup") if line.startswith("0::")]
+    return names[0].lstrip("/") if names else ""
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return []
