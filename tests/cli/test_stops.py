@@ -69,7 +69,7 @@ def test_a_disk_that_fills_up_in_the_middle(
 ) -> None:
     write_whole_spec(tmp_path)
     root = tmp_path / "runs" / "tiny"
-    with files_up_to(3500):
+    with files_up_to(4500):
         said = whet("run").sentence(STORAGE)
     assert "is full; free some space and repeat the command (a run: with --resume" in said
     kept = measured(root)

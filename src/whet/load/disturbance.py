@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
@@ -62,7 +62,7 @@ class DisturbanceWatch:
         wall_s = max(1, time.monotonic_ns() - self._began_ns) / NS_PER_S
         after = self._totals_s()
         cores_s = wall_s * len(self._cores)
-        shares: dict[str, float] = {}
+        shares: dict[str, Any] = {}
         for name in self._before.keys() & after.keys():
             if name not in _OF_CORES or cores_s >= _LEAST_CPU_S:
                 spent_s = cores_s if name in _OF_CORES else wall_s

@@ -27,6 +27,7 @@ pytestmark = [
 ]
 
 WHET = [sys.executable, "-m", "whet"]
+DONE = '"status": "complete", "reason": null}'
 VARIANTS = ("fp16", "awq+spec+cache")
 FIRST_COLUMNS = "config,batch_size,ttft_p50_ms,ttft_p95_ms,tps_mean,vram_gb,cost_per_1m_tokens"
 
@@ -81,13 +82,15 @@ def engines() -> list[psutil.Process]:
     ]
 
 
-def wait_for(path: Path, text: str, process: subprocess.Popen[bytes]) -> None:
+def first_trial(journal: Path, process: subprocess.Popen[bytes]) -> str:
+    """The key of the first valid trial; it waits for that."""
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline and process.poll() is None:
-        if path.exists() and text in path.read_text():
-            return
+        for line in journal.read_text().splitlines() if journal.exists() else ():
+            if '"kind": "trials"' in line and line.endswith(DONE):
+                return str(json.loads(line)["key"])
         time.sleep(0.2)
-    raise AssertionError(f"{text!r} never came; whet ended with {process.poll()}")
+    raise AssertionError(f"no trial ended; whet ended with {process.poll()}")
 
 
 def test_killed_in_the_middle_then_resumed_to_a_proved_recommendation(tmp_path: Path) -> None:
@@ -95,20 +98,20 @@ def test_killed_in_the_middle_then_resumed_to_a_proved_recommendation(tmp_path: 
     command = [*WHET, "run", str(spec), "-o", str(tmp_path / "runs")]
     before = {process.pid for process in engines()}
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(root / "journal.jsonl", '"trials", "key": "fp16--b004-t0"', first)
+    key = first_trial(root / "journal.jsonl", first)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     kept = RunStore.read(root)
-    assert kept.done("trials", "fp16--b004-t0")
+    assert kept.done("trials", key)
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and {p.pid for p in engines()} - before:
         time.sleep(0.2)
     assert not {p.pid for p in engines()} - before, "no engine outlives whet"
 
-    trial = (root / "trials" / "fp16--b004-t0.json").read_bytes()
+    trial = (root / "trials" / f"{key}.json").read_bytes()
     done = resume([*command, "--resume"], root)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert (root / "trials" / "fp16--b004-t0.json").read_bytes() == trial, "measured once"
+    assert (root / "trials" / f"{key}.json").read_bytes() == trial, "measured once"
     check_results(root)
     for name in ("report.md", "report.html", "requests.parquet", "decision.json"):
         assert (root / name).stat().st_size > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from whet.flow.run.conclude import conclude, decide_over, speculation_pairs
 from whet.flow.run.measure import measure_all
 from whet.flow.run.pipeline import run
 from whet.flow.run.preflight import prepare
+from whet.load import run_trial
 from whet.metrics import summarise
 from whet.report.run.files import write_reports
 
@@ -133,6 +135,29 @@ def test_interleaved_trials_reach_real_servers_with_the_same_traffic(
     hashes = [one.workload_sha256 for one in found]
     assert (hashes[0], hashes[2]) == (hashes[1], hashes[3])
     assert hashes[0] != hashes[2]
+    assert {cell.status for cell in cells(root).values()} == {"complete"}
+
+
+def test_an_invalid_trial_is_repeated_on_a_fresh_start(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disturbed = [("other", 2, 0)]
+
+    def run_disturbed(*args: Any, **kwargs: Any) -> TrialRecord:
+        record = run_trial(*args, **kwargs)
+        if disturbed and disturbed[0] == (record.variant, record.batch_size, record.trial):
+            disturbed.clear()
+            health = replace(record.health, valid=False, reason="steal")
+            return replace(record, health=health)
+        return record
+
+    monkeypatch.setattr("whet.flow.run.measure.run_trial", run_disturbed)
+    root = tmp_path / "run"
+    story(tiny_spec(tmp_path), root)
+    assert engine.started == ["fp16", "other", "other"]
+    again = RunStore.read(root).get("trials", "other--b002-t0", TrialRecord)
+    assert again is not None
+    assert (again.health.valid, again.start) == (True, 1)
     assert {cell.status for cell in cells(root).values()} == {"complete"}
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from itertools import accumulate, pairwise
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, PlainSerializer
 
 from whet.core.records.summary import Status
 
@@ -46,6 +49,19 @@ class WorkloadFacts:
     seed: int
 
 
+def _to_gaps(times_ns: tuple[int, ...]) -> dict[str, Any]:
+    """Times as the first and the gaps between them: a third of the bytes on the disk."""
+    return {"gaps": [*times_ns[:1], *(after - before for before, after in pairwise(times_ns))]}
+
+
+def _from_gaps(data: Any) -> Any:
+    """The times of ``_to_gaps``; earlier versions stored the times themselves."""
+    return tuple(accumulate(data["gaps"])) if isinstance(data, dict) else data
+
+
+Times = Annotated[tuple[int, ...], BeforeValidator(_from_gaps), PlainSerializer(_to_gaps)]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestEvent:
     """One request as the client saw it. Times are monotonic ns since the trial began.
@@ -61,7 +77,7 @@ class RequestEvent:
     prefix_id: str | None
     scheduled_ns: int
     sent_ns: int
-    chunk_ns: tuple[int, ...]
+    chunk_ns: Times
     ended_ns: int
     prompt_tokens: int | None
     output_tokens: int | None

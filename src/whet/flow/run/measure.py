@@ -62,6 +62,29 @@ def measure_all(job: Job, *, quality: bool = True) -> None:
 
 
 def measure_rounds(job: Job, rounds: Sequence[Round], *, quality: bool, title: str = "") -> None:
+    """Measure what ``rounds`` still lack, and invalid trials once more on fresh starts."""
+    _measure_rounds(job, rounds, quality=quality, title=title)
+    invalid = [part for turn in rounds if (part := _invalid_part(job, turn)).servers]
+    if invalid:
+        _measure_rounds(job, invalid, quality=False, title="repetition")
+
+
+def _invalid_part(job: Job, turn: Round) -> Round:
+    """The trials of a round that ended but do not count: a late client, a disturbed machine."""
+
+    def invalid(resolved: ResolvedEngine, cell: tuple[int, int]) -> bool:
+        key = trial_key(resolved.variant.name, *cell)
+        record = job.store.get("trials", key, TrialRecord)
+        return record is not None and record.status == "complete" and not record.health.valid
+
+    parts = (
+        (resolved, tuple(cell for cell in cells if invalid(resolved, cell)))
+        for resolved, cells in turn.servers
+    )
+    return Round(servers=tuple((resolved, cells) for resolved, cells in parts if cells))
+
+
+def _measure_rounds(job: Job, rounds: Sequence[Round], *, quality: bool, title: str) -> None:
     """Measure what ``rounds`` still lack; answers are checked in the first round."""
     starts_left = {item.variant.name: _MAX_STARTS for item, _ in rounds[0].servers}
     for number, turn in enumerate(rounds):
