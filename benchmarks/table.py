@@ -180,7 +180,12 @@ def _field(value: object) -> str:
 
 def scrub(text: str) -> str:
     """One line of ``text``, its secrets replaced and its absolute paths cut to their last name."""
-    return _PATH.sub(r"\1", redact(" ".join(text.split())))
+    return without_folders(redact(" ".join(text.split())))
+
+
+def without_folders(text: str) -> str:
+    """``text`` with its absolute paths cut to their last name."""
+    return _PATH.sub(r"\1", text)
 
 
 def summary(rows: Sequence[Row]) -> str:

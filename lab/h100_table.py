@@ -8,8 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.table import scrub
 
@@ -60,13 +59,7 @@ def conclude_run(run: Path) -> None:
     from whet.report.run.files import write_reports
 
     with RunStore.open(run, resume=True) as store:
-        # Of a job, deciding reads these; a whole one would need the engine and the weights. Without
-        # resolved variants no next scheme is proposed, which would read the weights.
-        before = Run(store)
-        job = SimpleNamespace(
-            store=store, observer=Silent(), tier=before.tier, spec=before.spec, resolved=()
-        )
-        conclude(cast(Any, job))
+        conclude(store, Silent())
         write_reports(Run(store), run)
 
 

@@ -9,13 +9,16 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from whet.cli.options import OutputOptions, print_line
+from whet.cli.run.output import write_and_print_report
 from whet.cli.run.run import execute
+from whet.core.errors import UsageError
 from whet.core.names import require_name
 from whet.core.spec import load_spec
 from whet.core.units import GB, human_duration
 from whet.flow.demo import (
     TestbedOptions,
     build_testbed,
+    replay_recorded,
     write_demo_spec,
     write_long_demo_spec,
 )
@@ -30,16 +33,26 @@ class DemoOptions:
     output_dir: OutputDir = Path("runs")
     """Directory for run output."""
     name: str | None = None
-    """Name of the run. Default: demo, or demo-long."""
+    """Name of the run. Default: demo, demo-long or demo-h200."""
     long: bool = False
     """Use the pair at 0.3B parameters, where weights dominate a step. Takes about an hour."""
+    replay: bool = False
+    """Show a recorded run on an H200 instead: decided again from its events, nothing is started."""
     resume: bool = False
     """Continue an interrupted run."""
 
 
 def demo(*, options: DemoOptions = DemoOptions(), output: OutputOptions = OutputOptions()) -> None:
     """Run a full example on a tiny bundled model, no GPU (about 15 minutes on 2 cores)."""
-    name = require_name(options.name or ("demo-long" if options.long else "demo"), "--name")
+    if options.replay and options.long:
+        raise UsageError("--replay shows one recorded run; leave out --long")
+    default = "demo-h200" if options.replay else "demo-long" if options.long else "demo"
+    name = require_name(options.name or default, "--name")
+    if options.replay:
+        with output.observer() as observer:
+            store = replay_recorded(options.output_dir / name, observer)
+        write_and_print_report(store, output)
+        return
     spec_file = options.output_dir / f"{name}.yaml"
     if options.long:
         write_long_demo_spec(spec_file, options.output_dir / f"{name}-pair", print_line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,8 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 if TYPE_CHECKING:
+    from whet.core.protocols import Observer
+    from whet.core.store import RunStore
     from whet.demo.testbed_source import WrittenModel
 
 _SIZES = "Sizes of the target (Default: those of --shape)"
@@ -49,6 +52,27 @@ def write_demo_spec(file: Path) -> None:
     from whet.demo import write_spec
 
     write_spec(file)
+
+
+def replay_recorded(root: Path, observer: Observer) -> RunStore:
+    """Decide the recorded run again in the new folder ``root``, and return its store.
+
+    A ``root`` that exists is decided again as it is.
+    """
+    from whet.core.staging import staged
+    from whet.core.store import RunStore
+    from whet.demo.bundled import RECORDED
+    from whet.flow.run.conclude import conclude
+
+    if not root.exists():
+        with staged(root) as stage, tarfile.open(RECORDED) as tar:
+            for member in tar.getmembers():
+                member.name = member.name.removeprefix("run/")
+                tar.extract(member, stage.folder)
+            stage.keep()
+    with RunStore.open(root, resume=True) as store:
+        conclude(store, observer)
+        return store
 
 
 def write_long_demo_spec(file: Path, pair: Path, note: Callable[[str], None]) -> None:

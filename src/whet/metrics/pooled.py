@@ -7,6 +7,9 @@ time, so a round is a block. The model for the logarithm of a figure, within one
 
 (randomized complete blocks: Montgomery, *Design and Analysis of Experiments*, 4.1; least squares
 where a start is missing). ``sd`` is pooled over variants and batch sizes.
+
+A difference is free of the round, which both sides share. The figure of one cell is not: another
+day is another round. Its interval adds the variance of the rounds, as random blocks.
 """
 
 from __future__ import annotations
@@ -76,6 +79,16 @@ class Block:
         keys = [(name, number) for name, each in self.figures.items() for number in each]
         return dict(zip(keys, (self.logs - self.design @ self.fit).tolist(), strict=True))
 
+    @cached_property
+    def round_means(self) -> Mapping[int, float]:
+        """How far each round is above the variants' own means, on the log scale."""
+        apart: dict[int, list[float]] = {}
+        for each in self.figures.values():
+            mean = float(np.log(list(each.values())).mean())
+            for number, value in each.items():
+                apart.setdefault(number, []).append(math.log(value) - mean)
+        return {number: float(np.mean(values)) for number, values in apart.items()}
+
     def contrast(self, reference: str, candidate: str) -> tuple[float, float]:
         """log(candidate ÷ reference), and its variance in units of ``sd``²."""
         weights = np.zeros(self.design.shape[1])
@@ -97,24 +110,55 @@ class Spread:
 
 
 def pooled_spread(blocks: Sequence[Block]) -> Spread:
-    """The spread of starts over all batch sizes.
-
-    A start that is slow at one batch size may be slow at the others, so the degrees of freedom are
-    less than their sum: with M the covariances of the batch sizes' residuals they are
-    f · (tr M)² ÷ tr M², which is f for one batch size or perfectly correlated ones and the sum for
-    independent ones of equal variance (Box, *Annals of Mathematical Statistics* 25, 1954).
-    """
+    """The spread of starts within a round, over all batch sizes."""
     fitted = [block for block in blocks if block.freedom > 0]
     if not fitted:
         return Spread(sd=None, freedom=0.0)
     starts = list(dict.fromkeys(key for block in fitted for key in block.residuals))
     rows = np.array([[block.residuals.get(key, 0.0) for key in starts] for block in fitted])
     total = sum(block.freedom for block in fitted)
+    freedom = _correlated_freedom(rows, total / len(fitted))
+    return Spread(sd=math.sqrt(float(np.sum(rows**2)) / total), freedom=freedom)
+
+
+def level_spread(blocks: Sequence[Block]) -> Spread:
+    """The spread of starts with that of their rounds, for the figure of one cell.
+
+    With V variants a round, MS_R the mean square of rounds and MS_E that within them, it is
+    (MS_R + (V − 1) · MS_E) ÷ V, with Satterthwaite's degrees of freedom (*Biometrics Bulletin* 2,
+    1946).
+    """
+    repeated = [block for block in blocks if len(block.rounds) > 1]
+    if not repeated:
+        return Spread(sd=None, freedom=0.0)
+    within = pooled_spread(repeated)
+    numbers = list(dict.fromkeys(number for block in repeated for number in block.rounds))
+    rows = np.array(
+        [[block.round_means.get(number, 0.0) for number in numbers] for block in repeated]
+    )
+    freedom = float(np.mean([len(block.rounds) - 1 for block in repeated]))
+    rounds = float(np.sum(rows**2)) / len(repeated) / freedom  # MS_R ÷ V
+    rounds_freedom = _correlated_freedom(rows, freedom)
+    if within.sd is None:
+        return Spread(sd=math.sqrt(rounds), freedom=rounds_freedom)
+    variants = float(np.mean([len(block.figures) for block in repeated]))
+    starts = (variants - 1) / variants * within.sd**2
+    squares = rounds**2 / rounds_freedom + starts**2 / within.freedom
+    variance = rounds + starts
+    return Spread(sd=math.sqrt(variance), freedom=variance**2 / squares if squares else 1.0)
+
+
+def _correlated_freedom(rows: NDArray[np.float64], freedom: float) -> float:
+    """Degrees of freedom of the mean square of ``rows``, each of which has ``freedom``.
+
+    A start that is slow at one batch size may be slow at the others, so they are less than the sum:
+    with M the covariances of the rows they are f · (tr M)² ÷ tr M², which is f for one row or
+    perfectly correlated ones and the sum for independent ones of equal variance (Box, *Annals of
+    Mathematical Statistics* 25, 1954).
+    """
     moments = rows @ rows.T
-    squares = float(np.trace(moments))
     shared = float(np.sum(moments**2))
-    freedom = total / len(fitted) * (squares**2 / shared if shared > 0 else len(fitted))
-    return Spread(sd=math.sqrt(squares / total), freedom=freedom)
+    return freedom * (float(np.trace(moments)) ** 2 / shared if shared > 0 else len(rows))
 
 
 Cell = tuple[str, int]
@@ -123,11 +167,14 @@ Cell = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class StartTable:
-    """One metric of every start: a block for each batch size, and the spread of a start."""
+    """One metric of every start: a block for each batch size.
+
+    ``pool`` are the blocks that the spreads come from.
+    """
 
     metric: str
     blocks: Mapping[int, Block]
-    spread: Spread
+    pool: Sequence[Block]
 
     @classmethod
     def of(
@@ -140,7 +187,17 @@ class StartTable:
             for size in sizes
         }
         others = [] if more is None else list(more.blocks.values())
-        return cls(metric=metric, blocks=blocks, spread=pooled_spread([*others, *blocks.values()]))
+        return cls(metric=metric, blocks=blocks, pool=[*others, *blocks.values()])
+
+    @cached_property
+    def spread(self) -> Spread:
+        """Of a start within its round: for differences."""
+        return pooled_spread(self.pool)
+
+    @cached_property
+    def level(self) -> Spread:
+        """Of a start and its round: for the figure of one cell."""
+        return level_spread(self.pool)
 
     def starts(self, cell: Cell) -> int:
         """How many starts have a figure for a cell."""
@@ -183,6 +240,17 @@ class StartTable:
             detectable=math.expm1(half + _quantile(_POWER, self.spread.freedom) * error),
         )
 
+    def interval(self, cell: Cell, value: float) -> tuple[float, float] | None:
+        """The 95% interval around the figure ``value`` of a cell.
+
+        None where no variant was started twice.
+        """
+        if self.level.sd is None or not self.starts(cell):
+            return None
+        error = self.level.sd / math.sqrt(self.starts(cell))
+        factor = math.exp(_critical(self.level.freedom, 1) * error)
+        return value / factor, value * factor
+
     def starts_below(self, cell: Cell, limit: float) -> int | None:
         """How many starts in all would place a cell's figure below ``limit`` with 95% confidence.
 
@@ -191,9 +259,13 @@ class StartTable:
         """
         logs = np.log(list(self.blocks[cell[1]].figures[cell[0]].values()))
         margin = math.log(limit) - float(logs.mean())
-        if self.spread.sd is None or margin <= 0:
+        if self.level.sd is None or margin <= 0:
             return None
-        return self._starts_for(margin, family=1, cells=1)
+        for starts in range(2, _MOST_STARTS + 1):
+            freedom = self.level.freedom * (starts - 1) / max(1, self.starts(cell) - 1)
+            if margin > _critical(freedom, 1) * self.level.sd / math.sqrt(starts):
+                return starts
+        return None
 
     def _contrast(self, reference: Cell, candidate: Cell) -> tuple[float, float]:
         """log(candidate ÷ reference), and its variance in units of the spread's."""
@@ -207,15 +279,12 @@ class StartTable:
         return means[0] - means[1], variance
 
     def _starts_needed(self, change: float, family: int) -> int | None:
-        return self._starts_for(change, family=max(1, family), cells=2)
-
-    def _starts_for(self, margin: float, *, family: int, cells: int) -> int | None:
         assert self.spread.sd is not None
         arms = max((len(block.figures) for block in self.blocks.values()), default=2)
         for starts in range(2, _MOST_STARTS + 1):
             freedom = max(1, arms - 1) * (starts - 1)
-            half = _critical(freedom, family) * self.spread.sd * math.sqrt(cells / starts)
-            if margin > half:
+            half = _critical(freedom, max(1, family)) * self.spread.sd * math.sqrt(2 / starts)
+            if change > half:
                 return starts
         return None
 

@@ -75,7 +75,7 @@ def test_a_variant_that_was_timed_writing_nothing_is_excluded_everywhere(start: 
     with start() as job:
         keep_trials(job, "fp16")
         keep_trials(job, "other", MARKS)
-        decision = conclude(job)
+        decision = conclude(job.store, job.observer)
         warned = told(job).warned
     reasons = {item.variant: item.reason for item in decision.excluded if item.batch_size}
     assert reasons["other"].startswith("its timed answers are degenerate text: 64 of 64")
@@ -103,10 +103,10 @@ def test_only_variants_that_qualify_get_deployment_files(
             keep_trials(job, name)
         stale = job.store.path("deploy", "other")
         stale.mkdir(parents=True)
-        conclude(job)
+        conclude(job.store, job.observer)
         assert [path.name for path in job.store.path("deploy").iterdir()] == ["fp16"]
         statuses["fp16"] = "excluded"
-        conclude(job)
+        conclude(job.store, job.observer)
         assert [path.name for path in job.store.path("deploy").iterdir()] == ["README.txt"]
 
 

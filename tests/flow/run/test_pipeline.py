@@ -97,7 +97,7 @@ def test_each_trial_is_parsed_once_and_each_cell_is_concluded_once(
         )
         measure_all(job)
         monkeypatch.setattr("whet.flow.run.results.summarise", counting_summarise)
-        decision = conclude(job)
+        decision = conclude(job.store, job.observer)
         write_reports(Run(store), root)
     assert sorted(opened) == sorted(path.name for path in (root / "trials").iterdir())
     assert len(opened) == 3 * 2 * 2, "three variants, two sizes, two trials"

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from whet.core.errors import UsageError
 from whet.core.flags import drop_kv_sizing
+from whet.core.protocols import Observer
 from whet.core.records import (
     Decision,
     DifferenceSet,
@@ -19,14 +20,13 @@ from whet.core.records import (
     VerdictSet,
 )
 from whet.core.run import Run
-from whet.core.store import write_atomic, write_json
+from whet.core.store import RunStore, write_atomic, write_json
 from whet.decision import DecisionInputs, TierInputs, decide
 from whet.decision.effects import lever_effects
 from whet.decision.eligible import split_eligible
 from whet.decision.matrix import recommended_point
 from whet.decision.select import finalists
 from whet.deploy import write_deployment
-from whet.flow.run.context import Job
 from whet.flow.run.degenerate import examine_all
 from whet.flow.run.results import RunSummary, store_cells, summarize_run
 from whet.flow.run.side_effects import lever_costs
@@ -34,18 +34,18 @@ from whet.levers import lever_diff
 from whet.metrics.latency_anomalies import latency_anomalies
 
 
-def conclude(job: Job) -> Decision:
+def conclude(store: RunStore, observer: Observer) -> Decision:
     """Summaries, verdicts, differences, decision and deployment files, all stored."""
-    job.observer.stage("decide", job.tier)
-    for timed in examine_all(Run(job.store)):
+    observer.stage("decide", Run(store).tier)
+    for timed in examine_all(Run(store)):
         if timed.verdict == "fail":
-            job.observer.warn(f"{timed.variant}: degenerate text: {timed.reason}")
-    run = Run(job.store)
+            observer.warn(f"{timed.variant}: degenerate text: {timed.reason}")
+    run = Run(store)
     summary = summarize_run(run)
     _store_summary(run, summary)
     decision = _decide([(run, summary)])
-    write_json(job.store.path("decision.json"), decision)
-    job.store.note("decision", "decision", status="complete")
+    write_json(store.path("decision.json"), decision)
+    store.note("decision", "decision", status="complete")
     _deploy(run, decision)
     return decision
 

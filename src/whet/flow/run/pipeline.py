@@ -24,4 +24,4 @@ def run(
     quantize_recipes(job)
     measure_all(job)
     confirm(job)
-    return conclude(job)
+    return conclude(store, observer)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from whet.core.records import (
     CellSummary,
     EngineFacts,
+    Estimate,
     Evidence,
     MemoryKind,
     ResolvedEngine,
@@ -22,12 +23,12 @@ from whet.flow.run.context import cell_key
 from whet.flow.run.schedule import StartReport, every_start
 from whet.flow.run.workload import workload_key
 from whet.levers import judge_cell, judge_start
-from whet.metrics import CellContext, summarise
+from whet.metrics import METRICS, CellContext, summarise
 from whet.metrics.compare import start_figures
 from whet.metrics.pooled import StartTable
+from whet.metrics.summary import cost_per_1m_tokens
 
 THROUGHPUT: Final = "tps_mean"
-METRICS: Final = (THROUGHPUT, "ttft_p95_ms", "tpot_p50_ms")
 _OUTCOMES: Final[tuple[Evidence, ...]] = ("proved", "accepted", "unproved", "contradicted")
 _SAME_IN_EVERY_START: Final = (
     "version",
@@ -51,7 +52,8 @@ class RunSummary:
     """Figures of one run.
 
     ``tables`` has the figures of every start by metric, over the complete cells; ``confirmation``
-    the cells that were measured again, and ``confirmed_throughput`` their starts.
+    the cells that were measured again, and ``confirmed_throughput`` their starts. The intervals of
+    both come from these tables.
     """
 
     cells: tuple[CellSummary, ...]
@@ -72,15 +74,29 @@ def summarize_run(run: Run, names: Collection[str] | None = None) -> RunSummary:
     cells = tuple(cell for name in names for cell in cells_of_variant(run, name))
     again = tuple(cell for name in names for cell in _confirmation_cells(run, name))
     tables = {metric: _table(run, cells, metric) for metric in METRICS}
+    fresh = {metric: _table(run, again, metric, of=tables[metric]) for metric in METRICS if again}
     return RunSummary(
-        cells=cells,
+        cells=tuple(_with_intervals(run, cell, tables) for cell in cells),
         verdicts=tuple(verdict for name in names for verdict in _verdicts(run, name)),
         tables=tables,
-        confirmation=again,
-        confirmed_throughput=_table(run, again, THROUGHPUT, of=tables[THROUGHPUT])
-        if again
-        else None,
+        confirmation=tuple(_with_intervals(run, cell, fresh) for cell in again),
+        confirmed_throughput=fresh.get(THROUGHPUT),
     )
+
+
+def _with_intervals(run: Run, cell: CellSummary, tables: Mapping[str, StartTable]) -> CellSummary:
+    """The cell with the intervals that all starts of the run give together."""
+    changes: dict[str, Any] = {}
+    for metric, table in tables.items():
+        figure: Estimate | None = getattr(cell, metric)
+        if figure is not None and figure.value > 0:
+            around = table.interval((cell.variant, cell.batch_size), figure.value)
+            low, high = around or (None, None)
+            changes[metric] = replace(figure, low=low, high=high)
+    cost = cost_per_1m_tokens(
+        changes.get(THROUGHPUT, cell.tps_mean), run.require_spec().hardware.price_usd_per_hour
+    )
+    return replace(cell, **changes, cost_per_1m_tokens=cost)
 
 
 def _table(

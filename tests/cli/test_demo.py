@@ -1,0 +1,27 @@
+"""``whet demo --replay``: the recorded run, decided again from its events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.stage import Whet
+from whet.core.errors import UsageError
+from whet.core.run import Run
+
+
+def test_the_recorded_run_is_decided_again_without_an_engine(whet: Whet, tmp_path: Path) -> None:
+    shown = whet("demo", "--replay")
+    assert (shown.code, shown.err) == (0, "")
+    root = tmp_path / "runs" / "demo-h200"
+    assert "Serve fp8+eagle3+cache with 128 requests in flight" in shown.out
+    assert (root / "report.html").stat().st_size > 100_000
+    decision = Run.read(root).decision
+    assert decision is not None
+    assert decision.recommendation is not None
+    assert decision.recommendation.reference == "fp16+cache"
+    assert decision.recommendation.result == "certified"
+    assert {cell.status for cell in Run.read(root).cells} == {"complete"}
+
+
+def test_one_recorded_run_alone_is_shown(whet: Whet) -> None:
+    assert "leave out --long" in whet("demo", "--replay", "--long").sentence(UsageError.exit_code)
