@@ -40,6 +40,16 @@ def test_other_latencies_count_where_they_are_asked_for() -> None:
     assert entry(decided(tier([slow, quick]), e2e_ms=800.0)).outcome == "none"
 
 
+def test_a_rate_below_its_floor_does_not_qualify() -> None:
+    """A variant without the lever has no rate, and the floor does not concern it."""
+    drafted = replace(AWQ, acceptance_rate=0.6)
+    for floor, expected in ((0.65, "fp16"), (0.6, "awq")):
+        decision = decided(tier([FP16, drafted]), min_acceptance_rate=floor)
+        assert entry(decision).variant == expected
+    alone = entry(decided(tier([drafted]), min_acceptance_rate=0.65))
+    assert "acceptance rate 60%, below 65%" in alone.reason
+
+
 def test_a_latency_that_is_asked_for_and_missing_does_not_qualify() -> None:
     found = entry(decided(tier([FP16]), tpot_ms=50.0))
     assert found.outcome == "none"

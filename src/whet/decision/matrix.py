@@ -22,6 +22,9 @@ class SloPoint:
     tolerance: float
     tpot_ms: float | None = None
     e2e_ms: float | None = None
+    burst_ttft_ms: float | None = None
+    min_acceptance_rate: float | None = None
+    min_prefix_hit_rate: float | None = None
 
     def bounds(self, cell: CellSummary) -> list[tuple[str, float, Estimate | None]]:
         """Return (name, limit, figure) of each latency that has a limit, all at p95."""
@@ -29,8 +32,21 @@ class SloPoint:
             ("TTFT p95", self.ttft_ms, cell.ttft_p95_ms),
             ("TPOT p95", self.tpot_ms, cell.tpot_p95_ms),
             ("E2E p95", self.e2e_ms, cell.e2e_p95_ms),
+            ("burst TTFT p95", self.burst_ttft_ms, cell.burst_ttft_p95_ms),
         )
         return [(name, limit, figure) for name, limit, figure in latencies if limit is not None]
+
+    def below_floor(self, cell: CellSummary) -> list[tuple[str, float, float]]:
+        """Return (name, floor, rate) of each rate below its floor; None is of no lever."""
+        rates = (
+            ("acceptance rate", self.min_acceptance_rate, cell.acceptance_rate),
+            ("prefix hit rate", self.min_prefix_hit_rate, cell.prefix_hit_rate),
+        )
+        return [
+            (name, floor, rate)
+            for name, floor, rate in rates
+            if floor is not None and rate is not None and rate < floor
+        ]
 
 
 def slo_points(tier: str, objective: ObjectiveSpec) -> list[SloPoint]:
@@ -42,6 +58,9 @@ def slo_points(tier: str, objective: ObjectiveSpec) -> list[SloPoint]:
             tolerance=tolerance,
             tpot_ms=objective.tpot_ms,
             e2e_ms=objective.e2e_ms,
+            burst_ttft_ms=objective.burst_ttft_ms,
+            min_acceptance_rate=objective.min_acceptance_rate,
+            min_prefix_hit_rate=objective.min_prefix_hit_rate,
         )
         for target in objective.ttft_ms
         for tolerance in objective.quality
@@ -63,14 +82,15 @@ def qualifying(eligible: Sequence[EligibleCell], point: SloPoint) -> list[Eligib
 
 
 def unmet(item: EligibleCell, point: SloPoint) -> list[str]:
-    """Return what a cell does not meet: the names of latencies, and ``quality``."""
+    """Return what a cell does not meet: the names of latencies and rates, and ``quality``."""
     late = [
         name
         for name, limit, figure in point.bounds(item.cell)
         if figure is None or figure.value >= limit
     ]
+    missed = [*late, *(name for name, _, _ in point.below_floor(item.cell))]
     passed = quality_verdict(item.quality, point.tolerance) == "pass"
-    return late if passed else [*late, "quality"]
+    return missed if passed else [*missed, "quality"]
 
 
 def result_at(item: EligibleCell, point: SloPoint) -> Result:
@@ -181,6 +201,10 @@ def _shortfall(item: EligibleCell, point: SloPoint) -> str:
         f"not below {limit:g} ms"
         for name, limit, figure in point.bounds(item.cell)
         if name in missed
+    ]
+    parts += [
+        f"{name} {rate:.0%}, below {floor:.0%}"
+        for name, floor, rate in point.below_floor(item.cell)
     ]
     if "quality" in missed:
         parts.append(

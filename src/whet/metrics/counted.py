@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from whet.core.counters import ACCEPTED, DRAFTS, PREFIX_HITS, PREFIX_QUERIES
+from whet.core.counters import ACCEPTED, DRAFT_TOKENS, DRAFTS, PREFIX_HITS, PREFIX_QUERIES
 from whet.core.records import TrialRecord
 
 
@@ -15,6 +15,11 @@ def acceptance_length(trials: Sequence[TrialRecord]) -> float | None:
     """
     ratio = _ratio(trials, ACCEPTED, DRAFTS)
     return None if ratio is None else 1 + ratio
+
+
+def acceptance_rate(trials: Sequence[TrialRecord]) -> float | None:
+    """Δaccepted ÷ Δdrafted tokens over all trials; None where nothing was drafted or counted."""
+    return _ratio(trials, ACCEPTED, DRAFT_TOKENS)
 
 
 def prefix_hit_rate(trials: Sequence[TrialRecord]) -> float | None:

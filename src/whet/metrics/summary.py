@@ -9,7 +9,7 @@ import numpy as np
 
 from whet.core.records import CellSummary, Estimate, MemoryKind, RequestEvent, Status, TrialRecord
 from whet.core.units import GB, NS_PER_MS
-from whet.metrics.counted import acceptance_length, prefix_hit_rate
+from whet.metrics.counted import acceptance_length, acceptance_rate, prefix_hit_rate
 from whet.metrics.requests import RequestFigures, request_figures
 from whet.metrics.starts import by_start, pooled_rate, quantile_over_starts, rate_over_starts
 from whet.metrics.usable import trial_problem, usable_trials
@@ -85,6 +85,7 @@ def summarise(
         memory_gb=_memory_gb(good),
         memory_kind=cell.memory_kind,
         acceptance_length=acceptance_length(good),
+        acceptance_rate=acceptance_rate(good),
         prefix_hit_rate=prefix_hit_rate(good),
         expected_hit_rate=cell.expected_hit_rate,
         window_s=sum(window_s(trial) for trial in good) if good else None,

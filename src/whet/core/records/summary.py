@@ -62,6 +62,7 @@ class CellSummary:
     memory_gb: float | None = None
     memory_kind: MemoryKind
     acceptance_length: float | None = None
+    acceptance_rate: float | None = None
     prefix_hit_rate: float | None = None
     expected_hit_rate: float | None = None
     window_s: float | None = None

@@ -142,7 +142,11 @@ class QualitySpec(Strict):
 
 
 class ObjectiveSpec(Strict):
-    """Axes of the decision matrix, and the point that the recommendation is made for."""
+    """Axes of the decision matrix, and the point that the recommendation is made for.
+
+    Latencies are limits of the p95. ``min_acceptance_rate`` (accepted ÷ drafted tokens) holds for
+    variants that speculate, ``min_prefix_hit_rate`` for those with a prefix cache.
+    """
 
     ttft_ms: Annotated[tuple[float, ...], Field(min_length=1)] = (200.0, 500.0, 1000.0)
     quality: Annotated[tuple[float, ...], Field(min_length=1)] = (0.01, 0.02, 0.05)
@@ -150,6 +154,9 @@ class ObjectiveSpec(Strict):
     recommend_quality: float = 0.01
     tpot_ms: float | None = None
     e2e_ms: float | None = None
+    burst_ttft_ms: Annotated[float, Field(gt=0)] | None = None
+    min_acceptance_rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    min_prefix_hit_rate: Annotated[float, Field(gt=0, le=1)] | None = None
 
     @model_validator(mode="after")
     def _positive(self) -> ObjectiveSpec:

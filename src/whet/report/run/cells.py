@@ -26,6 +26,13 @@ from whet.report.text import DASH, EMPTY, Shown, shown
 ORDER = 40
 
 
+def _acceptance(cell: CellSummary) -> Shown:
+    if cell.acceptance_length is None:
+        return EMPTY
+    rate = "" if cell.acceptance_rate is None else f" ({percent(cell.acceptance_rate)})"
+    return Shown(text=f"{shown(cell.acceptance_length).text}{rate}")
+
+
 def _hits(cell: CellSummary) -> Shown:
     if cell.prefix_hit_rate is None:
         return EMPTY
@@ -53,8 +60,8 @@ _FIGURES: Final[tuple[tuple[Column, Callable[[CellSummary], Shown]], ...]] = (
         lambda cell: shown(cell.cost_per_1m_tokens, unit="$"),
     ),
     (
-        Column(name="Acceptance", unit="tok/step", figure=True, drop=4),
-        lambda cell: shown(cell.acceptance_length),
+        Column(name="Acceptance", unit="tok/step (rate)", figure=True, drop=4),
+        _acceptance,
     ),
     (Column(name="Prefix hits", unit="of expected", figure=True, drop=5), _hits),
 )

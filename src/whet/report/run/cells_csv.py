@@ -84,6 +84,7 @@ CSV_COLUMNS: Final[tuple[str, ...]] = (
     *_BURST,
     "starts",
     "decision",
+    "acceptance_rate",
 )
 """Every column of ``results.csv``; new ones are added at the end only."""
 
@@ -122,6 +123,7 @@ def _cell_values(cell: CellSummary) -> dict[str, Value]:
         "batch_size": cell.batch_size,
         "vram_gb": cell.memory_gb,
         "acceptance_length": cell.acceptance_length,
+        "acceptance_rate": cell.acceptance_rate,
         "prefix_hit_rate": cell.prefix_hit_rate,
         "expected_hit_rate": cell.expected_hit_rate,
         "status": cell.status,
