@@ -117,6 +117,20 @@ def test_the_finalists_are_measured_again_on_fresh_starts_and_fresh_traffic(
     assert bench.engine.started == []
 
 
+@pytest.mark.parametrize(("precision", "most", "starts"), [("20%", 5, 2), (0.004, 3, 3)])
+def test_fresh_starts_are_added_until_the_interval_is_narrow_enough(
+    bench: Bench, tmp_path: Path, precision: float | str, most: int, starts: int
+) -> None:
+    bench.passes, bench.slower = True, 0.01
+    bench.speeds = {("d", 2): 2.0}
+    load = {"batch_sizes": [2], "trials": 2, "min_requests": 2}
+    load |= {"precision": precision, "max_starts": most}
+    variants: dict[str, Any] = {"fp16": {}, "d": {"args": {"seed": 1}}}
+    accepted = {"accept_unproved": ["speculation", "settings", "prefix_cache"]}
+    story(spec_of(tmp_path, load=load, variants=variants, evidence=accepted), tmp_path / "run")
+    assert len(bench.engine.started) == 4 + 2 * starts
+
+
 def test_a_run_may_leave_the_confirmation_out(bench: Bench, tmp_path: Path) -> None:
     bench.passes = True
     load = {"batch_sizes": [1], "trials": 2, "min_requests": 2, "confirm": False}

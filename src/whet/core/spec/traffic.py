@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from whet.core.records.codec import STORED
 from whet.core.spec.base import Positive, Share, Strict, Whole
@@ -61,6 +61,12 @@ def _without_removed(section: str, data: Any, info: ValidationInfo) -> Any:
     return {key: value for key, value in data.items() if f"{section}.{key}" not in REMOVED_KEYS}
 
 
+def _share(value: Any) -> Any:
+    """``5%`` as 0.05; a number is a share already."""
+    number = value.strip().removesuffix("%") if isinstance(value, str) else ""
+    return float(number) / 100 if number.replace(".", "", 1).isdigit() else value
+
+
 class LoadSpec(Strict):
     """The closed loop: batch sizes, requests per trial, trials per cell.
 
@@ -69,7 +75,9 @@ class LoadSpec(Strict):
     measures all trials of a variant on one start, so nothing has an interval. ``together`` names
     variants whose servers start at the same time, to be measured one after the other. ``confirm``
     measures the cheapest variant, the next and the reference again, on two fresh starts each and
-    fresh traffic. ``head_of_line`` adds a test of what a long prompt does to short requests.
+    fresh traffic; with ``precision`` (``5%``) until the interval of the cheapest one's cost is at
+    most that far on either side, with ``max_starts`` fresh starts at most. ``head_of_line`` adds a
+    test of what a long prompt does to short requests.
     """
 
     order: Literal["blocks", "interleaved"] = "interleaved"
@@ -82,6 +90,8 @@ class LoadSpec(Strict):
     warmup_requests: Annotated[Whole, Field(ge=0)] = 20
     request_timeout_s: Annotated[float, Field(gt=0)] = 120.0
     confirm: bool = True
+    precision: Annotated[float, BeforeValidator(_share), Field(gt=0, lt=1)] | None = None
+    max_starts: Annotated[int, Field(ge=2, le=_MAX_TRIALS)] = 10
     together: tuple[tuple[str, ...], ...] = ()
     head_of_line: HeadOfLineSpec | None = None
 
@@ -95,6 +105,12 @@ class LoadSpec(Strict):
         groups = known.get("together", ())
         groups = [[name for name in group if not name.endswith(".again")] for group in groups]
         return {"confirm": False, **known, "together": [group for group in groups if group[1:]]}
+
+    @model_validator(mode="after")
+    def _precision_of_a_confirmation(self) -> LoadSpec:
+        if self.precision is not None and not self.confirm:
+            raise ValueError("load.precision is of the confirmation; leave out confirm: false")
+        return self
 
     def requests(self, batch_size: int) -> int:
         """Timed requests of one trial at ``batch_size``."""
