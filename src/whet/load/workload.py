@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from whet.core.records import PlannedRequest, WorkloadFacts
 from whet.core.spec import WorkloadSpec
@@ -14,6 +15,10 @@ from whet.load.plan import Draw, Workload, hash_requests
 from whet.load.pool import PromptPool, read_pool
 from whet.load.prompts import Renderer, load_renderer
 from whet.load.sharing import shared_tokens
+
+
+SAMPLED_TURNS: Final = 256
+"""User turns whose answers are measured; the others take their lengths in turn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,10 +45,13 @@ class _Source:
     label: str
     attempt: str = ""
 
+    def user(self, index: int) -> int:
+        """Which user turn of the pool request ``index`` has."""
+        return _number(f"{self.label}/user/{index}") % len(self.pool.user)
+
     def prompt(self, kind: _Kind, index: int) -> tuple[int, ...]:
         """The prompt of request ``index``: its ticket number makes the user turn unique."""
-        users = self.pool.user
-        user = users[_number(f"{self.label}/user/{index}") % len(users)]
+        user = self.pool.user[self.user(index)]
         ticket = f"{_number(f'{self.attempt}{self.label}/ticket/{index}') % 10**10:010d}"
         return self.renderer.render(self._system(kind, index), f"Ticket {ticket}\n{user}")
 
@@ -60,8 +68,18 @@ class _Source:
         return text if again == 0 else f"Desk {again + 1}\n{text}"
 
 
-def build_workload(pool: Path, tokenizer: Path, spec: WorkloadSpec, *, draw: Draw) -> Workload:
+def build_workload(
+    pool: Path,
+    tokenizer: Path,
+    spec: WorkloadSpec,
+    *,
+    draw: Draw,
+    lengths: Sequence[int] = (),
+) -> Workload:
     """The timed requests of one trial at one batch size.
+
+    ``lengths`` are output tokens of the answers to ``sample_turns``; without any they are a share
+    of the prompt's.
 
     The same arguments give the same requests and the same hash. Raises ``UsageError`` for a pool
     that lacks what the shares ask for, ``CheckpointError`` for a tokenizer that cannot be read.
@@ -71,12 +89,34 @@ def build_workload(pool: Path, tokenizer: Path, spec: WorkloadSpec, *, draw: Dra
     prompts = [source.prompt(kind, index) for index, kind in enumerate(kinds)]
     warm = _warm_prompts(source, spec)
     shared = shared_tokens(prompts, warm=warm, block_size=draw.block_size)
-    requests = _plan(spec, kinds, prompts, shared)
+    requests = _plan(source, kinds, prompts, shared, lengths)
     return Workload(requests=requests, facts=_facts(spec, draw, requests, kinds))
 
 
+def sample_turns(
+    pool: Path, tokenizer: Path, spec: WorkloadSpec
+) -> tuple[tuple[int, ...], ...]:
+    """The pool's first user turns below a short system prompt, as token ids: for their lengths."""
+    source = _Source(
+        pool=read_pool(pool),
+        renderer=load_renderer(tokenizer, spec.max_input_tokens),
+        spec=spec,
+        label="lengths",
+    )
+    system = source.pool.systems(long=spec.long_system_share == 1)[0]
+    return tuple(
+        source.renderer.render(system, f"Ticket 0000000000\n{user}")
+        for user in source.pool.user[:SAMPLED_TURNS]
+    )
+
+
 def build_warmup(
-    pool: Path, tokenizer: Path, spec: WorkloadSpec, *, draw: Draw
+    pool: Path,
+    tokenizer: Path,
+    spec: WorkloadSpec,
+    *,
+    draw: Draw,
+    lengths: Sequence[int] = (),
 ) -> tuple[PlannedRequest, ...]:
     """``draw.requests`` requests to send first and exclude: each shared prefix once, then a mix.
 
@@ -91,7 +131,7 @@ def build_warmup(
     kinds = [*every, *rest]
     prompts = [source.prompt(kind, index) for index, kind in enumerate(kinds)]
     shared = shared_tokens(prompts, warm=(), block_size=draw.block_size)
-    return _plan(spec, kinds, prompts, shared)
+    return _plan(source, kinds, prompts, shared, lengths)
 
 
 def _source(pool: Path, tokenizer: Path, spec: WorkloadSpec, *, draw: Draw, role: str) -> _Source:
@@ -150,16 +190,22 @@ def _warm_prompts(source: _Source, spec: WorkloadSpec) -> list[tuple[int, ...]]:
 
 
 def _plan(
-    spec: WorkloadSpec,
+    source: _Source,
     kinds: Sequence[_Kind],
     prompts: Sequence[tuple[int, ...]],
     shared: Sequence[int],
+    lengths: Sequence[int],
 ) -> tuple[PlannedRequest, ...]:
+    def output_tokens(index: int, prompt: Sequence[int]) -> int:
+        if lengths:
+            return lengths[source.user(index) % len(lengths)]
+        return _output_tokens(source.spec, len(prompt))
+
     return tuple(
         PlannedRequest(
             index=index,
             prompt_token_ids=prompt,
-            max_tokens=_output_tokens(spec, len(prompt)),
+            max_tokens=output_tokens(index, prompt),
             prefix_id=kind.prefix_id,
             shared_tokens=tokens,
         )

@@ -20,12 +20,18 @@ _MAX_TRIALS: Final = 1000
 
 
 class WorkloadSpec(Strict):
-    """The traffic: shared and unique prefixes, short and long, at a fixed input/output ratio."""
+    """The traffic: shared and unique prefixes, short and long.
+
+    Answers have the lengths that the first server, the baseline's, gives them without a limit but
+    ``max_output_tokens`` (``output_lengths: natural``), or a fixed share of the prompt's
+    (``ratio``). Every variant then writes that many tokens.
+    """
 
     pool: Path | None = None
     shared_prefix_share: Share = 0.7
     long_system_share: Share = 0.5
     shared_prefixes: Positive = 4
+    output_lengths: Literal["natural", "ratio"] = "ratio"
     input_output_ratio: Annotated[float, Field(gt=0)] = 4.0
     min_output_tokens: Positive = 16
     max_output_tokens: Positive = 256
