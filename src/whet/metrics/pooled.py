@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
@@ -293,6 +293,7 @@ def _critical(freedom: float, family: int) -> float:
     return _quantile(1 - (1 - CONFIDENCE) / (2 * max(1, family)), freedom)
 
 
+@lru_cache(maxsize=4096)
 def _quantile(p: float, freedom: float) -> float:
     from scipy.stats import t  # half a second to import, wanted here alone
 
