@@ -89,17 +89,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--out", type=Path, default=Path("results/method"))
     parser.add_argument("--runs", type=int, default=1000)
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    with (asked.out / "simulations.csv").open("w", newline="", encoding="utf-8") as file:
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    with (options.out / "simulations.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("figure", "sigma", "starts", "value", "bound"))
         for sigma in SIGMAS:
             for starts in (2, 3, 5):
                 for rows in (
-                    false_differences(sigma, starts, asked.runs),
-                    coverage(sigma, starts, asked.runs),
-                    winners(sigma, starts, 20 * asked.runs),
+                    false_differences(sigma, starts, options.runs),
+                    coverage(sigma, starts, options.runs),
+                    winners(sigma, starts, 20 * options.runs),
                 ):
                     for figure, at, count, value, bound in rows:
                         writer.writerow((figure, at, count, f"{value:.4f}", bound))

@@ -12,6 +12,7 @@ from typing import NoReturn, TypeVar
 
 from whet.core.errors import StorageError
 from whet.core.format import plural
+from whet.core.load_point import LoadPoint, loads_words
 from whet.core.provenance import Environment
 from whet.core.records import (
     CellDecision,
@@ -141,14 +142,14 @@ class Run:
         )
 
     @cached_property
-    def _trials_by_cell(self) -> Mapping[tuple[str, int], tuple[TrialRecord, ...]]:
-        cells: dict[tuple[str, int], list[TrialRecord]] = defaultdict(list)
+    def _trials_by_cell(self) -> Mapping[tuple[str, LoadPoint], tuple[TrialRecord, ...]]:
+        cells: dict[tuple[str, LoadPoint], list[TrialRecord]] = defaultdict(list)
         for trial in self.trials:
             cells[trial.variant, trial.batch_size].append(trial)
         return {key: tuple(trials) for key, trials in cells.items()}
 
     def trials_of(
-        self, variant: str, batch_size: int, *, confirmation: bool = False
+        self, variant: str, batch_size: LoadPoint, *, confirmation: bool = False
     ) -> tuple[TrialRecord, ...]:
         """The trials of one cell, empty where it was not measured.
 
@@ -227,9 +228,9 @@ class Run:
         return tuple(dict.fromkeys(names))
 
     @property
-    def batch_sizes(self) -> tuple[int, ...]:
-        """Every batch size of the spec or of a cell, smallest first."""
-        wanted = self.spec.load.batch_sizes if self.spec else ()
+    def loads(self) -> tuple[LoadPoint, ...]:
+        """Every load of the spec or of a cell, smallest first."""
+        wanted = self.spec.load.points if self.spec else ()
         return tuple(sorted({*wanted, *(cell.batch_size for cell in self.cells)}))
 
     @property
@@ -258,21 +259,21 @@ class Run:
             "nothing about how a real model of that size bears fewer bits."
         )
 
-    def cell(self, variant: str, batch_size: int) -> CellSummary | None:
+    def cell(self, variant: str, batch_size: LoadPoint) -> CellSummary | None:
         """The summary of one cell, or None before it is stored."""
         for cell in self.cells:
             if cell.variant == variant and cell.batch_size == batch_size:
                 return cell
         return None
 
-    def decided(self, variant: str, batch_size: int) -> CellDecision | None:
+    def decided(self, variant: str, batch_size: LoadPoint) -> CellDecision | None:
         """A cell's status in the decision, or None."""
         for cell in self.decision.cells if self.decision else ():
             if cell.variant == variant and cell.batch_size == batch_size:
                 return cell
         return None
 
-    def is_excluded(self, variant: str, batch_size: int | None = None) -> bool:
+    def is_excluded(self, variant: str, batch_size: LoadPoint | None = None) -> bool:
         """Whether the decision excludes a cell, or every measured cell of a variant."""
         cells = [
             cell
@@ -281,7 +282,7 @@ class Run:
         ]
         return bool(cells) and all(cell.status == "excluded" for cell in cells)
 
-    def evidence(self, variant: str, batch_size: int) -> Evidence | None:
+    def evidence(self, variant: str, batch_size: LoadPoint) -> Evidence | None:
         """The worst outcome among the verdicts on a cell, or None without a verdict."""
         outcomes = {
             verdict.outcome
@@ -308,7 +309,7 @@ class Run:
             counts[trial.variant] += 1
         return dict(counts)
 
-    def _is_measured(self, name: str, batch_size: int) -> bool:
+    def _is_measured(self, name: str, batch_size: LoadPoint) -> bool:
         """Whether a cell is stored, or every trial that it is computed from."""
         if self.cell(name, batch_size) is not None:
             return True
@@ -316,7 +317,7 @@ class Run:
         return self.spec is not None and len(ended) >= self.spec.load.trials
 
     def _has_begun(self, name: str) -> bool:
-        measured = any(self.cell(name, size) for size in self.batch_sizes)
+        measured = any(self.cell(name, size) for size in self.loads)
         return measured or name in self._trial_counts
 
     @cached_property
@@ -325,13 +326,11 @@ class Run:
         untouched = [name for name in self._required_variants if not self._has_begun(name)]
         sentences = [f"Not measured yet: {', '.join(untouched)}."] if untouched else []
         for name in self._required_variants:
-            lacking = [str(size) for size in self.batch_sizes if not self._is_measured(name, size)]
+            lacking = [size for size in self.loads if not self._is_measured(name, size)]
             if lacking and name not in untouched:
                 count = plural(self._trial_counts.get(name, 0), "trial")
                 stored = f" ({count} kept)" if self.decision is None else ""
-                sentences.append(
-                    f"{name} has no figures at batch size {', '.join(lacking)}{stored}."
-                )
+                sentences.append(f"{name} has no figures at {loads_words(lacking)}{stored}.")
         return tuple(sentences)
 
     @property

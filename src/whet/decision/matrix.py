@@ -58,7 +58,7 @@ def qualifying(eligible: Sequence[EligibleCell], point: SloPoint) -> list[Eligib
     """Return the cells that meet every limit, cheapest first."""
     return sorted(
         (item for item in eligible if not unmet(item, point)),
-        key=lambda item: (item.cost.value, item.cell.variant, item.cell.batch_size),
+        key=lambda item: (item.usd, item.cost.value, item.cell.variant, item.cell.batch_size),
     )
 
 
@@ -103,6 +103,7 @@ def best_at(eligible: Sequence[EligibleCell], point: SloPoint) -> MatrixEntry:
         ttft_p95_ms=first.ttft,
         tps_mean=first.cell.tps_mean,
         reason=_why_first(first, best_per_variant(ranking)[1:]),
+        fleet=first.fleet,
     )
 
 
@@ -131,9 +132,9 @@ def best_per_variant(ranking: Sequence[EligibleCell]) -> list[EligibleCell]:
 
 def _why_first(first: EligibleCell, others: Sequence[EligibleCell]) -> str:
     tail = f"TTFT p95 {words.milliseconds(first.ttft)}"
-    reason = f"{words.cell_label(first.cell)}: {words.money(first.cost)}, {tail}"
+    reason = f"{words.cell_label(first.cell)}: {words.cost(first)}, {tail}"
     if others:
-        reason += f"; next is {words.cell_label(others[0].cell)}, {words.price(others[0].cost)}"
+        reason += f"; next is {words.cell_label(others[0].cell)}, {words.cost(others[0])}"
     else:
         reason += "; no other variant qualifies"
     return reason if first.ttft.certified else f"{reason}; {uncertified(first)}"

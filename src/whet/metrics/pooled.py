@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from whet.core.load_point import LoadPoint
 from whet.core.records import Difference, Estimate
 from whet.metrics.estimates import CONFIDENCE
 
@@ -117,8 +118,8 @@ def pooled_spread(blocks: Sequence[Block]) -> Spread:
     return Spread(sd=math.sqrt(squares / total), freedom=freedom)
 
 
-Cell = tuple[str, int]
-"""A variant at a batch size."""
+Cell = tuple[str, LoadPoint]
+"""A variant at a load."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +127,7 @@ class StartTable:
     """One metric of every start: a block for each batch size, and the spread of a start."""
 
     metric: str
-    blocks: Mapping[int, Block]
+    blocks: Mapping[LoadPoint, Block]
     spread: Spread
 
     @classmethod

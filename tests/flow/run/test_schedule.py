@@ -18,6 +18,8 @@ from tests.flow.rounds_stage import (
     spec_of,
     story,
 )
+from whet.core.errors import UsageError
+from whet.core.load_point import Rate
 from whet.core.records import DifferenceSet, TrialRecord
 from whet.core.records.codec import STORED
 from whet.core.spec import LoadSpec, Spec
@@ -205,3 +207,29 @@ def test_a_spec_that_an_earlier_version_stored_is_read(tmp_path: Path) -> None:
     del data["load"]["confirm"]
     load = Spec.model_validate(data, context=STORED).load
     assert (load.confirm, load.together) == (False, (("b", "c"),))
+
+
+def test_rates_are_open_loops_with_the_same_arrivals_for_all(bench: Bench, tmp_path: Path) -> None:
+    load = {"order": "interleaved", "rates": [2.0, 8.0], "trials": 2, "seconds": 2}
+    spec = spec_of(tmp_path, load={**load, "min_requests": 2, "warmup_requests": 2})
+    story(spec, tmp_path / "run")
+    assert {plan.loop for plan in bench.plans} == {"open"}
+    assert {len(plan.offsets_ns) for plan in bench.plans} == {4, 16}
+    offsets = {(len(plan.offsets_ns), plan.trial): set[tuple[int, ...]]() for plan in bench.plans}
+    for plan in bench.plans:
+        offsets[len(plan.offsets_ns), plan.trial].add(plan.offsets_ns)
+    assert [len(each) for each in offsets.values()] == [1] * 4
+    stored = {
+        trial.batch_size for trial in RunStore.read(tmp_path / "run").all("trials", TrialRecord)
+    }
+    assert stored == {Rate(2.0), Rate(8.0)}
+    assert {type(each) for each in stored} == {Rate}
+    assert set(cells(tmp_path / "run")) == {(name, rate) for name in VARIANTS for rate in stored}
+
+
+def test_rates_and_batch_sizes_are_two_kinds_of_load(tmp_path: Path) -> None:
+    load = {"rates": [2.0], "batch_sizes": [1]}
+    with pytest.raises(UsageError, match="load has rates and batch_sizes; give one of them"):
+        spec_of(tmp_path, load=load)
+    with pytest.raises(UsageError, match=r"needs load\.rates"):
+        spec_of(tmp_path, load={"demand_rps": 3})

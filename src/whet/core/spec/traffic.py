@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from whet.core.load_point import Rate
 from whet.core.records.codec import STORED
 from whet.core.spec.base import Positive, Share, Strict, Whole
 
@@ -62,8 +63,11 @@ def _without_removed(section: str, data: Any, info: ValidationInfo) -> Any:
 
 
 class LoadSpec(Strict):
-    """The closed loop: batch sizes, requests per trial, trials per cell.
+    """The load of each cell, requests per trial, trials per cell.
 
+    ``batch_sizes`` keep so many requests in flight (a closed loop). ``rates`` send so many a second
+    for ``seconds`` to one server, as a Poisson process or with another ``burstiness``;
+    ``demand_rps`` is what the whole deployment has to take, the largest rate by default.
     ``order: interleaved`` starts a server for every trial and goes through the variants forwards
     and backwards by turns (ABBA), so that the drift of the machine falls on all alike; ``blocks``
     measures all trials of a variant on one start, so nothing has an interval. ``together`` names
@@ -76,6 +80,10 @@ class LoadSpec(Strict):
     batch_sizes: Annotated[
         tuple[Annotated[Positive, Field(le=_MAX_BATCH_SIZE)], ...], Field(min_length=1)
     ] = (1, 4, 8, 16, 32)
+    rates: tuple[Annotated[float, Field(gt=0)], ...] = ()
+    demand_rps: Annotated[float, Field(gt=0)] | None = None
+    burstiness: Annotated[float, Field(gt=0)] = 1.0
+    seconds: Annotated[float, Field(gt=0)] = 60.0
     trials: Annotated[Positive, Field(le=_MAX_TRIALS)] = 2
     min_requests: Positive = 16
     requests_per_slot: Positive = 10
@@ -96,9 +104,31 @@ class LoadSpec(Strict):
         groups = [[name for name in group if not name.endswith(".again")] for group in groups]
         return {"confirm": False, **known, "together": [group for group in groups if group[1:]]}
 
-    def requests(self, batch_size: int) -> int:
-        """Timed requests of one trial at ``batch_size``."""
-        return max(self.min_requests, self.requests_per_slot * batch_size)
+    @model_validator(mode="after")
+    def _one_kind_of_load(self) -> LoadSpec:
+        if self.rates and self.batch_sizes != type(self).model_fields["batch_sizes"].default:
+            raise ValueError("load has rates and batch_sizes; give one of them")
+        if not self.rates and self.demand_rps is not None:
+            raise ValueError(
+                "load.demand_rps needs load.rates: how many requests a second one "
+                "server is measured at"
+            )
+        return self
+
+    @property
+    def points(self) -> tuple[int | Rate, ...]:
+        """The loads that are measured."""
+        return tuple(Rate(rate) for rate in self.rates) or self.batch_sizes
+
+    @property
+    def demand(self) -> float | None:
+        """Requests a second that the deployment has to take; None for a closed loop."""
+        return (self.demand_rps or max(self.rates)) if self.rates else None
+
+    def requests(self, point: int | Rate) -> int:
+        """Timed requests of one trial at ``point``."""
+        wanted = self.seconds * point if isinstance(point, Rate) else self.requests_per_slot * point
+        return max(self.min_requests, math.ceil(wanted))
 
 
 class QualitySpec(Strict):

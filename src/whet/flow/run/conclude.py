@@ -32,6 +32,7 @@ from whet.flow.run.results import RunSummary, store_cells, summarize_run
 from whet.flow.run.side_effects import lever_costs
 from whet.levers import lever_diff
 from whet.metrics.latency_anomalies import latency_anomalies
+from whet.metrics.pooled import Cell
 
 
 def conclude(job: Job) -> Decision:
@@ -50,7 +51,7 @@ def conclude(job: Job) -> Decision:
     return decision
 
 
-def finalists_of(run: Run) -> tuple[tuple[str, int], ...]:
+def finalists_of(run: Run) -> tuple[Cell, ...]:
     """The cells (variant, batch size) that a confirmation measures again."""
     summary = summarize_run(run)
     objective = run.require_spec().objective
@@ -184,6 +185,8 @@ def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
         verdicts=summary.verdicts,
         throughput=summary.throughput,
         ttft=summary.tables["ttft_p95_ms"],
+        price_usd_per_hour=run.require_spec().hardware.price_usd_per_hour,
+        demand_rps=run.require_spec().load.demand,
         confirmation=summary.confirmation,
         confirmed_throughput=summary.confirmed_throughput,
         degenerate=run.degenerate,

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from whet.core.errors import EngineLostError, EngineStartError
+from whet.core.load_point import LoadPoint
 from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine, TrialNotices, TrialRecord
 from whet.core.run import Run
@@ -35,13 +36,13 @@ class PendingWork:
 
     resolved: ResolvedEngine
     title: str
-    trials: list[tuple[int, int]]
+    trials: list[tuple[LoadPoint, int]]
     quality: bool
     head_of_line: bool
     of: int
     start: int = 0
     """Number of the running server's start."""
-    warmed: set[int] = field(default_factory=set)
+    warmed: set[LoadPoint] = field(default_factory=set)
     """Batch sizes that the running server was warmed up at."""
 
     @property
@@ -245,8 +246,9 @@ def _load(job: Job, server: Server, pending: PendingWork) -> None:
                 alive=server.ensure_alive,
             )
         except (TrialLost, TrialInterrupted) as error:
-            _store_trial(job, error.record, pending.start)
+            _store_trial(job, replace(error.record, batch_size=batch_size), pending.start)
             raise
+        record = replace(record, batch_size=batch_size)
         _store_trial(job, record, pending.start)
         notices = get_profile(pending.resolved.engine).read_notices(server.log_text()[before:])
         _store_notices(job, record, notices)

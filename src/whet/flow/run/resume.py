@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from whet.core.errors import UsageError
+from whet.core.load_point import LoadPoint
 from whet.core.records import ModelFacts, ResolvedEngine
 from whet.core.records.codec import STORED
 from whet.core.spec import Spec, redacted_spec
@@ -21,9 +22,9 @@ _FIXED_ON_RESUME = ("model", "recipes", "engine", "workload", "load", "quality",
 
 
 def missing_trials(
-    job: Job, resolved: ResolvedEngine, cells: Iterable[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """The (batch size, trial) pairs that the run does not hold yet; all others are skipped."""
+    job: Job, resolved: ResolvedEngine, cells: Iterable[tuple[LoadPoint, int]]
+) -> list[tuple[LoadPoint, int]]:
+    """The (load, trial) pairs that the run does not hold yet; all others are skipped."""
     name = resolved.variant.name
     return [cell for cell in cells if not job.store.done("trials", trial_key(name, *cell))]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
+from whet.core.load_point import LoadPoint
 from whet.core.records import Declared, EngineFacts, ResolvedEngine, StartFacts
 from whet.core.store import RunStore
 from whet.flow.run.context import Job, cells_of
@@ -20,8 +21,8 @@ StartReport = tuple[EngineFacts, Declared | None]
 """Facts from a start's log and from its endpoints; the latter are None in older runs."""
 
 
-Cells = tuple[tuple[int, int], ...]
-"""(batch size, trial) pairs in the order of measurement."""
+Cells = tuple[tuple[LoadPoint, int], ...]
+"""(load, trial) pairs in the order of measurement."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +50,7 @@ def rounds_of(job: Job) -> tuple[Round, ...]:
 
 
 def confirmation_rounds(
-    job: Job, finalists: Sequence[tuple[ResolvedEngine, int]], starts: int
+    job: Job, finalists: Sequence[tuple[ResolvedEngine, LoadPoint]], starts: int
 ) -> tuple[Round, ...]:
     """Rounds that measure each finalist at its batch size, with trial numbers of their own."""
     first = job.spec.load.trials

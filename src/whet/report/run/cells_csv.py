@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from whet.core.load_point import Rate
 from whet.core.records import CellSummary, Estimate, QualityRecord
 from whet.core.run import Run
 from whet.core.store import write_atomic
@@ -84,6 +85,7 @@ CSV_COLUMNS: Final[tuple[str, ...]] = (
     *_BURST,
     "starts",
     "decision",
+    "rate_rps",
 )
 """Every column of ``results.csv``; new ones are added at the end only."""
 
@@ -119,7 +121,8 @@ def _cell_values(cell: CellSummary) -> dict[str, Value]:
     estimates = {name: _estimate(cell, name) for name in _ESTIMATES}
     values: dict[str, Value] = {
         "config": cell.variant,
-        "batch_size": cell.batch_size,
+        "batch_size": None if isinstance(cell.batch_size, Rate) else cell.batch_size,
+        "rate_rps": float(cell.batch_size) if isinstance(cell.batch_size, Rate) else None,
         "vram_gb": cell.memory_gb,
         "acceptance_length": cell.acceptance_length,
         "prefix_hit_rate": cell.prefix_hit_rate,
