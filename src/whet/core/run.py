@@ -29,6 +29,7 @@ from whet.core.records import (
     ModelFacts,
     QualityRecord,
     QuantizedCheckpoint,
+    RateSearch,
     ResolvedEngine,
     StartFacts,
     TrialNotices,
@@ -227,10 +228,24 @@ class Run:
         names = (*wanted, *begun, *(cell.variant for cell in self._stored_cells))
         return tuple(dict.fromkeys(names))
 
-    @property
+    @cached_property
+    def rate_searches(self) -> Mapping[str, RateSearch]:
+        """The search of each variant's highest rate, with ``load.find``."""
+        return self.store.keyed("rates", RateSearch)
+
+    def points_of(self, variant: str) -> tuple[LoadPoint, ...]:
+        """The loads that a variant is measured at; empty before its search has ended."""
+        if self.spec is None:
+            return ()
+        if self.spec.load.find is None:
+            return self.spec.load.points
+        search = self.rate_searches.get(variant)
+        return () if search is None else search.points
+
+    @cached_property
     def loads(self) -> tuple[LoadPoint, ...]:
         """Every load of the spec or of a cell, smallest first."""
-        wanted = self.spec.load.points if self.spec else ()
+        wanted = (point for name in self.variants for point in self.points_of(name))
         return tuple(sorted({*wanted, *(cell.batch_size for cell in self.cells)}))
 
     @property
@@ -318,7 +333,7 @@ class Run:
 
     def _has_begun(self, name: str) -> bool:
         measured = any(self.cell(name, size) for size in self.loads)
-        return measured or name in self._trial_counts
+        return measured or name in self._trial_counts or name in self.rate_searches
 
     @cached_property
     def unmeasured(self) -> tuple[str, ...]:
@@ -326,7 +341,7 @@ class Run:
         untouched = [name for name in self._required_variants if not self._has_begun(name)]
         sentences = [f"Not measured yet: {', '.join(untouched)}."] if untouched else []
         for name in self._required_variants:
-            lacking = [size for size in self.loads if not self._is_measured(name, size)]
+            lacking = [x for x in self.points_of(name) if not self._is_measured(name, x)]
             if lacking and name not in untouched:
                 count = plural(self._trial_counts.get(name, 0), "trial")
                 stored = f" ({count} kept)" if self.decision is None else ""

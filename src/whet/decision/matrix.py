@@ -23,6 +23,14 @@ class SloPoint:
     tpot_ms: float | None = None
     e2e_ms: float | None = None
 
+    def missed_by(self, cell: CellSummary) -> list[str]:
+        """Return the names of the latencies whose figure is not below its limit."""
+        return [
+            name
+            for name, limit, figure in self.bounds(cell)
+            if figure is None or figure.value >= limit
+        ]
+
     def bounds(self, cell: CellSummary) -> list[tuple[str, float, Estimate | None]]:
         """Return (name, limit, figure) of each latency that has a limit, all at p95."""
         latencies = (
@@ -64,11 +72,7 @@ def qualifying(eligible: Sequence[EligibleCell], point: SloPoint) -> list[Eligib
 
 def unmet(item: EligibleCell, point: SloPoint) -> list[str]:
     """Return what a cell does not meet: the names of latencies, and ``quality``."""
-    late = [
-        name
-        for name, limit, figure in point.bounds(item.cell)
-        if figure is None or figure.value >= limit
-    ]
+    late = point.missed_by(item.cell)
     passed = quality_verdict(item.quality, point.tolerance) == "pass"
     return late if passed else [*late, "quality"]
 

@@ -22,6 +22,7 @@ from whet.core.errors import UsageError
 from whet.core.load_point import Rate
 from whet.core.records import DifferenceSet, TrialRecord
 from whet.core.records.codec import STORED
+from whet.core.run import Run
 from whet.core.spec import LoadSpec, Spec
 from whet.core.store import RunStore
 from whet.load import TrialInterrupted
@@ -233,3 +234,45 @@ def test_rates_and_batch_sizes_are_two_kinds_of_load(tmp_path: Path) -> None:
         spec_of(tmp_path, load=load)
     with pytest.raises(UsageError, match=r"needs load\.rates"):
         spec_of(tmp_path, load={"demand_rps": 3})
+
+
+def test_each_variants_highest_rate_is_searched_and_measured_on_other_starts(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Trials last 4 s, so that 40 requests are 10 a second."""
+    bench.passes = True
+    bench.capacity = {"fp16": 40, "b": 100}
+    load = {"find": "max_rate", "demand_rps": 45, "seconds": 4, "min_requests": 1, "trials": 2}
+    accepted = {"accept_unproved": ["speculation", "settings", "prefix_cache"]}
+    variants: dict[str, Any] = {"fp16": {}, "b": {"args": {"seed": 1}}}
+    spec = spec_of(tmp_path, load=load, variants=variants, evidence=accepted)
+    root = tmp_path / "run"
+    story(spec, root)
+    assert bench.engine.started[:6] == ["fp16", "b", "fp16", "b", "b", "fp16"]
+    run = Run.read(root)
+    search = run.rate_searches["fp16"]
+    assert [float(each.rate) for each in search.tried] == [1, 2, 4, 8, 16, 12, 10, 11]
+    assert [float(point) for point in search.points] == [8.0, 9.0, 10.0]
+    assert run.points_of("b")[-1] == pytest.approx(25, rel=0.1)
+    assert run.decision is not None
+    chosen = run.decision.recommendation
+    assert chosen is not None
+    assert (chosen.variant, chosen.fleet and chosen.fleet.servers) == ("b", 2)
+    assert chosen.reference_fleet is not None
+    assert chosen.reference_fleet.servers == 5
+    bench.engine.started.clear()
+    story(spec, root, resume=True)
+    assert bench.engine.started == []
+
+
+def test_a_variant_that_meets_the_objective_at_no_rate_says_so(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.passes = True
+    bench.capacity = {"b": 0}
+    load = {"find": "max_rate", "demand_rps": 45, "seconds": 1, "min_requests": 1, "trials": 1}
+    story(spec_of(tmp_path, load=load, variants={"fp16": {}, "b": {}}), tmp_path / "run")
+    decision = Run.read(tmp_path / "run").decision
+    assert decision is not None
+    [reason] = [item.reason for item in decision.excluded if item.variant == "b"]
+    assert reason == "no rate meets the objective: 0.01 req/s misses TTFT p95"

@@ -85,6 +85,7 @@ from whet.core.records.quality_checks import (
     TwoSample,
 )
 from whet.core.records.quant import CalibrationFacts, Phase, QuantizedCheckpoint, UnitError
+from whet.core.records.rate_search import RateSearch, RateTried
 from whet.core.records.schemes import SchemeOnServer, SchemeRow, SchemeTable
 from whet.core.records.summary import (
     CellSummary,
@@ -158,6 +159,8 @@ __all__ = [
     "ProblemKind",
     "QualityRecord",
     "QuantizedCheckpoint",
+    "RateSearch",
+    "RateTried",
     "Recommendation",
     "ReplayResult",
     "RequestEvent",

@@ -68,6 +68,8 @@ class LoadSpec(Strict):
     ``batch_sizes`` keep so many requests in flight (a closed loop). ``rates`` send so many a second
     for ``seconds`` to one server, as a Poisson process or with another ``burstiness``;
     ``demand_rps`` is what the whole deployment has to take, the largest rate by default.
+    ``find: max_rate`` searches each variant's highest rate that meets the objective, and measures
+    there.
     ``order: interleaved`` starts a server for every trial and goes through the variants forwards
     and backwards by turns (ABBA), so that the drift of the machine falls on all alike; ``blocks``
     measures all trials of a variant on one start, so nothing has an interval. ``together`` names
@@ -81,6 +83,7 @@ class LoadSpec(Strict):
         tuple[Annotated[Positive, Field(le=_MAX_BATCH_SIZE)], ...], Field(min_length=1)
     ] = (1, 4, 8, 16, 32)
     rates: tuple[Annotated[float, Field(gt=0)], ...] = ()
+    find: Literal["max_rate"] | None = None
     demand_rps: Annotated[float, Field(gt=0)] | None = None
     burstiness: Annotated[float, Field(gt=0)] = 1.0
     seconds: Annotated[float, Field(gt=0)] = 60.0
@@ -108,22 +111,30 @@ class LoadSpec(Strict):
     def _one_kind_of_load(self) -> LoadSpec:
         if self.rates and self.batch_sizes != type(self).model_fields["batch_sizes"].default:
             raise ValueError("load has rates and batch_sizes; give one of them")
-        if not self.rates and self.demand_rps is not None:
+        if self.find and self.rates:
+            raise ValueError("load has find and rates; give one of them")
+        if self.find and self.demand_rps is None:
             raise ValueError(
-                "load.demand_rps needs load.rates: how many requests a second one "
-                "server is measured at"
+                "load.find needs load.demand_rps: how many requests a second all servers take"
+            )
+        if not self.rates and not self.find and self.demand_rps is not None:
+            raise ValueError(
+                "load.demand_rps needs load.rates, how many requests a second one server is "
+                "measured at, or load.find: max_rate"
             )
         return self
 
     @property
     def points(self) -> tuple[int | Rate, ...]:
-        """The loads that are measured."""
+        """The loads that are measured; none where each variant's own are searched."""
+        if self.find:
+            return ()
         return tuple(Rate(rate) for rate in self.rates) or self.batch_sizes
 
     @property
     def demand(self) -> float | None:
         """Requests a second that the deployment has to take; None for a closed loop."""
-        return (self.demand_rps or max(self.rates)) if self.rates else None
+        return self.demand_rps or max(self.rates, default=None)
 
     def requests(self, point: int | Rate) -> int:
         """Timed requests of one trial at ``point``."""

@@ -10,7 +10,7 @@ from whet.core.load_point import LoadPoint, load_key
 from whet.core.protocols import Engine, Observer
 from whet.core.provenance import Device
 from whet.core.records import ModelFacts, ResolvedEngine, Variant
-from whet.core.spec import LoadSpec, Spec
+from whet.core.spec import Spec
 from whet.core.store import RunStore
 
 
@@ -68,12 +68,12 @@ def cell_key(variant: str, batch_size: LoadPoint) -> str:
     return f"{variant}--{load_key(batch_size)}"
 
 
-def cells_of(load: LoadSpec, trials: Iterable[int]) -> Iterator[tuple[LoadPoint, int]]:
-    """Every (batch size, trial) of these trials, one pass over the batch sizes after the other.
+def cells_of(points: Iterable[LoadPoint], trials: Iterable[int]) -> Iterator[tuple[LoadPoint, int]]:
+    """Every (load, trial) of these trials, one pass over the loads after the other.
 
-    The largest batch comes first: a lack of memory shows at once, and the warm-up is done in
+    The largest load comes first: a lack of memory shows at once, and the warm-up is done in
     parallel. Passes set the trials of a cell apart in time, so that drift shows as spread.
     """
     for trial in trials:
-        for batch_size in sorted(load.points, reverse=True):
+        for batch_size in sorted(points, reverse=True):
             yield batch_size, trial

@@ -15,10 +15,11 @@ from whet.core.units import human_duration
 from whet.engines import get_profile
 from whet.flow.run.concurrent import log_of, serve_together
 from whet.flow.run.context import Job, trial_key
+from whet.flow.run.find_rate import find_rate
 from whet.flow.run.head_of_line import measure_head_of_line, wants_head_of_line
 from whet.flow.run.quality import is_held_against, measure_variant_quality
 from whet.flow.run.results import cells_of_variant, store_cells
-from whet.flow.run.resume import lacks_quality, missing_trials
+from whet.flow.run.resume import lacks_quality, lacks_rates, missing_trials
 from whet.flow.run.schedule import Round, groups_of, rounds_of, store_start
 from whet.flow.run.workload import trial_plan
 from whet.load import TrialInterrupted, TrialLost, run_trial
@@ -40,6 +41,8 @@ class PendingWork:
     quality: bool
     head_of_line: bool
     of: int
+    search: bool = False
+    """Whether the highest rate is to be searched."""
     start: int = 0
     """Number of the running server's start."""
     warmed: set[LoadPoint] = field(default_factory=set)
@@ -50,15 +53,18 @@ class PendingWork:
         return self.resolved.variant.name
 
     def __bool__(self) -> bool:
-        return bool(self.trials) or self.quality or self.head_of_line
+        return bool(self.trials) or self.quality or self.head_of_line or self.search
 
 
 def measure_all(job: Job, *, quality: bool = True) -> None:
-    """Measure each variant in rounds of starts.
+    """Measure each variant in rounds of starts; with ``load.find`` its rates are searched before.
 
     Without ``quality`` only speed is measured. A variant whose server does not start or keeps
     dying is journalled as failed and left; the others go on.
     """
+    if job.spec.load.find is not None:
+        search = Round(servers=tuple((item, ()) for item in job.resolved))
+        measure_rounds(job, [search], quality=False, title="search")
     measure_rounds(job, rounds_of(job), quality=quality)
 
 
@@ -89,16 +95,18 @@ def _measure_rounds(job: Job, rounds: Sequence[Round], *, quality: bool, title: 
     """Measure what ``rounds`` still lack; answers are checked in the first round."""
     starts_left = {item.variant.name: _MAX_STARTS for item, _ in rounds[0].servers}
     for number, turn in enumerate(rounds):
-        name = f", {title or 'round'} {number + 1} of {len(rounds)}" if len(rounds) > 1 else ""
+        label = f"{title or 'round'} {number + 1} of {len(rounds)}" if rounds[1:] else title
+        name = f", {label}" if label else ""
         for group in groups_of(job, turn):
             works = [
                 PendingWork(
                     resolved=resolved,
-                    title=resolved.variant.name + name,
+                    title=f"{resolved.variant.name}{name}",
                     trials=missing_trials(job, resolved, cells),
                     quality=quality and number == 0 and lacks_quality(job, resolved),
                     head_of_line=quality and number == 0 and wants_head_of_line(job, resolved),
                     of=len(cells),
+                    search=title == "search" and lacks_rates(job, resolved),
                 )
                 for resolved, cells in group
             ]
@@ -215,6 +223,9 @@ def _store_start(job: Job, server: Server, resolved: ResolvedEngine) -> int:
 def _measure(job: Job, server: Server, pending: PendingWork) -> None:
     """Load, head-of-line test and quality on a running server; removes what it tried."""
     try:
+        if pending.search:
+            pending.search = False
+            find_rate(job, server, pending.resolved)
         _load(job, server, pending)
         if pending.head_of_line:
             pending.head_of_line = False

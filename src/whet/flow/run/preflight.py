@@ -133,7 +133,7 @@ def _traffic_problems(spec: Spec, target: ModelFacts) -> Iterator[Problem]:
     """Whether the pool's prompts leave room for a user turn within ``max_input_tokens``."""
     if spec.workload.max_input_tokens is None:
         return
-    size = spec.load.points[0]
+    size = spec.load.batch_sizes[0]
     draw = Draw(requests=spec.load.requests(size), batch_size=size, trial=0, block_size=1)
     with tempfile.TemporaryDirectory(prefix="whet-") as scratch:
         pool = spec.workload.pool or Path(scratch) / "pool.jsonl"

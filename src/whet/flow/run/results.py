@@ -109,7 +109,7 @@ def cells_of_variant(run: Run, name: str) -> Iterator[CellSummary]:
     """The cells of one variant, smallest batch first."""
     spec = run.require_spec()
     start_failure = run.store.reason("starts", name)
-    for size in spec.load.points:
+    for size in run.points_of(name):
         trials = run.trials_of(name, size)
         if trials:
             cell = summarise(trials, cell=_context(run, name, size))
@@ -119,7 +119,7 @@ def cells_of_variant(run: Run, name: str) -> Iterator[CellSummary]:
 
 
 def _confirmation_cells(run: Run, name: str) -> Iterator[CellSummary]:
-    for size in run.require_spec().load.points:
+    for size in run.points_of(name):
         trials = run.trials_of(name, size, confirmation=True)
         if trials:
             yield summarise(trials, cell=_context(run, name, size))
@@ -172,7 +172,7 @@ def _verdicts(run: Run, name: str) -> Iterator[Verdict]:
 def _judged(run: Run, name: str) -> Iterator[Verdict]:
     resolved = run.engines[name]
     yield from judge_starts(resolved, every_start(run.store, name))
-    for size in run.require_spec().load.points:
+    for size in run.points_of(name):
         trials = (*run.trials_of(name, size), *run.trials_of(name, size, confirmation=True))
         workloads = _workloads(run, size)
         if trials and workloads:

@@ -34,6 +34,11 @@ def lacks_quality(job: Job, resolved: ResolvedEngine) -> bool:
     return not job.store.done("quality", resolved.variant.name)
 
 
+def lacks_rates(job: Job, resolved: ResolvedEngine) -> bool:
+    """Whether a variant's highest rate is still to be searched."""
+    return not job.store.done("rates", resolved.variant.name)
+
+
 def refuse_changes(spec: Spec, store: RunStore) -> None:
     """On resume refuse a change of the spec that would mix unlike measurements.
 

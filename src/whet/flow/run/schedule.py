@@ -9,6 +9,7 @@ from typing import Final
 
 from whet.core.load_point import LoadPoint
 from whet.core.records import Declared, EngineFacts, ResolvedEngine, StartFacts
+from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.run.context import Job, cells_of
 
@@ -39,14 +40,17 @@ def rounds_of(job: Job) -> tuple[Round, ...]:
     runs backwards (ABBA): over an even number of rounds all servers have the same mean place in
     time, so a linear drift shifts them alike.
     """
-    load = job.spec.load
+    load, run = job.spec.load, Run(job.store)
+    points = {item.variant.name: run.points_of(item.variant.name) for item in job.resolved}
+
+    def servers(trials: Sequence[int]) -> tuple[tuple[ResolvedEngine, Cells], ...]:
+        return tuple(
+            (item, tuple(cells_of(points[item.variant.name], trials))) for item in job.resolved
+        )
+
     if load.order == "blocks":
-        cells = tuple(cells_of(load, range(load.trials)))
-        return (Round(servers=tuple((item, cells) for item in job.resolved)),)
-    return tuple(
-        _round(tuple((item, tuple(cells_of(load, [trial]))) for item in job.resolved), trial)
-        for trial in range(load.trials)
-    )
+        return (Round(servers=servers(range(load.trials))),)
+    return tuple(_round(servers([trial]), trial) for trial in range(load.trials))
 
 
 def confirmation_rounds(
