@@ -230,14 +230,14 @@ class Run:
 
     @cached_property
     def rate_searches(self) -> Mapping[str, RateSearch]:
-        """The search of each variant's highest rate, with ``load.find``."""
+        """The rates of each variant that ``load.find`` or ``load.trace`` set."""
         return self.store.keyed("rates", RateSearch)
 
     def points_of(self, variant: str) -> tuple[LoadPoint, ...]:
         """The loads that a variant is measured at; empty before its search has ended."""
         if self.spec is None:
             return ()
-        if self.spec.load.find is None:
+        if self.spec.load.points:
             return self.spec.load.points
         search = self.rate_searches.get(variant)
         return () if search is None else search.points

@@ -69,7 +69,8 @@ class LoadSpec(Strict):
     for ``seconds`` to one server, as a Poisson process or with another ``burstiness``;
     ``demand_rps`` is what the whole deployment has to take, the largest rate by default.
     ``find: max_rate`` searches each variant's highest rate that meets the objective, and measures
-    there.
+    there. ``trace`` replays the first ``seconds`` of a request log at its own times, or at the
+    speeds that ``find`` asks for.
     ``order: interleaved`` starts a server for every trial and goes through the variants forwards
     and backwards by turns (ABBA), so that the drift of the machine falls on all alike; ``blocks``
     measures all trials of a variant on one start, so nothing has an interval. ``together`` names
@@ -83,6 +84,7 @@ class LoadSpec(Strict):
         tuple[Annotated[Positive, Field(le=_MAX_BATCH_SIZE)], ...], Field(min_length=1)
     ] = (1, 4, 8, 16, 32)
     rates: tuple[Annotated[float, Field(gt=0)], ...] = ()
+    trace: Path | None = None
     find: Literal["max_rate"] | None = None
     demand_rps: Annotated[float, Field(gt=0)] | None = None
     burstiness: Annotated[float, Field(gt=0)] = 1.0
@@ -109,15 +111,20 @@ class LoadSpec(Strict):
 
     @model_validator(mode="after")
     def _one_kind_of_load(self) -> LoadSpec:
-        if self.rates and self.batch_sizes != type(self).model_fields["batch_sizes"].default:
-            raise ValueError("load has rates and batch_sizes; give one of them")
-        if self.find and self.rates:
-            raise ValueError("load has find and rates; give one of them")
-        if self.find and self.demand_rps is None:
+        default = type(self).model_fields["batch_sizes"].default
+        kinds = {
+            "batch_sizes": self.batch_sizes != default,
+            "rates": bool(self.rates),
+            "find" if self.trace is None else "trace": bool(self.find or self.trace),
+        }
+        given = [name for name, present in kinds.items() if present]
+        if len(given) > 1:
+            raise ValueError(f"load has {' and '.join(given)}; give one of them")
+        if self.find and not self.trace and self.demand_rps is None:
             raise ValueError(
                 "load.find needs load.demand_rps: how many requests a second all servers take"
             )
-        if not self.rates and not self.find and self.demand_rps is not None:
+        if self.demand_rps is not None and not (self.rates or self.find or self.trace):
             raise ValueError(
                 "load.demand_rps needs load.rates, how many requests a second one server is "
                 "measured at, or load.find: max_rate"
@@ -126,14 +133,17 @@ class LoadSpec(Strict):
 
     @property
     def points(self) -> tuple[int | Rate, ...]:
-        """The loads that are measured; none where each variant's own are searched."""
-        if self.find:
+        """The loads that are measured; none where a trace or a search sets them."""
+        if self.find or self.trace:
             return ()
         return tuple(Rate(rate) for rate in self.rates) or self.batch_sizes
 
     @property
     def demand(self) -> float | None:
-        """Requests a second that the deployment has to take; None for a closed loop."""
+        """Requests a second that the deployment has to take; None for a closed loop.
+
+        None too for a trace without ``demand_rps``, which has its own rate.
+        """
         return self.demand_rps or max(self.rates, default=None)
 
     def requests(self, point: int | Rate) -> int:

@@ -30,6 +30,7 @@ from whet.flow.run.context import Job
 from whet.flow.run.degenerate import examine_all
 from whet.flow.run.results import RunSummary, store_cells, summarize_run
 from whet.flow.run.side_effects import lever_costs
+from whet.flow.run.traced import open_trace
 from whet.levers import lever_diff
 from whet.metrics.latency_anomalies import latency_anomalies
 from whet.metrics.pooled import Cell
@@ -186,12 +187,20 @@ def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
         throughput=summary.throughput,
         ttft=summary.tables["ttft_p95_ms"],
         price_usd_per_hour=run.require_spec().hardware.price_usd_per_hour,
-        demand_rps=run.require_spec().load.demand,
+        demand_rps=_demand(run),
         confirmation=summary.confirmation,
         confirmed_throughput=summary.confirmed_throughput,
         degenerate=run.degenerate,
         disturbed={(item.variant, item.batch_size) for item in disturbed},
     )
+
+
+def _demand(run: Run) -> float | None:
+    """Requests a second of the whole deployment; a trace's own rate where nothing else is said."""
+    load = run.require_spec().load
+    if load.demand is None and load.trace is not None:
+        return float(open_trace(load.trace)[1])
+    return load.demand
 
 
 def _refused(run: Run) -> Iterator[Excluded]:

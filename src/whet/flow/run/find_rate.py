@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from whet.core.load_point import Rate
@@ -10,6 +11,7 @@ from whet.core.records import RateSearch, RateTried, ResolvedEngine
 from whet.core.records.objective import ObjectiveVerdict
 from whet.decision.matrix import recommended_point
 from whet.flow.run.context import Job
+from whet.flow.run.traced import open_trace
 from whet.flow.run.workload import trial_plan
 from whet.load import run_trial
 from whet.metrics import CellContext, summarise
@@ -52,7 +54,9 @@ def find_rate(job: Job, server: Server, resolved: ResolvedEngine) -> None:
         job.observer.note(f"{rate}: {f'misses {missed[0]}' if missed else 'met'}")
         return ObjectiveVerdict(verdict="missed" if missed else "met", judgements=())
 
-    highest = find_saturation(measure, _PLAN).highest_met
+    path = job.spec.load.trace
+    plan = _PLAN if path is None else replace(_PLAN, start=float(open_trace(path)[1]))
+    highest = find_saturation(measure, plan).highest_met
     points = () if highest is None else tuple(Rate(f"{highest * x:.3g}") for x in _SHARES)
     search = RateSearch(variant=resolved.variant.name, tried=tuple(tried), points=points)
     job.store.put("rates", resolved.variant.name, search)

@@ -21,6 +21,7 @@ from whet.flow.run.quality import is_held_against, measure_variant_quality
 from whet.flow.run.results import cells_of_variant, store_cells
 from whet.flow.run.resume import lacks_quality, lacks_rates, missing_trials
 from whet.flow.run.schedule import Round, groups_of, rounds_of, store_start
+from whet.flow.run.traced import store_points
 from whet.flow.run.workload import trial_plan
 from whet.load import TrialInterrupted, TrialLost, run_trial
 
@@ -62,6 +63,7 @@ def measure_all(job: Job, *, quality: bool = True) -> None:
     Without ``quality`` only speed is measured. A variant whose server does not start or keeps
     dying is journalled as failed and left; the others go on.
     """
+    store_points(job)
     if job.spec.load.find is not None:
         search = Round(servers=tuple((item, ()) for item in job.resolved))
         measure_rounds(job, [search], quality=False, title="search")

@@ -14,7 +14,9 @@ from whet.core.load_point import LoadPoint, Rate, load_key
 from whet.core.records import Loop, PlannedRequest, ResolvedEngine, Variant, WorkloadFacts
 from whet.core.spec import LoadSpec
 from whet.engines import get_profile
+from whet.flow.bench.request import BenchLoad
 from whet.flow.run.context import Job
+from whet.flow.run.traced import traced_load
 from whet.load import Draw, TrialPlan, Workload, build_warmup, build_workload
 from whet.load.arrivals import Arrivals, arrival_offsets_ns
 from whet.load.plan import to_call
@@ -42,32 +44,53 @@ def trial_plan(
     one with adapters the same requests, asking for one adapter after the other.
     """
     load = job.spec.load
-    warmup = load.warmup_requests if first else min(load.warmup_requests, math.ceil(batch_size), 8)
-    workload = _workload(job, resolved, batch_size, trial)
-    before = build_warmup(
-        job.inputs.pool,
-        job.tokenizer,
-        job.spec.workload,
-        draw=_draw(job, resolved, batch_size, trial, requests=warmup if warm else 0),
-    )
-    loop: Loop = "static" if resolved.variant.batching == "static" else "closed"
-    offsets_ns: tuple[int, ...] = ()
-    if isinstance(batch_size, Rate):
-        loop, offsets_ns = "open", _offsets(load, batch_size, trial, len(workload.requests))
+    sent = _sent(job, resolved, batch_size, trial, warm=warm, first=first)
+    static = resolved.variant.batching == "static"
+    is_open = isinstance(batch_size, Rate)
+    loop: Loop = "open" if is_open else "static" if static else "closed"
     return TrialPlan(
         variant=resolved.variant.name,
         batch_size=0 if isinstance(batch_size, Rate) else batch_size,
         trial=trial,
-        workload=workload,
-        warmup=before,
+        workload=sent.workload,
+        warmup=sent.warmup,
         request_timeout_s=load.request_timeout_s,
         counter_names=tuple(get_profile(resolved.engine).counter_names.items()),
         loop=loop,
-        offsets_ns=offsets_ns,
-        calls=_calls(workload.requests, resolved.variant),
-        warmup_calls=_calls(before, resolved.variant),
+        offsets_ns=sent.offsets_ns,
+        calls=_calls(sent.calls, sent.workload.requests, resolved.variant),
+        warmup_calls=_calls(sent.warmup_calls, sent.warmup, resolved.variant),
         device=resolved.device,
     )
+
+
+def _sent(
+    job: Job,
+    resolved: ResolvedEngine,
+    point: LoadPoint,
+    trial: int,
+    *,
+    warm: bool,
+    first: bool,
+) -> BenchLoad:
+    """Requests, warm-up and arrivals: of the log where the spec has one, else of the pool."""
+    load = job.spec.load
+    if load.trace is not None and isinstance(point, Rate):
+        sent = traced_load(job, resolved, load.trace, point, trial)
+        _require_same(job, sent.workload, workload_key(point, trial))
+        return sent if warm else replace(sent, warmup=(), warmup_calls=None)
+    wanted = load.warmup_requests if first else min(load.warmup_requests, math.ceil(point), 8)
+    workload = _workload(job, resolved, point, trial)
+    warmup = build_warmup(
+        job.inputs.pool,
+        job.tokenizer,
+        job.spec.workload,
+        draw=_draw(job, resolved, point, trial, requests=wanted if warm else 0),
+    )
+    offsets_ns: tuple[int, ...] = ()
+    if isinstance(point, Rate):
+        offsets_ns = _offsets(load, point, trial, len(workload.requests))
+    return BenchLoad(workload=workload, warmup=warmup, offsets_ns=offsets_ns)
 
 
 def _offsets(load: LoadSpec, rate: Rate, trial: int, requests: int) -> tuple[int, ...]:
@@ -77,14 +100,17 @@ def _offsets(load: LoadSpec, rate: Rate, trial: int, requests: int) -> tuple[int
 
 
 def _calls(
-    requests: Sequence[PlannedRequest], variant: Variant
+    own: Sequence[CompletionCall] | None, requests: Sequence[PlannedRequest], variant: Variant
 ) -> tuple[CompletionCall, ...] | None:
-    """The same requests under the adapters' names in turn; None for a variant without any."""
+    """The calls under the adapters' names in turn; without adapters the source's own, if any."""
     if not variant.loras:
-        return None
+        return None if own is None else tuple(own)
     names = cycle(name for name, _ in variant.loras)
-    calls = ((to_call(request), next(names)) for request in requests)
-    return tuple(replace(call, extra={**call.extra, "model": name}) for call, name in calls)
+    calls = own or [to_call(request) for request in requests]
+    return tuple(
+        replace(call, extra={**call.extra, "model": name})
+        for call, name in zip(calls, names, strict=False)
+    )
 
 
 def _workload(job: Job, resolved: ResolvedEngine, batch_size: LoadPoint, trial: int) -> Workload:
@@ -96,15 +122,7 @@ def _workload(job: Job, resolved: ResolvedEngine, batch_size: LoadPoint, trial: 
         job.spec.workload,
         draw=_draw(job, resolved, batch_size, trial, requests=requests),
     )
-    key = workload_key(batch_size, trial)
-    earlier = job.store.get("workloads", key, WorkloadFacts)
-    if earlier is None:
-        job.store.put("workloads", key, workload.facts)
-    elif earlier.sha256 != workload.facts.sha256:
-        raise UsageError(
-            f"the traffic of {key} is not what this run began with; put {job.inputs.pool} and the "
-            "tokenizer back to resume, or start a new run with --name"
-        )
+    _require_same(job, workload, workload_key(batch_size, trial))
     if resolved.url is None:
         return workload
     # An attached server keeps its prefix cache from one attempt, and variant, to the next.
@@ -116,6 +134,19 @@ def _workload(job: Job, resolved: ResolvedEngine, batch_size: LoadPoint, trial: 
             _draw(job, resolved, batch_size, trial, requests=requests), attempt=token_hex(8)
         ),
     )
+
+
+def _require_same(job: Job, workload: Workload, key: str) -> None:
+    """Store the first variant's facts; ``UsageError`` where another variant's traffic differs."""
+    earlier = job.store.get("workloads", key, WorkloadFacts)
+    if earlier is None:
+        job.store.put("workloads", key, workload.facts)
+    elif earlier.sha256 != workload.facts.sha256:
+        source = job.spec.load.trace or job.inputs.pool
+        raise UsageError(
+            f"the traffic of {key} is not what this run began with; put {source} and the "
+            "tokenizer back to resume, or start a new run with --name"
+        )
 
 
 def _draw(
