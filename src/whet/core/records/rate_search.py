@@ -20,9 +20,11 @@ class RateTried:
 class RateSearch:
     """What a variant's search tried, in order, and the rates that are then measured.
 
-    ``points`` are empty where no rate met the objective.
+    ``points`` are empty where no rate met the objective. ``log_rate`` is that of ``load.trace`` at
+    its own speed.
     """
 
     variant: str
     tried: tuple[RateTried, ...]
     points: tuple[LoadPoint, ...]
+    log_rate: LoadPoint | None = None

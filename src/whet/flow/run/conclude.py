@@ -30,7 +30,6 @@ from whet.flow.run.context import Job
 from whet.flow.run.degenerate import examine_all
 from whet.flow.run.results import RunSummary, store_cells, summarize_run
 from whet.flow.run.side_effects import lever_costs
-from whet.flow.run.traced import open_trace
 from whet.levers import lever_diff
 from whet.metrics.latency_anomalies import latency_anomalies
 from whet.metrics.pooled import Cell
@@ -196,11 +195,9 @@ def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
 
 
 def _demand(run: Run) -> float | None:
-    """Requests a second of the whole deployment; a trace's own rate where nothing else is said."""
-    load = run.require_spec().load
-    if load.demand is None and load.trace is not None:
-        return float(open_trace(load.trace)[1])
-    return load.demand
+    """Requests a second of the whole deployment: the spec's, or the log's own rate."""
+    log_rates = (search.log_rate for search in run.rate_searches.values())
+    return run.require_spec().load.demand or next(log_rates, None)
 
 
 def _refused(run: Run) -> Iterator[Excluded]:

@@ -11,7 +11,7 @@ from whet.core.records import RateSearch, RateTried, ResolvedEngine
 from whet.core.records.objective import ObjectiveVerdict
 from whet.decision.matrix import recommended_point
 from whet.flow.run.context import Job
-from whet.flow.run.traced import open_trace
+from whet.flow.run.traced import Log, read_log
 from whet.flow.run.workload import trial_plan
 from whet.load import run_trial
 from whet.metrics import CellContext, summarise
@@ -54,9 +54,25 @@ def find_rate(job: Job, server: Server, resolved: ResolvedEngine) -> None:
         job.observer.note(f"{rate}: {f'misses {missed[0]}' if missed else 'met'}")
         return ObjectiveVerdict(verdict="missed" if missed else "met", judgements=())
 
-    path = job.spec.load.trace
-    plan = _PLAN if path is None else replace(_PLAN, start=float(open_trace(path)[1]))
+    log = read_log(job.spec.load)
+    plan = _PLAN if log is None else _plan_of(log)
     highest = find_saturation(measure, plan).highest_met
+    if log is not None and highest == plan.limit:
+        job.observer.warn(
+            f"{resolved.variant.name} meets the objective at {log.longest}, and {log.whole.path} "
+            "does not last load.seconds at a higher rate: give a longer log, or lower load.seconds"
+        )
     points = () if highest is None else tuple(Rate(f"{highest * x:.3g}") for x in _SHARES)
-    search = RateSearch(variant=resolved.variant.name, tried=tuple(tried), points=points)
+    search = RateSearch(
+        variant=resolved.variant.name,
+        tried=tuple(tried),
+        points=points,
+        log_rate=None if log is None else log.rate,
+    )
     job.store.put("rates", resolved.variant.name, search)
+
+
+def _plan_of(log: Log) -> SearchPlan:
+    """From the log's own rate up to where the whole log takes ``load.seconds``."""
+    start = float(log.rate)
+    return replace(_PLAN, start=start, lowest=min(_PLAN.lowest, start), limit=float(log.longest))

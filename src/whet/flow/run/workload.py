@@ -14,23 +14,23 @@ from whet.core.load_point import LoadPoint, Rate, load_key
 from whet.core.records import Loop, PlannedRequest, ResolvedEngine, Variant, WorkloadFacts
 from whet.core.spec import LoadSpec
 from whet.engines import get_profile
-from whet.flow.bench.request import BenchLoad
+from whet.flow.bench.request import BenchLoad, Target
 from whet.flow.run.context import Job
-from whet.flow.run.traced import traced_load
+from whet.flow.run.traced import build_log_load
 from whet.load import Draw, TrialPlan, Workload, build_warmup, build_workload
 from whet.load.arrivals import Arrivals, arrival_offsets_ns
 from whet.load.plan import to_call
 
 
-def workload_key(batch_size: LoadPoint, trial: int | None) -> str:
+def workload_key(point: LoadPoint, trial: int | None) -> str:
     """The store's key of one trial's traffic; without ``trial``, what every key begins with."""
-    return f"{load_key(batch_size)}-t{'' if trial is None else trial}"
+    return f"{load_key(point)}-t{'' if trial is None else trial}"
 
 
 def trial_plan(
     job: Job,
     resolved: ResolvedEngine,
-    batch_size: LoadPoint,
+    point: LoadPoint,
     trial: int,
     *,
     warm: bool,
@@ -44,13 +44,13 @@ def trial_plan(
     one with adapters the same requests, asking for one adapter after the other.
     """
     load = job.spec.load
-    sent = _sent(job, resolved, batch_size, trial, warm=warm, first=first)
+    sent = _sent(job, resolved, point, trial, warm=warm, first=first)
     static = resolved.variant.batching == "static"
-    is_open = isinstance(batch_size, Rate)
+    is_open = isinstance(point, Rate)
     loop: Loop = "open" if is_open else "static" if static else "closed"
     return TrialPlan(
         variant=resolved.variant.name,
-        batch_size=0 if isinstance(batch_size, Rate) else batch_size,
+        batch_size=0 if isinstance(point, Rate) else point,
         trial=trial,
         workload=sent.workload,
         warmup=sent.warmup,
@@ -75,11 +75,9 @@ def _sent(
 ) -> BenchLoad:
     """Requests, warm-up and arrivals: of the log where the spec has one, else of the pool."""
     load = job.spec.load
-    if load.trace is not None and isinstance(point, Rate):
-        sent = traced_load(job, resolved, load.trace, point, trial)
-        _require_same(job, sent.workload, workload_key(point, trial))
-        return sent if warm else replace(sent, warmup=(), warmup_calls=None)
     wanted = load.warmup_requests if first else min(load.warmup_requests, math.ceil(point), 8)
+    if load.trace is not None and isinstance(point, Rate):
+        return _of_log(job, resolved, point, trial, warmup=wanted if warm else 0)
     workload = _workload(job, resolved, point, trial)
     warmup = build_warmup(
         job.inputs.pool,
@@ -91,6 +89,20 @@ def _sent(
     if isinstance(point, Rate):
         offsets_ns = _offsets(load, point, trial, len(workload.requests))
     return BenchLoad(workload=workload, warmup=warmup, offsets_ns=offsets_ns)
+
+
+def _of_log(
+    job: Job, resolved: ResolvedEngine, rate: Rate, trial: int, *, warmup: int
+) -> BenchLoad:
+    """The log at ``rate``, the same for every variant."""
+    load, key = job.spec.load, workload_key(rate, trial)
+    target = Target(model="", tokenizer=job.tokenizer, block_size=job.block_size(resolved.variant))
+    sent = build_log_load(load, rate, target, play=key, warmup=warmup)
+    _require_same(job, sent.workload, key)
+    if resolved.url is None:
+        return sent
+    # An attached server keeps its prefix cache from one attempt, and variant, to the next.
+    return build_log_load(load, rate, target, play=f"{key}-{token_hex(8)}", warmup=warmup)
 
 
 def _offsets(load: LoadSpec, rate: Rate, trial: int, requests: int) -> tuple[int, ...]:
@@ -113,16 +125,16 @@ def _calls(
     )
 
 
-def _workload(job: Job, resolved: ResolvedEngine, batch_size: LoadPoint, trial: int) -> Workload:
+def _workload(job: Job, resolved: ResolvedEngine, point: LoadPoint, trial: int) -> Workload:
     """The timed requests; the first variant's facts are kept, and every other must equal them."""
-    requests = job.spec.load.requests(batch_size)
+    requests = job.spec.load.requests(point)
     workload = build_workload(
         job.inputs.pool,
         job.tokenizer,
         job.spec.workload,
-        draw=_draw(job, resolved, batch_size, trial, requests=requests),
+        draw=_draw(job, resolved, point, trial, requests=requests),
     )
-    _require_same(job, workload, workload_key(batch_size, trial))
+    _require_same(job, workload, workload_key(point, trial))
     if resolved.url is None:
         return workload
     # An attached server keeps its prefix cache from one attempt, and variant, to the next.
@@ -130,9 +142,7 @@ def _workload(job: Job, resolved: ResolvedEngine, batch_size: LoadPoint, trial: 
         job.inputs.pool,
         job.tokenizer,
         job.spec.workload,
-        draw=replace(
-            _draw(job, resolved, batch_size, trial, requests=requests), attempt=token_hex(8)
-        ),
+        draw=replace(_draw(job, resolved, point, trial, requests=requests), attempt=token_hex(8)),
     )
 
 
@@ -150,11 +160,11 @@ def _require_same(job: Job, workload: Workload, key: str) -> None:
 
 
 def _draw(
-    job: Job, resolved: ResolvedEngine, batch_size: LoadPoint, trial: int, *, requests: int
+    job: Job, resolved: ResolvedEngine, point: LoadPoint, trial: int, *, requests: int
 ) -> Draw:
     return Draw(
         requests=requests,
-        batch_size=batch_size,
+        batch_size=point,
         trial=trial,
         block_size=job.block_size(resolved.variant),
     )
