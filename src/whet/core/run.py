@@ -150,13 +150,13 @@ class Run:
         return {key: tuple(trials) for key, trials in cells.items()}
 
     def trials_of(
-        self, variant: str, batch_size: LoadPoint, *, confirmation: bool = False
+        self, variant: str, point: LoadPoint, *, confirmation: bool = False
     ) -> tuple[TrialRecord, ...]:
         """The trials of one cell, empty where it was not measured.
 
         Those of the confirmation have the numbers after ``load.trials``.
         """
-        trials = self._trials_by_cell.get((variant, batch_size), ())
+        trials = self._trials_by_cell.get((variant, point), ())
         first = self.spec.load.trials if self.spec else len(trials)
         return tuple(trial for trial in trials if (trial.trial >= first) == confirmation)
 
@@ -274,35 +274,35 @@ class Run:
             "nothing about how a real model of that size bears fewer bits."
         )
 
-    def cell(self, variant: str, batch_size: LoadPoint) -> CellSummary | None:
+    def cell(self, variant: str, point: LoadPoint) -> CellSummary | None:
         """The summary of one cell, or None before it is stored."""
         for cell in self.cells:
-            if cell.variant == variant and cell.batch_size == batch_size:
+            if cell.variant == variant and cell.batch_size == point:
                 return cell
         return None
 
-    def decided(self, variant: str, batch_size: LoadPoint) -> CellDecision | None:
+    def decided(self, variant: str, point: LoadPoint) -> CellDecision | None:
         """A cell's status in the decision, or None."""
         for cell in self.decision.cells if self.decision else ():
-            if cell.variant == variant and cell.batch_size == batch_size:
+            if cell.variant == variant and cell.batch_size == point:
                 return cell
         return None
 
-    def is_excluded(self, variant: str, batch_size: LoadPoint | None = None) -> bool:
+    def is_excluded(self, variant: str, point: LoadPoint | None = None) -> bool:
         """Whether the decision excludes a cell, or every measured cell of a variant."""
         cells = [
             cell
             for cell in (self.decision.cells if self.decision else ())
-            if cell.variant == variant and batch_size in (None, cell.batch_size)
+            if cell.variant == variant and point in (None, cell.batch_size)
         ]
         return bool(cells) and all(cell.status == "excluded" for cell in cells)
 
-    def evidence(self, variant: str, batch_size: LoadPoint) -> Evidence | None:
+    def evidence(self, variant: str, point: LoadPoint) -> Evidence | None:
         """The worst outcome among the verdicts on a cell, or None without a verdict."""
         outcomes = {
             verdict.outcome
             for verdict in self.verdicts
-            if verdict.variant == variant and verdict.batch_size in (None, batch_size)
+            if verdict.variant == variant and verdict.batch_size in (None, point)
         }
         worst_first: tuple[Evidence, ...] = ("contradicted", "unproved", "accepted", "proved")
         return next((outcome for outcome in worst_first if outcome in outcomes), None)
@@ -324,11 +324,11 @@ class Run:
             counts[trial.variant] += 1
         return dict(counts)
 
-    def _is_measured(self, name: str, batch_size: LoadPoint) -> bool:
+    def _is_measured(self, name: str, point: LoadPoint) -> bool:
         """Whether a cell is stored, or every trial that it is computed from."""
-        if self.cell(name, batch_size) is not None:
+        if self.cell(name, point) is not None:
             return True
-        ended = [t for t in self.trials_of(name, batch_size) if t.status != "interrupted"]
+        ended = [t for t in self.trials_of(name, point) if t.status != "interrupted"]
         return self.spec is not None and len(ended) >= self.spec.load.trials
 
     def _has_begun(self, name: str) -> bool:

@@ -188,7 +188,10 @@ def openai(*times: float | None, tokens: int | None = 4) -> list[dict[str, Any]]
         (openai(0, 9), "has 1 request in its first 4 s and load.min_requests is 2: raise load.sec"),
         (openai(0, 2, 5, tokens=0), "has no request to send (3 failed rows); give a file with"),
         (openai(0, 2, 5, tokens=None), "does not say how long the answer of 3 requests was; add"),
-        (openai(0, 2, 5, tokens=900), "are longer than max_model_len 512 (the longest has 911 tokens"),
+        (
+            openai(0, 2, 5, tokens=900),
+            "are longer than max_model_len 512 (the longest has 911 tokens",
+        ),
     ],
     ids=["no times", "one", "short", "thin", "empty answers", "no lengths", "too long"],
 )

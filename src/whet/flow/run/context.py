@@ -58,14 +58,14 @@ class Job:
         return int(flagged) if flagged is not None else {"cpu": 128}.get(self.device.kind, 16)
 
 
-def trial_key(variant: str, batch_size: LoadPoint, trial: int) -> str:
+def trial_key(variant: str, point: LoadPoint, trial: int) -> str:
     """The store's key of one trial."""
-    return f"{cell_key(variant, batch_size)}-t{trial}"
+    return f"{cell_key(variant, point)}-t{trial}"
 
 
-def cell_key(variant: str, batch_size: LoadPoint) -> str:
+def cell_key(variant: str, point: LoadPoint) -> str:
     """The store's key of one cell."""
-    return f"{variant}--{load_key(batch_size)}"
+    return f"{variant}--{load_key(point)}"
 
 
 def cells_of(points: Iterable[LoadPoint], trials: Iterable[int]) -> Iterator[tuple[LoadPoint, int]]:
@@ -75,5 +75,5 @@ def cells_of(points: Iterable[LoadPoint], trials: Iterable[int]) -> Iterator[tup
     parallel. Passes set the trials of a cell apart in time, so that drift shows as spread.
     """
     for trial in trials:
-        for batch_size in sorted(points, reverse=True):
-            yield batch_size, trial
+        for point in sorted(points, reverse=True):
+            yield point, trial

@@ -81,7 +81,7 @@ def measure_rounds(job: Job, rounds: Sequence[Round], *, quality: bool, title: s
 def _invalid_part(job: Job, turn: Round) -> Round:
     """The trials of a round that ended but do not count: a late client, a disturbed machine."""
 
-    def invalid(resolved: ResolvedEngine, cell: tuple[int, int]) -> bool:
+    def invalid(resolved: ResolvedEngine, cell: tuple[LoadPoint, int]) -> bool:
         key = trial_key(resolved.variant.name, *cell)
         record = job.store.get("trials", key, TrialRecord)
         return record is not None and record.status == "complete" and not record.health.valid
@@ -241,14 +241,14 @@ def _measure(job: Job, server: Server, pending: PendingWork) -> None:
 
 
 def _load(job: Job, server: Server, pending: PendingWork) -> None:
-    for batch_size, trial in list(pending.trials):
+    for point, trial in list(pending.trials):
         job.observer.progress(
             f"{pending.name} trials", pending.of - len(pending.trials), pending.of
         )
-        warm, first = batch_size not in pending.warmed, not pending.warmed
-        pending.warmed.add(batch_size)
-        plan = trial_plan(job, pending.resolved, batch_size, trial, warm=warm, first=first)
-        pending.trials.remove((batch_size, trial))
+        warm, first = point not in pending.warmed, not pending.warmed
+        pending.warmed.add(point)
+        plan = trial_plan(job, pending.resolved, point, trial, warm=warm, first=first)
+        pending.trials.remove((point, trial))
         before = len(server.log_text())
         try:
             record = run_trial(
@@ -259,9 +259,9 @@ def _load(job: Job, server: Server, pending: PendingWork) -> None:
                 alive=server.ensure_alive,
             )
         except (TrialLost, TrialInterrupted) as error:
-            _store_trial(job, replace(error.record, batch_size=batch_size), pending.start)
+            _store_trial(job, replace(error.record, batch_size=point), pending.start)
             raise
-        record = replace(record, batch_size=batch_size)
+        record = replace(record, batch_size=point)
         _store_trial(job, record, pending.start)
         notices = get_profile(pending.resolved.engine).read_notices(server.log_text()[before:])
         _store_notices(job, record, notices)
