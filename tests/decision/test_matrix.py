@@ -153,7 +153,7 @@ def test_a_cell_claim_proved_elsewhere_proves_nothing_here() -> None:
     decision = decided(tier(cells, verdicts=proofs))
     [found] = decision.excluded
     assert found.batch_size == 16
-    assert "not judged at this batch size" in found.reason
+    assert "not judged at this load" in found.reason
 
 
 def test_no_evidence_at_all_is_no_proof() -> None:

@@ -1,15 +1,18 @@
 """The recommendation: its saving, its reasons, its cautions."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.decision.cells import cell, decided, estimate, quality, starts, tier, timed
 from whet.core.format import significant
+from whet.core.load_point import Rate
 from whet.core.records import (
     CellSummary,
     Decision,
     Estimate,
+    Fleet,
     GreedyParity,
     LosslessCheck,
     QualityRecord,
@@ -51,7 +54,10 @@ def test_savings_are_against_the_defaults_and_the_baseline_is_a_reason() -> None
     assert found.saving.value == pytest.approx(0.2)
     assert found.difference is not None
     assert (found.difference.family, found.difference.different) == (2, True)
-    assert "costs 40.0% less than the baseline's best, $1.00 [0.990 … 1.01]" in found.reasons
+    assert (
+        "costs 40.0% less than the baseline's best, $1.00 [0.990 … 1.01] per 1M output tokens"
+        in found.reasons
+    )
 
 
 def test_two_machines_have_the_interval_of_independent_figures() -> None:
@@ -346,3 +352,33 @@ def test_a_cell_that_was_held_up_is_a_caution(held_up: tuple[str, int], told: st
     heard = [caution for caution in found.cautions if "another process" in caution]
     assert len(heard) == (told is not None)
     assert told is None or told in heard[0]
+
+
+def at_rates(name: str, *ttft: float, **changes: Any) -> list[CellSummary]:
+    """Cells of one variant at 2 and 6 requests a second; the costs follow from the rates."""
+    rates = (Rate(2.0), Rate(6.0))
+    return [
+        replace(cell(name, 1, 1 / rate, late, **changes), batch_size=rate)
+        for rate, late in zip(rates, ttft, strict=True)
+    ]
+
+
+def test_at_rates_the_fewest_servers_win() -> None:
+    cells = [*at_rates("fp16", 100, 900), *at_rates("awq", 100, 300)]
+    inputs = tier(cells, price_usd_per_hour=1.0, demand_rps=9.0)
+    found = recommended(decided(inputs))
+    assert (found.variant, found.batch_size) == ("awq", Rate(6.0))
+    assert found.fleet == Fleet(demand_rps=9.0, rate_rps=4.5, servers=2, usd_per_month=1460.0)
+    assert found.reference_fleet is not None
+    assert found.reference_fleet.servers == 5
+    assert found.saving is not None
+    assert found.saving.value == pytest.approx(0.6)
+    assert found.result == "certified"
+    assert any("$1,460 a month for 9 req/s (2 servers at 4.5 req/s)" in r for r in found.reasons)
+
+
+def test_where_as_many_servers_are_needed_the_default_stays() -> None:
+    cells = [*at_rates("fp16", 100, 400), *at_rates("awq", 90, 300)]
+    found = recommended(decided(tier(cells, price_usd_per_hour=1.0, demand_rps=6.0)))
+    assert (found.variant, found.fleet and found.fleet.servers) == ("fp16", 1)
+    assert any("nothing is saved" in caution for caution in found.cautions)

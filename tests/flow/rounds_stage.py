@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -88,7 +89,8 @@ class Bench:
 
     ``slower`` is the share of the first start's speed that every later start has less; ``speeds``
     are those of (variant, batch size), ``failing`` those that come back failed. Answers pass the
-    gate where ``passes``.
+    gate where ``passes``. A variant in ``capacity`` takes a second to its first token above so many
+    requests in a trial.
     """
 
     engine: Stand = field(default_factory=Stand)
@@ -98,6 +100,7 @@ class Bench:
     speeds: dict[tuple[str, int], float] = field(default_factory=dict)
     failing: set[tuple[str, int]] = field(default_factory=set)
     passes: bool = False
+    capacity: dict[str, float] = field(default_factory=dict)
     stop_at: int | None = None
 
     @property
@@ -107,6 +110,8 @@ class Bench:
     def run_trial(self, _url: str, _model: str, *, plan: TrialPlan, **asked: Any) -> TrialRecord:
         cell = (plan.variant, plan.batch_size)
         speed = self.speeds.get(cell, 1.0) - self.slower * (len(self.engine.started) - 1)
+        if len(plan.offsets_ns) > self.capacity.get(plan.variant, math.inf):
+            speed = 0.001
         record = replace(
             trial(
                 steady(16, scale=1 / speed),
@@ -115,6 +120,7 @@ class Bench:
                 batch_size=plan.batch_size,
             ),
             workload_sha256=plan.workload.facts.sha256,
+            loop=plan.loop,
             excluded_warmup=len(plan.warmup),
             status="failed" if cell in self.failing else "complete",
         )
@@ -154,7 +160,8 @@ def patch_declared(monkeypatch: pytest.MonkeyPatch, read: Callable[[str], Declar
 def build_bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     made = Bench()
     monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: made.engine)
-    monkeypatch.setattr("whet.flow.run.measure.run_trial", made.run_trial)
+    for module in ("measure", "find_rate"):
+        monkeypatch.setattr(f"whet.flow.run.{module}.run_trial", made.run_trial)
     patch_declared(monkeypatch, lambda _url: DECLARED)
     monkeypatch.setattr("whet.flow.run.quality.measure_quality", made.measure_quality)
     return made

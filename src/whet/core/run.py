@@ -12,6 +12,7 @@ from typing import NoReturn, TypeVar
 
 from whet.core.errors import StorageError
 from whet.core.format import plural
+from whet.core.load_point import LoadPoint, loads_words
 from whet.core.provenance import Environment
 from whet.core.records import (
     CellDecision,
@@ -28,6 +29,7 @@ from whet.core.records import (
     ModelFacts,
     QualityRecord,
     QuantizedCheckpoint,
+    RateSearch,
     ResolvedEngine,
     StartFacts,
     TrialNotices,
@@ -141,20 +143,20 @@ class Run:
         )
 
     @cached_property
-    def _trials_by_cell(self) -> Mapping[tuple[str, int], tuple[TrialRecord, ...]]:
-        cells: dict[tuple[str, int], list[TrialRecord]] = defaultdict(list)
+    def _trials_by_cell(self) -> Mapping[tuple[str, LoadPoint], tuple[TrialRecord, ...]]:
+        cells: dict[tuple[str, LoadPoint], list[TrialRecord]] = defaultdict(list)
         for trial in self.trials:
             cells[trial.variant, trial.batch_size].append(trial)
         return {key: tuple(trials) for key, trials in cells.items()}
 
     def trials_of(
-        self, variant: str, batch_size: int, *, confirmation: bool = False
+        self, variant: str, point: LoadPoint, *, confirmation: bool = False
     ) -> tuple[TrialRecord, ...]:
         """The trials of one cell, empty where it was not measured.
 
         Those of the confirmation have the numbers after ``load.trials``.
         """
-        trials = self._trials_by_cell.get((variant, batch_size), ())
+        trials = self._trials_by_cell.get((variant, point), ())
         first = self.spec.load.trials if self.spec else len(trials)
         return tuple(trial for trial in trials if (trial.trial >= first) == confirmation)
 
@@ -226,10 +228,24 @@ class Run:
         names = (*wanted, *begun, *(cell.variant for cell in self._stored_cells))
         return tuple(dict.fromkeys(names))
 
-    @property
-    def batch_sizes(self) -> tuple[int, ...]:
-        """Every batch size of the spec or of a cell, smallest first."""
-        wanted = self.spec.load.batch_sizes if self.spec else ()
+    @cached_property
+    def rate_searches(self) -> Mapping[str, RateSearch]:
+        """The rates of each variant that ``load.find`` or ``load.trace`` set."""
+        return self.store.keyed("rates", RateSearch)
+
+    def points_of(self, variant: str) -> tuple[LoadPoint, ...]:
+        """The loads that a variant is measured at; empty before its search has ended."""
+        if self.spec is None:
+            return ()
+        if self.spec.load.points:
+            return self.spec.load.points
+        search = self.rate_searches.get(variant)
+        return () if search is None else search.points
+
+    @cached_property
+    def loads(self) -> tuple[LoadPoint, ...]:
+        """Every load of the spec or of a cell, smallest first."""
+        wanted = (point for name in self.variants for point in self.points_of(name))
         return tuple(sorted({*wanted, *(cell.batch_size for cell in self.cells)}))
 
     @property
@@ -258,35 +274,35 @@ class Run:
             "nothing about how a real model of that size bears fewer bits."
         )
 
-    def cell(self, variant: str, batch_size: int) -> CellSummary | None:
+    def cell(self, variant: str, point: LoadPoint) -> CellSummary | None:
         """The summary of one cell, or None before it is stored."""
         for cell in self.cells:
-            if cell.variant == variant and cell.batch_size == batch_size:
+            if cell.variant == variant and cell.batch_size == point:
                 return cell
         return None
 
-    def decided(self, variant: str, batch_size: int) -> CellDecision | None:
+    def decided(self, variant: str, point: LoadPoint) -> CellDecision | None:
         """A cell's status in the decision, or None."""
         for cell in self.decision.cells if self.decision else ():
-            if cell.variant == variant and cell.batch_size == batch_size:
+            if cell.variant == variant and cell.batch_size == point:
                 return cell
         return None
 
-    def is_excluded(self, variant: str, batch_size: int | None = None) -> bool:
+    def is_excluded(self, variant: str, point: LoadPoint | None = None) -> bool:
         """Whether the decision excludes a cell, or every measured cell of a variant."""
         cells = [
             cell
             for cell in (self.decision.cells if self.decision else ())
-            if cell.variant == variant and batch_size in (None, cell.batch_size)
+            if cell.variant == variant and point in (None, cell.batch_size)
         ]
         return bool(cells) and all(cell.status == "excluded" for cell in cells)
 
-    def evidence(self, variant: str, batch_size: int) -> Evidence | None:
+    def evidence(self, variant: str, point: LoadPoint) -> Evidence | None:
         """The worst outcome among the verdicts on a cell, or None without a verdict."""
         outcomes = {
             verdict.outcome
             for verdict in self.verdicts
-            if verdict.variant == variant and verdict.batch_size in (None, batch_size)
+            if verdict.variant == variant and verdict.batch_size in (None, point)
         }
         worst_first: tuple[Evidence, ...] = ("contradicted", "unproved", "accepted", "proved")
         return next((outcome for outcome in worst_first if outcome in outcomes), None)
@@ -308,16 +324,16 @@ class Run:
             counts[trial.variant] += 1
         return dict(counts)
 
-    def _is_measured(self, name: str, batch_size: int) -> bool:
+    def _is_measured(self, name: str, point: LoadPoint) -> bool:
         """Whether a cell is stored, or every trial that it is computed from."""
-        if self.cell(name, batch_size) is not None:
+        if self.cell(name, point) is not None:
             return True
-        ended = [t for t in self.trials_of(name, batch_size) if t.status != "interrupted"]
+        ended = [t for t in self.trials_of(name, point) if t.status != "interrupted"]
         return self.spec is not None and len(ended) >= self.spec.load.trials
 
     def _has_begun(self, name: str) -> bool:
-        measured = any(self.cell(name, size) for size in self.batch_sizes)
-        return measured or name in self._trial_counts
+        measured = any(self.cell(name, size) for size in self.loads)
+        return measured or name in self._trial_counts or name in self.rate_searches
 
     @cached_property
     def unmeasured(self) -> tuple[str, ...]:
@@ -325,13 +341,11 @@ class Run:
         untouched = [name for name in self._required_variants if not self._has_begun(name)]
         sentences = [f"Not measured yet: {', '.join(untouched)}."] if untouched else []
         for name in self._required_variants:
-            lacking = [str(size) for size in self.batch_sizes if not self._is_measured(name, size)]
+            lacking = [x for x in self.points_of(name) if not self._is_measured(name, x)]
             if lacking and name not in untouched:
                 count = plural(self._trial_counts.get(name, 0), "trial")
                 stored = f" ({count} kept)" if self.decision is None else ""
-                sentences.append(
-                    f"{name} has no figures at batch size {', '.join(lacking)}{stored}."
-                )
+                sentences.append(f"{name} has no figures at {loads_words(lacking)}{stored}.")
         return tuple(sentences)
 
     @property

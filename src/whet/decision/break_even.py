@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from whet.core.load_point import LoadPoint
 from whet.core.records import BreakEven, Estimate
 from whet.decision.words import times
 from whet.metrics.pooled import Cell, StartTable
@@ -18,7 +19,7 @@ from whet.metrics.pooled import Cell, StartTable
 class Gain:
     """Throughput with speculation over without, at one batch size."""
 
-    batch_size: int
+    batch_size: LoadPoint
     change: Estimate
 
     @property

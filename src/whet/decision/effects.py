@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from whet.core.flags import drop_kv_sizing
+from whet.core.load_point import LoadPoint
 from whet.core.records import Difference, Estimate, LeverEffect, LeverEffects
 from whet.metrics.pooled import Cell, StartTable
 
@@ -70,7 +71,7 @@ def find_levers(
 
 
 def _effects(
-    table: StartTable, size: int, by_set: Mapping[_Set, str], levers: Sequence[str]
+    table: StartTable, size: LoadPoint, by_set: Mapping[_Set, str], levers: Sequence[str]
 ) -> Iterator[LeverEffect]:
     for with_it, candidate in by_set.items():
         for lever in sorted(with_it, key=levers.index):

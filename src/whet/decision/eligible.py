@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from whet.core.load_point import Rate
 from whet.core.records import (
     CellSummary,
     DegenerateTraffic,
     Estimate,
     Excluded,
     ExclusionKind,
+    Fleet,
     GateVerdict,
     QualityRecord,
     Verdict,
 )
 from whet.core.records.evidence import SUFFICIENT
 from whet.decision.inputs import TierInputs
+from whet.metrics.pooled import Cell
 
 _TOLERANCE_STEP = 1e-9
+_HOURS_PER_MONTH = 730
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,11 +43,17 @@ class EligibleCell:
     timed: DegenerateTraffic | None = None
     disturbed: bool = False
     accepted: tuple[str, ...] = ()
+    fleet: Fleet | None = None
 
     @property
-    def place(self) -> tuple[str, int]:
+    def place(self) -> Cell:
         """The variant and the batch size."""
         return self.cell.variant, self.cell.batch_size
+
+    @property
+    def usd(self) -> float:
+        """What cells are ranked by: dollars a month for the demand, else for a million tokens."""
+        return self.cost.value if self.fleet is None else self.fleet.usd_per_month
 
 
 def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Excluded]]:
@@ -81,6 +92,7 @@ def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Exclude
                     timed=timed,
                     disturbed=(cell.variant, cell.batch_size) in inputs.disturbed,
                     accepted=_accepted(cell, inputs.verdicts),
+                    fleet=_fleet(cell, inputs),
                 )
             )
     for variant in dict.fromkeys(item.cell.variant for item in eligible):
@@ -143,8 +155,22 @@ def unproved(cell: CellSummary, verdicts: Sequence[Verdict]) -> str | None:
     judged = {verdict.claim.kind for verdict in own if verdict.batch_size == cell.batch_size}
     for verdict in own:
         if verdict.claim.per_cell and verdict.claim.kind not in judged:
-            return f"{verdict.claim.statement}: not judged at this batch size"
+            return f"{verdict.claim.statement}: not judged at this load"
     return None
+
+
+def _fleet(cell: CellSummary, inputs: TierInputs) -> Fleet | None:
+    """Return how many servers at the cell's rate take the demand, None for a closed loop."""
+    rate = cell.batch_size
+    if inputs.demand_rps is None or not isinstance(rate, Rate):
+        return None
+    servers = math.ceil(inputs.demand_rps / rate)
+    return Fleet(
+        demand_rps=inputs.demand_rps,
+        rate_rps=inputs.demand_rps / servers,
+        servers=servers,
+        usd_per_month=servers * inputs.price_usd_per_hour * _HOURS_PER_MONTH,
+    )
 
 
 def _accepted(cell: CellSummary, verdicts: Sequence[Verdict]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from whet.core.records import CellSummary, DegenerateTraffic, QualityRecord, Verdict
 from whet.core.spec import ObjectiveSpec
-from whet.metrics.pooled import StartTable
+from whet.metrics.pooled import Cell, StartTable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +17,8 @@ class TierInputs:
     ``throughput`` and ``ttft`` have the figures of every start: output tokens a second, and TTFT
     p95 in ms. ``confirmation`` are the cells that were measured again after the selection, and
     ``confirmed_throughput`` their starts. ``degenerate`` maps a variant's name to the check of its
-    timed answers. ``disturbed`` are the cells (variant, batch size) that another process slowed
+    timed answers. ``price_usd_per_hour`` is one server's; ``demand_rps`` what all together
+    take, None for closed loops. ``disturbed`` are the cells that another process slowed
     down while they were measured.
     """
 
@@ -27,10 +28,12 @@ class TierInputs:
     verdicts: Sequence[Verdict]
     throughput: StartTable
     ttft: StartTable
+    price_usd_per_hour: float = 0.0
+    demand_rps: float | None = None
     confirmation: Sequence[CellSummary] = ()
     confirmed_throughput: StartTable | None = None
     degenerate: Mapping[str, DegenerateTraffic] = field(default_factory=dict)
-    disturbed: Collection[tuple[str, int]] = ()
+    disturbed: Collection[Cell] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,6 +26,14 @@ class SloPoint:
     min_acceptance_rate: float | None = None
     min_prefix_hit_rate: float | None = None
 
+    def missed_by(self, cell: CellSummary) -> list[str]:
+        """Return the names of the latencies whose figure is not below its limit."""
+        return [
+            name
+            for name, limit, figure in self.bounds(cell)
+            if figure is None or figure.value >= limit
+        ]
+
     def bounds(self, cell: CellSummary) -> list[tuple[str, float, Estimate | None]]:
         """Return (name, limit, figure) of each latency that has a limit, all at p95."""
         latencies = (
@@ -77,18 +85,14 @@ def qualifying(eligible: Sequence[EligibleCell], point: SloPoint) -> list[Eligib
     """Return the cells that meet every limit, cheapest first."""
     return sorted(
         (item for item in eligible if not unmet(item, point)),
-        key=lambda item: (item.cost.value, item.cell.variant, item.cell.batch_size),
+        key=lambda item: (item.usd, item.cost.value, item.cell.variant, item.cell.batch_size),
     )
 
 
 def unmet(item: EligibleCell, point: SloPoint) -> list[str]:
     """Return what a cell does not meet: the names of latencies and rates, and ``quality``."""
-    late = [
-        name
-        for name, limit, figure in point.bounds(item.cell)
-        if figure is None or figure.value >= limit
-    ]
-    missed = [*late, *(name for name, _, _ in point.below_floor(item.cell))]
+    below = (name for name, _, _ in point.below_floor(item.cell))
+    missed = [*point.missed_by(item.cell), *below]
     passed = quality_verdict(item.quality, point.tolerance) == "pass"
     return missed if passed else [*missed, "quality"]
 
@@ -123,6 +127,7 @@ def best_at(eligible: Sequence[EligibleCell], point: SloPoint) -> MatrixEntry:
         ttft_p95_ms=first.ttft,
         tps_mean=first.cell.tps_mean,
         reason=_why_first(first, best_per_variant(ranking)[1:]),
+        fleet=first.fleet,
     )
 
 
@@ -151,9 +156,9 @@ def best_per_variant(ranking: Sequence[EligibleCell]) -> list[EligibleCell]:
 
 def _why_first(first: EligibleCell, others: Sequence[EligibleCell]) -> str:
     tail = f"TTFT p95 {words.milliseconds(first.ttft)}"
-    reason = f"{words.cell_label(first.cell)}: {words.money(first.cost)}, {tail}"
+    reason = f"{words.cell_label(first.cell)}: {words.cost(first)}, {tail}"
     if others:
-        reason += f"; next is {words.cell_label(others[0].cell)}, {words.price(others[0].cost)}"
+        reason += f"; next is {words.cell_label(others[0].cell)}, {words.cost(others[0])}"
     else:
         reason += "; no other variant qualifies"
     return reason if first.ttft.certified else f"{reason}; {uncertified(first)}"

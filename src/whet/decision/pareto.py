@@ -19,16 +19,14 @@ def pareto_front(eligible: Sequence[EligibleCell]) -> list[EligibleCell]:
     front = [
         item for point, item in points if not any(_dominates(other, point) for other, _ in points)
     ]
-    return sorted(
-        front, key=lambda item: (item.cost.value, item.cell.variant, item.cell.batch_size)
-    )
+    return sorted(front, key=lambda item: (item.usd, item.cell.variant, item.cell.batch_size))
 
 
 def _point(item: EligibleCell) -> _Point | None:
     record = item.quality
     if record is None or record.perplexity_ratio is None or not passes_somewhere(record):
         return None
-    return item.cost.value, item.ttft.value, record.perplexity_ratio.value
+    return item.usd, item.ttft.value, record.perplexity_ratio.value
 
 
 def _dominates(left: _Point, right: _Point) -> bool:

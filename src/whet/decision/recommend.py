@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from whet.core.format import percent
+from whet.core.load_point import load_words
 from whet.core.records import Difference, Estimate, QualityRecord, Recommendation
 from whet.decision import words
 from whet.decision.eligible import EligibleCell, split_eligible
@@ -44,8 +45,8 @@ class _Choice:
 
     @property
     def difference(self) -> Difference | None:
-        """Throughput against the reference's; None where the choice is the reference."""
-        if self.usual is None or self.usual.place == self.item.place:
+        """Throughput against the reference's; None where it is the reference, and at rates."""
+        if self.usual is None or self.usual.place == self.item.place or self.item.fleet:
             return None
         return self.table.difference(self.usual.place, self.item.place, family=self.family)
 
@@ -60,14 +61,17 @@ def recommend(eligible: Sequence[EligibleCell], inputs: DecisionInputs) -> Recom
     choices = [each for tier in inputs.tiers if (each := _choose(eligible, tier, inputs))]
     if not choices:
         return None
-    best = min(choices, key=lambda each: each.item.cost.value)
+    best = min(choices, key=lambda each: each.item.usd)
     usuals = [each.usual for each in choices if each.usual is not None]
-    reference = min(usuals, key=lambda item: item.cost.value, default=None)
+    reference = min(usuals, key=lambda item: item.usd, default=None)
     difference = best.difference
     if reference is None:
         saved = None
     elif reference.place == best.item.place and reference.tier == best.item.tier:
         saved = Estimate(value=0.0, low=0.0, high=0.0, samples=best.item.cost.samples)
+    elif best.item.fleet is not None:
+        share = best.item.usd / reference.usd
+        saved = Estimate(value=1 - share, low=None, high=None, samples=best.item.cost.samples)
     elif reference.tier != best.item.tier:
         saved, difference = saving_between_machines(best.item.cost, reference.cost), None
     else:
@@ -91,6 +95,8 @@ def recommend(eligible: Sequence[EligibleCell], inputs: DecisionInputs) -> Recom
         selected_cost=None if best.selected is None else best.selected.cost,
         reasons=tuple(_reasons(best, reference, saved, eligible, inputs)),
         cautions=tuple(_cautions(best, reference, inputs)),
+        fleet=best.item.fleet,
+        reference_fleet=None if reference is None else reference.fleet,
     )
 
 
@@ -147,7 +153,10 @@ def _confirmed(
 
 def _unless_tie(choice: _Choice) -> _Choice:
     """The reference in place of a cell whose cost a few starts could not distinguish from it."""
-    change = choice.difference
+    change, usual = choice.difference, choice.usual
+    if usual is not None and choice.item.fleet is not None and usual.usd <= choice.item.usd:
+        selected = None if choice.selected is None else usual
+        return replace(choice, item=usual, selected=selected)
     if change is None or choice.usual is None or change.different or change.ratio.low is None:
         return choice
     if change.starts_needed is not None and change.starts_needed <= _TIE_STARTS:
@@ -185,7 +194,7 @@ def _reasons(
     item, cell = choice.item, choice.item.cell
     yield _cheapest(choice, eligible)
     if cell.tps_mean is not None:
-        yield f"throughput {words.throughput(cell.tps_mean)} at batch size {cell.batch_size}"
+        yield f"throughput {words.throughput(cell.tps_mean)} at {load_words(cell.batch_size)}"
     yield (
         f"TTFT p95 {words.milliseconds(item.ttft)}, below the target of {choice.point.ttft_ms:g} ms"
     )
@@ -201,12 +210,12 @@ def _reasons(
         elsewhere = "" if reference.tier == item.tier else f" on {reference.tier}"
         yield (
             f"saves {words.percent(saved)} of {inputs.reference}'s best cost, "
-            f"{words.price(reference.cost)} ({words.cell_label(reference.cell)}{elsewhere})"
+            f"{words.cost(reference)} ({words.cell_label(reference.cell)}{elsewhere})"
         )
     plain = best_of(eligible, choice.point, inputs.baseline)
     if plain is not None and inputs.baseline not in (inputs.reference, cell.variant):
-        below = 1 - item.cost.value / plain.cost.value
-        yield f"costs {percent(below)} less than the baseline's best, {words.price(plain.cost)}"
+        below = 1 - item.usd / plain.usd
+        yield f"costs {percent(below)} less than the baseline's best, {words.cost(plain)}"
     if (lossless := _lossless(record)) is not None:
         yield lossless
     if not item.accepted:
@@ -223,10 +232,10 @@ def _cheapest(choice: _Choice, eligible: Sequence[EligibleCell]) -> str:
         if each.cell.variant != item.cell.variant
     ]
     fresh = ", measured again on fresh starts and fresh traffic" if choice.selected else ""
-    reason = f"cheapest that qualifies on {item.tier}: {words.money(item.cost)}{fresh}"
+    reason = f"cheapest that qualifies on {item.tier}: {words.cost(item)}{fresh}"
     if not others:
         return f"{reason}; no other variant qualifies"
-    return f"{reason}; next is {words.cell_label(others[0].cell)}, {words.price(others[0].cost)}"
+    return f"{reason}; next is {words.cell_label(others[0].cell)}, {words.cost(others[0])}"
 
 
 def _cautions(

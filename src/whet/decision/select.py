@@ -34,12 +34,12 @@ def tested_differences(
     """Test the cost of each variant that qualifies against the reference's.
 
     This is the family of tested differences of a run: one comparison a variant, each at its own
-    cheapest load.
+    cheapest load. At a rate throughput is given, so nothing is tested.
     """
     point = recommended_point(tier.tier, inputs.objective)
     ranking = qualifying(eligible, point)
     usual = best_of(eligible, point, inputs.reference)
-    if usual is None:
+    if usual is None or usual.fleet is not None:
         return []
     others = [item for item in best_per_variant(ranking) if item.cell.variant != inputs.reference]
     changes = (

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from whet.core.format import significant
-from whet.core.records import CellSummary, Estimate
+from whet.core.format import plural, significant
+from whet.core.load_point import load_words
+from whet.core.records import CellSummary, Estimate, Fleet
+
+if TYPE_CHECKING:
+    from whet.decision.eligible import EligibleCell
 
 
 def money(figure: Estimate) -> str:
     """``$0.412 [0.400 … 0.425] per 1M output tokens``."""
     return f"{price(figure)} per 1M output tokens"
+
+
+def cost(item: EligibleCell) -> str:
+    """What a cell costs: ``$0.412 [0.400 … 0.425] per 1M output tokens``, or its fleet."""
+    return money(item.cost) if item.fleet is None else fleet(item.fleet)
+
+
+def fleet(servers: Fleet) -> str:
+    """``$186 a month for 6 req/s (3 servers at 2 req/s)``."""
+    return (
+        f"${significant(servers.usd_per_month, 3)} a month for {servers.demand_rps:g} req/s "
+        f"({plural(servers.servers, 'server')} at {servers.rate_rps:.3g} req/s)"
+    )
 
 
 def price(figure: Estimate) -> str:
@@ -46,7 +64,7 @@ def times(change: Estimate) -> str:
 
 def cell_label(cell: CellSummary) -> str:
     """``awq at batch size 8``."""
-    return f"{cell.variant} at batch size {cell.batch_size}"
+    return f"{cell.variant} at {load_words(cell.batch_size)}"
 
 
 def _three(value: float) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from whet.core.load_point import LoadPoint
 from whet.core.records import (
     Claim,
     Declared,
@@ -148,7 +149,7 @@ def _judge_cell(cell: Cell) -> Iterator[tuple[Claim, Outcome]]:
 
 
 def _verdict(
-    resolved: ResolvedEngine, claim: Claim, outcome: Outcome, *, batch_size: int | None
+    resolved: ResolvedEngine, claim: Claim, outcome: Outcome, *, batch_size: LoadPoint | None
 ) -> Verdict:
     word, observed, sources = outcome
     return Verdict(

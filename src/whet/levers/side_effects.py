@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from whet.core.load_point import LoadPoint
 from whet.core.records import CellSummary, EngineFacts, LeverCost, TrialNotices
 from whet.levers import start_side_effects
 
@@ -43,7 +44,7 @@ def side_effects_of(
     Only what was observed for both is compared.
     """
 
-    def cost(what: str, detail: str, batch_size: int | None = None) -> LeverCost:
+    def cost(what: str, detail: str, batch_size: LoadPoint | None = None) -> LeverCost:
         return LeverCost(
             variant=mine.variant,
             reference=reference.variant,
@@ -78,10 +79,10 @@ def _gist(line: str) -> str:
     return rest.strip().split(". ", maxsplit=1)[0] if "during inference" in head else head
 
 
-def _of_trials(mine: Observed, theirs: Observed) -> Iterator[tuple[str, str, int]]:
+def _of_trials(mine: Observed, theirs: Observed) -> Iterator[tuple[str, str, LoadPoint]]:
     """Notices that came while the clock ran, once a batch size."""
     known = {_gist(line) for trial in theirs.trials for line in trial.notices}
-    reported = set[tuple[int, str]]()
+    reported = set[tuple[LoadPoint, str]]()
     for trial in mine.trials:
         for line in trial.notices:
             word = _gist(line)
@@ -91,7 +92,7 @@ def _of_trials(mine: Observed, theirs: Observed) -> Iterator[tuple[str, str, int
                 yield name, line, trial.batch_size
 
 
-def _of_cells(mine: Observed, theirs: Observed) -> Iterator[tuple[str, str, int]]:
+def _of_cells(mine: Observed, theirs: Observed) -> Iterator[tuple[str, str, LoadPoint]]:
     references = {cell.batch_size: cell for cell in theirs.cells}
     for cell in mine.cells:
         reference = references.get(cell.batch_size)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from whet.client import CompletionCall
+from whet.core.load_point import LoadPoint
 from whet.core.records import Loop, PlannedRequest, WorkloadFacts
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Draw:
     """
 
     requests: int
-    batch_size: int
+    batch_size: LoadPoint
     trial: int
     block_size: int
     attempt: str = ""

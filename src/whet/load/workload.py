@@ -16,7 +16,6 @@ from whet.load.pool import PromptPool, read_pool
 from whet.load.prompts import Renderer, load_renderer
 from whet.load.sharing import shared_tokens
 
-
 SAMPLED_TURNS: Final = 256
 """User turns whose answers are measured; the others take their lengths in turn."""
 
@@ -93,9 +92,7 @@ def build_workload(
     return Workload(requests=requests, facts=_facts(spec, draw, requests, kinds))
 
 
-def sample_turns(
-    pool: Path, tokenizer: Path, spec: WorkloadSpec
-) -> tuple[tuple[int, ...], ...]:
+def sample_turns(pool: Path, tokenizer: Path, spec: WorkloadSpec) -> tuple[tuple[int, ...], ...]:
     """The pool's first user turns below a short system prompt, as token ids: for their lengths."""
     source = _Source(
         pool=read_pool(pool),

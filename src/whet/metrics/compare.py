@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from whet.core.errors import MeasurementError
+from whet.core.load_point import LoadPoint
 from whet.core.records import CellSummary, Comparison, ComparisonVerdict, Estimate, TrialRecord
 from whet.core.units import NS_PER_MS
 from whet.metrics.estimates import CONFIDENCE, certified
@@ -33,7 +34,7 @@ METRICS = (*_RATES, *_LATENCIES)
 
 def noise_floors(
     first: Sequence[CellSummary], again: Sequence[CellSummary], *, metric: str = "tps_mean"
-) -> dict[int, float]:
+) -> dict[LoadPoint, float]:
     """How far ``metric`` differs between two measurements of one variant, by batch size.
 
     A share: the larger figure over the smaller, less 1, so that the order does not matter. A batch
@@ -60,7 +61,7 @@ class Side:
     """
 
     variant: str
-    batch_size: int
+    batch_size: LoadPoint
     figures: Mapping[frozenset[int], float]
     samples: int
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from whet.core.load_point import LoadPoint
 from whet.core.records import CellSummary, Estimate, Variant
 
 LONGER: Final = 1.1
@@ -19,9 +20,9 @@ class LatencyAnomaly:
     """A cell whose median gap between tokens, ``gap_ms``, is above that of a ``fuller`` batch."""
 
     variant: str
-    batch_size: int
+    batch_size: LoadPoint
     gap_ms: float
-    fuller: int
+    fuller: LoadPoint
     fuller_gap_ms: float
 
 
@@ -34,7 +35,7 @@ def latency_anomalies(
     overlap show nothing, and where K falls with the load (``variants``), shorter steps are meant.
     """
     by_load = {v.name for v in variants if v.speculation is not None and v.speculation.by_load}
-    gaps: dict[str, dict[int, Estimate]] = defaultdict(dict)
+    gaps: dict[str, dict[LoadPoint, Estimate]] = defaultdict(dict)
     for cell in cells:
         counts = cell.status == "complete" and cell.variant not in by_load
         if counts and cell.itl_p50_ms is not None:

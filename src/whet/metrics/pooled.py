@@ -23,6 +23,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from whet.core.load_point import LoadPoint
 from whet.core.records import Difference, Estimate
 from whet.metrics.estimates import CONFIDENCE
 
@@ -161,8 +162,8 @@ def _correlated_freedom(rows: NDArray[np.float64], freedom: float) -> float:
     return freedom * (float(np.trace(moments)) ** 2 / shared if shared > 0 else len(rows))
 
 
-Cell = tuple[str, int]
-"""A variant at a batch size."""
+Cell = tuple[str, LoadPoint]
+"""A variant at a load."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +174,7 @@ class StartTable:
     """
 
     metric: str
-    blocks: Mapping[int, Block]
+    blocks: Mapping[LoadPoint, Block]
     pool: Sequence[Block]
 
     @classmethod

@@ -18,8 +18,11 @@ from tests.flow.rounds_stage import (
     spec_of,
     story,
 )
+from whet.core.errors import UsageError
+from whet.core.load_point import Rate
 from whet.core.records import DifferenceSet, TrialRecord
 from whet.core.records.codec import STORED
+from whet.core.run import Run
 from whet.core.spec import LoadSpec, Spec
 from whet.core.store import RunStore
 from whet.load import TrialInterrupted
@@ -219,3 +222,71 @@ def test_a_spec_that_an_earlier_version_stored_is_read(tmp_path: Path) -> None:
     del data["load"]["confirm"]
     load = Spec.model_validate(data, context=STORED).load
     assert (load.confirm, load.together) == (False, (("b", "c"),))
+
+
+def test_rates_are_open_loops_with_the_same_arrivals_for_all(bench: Bench, tmp_path: Path) -> None:
+    load = {"order": "interleaved", "rates": [2.0, 8.0], "trials": 2, "seconds": 2}
+    spec = spec_of(tmp_path, load={**load, "min_requests": 2, "warmup_requests": 2})
+    story(spec, tmp_path / "run")
+    assert {plan.loop for plan in bench.plans} == {"open"}
+    assert {len(plan.offsets_ns) for plan in bench.plans} == {4, 16}
+    offsets = {(len(plan.offsets_ns), plan.trial): set[tuple[int, ...]]() for plan in bench.plans}
+    for plan in bench.plans:
+        offsets[len(plan.offsets_ns), plan.trial].add(plan.offsets_ns)
+    assert [len(each) for each in offsets.values()] == [1] * 4
+    stored = {
+        trial.batch_size for trial in RunStore.read(tmp_path / "run").all("trials", TrialRecord)
+    }
+    assert stored == {Rate(2.0), Rate(8.0)}
+    assert {type(each) for each in stored} == {Rate}
+    assert set(cells(tmp_path / "run")) == {(name, rate) for name in VARIANTS for rate in stored}
+
+
+def test_rates_and_batch_sizes_are_two_kinds_of_load(tmp_path: Path) -> None:
+    load = {"rates": [2.0], "batch_sizes": [1]}
+    with pytest.raises(UsageError, match="load has batch_sizes and rates; give one of them"):
+        spec_of(tmp_path, load=load)
+    with pytest.raises(UsageError, match=r"needs load\.rates"):
+        spec_of(tmp_path, load={"demand_rps": 3})
+
+
+def test_each_variants_highest_rate_is_searched_and_measured_on_other_starts(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Trials last 4 s, so that 40 requests are 10 a second."""
+    bench.passes = True
+    bench.capacity = {"fp16": 40, "b": 100}
+    load = {"find": "max_rate", "demand_rps": 45, "seconds": 4, "min_requests": 1, "trials": 2}
+    accepted = {"accept_unproved": ["speculation", "settings", "prefix_cache"]}
+    variants: dict[str, Any] = {"fp16": {}, "b": {"args": {"seed": 1}}}
+    spec = spec_of(tmp_path, load=load, variants=variants, evidence=accepted)
+    root = tmp_path / "run"
+    story(spec, root)
+    assert bench.engine.started[:6] == ["fp16", "b", "fp16", "b", "b", "fp16"]
+    run = Run.read(root)
+    search = run.rate_searches["fp16"]
+    assert [float(each.rate) for each in search.tried] == [1, 2, 4, 8, 16, 12, 10, 11]
+    assert [float(point) for point in search.points] == [8.0, 9.0, 10.0]
+    assert run.points_of("b")[-1] == pytest.approx(25, rel=0.1)
+    assert run.decision is not None
+    chosen = run.decision.recommendation
+    assert chosen is not None
+    assert (chosen.variant, chosen.fleet and chosen.fleet.servers) == ("b", 2)
+    assert chosen.reference_fleet is not None
+    assert chosen.reference_fleet.servers == 5
+    bench.engine.started.clear()
+    story(spec, root, resume=True)
+    assert bench.engine.started == []
+
+
+def test_a_variant_that_meets_the_objective_at_no_rate_says_so(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.passes = True
+    bench.capacity = {"b": 0}
+    load = {"find": "max_rate", "demand_rps": 45, "seconds": 1, "min_requests": 1, "trials": 1}
+    story(spec_of(tmp_path, load=load, variants={"fp16": {}, "b": {}}), tmp_path / "run")
+    decision = Run.read(tmp_path / "run").decision
+    assert decision is not None
+    [reason] = [item.reason for item in decision.excluded if item.variant == "b"]
+    assert reason == "no rate meets the objective: 1 req/s misses TTFT p95"

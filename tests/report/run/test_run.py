@@ -14,7 +14,7 @@ from whet.core.store import RunStore
 
 def test_whole_run_is_gathered(whole: Run) -> None:
     assert whole.variants == VARIANTS
-    assert whole.batch_sizes == (1, 4, 8, 16, 32)
+    assert whole.loads == (1, 4, 8, 16, 32)
     assert len(whole.cells) == 25
     assert len(whole.trials) == 25
     assert len(whole.verdicts) == 25  # 5 weights, 2 × 5 speculation, 2 × 5 cache

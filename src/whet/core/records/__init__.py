@@ -15,6 +15,7 @@ from whet.core.records.decision import (
     Decision,
     Excluded,
     ExclusionKind,
+    Fleet,
     MatrixEntry,
     MatrixOutcome,
     Recommendation,
@@ -84,6 +85,7 @@ from whet.core.records.quality_checks import (
     TwoSample,
 )
 from whet.core.records.quant import CalibrationFacts, Phase, QuantizedCheckpoint, UnitError
+from whet.core.records.rate_search import RateSearch, RateTried
 from whet.core.records.schemes import SchemeOnServer, SchemeRow, SchemeTable
 from whet.core.records.summary import (
     CellSummary,
@@ -125,6 +127,7 @@ __all__ = [
     "Evidence",
     "Excluded",
     "ExclusionKind",
+    "Fleet",
     "GateVerdict",
     "GoldenProbe",
     "GoldenProbes",
@@ -156,6 +159,8 @@ __all__ = [
     "ProblemKind",
     "QualityRecord",
     "QuantizedCheckpoint",
+    "RateSearch",
+    "RateTried",
     "Recommendation",
     "ReplayResult",
     "RequestEvent",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from whet.core.load_point import LoadPoint
 from whet.core.records.summary import Difference, Estimate
 
 Result = Literal["certified", "point estimate"]
@@ -25,6 +26,19 @@ CellStatus = Literal["recommended", "qualifies", "misses", "excluded"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Fleet:
+    """The servers that take a demand, each at a rate that meets the limits; one price an hour each.
+
+    A month has 730 hours.
+    """
+
+    demand_rps: float
+    rate_rps: float
+    servers: int
+    usd_per_month: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MatrixEntry:
     """The cheapest variant that qualifies at one tier, TTFT target and quality tolerance.
 
@@ -36,11 +50,12 @@ class MatrixEntry:
     quality_tolerance: float
     outcome: MatrixOutcome
     variant: str | None
-    batch_size: int | None
+    batch_size: LoadPoint | None
     cost_per_1m_tokens: Estimate | None
     ttft_p95_ms: Estimate | None
     tps_mean: Estimate | None
     reason: str
+    fleet: Fleet | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,8 +69,8 @@ class BreakEven:
 
     candidate: str
     reference: str
-    pays_up_to: int | None
-    stops_at: int | None
+    pays_up_to: LoadPoint | None
+    stops_at: LoadPoint | None
     sentence: str
     tier: str | None = None
 
@@ -70,10 +85,11 @@ class Recommendation:
     those of fresh starts on fresh traffic; ``selected_cost`` is then the cost at the selection.
     ``saving`` is 1 − cost ÷ the reference's at its best load, None where the reference does not
     qualify. ``difference`` is the test behind it, of throughput at one price; None across machines.
+    Where rates were measured, ``fleet`` takes the demand and ``saving`` is in dollars a month.
     """
 
     variant: str
-    batch_size: int
+    batch_size: LoadPoint
     tier: str
     ttft_target_ms: float
     quality_tolerance: float
@@ -88,6 +104,8 @@ class Recommendation:
     selected_cost: Estimate | None
     reasons: tuple[str, ...]
     cautions: tuple[str, ...]
+    fleet: Fleet | None = None
+    reference_fleet: Fleet | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +116,7 @@ class Excluded:
     """
 
     variant: str
-    batch_size: int | None
+    batch_size: LoadPoint | None
     reason: str
     tier: str | None = None
     kind: ExclusionKind | None = None
@@ -112,7 +130,7 @@ class CellDecision:
     """
 
     variant: str
-    batch_size: int
+    batch_size: LoadPoint
     tier: str
     status: CellStatus
     detail: str | None = None
@@ -138,7 +156,7 @@ class Decision:
     baseline: str
     reference: str
     matrix: tuple[MatrixEntry, ...]
-    pareto: tuple[tuple[str, int], ...]
+    pareto: tuple[tuple[str, LoadPoint], ...]
     break_even: tuple[BreakEven, ...]
     excluded: tuple[Excluded, ...]
     recommendation: Recommendation | None

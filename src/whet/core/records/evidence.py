@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from whet.core.load_point import LoadPoint
+
 Evidence = Literal["proved", "accepted", "unproved", "contradicted"]
 """From best to worst. *accepted* is an unproved claim that the spec names in
 ``evidence.accept_unproved``."""
@@ -36,7 +38,7 @@ class Verdict:
     """
 
     variant: str
-    batch_size: int | None
+    batch_size: LoadPoint | None
     claim: Claim
     outcome: Evidence
     observed: str
@@ -112,7 +114,7 @@ class TrialNotices:
     """Notable lines that the engine logged while a trial ran: what came with the lever, timed."""
 
     variant: str
-    batch_size: int
+    batch_size: LoadPoint
     trial: int
     notices: tuple[str, ...]
 
@@ -130,7 +132,7 @@ class LeverCost:
     levers: tuple[str, ...]
     what: str
     detail: str
-    batch_size: int | None = None
+    batch_size: LoadPoint | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, PlainSerializer
 
+from whet.core.load_point import LoadPoint
 from whet.core.records.summary import Status
 
 Loop = Literal["closed", "static", "open", "conversations"]
@@ -162,7 +163,7 @@ class TrialRecord:
     """
 
     variant: str
-    batch_size: int
+    batch_size: LoadPoint
     trial: int
     status: Status
     workload_sha256: str

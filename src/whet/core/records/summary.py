@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from whet.core.load_point import LoadPoint
+
 Status = Literal["complete", "interrupted", "failed"]
 MemoryKind = Literal["device", "resident"]
 ComparisonVerdict = Literal["better", "worse", "no difference", "unknown"]
@@ -43,7 +45,7 @@ class CellSummary:
     """
 
     variant: str
-    batch_size: int
+    batch_size: LoadPoint
     status: Status
     trials: int
     requests: int
@@ -83,7 +85,7 @@ class Comparison:
     """
 
     metric: str
-    batch_size: int
+    batch_size: LoadPoint
     reference: str
     candidate: str
     ratio: Estimate
@@ -105,9 +107,9 @@ class Difference:
 
     metric: str
     reference: str
-    reference_batch_size: int
+    reference_batch_size: LoadPoint
     candidate: str
-    batch_size: int
+    batch_size: LoadPoint
     ratio: Estimate
     family: int
     different: bool

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
+from whet.core.load_point import Rate
 from whet.core.records.codec import STORED
 from whet.core.spec.base import Positive, Share, Strict, Whole
 
@@ -74,8 +75,14 @@ def _share(value: Any) -> Any:
 
 
 class LoadSpec(Strict):
-    """The closed loop: batch sizes, requests per trial, trials per cell.
+    """The load of each cell, requests per trial, trials per cell.
 
+    ``batch_sizes`` keep so many requests in flight (a closed loop). ``rates`` send so many a second
+    for ``seconds`` to one server, as a Poisson process or with another ``burstiness``;
+    ``demand_rps`` is what the whole deployment has to take, the largest rate by default.
+    ``find: max_rate`` searches each variant's highest rate that meets the objective, and measures
+    there. ``trace`` replays the first ``seconds`` of a request log at its own times, or at the
+    speeds that ``find`` asks for.
     ``order: interleaved`` starts a server for every trial and goes through the variants forwards
     and backwards by turns (ABBA), so that the drift of the machine falls on all alike; ``blocks``
     measures all trials of a variant on one start, so nothing has an interval. ``together`` names
@@ -90,6 +97,12 @@ class LoadSpec(Strict):
     batch_sizes: Annotated[
         tuple[Annotated[Positive, Field(le=_MAX_BATCH_SIZE)], ...], Field(min_length=1)
     ] = (1, 4, 8, 16, 32)
+    rates: tuple[Annotated[float, Field(gt=0)], ...] = ()
+    trace: Path | None = None
+    find: Literal["max_rate"] | None = None
+    demand_rps: Annotated[float, Field(gt=0)] | None = None
+    burstiness: Annotated[float, Field(gt=0)] = 1.0
+    seconds: Annotated[float, Field(gt=0)] = 60.0
     trials: Annotated[Positive, Field(le=_MAX_TRIALS)] = 2
     min_requests: Positive = 16
     requests_per_slot: Positive = 10
@@ -118,9 +131,47 @@ class LoadSpec(Strict):
             raise ValueError("load.precision is of the confirmation; leave out confirm: false")
         return self
 
-    def requests(self, batch_size: int) -> int:
-        """Timed requests of one trial at ``batch_size``."""
-        return max(self.min_requests, self.requests_per_slot * batch_size)
+    @model_validator(mode="after")
+    def _one_kind_of_load(self) -> LoadSpec:
+        default = type(self).model_fields["batch_sizes"].default
+        kinds = {
+            "batch_sizes": self.batch_sizes != default,
+            "rates": bool(self.rates),
+            "find" if self.trace is None else "trace": bool(self.find or self.trace),
+        }
+        given = [name for name, present in kinds.items() if present]
+        if len(given) > 1:
+            raise ValueError(f"load has {' and '.join(given)}; give one of them")
+        if self.find and not self.trace and self.demand_rps is None:
+            raise ValueError(
+                "load.find needs load.demand_rps: how many requests a second all servers take"
+            )
+        if self.demand_rps is not None and not (self.rates or self.find or self.trace):
+            raise ValueError(
+                "load.demand_rps needs load.rates, how many requests a second one server is "
+                "measured at, or load.find: max_rate"
+            )
+        return self
+
+    @property
+    def points(self) -> tuple[int | Rate, ...]:
+        """The loads that are measured; none where a trace or a search sets them."""
+        if self.find or self.trace:
+            return ()
+        return tuple(Rate(rate) for rate in self.rates) or self.batch_sizes
+
+    @property
+    def demand(self) -> float | None:
+        """Requests a second that the deployment has to take; None for a closed loop.
+
+        None too for a trace without ``demand_rps``, which has its own rate.
+        """
+        return self.demand_rps or max(self.rates, default=None)
+
+    def requests(self, point: int | Rate) -> int:
+        """Timed requests of one trial at ``point``."""
+        wanted = self.seconds * point if isinstance(point, Rate) else self.requests_per_slot * point
+        return max(self.min_requests, math.ceil(wanted))
 
 
 class QualitySpec(Strict):

@@ -230,6 +230,7 @@ def _absolute(spec: Spec, base: Path) -> Spec:
             "recipes": recipes,
             "variants": variants,
             "workload": spec.workload.model_copy(update={"pool": below(spec.workload.pool)}),
+            "load": spec.load.model_copy(update={"trace": below(spec.load.trace)}),
             "quality": spec.quality.model_copy(update=quality),
         }
     )

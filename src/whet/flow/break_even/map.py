@@ -248,7 +248,7 @@ def _point(
     direct = None
     if real is not None:
         table = summaries[real.variant].throughput
-        direct = table.difference((PLAIN, size), (real.variant, size), family=len(run.batch_sizes))
+        direct = table.difference((PLAIN, size), (real.variant, size), family=len(run.loads))
     fit = fit_break_even(
         plain,
         [Measured(length=item.acceptance_length, tps=item.tps) for item in levels],

@@ -78,7 +78,7 @@ def _repeat_advice(spec: Spec, root: Path, variant: Variant) -> Iterator[str]:
         return
     with _inputs(root, needed=spec.workload.pool is None) as folder:
         turns = len(set(read_pool(spec.workload.pool or folder / "workload.jsonl").user))
-    requests = spec.load.trials * sum(spec.load.requests(size) for size in spec.load.batch_sizes)
+    requests = spec.load.trials * sum(spec.load.requests(size) for size in spec.load.points)
     if requests >= _OFTEN * turns:
         yield (
             f"suffix speculation drafts from the answers that its server wrote before, and this "

@@ -32,6 +32,7 @@ from whet.flow.run.results import RunSummary, store_cells, summarize_run
 from whet.flow.run.side_effects import lever_costs
 from whet.levers import lever_diff
 from whet.metrics.latency_anomalies import latency_anomalies
+from whet.metrics.pooled import Cell
 
 
 def conclude(store: RunStore, observer: Observer) -> Decision:
@@ -50,7 +51,7 @@ def conclude(store: RunStore, observer: Observer) -> Decision:
     return decision
 
 
-def finalists_of(run: Run) -> tuple[tuple[str, int], ...]:
+def finalists_of(run: Run) -> tuple[Cell, ...]:
     """The cells (variant, batch size) that a confirmation measures again."""
     summary = summarize_run(run)
     objective = run.require_spec().objective
@@ -184,6 +185,8 @@ def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
         verdicts=summary.verdicts,
         throughput=summary.throughput,
         ttft=summary.tables["ttft_p95_ms"],
+        price_usd_per_hour=run.require_spec().hardware.price_usd_per_hour,
+        demand_rps=_demand(run),
         confirmation=summary.confirmation,
         confirmed_throughput=summary.confirmed_throughput,
         degenerate=run.degenerate,
@@ -191,11 +194,24 @@ def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
     )
 
 
+def _demand(run: Run) -> float | None:
+    """Requests a second of the whole deployment: the spec's, or the log's own rate."""
+    log_rates = (search.log_rate for search in run.rate_searches.values())
+    return run.require_spec().load.demand or next(log_rates, None)
+
+
 def _refused(run: Run) -> Iterator[Excluded]:
-    """Variants that preflight left out."""
+    """Variants that preflight left out, and those that meet the objective at no rate."""
     for name in run.require_spec().variants:
         why = run.store.reason("infeasible", name)
         if why is not None and name not in run.engines:
             yield Excluded(
                 variant=name, batch_size=None, reason=why, tier=run.tier, kind="cannot run here"
+            )
+    for name, search in run.rate_searches.items():
+        if not search.points:
+            lowest = min(search.tried, key=lambda item: item.rate)
+            why = f"no rate meets the objective: {lowest.rate} misses {', '.join(lowest.missed)}"
+            yield Excluded(
+                variant=name, batch_size=None, reason=why, tier=run.tier, kind="no figures"
             )

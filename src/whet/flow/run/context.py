@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from whet.core.load_point import LoadPoint, load_key
 from whet.core.protocols import Engine, Observer
 from whet.core.provenance import Device
 from whet.core.records import ModelFacts, ResolvedEngine, Variant
-from whet.core.spec import LoadSpec, Spec
+from whet.core.spec import Spec
 from whet.core.store import RunStore
 
 
@@ -57,22 +58,22 @@ class Job:
         return int(flagged) if flagged is not None else {"cpu": 128}.get(self.device.kind, 16)
 
 
-def trial_key(variant: str, batch_size: int, trial: int) -> str:
+def trial_key(variant: str, point: LoadPoint, trial: int) -> str:
     """The store's key of one trial."""
-    return f"{cell_key(variant, batch_size)}-t{trial}"
+    return f"{cell_key(variant, point)}-t{trial}"
 
 
-def cell_key(variant: str, batch_size: int) -> str:
+def cell_key(variant: str, point: LoadPoint) -> str:
     """The store's key of one cell."""
-    return f"{variant}--b{batch_size:03d}"
+    return f"{variant}--{load_key(point)}"
 
 
-def cells_of(load: LoadSpec, trials: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Every (batch size, trial) of these trials, one pass over the batch sizes after the other.
+def cells_of(points: Iterable[LoadPoint], trials: Iterable[int]) -> Iterator[tuple[LoadPoint, int]]:
+    """Every (load, trial) of these trials, one pass over the loads after the other.
 
-    The largest batch comes first: a lack of memory shows at once, and the warm-up is done in
+    The largest load comes first: a lack of memory shows at once, and the warm-up is done in
     parallel. Passes set the trials of a cell apart in time, so that drift shows as spread.
     """
     for trial in trials:
-        for batch_size in sorted(load.batch_sizes, reverse=True):
-            yield batch_size, trial
+        for point in sorted(points, reverse=True):
+            yield point, trial

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from whet.core.errors import EngineLostError, EngineStartError
+from whet.core.load_point import LoadPoint
 from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine, TrialNotices, TrialRecord
 from whet.core.run import Run
@@ -14,11 +15,13 @@ from whet.core.units import human_duration
 from whet.engines import get_profile
 from whet.flow.run.concurrent import log_of, serve_together
 from whet.flow.run.context import Job, trial_key
+from whet.flow.run.find_rate import find_rate
 from whet.flow.run.head_of_line import measure_head_of_line, wants_head_of_line
 from whet.flow.run.quality import is_held_against, measure_variant_quality
 from whet.flow.run.results import cells_of_variant, store_cells
-from whet.flow.run.resume import lacks_quality, missing_trials
+from whet.flow.run.resume import lacks_quality, lacks_rates, missing_trials
 from whet.flow.run.schedule import Round, groups_of, rounds_of, store_start
+from whet.flow.run.traced import store_points
 from whet.flow.run.workload import trial_plan
 from whet.load import TrialInterrupted, TrialLost, run_trial
 
@@ -35,13 +38,15 @@ class PendingWork:
 
     resolved: ResolvedEngine
     title: str
-    trials: list[tuple[int, int]]
+    trials: list[tuple[LoadPoint, int]]
     quality: bool
     head_of_line: bool
     of: int
+    search: bool = False
+    """Whether the highest rate is to be searched."""
     start: int = 0
     """Number of the running server's start."""
-    warmed: set[int] = field(default_factory=set)
+    warmed: set[LoadPoint] = field(default_factory=set)
     """Batch sizes that the running server was warmed up at."""
 
     @property
@@ -49,15 +54,19 @@ class PendingWork:
         return self.resolved.variant.name
 
     def __bool__(self) -> bool:
-        return bool(self.trials) or self.quality or self.head_of_line
+        return bool(self.trials) or self.quality or self.head_of_line or self.search
 
 
 def measure_all(job: Job, *, quality: bool = True) -> None:
-    """Measure each variant in rounds of starts.
+    """Measure each variant in rounds of starts; with ``load.find`` its rates are searched before.
 
     Without ``quality`` only speed is measured. A variant whose server does not start or keeps
     dying is journalled as failed and left; the others go on.
     """
+    store_points(job)
+    if job.spec.load.find is not None:
+        search = Round(servers=tuple((item, ()) for item in job.resolved))
+        measure_rounds(job, [search], quality=False, title="search")
     measure_rounds(job, rounds_of(job), quality=quality)
 
 
@@ -72,7 +81,7 @@ def measure_rounds(job: Job, rounds: Sequence[Round], *, quality: bool, title: s
 def _invalid_part(job: Job, turn: Round) -> Round:
     """The trials of a round that ended but do not count: a late client, a disturbed machine."""
 
-    def invalid(resolved: ResolvedEngine, cell: tuple[int, int]) -> bool:
+    def invalid(resolved: ResolvedEngine, cell: tuple[LoadPoint, int]) -> bool:
         key = trial_key(resolved.variant.name, *cell)
         record = job.store.get("trials", key, TrialRecord)
         return record is not None and record.status == "complete" and not record.health.valid
@@ -88,16 +97,18 @@ def _measure_rounds(job: Job, rounds: Sequence[Round], *, quality: bool, title: 
     """Measure what ``rounds`` still lack; answers are checked in the first round."""
     starts_left = {item.variant.name: _MAX_STARTS for item, _ in rounds[0].servers}
     for number, turn in enumerate(rounds):
-        name = f", {title or 'round'} {number + 1} of {len(rounds)}" if len(rounds) > 1 else ""
+        label = f"{title or 'round'} {number + 1} of {len(rounds)}" if rounds[1:] else title
+        name = f", {label}" if label else ""
         for group in groups_of(job, turn):
             works = [
                 PendingWork(
                     resolved=resolved,
-                    title=resolved.variant.name + name,
+                    title=f"{resolved.variant.name}{name}",
                     trials=missing_trials(job, resolved, cells),
                     quality=quality and number == 0 and lacks_quality(job, resolved),
                     head_of_line=quality and number == 0 and wants_head_of_line(job, resolved),
                     of=len(cells),
+                    search=title == "search" and lacks_rates(job, resolved),
                 )
                 for resolved, cells in group
             ]
@@ -214,6 +225,9 @@ def _store_start(job: Job, server: Server, resolved: ResolvedEngine) -> int:
 def _measure(job: Job, server: Server, pending: PendingWork) -> None:
     """Load, head-of-line test and quality on a running server; removes what it tried."""
     try:
+        if pending.search:
+            pending.search = False
+            find_rate(job, server, pending.resolved)
         _load(job, server, pending)
         if pending.head_of_line:
             pending.head_of_line = False
@@ -227,14 +241,14 @@ def _measure(job: Job, server: Server, pending: PendingWork) -> None:
 
 
 def _load(job: Job, server: Server, pending: PendingWork) -> None:
-    for batch_size, trial in list(pending.trials):
+    for point, trial in list(pending.trials):
         job.observer.progress(
             f"{pending.name} trials", pending.of - len(pending.trials), pending.of
         )
-        warm, first = batch_size not in pending.warmed, not pending.warmed
-        pending.warmed.add(batch_size)
-        plan = trial_plan(job, pending.resolved, batch_size, trial, warm=warm, first=first)
-        pending.trials.remove((batch_size, trial))
+        warm, first = point not in pending.warmed, not pending.warmed
+        pending.warmed.add(point)
+        plan = trial_plan(job, pending.resolved, point, trial, warm=warm, first=first)
+        pending.trials.remove((point, trial))
         before = len(server.log_text())
         try:
             record = run_trial(
@@ -245,8 +259,9 @@ def _load(job: Job, server: Server, pending: PendingWork) -> None:
                 alive=server.ensure_alive,
             )
         except (TrialLost, TrialInterrupted) as error:
-            _store_trial(job, error.record, pending.start)
+            _store_trial(job, replace(error.record, batch_size=point), pending.start)
             raise
+        record = replace(record, batch_size=point)
         _store_trial(job, record, pending.start)
         notices = get_profile(pending.resolved.engine).read_notices(server.log_text()[before:])
         _store_notices(job, record, notices)

@@ -15,7 +15,7 @@ from whet.core.flags import plain_args
 from whet.core.names import did_you_mean
 from whet.core.protocols import Engine, Observer
 from whet.core.provenance import Device, environment, find_device
-from whet.core.records import ModelFacts, ResolvedEngine
+from whet.core.records import ModelFacts, ResolvedEngine, Variant
 from whet.core.spec import (
     Spec,
     redacted_spec,
@@ -28,9 +28,11 @@ from whet.flow.run.advice import advice_of
 from whet.flow.run.context import Job
 from whet.flow.run.resolve import find_inputs, own_files, resolve_variants
 from whet.flow.run.resume import refuse_changes, store_model
+from whet.flow.run.traced import log_problems
 from whet.levers import claims, problems
 from whet.load import Draw, build_workload
 from whet.predict import Problem, group_memory_warnings, memory_plans, preflight
+from whet.predict.settings import read_settings
 
 _SPEC_ERRORS: Final = ("flags", "traffic")
 """Kinds of problems that no other machine solves."""
@@ -60,7 +62,7 @@ def run_preflight(spec: Spec, root: Path, planned: PlannedMachine | None = None)
     ``root`` is the run directory, below which quantized checkpoints are or will be stored. With
     ``planned`` the variants are checked for that machine; this one has to hold the files only.
     """
-    for key, path in own_files(spec).items():
+    for key, path in {**own_files(spec), "load.trace": spec.load.trace}.items():
         if path is not None and not path.is_file():
             raise UsageError(f"{key}: no file at {path}; correct the path or leave the key out")
     revision = spec.model.revision
@@ -76,7 +78,11 @@ def run_preflight(spec: Spec, root: Path, planned: PlannedMachine | None = None)
         infeasible = tuple(problem for problem in infeasible if problem.kind != "disk")
     blocked = {problem.variant for problem in infeasible}
     kv_scales = _kv_problems([item for item in resolved if item.variant.name not in blocked])
-    spec_errors = (*refused, *_traffic_problems(spec, target))
+    spec_errors = (
+        *refused,
+        *_traffic_problems(spec, target),
+        *_log_problems(spec, target, device, as_set),
+    )
     advice: tuple[str, ...] = ()
     if not spec_errors:
         machine = None if planned is None else planned.machine
@@ -131,7 +137,7 @@ def _unsupported(resolved: Iterable[ResolvedEngine], engine: Engine) -> Iterator
 
 def _traffic_problems(spec: Spec, target: ModelFacts) -> Iterator[Problem]:
     """Whether the pool's prompts leave room for a user turn within ``max_input_tokens``."""
-    if spec.workload.max_input_tokens is None:
+    if spec.workload.max_input_tokens is None or spec.load.trace is not None:
         return
     size = spec.load.batch_sizes[0]
     draw = Draw(requests=spec.load.requests(size), batch_size=size, trial=0, block_size=1)
@@ -143,6 +149,16 @@ def _traffic_problems(spec: Spec, target: ModelFacts) -> Iterator[Problem]:
             build_workload(pool, Path(target.path), spec.workload, draw=draw)
         except UsageError as error:
             yield Problem(variant=None, kind="traffic", message=str(error))
+
+
+def _log_problems(
+    spec: Spec, target: ModelFacts, device: Device, variants: Sequence[Variant]
+) -> Iterator[Problem]:
+    """Whether the requests of ``load.trace`` can be sent, and fit into every server."""
+    lengths = (read_settings(v, target=target, device=device).max_model_len for v in variants)
+    longest = min(lengths, default=target.max_position)
+    for message in log_problems(spec.load, Path(target.path), longest):
+        yield Problem(variant=None, kind="traffic", message=message)
 
 
 def _kv_problems(resolved: Sequence[ResolvedEngine]) -> Iterator[Problem]:

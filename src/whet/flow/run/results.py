@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from whet.core.load_point import LoadPoint
 from whet.core.records import (
     CellSummary,
     EngineFacts,
@@ -124,7 +125,7 @@ def cells_of_variant(run: Run, name: str) -> Iterator[CellSummary]:
     """The cells of one variant, smallest batch first."""
     spec = run.require_spec()
     start_failure = run.store.reason("starts", name)
-    for size in spec.load.batch_sizes:
+    for size in run.points_of(name):
         trials = run.trials_of(name, size)
         if trials:
             cell = summarise(trials, cell=_context(run, name, size))
@@ -134,7 +135,7 @@ def cells_of_variant(run: Run, name: str) -> Iterator[CellSummary]:
 
 
 def _confirmation_cells(run: Run, name: str) -> Iterator[CellSummary]:
-    for size in run.require_spec().load.batch_sizes:
+    for size in run.points_of(name):
         trials = run.trials_of(name, size, confirmation=True)
         if trials:
             yield summarise(trials, cell=_context(run, name, size))
@@ -150,7 +151,7 @@ def _with_missing_trials(cell: CellSummary, wanted: int, start_failure: str | No
     return replace(cell, status="interrupted", failure=why)
 
 
-def _context(run: Run, name: str, size: int) -> CellContext:
+def _context(run: Run, name: str, size: LoadPoint) -> CellContext:
     spec = run.require_spec()
     caches = name in run.engines and run.engines[name].variant.prefix_cache
     rates = [facts.expected_hit_rate for facts in _workloads(run, size)]
@@ -168,7 +169,7 @@ def _memory_kind(run: Run) -> MemoryKind:
     return "device" if run.require_environment().device.kind == "cuda" else "resident"
 
 
-def _workloads(run: Run, size: int) -> list[WorkloadFacts]:
+def _workloads(run: Run, size: LoadPoint) -> list[WorkloadFacts]:
     return [
         facts for key, facts in run.workloads.items() if key.startswith(workload_key(size, None))
     ]
@@ -187,7 +188,7 @@ def _verdicts(run: Run, name: str) -> Iterator[Verdict]:
 def _judged(run: Run, name: str) -> Iterator[Verdict]:
     resolved = run.engines[name]
     yield from judge_starts(resolved, every_start(run.store, name))
-    for size in run.require_spec().load.batch_sizes:
+    for size in run.points_of(name):
         trials = (*run.trials_of(name, size), *run.trials_of(name, size, confirmation=True))
         workloads = _workloads(run, size)
         if trials and workloads:
@@ -227,7 +228,7 @@ def _fact_words(value: object) -> str:
     return "not said" if value is None else str(value)
 
 
-def _never_started(run: Run, name: str, size: int, why: str) -> CellSummary:
+def _never_started(run: Run, name: str, size: LoadPoint, why: str) -> CellSummary:
     return CellSummary(
         variant=name,
         batch_size=size,

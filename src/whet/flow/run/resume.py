@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from whet.core.errors import UsageError
+from whet.core.load_point import LoadPoint
 from whet.core.records import ModelFacts, ResolvedEngine
 from whet.core.records.codec import STORED
 from whet.core.spec import Spec, redacted_spec
@@ -21,9 +22,9 @@ _FIXED_ON_RESUME = ("model", "recipes", "engine", "workload", "load", "quality",
 
 
 def missing_trials(
-    job: Job, resolved: ResolvedEngine, cells: Iterable[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """The (batch size, trial) pairs that the run does not hold yet; all others are skipped."""
+    job: Job, resolved: ResolvedEngine, cells: Iterable[tuple[LoadPoint, int]]
+) -> list[tuple[LoadPoint, int]]:
+    """The (load, trial) pairs that the run does not hold yet; all others are skipped."""
     name = resolved.variant.name
     return [cell for cell in cells if not job.store.done("trials", trial_key(name, *cell))]
 
@@ -31,6 +32,11 @@ def missing_trials(
 def lacks_quality(job: Job, resolved: ResolvedEngine) -> bool:
     """Whether a variant's answers are still to be checked."""
     return not job.store.done("quality", resolved.variant.name)
+
+
+def lacks_rates(job: Job, resolved: ResolvedEngine) -> bool:
+    """Whether a variant's highest rate is still to be searched."""
+    return not job.store.done("rates", resolved.variant.name)
 
 
 def refuse_changes(spec: Spec, store: RunStore) -> None:

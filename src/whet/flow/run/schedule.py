@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
+from whet.core.load_point import LoadPoint
 from whet.core.records import Declared, EngineFacts, ResolvedEngine, StartFacts
+from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.run.context import Job, cells_of
 
@@ -20,8 +22,8 @@ StartReport = tuple[EngineFacts, Declared | None]
 """Facts from a start's log and from its endpoints; the latter are None in older runs."""
 
 
-Cells = tuple[tuple[int, int], ...]
-"""(batch size, trial) pairs in the order of measurement."""
+Cells = tuple[tuple[LoadPoint, int], ...]
+"""(load, trial) pairs in the order of measurement."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,18 +40,21 @@ def rounds_of(job: Job) -> tuple[Round, ...]:
     runs backwards (ABBA): over an even number of rounds all servers have the same mean place in
     time, so a linear drift shifts them alike.
     """
-    load = job.spec.load
+    load, run = job.spec.load, Run(job.store)
+    points = {item.variant.name: run.points_of(item.variant.name) for item in job.resolved}
+
+    def servers(trials: Sequence[int]) -> tuple[tuple[ResolvedEngine, Cells], ...]:
+        return tuple(
+            (item, tuple(cells_of(points[item.variant.name], trials))) for item in job.resolved
+        )
+
     if load.order == "blocks":
-        cells = tuple(cells_of(load, range(load.trials)))
-        return (Round(servers=tuple((item, cells) for item in job.resolved)),)
-    return tuple(
-        _round(tuple((item, tuple(cells_of(load, [trial]))) for item in job.resolved), trial)
-        for trial in range(load.trials)
-    )
+        return (Round(servers=servers(range(load.trials))),)
+    return tuple(_round(servers([trial]), trial) for trial in range(load.trials))
 
 
 def confirmation_rounds(
-    job: Job, finalists: Sequence[tuple[ResolvedEngine, int]], starts: int
+    job: Job, finalists: Sequence[tuple[ResolvedEngine, LoadPoint]], starts: int
 ) -> tuple[Round, ...]:
     """Rounds that measure each finalist at its batch size, with trial numbers of their own."""
     first = job.spec.load.trials

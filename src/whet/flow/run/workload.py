@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle
@@ -9,20 +10,31 @@ from secrets import token_hex
 
 from whet.client import CompletionCall
 from whet.core.errors import UsageError
-from whet.core.records import PlannedRequest, ResolvedEngine, Variant, WorkloadFacts
+from whet.core.load_point import LoadPoint, Rate, load_key
+from whet.core.records import Loop, PlannedRequest, ResolvedEngine, Variant, WorkloadFacts
+from whet.core.spec import LoadSpec
 from whet.engines import get_profile
+from whet.flow.bench.request import BenchLoad, Target
 from whet.flow.run.context import Job
+from whet.flow.run.traced import build_log_load
 from whet.load import Draw, TrialPlan, Workload, build_warmup, build_workload
+from whet.load.arrivals import Arrivals, arrival_offsets_ns
 from whet.load.plan import to_call
 
 
-def workload_key(batch_size: int, trial: int | None) -> str:
+def workload_key(point: LoadPoint, trial: int | None) -> str:
     """The store's key of one trial's traffic; without ``trial``, what every key begins with."""
-    return f"b{batch_size:03d}-t{'' if trial is None else trial}"
+    return f"{load_key(point)}-t{'' if trial is None else trial}"
 
 
 def trial_plan(
-    job: Job, resolved: ResolvedEngine, batch_size: int, trial: int, *, warm: bool, first: bool
+    job: Job,
+    resolved: ResolvedEngine,
+    point: LoadPoint,
+    trial: int,
+    *,
+    warm: bool,
+    first: bool,
 ) -> TrialPlan:
     """What one trial sends.
 
@@ -32,58 +44,97 @@ def trial_plan(
     one with adapters the same requests, asking for one adapter after the other.
     """
     load = job.spec.load
-    warmup = load.warmup_requests if first else min(load.warmup_requests, batch_size, 8)
-    workload = _workload(job, resolved, batch_size, trial)
-    before = build_warmup(
-        job.inputs.pool,
-        job.tokenizer,
-        job.spec.workload,
-        draw=_draw(job, resolved, batch_size, trial, requests=warmup if warm else 0),
-    )
+    sent = _sent(job, resolved, point, trial, warm=warm, first=first)
+    static = resolved.variant.batching == "static"
+    is_open = isinstance(point, Rate)
+    loop: Loop = "open" if is_open else "static" if static else "closed"
     return TrialPlan(
         variant=resolved.variant.name,
-        batch_size=batch_size,
+        batch_size=0 if isinstance(point, Rate) else point,
         trial=trial,
-        workload=workload,
-        warmup=before,
+        workload=sent.workload,
+        warmup=sent.warmup,
         request_timeout_s=load.request_timeout_s,
         counter_names=tuple(get_profile(resolved.engine).counter_names.items()),
-        loop="static" if resolved.variant.batching == "static" else "closed",
-        calls=_calls(workload.requests, resolved.variant),
-        warmup_calls=_calls(before, resolved.variant),
+        loop=loop,
+        offsets_ns=sent.offsets_ns,
+        calls=_calls(sent.calls, sent.workload.requests, resolved.variant),
+        warmup_calls=_calls(sent.warmup_calls, sent.warmup, resolved.variant),
         device=resolved.device,
     )
 
 
+def _sent(
+    job: Job,
+    resolved: ResolvedEngine,
+    point: LoadPoint,
+    trial: int,
+    *,
+    warm: bool,
+    first: bool,
+) -> BenchLoad:
+    """Requests, warm-up and arrivals: of the log where the spec has one, else of the pool."""
+    load = job.spec.load
+    wanted = load.warmup_requests if first else min(load.warmup_requests, math.ceil(point), 8)
+    if load.trace is not None and isinstance(point, Rate):
+        return _of_log(job, resolved, point, trial, warmup=wanted if warm else 0)
+    workload = _workload(job, resolved, point, trial)
+    warmup = build_warmup(
+        job.inputs.pool,
+        job.tokenizer,
+        job.spec.workload,
+        draw=_draw(job, resolved, point, trial, requests=wanted if warm else 0),
+    )
+    offsets_ns: tuple[int, ...] = ()
+    if isinstance(point, Rate):
+        offsets_ns = _offsets(load, point, trial, len(workload.requests))
+    return BenchLoad(workload=workload, warmup=warmup, offsets_ns=offsets_ns)
+
+
+def _of_log(
+    job: Job, resolved: ResolvedEngine, rate: Rate, trial: int, *, warmup: int
+) -> BenchLoad:
+    """The log at ``rate``, the same for every variant."""
+    load, key = job.spec.load, workload_key(rate, trial)
+    target = Target(model="", tokenizer=job.tokenizer, block_size=job.block_size(resolved.variant))
+    sent = build_log_load(load, rate, target, play=key, warmup=warmup)
+    _require_same(job, sent.workload, key)
+    if resolved.url is None:
+        return sent
+    # An attached server keeps its prefix cache from one attempt, and variant, to the next.
+    return build_log_load(load, rate, target, play=f"{key}-{token_hex(8)}", warmup=warmup)
+
+
+def _offsets(load: LoadSpec, rate: Rate, trial: int, requests: int) -> tuple[int, ...]:
+    """When requests leave: the same for every variant, fresh for every trial."""
+    arrivals = Arrivals.at_rate(float(rate), burstiness=load.burstiness)
+    return arrival_offsets_ns(arrivals, requests=requests, seed=trial)
+
+
 def _calls(
-    requests: Sequence[PlannedRequest], variant: Variant
+    own: Sequence[CompletionCall] | None, requests: Sequence[PlannedRequest], variant: Variant
 ) -> tuple[CompletionCall, ...] | None:
-    """The same requests under the adapters' names in turn; None for a variant without any."""
+    """The calls under the adapters' names in turn; without adapters the source's own, if any."""
     if not variant.loras:
-        return None
+        return None if own is None else tuple(own)
     names = cycle(name for name, _ in variant.loras)
-    calls = ((to_call(request), next(names)) for request in requests)
-    return tuple(replace(call, extra={**call.extra, "model": name}) for call, name in calls)
+    calls = own or [to_call(request) for request in requests]
+    return tuple(
+        replace(call, extra={**call.extra, "model": name})
+        for call, name in zip(calls, names, strict=False)
+    )
 
 
-def _workload(job: Job, resolved: ResolvedEngine, batch_size: int, trial: int) -> Workload:
+def _workload(job: Job, resolved: ResolvedEngine, point: LoadPoint, trial: int) -> Workload:
     """The timed requests; the first variant's facts are kept, and every other must equal them."""
-    requests = job.spec.load.requests(batch_size)
+    requests = job.spec.load.requests(point)
     workload = build_workload(
         job.inputs.pool,
         job.tokenizer,
         job.spec.workload,
-        draw=_draw(job, resolved, batch_size, trial, requests=requests),
+        draw=_draw(job, resolved, point, trial, requests=requests),
     )
-    key = workload_key(batch_size, trial)
-    earlier = job.store.get("workloads", key, WorkloadFacts)
-    if earlier is None:
-        job.store.put("workloads", key, workload.facts)
-    elif earlier.sha256 != workload.facts.sha256:
-        raise UsageError(
-            f"the traffic of {key} is not what this run began with; put {job.inputs.pool} and the "
-            "tokenizer back to resume, or start a new run with --name"
-        )
+    _require_same(job, workload, workload_key(point, trial))
     if resolved.url is None:
         return workload
     # An attached server keeps its prefix cache from one attempt, and variant, to the next.
@@ -91,18 +142,29 @@ def _workload(job: Job, resolved: ResolvedEngine, batch_size: int, trial: int) -
         job.inputs.pool,
         job.tokenizer,
         job.spec.workload,
-        draw=replace(
-            _draw(job, resolved, batch_size, trial, requests=requests), attempt=token_hex(8)
-        ),
+        draw=replace(_draw(job, resolved, point, trial, requests=requests), attempt=token_hex(8)),
     )
 
 
+def _require_same(job: Job, workload: Workload, key: str) -> None:
+    """Store the first variant's facts; ``UsageError`` where another variant's traffic differs."""
+    earlier = job.store.get("workloads", key, WorkloadFacts)
+    if earlier is None:
+        job.store.put("workloads", key, workload.facts)
+    elif earlier.sha256 != workload.facts.sha256:
+        source = job.spec.load.trace or job.inputs.pool
+        raise UsageError(
+            f"the traffic of {key} is not what this run began with; put {source} and the "
+            "tokenizer back to resume, or start a new run with --name"
+        )
+
+
 def _draw(
-    job: Job, resolved: ResolvedEngine, batch_size: int, trial: int, *, requests: int
+    job: Job, resolved: ResolvedEngine, point: LoadPoint, trial: int, *, requests: int
 ) -> Draw:
     return Draw(
         requests=requests,
-        batch_size=batch_size,
+        batch_size=point,
         trial=trial,
         block_size=job.block_size(resolved.variant),
     )

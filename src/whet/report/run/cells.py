@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from whet.core.format import number, percent, plural
+from whet.core.load_point import LoadPoint
 from whet.core.records import CellSummary
 from whet.core.run import Run
 from whet.metrics.latency_anomalies import latency_anomalies
@@ -80,13 +81,13 @@ def build(run: Run) -> Section | None:
             Column(name="status"),
             Column(name="evidence", drop=7),
         ],
-        rows=[_row(run, name, size) for name in run.variants for size in run.batch_sizes],
+        rows=[_row(run, name, size) for name in run.variants for size in run.loads],
     )
     nodes: list[Node] = [table, Bullets(items=list(_notes(run)), tone="muted")]
     return Section(id="cells", title="All cells", short="Cells", nodes=nodes, on_console=True)
 
 
-def _row(run: Run, variant: str, size: int) -> Row:
+def _row(run: Run, variant: str, size: LoadPoint) -> Row:
     cell, decided = run.cell(variant, size), run.decided(variant, size)
     outcome = run.evidence(variant, size)
     status = decided.label if decided else cell.status if cell else "not measured"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from whet.core.load_point import Rate
 from whet.core.records import CellSummary, Estimate, QualityRecord
 from whet.core.run import Run
 from whet.core.store import write_atomic
@@ -85,6 +86,7 @@ CSV_COLUMNS: Final[tuple[str, ...]] = (
     "starts",
     "decision",
     "acceptance_rate",
+    "rate_rps",
 )
 """Every column of ``results.csv``; new ones are added at the end only."""
 
@@ -120,7 +122,8 @@ def _cell_values(cell: CellSummary) -> dict[str, Value]:
     estimates = {name: _estimate(cell, name) for name in _ESTIMATES}
     values: dict[str, Value] = {
         "config": cell.variant,
-        "batch_size": cell.batch_size,
+        "batch_size": None if isinstance(cell.batch_size, Rate) else cell.batch_size,
+        "rate_rps": float(cell.batch_size) if isinstance(cell.batch_size, Rate) else None,
         "vram_gb": cell.memory_gb,
         "acceptance_length": cell.acceptance_length,
         "acceptance_rate": cell.acceptance_rate,

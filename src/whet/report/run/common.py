@@ -38,7 +38,7 @@ def _leaders(run: Run) -> frozenset[str]:
     """Variants in the matrix, on the front, the fastest at a batch size, or with speculation."""
     leaders = {
         max(cells, key=lambda cell: cell.tps_mean.value if cell.tps_mean else 0.0).variant
-        for size in run.batch_sizes
+        for size in run.loads
         if (cells := [c for c in run.cells if c.batch_size == size and c.status == "complete"])
     }
     if run.decision is not None:
@@ -135,18 +135,25 @@ def headline(decision: Decision) -> tuple[str, str]:
             "No variant met the objective with its evidence and its quality; "
             "the matrix and the exclusions say why.",
         )
-    sentence = (
-        f"{shown(chosen.cost_per_1m_tokens, unit='$').text} for a million output tokens"
-        f"{_saving_words(chosen)}, at {target_words(chosen.ttft_target_ms)} "
-        f"and {tolerance_words(chosen.quality_tolerance)} regression on {chosen.tier} "
-        f"({certainty(chosen)}). "
-        f"To hold {chosen.batch_size} in flight, limit concurrency in your gateway, or set "
-        f"--max-num-seqs {chosen.batch_size} (more requests then wait)."
-    )
     verb = "Keep" if chosen.variant == chosen.reference else "Serve"
+    limits = (
+        f"at {target_words(chosen.ttft_target_ms)} and "
+        f"{tolerance_words(chosen.quality_tolerance)} regression on {chosen.tier} "
+        f"({certainty(chosen)})"
+    )
+    if chosen.fleet is not None:
+        fleet = chosen.fleet
+        return (
+            f"{verb} {chosen.variant} on {plural(fleet.servers, 'server')}",
+            f"${fleet.usd_per_month:,.0f} a month for {fleet.demand_rps:g} requests a second"
+            f"{_saving_words(chosen)}, {limits}. Each server takes {fleet.rate_rps:.3g} a second.",
+        )
     return (
-        f"{verb} {chosen.variant} with {plural(chosen.batch_size, 'request')} in flight",
-        sentence,
+        f"{verb} {chosen.variant} with {plural(int(chosen.batch_size), 'request')} in flight",
+        f"{shown(chosen.cost_per_1m_tokens, unit='$').text} for a million output tokens"
+        f"{_saving_words(chosen)}, {limits}. "
+        f"To hold {chosen.batch_size} in flight, limit concurrency in your gateway, or set "
+        f"--max-num-seqs {chosen.batch_size} (more requests then wait).",
     )
 
 

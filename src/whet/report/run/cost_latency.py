@@ -32,7 +32,7 @@ def build(run: Run) -> Section | None:
     chart = Chart(
         name="cost-latency",
         title="Cost against time to first token",
-        description="A mark is a batch size. Cross: excluded. Ring: recommended. Dashed: target.",
+        description="A mark is a load. Cross: excluded. Ring: recommended. Dashed: target.",
         picture=plot(
             points,
             looks_of(run),

@@ -56,9 +56,7 @@ def _groups(run: Run) -> list[list[Verdict]]:
 def _table(caption: str, groups: Iterable[list[Verdict]]) -> Table:
     return Table(
         caption=caption,
-        columns=[
-            Column(name=name) for name in ("config", "claim", "batch size", "verdict", "observed")
-        ],
+        columns=[Column(name=name) for name in ("config", "claim", "load", "verdict", "observed")],
         rows=[
             Row(
                 cells=[

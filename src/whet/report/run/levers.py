@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from whet.core.load_point import LoadPoint
 from whet.core.records import LeverEffect
 from whet.core.run import Run
 from whet.report.document import (
@@ -52,7 +53,7 @@ def build(run: Run) -> Section | None:
 def _table(caption: str, effects: Sequence[LeverEffect]) -> Table:
     """A line for each lever and context, those with the fewest companions first."""
     sizes = sorted({item.batch_size for item in effects})
-    lines: dict[tuple[str, tuple[str, ...]], dict[int, Cell]] = {}
+    lines: dict[tuple[str, tuple[str, ...]], dict[LoadPoint, Cell]] = {}
     for item in effects:
         cells = lines.setdefault((item.lever, item.context), {})
         cells[item.batch_size] = figure_cell(shown(item.ratio))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from whet.core.format import number
+from whet.core.load_point import Rate
 from whet.core.records import CellSummary, Estimate, LeverEffect
 from whet.core.run import Run
 from whet.report.charts.plots import Axis, Line, Point, Scale, plot
@@ -31,8 +32,10 @@ def build(run: Run) -> Section | None:
 
 
 def _batch_axis(run: Run) -> Axis:
-    order = tuple(str(size) for size in run.batch_sizes)
-    return Axis(title="requests in flight (batch size)", scale="category", order=order)
+    order = tuple(str(size) for size in run.loads)
+    rates = any(isinstance(load, Rate) for load in run.loads)
+    title = "requests a second" if rates else "requests in flight (batch size)"
+    return Axis(title=title, scale="category", order=order)
 
 
 def _load_charts(run: Run) -> Iterator[Chart]:
@@ -53,7 +56,7 @@ def _load_charts(run: Run) -> Iterator[Chart]:
         yield Chart(
             name=name,
             title=title,
-            description=f"{unit}, by batch size. Cross: excluded.",
+            description=f"{unit}, by load. Cross: excluded.",
             picture=plot(
                 points,
                 looks_of(run),
