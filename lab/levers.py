@@ -184,6 +184,7 @@ def spec(*, gpu: bool, only: Sequence[str] | None) -> dict[str, Any]:
         },
         "workload": {
             "long_system_share": 0.15,
+            "output_lengths": "ratio",
             "input_output_ratio": 8,
             "max_input_tokens": 1000,
             "max_output_tokens": 48,

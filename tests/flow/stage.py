@@ -18,6 +18,10 @@ from whet.core.records import ResolvedEngine, StartFacts, Variant
 from whet.core.spec import EngineSpec, Spec, parse_spec
 
 
+LENGTHS = {"output_lengths": "ratio"}
+"""A scripted server has no answers of its own length."""
+
+
 @dataclass
 class FakeServer:
     """A scripted server behind the engine's protocol; a ``dead`` one resets every request."""
@@ -115,7 +119,7 @@ def tiny_spec(folder: Path, **change: Any) -> Spec:
         "hardware": {"price_usd_per_hour": 1.0, "tier": "scripted"},
         "engine": {"name": "fake", "args": {"max_model_len": 512}},
         "recipes": {"rtn": {"method": "rtn", "calibration": calibration}},
-        "workload": {"pool": str(pool), "max_output_tokens": 16, "max_input_tokens": 400},
+        "workload": {"pool": str(pool), "max_output_tokens": 16, "max_input_tokens": 400} | LENGTHS,
         "load": {
             "order": "blocks",
             "batch_sizes": [1, 2],

@@ -33,7 +33,6 @@ recipes:
     calibration: {{samples: {samples}, max_tokens: 128}}
 workload:
   long_system_share: 0.15
-  input_output_ratio: 8
   max_input_tokens: 1000
   max_output_tokens: 96
 load:

@@ -4,7 +4,7 @@ from whet.load.aborted import TrialInterrupted, TrialLost
 from whet.load.plan import Draw, TrialPlan, Workload
 from whet.load.pool import read_pool
 from whet.load.trial import run_trial
-from whet.load.workload import build_warmup, build_workload
+from whet.load.workload import build_warmup, build_workload, sample_turns
 
 __all__ = [
     "Draw",
@@ -16,4 +16,5 @@ __all__ = [
     "build_workload",
     "read_pool",
     "run_trial",
+    "sample_turns",
 ]

@@ -50,6 +50,14 @@ class WorkloadFacts:
     seed: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutputLengths:
+    """Tokens of the answers that ``variant`` gave to the pool's user turns, in their order."""
+
+    variant: str
+    tokens: tuple[int, ...]
+
+
 def _to_gaps(times_ns: tuple[int, ...]) -> dict[str, Any]:
     """Times as the first and the gaps between them: a third of the bytes on the disk."""
     return {"gaps": [*times_ns[:1], *(after - before for before, after in pairwise(times_ns))]}

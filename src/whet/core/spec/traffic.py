@@ -32,12 +32,18 @@ class WorkloadSpec(Strict):
     shared_prefix_share: Share = 0.7
     long_system_share: Share = 0.5
     shared_prefixes: Positive = 4
-    output_lengths: Literal["natural", "ratio"] = "ratio"
+    output_lengths: Literal["natural", "ratio"] = "natural"
     input_output_ratio: Annotated[float, Field(gt=0)] = 4.0
     min_output_tokens: Positive = 16
     max_output_tokens: Positive = 256
     max_input_tokens: Positive | None = None
     seed: Whole = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, data: Any, info: ValidationInfo) -> Any:
+        stored = info.context == STORED and isinstance(data, dict)
+        return {"output_lengths": "ratio", **data} if stored else data
 
 
 class HeadOfLineSpec(Strict):

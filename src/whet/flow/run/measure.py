@@ -17,6 +17,7 @@ from whet.flow.run.concurrent import log_of, serve_together
 from whet.flow.run.context import Job, trial_key
 from whet.flow.run.find_rate import find_rate
 from whet.flow.run.head_of_line import measure_head_of_line, wants_head_of_line
+from whet.flow.run.lengths import measure_lengths
 from whet.flow.run.quality import is_held_against, measure_variant_quality
 from whet.flow.run.results import cells_of_variant, store_cells
 from whet.flow.run.resume import lacks_quality, lacks_rates, missing_trials
@@ -225,6 +226,7 @@ def _store_start(job: Job, server: Server, resolved: ResolvedEngine) -> int:
 def _measure(job: Job, server: Server, pending: PendingWork) -> None:
     """Load, head-of-line test and quality on a running server; removes what it tried."""
     try:
+        measure_lengths(job, server, pending.resolved)
         if pending.search:
             pending.search = False
             find_rate(job, server, pending.resolved)

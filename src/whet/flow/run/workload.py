@@ -16,6 +16,7 @@ from whet.core.spec import LoadSpec
 from whet.engines import get_profile
 from whet.flow.bench.request import BenchLoad, Target
 from whet.flow.run.context import Job
+from whet.flow.run.lengths import output_lengths
 from whet.flow.run.traced import build_log_load
 from whet.load import Draw, TrialPlan, Workload, build_warmup, build_workload
 from whet.load.arrivals import Arrivals, arrival_offsets_ns
@@ -84,6 +85,7 @@ def _sent(
         job.tokenizer,
         job.spec.workload,
         draw=_draw(job, resolved, point, trial, requests=wanted if warm else 0),
+        lengths=output_lengths(job),
     )
     offsets_ns: tuple[int, ...] = ()
     if isinstance(point, Rate):
@@ -133,6 +135,7 @@ def _workload(job: Job, resolved: ResolvedEngine, point: LoadPoint, trial: int) 
         job.tokenizer,
         job.spec.workload,
         draw=_draw(job, resolved, point, trial, requests=requests),
+        lengths=output_lengths(job),
     )
     _require_same(job, workload, workload_key(point, trial))
     if resolved.url is None:
@@ -143,6 +146,7 @@ def _workload(job: Job, resolved: ResolvedEngine, point: LoadPoint, trial: int) 
         job.tokenizer,
         job.spec.workload,
         draw=replace(_draw(job, resolved, point, trial, requests=requests), attempt=token_hex(8)),
+        lengths=output_lengths(job),
     )
 
 
