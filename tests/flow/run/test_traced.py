@@ -16,6 +16,10 @@ from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.units import NS_PER_S
 from whet.load import TrialPlan
+from whet.report.document import Facts, Table
+from whet.report.run.cells import build as cells_section
+from whet.report.run.decision import build as decision_section
+from whet.report.run.matrix import build as matrix_section
 
 PAIR: dict[str, Any] = {"fp16": {}, "b": {"args": {"seed": 1}}}
 ACCEPTED = {"accept_unproved": ["speculation", "settings", "prefix_cache"]}
@@ -89,6 +93,14 @@ def test_the_servers_are_those_that_the_logs_own_rate_needs(bench: Bench, tmp_pa
         assert fleet.demand_rps == (demand or 1.43)
         assert fleet.servers == (4 if demand else 1)
         assert fleet.usd_per_month == 730 * fleet.servers
+        section = decision_section(run)
+        [facts] = [node for node in section.nodes if isinstance(node, Facts)]
+        shown = {fact.name: (fact.value.text, fact.note) for fact in facts.items}
+        servers, note = shown["Servers"]
+        assert servers == str(fleet.servers)
+        assert note.startswith(f"for {demand or 1.43:g} req/s")
+        assert shown["Dollars a month"][0] == f"${fleet.usd_per_month:,.0f}"
+        assert f"${fleet.usd_per_month:,.0f} a month" in str(matrix_section(run))
 
 
 def test_the_confirmation_plays_the_same_times_with_new_prompts(
@@ -121,6 +133,11 @@ def test_a_search_plays_the_log_at_other_speeds_while_it_lasts(
         assert min(abs(rate - point) for point in search.points) < 1e-6
         assert lengths_of(plan) == (LENGTHS * 10)[:count]
     assert len({plan.workload.facts.sha256 for plan in measured}) == len(measured)
+    section = cells_section(run)
+    assert section is not None
+    [table] = [node for node in section.nodes if isinstance(node, Table)]
+    assert table.columns[1].name == "load"
+    assert [row.cells[1].text for row in table.rows] == [str(each) for each in search.points] * 2
     assert run.decision is not None
     assert run.decision.recommendation is not None
     fleet = run.decision.recommendation.fleet

@@ -21,7 +21,7 @@ from whet.report.document import (
     figure_cell,
     text_cell,
 )
-from whet.report.run.common import UNPROVED, is_win, tone_of
+from whet.report.run.common import UNPROVED, is_win, load_title, tone_of
 from whet.report.text import DASH, EMPTY, Shown, shown
 
 ORDER = 40
@@ -72,31 +72,38 @@ def build(run: Run) -> Section | None:
     """The table of all cells and what to know before comparing its figures with others."""
     if not run.cells:
         return None
+    title = load_title(run.loads)
+    batch = Column(name="batch", unit=title, figure=True)
     table = Table(
         caption="All cells",
         columns=[
             Column(name="config"),
-            Column(name="batch", unit="in flight", figure=True),
+            Column(name=title, figure=True) if title == "load" else batch,
             *(column for column, _ in _FIGURES),
             Column(name="status"),
             Column(name="evidence", drop=7),
         ],
-        rows=[_row(run, name, size) for name in run.variants for size in run.loads],
+        rows=[
+            _row(run, name, point)
+            for name in run.variants
+            for point in run.loads
+            if point in run.points_of(name) or run.cell(name, point)
+        ],
     )
     nodes: list[Node] = [table, Bullets(items=list(_notes(run)), tone="muted")]
     return Section(id="cells", title="All cells", short="Cells", nodes=nodes, on_console=True)
 
 
-def _row(run: Run, variant: str, size: LoadPoint) -> Row:
-    cell, decided = run.cell(variant, size), run.decided(variant, size)
-    outcome = run.evidence(variant, size)
+def _row(run: Run, variant: str, point: LoadPoint) -> Row:
+    cell, decided = run.cell(variant, point), run.decided(variant, point)
+    outcome = run.evidence(variant, point)
     status = decided.label if decided else cell.status if cell else "not measured"
     tone: Tone = "plain"
     if cell is None:
         tone = "muted"
     elif cell.status != "complete":
         tone = "bad" if cell.status == "failed" else "warn"
-    elif outcome in UNPROVED or run.is_excluded(variant, size):
+    elif outcome in UNPROVED or run.is_excluded(variant, point):
         tone = "struck"
     elif decided is not None and decided.status == "recommended":
         tone = "good" if run.decision is not None and is_win(run.decision) else "strong"
@@ -104,7 +111,7 @@ def _row(run: Run, variant: str, size: LoadPoint) -> Row:
     return Row(
         cells=[
             text_cell(variant, tone=tone),
-            text_cell(size, tone=tone),
+            text_cell(point, tone=tone),
             *figures,
             text_cell(status, tone=tone_of(status)),
             text_cell(outcome, tone=tone_of(outcome or "")),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from whet.core.format import number, plural
+from whet.core.load_point import LoadPoint, Rate
 from whet.core.records import CellSummary, Decision, Estimate, MatrixEntry, Recommendation
 from whet.core.run import Run
 from whet.report.charts.palette import Look, looks
@@ -21,6 +23,11 @@ TONES: Final[dict[str, Tone]] = {
 }
 _MANY: Final = 12
 """Variants that charts can name; of more, those that lead somewhere."""
+
+
+def load_title(points: Iterable[LoadPoint]) -> str:
+    """The head of a column of loads: ``in flight``, or ``load`` where each is a rate."""
+    return "load" if any(isinstance(point, Rate) for point in points) else "in flight"
 
 
 def tone_of(word: str) -> Tone:

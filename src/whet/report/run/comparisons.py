@@ -18,6 +18,7 @@ from whet.report.document import (
     figure_cell,
     text_cell,
 )
+from whet.report.run.common import load_title
 from whet.report.text import DASH
 
 ORDER = 45
@@ -58,7 +59,7 @@ def _tested(tested: Sequence[Difference]) -> Table:
         caption="Throughput at one price, tested",
         columns=[
             Column(name="config"),
-            Column(name="in flight", figure=True),
+            Column(name=load_title(each.batch_size for each in tested), figure=True),
             Column(name="of the reference's", figure=True),
             Column(name="differs"),
             Column(name="starts needed", figure=True),
@@ -84,7 +85,7 @@ def _explored(others: Sequence[Difference]) -> Table:
         columns=[
             Column(name="config"),
             Column(name="metric"),
-            Column(name="in flight", figure=True),
+            Column(name=load_title(each.batch_size for each in others), figure=True),
             Column(name="ratio", figure=True),
         ],
         rows=[

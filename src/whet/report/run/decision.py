@@ -9,7 +9,7 @@ from whet.core.records import Decision, Recommendation
 from whet.core.run import Run
 from whet.report.document import Bullets, Code, Fact, Facts, Node, Paragraph, Section, Tone
 from whet.report.run.common import certainty, headline, is_win
-from whet.report.text import shown
+from whet.report.text import Shown, shown
 
 ORDER = 10
 
@@ -57,9 +57,29 @@ def decision_section(decision: Decision) -> Section:
     )
 
 
+def _fleet_facts(chosen: Recommendation) -> Iterator[Fact]:
+    """Servers and dollars a month where requests a second were measured."""
+    fleet, usual = chosen.fleet, chosen.reference_fleet
+    if fleet is None:
+        return
+    beside = usual if chosen.variant != chosen.reference else None
+    yield Fact(
+        name="Servers",
+        value=Shown(text=f"{fleet.servers:,}"),
+        note=f"for {fleet.demand_rps:g} req/s, {fleet.rate_rps:.3g} each"
+        + (f"; {chosen.reference} {beside.servers:,}" if beside else ""),
+    )
+    yield Fact(
+        name="Dollars a month",
+        value=Shown(text=f"${fleet.usd_per_month:,.0f}"),
+        note=f"{chosen.reference} ${beside.usd_per_month:,.0f}" if beside else "730 hours",
+    )
+
+
 def _facts(run: Run, chosen: Recommendation) -> Iterator[Fact]:
     """The recommended cell's figures, each with its interval and what it is held against."""
     base, own = chosen.reference_cost_per_1m_tokens, chosen.variant == chosen.reference
+    yield from _fleet_facts(chosen)
     yield Fact(
         name="Cost per 1M tokens",
         value=shown(chosen.cost_per_1m_tokens, unit="$"),

@@ -20,6 +20,7 @@ from whet.report.document import (
     figure_cell,
     text_cell,
 )
+from whet.report.run.common import load_title
 from whet.report.text import shown
 
 ORDER = 50
@@ -53,6 +54,7 @@ def build(run: Run) -> Section | None:
 def _table(caption: str, effects: Sequence[LeverEffect]) -> Table:
     """A line for each lever and context, those with the fewest companions first."""
     sizes = sorted({item.batch_size for item in effects})
+    unit = "" if load_title(sizes) == "load" else "in flight"
     lines: dict[tuple[str, tuple[str, ...]], dict[LoadPoint, Cell]] = {}
     for item in effects:
         cells = lines.setdefault((item.lever, item.context), {})
@@ -63,7 +65,7 @@ def _table(caption: str, effects: Sequence[LeverEffect]) -> Table:
         columns=[
             Column(name="lever"),
             Column(name="context"),
-            *(Column(name=str(size), unit="in flight", figure=True) for size in sizes),
+            *(Column(name=str(size), unit=unit, figure=True) for size in sizes),
         ],
         rows=[
             Row(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from whet.core.format import plural
 from whet.core.records import Decision, MatrixEntry
 from whet.core.run import Run
 from whet.report.document import Bullets, Cell, Column, Heading, Node, Row, Section, Table, Tone
@@ -58,6 +59,9 @@ def _entry(entry: MatrixEntry | None, decision: Decision) -> Cell:
         return Cell(text=DASH if entry is None else "none", tone="muted")
     title = f"{entry.variant} @ {entry.batch_size}"
     cost = f"{shown(entry.cost_per_1m_tokens, unit='$').text} per 1M"
+    if entry.fleet is not None:
+        servers = plural(entry.fleet.servers, "server")
+        cost = f"${entry.fleet.usd_per_month:,.0f} a month ({servers}), {cost}"
     latency = f"TTFT p95 {shown(entry.ttft_p95_ms).marked} ms"
     chosen = is_corner(decision.recommendation, entry)
     tone: Tone = "good" if chosen and is_win(decision) else "strong" if chosen else "plain"
