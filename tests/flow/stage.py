@@ -17,7 +17,6 @@ from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine, StartFacts, Variant
 from whet.core.spec import EngineSpec, Spec, parse_spec
 
-
 LENGTHS = {"output_lengths": "ratio"}
 """A scripted server has no answers of its own length."""
 

@@ -16,7 +16,7 @@ from whet.load.pool import PromptPool, read_pool
 from whet.load.prompts import Renderer, load_renderer
 from whet.load.sharing import shared_tokens
 
-SAMPLED_TURNS: Final = 256
+SAMPLED_TURNS: Final = 128
 """User turns whose answers are measured; the others take their lengths in turn."""
 
 

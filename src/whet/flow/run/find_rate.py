@@ -27,9 +27,11 @@ def find_rate(job: Job, server: Server, resolved: ResolvedEngine) -> None:
 
     Doubling, then bisection to a bracket of 10%. A rate counts as met where every limit of the
     objective is above the figure of its one trial: a search needs no intervals, because what it
-    finds is measured on other starts. A disturbed trial is repeated once, on other traffic.
+    finds is measured on other starts. A disturbed trial is repeated once, on other traffic. Where
+    that was disturbed too, the search counts as failed and a resume makes it again.
     """
     tried: list[RateTried] = []
+    disturbed: list[Rate] = []
     point = recommended_point(job.tier, job.spec.objective)
 
     def measure(level: float, effort: int) -> ObjectiveVerdict:
@@ -47,6 +49,8 @@ def find_rate(job: Job, server: Server, resolved: ResolvedEngine) -> None:
         if not record.health.valid and effort == 1:
             job.observer.warn(f"{rate}, once more: {record.health.reason}")
             return ObjectiveVerdict(verdict="undecided", judgements=())
+        if not record.health.valid:
+            disturbed.append(rate)
         missed = tuple(point.missed_by(cell))
         if cell.status != "complete" or cell.errors:
             missed = (*missed, cell.failure or f"{cell.errors} failed requests")
@@ -70,7 +74,8 @@ def find_rate(job: Job, server: Server, resolved: ResolvedEngine) -> None:
         points=points,
         log_rate=None if log is None else log.rate,
     )
-    job.store.put("rates", resolved.variant.name, search)
+    status = "failed" if disturbed else "complete"
+    job.store.put("rates", resolved.variant.name, search, status=status)
 
 
 def _search_plan(load: LoadSpec, log: Log | None) -> SearchPlan:
