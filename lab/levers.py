@@ -195,7 +195,7 @@ def spec(*, gpu: bool, only: Sequence[str] | None) -> dict[str, Any]:
             "min_requests": 12,
             "requests_per_slot": 3,
             "warmup_requests": 8,
-            "repeat_baseline": False,
+            "confirm": False,
             "head_of_line": {"long_tokens": 1400, "long_requests": 4},
         },
         "quality": {"max_documents": 60, "max_tasks": 8, "max_tokens": 256},

@@ -55,7 +55,7 @@ def write_spec(folder: Path) -> Path:
             "min_requests": 8,
             "requests_per_slot": 2,
             "warmup_requests": 4,
-            "repeat_baseline": False,
+            "confirm": False,
         },
         "quality": {"max_documents": 60, "max_tasks": 16, "max_tokens": 256},
         "objective": {"ttft_ms": [60000], "recommend_ttft_ms": 60000, "quality": [0.01, 0.05]},
