@@ -215,9 +215,13 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def _name(row: Row) -> str:
-    """What a line of the summary is of; a batch is named where it is not the peer's default."""
+    """Tool and method of a line; the batch where it is not the peer's default.
+
+    This project's searches end with a refit of scales and codes, which published AWQ and GPTQ lack.
+    """
     batch = f", batch {row.peer_batch}" if row.peer_batch not in (None, 1) else ""
-    return f"{row.tool} {row.method}{batch}"
+    refit = " + refit" if row.tool == "whet" and row.method != "rtn" else ""
+    return f"{row.tool} {row.method}{refit}{batch}"
 
 
 def _spread(values: Sequence[float | None], digits: int) -> str:

@@ -55,8 +55,8 @@ def test_the_summary_is_the_mean_over_seeds_with_its_range_and_tells_failures() 
         replace(ROW, method="gptq", failure="cannot read /a/b/c"),
     ]
     first, second = summary(rows).splitlines()[2:]
-    assert first == "| whet awq | 2 | – | 12.0 (10.0–14.0) | – | – | – | – | 2.00 |"
-    assert second.startswith("| whet gptq | 0 | cannot read c |")
+    assert first == "| whet awq + refit | 2 | – | 12.0 (10.0–14.0) | – | – | – | – | 2.00 |"
+    assert second.startswith("| whet gptq + refit | 0 | cannot read c |")
 
 
 def test_the_summary_keeps_another_batch_of_the_peer_apart() -> None:

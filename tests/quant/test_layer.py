@@ -101,6 +101,40 @@ def test_inputs_are_those_of_the_whole_model_without_padding(model: Any, tmp_pat
 
 
 @torch.no_grad()
+def test_the_output_change_is_that_of_the_models_own_layer(model: Any, tmp_path: Path) -> None:
+    """The reference is transformers' own layer with the weight replaced, one sample at a time."""
+    model.config.save_pretrained(tmp_path)
+    ids = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11, 12], [13, 14], [15, 16, 17, 18, 19]]
+    stream = LayerStream(tmp_path, ids, architecture_of(model), CPU)
+    stream.embed(model.model.embed_tokens.weight)
+    stream.measure(0, layer_of(model, 0))
+    weight = model.model.layers[1].mlp.down_proj.weight
+    changed = 1.1 * weight
+    measured = stream.measure(1, layer_of(model, 1)).output_change(
+        {"mlp.down_proj.weight": changed}
+    )
+
+    def outputs() -> Tensor:
+        rows: list[Tensor] = []
+        handle = model.model.layers[1].register_forward_hook(
+            lambda _module, _inputs, output: rows.append(
+                (output[0] if isinstance(output, tuple) else output).reshape(-1, weight.shape[0])
+            )
+        )
+        for sample in ids:
+            model(torch.tensor([sample]))
+        handle.remove()
+        return torch.cat(rows).double()
+
+    before, source = outputs(), weight.clone()
+    weight.copy_(changed)
+    after = outputs()
+    weight.copy_(source)
+    change = (after - before).square().sum(dim=1) / before.square().sum(dim=1)
+    assert measured == pytest.approx(float(change.mean()), rel=1e-3)
+
+
+@torch.no_grad()
 def test_the_samples_of_full_length_rows_come_from_many_positions(tmp_path: Path) -> None:
     """Each position has a token of its own, so the sampled input of layer 0 names its position."""
     torch.manual_seed(0)

@@ -14,10 +14,11 @@ from safetensors.torch import load_file, save_file
 from tests.checkpoint_factory import write_tiny_llama
 from whet.checkpoint import read_facts
 from whet.core.errors import QuantizationError, StorageError, UsageError, WhetError
-from whet.core.records import QuantizedCheckpoint
-from whet.core.spec import RecipeSpec
+from whet.core.records import QuantizedCheckpoint, UnitError
+from whet.core.spec import MixedSpec, RecipeSpec
 from whet.core.staging import remove_stale, require_space
 from whet.quant import gptq, load_calibration, quantize, quantize_many
+from whet.quant.mixed import UnitCost, choose_units
 
 LINEARS = 2 * 7
 
@@ -333,9 +334,32 @@ def test_a_budget_of_bits_is_kept_and_the_worst_units_get_them(
         kept = [unit for unit in done.units if unit.kept]
         assert kept
         assert all(unit.error == unit.wide_error for unit in kept)
+        assert all(unit.layer_error is not None for unit in done.units)
     within = many["mixed-error"]
     assert all(unit.error <= 0.006 for unit in within.units)
     assert any(not unit.kept for unit in within.units)
+
+
+def test_the_budget_goes_to_the_unit_that_changes_its_layers_output_most() -> None:
+    """The other unit has the larger error relative to its own output, which is lost in the sum."""
+    costs = [
+        UnitCost(
+            error=UnitError(
+                unit=name,
+                error=error,
+                rtn_error=error,
+                ratio=None,
+                weights=100,
+                wide_error=0.0,
+                layer_error=layer_error,
+            ),
+            bits=400,
+            fallback_bits=1600,
+        )
+        for name, error, layer_error in (("quiet", 0.02, 1e-5), ("loud", 0.001, 1e-3))
+    ]
+    assert choose_units(costs, MixedSpec(bits_per_weight=10)) == {"loud"}
+    assert choose_units(costs, MixedSpec(max_error=0.01)) == {"quiet"}
 
 
 def test_cache_scales_are_those_of_the_keys_and_values(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -157,6 +157,7 @@ class LayerQuantizer:
         return _ErrorMeter(
             weights={linear: layer.tensors[f"{linear}.weight"] for linear in unit.linears},
             qparams=self.grid.qparams(layer.stacked(unit, self.device)),
+            output_change=layer.stats.output_change,
             gram=layer.stats.units[unit.name].gram,
             grid=self.grid,
             fallback=self.fallback,
@@ -218,19 +219,23 @@ class _ErrorMeter:
         *,
         weights: Mapping[str, Tensor],
         qparams: QParams,
+        output_change: Callable[[Mapping[str, Tensor]], float],
         gram: Tensor,
         grid: Grid,
         fallback: FallbackForm | None,
     ) -> None:
         """``qparams`` [O, K/g] are round-to-nearest's of the whole unit; ``gram`` is H, [K, K]."""
         self._sources, self._qparams, self._gram = weights, qparams, gram
-        self._grid, self._fallback = grid, fallback
+        self._grid, self._fallback, self._output_change = grid, fallback, output_change
+        self._changed: dict[str, Tensor] = {}
         self._weights = 0
         self._whole = self._stored = self._nearest = self._fallback_error = 0.0
 
     def add(self, linear: str, dequantized: Tensor, scales: LinearScales, rows: slice) -> None:
         """Add ``linear``, the unit's ``rows``, whose stored weight is ``dequantized`` [O, K]."""
         source, nearest = self._sources[linear], self._qparams.rows(rows)
+        if self._fallback is not None:
+            self._changed[f"{linear}.weight"] = scales.undo(dequantized)
         self._weights += source.numel()
         for part in row_slices(source):
             weight, own = source[part].to(self._gram), scales.of_rows(part)
@@ -248,11 +253,13 @@ class _ErrorMeter:
     def finish(self, name: str, ratio: float | None) -> UnitError:
         """The errors relative to ‖XWᵀ‖²; 0 where that is 0."""
         whole = self._whole or math.inf
+        mixed = self._fallback is not None
         return UnitError(
             unit=name,
             error=self._stored / whole,
             rtn_error=self._nearest / whole,
             ratio=ratio,
             weights=self._weights,
-            wide_error=None if self._fallback is None else self._fallback_error / whole,
+            wide_error=self._fallback_error / whole if mixed else None,
+            layer_error=self._output_change(self._changed) if mixed else None,
         )

@@ -1,4 +1,8 @@
-"""Mixed precision: the units with the largest errors keep more bits, within a budget.
+"""Mixed precision: the units that change their layer's output most keep more bits.
+
+A unit's error relative to its own output says little: the same error of a unit that adds little to
+the residual stream is lost in it. So units are ranked by the change of the layer's output with one
+unit quantized (docs/quant.md compares it with the model's loss).
 
 Units are chosen once all errors are known. A selected unit keeps the column scales that were folded
 for it, so nothing else in the checkpoint changes and no layer has to be measured again.
@@ -31,9 +35,12 @@ class UnitCost:
 
     @property
     def gain(self) -> float:
-        """Error reduction per additional bit."""
-        assert self.error.wide_error is not None
-        return (self.error.error - self.error.wide_error) / max(1, self.fallback_bits - self.bits)
+        """Reduction of the layer's output change per additional bit."""
+        error = self.error
+        assert error.wide_error is not None
+        assert error.layer_error is not None
+        saved = 1 - error.wide_error / error.error if error.error else 0.0
+        return error.layer_error * saved / max(1, self.fallback_bits - self.bits)
 
 
 def choose_units(costs: Sequence[UnitCost], budget: MixedSpec) -> frozenset[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -20,18 +20,23 @@ from whet.quant.gram import InputMeter, InputStats
 _BATCH_TOKENS: Final = {"cpu": 4096, "cuda": 16384}
 _RESIDENT_BYTES: Final = 3 * GB  # hidden states up to this stay on the device
 _RESIDENT_SHARE: Final = 4
+_COMPARED_SAMPLES: Final = 8
+_TINY: Final = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerStats:
     """One layer's inputs by unit, and the largest |key| and |value|, each channel's: [C].
 
-    Keys are as a cache stores them, after the rotary embedding.
+    Keys are as a cache stores them, after the rotary embedding. ``output_change`` runs the layer
+    with some weights replaced: the mean over tokens of ‖Δy‖² / ‖y‖², y being the layer's output.
+    It can be called until the next layer is measured.
     """
 
     units: Mapping[str, InputStats]
     keys: Tensor
     values: Tensor
+    output_change: Callable[[Mapping[str, Tensor]], float]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -43,6 +48,17 @@ class _Batch:
 
     hidden: Tensor
     rows: Tensor | None
+
+    def real(self) -> Tensor:
+        """The hidden states of the real tokens: float32 [N, D]."""
+        flat = self.hidden.flatten(0, 1)
+        return (flat if self.rows is None else flat[self.rows.to(flat.device)]).float()
+
+    def head(self, samples: int) -> _Batch:
+        """A copy of the first ``samples``."""
+        hidden = self.hidden[:samples].clone()
+        end = hidden.shape[0] * hidden.shape[1]
+        return _Batch(hidden=hidden, rows=None if self.rows is None else self.rows[self.rows < end])
 
 
 class LayerStream:
@@ -113,13 +129,27 @@ class LayerStream:
         prefix = self._architecture.prefixes[index]
         layer = self._load(prefix, index, tensors)
         cache = _CacheMeter()
+        middle = self._batches[len(self._batches) // 2]  # of medium length
+        inputs = middle.head(_COMPARED_SAMPLES)
         with _metered(layer, self._architecture.units[index], self._device) as meters:
-            self._advance(index, layer, cache, meters)
+            self._advance(self._batches, index, layer, cache, meters)
         layer.to("meta")
+
+        @torch.no_grad()
+        def output_change(changed: Mapping[str, Tensor]) -> float:
+            other = self._load(prefix, index, {**tensors, **changed})
+            batch = replace(inputs)
+            self._advance([batch], index, other, _CacheMeter(), _Meters(units={}))
+            other.to("meta")
+            output = middle.head(_COMPARED_SAMPLES).real()
+            change = (batch.real() - output).square_().sum(dim=1)
+            return float((change / output.square_().sum(dim=1).clamp_(min=_TINY)).mean())
+
         return LayerStats(
             units={name: meter.finish(f"{prefix}{name}") for name, meter in meters.units.items()},
             keys=cache.keys,
             values=cache.values,
+            output_change=output_change,
         )
 
     def _load(self, prefix: str, index: int, tensors: Mapping[str, Tensor]) -> nn.Module:
@@ -134,10 +164,18 @@ class LayerStream:
         layer.load_state_dict(weights, assign=True)
         return layer.eval()
 
-    def _advance(self, index: int, layer: nn.Module, cache: _CacheMeter, meters: _Meters) -> None:
+    def _advance(
+        self,
+        batches: Sequence[_Batch],
+        index: int,
+        layer: nn.Module,
+        cache: _CacheMeter,
+        meters: _Meters,
+    ) -> None:
+        """Replace the hidden states of ``batches`` by the layer's output."""
         measured = _MeasuredLayer(layer, cache, first=index == 0)
         self._decoder.layers = nn.ModuleList([*(_SkippedLayer() for _ in range(index)), measured])
-        for number, batch in enumerate(self._batches):
+        for number, batch in enumerate(batches):
             meters.batch = number
             meters.rows = cache.rows = batch.rows
             measured.hidden = batch.hidden.to(self._device, non_blocking=True)

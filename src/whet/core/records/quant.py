@@ -34,7 +34,8 @@ class UnitError:
 
     ``unit`` is ``layers.<i>.{qkv,o,gate_up,down}``; ``ratio`` is the chosen exponent of the scale
     grid. ``kept`` says that a mixed recipe stores the unit in its wider form; ``wide_error`` is the
-    error of that form, None where the recipe is not mixed.
+    error of that form, and ``layer_error`` the mean over tokens of ‖Δy‖² / ‖y‖² for the layer's
+    output y with this unit alone quantized; both are None where the recipe is not mixed.
     """
 
     unit: str
@@ -43,6 +44,7 @@ class UnitError:
     ratio: float | None
     weights: int = 0
     wide_error: float | None = None
+    layer_error: float | None = None
     kept: bool = False
 
 
@@ -58,7 +60,7 @@ class Phase:
 class QuantizedCheckpoint:
     """One written checkpoint. ``path`` is whole: it was staged, verified, then renamed.
 
-    ``kept_scheme`` is what a mixed recipe stores its sensitive units in, None where it is not
+    ``kept_scheme`` is the form of the units that a mixed recipe keeps wider, None where it is not
     mixed; ``kv_cache`` is ``fp8`` where scales of keys and values were stored. ``warnings`` are
     sentences for a person.
     """

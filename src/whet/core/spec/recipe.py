@@ -37,7 +37,7 @@ GROUPED: Final = ("W4A16", "W4A16_ASYM", "W8A16")
 
 
 class MixedSpec(Strict):
-    """The units that lose most keep more bits, as many as a budget allows; give one budget.
+    """The units that change their layer's output most keep more bits; give one budget.
 
     ``bits_per_weight`` bounds the average over the decoder's linear layers, scales included.
     ``max_error`` bounds every unit's relative output error ‖X(W−Ŵ)ᵀ‖² / ‖XWᵀ‖².

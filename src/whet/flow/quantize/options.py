@@ -37,7 +37,7 @@ class RecipeOptions:
     kv_cache: str | None = None
     """fp8: store scales of keys and values too."""
     mixed_keep: str | None = None
-    """Format of the most sensitive units: 16bit, W8A16, W8A8 or FP8_DYNAMIC. Default: 16bit."""
+    """Form of units with the largest error: 16bit, W8A16, W8A8 or FP8_DYNAMIC. Default: 16bit."""
     bits_per_weight: float | None = None
     """Mixed precision: average bits per weight at most."""
     max_error: float | None = None

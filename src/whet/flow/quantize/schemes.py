@@ -21,6 +21,7 @@ SCHEMES: Final[dict[str, dict[str, Any]]] = {
     "w4a16-asym-awq": {"method": "awq", "scheme": "W4A16_ASYM"},
     "w4a16-awq-mixed": {"method": "awq", "mixed": {"bits_per_weight": _MIXED_BITS}},
     "w8a16": {"scheme": "W8A16"},
+    "w8a8-rtn": {"method": "rtn", "scheme": "W8A8"},
     "w8a8": {"scheme": "W8A8"},
     "fp8-dynamic": {"scheme": "FP8_DYNAMIC"},
     "fp8-kv8": {"scheme": "FP8", "kv_cache": "fp8"},
