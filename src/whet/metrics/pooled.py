@@ -150,7 +150,7 @@ def level_spread(blocks: Sequence[Block]) -> Spread:
 
 
 def _correlated_freedom(rows: NDArray[np.float64], freedom: float) -> float:
-    """Degrees of freedom of the mean square of ``rows``, each of which has ``freedom``.
+    """Degrees of freedom of the mean square of ``rows`` that have ``freedom`` each.
 
     A start that is slow at one batch size may be slow at the others, so they are less than the sum:
     with M the covariances of the rows they are f · (tr M)² ÷ tr M², which is f for one row or
