@@ -207,14 +207,14 @@ def compare(source: Path, seed: int) -> tuple[list[dict[str, Any]], list[dict[st
     alone = {each.unit: model.measure((each.unit,), ranking) for each in errors}
     units, ranked = unit_rows(errors, alone, reference, seed), rankings(errors, alone, reference)
     reference, present = model.measure((), others), model.measure(weights, others)
-    values: dict[str, Any] = {"seed": seed, "budget": _BITS, "ranking": "all in 4 bits", "wider": ""}
+    values: dict[str, Any] = {"seed": seed, "budget": _BITS, "ranking": "all in 4 bits", "wide": ""}
     rows = [selection_row(present, reference, present, **values)]
     for bits in _BUDGETS:
         for name, costs in ranked.items():
-            wider = choose_units(costs, MixedSpec(bits_per_weight=bits))
-            scores = model.measure(weights.keys() - wider, others)
+            wide = choose_units(costs, MixedSpec(bits_per_weight=bits))
+            scores = model.measure(weights.keys() - wide, others)
             present = scores if name == "layer output" else present
-            values = {"seed": seed, "budget": bits, "ranking": name, "wider": " ".join(sorted(wider))}
+            values = {"seed": seed, "budget": bits, "ranking": name, "wide": " ".join(sorted(wide))}
             rows.append(selection_row(scores, reference, present, **values))
     return units, rows
 
