@@ -66,13 +66,12 @@ def test_a_served_engine_has_generated(resolve: Resolve, tmp_path: Path) -> None
         server.ensure_alive()
 
 
-def test_an_engine_keeps_its_priority_and_a_lower_one_is_recorded(
+def test_an_engine_on_a_gpu_keeps_its_priority_and_one_on_a_cpu_lets_the_client_go_first(
     resolve: Resolve, tmp_path: Path
 ) -> None:
-    log, normal = tmp_path / "engine.log", resolve("serve")
-    niced = replace(normal, argv=("nice", "-n", "5", *normal.argv))
+    log, on_cpu = tmp_path / "engine.log", resolve("serve")
     own = psutil.Process().nice()
-    for resolved, expected in ((normal, own), (niced, min(19, own + 5))):
+    for resolved, expected in ((replace(on_cpu, device="cuda"), own), (on_cpu, max(own, 5))):
         with serve_process(resolved, log=log, timeouts=QUICK) as server:
             assert server.start.nice == expected
 

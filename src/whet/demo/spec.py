@@ -34,7 +34,7 @@ recipes:
 workload:
   long_system_share: 0.15
   max_input_tokens: 1000
-  max_output_tokens: 96
+  max_output_tokens: 48
 load:
   batch_sizes: {batch_sizes}
   trials: 2         # starts of each server: the fewest that give an interval

@@ -149,7 +149,10 @@ def _spawn(
     argv = [word.replace("{port}", str(port)) for word in resolved.argv]
     env = {**os.environ, **dict(resolved.env), **dict(resolved.variant.secret_env), **scratch}
     env.pop("VLLM_API_KEY", None)  # the server is on the loopback, and the client sends no key
-    return EngineProcess(argv, env=env, log=log, grace_s=timeouts.grace_s), port
+    process = EngineProcess(argv, env=env, log=log, grace_s=timeouts.grace_s)
+    if resolved.device == "cpu":
+        process.yield_cores()
+    return process, port
 
 
 @contextmanager

@@ -94,7 +94,7 @@ def _engine_words(run: Run, name: str) -> Iterator[str]:
     if start is not None:
         yield f"ready after {human_duration(start.ready_s)}"
         if start.nice:
-            yield f"ran at nice {start.nice}, not at normal priority: start whet without nice"
+            yield f"ran at nice {start.nice}, so other processes go before it"
 
 
 def _workload(run: Run) -> Iterator[Node]:
