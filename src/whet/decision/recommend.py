@@ -91,6 +91,8 @@ def recommend(eligible: Sequence[EligibleCell], inputs: DecisionInputs) -> Recom
         reference_cost_per_1m_tokens=None if reference is None else reference.cost,
         saving=saved,
         difference=difference,
+        ttft_p95_ms=best.item.ttft,
+        tps_mean=best.item.cell.tps_mean,
         confirmed=best.selected is not None,
         selected_cost=None if best.selected is None else best.selected.cost,
         reasons=tuple(_reasons(best, reference, saved, eligible, inputs)),

@@ -104,6 +104,8 @@ class Recommendation:
     selected_cost: Estimate | None
     reasons: tuple[str, ...]
     cautions: tuple[str, ...]
+    ttft_p95_ms: Estimate | None = None
+    tps_mean: Estimate | None = None
     fleet: Fleet | None = None
     reference_fleet: Fleet | None = None
 

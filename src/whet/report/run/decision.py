@@ -91,11 +91,9 @@ def _facts(run: Run, chosen: Recommendation) -> Iterator[Fact]:
             value=shown(chosen.saving, unit="%"),
             note=f"against {chosen.reference}, {certainty(chosen)}",
         )
-    cell = run.cell(chosen.variant, chosen.batch_size)
-    if cell is not None:
-        target = f"target {chosen.ttft_target_ms:g}"
-        yield Fact(name="TTFT p95, ms", value=shown(cell.ttft_p95_ms), note=target)
-        yield Fact(name="Tokens per second", value=shown(cell.tps_mean), note="output tokens")
+    target = f"target {chosen.ttft_target_ms:g}"
+    yield Fact(name="TTFT p95, ms", value=shown(chosen.ttft_p95_ms), note=target)
+    yield Fact(name="Tokens per second", value=shown(chosen.tps_mean), note="output tokens")
     record = run.quality.get(chosen.variant)
     if record is not None and own:
         yield Fact(name="Perplexity", value=shown(record.perplexity), note="the baseline's own")
