@@ -45,7 +45,7 @@ class SloPoint:
         return [(name, limit, figure) for name, limit, figure in latencies if limit is not None]
 
     def below_floor(self, cell: CellSummary) -> list[tuple[str, float, float]]:
-        """Return (name, floor, rate) of each rate below its floor; None is of no lever."""
+        """Return (name, floor, rate) of each rate below its floor, of levers that are on."""
         rates = (
             ("acceptance rate", self.min_acceptance_rate, cell.acceptance_rate),
             ("prefix hit rate", self.min_prefix_hit_rate, cell.prefix_hit_rate),

@@ -215,7 +215,8 @@ def _reasons(
             f"{words.cost(reference)} ({words.cell_label(reference.cell)}{elsewhere})"
         )
     plain = best_of(eligible, choice.point, inputs.baseline)
-    if plain is not None and inputs.baseline not in (inputs.reference, cell.variant):
+    others = (inputs.reference, cell.variant)
+    if plain is not None and inputs.baseline not in others and item.usd < plain.usd:
         below = 1 - item.usd / plain.usd
         yield f"costs {percent(below)} less than the baseline's best, {words.cost(plain)}"
     if (lossless := _lossless(record)) is not None:
