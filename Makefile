@@ -4,6 +4,7 @@ BIN := .venv/bin
 WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -q --durations=25
 PARALLEL = -n $(WORKERS) --dist worksteal
+BY_FILE = -n $(WORKERS) --dist loadfile
 ifdef TORCH_INDEX
 export TORCH_INDEX
 endif
@@ -24,14 +25,17 @@ setup-dev:  ## the same, and what the tests and checks need
 demo: setup  ## the whole story on the bundled model pair, on this machine's CPU
 	$(BIN)/whet demo --resume
 
-# Two invocations: tests that measure a real server run one at a time, on an otherwise idle machine.
+# A real server takes half a minute to start, so files that start one run side by side; a test whose
+# speed counts runs alone, on an otherwise idle machine.
 test: setup-dev  ## the tests of a change, real vLLM included: about ten minutes on two cores
 	$(PYTEST) $(PARALLEL) -m "not e2e and not full"
-	$(PYTEST) -m "e2e and not full"
+	$(PYTEST) $(BY_FILE) -m "e2e and not alone and not full"
+	$(PYTEST) -m "alone and not full"
 
 test-full: setup-dev  ## every test, the long ones too
 	$(PYTEST) $(PARALLEL) -m "not e2e"
-	$(PYTEST) -m e2e
+	$(PYTEST) $(BY_FILE) -m "e2e and not alone"
+	$(PYTEST) -m alone
 
 lint: setup-dev  ## format, lint, words and types
 	$(BIN)/ruff format --check .

@@ -109,13 +109,18 @@ def _cold(variant: Variant) -> Iterator[str]:
 
 
 def _front_end(variant: Variant, device: Device, traffic: Traffic) -> Iterator[str]:
-    """On one H100 (vLLM 0.26) three configurations ended at 11,000 pieces/s, a token each."""
+    """On one H100 (vLLM 0.26) three configurations ended at 11,000 pieces/s, a token each.
+
+    On one H200 (0.33, answers of different lengths) four processes lost at 128: prompts then come
+    one by one, and a step with a prompt in it has no full CUDA graph (results/h200-7b-testbed).
+    """
     count = plain_args(variant).get("api_server_count", 1)
     if device.kind == "cuda" and traffic.largest_batch >= _MANY and count in (1, "1"):
         yield (
             "one API server process writes out some 11,000 pieces of text a second at most, a "
-            f"token each without speculation: for {traffic.largest_batch} in flight try "
-            "api_server_count 4 (1.1 to 1.3 times the throughput at 256 on an H100)"
+            f"token each without speculation: for {traffic.largest_batch} in flight measure "
+            "api_server_count 4 too (1.1 to 1.3 times the throughput at 256 on an H100, but 0.8 "
+            "to 0.9 times at 128 on an H200)"
         )
 
 

@@ -23,6 +23,7 @@ from whet.engines.vllm import find_installed
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.alone,
     pytest.mark.skipif(find_installed(sys.executable) is None, reason="vLLM is not installed"),
 ]
 
@@ -56,6 +57,7 @@ def write_spec(folder: Path) -> Path:
             "requests_per_slot": 2,
             "warmup_requests": 4,
             "confirm": False,
+            "together": [list(VARIANTS)],
         },
         "quality": {"max_documents": 60, "max_tasks": 16, "max_tokens": 256},
         "objective": {"ttft_ms": [60000], "recommend_ttft_ms": 60000, "quality": [0.01, 0.05]},
