@@ -5,6 +5,7 @@ WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -q --durations=25
 PARALLEL = -n $(WORKERS) --dist worksteal
 BY_FILE = -n $(WORKERS) --dist loadfile
+E2E = $(shell find tests -name '*_e2e.py')
 ifdef TORCH_INDEX
 export TORCH_INDEX
 endif
@@ -29,13 +30,13 @@ demo: setup  ## the whole story on the bundled model pair, on this machine's CPU
 # speed counts runs alone, on an otherwise idle machine.
 test: setup-dev  ## the tests of a change, real vLLM included: about ten minutes on two cores
 	$(PYTEST) $(PARALLEL) -m "not e2e and not full"
-	$(PYTEST) $(BY_FILE) -m "e2e and not alone and not full"
-	$(PYTEST) -m "alone and not full"
+	$(PYTEST) $(BY_FILE) -m "not alone and not full" $(E2E)
+	$(PYTEST) -m "alone and not full" $(E2E)
 
 test-full: setup-dev  ## every test, the long ones too
 	$(PYTEST) $(PARALLEL) -m "not e2e"
-	$(PYTEST) $(BY_FILE) -m "e2e and not alone"
-	$(PYTEST) -m alone
+	$(PYTEST) $(BY_FILE) -m "not alone" $(E2E)
+	$(PYTEST) -m alone $(E2E)
 
 lint: setup-dev  ## format, lint, words and types
 	$(BIN)/ruff format --check .
