@@ -378,7 +378,9 @@ def test_at_rates_the_fewest_servers_win() -> None:
 
 
 def test_where_as_many_servers_are_needed_the_default_stays() -> None:
-    cells = [*at_rates("fp16", 100, 400), *at_rates("awq", 90, 300)]
-    found = recommended(decided(tier(cells, price_usd_per_hour=1.0, demand_rps=6.0)))
+    cells = [*at_rates("fp16", 100, 300), *at_rates("awq", 90, 400)]
+    decision = decided(tier(cells, price_usd_per_hour=1.0, demand_rps=6.0))
+    assert {entry.variant for entry in decision.matrix if entry.ttft_target_ms > 400} == {"fp16"}
+    found = recommended(decision)  # awq is as cheap, and slower
     assert (found.variant, found.fleet and found.fleet.servers) == ("fp16", 1)
     assert any("nothing is saved" in caution for caution in found.cautions)

@@ -82,11 +82,13 @@ def recommended_point(tier: str, objective: ObjectiveSpec) -> SloPoint:
 
 
 def qualifying(eligible: Sequence[EligibleCell], point: SloPoint) -> list[EligibleCell]:
-    """Return the cells that meet every limit, cheapest first."""
-    return sorted(
-        (item for item in eligible if not unmet(item, point)),
-        key=lambda item: (item.usd, item.cost.value, item.cell.variant, item.cell.batch_size),
-    )
+    """Return the cells that meet every limit, cheapest first; of equal fleets the fastest."""
+
+    def order(item: EligibleCell) -> tuple[float, float, str, float]:
+        then = item.cost if item.fleet is None else item.ttft
+        return item.usd, then.value, item.cell.variant, item.cell.batch_size
+
+    return sorted((item for item in eligible if not unmet(item, point)), key=order)
 
 
 def unmet(item: EligibleCell, point: SloPoint) -> list[str]:
