@@ -89,7 +89,7 @@ class Bench:
 
     ``slower`` is the share of the first start's speed that every later start has less; ``speeds``
     are those of (variant, batch size), ``failing`` those that come back failed. Answers pass the
-    gate where ``passes``. A variant in ``capacity`` takes a second to its first token above so many
+    gate where ``passes``. Cells in ``tired`` hardly move from trial 2 on. A variant in ``capacity`` takes a second to its first token above so many
     requests in a trial.
     """
 
@@ -100,6 +100,7 @@ class Bench:
     speeds: dict[tuple[str, int], float] = field(default_factory=dict)
     failing: set[tuple[str, int]] = field(default_factory=set)
     passes: bool = False
+    tired: set[tuple[str, int]] = field(default_factory=set)
     capacity: dict[str, float] = field(default_factory=dict)
     stop_at: int | None = None
 
@@ -111,6 +112,8 @@ class Bench:
         cell = (plan.variant, plan.batch_size)
         speed = self.speeds.get(cell, 1.0) - self.slower * (len(self.engine.started) - 1)
         if len(plan.offsets_ns) > self.capacity.get(plan.variant, math.inf):
+            speed = 0.001
+        if cell in self.tired and plan.trial >= 2:
             speed = 0.001
         record = replace(
             trial(

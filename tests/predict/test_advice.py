@@ -54,7 +54,7 @@ def test_a_plain_variant_needs_no_advice() -> None:
 def test_many_in_flight_want_more_than_one_api_server() -> None:
     many = replace(QUIET, largest_batch=128)
     (sentence,) = said(variant(), many)
-    assert "for 128 in flight try api_server_count 4" in sentence
+    assert "for 128 in flight measure api_server_count 4" in sentence
     assert said(variant(api_server_count=4), many) == ()
     assert said(variant(), replace(QUIET, largest_batch=127)) == ()
     assert advise(variant(), target=model(), device=cpu(), traffic=many) == ()

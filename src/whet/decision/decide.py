@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from whet.core.records import BreakEven, Decision, Difference, Excluded, MatrixEntry
 from whet.decision.break_even import find_break_even
 from whet.decision.eligible import EligibleCell, split_eligible
 from whet.decision.inputs import DecisionInputs
-from whet.decision.matrix import best_at, slo_points
+from whet.decision.matrix import best_at, recommended_point, slo_points
 from whet.decision.pareto import pareto_front
 from whet.decision.recommend import recommend
-from whet.decision.select import tested_differences
+from whet.decision.select import confirmation, tested_differences
 from whet.decision.status import cell_decisions
 
 
@@ -36,6 +38,8 @@ def decide(inputs: DecisionInputs) -> Decision:
         break_even += find_break_even(cells, inputs.speculation_pairs, tier.throughput, tier.tier)
         differences += tested_differences(counted, tier, inputs)
     chosen = recommend(eligible, inputs)
+    if chosen is None:
+        excluded += _not_confirmed(eligible, inputs)
     return Decision(
         baseline=inputs.baseline,
         reference=inputs.reference,
@@ -47,3 +51,19 @@ def decide(inputs: DecisionInputs) -> Decision:
         cells=cell_decisions(inputs, eligible, excluded, chosen),
         differences=tuple(differences),
     )
+
+
+def _not_confirmed(eligible: Sequence[EligibleCell], inputs: DecisionInputs) -> Iterator[Excluded]:
+    """Yield the cells that met the objective once, and not when they were measured again."""
+    for tier in inputs.tiers:
+        point = recommended_point(tier.tier, inputs.objective)
+        shown = confirmation(eligible, tier, point, inputs.reference)
+        for (variant, load), why in shown.missed.items():
+            reason = f"measured again on fresh starts {why}"
+            yield Excluded(
+                variant=variant,
+                batch_size=load,
+                reason=reason,
+                tier=tier.tier,
+                kind="not confirmed",
+            )

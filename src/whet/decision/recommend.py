@@ -10,7 +10,7 @@ from whet.core.format import percent
 from whet.core.load_point import load_words
 from whet.core.records import Difference, Estimate, QualityRecord, Recommendation
 from whet.decision import words
-from whet.decision.eligible import EligibleCell, split_eligible
+from whet.decision.eligible import EligibleCell
 from whet.decision.inputs import DecisionInputs, TierInputs
 from whet.decision.matrix import (
     SloPoint,
@@ -19,11 +19,10 @@ from whet.decision.matrix import (
     recommended_point,
     result_at,
     uncertified,
-    unmet,
 )
 from whet.decision.ratios import saving, saving_between_machines
-from whet.decision.select import best_of, finalists
-from whet.metrics.pooled import StartTable
+from whet.decision.select import best_of, confirmation
+from whet.metrics.pooled import Cell, StartTable
 
 _TIE_STARTS: Final = 10
 """A difference that takes more starts than this to show is a tie for whoever deploys."""
@@ -106,51 +105,35 @@ def _choose(
     eligible: Sequence[EligibleCell], tier: TierInputs, inputs: DecisionInputs
 ) -> _Choice | None:
     """Return the tier's cheapest finalist, or None if no cell qualifies."""
-    point = recommended_point(tier.tier, inputs.objective)
-    arms = finalists(eligible, point, inputs.reference)
-    ranking = qualifying([item for item in eligible if item.tier == tier.tier], point)
-    others = {item.cell.variant for item in ranking} - {inputs.reference}
-    choice = _first(arms, point, inputs.reference, tier.throughput, family=len(others))
-    again = {(cell.variant, cell.batch_size) for cell in tier.confirmation}
-    if choice is not None and again >= {arm.place for arm in arms}:
-        choice = _confirmed(arms, point, tier, inputs.reference)
-    return None if choice is None else _unless_tie(choice)
-
-
-def _first(
-    arms: Sequence[EligibleCell], point: SloPoint, reference: str, table: StartTable, *, family: int
-) -> _Choice | None:
-    if not arms:
+    point, reference = recommended_point(tier.tier, inputs.objective), inputs.reference
+    own = [item for item in eligible if item.tier == tier.tier]
+    shown = confirmation(own, tier, point, reference)
+    if not shown.arms:
         return None
-    usual = next((item for item in arms if item.cell.variant == reference), None)
-    return _Choice(
-        point=point, item=arms[0], selected=None, usual=usual, table=table, family=family
+    sure = tier.confirmed_throughput if shown.settled(reference) else None
+    arms = [shown.again[arm.place] for arm in shown.arms if arm.place in shown.again]
+    if sure is None:
+        arms = list(shown.arms)
+        ranking = qualifying(own, point)
+        family = len({item.cell.variant for item in ranking} - {reference})
+    else:
+        family = sum(arm.cell.variant != reference for arm in arms)
+    choice = _Choice(
+        point=point,
+        item=arms[0],
+        selected=None if sure is None else shown.arms[0],
+        usual=next((item for item in arms if item.cell.variant == reference), None),
+        table=sure or tier.throughput,
+        family=family,
+        notes=tuple(not_confirmed(place, why) for place, why in shown.missed.items()),
     )
+    return _unless_tie(choice)
 
 
-def _confirmed(
-    arms: Sequence[EligibleCell], point: SloPoint, tier: TierInputs, reference: str
-) -> _Choice | None:
-    """The choice by the confirmation's figures; a finalist that misses a limit there is dropped."""
-    assert tier.confirmed_throughput is not None
-    again, dropped = split_eligible(replace(tier, cells=tier.confirmation))
-    by_place = {item.place: item for item in again}
-    reasons = {(item.variant, item.batch_size): item.reason for item in dropped}
-    passed, notes = [], []
-    for arm in arms:
-        item = by_place.get(arm.place)
-        missed = [] if item is None else unmet(item, point)
-        if item is not None and not missed:
-            passed.append(item)
-        else:
-            why = f"it misses {', '.join(missed)}" if missed else reasons[arm.place]
-            notes.append(f"{words.cell_label(arm.cell)} was not confirmed: {why}")
-    family = sum(arm.cell.variant != reference for arm in arms)
-    choice = _first(passed, point, reference, tier.confirmed_throughput, family=family)
-    if choice is None:
-        return None
-    selected = next(arm for arm in arms if arm.place == choice.item.place)
-    return replace(choice, selected=selected, notes=tuple(notes))
+def not_confirmed(place: Cell, why: str) -> str:
+    """Return the sentence for a cell that missed a limit when it was measured again."""
+    variant, point = place
+    return f"{variant} at {load_words(point)} was not confirmed: {why}"
 
 
 def _unless_tie(choice: _Choice) -> _Choice:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from whet.core.records import Difference
-from whet.decision.eligible import EligibleCell
+from whet.decision.eligible import EligibleCell, split_eligible
 from whet.decision.inputs import DecisionInputs, TierInputs
-from whet.decision.matrix import SloPoint, best_per_variant, qualifying, recommended_point
+from whet.decision.matrix import SloPoint, best_per_variant, qualifying, recommended_point, unmet
+from whet.metrics.pooled import Cell
 
 
 def best_of(eligible: Sequence[EligibleCell], point: SloPoint, variant: str) -> EligibleCell | None:
@@ -26,6 +28,45 @@ def finalists(
     if usual is not None and usual.cell.variant not in {item.cell.variant for item in chosen}:
         chosen.append(usual)
     return chosen
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Confirmation:
+    """What measuring a tier's finalists again has shown so far.
+
+    ``arms`` are the finalists without the cells that missed a limit, ``again`` those of them that
+    were measured again, with the new figures. ``missed`` says what was not confirmed and why.
+    """
+
+    arms: tuple[EligibleCell, ...]
+    again: Mapping[Cell, EligibleCell]
+    missed: Mapping[Cell, str]
+
+    def settled(self, reference: str) -> bool:
+        """Whether the cheapest arm is confirmed, and so is what it is compared with."""
+        needed = [item for item in self.arms if item.cell.variant == reference]
+        return all(item.place in self.again for item in (*self.arms[:1], *needed))
+
+
+def confirmation(
+    eligible: Sequence[EligibleCell], tier: TierInputs, point: SloPoint, reference: str
+) -> Confirmation:
+    """Hold what was measured again to the same limits. A cell that misses one there is left out."""
+    again, dropped = split_eligible(replace(tier, cells=tier.confirmation))
+    missed = {
+        (item.variant, item.batch_size): item.reason
+        for item in dropped
+        if item.batch_size is not None
+    }
+    for item in again:
+        if names := unmet(item, point):
+            missed[item.place] = f"it misses {', '.join(names)}"
+    left = [item for item in eligible if item.place not in missed]
+    return Confirmation(
+        arms=tuple(finalists(left, point, reference)),
+        again={item.place: item for item in again if item.place not in missed},
+        missed=missed,
+    )
 
 
 def tested_differences(

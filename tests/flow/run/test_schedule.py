@@ -27,6 +27,10 @@ from whet.core.spec import LoadSpec, Spec
 from whet.core.store import RunStore
 from whet.load import TrialInterrupted
 
+ACCEPTED: dict[str, Any] = {
+    "evidence": {"accept_unproved": ["speculation", "settings", "prefix_cache"]}
+}
+
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
@@ -104,8 +108,7 @@ def test_the_finalists_are_measured_again_on_fresh_starts_and_fresh_traffic(
     root = tmp_path / "run"
     variants: dict[str, Any] = {name: {"args": {"seed": at}} for at, name in enumerate("bde")}
     variants = {"fp16": {}, **variants}
-    accepted = {"accept_unproved": ["speculation", "settings", "prefix_cache"]}
-    spec = spec_of(tmp_path, trials=2, variants=variants, evidence=accepted)
+    spec = spec_of(tmp_path, trials=2, variants=variants, **ACCEPTED)
     story(spec, root)
     assert bench.engine.started[8:] == ["d", "b", "fp16", "fp16", "b", "d"]
     again = [(name, size, number) for name, size, number in bench.measured if number >= 2]
@@ -118,6 +121,48 @@ def test_the_finalists_are_measured_again_on_fresh_starts_and_fresh_traffic(
     bench.engine.started.clear()
     story(spec, root, resume=True)
     assert bench.engine.started == []
+
+
+def test_where_the_cheapest_misses_a_limit_again_the_next_finalists_are_measured(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.passes = True
+    bench.speeds = {("d", 2): 2.0, ("d", 1): 1.5}
+    bench.tired = {("d", 2)}
+    root = tmp_path / "run"
+    spec = spec_of(
+        tmp_path, trials=2, variants={"fp16": {}, "d": {"args": {"seed": 1}}}, **ACCEPTED
+    )
+    story(spec, root)
+    again = {(name, size, number) for name, size, number in bench.measured if number >= 2}
+    assert {(size, number) for name, size, number in again if name == "d"} == {
+        (2, 2), (2, 3), (1, 12), (1, 13)
+    }  # fmt: skip
+    decision = Run.read(root).decision
+    assert decision is not None
+    assert decision.recommendation is not None
+    best = decision.recommendation
+    assert (best.variant, best.batch_size, best.confirmed) == ("d", 1, True)
+    assert "d at batch size 2 was not confirmed: it misses TTFT p95" in best.cautions
+    bench.engine.started.clear()
+    story(spec, root, resume=True)
+    assert bench.engine.started == []
+
+
+def test_where_nothing_is_confirmed_the_exclusions_say_so(bench: Bench, tmp_path: Path) -> None:
+    bench.passes = True
+    bench.tired = {(name, size) for name in ("fp16", "d") for size in (1, 2)}
+    root = tmp_path / "run"
+    variants = {"fp16": {}, "d": {"args": {"seed": 1}}}
+    story(spec_of(tmp_path, trials=2, variants=variants, **ACCEPTED), root)
+    decision = Run.read(root).decision
+    assert decision is not None
+    assert decision.recommendation is None
+    assert len(decision.excluded) == 4
+    for item in decision.excluded:
+        assert (item.kind, item.reason) == (
+            "not confirmed", "measured again on fresh starts it misses TTFT p95"
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(("precision", "most", "starts"), [("20%", 5, 2), (0.004, 3, 3)])

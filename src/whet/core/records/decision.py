@@ -21,6 +21,7 @@ ExclusionKind = Literal[
     "evidence",
     "quality",
     "cannot run here",
+    "not confirmed",
 ]
 CellStatus = Literal["recommended", "qualifies", "misses", "excluded"]
 
@@ -122,6 +123,13 @@ class Excluded:
     reason: str
     tier: str | None = None
     kind: ExclusionKind | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finalists:
+    """The cells that one attempt of the confirmation measures again."""
+
+    cells: tuple[tuple[str, LoadPoint], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,14 +25,13 @@ from whet.decision import DecisionInputs, TierInputs, decide
 from whet.decision.effects import lever_effects
 from whet.decision.eligible import split_eligible
 from whet.decision.matrix import recommended_point
-from whet.decision.select import finalists
+from whet.decision.select import Confirmation, confirmation
 from whet.deploy import write_deployment
 from whet.flow.run.degenerate import examine_all
 from whet.flow.run.results import RunSummary, store_cells, summarize_run
 from whet.flow.run.side_effects import lever_costs
 from whet.levers import lever_diff
 from whet.metrics.latency_anomalies import latency_anomalies
-from whet.metrics.pooled import Cell
 
 
 def conclude(store: RunStore, observer: Observer) -> Decision:
@@ -51,13 +50,12 @@ def conclude(store: RunStore, observer: Observer) -> Decision:
     return decision
 
 
-def finalists_of(run: Run) -> tuple[Cell, ...]:
-    """The cells (variant, batch size) that a confirmation measures again."""
-    summary = summarize_run(run)
-    objective = run.require_spec().objective
-    eligible, _ = split_eligible(_tier_inputs(run, summary))
-    chosen = finalists(eligible, recommended_point(run.tier, objective), reference_of(run))
-    return tuple(item.place for item in chosen)
+def confirmation_of(run: Run) -> Confirmation:
+    """The finalists of a run, and what measuring them again has shown so far."""
+    tier = _tier_inputs(run, summarize_run(run))
+    eligible, _ = split_eligible(tier)
+    point = recommended_point(run.tier, run.require_spec().objective)
+    return confirmation(eligible, tier, point, reference_of(run))
 
 
 def _store_summary(run: Run, summary: RunSummary) -> None:

@@ -3,52 +3,80 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
+from whet.core.load_point import LoadPoint
+from whet.core.records import Finalists, ResolvedEngine
 from whet.core.run import Run
-from whet.flow.run.conclude import finalists_of
+from whet.flow.run.conclude import confirmation_of, reference_of
 from whet.flow.run.context import Job
 from whet.flow.run.measure import measure_rounds
 from whet.flow.run.results import summarize_run
 from whet.flow.run.schedule import confirmation_rounds
 
 _STARTS: Final = 2
+_ATTEMPTS: Final = 3
 
 
 def confirm(job: Job) -> None:
     """Serve the cheapest cell, the next variant's and the reference's again.
 
     Each has two fresh starts, in turn, on traffic that the run has not sent, or as many as
-    ``load.precision`` needs. Nothing is measured where fewer than two variants qualify.
+    ``load.precision`` needs. Where the cheapest or the reference's misses a limit there, the
+    finalists without it are measured, three times at most. Nothing is measured where fewer than two
+    variants qualify.
     """
-    load = job.spec.load
-    if not load.confirm:
+    if not job.spec.load.confirm:
         return
-    run = Run(job.store)
     engines = {item.variant.name: item for item in job.resolved}
-    finalists = [(engines[name], size) for name, size in finalists_of(run)]
-    if len(finalists) < 2:
-        return
+    for attempt in range(_ATTEMPTS):
+        cells = _finalists(job, attempt)
+        if len(cells) < (2 if attempt == 0 else 1):
+            return
+        _measure(job, [(engines[name], load) for name, load in cells], attempt)
+        run = Run(job.store)
+        shown = confirmation_of(run)
+        if not shown.arms or shown.settled(reference_of(run)):
+            return
+    job.observer.warn(
+        f"{_ATTEMPTS} choices of the cheapest configuration missed a limit when they were measured "
+        "again: the loads are at the machine's limit, so add lower ones"
+    )
+
+
+def _finalists(job: Job, attempt: int) -> tuple[tuple[str, LoadPoint], ...]:
+    """The cells of one attempt, stored so that a resumed run measures the same."""
+    stored = job.store.get("finalists", str(attempt), Finalists)
+    if stored is None:
+        arms = confirmation_of(Run(job.store)).arms
+        stored = Finalists(cells=tuple(arm.place for arm in arms))
+        job.store.put("finalists", str(attempt), stored)
+    return stored.cells
+
+
+def _measure(job: Job, finalists: Sequence[tuple[ResolvedEngine, LoadPoint]], attempt: int) -> None:
+    load = job.spec.load
+    first = load.trials + attempt * load.max_starts
     most = _STARTS if load.precision is None else load.max_starts
     for starts in range(_STARTS, most + 1):
-        rounds = confirmation_rounds(job, finalists, starts)
+        rounds = confirmation_rounds(finalists, range(first, first + starts))
         measure_rounds(job, rounds, quality=False, title="confirmation")
-        if (
-            load.precision is None
-            or _half_width(job, finalists[0][0].variant.name) <= load.precision
-        ):
+        if load.precision is None or _half_width(job, *finalists[0]) <= load.precision:
             return
     job.observer.warn(
         f"{most} fresh starts leave the cheapest configuration's cost uncertain by "
-        f"{_half_width(job, finalists[0][0].variant.name):.1%} on either side, more than "
+        f"{_half_width(job, *finalists[0]):.1%} on either side, more than "
         f"load.precision {load.precision:.1%}; raise load.max_starts, or accept the interval"
     )
 
 
-def _half_width(job: Job, variant: str) -> float:
+def _half_width(job: Job, item: ResolvedEngine, load: LoadPoint) -> float:
     """Half the width of the confirmed cost's interval, as a share; infinite without one."""
+    place = (item.variant.name, load)
     cells = summarize_run(Run(job.store)).confirmation
-    cost = next((cell.cost_per_1m_tokens for cell in cells if cell.variant == variant), None)
+    costs = (c.cost_per_1m_tokens for c in cells if (c.variant, c.batch_size) == place)
+    cost = next(costs, None)
     if cost is None or cost.low is None or cost.high is None:
         return math.inf
     return math.sqrt(cost.high / cost.low) - 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -54,13 +54,12 @@ def rounds_of(job: Job) -> tuple[Round, ...]:
 
 
 def confirmation_rounds(
-    job: Job, finalists: Sequence[tuple[ResolvedEngine, LoadPoint]], starts: int
+    finalists: Sequence[tuple[ResolvedEngine, LoadPoint]], trials: Iterable[int]
 ) -> tuple[Round, ...]:
-    """Rounds that measure each finalist at its batch size, with trial numbers of their own."""
-    first = job.spec.load.trials
+    """Rounds that measure each finalist at its load, under these trial numbers."""
     return tuple(
         _round(tuple((item, ((size, trial),)) for item, size in finalists), trial)
-        for trial in range(first, first + starts)
+        for trial in trials
     )
 
 
