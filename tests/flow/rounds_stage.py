@@ -89,8 +89,8 @@ class Bench:
 
     ``slower`` is the share of the first start's speed that every later start has less; ``speeds``
     are those of (variant, batch size), ``failing`` those that come back failed. Answers pass the
-    gate where ``passes``. Cells in ``tired`` hardly move from trial 2 on. A variant in ``capacity`` takes a second to its first token above so many
-    requests in a trial.
+    gate where ``passes``. Cells in ``tired`` hardly move from trial 2 on. A variant in ``capacity``
+    takes a second to its first token above so many requests in a trial.
     """
 
     engine: Stand = field(default_factory=Stand)
