@@ -142,6 +142,7 @@ def test_a_finalist_that_misses_a_limit_when_measured_again_gives_way() -> None:
     again = [cell("fp16", 8, 1.0, 150), cell("awq", 8, 0.60, 700)]
     found = recommended(confirmed([FP16, AWQ], again))
     assert found.variant == "fp16"
+    assert found.reasons[0].endswith("no other variant qualifies")
     assert "awq at batch size 8 was not confirmed: it misses TTFT p95" in found.cautions
 
 

@@ -14,7 +14,6 @@ from whet.decision.eligible import EligibleCell
 from whet.decision.inputs import DecisionInputs, TierInputs
 from whet.decision.matrix import (
     SloPoint,
-    best_per_variant,
     qualifying,
     recommended_point,
     result_at,
@@ -31,13 +30,15 @@ _TIE_STARTS: Final = 10
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Choice:
     """One tier's cheapest cell, beside the reference's; ``selected`` is the same before it was
-    confirmed, None if it was not. ``family`` counts the tested comparisons. ``notes`` are cautions.
+    confirmed, None if it was not. ``arms`` are the finalists, each variant's cheapest. ``family``
+    counts the tested comparisons. ``notes`` are cautions.
     """
 
     point: SloPoint
     item: EligibleCell
     selected: EligibleCell | None
     usual: EligibleCell | None
+    arms: tuple[EligibleCell, ...]
     table: StartTable
     family: int
     notes: tuple[str, ...] = ()
@@ -123,6 +124,7 @@ def _choose(
         item=arms[0],
         selected=None if sure is None else shown.arms[0],
         usual=next((item for item in arms if item.cell.variant == reference), None),
+        arms=shown.arms,
         table=sure or tier.throughput,
         family=family,
         notes=tuple(not_confirmed(place, why) for place, why in shown.missed.items()),
@@ -177,7 +179,7 @@ def _reasons(
     inputs: DecisionInputs,
 ) -> Iterator[str]:
     item, cell = choice.item, choice.item.cell
-    yield _cheapest(choice, eligible)
+    yield _cheapest(choice)
     if cell.tps_mean is not None:
         yield f"throughput {words.throughput(cell.tps_mean)} at {load_words(cell.batch_size)}"
     yield (
@@ -208,20 +210,16 @@ def _reasons(
         yield "every feature that it claims was proved to be running"
 
 
-def _cheapest(choice: _Choice, eligible: Sequence[EligibleCell]) -> str:
+def _cheapest(choice: _Choice) -> str:
     """Name the cost and the next variant."""
     item = choice.item
-    own = [each for each in eligible if each.tier == item.tier]
-    others = [
-        each
-        for each in best_per_variant(qualifying(own, choice.point))
-        if each.cell.variant != item.cell.variant
-    ]
+    others = (arm for arm in choice.arms if arm.cell.variant != item.cell.variant)
+    other = next(others, None)
     fresh = ", measured again on fresh starts and fresh traffic" if choice.selected else ""
     reason = f"cheapest that qualifies on {item.tier}: {words.cost(item)}{fresh}"
-    if not others:
+    if other is None:
         return f"{reason}; no other variant qualifies"
-    return f"{reason}; next is {words.cell_label(others[0].cell)}, {words.cost(others[0])}"
+    return f"{reason}; next is {words.cell_label(other.cell)}, {words.cost(other)}"
 
 
 def _cautions(
