@@ -55,7 +55,13 @@ def test_a_limit_takes_documents_from_the_whole_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("", "holds no held-out"), ("{\n", "line 1"), ('{"text": ""}\n', "line 1")]
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ("{\n", "not valid JSON: 1, first heldout.jsonl:1"),
+        ('{"text": ""}\n', "first heldout.jsonl:1"),
+        ('{"prompt": [1, 2]}\n', "no held-out text; give lines with messages or text"),
+    ],
 )
 def test_a_file_without_text_is_refused(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "heldout.jsonl"
@@ -65,7 +71,7 @@ def test_a_file_without_text_is_refused(tmp_path: Path, text: str, said: str) ->
 
 
 def test_a_missing_file_names_the_mend(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="correct the path"):
+    with pytest.raises(UsageError, match="there is no log .* give a file or folder"):
         load_documents(tmp_path / "none.jsonl", 5)
 
 

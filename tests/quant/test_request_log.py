@@ -99,7 +99,9 @@ def test_logged_ids_are_taken_as_they_are(tokenizer: Path, tmp_path: Path) -> No
     assert len(result.ids[0]) > 3
     assert result.ids[1] == (8, 9)
     assert result.facts.form == "ids, ids+reply"
-    with pytest.raises(UsageError, match=r"line 2 .* token id 9999, .* give a log of this model"):
+    with pytest.raises(
+        UsageError, match=r"requests.jsonl:2 holds token id 9999, .* give a log of this model"
+    ):
         load(write(tmp_path, {"prompt": "the"}, {"prompt": [5, 9999]}), tokenizer)
 
 
@@ -114,8 +116,8 @@ def test_images_are_left_out_and_counted(tokenizer: Path, tmp_path: Path) -> Non
     assert result.ids == plain.ids
     assert result.facts.left_out == 1
     assert result.facts.warnings == (
-        "content parts that are not text (images, sound, files) were skipped in the calibration "
-        "chats: 1; scales are fitted on the text around them",
+        "content parts that are not text were dropped from the calibration chats: 1 image_url; "
+        "scales are fitted on the text around them",
     )
 
 
@@ -124,10 +126,10 @@ def test_the_facts_tell_forms_rows_and_skipped(tokenizer: Path, tmp_path: Path) 
         {"messages": ASK, "response": CHOICES},
         {"text": "the order"},
         {"url": "/v1/embeddings", "body": {"input": "the order"}},
-        {"messages": []},
+        {"messages": [{"role": "user", "content": " "}]},
     ]
     facts = load(write(tmp_path, *rows), tokenizer).facts
-    assert (facts.form, facts.rows, facts.skipped, facts.samples) == ("chat+reply, text", 2, 2, 2)
+    assert (facts.form, facts.rows, facts.skipped, facts.samples) == ("chat+reply, text", 2, 1, 2)
 
 
 def test_documents_keep_the_order_of_the_file(tokenizer: Path, tmp_path: Path) -> None:
@@ -148,15 +150,15 @@ def test_a_torn_last_line_is_left_out_with_a_warning(
     result = load(path, tokenizer)
     assert result.facts.samples == 1
     assert result.facts.warnings == (
-        f"the last line of {path} is incomplete and was skipped; all other lines were read",
+        "the last line (requests.jsonl:2) is incomplete; all other lines were read",
     )
     path.write_bytes(whole + torn.encode()[:-1] + b"\n" + whole)
-    with pytest.raises(UsageError, match=r"line 2 of .*requests\.jsonl is not"):
+    with pytest.raises(UsageError, match=r"1 of 3 lines are broken, .*first requests\.jsonl:2"):
         load(path, tokenizer)
 
 
 def test_a_torn_line_alone_is_no_log(tokenizer: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"line 1 of .* is not JSON"):
+    with pytest.raises(UsageError, match="an incomplete last line: 1, first requests.jsonl:1"):
         load(write(tmp_path, end='{"messages": ['), tokenizer)
 
 
@@ -170,7 +172,7 @@ def test_a_template_without_a_system_role_gets_it_in_the_first_turn(tmp_path: Pa
     file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": strict}))
     row = {"messages": [{"role": "system", "content": "be brief"}, *ASK]}
     assert read(tmp_path, tmp_path, row) == "<|start|>be brief\n\nthe order"
-    with pytest.raises(UsageError, match=r"line 1 of .* does not fit the chat template"):
+    with pytest.raises(UsageError, match=r"requests.jsonl:1 does not fit the chat template"):
         read(tmp_path, tmp_path, {"messages": [*ASK, {"role": "system", "content": "late"}]})
 
 

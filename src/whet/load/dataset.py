@@ -1,31 +1,34 @@
-"""Requests from a file of prompts or chats; lengths are those that the tokenizer counts.
+"""Requests from a log of prompts or chats; lengths are those that the tokenizer counts.
 
-Three forms of row, one JSON object a line: ShareGPT's ``{"conversations": [{"from": "human",
-"value": …}, {"from": "gpt", …}]}``, whose first question is sent as a plain prompt, as
-``vllm bench serve`` does; ``{"messages": […]}``, sent as a chat; ``{"prompt": …}``, sent as it is.
-The output length is the row's ``output_tokens``, or else that of its ``completion`` or its answer.
+Of a ShareGPT conversation the first question is sent as a plain prompt, as ``vllm bench serve``
+does; messages are sent as a chat, and a prompt as it is. The output length is the one logged
+(``usage`` or ``output_tokens``), or else that of the logged answer.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from whet.client import CompletionCall
 from whet.core.errors import UsageError
 from whet.core.records import PlannedRequest
+from whet.core.request_log import (
+    LeftOut,
+    LoggedRequest,
+    LogReader,
+    describe_left_out,
+    media,
+    plain_messages,
+)
 from whet.load.plan import TEMPERATURE, Draw, Workload, describe_requests
 from whet.load.sharing import shared_tokens
 from whet.load.texts import TextTokenizer, seeded
 
-FORMS: Final = ("conversations", "messages", "prompt")
-_ASKS: Final = ("human", "user")
-_ANSWERS: Final = ("gpt", "chatgpt", "assistant")
+_NO_ANSWER: Final = "no answer to take the length from"
+_NO_TEXT: Final = "images, sound or token ids in place of text"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,35 +52,6 @@ class LengthLimits:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LeftOut:
-    """How many rows are not used, and why; each counts under the first reason that holds."""
-
-    no_answer: int
-    short_input: int
-    short_output: int
-    long_input: int
-    long_total: int
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return sum(count for count, _ in self._reasons())
-
-    def __str__(self) -> str:
-        """Those that occur, in words."""
-        return ", ".join(f"{count} {why}" for count, why in self._reasons() if count) or "none"
-
-    def _reasons(self) -> tuple[tuple[int, str], ...]:
-        return (
-            (self.no_answer, "without an answer"),
-            (self.short_input, "with a prompt that is too short"),
-            (self.short_output, "with an answer that is too short"),
-            (self.long_input, "with a prompt that is too long"),
-            (self.long_total, "too long in all"),
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class DatasetRow:
     """One usable row: its ``prompt`` or its ``messages``, and the ids that a server reads."""
 
@@ -93,7 +67,7 @@ class Dataset:
 
     path: str
     rows: tuple[DatasetRow, ...]
-    left_out: LeftOut
+    left_out: tuple[LeftOut, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,26 +88,30 @@ def read_dataset(
     """Read and measure every row. ``output_tokens`` replaces what the rows say.
 
     With ``output_tokens`` the lower limit on answers does not apply (as in vllm bench). Raises
-    ``UsageError`` for a row that cannot be read, with its line, and where no row is left.
+    ``UsageError`` for a log with over 1% of broken lines, a chat that the template refuses (with
+    its line), and where no row is left.
     """
     if output_tokens is not None and output_tokens < 1:
         raise UsageError(f"output_tokens is {output_tokens}; give at least 1")
     limits = limits or LengthLimits()
-    rows: list[DatasetRow] = []
-    reasons: Counter[str] = Counter()
-    for where, row in _objects(path):
+    reader, rows = LogReader(path), list[DatasetRow]()
+    for request in _first_questions(reader):
         try:
-            read = _read_row(row, tokenizer, output_tokens)
+            row = _read_row(request, tokenizer, output_tokens)
         except UsageError as error:
-            raise UsageError(f"{where}: {error}") from error
-        reason = "no_answer" if read is None else _reason(read, limits, output_tokens is not None)
-        if read is not None and reason is None:
-            rows.append(read)
-        reasons[reason or "kept"] += 1
-    left_out = LeftOut(**{name: reasons[name] for name in LeftOut.__dataclass_fields__})
+            raise UsageError(f"{request.place}: {error}") from error
+        reason = row if isinstance(row, str) else _reason(row, limits, output_tokens is not None)
+        if reason is not None:
+            reader.leave_out(reason, request.place)
+        elif not isinstance(row, str):
+            rows.append(row)
+    reader.refuse_broken()
+    left_out = reader.left_out()
     if not rows:
-        why = f"it leaves out {left_out}" if reasons else "it is empty"
-        raise UsageError(f"{path} holds no row that can be used: {why}; widen the limits")
+        raise UsageError(
+            f"{path} holds no row that can be used ({describe_left_out(left_out)}); "
+            "widen the limits, or give a log with text and answers"
+        )
     return Dataset(path=str(path), rows=tuple(rows), left_out=left_out)
 
 
@@ -164,112 +142,55 @@ def build_dataset(
     )
 
 
-def _objects(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Return each row with its line. Only a line feed ends one: a text may contain U+2028."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the dataset {path} cannot be read: {error}") from error
-    if text.lstrip().startswith("["):
-        raise UsageError(
-            f"{path} is one JSON array; write one object a line with: jq -c '.[]' {path}"
-        )
-    lines = [(f"{path}, line {i}", line) for i, line in enumerate(text.split("\n"), start=1)]
-    return [(where, _object(line, where)) for where, line in lines if line.strip()]
-
-
-def _object(line: str, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: not JSON ({error}); write one JSON object a line") from error
-    if not isinstance(row, dict):
-        raise UsageError(f"{where}: not a JSON object; write one a line")
-    return row
+def _first_questions(reader: LogReader) -> Iterator[LoggedRequest]:
+    """The requests of a log; of each ShareGPT conversation only the first question's."""
+    used = None
+    for request in reader:
+        if request.turn is None:
+            yield request
+            continue
+        conversation = request.place.rpartition("#")[0]
+        question = (request.messages or ({},))[-1]
+        if conversation != used and question["role"] == "user" and question["content"]:
+            used = conversation
+            yield replace(request, messages=None, prompt=question["content"])
 
 
 def _read_row(
-    row: dict[str, Any], tokenizer: TextTokenizer, output_tokens: int | None
-) -> DatasetRow | None:
-    """The row measured; None where there is no question, or nothing to take the length from."""
-    forms = [form for form in FORMS if form in row]
-    if len(forms) != 1:
-        raise UsageError(f"needs one of {', '.join(FORMS)} and has {' and '.join(forms) or 'none'}")
-    stated = _stated_tokens(row, tokenizer)
-    prompt, messages, answer = row.get("prompt"), None, None
-    if "messages" in row:
-        prompt, (messages, answer) = None, _chat(row["messages"])
-    elif "conversations" in row:
-        prompt, answer = _exchange(row["conversations"])
-        if prompt is None:
-            return None
-    ids = tokenizer.chat_ids(messages) if messages else tokenizer.ids(_text(prompt, "prompt"))
-    counted = None if answer is None else len(tokenizer.content_ids(answer))
-    tokens = next((n for n in (output_tokens, stated, counted) if n is not None), None)
+    request: LoggedRequest, tokenizer: TextTokenizer, output_tokens: int | None
+) -> DatasetRow | str:
+    """The measured row, or the reason why it is left out."""
+    if request.prompt_token_ids is not None or media(request):
+        return _NO_TEXT
+    plain = plain_messages(request, answer=False)
+    messages = [{"role": each["role"], "content": each["content"]} for each in plain]
+    answer = request.output
+    if messages and answer is None and messages[-1]["role"] == "assistant":
+        answer = messages.pop()["content"]
+    if request.prompt is None and not messages:
+        return "no message before the answer"
+    tokens = request.output_tokens if output_tokens is None else output_tokens
+    if tokens is None and answer is not None:
+        tokens = len(tokenizer.content_ids(answer))
     if tokens is None:
-        return None
-    return DatasetRow(prompt=prompt, messages=messages, prompt_token_ids=ids, output_tokens=tokens)
-
-
-def _stated_tokens(row: dict[str, Any], tokenizer: TextTokenizer) -> int | None:
-    tokens, completion = row.get("output_tokens"), row.get("completion")
-    if tokens is not None:
-        if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
-            raise UsageError("output_tokens must be a whole number of at least 1")
-        return tokens
-    if completion is None:
-        return None
-    return len(tokenizer.content_ids(_text(completion, "completion", empty=True)))
-
-
-def _chat(messages: Any) -> tuple[tuple[Mapping[str, str], ...], str | None]:
-    """What is asked, and the answer where the chat ends in one."""
-    turns = _turns(messages, "messages", "role", "content")
-    answer = turns.pop()[1] if turns and turns[-1][0] == "assistant" else None
-    if not turns:
-        raise UsageError("messages needs at least one message before the answer")
-    return tuple({"role": role, "content": text} for role, text in turns), answer
-
-
-def _exchange(conversations: Any) -> tuple[str | None, str | None]:
-    """The first question that the next turn answers; ShareGPT's rows often begin with a rest."""
-    turns = _turns(conversations, "conversations", "from", "value")
-    for (who, text), (next_who, next_text) in pairwise(turns):
-        if who in _ASKS and next_who in _ANSWERS and text:
-            return text, next_text
-    return next((text for who, text in turns if who in _ASKS and text), None), None
-
-
-def _turns(turns: Any, name: str, who: str, what: str) -> list[tuple[str, str]]:
-    if not isinstance(turns, list):
-        raise UsageError(f"{name} must be a list")
-    pairs = []
-    for turn in turns:
-        speaker = turn.get(who) if isinstance(turn, dict) else None
-        if not isinstance(speaker, str):
-            raise UsageError(f'every turn of {name} needs a "{who}" that is text')
-        pairs.append((speaker, _text(turn.get(what), what, empty=True)))
-    return pairs
-
-
-def _text(value: Any, name: str, *, empty: bool = False) -> str:
-    if not isinstance(value, str) or not (value or empty):
-        raise UsageError(f"{name} must be text{'' if empty else ' that is not empty'}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{name} holds half a surrogate pair; write the text as UTF-8") from error
-    return value
+        return _NO_ANSWER
+    ids = tokenizer.chat_ids(messages) if messages else tokenizer.ids(request.prompt or "")
+    return DatasetRow(
+        prompt=request.prompt,
+        messages=tuple(messages) or None,
+        prompt_token_ids=ids,
+        output_tokens=tokens,
+    )
 
 
 def _reason(row: DatasetRow, limits: LengthLimits, output_is_set: bool) -> str | None:
-    """Why a row is left out, as the name of a field of ``LeftOut``."""
+    """Why a row is left out; the first reason that holds."""
     given, answer = len(row.prompt_token_ids), row.output_tokens
     reasons = {
-        "short_input": given < limits.min_input_tokens,
-        "short_output": answer < limits.min_output_tokens and not output_is_set,
-        "long_input": given > limits.max_input_tokens,
-        "long_total": given + answer > limits.max_total_tokens,
+        "a prompt that is too short": given < limits.min_input_tokens,
+        "an answer that is too short": answer < limits.min_output_tokens and not output_is_set,
+        "a prompt that is too long": given > limits.max_input_tokens,
+        "too long in all": given + answer > limits.max_total_tokens,
     }
     return next((name for name, holds in reasons.items() if holds), None)
 

@@ -1,40 +1,71 @@
-"""Recorded traffic: read a trace in any of four formats, cut it."""
+"""Recorded traffic: read a request log or a trace of lengths, cut it."""
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from whet.core.errors import UsageError
-from whet.core.units import NS_PER_S, ns_to_s
+from whet.core.format import plural
+from whet.core.request_log import (
+    LeftOut,
+    LoggedRequest,
+    LogReader,
+    check_file,
+    describe_left_out,
+    open_log,
+)
+from whet.core.units import MIB, NS_PER_S, ns_to_s
 from whet.load.texts import one_of_each
-from whet.load.trace_formats import CSV_FORMATS, JSON_FORMATS, BrokenRow, TraceRow
+from whet.load.trace_formats import (
+    CSV_FORMATS,
+    MOONCAKE,
+    BrokenRow,
+    TraceRow,
+    is_mooncake,
+    read_mooncake,
+)
 
 __all__ = ["Trace", "TraceRow", "cut_trace", "read_trace"]
 
-_NAMES: Final = ", ".join(form.name for form in (*CSV_FORMATS, *JSON_FORMATS))
-_LFS_POINTER: Final = "version https://git-lfs"
+_REQUEST_LOG: Final = "request log"
+_NAMES: Final = ", ".join([*(form.name for form in CSV_FORMATS), MOONCAKE, _REQUEST_LOG])
+_MOST_GAP_S: Final = 365 * 86_400
+"""A longer gap between two requests means times of two units or of two clocks."""
 
-_Rows = Iterator[tuple[int, TraceRow]]
+_Rows = Iterator[tuple[str, TraceRow]]
+"""Rows with their places."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trace:
     """Requests in the order of their times, the first at 0.
 
-    ``left_out`` counts the rows that were read and not kept because no request can stand for them:
-    those without output, as BurstGPT's failures are, and those without input.
+    ``left_out`` counts rows without output, as BurstGPT's failures are, and rows without input.
+    ``bad_lines`` are the lines of a request log that could not be read.
     """
 
     path: str
     form: str
     rows: tuple[TraceRow, ...]
     left_out: int
+    bad_lines: tuple[LeftOut, ...] = ()
+
+    @property
+    def left_out_text(self) -> str:
+        """Rows that are left out, and lines of a log that could not be read."""
+        text = f"{plural(self.left_out, 'row')} without input or output left out"
+        lines = describe_left_out(self.bad_lines)
+        return f"{text}; lines left out: {lines}" if lines else text
 
     @property
     def times_ns(self) -> tuple[int, ...]:
@@ -55,23 +86,35 @@ class Trace:
 
 
 def read_trace(path: Path, *, max_rows: int | None = None) -> Trace:
-    """Read a trace in the format that its first line shows.
+    """Read a request log, or a trace of lengths in the format that its first line shows.
 
     Reading ends after ``max_rows`` rows that did not fail.
 
     Raises ``UsageError``, with file and line where there is one, for a file that cannot be read or
-    is empty, an unknown format, a missing column, a broken row, and a time that goes backwards.
+    is empty, an unknown format, a missing column, a broken row, a request log with over 1% of
+    broken lines, and a time that goes backwards.
     """
     if max_rows is not None and max_rows < 1:
         raise UsageError(f"the number of trace rows to read must be 1 or more (got {max_rows})")
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            form, rows = _recognise(file, path)
+        if path.is_dir():
+            return _read_log(path, max_rows)
+        check_file(path)
+        first = _first_line(path)
+        if first.startswith(("{", "[")) and not _is_mooncake(first):
+            return _read_log(path, max_rows)
+        with open_log(path) as packed:
+            file = io.TextIOWrapper(packed, encoding="utf-8-sig", newline="")
+            if first.startswith("{"):
+                return _collect(path, MOONCAKE, _mooncake_rows(file), max_rows)
+            form, rows = _csv_rows(file, path)
             return _collect(path, form, rows, max_rows)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(
             f"the trace {path} cannot be read ({error}); give CSV or JSON lines in UTF-8"
         ) from error
+    except BrokenRow as error:
+        raise UsageError(f"{path}, {error}; correct the line or remove it") from error
 
 
 def cut_trace(trace: Trace, *, duration_s: float | None = None, rows: int | None = None) -> Trace:
@@ -95,66 +138,79 @@ def _positive(name: str, value: float) -> float:
     return value
 
 
-def _recognise(file: TextIO, path: Path) -> tuple[str, _Rows]:
-    """The format by the first line that is not blank, and the rows of the whole file."""
-    lines = enumerate(map(str.strip, file), start=1)
-    number, first = next(((number, line) for number, line in lines if line), (0, ""))
-    if not first:
-        raise UsageError(f"the trace {path} is empty; give a file with at least one request")
-    if first.startswith(_LFS_POINTER):
-        raise UsageError(f"{path} is a git-LFS pointer, not the trace; run: git lfs pull")
-    file.seek(0)
-    if first.startswith("{"):
-        return _json_rows(file, path, _json_object(first, path, number))
-    return _csv_rows(file, path)
+def _first_line(path: Path) -> str:
+    with open_log(path) as file:
+        lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+        pieces = iter(partial(lines.readline, MIB), "")
+        return next((piece for piece in map(str.strip, pieces) if piece), "")
 
 
-def _unknown(path: Path) -> UsageError:
-    return UsageError(
-        f"{path} is in no format that is read here; give one of: {_NAMES} "
-        "(CSV with its header, or one JSON object a line)"
+def _is_mooncake(line: str) -> bool:
+    try:
+        item = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(item, dict) and is_mooncake(item)
+
+
+def _read_log(path: Path, max_rows: int | None) -> Trace:
+    reader = LogReader(path)
+    rows = ((request.place, _logged_row(request)) for request in reader)
+    trace = _collect(path, _REQUEST_LOG, rows, max_rows)
+    reader.refuse_broken()
+    return replace(trace, bad_lines=reader.left_out())
+
+
+def _logged_row(request: LoggedRequest) -> TraceRow:
+    ids, outputs = request.prompt_token_ids, request.output_tokens
+    return TraceRow(
+        at_ns=request.at_ns,
+        input_tokens=request.prompt_tokens if ids is None else len(ids),
+        output_tokens=request.max_tokens if outputs is None else outputs,
+        messages=request.messages,
+        prompt=request.prompt,
+        prompt_token_ids=ids,
     )
 
 
-def _broken(path: Path, line: int, problem: object) -> UsageError:
-    return UsageError(f"{path}, line {line}: {problem}; correct the line or remove it")
+def _mooncake_rows(lines: Iterable[str]) -> _Rows:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        place = f"line {number}"
+        with _named_place(place):
+            yield place, read_mooncake(_json_object(line))
 
 
-def _json_rows(file: TextIO, path: Path, first: dict[str, Any]) -> tuple[str, _Rows]:
-    form = next((form for form in JSON_FORMATS if form.fits(first)), None)
-    if form is None:
-        raise _unknown(path)
-    read = form.read
-
-    def rows() -> _Rows:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                yield number, read(_json_object(line, path, number))
-            except BrokenRow as error:
-                raise _broken(path, number, error) from error
-
-    return form.name, rows()
-
-
-def _json_object(line: str, path: Path, number: int) -> dict[str, Any]:
+def _json_object(line: str) -> dict[str, Any]:
     try:
         item = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise _broken(path, number, f"not JSON ({error})") from error
+        raise BrokenRow(f"not JSON ({error})") from error
     if not isinstance(item, dict):
-        raise _broken(path, number, "not a JSON object")
+        raise BrokenRow("not a JSON object")
     return item
 
 
-def _csv_rows(file: TextIO, path: Path) -> tuple[str, _Rows]:
+@contextmanager
+def _named_place(place: str) -> Iterator[None]:
+    """Put the place before the message of a ``BrokenRow``."""
+    try:
+        yield
+    except BrokenRow as error:
+        raise BrokenRow(f"{place}: {error}") from error
+
+
+def _csv_rows(file: Iterable[str], path: Path) -> tuple[str, _Rows]:
     reader = csv.reader(file)
     first = next((line for line in reader if any(map(str.strip, line))), [])
     header = [name.strip() for name in first]
     form = next((form for form in CSV_FORMATS if not form.marks.isdisjoint(header)), None)
     if form is None:
-        raise _unknown(path)
+        raise UsageError(
+            f"{path} is in no format that is read here; give one of: {_NAMES} "
+            "(CSV with its header, or one JSON object a line)"
+        )
     missing = [column for column in form.columns if column not in header]
     if missing:
         raise UsageError(
@@ -167,10 +223,9 @@ def _csv_rows(file: TextIO, path: Path) -> tuple[str, _Rows]:
         for cells in reader:
             if not any(map(str.strip, cells)):
                 continue
-            try:
-                yield reader.line_num, read(_named(header, cells))
-            except BrokenRow as error:
-                raise _broken(path, reader.line_num, error) from error
+            place = f"line {reader.line_num}"
+            with _named_place(place):
+                yield place, read(_named(header, cells))
 
     return form.name, rows()
 
@@ -185,8 +240,8 @@ def _collect(path: Path, form: str, rows: _Rows, max_rows: int | None) -> Trace:
     collected: list[TraceRow] = []
     numbers: dict[int, int] = {}
     left_out, before, first_ns = 0, None, 0
-    for line, row in rows:
-        _check_order(path, line, before, row)
+    for place, row in rows:
+        _check_order(path, place, before, row)
         before = row
         if row.failed:
             left_out += 1
@@ -213,14 +268,22 @@ def _compact(row: TraceRow, numbers: dict[int, int]) -> TraceRow:
     return row if ids is None else replace(row, prompt_token_ids=one_of_each(ids, numbers))
 
 
-def _check_order(path: Path, line: int, before: TraceRow | None, row: TraceRow) -> None:
+def _check_order(path: Path, place: str, before: TraceRow | None, row: TraceRow) -> None:
     if before is None:
         return
     if (before.at_ns is None) != (row.at_ns is None):
         has, had = ("no time", "one") if row.at_ns is None else ("a time", "none")
-        raise _broken(path, line, f"it has {has} and the row before has {had}")
-    if before.at_ns is not None and row.at_ns is not None and row.at_ns < before.at_ns:
-        back_s = ns_to_s(before.at_ns - row.at_ns)
+        raise BrokenRow(f"{place}: it has {has} and the row before has {had}")
+    if before.at_ns is None or row.at_ns is None:
+        return
+    gap_s = ns_to_s(row.at_ns - before.at_ns)
+    if gap_s < 0:
         raise UsageError(
-            f"{path}, line {line}: time goes back by {back_s:g} s; sort the trace by time"
+            f"{path}, {place}: time goes back by {-gap_s:g} s; sort the trace by time, and write "
+            "all times in one unit"
+        )
+    if gap_s > _MOST_GAP_S:
+        raise UsageError(
+            f"{path}, {place}: time jumps by {gap_s / 86_400:,.0f} days; "
+            "write all times in one unit, from one clock"
         )

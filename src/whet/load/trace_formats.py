@@ -1,4 +1,4 @@
-"""One line of a trace to one row, in the four formats that are read.
+"""One line of a trace of lengths to one row, in the three formats that are read.
 
 Azure LLM inference trace (2023 and 2024), CSV:
     TIMESTAMP,ContextTokens,GeneratedTokens         2023-11-16 18:15:46.6805900,374,44
@@ -6,8 +6,7 @@ BurstGPT, CSV, with further columns in its third part; seconds; failures have 0 
     Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
 Mooncake, JSONL; milliseconds; one hash id a block of 512 tokens:
     {"timestamp": 277, "input_length": 6755, "output_length": 500, "hash_ids": [0, 14]}
-A log of OpenAI requests, JSONL: the request at the top of a line, under ``request`` or ``body``,
-its answer under ``response``, with a time beside it or without.
+Logs of requests with their prompts are read by ``whet.core.request_log``.
 """
 
 from __future__ import annotations
@@ -16,15 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from whet.core.log_times import (
-    TIME_KEYS,
-    Json,
-    as_object,
-    clock_ns,
-    exact_number,
-    nested,
-    time_ns,
-)
+from whet.core.log_times import clock_ns, exact_number
 from whet.core.units import NS_PER_MS, NS_PER_S
 
 _MAX_DIGITS: Final = 12
@@ -68,15 +59,6 @@ class CsvFormat:
     read: Callable[[Mapping[str, str]], TraceRow]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JsonFormat:
-    """A format of JSON lines; ``fits`` looks at the first."""
-
-    name: str
-    fits: Callable[[Json], bool]
-    read: Callable[[Json], TraceRow]
-
-
 def _azure(cells: Mapping[str, str]) -> TraceRow:
     at_ns = clock_ns(cells["TIMESTAMP"])
     if at_ns is None:
@@ -101,7 +83,8 @@ def _burstgpt(cells: Mapping[str, str]) -> TraceRow:
     )
 
 
-def _mooncake(item: Mapping[str, Any]) -> TraceRow:
+def read_mooncake(item: Mapping[str, Any]) -> TraceRow:
+    """The row of a line; ``BrokenRow`` says what is wrong with it."""
     for key in ("timestamp", "input_length", "output_length"):
         if item.get(key) is None:
             raise BrokenRow(f"{key} is missing")
@@ -119,77 +102,9 @@ def _mooncake(item: Mapping[str, Any]) -> TraceRow:
     )
 
 
-def _is_mooncake(item: Mapping[str, Any]) -> bool:
+def is_mooncake(item: Mapping[str, Any]) -> bool:
+    """Whether the first line of a file has a key that only Mooncake's traces have."""
     return not {"input_length", "output_length", "hash_ids"}.isdisjoint(item)
-
-
-def _openai(item: Json) -> TraceRow:
-    request = _request(item)
-    if request is None:
-        raise BrokenRow('it holds no request, neither "messages" nor "prompt"')
-    prompt, usage = _prompt(request), _usage(item)
-    ids = prompt.get("prompt_token_ids")
-    outputs = (
-        _count(usage, "completion_tokens"),
-        _count(request, "max_completion_tokens"),
-        _count(request, "max_tokens"),
-    )
-    return TraceRow(
-        at_ns=_logged_ns(item),
-        input_tokens=_count(usage, "prompt_tokens") if ids is None else len(ids),
-        output_tokens=next((count for count in outputs if count is not None), None),
-        **prompt,
-    )
-
-
-def _is_openai(item: Json) -> bool:
-    return _request(item) is not None
-
-
-def _request(item: Json) -> Json | None:
-    """The request in a line of a log, at the top or nested."""
-    return next((one for one in nested(item) if "messages" in one or "prompt" in one), None)
-
-
-def _prompt(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The field of a row that the prompt belongs in, and its value."""
-    messages, prompt = request.get("messages"), request.get("prompt")
-    if messages is not None:
-        whole = isinstance(messages, list) and all(_is_message(one) for one in messages)
-        if not messages or not whole:
-            raise BrokenRow('messages is not a list of objects with a "role"')
-        return {"messages": tuple(messages)}
-    if isinstance(prompt, str) and prompt:
-        return {"prompt": prompt}
-    if isinstance(prompt, list) and prompt and all(_is_count(one) for one in prompt):
-        return {"prompt_token_ids": tuple(prompt)}
-    if isinstance(prompt, list) and len(prompt) == 1:
-        return _prompt({"prompt": prompt[0]})
-    raise BrokenRow("prompt is neither one text nor one list of token ids")
-
-
-def _is_message(value: object) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("role"), str)
-
-
-def _usage(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the server counted, where the log holds its answer."""
-    response = as_object(item.get("response")) or {}
-    for one in (item, response, as_object(response.get("body")) or {}):
-        usage = as_object(one.get("usage"))
-        if usage is not None:
-            return usage
-    return {}
-
-
-def _logged_ns(item: Json) -> int | None:
-    """The time in a line of a log: a clock time, or a number whose size shows its unit."""
-    known = ((key, one.get(key)) for one in nested(item) for key in TIME_KEYS)
-    key, value = next(((key, value) for key, value in known if value is not None), ("", None))
-    at_ns = time_ns(value)
-    if at_ns is None and value is not None:
-        raise BrokenRow(f"{key} is {value!r}, neither a clock time nor a number")
-    return at_ns
 
 
 def _is_count(value: object) -> bool:
@@ -226,7 +141,4 @@ CSV_FORMATS: Final = (
         read=_burstgpt,
     ),
 )
-JSON_FORMATS: Final = (
-    JsonFormat(name="Mooncake", fits=_is_mooncake, read=_mooncake),
-    JsonFormat(name="OpenAI request log", fits=_is_openai, read=_openai),
-)
+MOONCAKE: Final = "Mooncake"

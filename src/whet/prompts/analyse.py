@@ -99,6 +99,7 @@ class PromptLog:
         self.left_out = reader.left_out()
         if not count:
             raise reader.no_request()
+        reader.refuse_broken()
 
     def fixed(
         self, prompts: Sequence[Prompt], variables: Variables, kinds: Collection[CauseKind]

@@ -1,8 +1,9 @@
-"""Held-out documents and tasks, read strictly from JSONL: the edge where a person's data enters."""
+"""Held-out documents from a request log or JSONL, and tasks, read strictly from JSONL."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -10,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
+from whet.core.request_log import LoggedRequest, LogReader, media, plain_messages
 from whet.quality.json_values import fits, parse_json, refuse_schema
 from whet.quality.scoring import SCORERS
 
@@ -27,17 +29,12 @@ class Message(_Line):
     content: str
 
 
-class HeldoutDocument(_Line):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldoutDocument:
     """Text to score: a chat, rendered by the tokenizer's template, or plain text."""
 
-    messages: tuple[Message, ...] | None = None
-    text: str | None = None
-
-    @model_validator(mode="after")
-    def _one_form(self) -> HeldoutDocument:
-        if not self.messages and not self.text:
-            raise ValueError("a document needs a non-empty 'messages' or 'text'")
-        return self
+    messages: tuple[Message, ...] = ()
+    text: str = ""
 
 
 class Task(_Line):
@@ -85,9 +82,34 @@ def _value(expected: Any) -> Any:
 def load_documents(path: Path, limit: int) -> list[HeldoutDocument]:
     """At most ``limit`` documents, spread evenly over the file, so that no kind of text is cut off.
 
-    Raises ``UsageError`` naming the line that cannot be used.
+    The file is a request log, or has lines with "messages" or "text". Requests with token ids
+    alone, and those with images or sound, are left out: a text cannot be scored for them. Raises
+    ``UsageError`` for a log that cannot be read or has over 1% of broken lines.
     """
-    return _spread(list(_read(path, HeldoutDocument, "held-out documents")), limit)
+    reader = LogReader(path, documents=True)
+    count = sum(map(_can_score, reader))
+    reader.refuse_broken()
+    if not count:
+        raise UsageError(
+            f"{path} holds no held-out text; give lines with messages or text, not token ids, "
+            "images or sound"
+        )
+    chosen = set(_spread(range(count), limit))
+    usable = enumerate(filter(_can_score, reader))
+    return [_document(request) for index, request in usable if index in chosen]
+
+
+def _can_score(request: LoggedRequest) -> bool:
+    return request.prompt_token_ids is None and not media(request)
+
+
+def _document(request: LoggedRequest) -> HeldoutDocument:
+    if request.prompt is not None:
+        return HeldoutDocument(text=request.prompt + (request.output or ""))
+    messages = plain_messages(request)
+    return HeldoutDocument(
+        messages=tuple(Message(role=each["role"], content=each["content"]) for each in messages)
+    )
 
 
 def load_tasks(path: Path, limit: int) -> list[Task]:
@@ -116,7 +138,7 @@ def load_tasks(path: Path, limit: int) -> list[Task]:
     return [task for _, _, task in turns[:limit]]
 
 
-def _spread(items: list[HeldoutDocument], limit: int) -> list[HeldoutDocument]:
+def _spread(items: Sequence[int], limit: int) -> list[int]:
     count = min(limit, len(items))
     return [items[index * len(items) // count] for index in range(count)]
 

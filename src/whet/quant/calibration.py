@@ -1,7 +1,7 @@
-"""Read calibration text: sample rows by a seed, tokenize them and cut them to length.
+"""Read calibration text: sample requests by a seed, tokenize them and cut them to length.
 
-The first pass over a JSONL file indexes its usable rows (16 bytes of memory per row); the second
-reads and tokenizes the sampled rows only, so a long request log needs little memory.
+The first pass over a log counts its usable requests; the second takes the sampled ones, so a long
+log needs little memory.
 """
 
 from __future__ import annotations
@@ -9,23 +9,41 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from whet.core.errors import CheckpointError, UsageError
 from whet.core.records import CalibrationFacts
-from whet.quant.rows import Document, Message, read_row
+from whet.core.request_log import (
+    BLANK,
+    INCOMPLETE,
+    LoggedRequest,
+    LogReader,
+    media,
+    open_log,
+    plain_messages,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _FORMS: Final = "JSONL rows with messages, text or prompt, a request log, or a .txt file"
-_ROWS: Final = (".jsonl", ".json", ".ndjson")
+_ROWS: Final = frozenset({".jsonl", ".json", ".ndjson"})
+_RESERVED: Final = frozenset(
+    {
+        *("conversation", "tools", "documents", "chat_template", "add_generation_prompt"),
+        *("continue_final_message", "tokenize", "padding", "truncation", "max_length"),
+        *("return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"),
+    }
+)
+"""Parameters of ``apply_chat_template``: a request may set the template's own variables only."""
 _CHARS_PER_TOKEN: Final = 8  # more than real text has, so that a piece fills its window
 _MIN_TOKENS: Final = 2
+
+Message = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,24 +54,6 @@ class Calibration:
     facts: CalibrationFacts
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Sample:
-    """A sampled document and its line number, from 1."""
-
-    line: int
-    document: Document
-
-
-@dataclass(kw_only=True, slots=True)
-class _RowIndex:
-    """The byte offsets and line numbers of the usable rows of a file."""
-
-    offsets: array[int] = field(default_factory=lambda: array("Q"))
-    lines: array[int] = field(default_factory=lambda: array("Q"))
-    skipped: int = 0
-    truncated: bool = False
-
-
 def load_calibration(
     path: Path, tokenizer_path: Path, *, samples: int, max_tokens: int, seed: int
 ) -> Calibration:
@@ -62,17 +62,19 @@ def load_calibration(
     A longer document is cut to its first token and a window sampled by the same seed: chats that
     share a long system prompt would otherwise all become that prompt. An incomplete last line, as
     in a log that is still written, is skipped with a warning. ``UsageError`` where the file cannot
-    be read or has no usable text.
+    be read, has no usable text, or has over 1% of broken lines.
     """
     sha256 = calibration_sha256(path)
     dice = random.Random(seed)
-    rows = _has_rows(path)
-    index = _index_rows(path) if rows else _RowIndex()
-    sampled = (
-        _draw_rows(path, index, dice, samples)
-        if rows
-        else _draw_text(path, dice, samples, max_tokens)
-    )
+    reader = LogReader(path, documents=True) if _has_rows(path) else None
+    if reader is None:
+        available, sampled = None, _draw_text(path, dice, samples, max_tokens)
+    else:
+        available = sum(map(_has_text, reader))
+        reader.refuse_broken()
+        chosen = set(_draw(dice, available, samples))
+        usable = enumerate(filter(_has_text, reader))
+        sampled = [request for index, request in usable if index in chosen]
     tokenizer = load_tokenizer(tokenizer_path)
     cut = (_cut(ids, max_tokens, dice) for ids in _tokenize(path, sampled, tokenizer))
     ids = tuple(sample for sample in cut if len(sample) >= _MIN_TOKENS)
@@ -85,11 +87,11 @@ def load_calibration(
         tokens=sum(map(len, ids)),
         max_tokens=max_tokens,
         seed=seed,
-        form=", ".join(sorted({item.document.form for item in sampled})),
-        rows=len(index.offsets) if rows else None,
-        skipped=index.skipped,
-        left_out=sum(item.document.left_out for item in sampled),
-        warnings=tuple(_warnings(path, index, sampled)),
+        form=", ".join(sorted(set(map(_form, sampled)))),
+        rows=available,
+        skipped=0 if reader is None else _skipped(reader),
+        left_out=sum(media(request).total() for request in sampled),
+        warnings=tuple(_warnings(reader, sampled)),
     )
     return Calibration(ids=ids, facts=facts)
 
@@ -99,6 +101,10 @@ def calibration_sha256(path: Path) -> str:
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             raise OSError("a pipe or a device cannot be read twice")
+        if path.is_dir():
+            files = sorted(each for each in path.rglob("*") if each.is_file())
+            names = (f"{each.relative_to(path)} {calibration_sha256(each)}\n" for each in files)
+            return hashlib.sha256("".join(names).encode()).hexdigest()
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
@@ -124,10 +130,12 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
 
 
 def _has_rows(path: Path) -> bool:
-    """Whether it is JSONL, by its suffix; with another suffix, by its first line."""
-    if path.suffix.lower() in (*_ROWS, ".txt"):
-        return path.suffix.lower() in _ROWS
-    with path.open("rb") as file:
+    """Whether it is a log, by its suffix; with another suffix, by its first line."""
+    if path.is_dir() or _ROWS.intersection(path.suffixes):
+        return True
+    if path.suffix.lower() == ".txt":
+        return False
+    with open_log(path) as file:
         first = file.readline()
     try:
         return isinstance(json.loads(first.decode("utf-8-sig")), dict)
@@ -135,63 +143,37 @@ def _has_rows(path: Path) -> bool:
         return False
 
 
-def _index_rows(path: Path) -> _RowIndex:
-    """Index the usable rows. Raises ``UsageError`` for a broken line before the last one."""
-    index, start = _RowIndex(), 0
-    with path.open("rb") as file:
-        for line, raw in enumerate(file, start=1):
-            try:
-                document = _read(path, line, raw) if raw.strip() else None
-            except UsageError:
-                if raw.endswith(b"\n") or not index.offsets:
-                    raise
-                index.truncated = True
-                continue
-            if document is not None:
-                index.offsets.append(start)
-                index.lines.append(line)
-            elif raw.strip():
-                index.skipped += 1
-            start += len(raw)
-    return index
+def _has_text(request: LoggedRequest) -> bool:
+    if request.messages is None:
+        return bool(request.prompt_token_ids or (request.prompt or "").strip())
+    return any(message["content"].strip() for message in plain_messages(request))
 
 
-def _read(path: Path, line: int, raw: bytes) -> Document | None:
-    try:
-        return read_row(json.loads(raw.decode("utf-8-sig")))
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"line {line} of {path} is not UTF-8 text; save the file as UTF-8"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(
-            f"line {line} of {path} is not JSON; write one JSON object a line, or name it .txt"
-        ) from error
+def _form(request: LoggedRequest) -> str:
+    """The kind, with ``+reply`` where the model's answer is part of the document."""
+    kind = "chat" if request.messages else "ids" if request.prompt_token_ids else "text"
+    return f"{kind}+reply" if request.output or request.tool_calls else kind
+
+
+def _skipped(reader: LogReader) -> int:
+    left_out = reader.left_out()
+    return sum(each.count for each in left_out if each.reason not in (BLANK, INCOMPLETE))
 
 
 def _draw(dice: random.Random, available: int, samples: int) -> Sequence[int]:
     return range(available) if available <= samples else dice.sample(range(available), samples)
 
 
-def _draw_rows(path: Path, index: _RowIndex, dice: random.Random, samples: int) -> list[_Sample]:
-    sampled = []
-    with path.open("rb") as file:
-        for row in sorted(_draw(dice, len(index.offsets), samples)):
-            file.seek(index.offsets[row])
-            document = _read(path, index.lines[row], file.readline())
-            if document is not None:  # otherwise the file changed between the passes
-                sampled.append(_Sample(line=index.lines[row], document=document))
-    return sampled
-
-
-def _draw_text(path: Path, dice: random.Random, samples: int, max_tokens: int) -> list[_Sample]:
+def _draw_text(
+    path: Path, dice: random.Random, samples: int, max_tokens: int
+) -> list[LoggedRequest]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"the calibration file {path} is not UTF-8 text; give {_FORMS}") from error
     pieces = list(_pieces(text, max_tokens * _CHARS_PER_TOKEN))
     return [
-        _Sample(line=index + 1, document=Document(kind="text", text=pieces[index]))
+        LoggedRequest(place=f"piece {index + 1}", prompt=pieces[index])
         for index in sorted(_draw(dice, len(pieces), samples))
     ]
 
@@ -209,10 +191,10 @@ def _pieces(text: str, size: int) -> Iterator[str]:
 
 
 def _tokenize(
-    path: Path, sampled: Sequence[_Sample], tokenizer: PreTrainedTokenizerBase
+    path: Path, sampled: Sequence[LoggedRequest], tokenizer: PreTrainedTokenizerBase
 ) -> list[Sequence[int]]:
-    """Token ids of each document, in their order."""
-    if any(item.document.messages for item in sampled) and not tokenizer.chat_template:
+    """Token ids of each request with its answer, in their order."""
+    if any(request.messages for request in sampled) and not tokenizer.chat_template:
         raise UsageError(
             f"{path} holds chat messages, but the tokenizer has no chat template; give rows "
             "with text"
@@ -221,56 +203,60 @@ def _tokenize(
     for special in (False, True):
         # A chat template writes its own first token; for plain text the tokenizer adds it.
         texts = {
-            index: _render(path, item, tokenizer) if item.document.messages else _text(item)
-            for index, item in enumerate(sampled)
-            if not item.document.token_ids and special is not bool(item.document.messages)
+            index: _render(request, tokenizer) if request.messages else _text(request)
+            for index, request in enumerate(sampled)
+            if not request.prompt_token_ids and special is not bool(request.messages)
         }
         if texts:
             encoded = tokenizer(list(texts.values()), add_special_tokens=special, verbose=False)
             ids |= zip(texts, encoded["input_ids"], strict=True)
-    for index, item in enumerate(sampled):
-        if item.document.token_ids:
-            ids[index] = _logged_ids(path, item, tokenizer)
+    for index, request in enumerate(sampled):
+        if request.prompt_token_ids:
+            ids[index] = _logged_ids(request, request.prompt_token_ids, tokenizer)
     return [ids[index] for index in sorted(ids)]
 
 
-def _text(item: _Sample) -> str:
-    return item.document.text + item.document.reply
+def _text(request: LoggedRequest) -> str:
+    return (request.prompt or "") + (request.output or "")
 
 
-def _logged_ids(path: Path, item: _Sample, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    ids = list(item.document.token_ids)
+def _logged_ids(
+    request: LoggedRequest, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
+) -> list[int]:
     if max(ids) >= len(tokenizer):
         raise UsageError(
-            f"line {item.line} of {path} holds token id {max(ids)}, and the tokenizer has "
+            f"{request.place} holds token id {max(ids)}, and the tokenizer has "
             f"{len(tokenizer)} tokens; give a log of this model, or prompts as text"
         )
-    reply: list[int] = tokenizer.encode(item.document.reply, add_special_tokens=False)
-    return ids + reply
+    answer: list[int] = tokenizer.encode(request.output or "", add_special_tokens=False)
+    return [*ids, *answer]
 
 
-def _render(path: Path, item: _Sample, tokenizer: PreTrainedTokenizerBase) -> str:
+def _render(request: LoggedRequest, tokenizer: PreTrainedTokenizerBase) -> str:
     from jinja2 import TemplateError
 
-    document = item.document
+    messages = plain_messages(request)
     try:
         try:
-            return _apply(document, list(document.messages), tokenizer)
+            return _apply(request, messages, tokenizer)
         except TemplateError:  # Gemma's template, for one, refuses a system role
-            return _apply(document, _without_system(list(document.messages)), tokenizer)
+            return _apply(request, _without_system(messages), tokenizer)
     except (TemplateError, ValueError, TypeError, KeyError) as error:
         raise UsageError(
-            f"line {item.line} of {path} does not fit the chat template ({error}); "
+            f"{request.place} does not fit the chat template ({error}); "
             "change its roles, or give the row as text"
         ) from error
 
 
-def _apply(document: Document, messages: list[Message], tokenizer: PreTrainedTokenizerBase) -> str:
+def _apply(
+    request: LoggedRequest, messages: list[Message], tokenizer: PreTrainedTokenizerBase
+) -> str:
+    options = request.chat_template_kwargs.items()
     rendered = tokenizer.apply_chat_template(
         messages,
-        tools=list(document.tools) or None,
+        tools=[dict(tool) for tool in request.tools] or None,
         tokenize=False,
-        **dict(document.options),
+        **{key: value for key, value in options if key not in _RESERVED},
     )
     return str(rendered)
 
@@ -290,12 +276,16 @@ def _cut(ids: Sequence[int], max_tokens: int, dice: random.Random) -> tuple[int,
     return (ids[0], *ids[start : start + max_tokens - 1])
 
 
-def _warnings(path: Path, index: _RowIndex, sampled: Sequence[_Sample]) -> Iterator[str]:
-    if index.truncated:
-        yield f"the last line of {path} is incomplete and was skipped; all other lines were read"
-    left_out = sum(item.document.left_out for item in sampled)
-    if left_out:
+def _warnings(reader: LogReader | None, sampled: Sequence[LoggedRequest]) -> Iterator[str]:
+    for each in () if reader is None else reader.left_out():
+        if each.reason == INCOMPLETE:
+            yield f"the last line ({each.first}) is incomplete; all other lines were read"
+        elif each.reason != BLANK:
+            yield f"calibration lines left out: {each.count} ({each.reason}, first {each.first})"
+    parts = sum(map(media, sampled), Counter[str]())
+    if parts:
+        types = ", ".join(f"{count} {kind}" for kind, count in sorted(parts.items()))
         yield (
-            "content parts that are not text (images, sound, files) were skipped in the "
-            f"calibration chats: {left_out}; scales are fitted on the text around them"
+            f"content parts that are not text were dropped from the calibration chats: {types}; "
+            "scales are fitted on the text around them"
         )

@@ -1,6 +1,21 @@
 """Logs of requests: OpenAI-style JSON lines, ShareGPT conversations, and plain prompts."""
 
+from whet.core.request_log.content import media, part_text, plain_messages
+from whet.core.request_log.files import BLANK, INCOMPLETE, check_file, open_log
 from whet.core.request_log.reader import LogReader, only_model
-from whet.core.request_log.records import LeftOut, LoggedRequest
+from whet.core.request_log.records import LeftOut, LoggedRequest, describe_left_out
 
-__all__ = ["LeftOut", "LogReader", "LoggedRequest", "only_model"]
+__all__ = [
+    "BLANK",
+    "INCOMPLETE",
+    "LeftOut",
+    "LogReader",
+    "LoggedRequest",
+    "check_file",
+    "describe_left_out",
+    "media",
+    "only_model",
+    "open_log",
+    "part_text",
+    "plain_messages",
+]

@@ -18,6 +18,7 @@ from whet.core.units import MIB, human_bytes
 MAX_LINE_BYTES: Final = 32 * MIB
 BLANK: Final = "blank"
 INVALID: Final = "not valid JSON"
+INCOMPLETE: Final = "an incomplete last line"
 NOT_UTF8: Final = "not UTF-8"
 TOO_LONG: Final = f"longer than {human_bytes(MAX_LINE_BYTES)}"
 DAMAGED: Final = "a file that is damaged or ends early"
@@ -85,7 +86,7 @@ def read_text(path: Path, name: str, leave_out: LeaveOut) -> str | None:
 def read_items(path: Path, name: str, leave_out: LeaveOut) -> Iterator[Item]:
     """The JSON value of each line, or of each item of an array; bad ones are left out."""
     is_document = _is_document(path)
-    with _opened(path) as file:
+    with open_log(path) as file:
         try:
             if is_document:
                 yield from _document(file, name, leave_out)
@@ -110,10 +111,16 @@ def _lines(file: IO[bytes], name: str, leave_out: LeaveOut) -> Iterator[Item]:
             continue
         try:
             yield place, json.loads(line.decode()), _escapes_surrogate(line)
-        except UnicodeDecodeError:
-            leave_out(NOT_UTF8, place)
-        except (ValueError, RecursionError):
-            leave_out(INVALID if line.strip() else BLANK, place)
+        except (ValueError, RecursionError) as error:
+            leave_out(_line_problem(line, error), place)
+
+
+def _line_problem(line: bytes, error: Exception) -> str:
+    if not line.strip():
+        return BLANK
+    if not line.endswith(b"\n"):
+        return INCOMPLETE
+    return NOT_UTF8 if isinstance(error, UnicodeDecodeError) else INVALID
 
 
 def _skip_line(file: IO[bytes]) -> int:
@@ -181,7 +188,7 @@ def _is_object(line: bytes) -> bool:
 
 def _head(path: Path) -> bytes | None:
     """The first MiB without leading white space; None for a damaged file."""
-    with _opened(path) as file:
+    with open_log(path) as file:
         try:
             return file.read(MIB).removeprefix(_BOM).lstrip()
         except (EOFError, zlib.error, OSError):
@@ -189,7 +196,7 @@ def _head(path: Path) -> bytes | None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def open_log(path: Path) -> Iterator[IO[bytes]]:
     """The file's bytes, unpacked."""
     if path.exists() and not path.is_file():
         raise UsageError(f"{path} is neither a file nor a folder; write the log to a file first")

@@ -1,8 +1,9 @@
 """Requests of one JSON value of a log, checked.
 
 A value holds a chat request (``messages``) or a completion (``prompt``) at its top or under
-``request`` or ``body``, which may be JSON text; the answer is under ``response`` or its ``body``.
-A ShareGPT conversation is one request for each answer in it.
+``request`` or ``body``, which may be JSON text; the answer is under ``response`` or its ``body``,
+or is the text of ``response`` or ``completion``. A ShareGPT conversation is one request for each
+answer in it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ BAD_MESSAGES: Final = "malformed messages"
 BAD_PROMPT: Final = "a prompt that is neither text nor token ids"
 BAD_TOOLS: Final = "malformed tools"
 
+_SAMPLING_KEYS: Final = (
+    *("temperature", "top_p", "top_k", "stop", "seed", "max_tokens", "max_completion_tokens"),
+    *("response_format", "tool_choice"),
+)
 _SESSION_KEYS: Final = ("session_id", "conversation_id")
 _SHAREGPT_ROLES: Final[Mapping[str, str]] = {
     "human": "user",
@@ -39,20 +44,24 @@ class Unreadable(ValueError):
     """The value holds no request; the message is one of the reasons above."""
 
 
-def parse_item(item: object, place: str, *, check_text: bool = True) -> list[LoggedRequest]:
+def parse_item(
+    item: object, place: str, *, check_text: bool = True, documents: bool = False
+) -> list[LoggedRequest]:
     """The requests of one line; ``Unreadable`` where it has none.
 
     Of several requests the place says which (``log.jsonl:3#2``). ``check_text`` rejects prompts
-    with half a surrogate pair, which no tokenizer accepts.
+    with half a surrogate pair, which no tokenizer accepts. With ``documents``, a ``text`` is a
+    prompt, and of a ShareGPT conversation the last request is returned, which holds all turns.
     """
     if not isinstance(item, dict):
         raise Unreadable(NO_REQUEST)
     levels = nested(item)
-    request = next((one for one in levels if "messages" in one or "prompt" in one), None)
+    keys = ("messages", "prompt", "text") if documents else ("messages", "prompt")
+    request = next((one for one in levels if any(key in one for key in keys)), None)
     if request is not None:
         requests = _openai(levels, request, place)
     elif "conversations" in item:
-        requests = _sharegpt(item, place)
+        requests = _sharegpt(item, place)[-1 if documents else 0 :]
     else:
         raise Unreadable(NO_REQUEST)
     return list(map(_check_text, requests)) if check_text else requests
@@ -68,18 +77,22 @@ def _openai(levels: Sequence[Json], request: Json, place: str) -> list[LoggedReq
         "tools": _tools(request.get("tools")),
         "chat_template_kwargs": as_object(request.get("chat_template_kwargs")) or {},
         "cache_salt": _text(request, "cache_salt"),
+        "sampling": {key: request[key] for key in _SAMPLING_KEYS if request.get(key) is not None},
+        "max_tokens": _first_count(request, "max_completion_tokens", "max_tokens"),
     }
-    if len(prompts) == 1:
-        usage = as_object(answer.get("usage")) or as_object(levels[0].get("usage")) or {}
-        known["output_tokens"] = _count(usage.get("completion_tokens"))
-    requests = []
-    for index, prompt in enumerate(prompts):
-        where = place if len(prompts) == 1 else f"{place}#{index + 1}"
-        output, reasoning = _output(answer, index)
-        requests.append(
-            LoggedRequest(place=where, output=output, reasoning=reasoning, **known, **prompt)
-        )
-    return requests
+    if len(prompts) > 1:
+        return [
+            LoggedRequest(place=f"{place}#{i + 1}", **known, **prompt, **_output(answer, i))
+            for i, prompt in enumerate(prompts)
+        ]
+    usage = as_object(answer.get("usage")) or as_object(levels[0].get("usage")) or {}
+    known["prompt_tokens"] = _count(usage.get("prompt_tokens"))
+    output_tokens = _count(usage.get("completion_tokens"))
+    if output_tokens is None:
+        output_tokens = _count(request.get("output_tokens"))
+    known["output_tokens"] = output_tokens
+    output = _output(answer, 0) or _plain_output(levels[0])
+    return [LoggedRequest(place=place, **known, **prompts[0], **output)]
 
 
 def _sharegpt(item: Json, place: str) -> list[LoggedRequest]:
@@ -99,6 +112,7 @@ def _sharegpt(item: Json, place: str) -> list[LoggedRequest]:
             requests.append(
                 LoggedRequest(
                     place=f"{place}#{len(requests) + 1}",
+                    turn=len(requests) + 1,
                     at_ns=_logged_ns([item]),
                     model=_text(item, "model"),
                     session=str(item.get("id") or place),
@@ -116,7 +130,8 @@ def _check_text(request: LoggedRequest) -> LoggedRequest:
     """``request`` if its prompt can be encoded; half characters of an answer are replaced."""
     try:
         sent = [request.messages, request.tools, request.prompt, request.cache_salt]
-        json.dumps([*sent, request.model, request.session], ensure_ascii=False).encode()
+        others = [request.sampling, request.tool_calls, request.model, request.session]
+        json.dumps([*sent, *others], ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise Unreadable(BROKEN_TEXT) from error
     return replace(
@@ -130,7 +145,7 @@ def _encodable(text: str | None) -> str | None:
 
 def _prompts(request: Json) -> list[Json]:
     """For each prompt the field of ``LoggedRequest`` that holds it, and its value."""
-    messages, prompt = request.get("messages"), request.get("prompt")
+    messages, prompt = request.get("messages"), request.get("prompt", request.get("text"))
     if messages is not None:
         # Anthropic's form of a chat has its system prompt beside the messages.
         system = request.get("system")
@@ -191,17 +206,31 @@ def _answer(item: Json) -> Json:
     return as_object(response.get("body")) or response
 
 
-def _output(answer: Json, index: int) -> tuple[str | None, str | None]:
-    """Text and reasoning of choice ``index``; a completion of several prompts has one for each."""
+def _output(answer: Json, index: int) -> Json:
+    """Fields of choice ``index``; a completion of several prompts has one choice for each."""
     choices = answer.get("choices")
     if not isinstance(choices, list) or len(choices) <= index:
-        return None, None
+        return {}
     choice = as_object(choices[index]) or {}
     message = as_object(choice.get("message"))
     if message is None:
-        return _text(choice, "text"), None
-    reasoning = _text(message, "reasoning_content") or _text(message, "reasoning")
-    return _text(message, "content"), reasoning
+        return {"output": _text(choice, "text")}
+    calls = message.get("tool_calls")
+    return {
+        "output": _text(message, "content"),
+        "reasoning": _text(message, "reasoning_content") or _text(message, "reasoning"),
+        "tool_calls": tuple(calls) if _are_objects(calls) else (),
+    }
+
+
+def _plain_output(line: Json) -> Json:
+    """The answer's text, in a log that stores nothing else of the answer."""
+    is_object = as_object(line.get("response")) is not None
+    return {"output": (None if is_object else _text(line, "response")) or _text(line, "completion")}
+
+
+def _first_count(item: Json, *keys: str) -> int | None:
+    return next((count for key in keys if (count := _count(item.get(key))) is not None), None)
 
 
 def _count(value: object) -> int | None:

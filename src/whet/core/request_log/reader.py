@@ -6,26 +6,57 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Final
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
-from whet.core.request_log.files import check_file, folder_files, read_items, read_text
-from whet.core.request_log.parse import Unreadable, parse_item
-from whet.core.request_log.records import LeftOut, LeftOutCounts, LoggedRequest
+from whet.core.request_log.files import (
+    DAMAGED,
+    INVALID,
+    NOT_UTF8,
+    TOO_LONG,
+    check_file,
+    folder_files,
+    read_items,
+    read_text,
+)
+from whet.core.request_log.parse import (
+    BAD_MESSAGES,
+    BAD_PROMPT,
+    BAD_TOOLS,
+    BROKEN_TEXT,
+    Unreadable,
+    parse_item,
+)
+from whet.core.request_log.records import LeftOut, LeftOutCounts, LoggedRequest, describe_left_out
+
+MAX_BROKEN_SHARE: Final = 0.01
+_BROKEN: Final = frozenset(
+    {
+        *(DAMAGED, INVALID, NOT_UTF8, TOO_LONG),
+        *(BAD_MESSAGES, BAD_PROMPT, BAD_TOOLS, BROKEN_TEXT),
+    }
+)
+"""Reasons that count against the log. A line of another kind, such as an embeddings call or a
+conversation without an answer, is left out and does not count, nor does an incomplete last line of
+a log that is still written."""
 
 
 class LogReader:
     """The requests of a log, in the file's order.
 
     A log is JSON lines, a JSON array, or a folder of logs and prompt files. With ``model``,
-    requests of other models are left out; requests without a model stay. ``left_out()`` and
+    requests of other models are left out; requests without a model stay. With ``documents``, rows
+    with ``text`` are prompts, and a ShareGPT conversation is one request. ``left_out()`` and
     ``models`` describe what was read so far. Raises ``UsageError`` for a log that is missing,
     empty, in a foreign encoding, or without a request.
     """
 
-    def __init__(self, path: Path, *, model: str | None = None) -> None:
+    def __init__(self, path: Path, *, model: str | None = None, documents: bool = False) -> None:
         self.path = path
         self.model = model
+        self._documents = documents
+        self._valid_lines = 0
         self.models: Counter[str] = Counter()
         self._counts = LeftOutCounts()
         if not path.is_dir():
@@ -34,7 +65,7 @@ class LogReader:
     def __iter__(self) -> Iterator[LoggedRequest]:
         """Read from the start; the counts begin again."""
         self.models.clear()
-        self._counts = LeftOutCounts()
+        self._counts, self._valid_lines = LeftOutCounts(), 0
         empty = True
         for request in self._requests():
             if request.model is not None:
@@ -55,6 +86,18 @@ class LogReader:
         """Count a line or a request that is left out."""
         self._counts.add(reason, place)
 
+    def refuse_broken(self) -> None:
+        """Raise ``UsageError`` if over 1% of the lines read so far are broken."""
+        broken = [each for each in self.left_out() if each.reason in _BROKEN]
+        count = sum(each.count for each in broken)
+        lines = self._valid_lines + count
+        if count > MAX_BROKEN_SHARE * lines:
+            raise UsageError(
+                f"{self.path}: {count} of {lines} lines are broken, more than "
+                f"{MAX_BROKEN_SHARE:.0%} (first {broken[0].first}: {broken[0].reason}); "
+                "correct or remove these lines"
+            )
+
     def no_request(self) -> UsageError:
         """The error for a log without any usable request."""
         if self.model is not None and self.models:
@@ -62,9 +105,7 @@ class LogReader:
                 f"{self.path} has no request for the model {self.model!r}; it has "
                 f"{', '.join(sorted(self.models))}{did_you_mean(self.model, self.models)}"
             )
-        reasons = ", ".join(
-            f"{each.reason}: {each.count}, first {each.first}" for each in self.left_out()
-        )
+        reasons = describe_left_out(self.left_out())
         return UsageError(
             f"{self.path} has no request that can be read ({reasons or 'no file'}); give one JSON "
             'object per line with "messages", "prompt" or "conversations", or a folder of prompts'
@@ -86,10 +127,13 @@ class LogReader:
     def _log(self, path: Path, name: str) -> Iterator[LoggedRequest]:
         for place, item, has_surrogate in read_items(path, name, self.leave_out):
             try:
-                requests = parse_item(item, place, check_text=has_surrogate)
+                requests = parse_item(
+                    item, place, check_text=has_surrogate, documents=self._documents
+                )
             except Unreadable as error:
                 self.leave_out(str(error), place)
                 continue
+            self._valid_lines += 1
             yield from requests
 
 

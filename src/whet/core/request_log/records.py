@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +12,11 @@ class LoggedRequest:
     """One request of a log: chat messages, a plain prompt, or token ids.
 
     ``place`` is the file and line. ``at_ns`` is Unix time. ``output`` is the answer's text without
-    ``reasoning``; both are None where the log does not hold them. ``chat_template_kwargs`` are
-    the request's own variables for the chat template, such as ``enable_thinking``.
+    ``reasoning``; both are None where the log does not hold them. ``tool_calls`` are the answer's.
+    ``chat_template_kwargs`` are the request's own variables for the chat template, such as
+    ``enable_thinking``. ``sampling`` are its sampling parameters as they were sent, and
+    ``max_tokens`` is its own limit on the answer. The token counts are those of the server.
+    ``turn`` is the number of the answer in a ShareGPT conversation, from 1.
     """
 
     place: str
@@ -27,7 +30,12 @@ class LoggedRequest:
     prompt_token_ids: tuple[int, ...] | None = None
     output: str | None = None
     reasoning: str | None = None
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
+    turn: int | None = None
+    prompt_tokens: int | None = None
     output_tokens: int | None = None
+    max_tokens: int | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
     cache_salt: str | None = None
 
 
@@ -38,6 +46,11 @@ class LeftOut:
     reason: str
     count: int
     first: str
+
+
+def describe_left_out(records: Iterable[LeftOut]) -> str:
+    """Each reason with its count and first place."""
+    return ", ".join(f"{each.reason}: {each.count}, first {each.first}" for each in records)
 
 
 class LeftOutCounts:

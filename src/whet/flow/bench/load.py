@@ -14,6 +14,7 @@ from whet.client.counters import info_label
 from whet.core.errors import EngineLostError, UsageError
 from whet.core.protocols import Observer
 from whet.core.records import WorkloadFacts
+from whet.core.request_log import describe_left_out
 from whet.flow.bench.prefix_trace import prefix_load
 from whet.flow.bench.replay import replay
 from whet.flow.bench.request import (
@@ -57,7 +58,8 @@ def open_dataset(request: BenchRequest, folder: Path, observer: Observer) -> Dat
         output_tokens=None if request.outputs is None else request.outputs.low,
     )
     observer.note(
-        f"{dataset.path}: {len(dataset.rows)} rows can be used, left out: {dataset.left_out}"
+        f"{dataset.path}: {len(dataset.rows)} rows can be used, left out: "
+        f"{describe_left_out(dataset.left_out) or 'none'}"
     )
     each = request.requests + request.warmup
     if each <= len(dataset.rows) < each * request.runs:

@@ -51,8 +51,7 @@ def report_trace(request: BenchRequest, observer: Observer) -> None:
     played_s = ns_to_s(trace.times_ns[-1]) / arrivals.speed
     pace = "all at once" if rate is None else f"{rate:.4g} requests a second for {played_s:.4g} s"
     observer.note(
-        f"{trace.path} ({trace.form}): {len(trace.rows)} requests, {pace}; "
-        f"{trace.left_out} rows without input or output left out"
+        f"{trace.path} ({trace.form}): {len(trace.rows)} requests, {pace}; {trace.left_out_text}"
     )
 
 

@@ -107,11 +107,10 @@ def store_points(job: Job) -> None:
     log = read_log(job.spec.load)
     if log is None:
         return
-    left_out = plural(log.whole.left_out, "row")
     job.observer.note(
         f"{log.whole.path} ({log.whole.form}): {plural(len(log.beginning.rows), 'request')} in "
         f"{job.spec.load.seconds:g} s, {log.rate}"
-        + (f"; {left_out} without input or output left out" if log.whole.left_out else "")
+        f"; {log.whole.left_out_text}"
     )
     if job.spec.load.find is not None:
         return
