@@ -71,7 +71,7 @@ def test_a_file_without_text_is_refused(tmp_path: Path, text: str, said: str) ->
 
 
 def test_a_missing_file_names_the_mend(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no log .* give a file or folder"):
+    with pytest.raises(UsageError, match=r"there is no log .* give a file or folder"):
         load_documents(tmp_path / "none.jsonl", 5)
 
 

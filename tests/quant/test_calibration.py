@@ -85,12 +85,20 @@ def test_plain_text_is_cut_into_pieces(tokenizer: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "rows", [[], [{"text": "  "}], [{"question": "x"}], [{"messages": []}], ["text"], [{"text": 3}]]
+    ("rows", "reason"),
+    [
+        ([], "is empty"),
+        ([{"text": "  "}], "no usable text; give JSONL rows with messages"),
+        ([{"question": "x"}], "no request in it: 1"),
+        ([{"messages": []}], "malformed messages: 1"),
+        (["text"], "no request in it: 1"),
+        ([{"text": 3}], "neither text nor token ids: 1"),
+    ],
 )
 def test_a_file_with_no_text_is_refused(
-    rows: list[object], tokenizer: Path, tmp_path: Path
+    rows: list[object], reason: str, tokenizer: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match="no usable text; give JSONL rows with messages"):
+    with pytest.raises(UsageError, match=reason):
         load(jsonl(tmp_path, *rows), tokenizer)
 
 
@@ -99,7 +107,7 @@ def test_other_faults_name_the_file_and_the_line(tokenizer: Path, tmp_path: Path
         load(tmp_path / "absent.jsonl", tokenizer)
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"text": "the order"}\n{"text": \n', encoding="utf-8")
-    with pytest.raises(UsageError, match=r"line 2 of .*broken"):
+    with pytest.raises(UsageError, match=r"1 of 2 lines are broken, .*first broken.jsonl:2"):
         load(broken, tokenizer)
     binary = tmp_path / "binary.txt"
     binary.write_bytes(b"\xff\xfe\x00\x81")

@@ -129,7 +129,7 @@ def test_the_facts_tell_forms_rows_and_skipped(tokenizer: Path, tmp_path: Path) 
         {"messages": [{"role": "user", "content": " "}]},
     ]
     facts = load(write(tmp_path, *rows), tokenizer).facts
-    assert (facts.form, facts.rows, facts.skipped, facts.samples) == ("chat+reply, text", 2, 1, 2)
+    assert (facts.form, facts.rows, facts.skipped, facts.samples) == ("chat+reply, text", 2, 2, 2)
 
 
 def test_documents_keep_the_order_of_the_file(tokenizer: Path, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_torn_last_line_is_left_out_with_a_warning(
 
 
 def test_a_torn_line_alone_is_no_log(tokenizer: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="an incomplete last line: 1, first requests.jsonl:1"):
+    with pytest.raises(UsageError, match=r"an incomplete last line: 1, first requests.jsonl:1"):
         load(write(tmp_path, end='{"messages": ['), tokenizer)
 
 

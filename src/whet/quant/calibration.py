@@ -68,9 +68,11 @@ def load_calibration(
     dice = random.Random(seed)
     reader = LogReader(path, documents=True) if _has_rows(path) else None
     if reader is None:
-        available, sampled = None, _draw_text(path, dice, samples, max_tokens)
+        available, skipped = None, 0
+        sampled = _draw_text(path, dice, samples, max_tokens)
     else:
-        available = sum(map(_has_text, reader))
+        requests = Counter(map(_has_text, reader))
+        available, skipped = requests[True], requests[False] + _skipped(reader)
         reader.refuse_broken()
         chosen = set(_draw(dice, available, samples))
         usable = enumerate(filter(_has_text, reader))
@@ -89,7 +91,7 @@ def load_calibration(
         seed=seed,
         form=", ".join(sorted(set(map(_form, sampled)))),
         rows=available,
-        skipped=0 if reader is None else _skipped(reader),
+        skipped=skipped,
         left_out=sum(media(request).total() for request in sampled),
         warnings=tuple(_warnings(reader, sampled)),
     )

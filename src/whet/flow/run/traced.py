@@ -110,7 +110,7 @@ def store_points(job: Job) -> None:
     job.observer.note(
         f"{log.whole.path} ({log.whole.form}): {plural(len(log.beginning.rows), 'request')} in "
         f"{job.spec.load.seconds:g} s, {log.rate}"
-        f"; {log.whole.left_out_text}"
+        + (f"; {log.whole.left_out_text}" if log.whole.left_out or log.whole.bad_lines else "")
     )
     if job.spec.load.find is not None:
         return
