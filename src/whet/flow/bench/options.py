@@ -152,7 +152,7 @@ class SourceOptions:
     dataset_name: Literal["random", "sharegpt", "custom"] | None = None
     """Kind of --dataset-path. sharegpt leaves out the rows that vLLM leaves out."""
     dataset_path: Path | None = None
-    """Request log, ShareGPT conversations, messages or prompts; plain, gzip or zstd, or a folder."""
+    """Log of requests, ShareGPT, messages or prompts; file or folder."""
     trace: Path | None = None
     """Azure or BurstGPT CSV, Mooncake JSONL, or a request log, at its own times."""
     trace_speed: float = 1.0
