@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,8 @@ def test_a_disk_too_small_for_the_download_and_the_copies(
     big_model(hub, tmp_path)
     usage = shutil._ntuple_diskusage(100 * GIB, 86 * GIB, 14 * GIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    monkeypatch.setattr("whet.predict.preflight.plan_memory", lambda *_a, **_k: Roomy)
+    module = sys.modules["whet.predict.preflight"]  # the package has a function of this name
+    monkeypatch.setattr(module, "plan_memory", lambda *_a, **_k: Roomy)
     said = whet("run")
     assert said.code == InfeasibleError.exit_code, said.err
     assert "of downloads, " in said.err

@@ -115,11 +115,12 @@ def _complete(
             if not is_temporary(error):
                 raise
             reason = error
+        if file.tell() == size:
+            return
         failures = 1 if file.tell() > start else failures + 1
         if failures > len(WAITS_S):
             raise reason
-        if file.tell() < size:
-            stop.wait(WAITS_S[failures - 1])
+        stop.wait(WAITS_S[failures - 1])
 
 
 def _append(file: FileIO, snapshot: Snapshot, name: str, counter: _Counter, stop: Event) -> None:
