@@ -97,6 +97,9 @@ def test_a_hub_snapshot_is_named_by_id_and_revision(tmp_path: Path) -> None:
     service = compose(tmp_path, resolved(path=path))["services"]["vllm"]
     assert service["command"][:3] == ["org/name", "--revision", "abc123"]
     assert not any("org--name" in str(volume) for volume in service["volumes"])
+    script = (tmp_path / "serve.sh").read_text()
+    assert " --model org/name --revision abc123 " in script
+    assert "/cache" not in script
 
 
 def test_cpu_settings_are_left_out_and_told(tmp_path: Path) -> None:

@@ -126,6 +126,25 @@ def test_a_hub_model_may_go_online_and_keeps_its_name() -> None:
     assert model_name("/checkpoints/awq") == "awq"
 
 
+def test_the_serve_line_of_a_hub_model_starts_it_on_another_machine() -> None:
+    """The measurement reads the folder in the cache, without the network."""
+    hub = "/cache/hub/models--org--{}/snapshots/{}"
+    path = hub.format("name", "abc")
+    draft = replace(DRAFT, draft_path=hub.format("draft", "def"))
+    loras = (("style", hub.format("style", "0123")), ("own", "/adapters/own"))
+    resolved = resolve(make_variant(model_path=path, speculation=draft, loras=loras))
+    assert path in resolved.argv
+    assert dict(resolved.env)["HF_HUB_OFFLINE"] == "1"
+    words = shlex.split(resolved.serve_line)
+    at = words.index("--model")
+    assert words[at : at + 4] == ["--model", "org/name", "--revision", "abc"]
+    config = json.loads(words[words.index("--speculative-config") + 1])
+    assert (config["model"], config["revision"]) == ("org/draft", "def")
+    assert {"style=org/style", "own=/adapters/own"} <= set(words)
+    assert "HF_HUB_OFFLINE" not in resolved.serve_line
+    assert "/cache" not in resolved.serve_line
+
+
 def test_where_no_vllm_is_installed_the_mend_is_said() -> None:
     engine = VllmEngine(find=lambda _python: None)
     with pytest.raises(EngineStartError, match="pip install"):

@@ -18,7 +18,7 @@ from whet.core.provenance import Device
 from whet.core.records import Problem, Speculation, Variant
 from whet.core.spec import Spec, parse_spec
 from whet.core.units import GIB
-from whet.predict import check_disk, preflight
+from whet.predict import check_disk, disk_problems, disk_uses, preflight
 
 SPECULATION = Speculation(method="draft_model", num_tokens=4, draft_path="draft")
 
@@ -54,13 +54,11 @@ class Bench:
         return replace(plain, **changes)
 
     def check(self, **changes: Any) -> tuple[Problem, ...]:
-        return preflight(
-            [self.variant(**changes)],
-            target=read_facts(self.target),
-            draft=read_facts(self.draft),
-            device=self.device,
-            spec=self.parsed(),
+        variants, target, spec = [self.variant(**changes)], read_facts(self.target), self.parsed()
+        problems = preflight(
+            variants, target=target, draft=read_facts(self.draft), device=self.device, spec=spec
         )
+        return problems + disk_problems(disk_uses(variants, target=target, spec=spec))
 
     def only(self, kind: str, **changes: Any) -> str:
         """The message of the one problem, which is of this kind."""

@@ -9,10 +9,12 @@ from typing import Final
 from whet.checkpoint.config import ModelShape, QuantizationClaim, read_shape
 from whet.checkpoint.files import read_json
 from whet.checkpoint.headers import TensorHeader, read_headers
+from whet.checkpoint.hollow import is_hollow
 from whet.checkpoint.identity import hash_weights
 from whet.checkpoint.stored import Inventory, summarize, take_inventory
 from whet.checkpoint.tokenizer import tokenizer_identity
 from whet.core.errors import CheckpointError
+from whet.core.hub import snapshot_of
 from whet.core.records import ModelFacts, StoredWeights
 
 TESTBED_KEY: Final = "whet_testbed"
@@ -23,6 +25,7 @@ _AGAIN = "download the checkpoint again"
 def read_facts(path: Path) -> ModelFacts:
     """The facts of the checkpoint in ``path``; no tensor is loaded.
 
+    ``weights_sha256`` is empty for a folder that has headers without weights.
     Raises ``CheckpointError`` where a file is missing, truncated or foreign, where the folder asks
     to run its own code, and where config.json says one thing and the tensors another.
     """
@@ -35,6 +38,7 @@ def read_facts(path: Path) -> ModelFacts:
     tied = _tied(path, shape, inventory)
     stored = summarize(inventory)
     require_true_claim(path, shape.claim, stored)
+    snapshot = snapshot_of(path)
     return ModelFacts(
         path=str(path.resolve()),
         architecture=shape.architecture,
@@ -52,12 +56,14 @@ def read_facts(path: Path) -> ModelFacts:
         kv_bytes_per_token=shape.kv_bytes_per_token,
         stored=stored,
         tokenizer=tokenizer_identity(path),
-        weights_sha256=hash_weights(headers),
+        weights_sha256="" if is_hollow(path) else hash_weights(headers),
         linear_parameters=sum(linear.parameters for linear in inventory.linears),
         linear_inputs=tuple(sorted({linear.inputs for linear in inventory.linears})),
         mla=shape.mla,
         experts=shape.experts,
         testbed=_testbed(path),
+        hub_id=None if snapshot is None else snapshot.hub_id,
+        commit=None if snapshot is None else snapshot.commit,
     )
 
 

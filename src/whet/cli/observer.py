@@ -13,9 +13,11 @@ from rich.progress import (
     TaskID,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
 )
 
 from whet.core.redact import redact
+from whet.core.units import human_duration
 
 _LINE_EVERY_S = 15.0
 
@@ -38,6 +40,7 @@ class ConsoleObserver:
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TimeRemainingColumn(),
             console=self.console,
             transient=True,
             disable=quiet or not self.console.is_terminal,
@@ -70,18 +73,19 @@ class ConsoleObserver:
 
     def progress(self, label: str, done: int, total: int) -> None:
         """Work inside the stage advances."""
-        if self._bar.disable:
-            self._line_now_and_then(label, done, total)
-            return
         if self._task is None or self._task[0] != label:
             self._end_task()
-            self._task = (label, self._bar.add_task(label, total=total))
+            self._task = (label, self._bar.add_task(label, total=total, completed=done))
         self._bar.update(self._task[1], completed=done, total=total)
+        if self._bar.disable:
+            self._line_now_and_then(label, done, total)
 
     def _line_now_and_then(self, label: str, done: int, total: int) -> None:
         if time.monotonic() - self._last_line >= _LINE_EVERY_S and done < total:
             self._last_line = time.monotonic()
-            self._print(f"  {_plain(label)} {done}/{total}")
+            left_s = next((task.time_remaining for task in self._bar.tasks), None)
+            left = "" if left_s is None else f", {human_duration(left_s)} left"
+            self._print(f"  {_plain(label)} {done}/{total}{left}")
 
     def _end_task(self) -> None:
         if self._task is not None:

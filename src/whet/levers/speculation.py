@@ -8,6 +8,7 @@ from typing import Final
 
 from whet.core.counters import ACCEPTED, DRAFT_TOKENS, DRAFTS, GENERATED
 from whet.core.flags import format_value
+from whet.core.hub import snapshot_of
 from whet.core.records import Claim, Evidence, ResolvedEngine, Speculation, Variant
 from whet.levers.base import Cell, Lever, Outcome, claim_per_cell
 from whet.levers.counters import counter_change, idle, unread
@@ -71,8 +72,8 @@ def speculation_label(variant: Variant) -> str:
 
 def _model_name(path: str) -> str:
     """The folder's name, or the hub id of a snapshot, whose folder is named by its revision."""
-    hub = [part for part in Path(path).parts if part.startswith("models--")]
-    return hub[-1].removeprefix("models--").replace("--", "/") if hub else Path(path).name
+    snapshot = snapshot_of(path)
+    return Path(path).name if snapshot is None else snapshot.hub_id
 
 
 def _on(cell: Cell, speculation: Speculation) -> Outcome:

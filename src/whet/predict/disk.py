@@ -3,10 +3,92 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from whet.core.errors import StorageError
-from whet.core.units import human_bytes
+from whet.core.records import ModelFacts, Problem, Variant
+from whet.core.spec import Spec
+from whet.core.units import MIB, human_bytes
+from whet.predict.predict import predict_checkpoint
+
+_SIDE_FILES_BYTES: Final = 64 * MIB  # tokenizer and JSON beside the weights
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiskUse:
+    """What a run will write on the disk that holds ``folder``, and what is free there."""
+
+    folder: Path
+    download_bytes: int
+    copy_bytes: int
+    free_bytes: int
+
+    @property
+    def needed_bytes(self) -> int:
+        """Downloads and quantized copies together."""
+        return self.download_bytes + self.copy_bytes
+
+    @property
+    def text(self) -> str:
+        """Needed and free, in one line."""
+        return (
+            f"disk at {self.folder}: {human_bytes(self.needed_bytes)} needed "
+            f"({human_bytes(self.download_bytes)} of downloads, {human_bytes(self.copy_bytes)} of "
+            f"quantized copies), {human_bytes(self.free_bytes)} free"
+        )
+
+    @property
+    def problem(self) -> str | None:
+        """One sentence with the fix if it does not fit, else None."""
+        if self.needed_bytes <= self.free_bytes:
+            return None
+        parts = {"downloads": self.download_bytes, "quantized copies": self.copy_bytes}
+        listed = ", ".join(f"{human_bytes(size)} of {name}" for name, size in parts.items() if size)
+        fixes = ["give --output-dir"] if self.copy_bytes else []
+        fixes += ["set HF_HOME"] if self.download_bytes else []
+        return (
+            f"{human_bytes(self.needed_bytes)} are to be written below {self.folder} ({listed}), "
+            f"but its disk has {human_bytes(self.free_bytes)} free; free "
+            f"{human_bytes(self.needed_bytes - self.free_bytes)}, or {' or '.join(fixes)} to "
+            "choose a folder on another disk"
+        )
+
+
+def disk_uses(
+    variants: Sequence[Variant],
+    *,
+    target: ModelFacts,
+    spec: Spec,
+    downloads: Mapping[Path, int] | None = None,
+) -> tuple[DiskUse, ...]:
+    """What the disks will take, one entry a disk; ``downloads`` are bytes by folder."""
+    downloads = downloads or {}
+    copies = _copies(variants, target, spec)
+    by_disk: dict[int, list[Path]] = {}
+    for path in (*downloads, *copies):
+        by_disk.setdefault(_nearest(path).stat().st_dev, []).append(path)
+    return tuple(
+        DiskUse(
+            folder=_nearest(paths[0]),
+            download_bytes=sum(downloads.get(path, 0) for path in paths),
+            copy_bytes=sum(copies.get(path, 0) for path in paths),
+            free_bytes=_free_bytes(paths[0]),
+        )
+        for paths in by_disk.values()
+    )
+
+
+def disk_problems(uses: Iterable[DiskUse]) -> tuple[Problem, ...]:
+    """Disks that are too small; they concern the whole run."""
+    sentences = (use.problem for use in uses)
+    return tuple(
+        Problem(variant=None, kind="disk", message=sentence)
+        for sentence in sentences
+        if sentence is not None
+    )
 
 
 def check_disk(path: Path, needed_bytes: int) -> None:
@@ -14,19 +96,43 @@ def check_disk(path: Path, needed_bytes: int) -> None:
 
     ``path`` need not exist yet: the nearest existing folder above it is checked.
     """
-    folder = path.absolute()
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+    free = _free_bytes(path)
+    if free < needed_bytes:
+        raise StorageError(
+            f"{human_bytes(needed_bytes)} are to be written below {_nearest(path)}, but its disk "
+            f"has {human_bytes(free)} free; free {human_bytes(needed_bytes - free)}, or choose a "
+            "folder on another disk"
+        )
+
+
+def _copies(variants: Sequence[Variant], target: ModelFacts, spec: Spec) -> dict[Path, int]:
+    """Bytes of the quantized checkpoints that do not exist yet, by folder."""
+    recipes = {Path(each.model_path): spec.recipes.get(each.weights) for each in variants}
+    for each in variants:
+        if each.speculation is not None and each.speculation.draft_path is not None:
+            path = Path(each.speculation.draft_path)
+            recipes.setdefault(path, spec.recipes.get(path.name))
+    return {
+        path: predict_checkpoint(target, recipe, path).weight_bytes + _SIDE_FILES_BYTES
+        for path, recipe in recipes.items()
+        if recipe is not None and not path.exists()
+    }
+
+
+def _free_bytes(path: Path) -> int:
+    folder = _nearest(path)
     try:
-        free = shutil.disk_usage(folder).free
+        return shutil.disk_usage(folder).free
     except OSError as error:
         raise StorageError(
             f"the disk at {folder} cannot be read ({error.strerror or error}); choose another "
             "folder"
         ) from error
-    if free < needed_bytes:
-        raise StorageError(
-            f"{human_bytes(needed_bytes)} are to be written below {folder}, but its disk has "
-            f"{human_bytes(free)} free; free {human_bytes(needed_bytes - free)}, or choose a "
-            "folder on another disk"
-        )
+
+
+def _nearest(path: Path) -> Path:
+    """The nearest existing folder: ``path`` itself or one above it."""
+    folder = path.absolute()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder

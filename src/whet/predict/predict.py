@@ -64,4 +64,6 @@ def predict_checkpoint(target: ModelFacts, recipe: RecipeSpec, path: Path) -> Mo
         path=str(path),
         weight_bytes=math.ceil(target.weight_bytes - saved) + _SHAPE_BYTES * modules,
         stored=stored,
+        hub_id=None,
+        commit=None,
     )

@@ -10,20 +10,17 @@ from pathlib import Path
 from typing import Final
 
 from whet.checkpoint import read_facts, serving_difference, tokenizer_difference
-from whet.core.errors import CheckpointError, StorageError
+from whet.core.errors import CheckpointError
 from whet.core.names import did_you_mean
 from whet.core.provenance import Device
 from whet.core.records import MemoryPlan, ModelFacts, Problem, ProblemKind, Variant
 from whet.core.spec import SIXTEEN_BIT, Spec, WorkloadSpec
-from whet.core.units import MIB
 from whet.predict.adapters import foreign_width
-from whet.predict.disk import check_disk
 from whet.predict.memory import Demand, plan_memory
 from whet.predict.predict import predict_checkpoint
 from whet.predict.settings import Settings, read_settings
 
 _GROUP_SIZES: Final = (128, 64, 32)
-_SIDE_FILES_BYTES: Final = 64 * MIB  # tokenizer and JSON beside the weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,8 +59,7 @@ def preflight(
     Limits of an engine's version are reported by the engine itself.
     """
     problems: list[Problem] = []
-    known: dict[str, ModelFacts] = {}
-    models = _Models(target=target, draft=draft, spec=spec, known=known)
+    models = _Models(target=target, draft=draft, spec=spec, known={})
     for variant in variants:
         try:
             stored, own_draft = models.weights(variant), models.draft_of(variant)
@@ -74,8 +70,7 @@ def preflight(
             variant=variant, target=target, stored=stored, draft=own_draft, device=device, spec=spec
         )
         problems += _problems(case, demand_of(spec, target, free_bytes=free_bytes))
-    to_write = [facts for facts in known.values() if not Path(facts.path).exists()]
-    return (*problems, *_disk_problems(to_write))
+    return tuple(problems)
 
 
 def memory_plans(
@@ -382,15 +377,3 @@ def _lengths(case: _Case) -> Iterator[Problem]:
             f"has {longest}; choose a draft with a longer context, or lower "
             "workload.max_input_tokens",
         )
-
-
-def _disk_problems(to_write: Sequence[ModelFacts]) -> tuple[Problem, ...]:
-    """All quantized checkpoints of a run together must fit on the disk."""
-    if not to_write:
-        return ()
-    needed = sum(facts.weight_bytes + _SIDE_FILES_BYTES for facts in to_write)
-    try:
-        check_disk(Path(to_write[0].path), needed)
-    except StorageError as error:
-        return (Problem(variant=None, kind="disk", message=str(error)),)
-    return ()

@@ -14,6 +14,7 @@ from whet.core.provenance import Device
 from whet.engines.machine import Machine
 from whet.flow.run import advice
 from whet.flow.run.advice import advice_of
+from whet.flow.run.checkpoints import Checkpoints
 from whet.flow.run.resolve import resolve_variants
 
 DEVICE = Device(kind="cpu", name="EPYC", memory_bytes=2**34, count=1, driver=None)
@@ -28,7 +29,14 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 def told(folder: Path, variants: dict[str, Any], **change: Any) -> tuple[str, ...]:
     spec = tiny_spec(folder, variants=variants, **change)
     target = read_facts(folder / "target")
-    resolved, _ = resolve_variants(spec, folder, target=target, draft=None, engine=FakeEngine())
+    resolved, _ = resolve_variants(
+        spec,
+        folder,
+        target=target,
+        draft=None,
+        engine=FakeEngine(),
+        checkpoints=Checkpoints(folder, {}),
+    )
     return advice_of(spec, folder, resolved=resolved, target=target, device=DEVICE)
 
 

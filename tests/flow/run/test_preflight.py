@@ -13,6 +13,7 @@ from tests.flow.stage import FakeEngine, tiny_spec
 from whet.checkpoint import read_facts
 from whet.core.errors import CheckpointError
 from whet.core.records import ModelFacts, Speculation, Variant
+from whet.flow.run.checkpoints import Checkpoints
 from whet.flow.run.resolve import resolve_variants
 
 
@@ -30,7 +31,12 @@ def variant(
     spec = tiny_spec(folder, variants={"fp16": {}, "v": words}, **change)
     target = read_facts(Path(spec.model.target))
     found, _ = resolve_variants(
-        spec, folder / "run", target=target, draft=draft, engine=FakeEngine()
+        spec,
+        folder / "run",
+        target=target,
+        draft=draft,
+        engine=FakeEngine(),
+        checkpoints=Checkpoints(folder, {}),
     )
     return found[1].variant
 

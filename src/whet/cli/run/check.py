@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from whet.cli.options import OutputOptions, SpecFile, print_json
 from whet.core.errors import UsageError
+from whet.core.records import ModelFacts, ResolvedEngine, encode
 from whet.flow.run.options import CheckOptions, SpecOptions
+
+if TYPE_CHECKING:
+    from whet.flow.run.checkpoints import HubSource
+    from whet.flow.run.preflight import Preflight
 
 
 def check(
@@ -23,6 +30,7 @@ def check(
 
     Exit code 2 if the spec is wrong, 4 if a variant cannot run here.
     """
+    from whet.flow.run.checkpoints import open_checkpoints
     from whet.flow.run.planned import machine_text, plan_machine
     from whet.flow.run.preflight import feasible, run_preflight
 
@@ -30,28 +38,63 @@ def check(
     planned = None if options.device is None else plan_machine(options.device, options.vllm, spec)
     if planned is None and options.vllm is not None:
         raise UsageError("--vllm is the version on a machine that is not here; give --device too")
-    checked = run_preflight(spec, options.output_dir / spec.name, planned)
-    warnings = Console(stderr=True)
-    for sentence in checked.advice:
-        warnings.print(f"! {sentence}", style="yellow", highlight=False, markup=False)
-    variants = feasible(checked, spec, skip=False)
-    machine = checked.device.name
-    if planned is not None:
-        machine = machine_text(planned, variants, spec.engine.name)
+    with open_checkpoints() as checkpoints:
+        checked = run_preflight(spec, options.output_dir / spec.name, checkpoints, planned)
+        warnings = Console(stderr=True)
+        for sentence in checked.advice:
+            warnings.print(f"! {sentence}", style="yellow", highlight=False, markup=False)
+        variants = feasible(checked, spec, skip=False)
+        machine = checked.device.name
+        if planned is not None:
+            machine = machine_text(planned, variants, spec.engine.name)
+        sources = checkpoints.sources(checked.target, checked.draft)
     if output.json:
-        lines = [{"variant": each.variant.name, "command": each.serve_line} for each in variants]
-        print_json(
-            {
-                "spec": spec.name,
-                "machine": machine,
-                "variants": lines,
-                "warnings": list(checked.advice),
-            }
-        )
-    console = Console(quiet=output.quiet or output.json)
-    console.print(f"[green]ok[/green] {spec.name}: {len(variants)} variants on {machine}")
+        _print_json(checked, variants, sources, name=spec.name, machine=machine)
+    elif not output.quiet:
+        _print_text(checked, variants, sources, name=spec.name, machine=machine)
+    if options.strict and checked.advice:
+        raise UsageError("--strict: the warnings above count as errors; correct the spec")
+
+
+def _print_json(
+    checked: Preflight,
+    variants: Sequence[ResolvedEngine],
+    sources: Sequence[HubSource],
+    *,
+    name: str,
+    machine: str,
+) -> None:
+    lines = [{"variant": each.variant.name, "command": each.serve_line} for each in variants]
+    print_json(
+        {
+            "spec": name,
+            "machine": machine,
+            "models": [encode(source) for source in sources],
+            "disks": [encode(use) for use in checked.disks],
+            "variants": lines,
+            "warnings": list(checked.advice),
+        }
+    )
+
+
+def _print_text(
+    checked: Preflight,
+    variants: Sequence[ResolvedEngine],
+    sources: Sequence[HubSource],
+    *,
+    name: str,
+    machine: str,
+) -> None:
+    console = Console()
+    console.print(f"[green]ok[/green] {name}: {len(variants)} variants on {machine}")
+    for line in [*(each.text for each in (*sources, *checked.disks)), *_missing(checked.target)]:
+        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
     for resolved in variants:
         console.print(f"  {resolved.variant.name}", highlight=False, markup=False)
         console.print(f"    {resolved.serve_line}", highlight=False, markup=False, soft_wrap=True)
-    if options.strict and checked.advice:
-        raise UsageError("--strict: the warnings above count as errors; correct the spec")
+
+
+def _missing(target: ModelFacts) -> Iterator[str]:
+    """What the target lacks without being refused."""
+    if target.tokenizer.chat_template_sha256 is None:
+        yield "the target has no chat template: it takes plain prompts and no chat messages"

@@ -69,7 +69,8 @@ class ResolvedEngine:
     """Everything that was set, and the exact command that sets it.
 
     ``argv`` holds ``{port}`` where the port goes: it is chosen when the server starts.
-    ``serve_line`` is the same command for a shell, with its variables and port 8000.
+    ``serve_line`` is the same command for a shell, with its variables and port 8000; it names a hub
+    checkpoint by id and revision, where ``argv`` has its folder in this machine's cache.
     Secrets are never part of ``env`` here; they are passed to the process only.
     """
 

@@ -46,6 +46,7 @@ class ModelFacts:
     ``kv_bytes_per_token`` is at 16 bits; with multi-head latent attention (``mla``) it is one
     latent vector a layer. ``intermediate_size`` is one expert's where ``experts`` is set.
     ``testbed`` says whose answers a testbed gives: its size is that of its cost only.
+    ``hub_id`` (``owner/name``) and ``commit`` are set where the checkpoint came from the hub.
     """
 
     path: str
@@ -70,3 +71,5 @@ class ModelFacts:
     mla: bool = False
     experts: int | None = None
     testbed: str | None = None
+    hub_id: str | None = None
+    commit: str | None = None

@@ -12,11 +12,15 @@ from whet.core.spec.base import Strict
 
 
 class ModelSpec(Strict):
-    """The 16-bit target and, for speculation, a draft: local folders or hub ids."""
+    """The 16-bit target and, for speculation, a draft: local folders or hub ids.
+
+    A revision is a commit, tag or branch of a hub id; the newest commit of ``main`` by default.
+    """
 
     target: str
     draft: str | None = None
     revision: str | None = None
+    draft_revision: str | None = None
 
 
 class EngineSpec(Strict):

@@ -18,6 +18,7 @@ import psutil
 
 from whet.core.errors import EngineStartError
 from whet.core.flags import parse_json
+from whet.core.hub import snapshot_of
 from whet.core.protocols import Server
 from whet.core.provenance import Device, find_device
 from whet.core.records.engine import ResolvedEngine, Speculation, Variant
@@ -31,6 +32,7 @@ from whet.engines.machine import without_avx512
 from whet.engines.planned import PlannedMachine
 from whet.engines.vllm import int4_cpu
 from whet.engines.vllm.flags import flag_words
+from whet.engines.vllm.hub_words import by_hub_id
 from whet.engines.vllm.limits import api_server_count, limitation, not_installed
 
 _MODULE: Final = "vllm.entrypoints.openai.api_server"
@@ -54,6 +56,7 @@ _QUIET_ENV: Final = {
 The developer mode opens ``/server_info`` on the loopback; a deployment does not have it.
 """
 
+_OFFLINE: Final = ("HF_HUB_OFFLINE", "1")
 _AMBIENT_NAMES: Final = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "LD_PRELOAD")
 
 _ASK_VERSION = """
@@ -172,18 +175,21 @@ def _program(python: str, variant: Variant) -> tuple[str, ...]:
 
 
 def _serve_line(argv: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> str:
-    """The start command for a shell, without the variables that only a measurement needs."""
-    own = [f"{key}={shlex.quote(value)}" for key, value in env if _QUIET_ENV.get(key) != value]
-    words = [_SHELL_PORT if word == "{port}" else word for word in argv]
+    """The start command for a shell, without the variables that only a measurement needs.
+
+    A hub checkpoint is named by id and revision; the measurement itself read it from the cache.
+    """
+    portable = by_hub_id(argv)
+    only_here = {*_QUIET_ENV.items(), *([] if portable == argv else [_OFFLINE])}
+    own = [f"{key}={shlex.quote(value)}" for key, value in env if (key, value) not in only_here]
+    words = [_SHELL_PORT if word == "{port}" else word for word in portable]
     return " ".join([*own, shlex.join(words)])
 
 
 def model_name(path: str) -> str:
     """A short name for requests: the folder's, or ``owner/name`` of a hub snapshot."""
-    parts = Path(path).parts
-    for part in parts:
-        if part.startswith("models--") and "snapshots" in parts:
-            return part.removeprefix("models--").replace("--", "/")
+    if (snapshot := snapshot_of(path)) is not None:
+        return snapshot.hub_id
     return Path(path).name if path.startswith(("/", ".")) else path
 
 
@@ -244,7 +250,7 @@ def _environment(variant: Variant, device: str) -> dict[str, str]:
     if variant.speculation is not None and variant.speculation.draft_path is not None:
         paths.append(variant.speculation.draft_path)
     if all(path.startswith("/") for path in paths):
-        env["HF_HUB_OFFLINE"] = "1"
+        env.update([_OFFLINE])
     if device == "cpu" and "kv_cache_memory_bytes" not in dict(variant.engine_args):
         env["VLLM_CPU_KVCACHE_SPACE"] = str(_cpu_cache_gib())
     four_bits = variant.scheme in ("W4A16", "mixed") or len(paths) > 1  # a draft may have them too

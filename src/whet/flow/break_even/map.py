@@ -189,7 +189,8 @@ def _write_drafts(spec: Spec, request: MapRequest, root: Path, observer: Observe
         out = _draft_path(root, share)
         if str(out) in wanted and not out.is_dir():
             observer.stage("draft", f"the draft with {share:.0%} noise in its linear layers")
-            write_noisy_draft(locate(str(source), revision=spec.model.revision), out, noise=share)
+            revision = spec.model.draft_revision if source == spec.model.draft else None
+            write_noisy_draft(locate(str(source), revision=revision), out, noise=share)
 
 
 def read_map(run: Run, *, base: str) -> BreakEvenMap:

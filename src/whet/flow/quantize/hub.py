@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
+from whet.checkpoint.hub_errors import (
+    TEMPORARY,
+    first_line,
+    http_status,
+    hub_failures,
+    is_temporary,
+)
 from whet.core.errors import UsageError, WhetError
-from whet.core.redact import redact
 
 T = TypeVar("T")
 
 WAITS_S: Final = (2.0, 6.0)
-_TEMPORARY: Final = (408, 429, 500, 502, 503, 504)
-_STATUS_TEXT: Final = re.compile(r"HTTP status \w+ error \((\d{3})\b")
 _LOGIN: Final = "run `hf auth login`, or set HF_TOKEN to a token with write access"
 
 
@@ -39,19 +42,8 @@ def require_login(repo: str) -> None:
         ) from error
     if get_token() is None:
         raise UsageError(f"no token for the hub is set; {_LOGIN}")
-    with hub_errors(repo, again="try again later; nothing was uploaded"):
+    with upload_errors(repo, again="try again later; nothing was uploaded"):
         retry(HfApi().whoami)
-
-
-def hub_failures() -> tuple[type[Exception], ...]:
-    """The errors of huggingface_hub and of its HTTP library.
-
-    That library is httpx in version 1 and httpx2 in version 2; the hub's errors derive from its.
-    """
-    from huggingface_hub import errors
-
-    beneath = next(cls for cls in errors.HfHubHTTPError.__mro__ if cls.__name__ == "HTTPError")
-    return (beneath, OSError, ValueError, RuntimeError)
 
 
 def retry(call: Callable[[], T]) -> T:
@@ -63,14 +55,14 @@ def retry(call: Callable[[], T]) -> T:
         try:
             return call()
         except hub_failures() as error:
-            if not _is_temporary(error):
+            if not is_temporary(error):
                 raise
             time.sleep(wait_s)
     return call()
 
 
 @contextmanager
-def hub_errors(repo: str, *, again: str) -> Iterator[None]:
+def upload_errors(repo: str, *, again: str) -> Iterator[None]:
     """Translate a failure of the hub; ``again`` is the advice for a temporary one."""
     try:
         yield
@@ -78,30 +70,10 @@ def hub_errors(repo: str, *, again: str) -> Iterator[None]:
         raise _translated(repo, error, again) from error
 
 
-def _is_temporary(error: Exception) -> bool:
-    status = _status(error)
-    if status is not None:
-        return status in _TEMPORARY
-    return not isinstance(error, ValueError | RuntimeError)
-
-
-def _status(error: BaseException | None) -> int | None:
-    """The HTTP status of an error: LFS uploads wrap it, Xet uploads have it in the text only."""
-    while error is not None:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        if isinstance(status, int):
-            return status
-        match = _STATUS_TEXT.search(str(error))
-        if match is not None:
-            return int(match[1])
-        error = error.__cause__
-    return None
-
-
 def _translated(repo: str, error: Exception, again: str) -> WhetError:
     from huggingface_hub.errors import OfflineModeIsEnabled
 
-    status = _status(error)
+    status = http_status(error)
     if isinstance(error, OfflineModeIsEnabled):
         return UsageError("HF_HUB_OFFLINE is set, so nothing can be uploaded; unset it")
     if status == 401:
@@ -115,9 +87,9 @@ def _translated(repo: str, error: Exception, again: str) -> WhetError:
         return UsageError(
             f"the hub has no {repo} that this token can see (404); correct the name, or {_LOGIN}"
         )
-    if status is not None and status < 500 and status not in _TEMPORARY:
+    if status is not None and status < 500 and status not in TEMPORARY:
         return UsageError(
-            f"the hub refused the upload to {repo} ({status}: {_first_line(error)}); correct "
+            f"the hub refused the upload to {repo} ({status}: {first_line(error)}); correct "
             "that and push again"
         )
     return _temporary_failure(repo, status, error, again)
@@ -127,13 +99,8 @@ def _temporary_failure(repo: str, status: int | None, error: Exception, again: s
     if status is not None:
         return WhetError(f"the hub keeps answering {status} to the upload to {repo}; {again}")
     if isinstance(error, ValueError):
-        return UsageError(f"the hub refused the upload to {repo} ({_first_line(error)})")
+        return UsageError(f"the hub refused the upload to {repo} ({first_line(error)})")
     return WhetError(
-        f"the hub cannot be reached for the upload to {repo} ({_first_line(error)}); check the "
+        f"the hub cannot be reached for the upload to {repo} ({first_line(error)}); check the "
         f"network and HF_ENDPOINT, try HF_HUB_DISABLE_XET=1, and {again}"
     )
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return redact(" ".join(lines[:2]) if lines else type(error).__name__).rstrip(".:")

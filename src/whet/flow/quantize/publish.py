@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from whet.checkpoint.hub_errors import hub_failures
 from whet.core.errors import CheckpointError, UsageError
 from whet.core.protocols import Observer
 from whet.core.records import encode
 from whet.core.units import human_bytes
 from whet.flow.quantize.card import CARD, MARK, Lineage, licence_of, model_card, read_front_matter
-from whet.flow.quantize.hub import hub_errors, hub_failures, require_login, retry
+from whet.flow.quantize.hub import require_login, retry, upload_errors
 from whet.quant.checkpoint_record import RECORD, CheckpointRecord, read_record
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def push(
 
     api = HfApi(library_name="whet")
     observer.stage("push", f"{repo}, {human_bytes(finished.record.quantized.weight_bytes)}")
-    with _quiet(), hub_errors(repo, again=_PUSH_AGAIN):
+    with _quiet(), upload_errors(repo, again=_PUSH_AGAIN):
         url = retry(lambda: api.create_repo(repo, private=not public, exist_ok=True))
         name = url.repo_id
         existing = _require_fit(api, name, finished, public=public)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from whet.checkpoint import locate, read_facts
+from whet.checkpoint import read_facts
 from whet.checkpoint.kv_scales import kv_scales_problem
-from whet.core.errors import CheckpointError, InfeasibleError, UsageError
+from whet.core.errors import CheckpointError, InfeasibleError, UsageError, WhetError
 from whet.core.flags import plain_args
 from whet.core.names import did_you_mean
 from whet.core.protocols import Engine, Observer
@@ -25,13 +25,22 @@ from whet.data import write_pool
 from whet.engines import get_engine, get_profile
 from whet.engines.planned import PlannedMachine
 from whet.flow.run.advice import advice_of
+from whet.flow.run.checkpoints import Checkpoints, open_checkpoints, stored_commits
 from whet.flow.run.context import Job
 from whet.flow.run.resolve import find_inputs, own_files, resolve_variants
 from whet.flow.run.resume import refuse_changes, store_model
 from whet.flow.run.traced import log_problems
 from whet.levers import claims, problems
 from whet.load import Draw, build_workload
-from whet.predict import Problem, group_memory_warnings, memory_plans, preflight
+from whet.predict import (
+    DiskUse,
+    Problem,
+    disk_problems,
+    disk_uses,
+    group_memory_warnings,
+    memory_plans,
+    preflight,
+)
 from whet.predict.settings import read_settings
 
 _SPEC_ERRORS: Final = ("flags", "traffic")
@@ -54,28 +63,49 @@ class Preflight:
     resolved: tuple[ResolvedEngine, ...]
     problems: tuple[Problem, ...]
     advice: tuple[str, ...]
+    disks: tuple[DiskUse, ...]
 
 
-def run_preflight(spec: Spec, root: Path, planned: PlannedMachine | None = None) -> Preflight:
+def run_preflight(
+    spec: Spec, root: Path, checkpoints: Checkpoints, planned: PlannedMachine | None = None
+) -> Preflight:
     """Read the checkpoints, resolve every variant and collect what cannot run here.
 
     ``root`` is the run directory, below which quantized checkpoints are or will be stored. With
     ``planned`` the variants are checked for that machine; this one has to hold the files only.
+    A message about a checkpoint whose weights are not here names its hub id.
     """
+    try:
+        checked = _preflight(spec, root, checkpoints, planned)
+    except WhetError as error:
+        raise type(error)(checkpoints.readable(str(error))) from error
+    problems = [
+        replace(problem, message=checkpoints.readable(problem.message))
+        for problem in checked.problems
+    ]
+    return replace(checked, problems=tuple(problems))
+
+
+def _preflight(
+    spec: Spec, root: Path, checkpoints: Checkpoints, planned: PlannedMachine | None
+) -> Preflight:
     for key, path in {**own_files(spec), "load.trace": spec.load.trace}.items():
         if path is not None and not path.is_file():
             raise UsageError(f"{key}: no file at {path}; correct the path or leave the key out")
-    revision = spec.model.revision
-    target = read_facts(locate(spec.model.target, revision=revision))
-    draft = read_facts(locate(spec.model.draft, revision=revision)) if spec.model.draft else None
+    model = spec.model
+    target = read_facts(checkpoints.find(model.target, model.revision))
+    draft = read_facts(checkpoints.find(model.draft, model.draft_revision)) if model.draft else None
     engine, device = _engine(spec, planned)
-    resolved, refused = resolve_variants(spec, root, target=target, draft=draft, engine=engine)
+    resolved, refused = resolve_variants(
+        spec, root, target=target, draft=draft, engine=engine, checkpoints=checkpoints
+    )
     _check_accepted(spec, resolved)
     # With the environment as resolved: the engine's own default for the KV pool counts too.
     as_set = [replace(item.variant, env=item.env) for item in resolved]
+    disks = disk_uses(as_set, target=target, spec=spec, downloads=checkpoints.download_bytes())
     infeasible = preflight(as_set, target=target, draft=draft, device=device, spec=spec)
-    if planned is not None:  # its disk is another one too
-        infeasible = tuple(problem for problem in infeasible if problem.kind != "disk")
+    if planned is None:  # a planned machine has another disk too
+        infeasible += disk_problems(disks)
     blocked = {problem.variant for problem in infeasible}
     kv_scales = _kv_problems([item for item in resolved if item.variant.name not in blocked])
     spec_errors = (
@@ -89,9 +119,7 @@ def run_preflight(spec: Spec, root: Path, planned: PlannedMachine | None = None)
         advice = advice_of(
             spec, root, resolved=resolved, target=target, device=device, machine=machine
         )
-    grouped = {name for group in spec.load.together for name in group}
-    together = [variant for variant in as_set if variant.name in grouped]
-    plans = memory_plans(together, target=target, draft=draft, device=device, spec=spec)
+    grouped = _group_warnings(spec, as_set, target=target, draft=draft, device=device)
     return Preflight(
         engine=engine,
         device=device,
@@ -99,8 +127,24 @@ def run_preflight(spec: Spec, root: Path, planned: PlannedMachine | None = None)
         draft=draft,
         resolved=resolved,
         problems=(*spec_errors, *infeasible, *kv_scales, *_unsupported(resolved, engine)),
-        advice=(*advice, *group_memory_warnings(spec.load.together, plans, device)),
+        advice=(*advice, *grouped),
+        disks=disks,
     )
+
+
+def _group_warnings(
+    spec: Spec,
+    variants: Sequence[Variant],
+    *,
+    target: ModelFacts,
+    draft: ModelFacts | None,
+    device: Device,
+) -> tuple[str, ...]:
+    """Servers that share the device and need more memory together than it has."""
+    grouped = {name for group in spec.load.together for name in group}
+    together = [variant for variant in variants if variant.name in grouped]
+    plans = memory_plans(together, target=target, draft=draft, device=device, spec=spec)
+    return tuple(group_memory_warnings(spec.load.together, plans, device))
 
 
 def _engine(spec: Spec, planned: PlannedMachine | None) -> tuple[Engine, Device]:
@@ -183,8 +227,13 @@ def prepare(spec: Spec, store: RunStore, observer: Observer, *, skip_infeasible:
     """
     refuse_changes(spec, store)
     observer.stage("preflight", spec.model.target)
-    checked = run_preflight(spec, store.root)
-    variants = feasible(checked, spec, skip=skip_infeasible)
+    with open_checkpoints(stored_commits(store)) as checkpoints:
+        checked = run_preflight(spec, store.root, checkpoints)
+        variants = feasible(checked, spec, skip=skip_infeasible)
+        if checkpoints.missing:
+            checkpoints.download(observer)
+            checked = run_preflight(spec, store.root, checkpoints)
+            variants = feasible(checked, spec, skip=skip_infeasible)
     write_json(store.path("resolved_spec.json"), redacted_spec(spec.model_dump(mode="json")))
     store_model("target", checked.target, store)
     if checked.draft is not None:

@@ -4,25 +4,39 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from whet.checkpoint import locate, lora_rank
+from whet.checkpoint import lora_rank
 from whet.core.errors import UsageError
 from whet.core.protocols import Engine
 from whet.core.records import ModelFacts, ResolvedEngine, Speculation, Variant
 from whet.core.redact import public_env, secret_env
 from whet.core.spec import SIXTEEN_BIT, Spec, SpeculationSpec, VariantSpec
 from whet.data import write_inputs
+from whet.flow.run.checkpoints import Checkpoints
 from whet.flow.run.context import Inputs
 from whet.levers import lever_args
 from whet.predict import Problem
 
 
 def resolve_variants(
-    spec: Spec, root: Path, *, target: ModelFacts, draft: ModelFacts | None, engine: Engine
+    spec: Spec,
+    root: Path,
+    *,
+    target: ModelFacts,
+    draft: ModelFacts | None,
+    engine: Engine,
+    checkpoints: Checkpoints,
 ) -> tuple[tuple[ResolvedEngine, ...], tuple[Problem, ...]]:
     """Every variant of the spec as the engine gets it, and those whose flags it refuses."""
     resolved, refused = [], []
     for name, item in spec.variants.items():
-        variant = _variant(name, item, spec, root=root, target=target, draft=draft)
+        loras = {key: str(checkpoints.find(path)) for key, path in item.loras.items()}
+        with_folders = item.model_copy(update={"loras": loras})
+        speculation = _speculation(
+            item.speculation, spec, root=root, draft=draft, checkpoints=checkpoints
+        )
+        variant = _variant(
+            name, with_folders, spec, root=root, target=target, speculation=speculation
+        )
         try:
             resolved.append(engine.resolve(variant, spec.engine))
         except UsageError as error:
@@ -37,28 +51,27 @@ def _variant(
     *,
     root: Path,
     target: ModelFacts,
-    draft: ModelFacts | None,
+    speculation: Speculation | None,
 ) -> Variant:
     recipe = None if item.weights == SIXTEEN_BIT else spec.recipes[item.weights]
     # Scales of keys and values are in the checkpoint to be used.
     cache = {"kv_cache_dtype": recipe.kv_cache} if recipe and recipe.kv_cache else {}
     own = {**lever_args(item.lever_values), **item.args}
-    loras = {key: str(locate(path)) for key, path in item.loras.items()}
     env = {**spec.engine.env, **item.env}
     return Variant(
         name=name,
         weights=item.weights,
         scheme=target.stored.scheme if recipe is None else recipe.stored_scheme,
         model_path=target.path if recipe is None else str(quantized_path(root, item.weights)),
-        speculation=_speculation(item.speculation, spec, root=root, draft=draft),
+        speculation=speculation,
         prefix_cache=item.prefix_cache,
         engine_args=tuple({**cache, **spec.engine.args, **own}.items()),
         env=tuple(public_env(env).items()),
         secret_env=tuple(secret_env(env).items()),
         recipe_schemes=() if recipe is None else recipe.schemes,
-        loras=tuple(loras.items()),
-        max_loras=item.max_loras or len(loras) or None,
-        lora_rank=max((lora_rank(Path(path)) for path in loras.values()), default=None),
+        loras=tuple(item.loras.items()),
+        max_loras=item.max_loras or len(item.loras) or None,
+        lora_rank=max((lora_rank(Path(path)) for path in item.loras.values()), default=None),
         batching=item.batching,
         own_args=tuple(own),
         kv_scales=recipe is not None and recipe.kv_cache is not None,
@@ -66,7 +79,12 @@ def _variant(
 
 
 def _speculation(
-    item: SpeculationSpec | None, spec: Spec, *, root: Path, draft: ModelFacts | None
+    item: SpeculationSpec | None,
+    spec: Spec,
+    *,
+    root: Path,
+    draft: ModelFacts | None,
+    checkpoints: Checkpoints,
 ) -> Speculation | None:
     """The draft's folder is its own, a recipe's checkpoint (self-speculation) or the spec's."""
     if item is None:
@@ -75,7 +93,7 @@ def _speculation(
     if item.draft is not None and item.draft in spec.recipes:
         path = str(quantized_path(root, item.draft))
     elif item.draft is not None:
-        path = str(locate(item.draft))
+        path = str(checkpoints.find(item.draft))
     elif item.method == "draft_model" and draft is not None:
         path = draft.path
     return Speculation(

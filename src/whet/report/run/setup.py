@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 from whet.core.format import number, percent, plural
+from whet.core.records import ModelFacts
 from whet.core.run import Run
 from whet.core.units import human_bytes, human_duration
 from whet.report.document import (
@@ -44,7 +46,7 @@ _MODELS = (
     "heads / KV",
     "stored",
     "weights sha256",
-    "path",
+    "from",
 )
 
 
@@ -135,7 +137,7 @@ def _models(run: Run) -> Iterator[Node]:
                 text_cell(f"{facts.heads} / {facts.kv_heads}"),
                 text_cell(f"{facts.stored.scheme} {facts.stored.dtype}"),
                 text_cell(facts.weights_sha256[:12]),
-                text_cell(short_path(facts.path, run.root)),
+                text_cell(_source(facts, run.root)),
             ]
         )
         for role, facts in run.models.items()
@@ -143,6 +145,13 @@ def _models(run: Run) -> Iterator[Node]:
     yield Heading(text="Models")
     columns = [Column(name=n, figure=n in ("parameters", "layers")) for n in _MODELS]
     yield Table(caption="Models", columns=columns, rows=rows)
+
+
+def _source(facts: ModelFacts, root: Path) -> str:
+    """The hub id and its commit, or the folder."""
+    if facts.hub_id is None:
+        return short_path(facts.path, root)
+    return f"{facts.hub_id} at {facts.commit}"
 
 
 def _environment(run: Run) -> Iterator[str]:

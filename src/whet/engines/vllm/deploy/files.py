@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from whet.core.records.engine import ResolvedEngine
 from whet.core.redact import public_env
 from whet.engines.vllm.deploy.settings import HOUSEKEEPING_ENV, plan_deployment
+from whet.engines.vllm.hub_words import by_hub_id
 
 IMAGE: Final = "vllm/vllm-openai"
 _RELEASE = re.compile(r"\d+\.\d+(?:\.\d+)?(?:rc\d+|\.post\d+)?")
@@ -26,7 +27,9 @@ def deployment_files(resolved: ResolvedEngine, image_tag: str | None) -> dict[st
     ]
     return {
         "compose.yaml": _render("compose.yaml.j2", resolved=resolved, plan=plan, image=image),
-        "serve.sh": _render("serve.sh.j2", resolved=resolved, env=env),
+        "serve.sh": _render(
+            "serve.sh.j2", resolved=resolved, plan=plan, argv=by_hub_id(resolved.argv), env=env
+        ),
     }
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from whet.core.hub import snapshot_of
 from whet.core.records.engine import ResolvedEngine
 from whet.core.redact import public_env
+from whet.engines.vllm.hub_words import by_hub_id
 
 _CONTAINER_MODELS: Final = PurePosixPath("/models")
 HOUSEKEEPING_ENV: Final = frozenset(
@@ -61,7 +63,6 @@ class Deployment:
 
     variant: str
     model: str
-    revision: str | None
     served_model_name: str
     flags: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
@@ -81,7 +82,7 @@ def plan_deployment(resolved: ResolvedEngine) -> Deployment:
     and comes from the cache volume, because its files are links that a mount would break.
     """
     variant = resolved.variant
-    flags, dropped = _portable(_flags(resolved.argv), on_cpu=resolved.device == "cpu")
+    flags, dropped = _portable(_flags(by_hub_id(resolved.argv)), on_cpu=resolved.device == "cpu")
     model = _place(variant.model_path, "WHET_MODEL_DIR")
     places, notes = [model], list[str]()
     if variant.speculation is not None and variant.speculation.draft_path is not None:
@@ -104,7 +105,6 @@ def plan_deployment(resolved: ResolvedEngine) -> Deployment:
     return Deployment(
         variant=variant.name,
         model=model.name,
-        revision=model.revision,
         served_model_name=resolved.served_model_name,
         flags=tuple(word for flag in flags for word in _words(flag)),
         env=tuple(sorted(env.items())),
@@ -134,7 +134,7 @@ def _flags(argv: tuple[str, ...]) -> list[_Flag]:
 def _portable(flags: list[_Flag], *, on_cpu: bool) -> tuple[list[_Flag], list[str]]:
     portable, dropped = [], []
     for name, values in flags:
-        if name in _OURS or name == "served-model-name":
+        if name in _OURS:
             continue
         if on_cpu and name.removeprefix("no-") in _CPU_FLAGS:
             dropped.append(" ".join(_words((name, values))))
@@ -157,11 +157,8 @@ def _portable_env(env: dict[str, str], *, on_cpu: bool) -> tuple[dict[str, str],
 
 def _place(path: str, variable: str, *, prefix: str = "") -> _Place:
     """Map a checkpoint's path on this machine to the container."""
-    parts = Path(path).parts
-    hub = [part for part in parts if part.startswith("models--")]
-    if hub and "snapshots" in parts:
-        revision = parts[parts.index("snapshots") + 1]
-        return _Place(name=hub[-1].removeprefix("models--").replace("--", "/"), revision=revision)
+    if (snapshot := snapshot_of(path)) is not None:
+        return _Place(name=snapshot.hub_id, revision=snapshot.commit)
     if not path.startswith("/"):
         return _Place(name=path)
     inside = str(_CONTAINER_MODELS / f"{prefix}{Path(path).name}")
@@ -182,8 +179,6 @@ def _with_draft(flag: _Flag, draft: _Place) -> _Flag:
         return flag
     config = json.loads(values[0])
     config["model"] = draft.name
-    if draft.revision is not None:
-        config["revision"] = draft.revision
     return name, (json.dumps(config),)
 
 

@@ -1,0 +1,108 @@
+"""Failures of the model hub, translated into one sentence each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Final
+
+from whet.core.errors import CheckpointError
+from whet.core.redact import redact
+
+TEMPORARY: Final = (408, 429, 500, 502, 503, 504)
+_STATUS_TEXT: Final = re.compile(r"HTTP status \w+ error \((\d{3})\b")
+
+
+def hub_failures() -> tuple[type[Exception], ...]:
+    """The errors of huggingface_hub and of its HTTP library.
+
+    That library is httpx in version 1 and httpx2 in version 2; the hub's errors derive from its.
+    """
+    from huggingface_hub import errors
+
+    beneath = next(cls for cls in errors.HfHubHTTPError.__mro__ if cls.__name__ == "HTTPError")
+    return (beneath, OSError, ValueError, RuntimeError)
+
+
+def http_status(error: BaseException | None) -> int | None:
+    """The HTTP status of an error: LFS uploads wrap it, Xet uploads have it in the text only."""
+    for each in _causes(error):
+        status = getattr(getattr(each, "response", None), "status_code", None)
+        if isinstance(status, int):
+            return status
+        match = _STATUS_TEXT.search(str(each))
+        if match is not None:
+            return int(match[1])
+    return None
+
+
+def is_temporary(error: Exception) -> bool:
+    """Whether the same call may succeed later."""
+    status = http_status(error)
+    if status is not None:
+        return status in TEMPORARY
+    return not isinstance(error, ValueError | RuntimeError)
+
+
+def first_line(error: Exception) -> str:
+    """The first two lines of an error's text as one, without secrets."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return redact(" ".join(lines[:2]) if lines else type(error).__name__).rstrip(".:")
+
+
+@contextmanager
+def hub_errors(ref: str, revision: str | None) -> Iterator[None]:
+    """Turn a failure to read or download ``ref`` into ``CheckpointError`` with the fix."""
+    try:
+        yield
+    except hub_failures() as error:
+        raise CheckpointError(_sentence(ref, revision, error)) from error
+
+
+def _sentence(ref: str, revision: str | None, error: Exception) -> str:
+    from huggingface_hub import errors
+
+    at = f" at revision {revision!r}" if revision else ""
+    if isinstance(error, errors.GatedRepoError):
+        return f"{ref} is gated: accept its terms on its hub page, then set HF_TOKEN"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"{ref} has no revision {revision!r}; correct model.revision"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return (
+            f"there is no folder {ref} here and no such model on the hub; correct the name, or set "
+            "HF_TOKEN if it is private"
+        )
+    if any(isinstance(each, errors.OfflineModeIsEnabled) for each in _causes(error)):
+        return (
+            f"{ref}{at} is not complete in the local cache and HF_HUB_OFFLINE is set; unset it, or "
+            "give a local folder"
+        )
+    return _transport_sentence(f"{ref}{at}", error)
+
+
+def _transport_sentence(model: str, error: Exception) -> str:
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    status = http_status(error)
+    if status == HTTPStatus.UNAUTHORIZED:
+        return f"the hub does not accept the token for {model} (401); correct HF_TOKEN or unset it"
+    if status in TEMPORARY:
+        return f"the hub answers {status} for {model}; try again later, or give a local folder"
+    if status is None and isinstance(error, LocalEntryNotFoundError):
+        return (
+            f"{model} is not in the local cache and the hub cannot be reached; download it where "
+            "there is a network and give the folder's path"
+        )
+    return (
+        f"{model} cannot be fetched from the hub ({first_line(error)}); try again, or give a local "
+        "folder"
+    )
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__
