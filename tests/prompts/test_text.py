@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from whet.prompts.text import common_length, message_text, part_text, tidy, tool_name
+from whet.core.request_log import part_text
+from whet.prompts.text import common_length, message_text, tidy, tool_name
 
 
 @pytest.mark.parametrize(

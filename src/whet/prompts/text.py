@@ -7,16 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-_MEDIA: Final = "[media]"
-_TEXT_KEYS: Final[Mapping[str, str]] = {
-    "text": "text",
-    "input_text": "text",
-    "output_text": "text",
-    "refusal": "refusal",
-    "thinking": "thinking",
-}
-"""The key of a part's text, by the part's type, for the types that vLLM treats as text."""
+from whet.core.request_log import part_text
 
+_MEDIA: Final = "[media]"
 _BLANKS: Final = re.compile(r"(?<=\S)(?: [ \t\u00a0]+|[\t\u00a0][ \t\u00a0]*)")
 _LINE_END_BLANKS: Final = re.compile(r"(?<![ \t\u00a0])[ \t\u00a0]++(?=\n|\Z)")
 _LINE_ENDS: Final = re.compile(r"\n{3,}")
@@ -29,17 +22,6 @@ def message_text(message: Mapping[str, Any]) -> str:
     text = content if isinstance(content, str) else _of_parts(content or ())
     calls = message.get("tool_calls")
     return text + json.dumps(calls, ensure_ascii=False) if calls else text
-
-
-def part_text(part: object) -> str | None:
-    """The text of one part of a message, None for a part without text."""
-    if isinstance(part, str):
-        return part
-    if not isinstance(part, Mapping):
-        return None
-    key = _TEXT_KEYS.get(str(part.get("type", "text")))
-    text = None if key is None else part.get(key)
-    return text if isinstance(text, str) else None
 
 
 def _of_parts(parts: Any) -> str:

@@ -21,6 +21,10 @@ BAD_MESSAGES: Final = "malformed messages"
 BAD_PROMPT: Final = "a prompt that is neither text nor token ids"
 BAD_TOOLS: Final = "malformed tools"
 
+SAMPLING: Final = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "seed", "stop", "response_format", "tool_choice",
+)  # fmt: skip
 _SESSION_KEYS: Final = ("session_id", "conversation_id")
 _SHAREGPT_ROLES: Final[Mapping[str, str]] = {
     "human": "user",
@@ -68,6 +72,8 @@ def _openai(levels: Sequence[Json], request: Json, place: str) -> list[LoggedReq
         "tools": _tools(request.get("tools")),
         "chat_template_kwargs": as_object(request.get("chat_template_kwargs")) or {},
         "cache_salt": _text(request, "cache_salt"),
+        "sampling": {name: request[name] for name in SAMPLING if request.get(name) is not None},
+        "max_tokens": _count(request.get("max_completion_tokens", request.get("max_tokens"))),
     }
     if len(prompts) == 1:
         usage = as_object(answer.get("usage")) or as_object(levels[0].get("usage")) or {}

@@ -13,7 +13,8 @@ class LoggedRequest:
 
     ``place`` is the file and line. ``at_ns`` is Unix time. ``output`` is the answer's text without
     ``reasoning``; both are None where the log does not hold them. ``chat_template_kwargs`` are
-    the request's own variables for the chat template, such as ``enable_thinking``.
+    the request's own variables for the chat template, such as ``enable_thinking``; ``sampling``
+    its temperature and the like, as they were sent.
     """
 
     place: str
@@ -23,6 +24,8 @@ class LoggedRequest:
     messages: tuple[Mapping[str, Any], ...] | None = None
     tools: tuple[Mapping[str, Any], ...] = ()
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    max_tokens: int | None = None
     prompt: str | None = None
     prompt_token_ids: tuple[int, ...] | None = None
     output: str | None = None

@@ -17,9 +17,8 @@ from typing import Any, Final
 from jinja2 import TemplateError, TemplateSyntaxError
 
 from whet.core.errors import UsageError
-from whet.core.request_log import LoggedRequest
+from whet.core.request_log import LoggedRequest, part_text
 from whet.core.units import NS_PER_S
-from whet.prompts.text import part_text
 
 _LOOP: Final = re.compile(
     r"""\{%-?\s*for\s+\w+\s+in\s+(?:[\w.\[\]'"-]*(?:\.content\b|\[['"]content['"]\])|content\b)"""

@@ -1,11 +1,11 @@
-"""A request as a line of a log that `log` reads again."""
+"""A request as a line of a log that ``LogReader`` reads again."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
 
-from whet.core.request_log import LoggedRequest
+from whet.core.request_log.records import LoggedRequest
 from whet.core.units import NS_PER_S
 
 
@@ -28,8 +28,10 @@ def request_line(request: LoggedRequest) -> dict[str, Any]:
         line["tools"] = [dict(tool) for tool in request.tools]
     if request.chat_template_kwargs:
         line["chat_template_kwargs"] = dict(request.chat_template_kwargs)
-    if request.output_tokens is not None:
-        line["max_tokens"] = request.output_tokens
+    line |= request.sampling
+    limit = request.output_tokens if request.max_tokens is None else request.max_tokens
+    if limit is not None:
+        line["max_tokens"] = limit
     answer = _answer(request)
     return {**line, "response": answer} if answer else line
 
