@@ -23,7 +23,7 @@ PARTS: Final[Mapping[Part, float]] = MappingProxyType(
     {"calibration": 0.2, "gate": 0.15, "load": 0.45, "confirmation": 0.2}
 )
 """Share of the conversations that each part gets."""
-CAPACITY: Final = 20_000
+CAPACITY: Final = 8_000
 """Requests of a sample."""
 _LONGEST: Final = 500
 """Requests of one conversation; what repeats more often is a probe, and counts as repeats."""

@@ -7,8 +7,9 @@ the load's requests and one the confirmation's.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,13 +19,13 @@ from whet.checkpoint.chat import TemplateProblem
 from whet.checkpoint.encoder import PromptEncoder, load_encoder
 from whet.core.errors import UsageError
 from whet.core.format import plural
-from whet.core.request_log import LoggedRequest, LogReader
+from whet.core.request_log import LoggedRequest, LogReader, part_text
 from whet.core.request_log.sample import LogSample, Part, SampledRequest, sample_log
 from whet.core.request_log.writer import request_line
-from whet.core.spec import TrafficSpec
+from whet.core.spec import TrafficSpec, WorkloadSpec
 from whet.core.store import write_atomic
 
-FILE: Final = "traffic.jsonl"
+TRAFFIC: Final = "traffic.jsonl"
 _NO_LENGTH: Final = "without an answer or its length"
 _TOO_LONG: Final = "longer than the longest context"
 
@@ -33,13 +34,33 @@ _TOO_LONG: Final = "longer than the longest context"
 class TrafficLog:
     """The requests of a log that can be sent to this model, and what was left out of the sample.
 
-    ``left_out`` counts by reason; ``longest`` is the tokens of the longest prompt and its answer.
+    ``left_out`` counts by reason; ``lengths`` are the tokens of prompt and answer, as the sample.
     """
 
     path: Path
     sample: LogSample
     left_out: tuple[tuple[str, int], ...]
-    longest: int
+    lengths: tuple[tuple[int, int], ...]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt and its answer."""
+        return max(map(sum, self.lengths))
+
+    @property
+    def p99(self) -> int:
+        """The length that 99 in 100 requests do not exceed."""
+        return _p99(map(sum, self.lengths))
+
+    def workload(self) -> WorkloadSpec:
+        """A workload with the log's lengths, for what is planned before anything is sent."""
+        prompts, answers = zip(*self.lengths, strict=True)
+        return WorkloadSpec(
+            max_input_tokens=_p99(prompts),
+            min_output_tokens=min(answers),
+            max_output_tokens=_p99(answers),
+            input_output_ratio=sum(prompts) / sum(answers),
+        )
 
     def describe(self) -> str:
         """One line for the console."""
@@ -52,19 +73,21 @@ class TrafficLog:
 
 
 @lru_cache(maxsize=2)
-def read_traffic(traffic: TrafficSpec, tokenizer: Path, max_tokens: int) -> TrafficLog:
-    """Sample the log and render every request of the sample once.
+def read_traffic(
+    traffic: TrafficSpec, tokenizer: Path, max_tokens: int, stored: Path
+) -> TrafficLog:
+    """Sample the log, or read the sample as ``stored`` beside a run, and render every request once.
 
     Prompts that do not fit ``max_tokens`` with their answer are left out, as are requests that the
     model's chat template refuses. Raises ``UsageError`` for a log that cannot be read, and where
     nothing of it can be sent.
     """
-    reader = LogReader(traffic.log)
+    reader = LogReader(stored if stored.exists() else traffic.log)
     sample = sample_log(reader, seed=traffic.seed)
     encoder = load_encoder(tokenizer)
     left_out = Counter({each.reason: each.count for each in reader.left_out()})
     usable: list[SampledRequest] = []
-    longest = 0
+    lengths: list[tuple[int, int]] = []
     rendered = encoder.ids_many([each.request for each in sample.requests])
     for each, ids in zip(sample.requests, rendered, strict=True):
         tokens = _answer_tokens(each.request, encoder)
@@ -75,7 +98,7 @@ def read_traffic(traffic: TrafficSpec, tokenizer: Path, max_tokens: int) -> Traf
         elif len(ids) + tokens > max_tokens:
             left_out[_TOO_LONG] += 1
         else:
-            longest = max(longest, len(ids) + tokens)
+            lengths.append((len(ids), tokens))
             request = replace(each.request, output_tokens=tokens)
             usable.append(replace(each, request=request))
     if not usable:
@@ -87,8 +110,13 @@ def read_traffic(traffic: TrafficSpec, tokenizer: Path, max_tokens: int) -> Traf
         path=traffic.log,
         sample=replace(sample, requests=tuple(usable)),
         left_out=tuple(left_out.items()),
-        longest=longest,
+        lengths=tuple(lengths),
     )
+
+
+def _p99(values: Iterable[int]) -> int:
+    row = sorted(values)
+    return row[math.ceil(0.99 * len(row)) - 1]
 
 
 def _answer_tokens(request: LoggedRequest, encoder: PromptEncoder) -> int | None:
@@ -106,9 +134,9 @@ def _reasons(left_out: Counter[str]) -> str:
 def write_parts(log: TrafficLog, folder: Path) -> None:
     """Write the sample, and the parts for calibration and gate as text, once beside a run."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / FILE, (request_line(each.request) for each in log.sample.requests))
-    for name, part in (("calibration.jsonl", "calibration"), ("heldout.jsonl", "gate")):
-        _write(folder / name, _documents(log.sample, part))
+    _write(folder / TRAFFIC, (request_line(each.request) for each in log.sample.requests))
+    _write(folder / "calibration.jsonl", _documents(log.sample, "calibration"))
+    _write(folder / "heldout.jsonl", _documents(log.sample, "gate"))
 
 
 def _documents(sample: LogSample, part: Part) -> Iterator[dict[str, Any]]:
@@ -118,12 +146,18 @@ def _documents(sample: LogSample, part: Part) -> Iterator[dict[str, Any]]:
         if request.messages is None:
             yield {"text": (request.prompt or "") + (request.output or "")}
             continue
-        answer = [] if request.output is None else [_answer(request.output)]
-        yield {"messages": [*request.messages, *answer]}
+        answer = {"role": "assistant", "content": request.output}
+        yield {"messages": list(_texts([*request.messages, answer]))}
 
 
-def _answer(text: str) -> dict[str, str]:
-    return {"role": "assistant", "content": text}
+def _texts(messages: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+    """The messages that have text, without media and tool calls."""
+    for message in messages:
+        content = message.get("content")
+        parts = content if isinstance(content, list) else [content]
+        text = "\n".join(part for part in map(part_text, parts) if part)
+        if text:
+            yield {"role": str(message["role"]), "content": text}
 
 
 def _write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
@@ -131,7 +165,7 @@ def _write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     write_atomic(path, "".join(lines).encode())
 
 
-@lru_cache(maxsize=2)
-def stored_sample(path: Path, seed: int) -> LogSample:
-    """The sample as the run stored it: the same conversations and parts."""
-    return sample_log(LogReader(path), seed=seed, capacity=1 << 30)
+@lru_cache(maxsize=4)
+def stored_part(path: Path, seed: int, part: Part) -> tuple[SampledRequest, ...]:
+    """One part of the sample as the run stored it."""
+    return sample_log(LogReader(path), seed=seed).part(part)
