@@ -19,10 +19,11 @@ from whet.checkpoint.chat import TemplateProblem
 from whet.checkpoint.encoder import PromptEncoder, load_encoder
 from whet.core.errors import UsageError
 from whet.core.format import plural
+from whet.core.load_point import load_words
 from whet.core.request_log import LoggedRequest, LogReader, part_text
-from whet.core.request_log.sample import LogSample, Part, SampledRequest, sample_log
+from whet.core.request_log.sample import PARTS, LogSample, Part, SampledRequest, sample_log
 from whet.core.request_log.writer import request_line
-from whet.core.spec import TrafficSpec, WorkloadSpec
+from whet.core.spec import LoadSpec, TrafficSpec, WorkloadSpec
 from whet.core.store import write_atomic
 
 TRAFFIC: Final = "traffic.jsonl"
@@ -129,6 +130,27 @@ def _answer_tokens(request: LoggedRequest, encoder: PromptEncoder) -> int | None
 
 def _reasons(left_out: Counter[str]) -> str:
     return "; ".join(f"{count:,} {reason}" for reason, count in left_out.items())
+
+
+def traffic_problems(log: TrafficLog, load: LoadSpec, longest: int) -> Iterator[str]:
+    """Why the log's requests cannot be sent to servers that hold ``longest`` tokens a request."""
+    if log.longest > longest:
+        yield (
+            f"the longest request of {log.path} has {log.longest:,} tokens with its answer and "
+            f"max_model_len is {longest:,}: raise it, or take long requests out of the log"
+        )
+    point = max(load.points, default=1)
+    needed = load.requests(point)
+    parts: tuple[Part, ...] = ("load", "confirmation") if load.confirm else ("load",)
+    for part in parts:
+        has = len(log.sample.part(part))
+        if has < needed:
+            yield (
+                f"a trial at {load_words(point)} sends {needed:,} requests and the {part} part of "
+                f"{log.path} has {has:,}: give a log of {math.ceil(needed / PARTS[part]):,} "
+                "requests or more, or lower the load or load.requests_per_slot"
+            )
+            return
 
 
 def write_parts(log: TrafficLog, folder: Path) -> None:

@@ -26,7 +26,7 @@ from whet.engines import get_engine, get_profile
 from whet.engines.planned import PlannedMachine
 from whet.flow.run.advice import advice_of
 from whet.flow.run.context import Job
-from whet.flow.run.logged import TRAFFIC, TrafficLog, read_traffic
+from whet.flow.run.logged import TRAFFIC, TrafficLog, read_traffic, traffic_problems
 from whet.flow.run.resolve import find_inputs, own_files, resolve_variants
 from whet.flow.run.resume import refuse_changes, store_model
 from whet.flow.run.traced import log_problems
@@ -170,14 +170,8 @@ def _log_problems(
     """Whether the requests of the user's log can be sent, and fit into every server."""
     lengths = (read_settings(v, target=target, device=device).max_model_len for v in variants)
     longest = min(lengths, default=target.max_position)
-    if log is not None and log.longest > longest:
-        yield Problem(
-            variant=None,
-            kind="traffic",
-            message=f"the longest request of {log.path} has {log.longest:,} tokens with its answer "
-            f"and max_model_len is {longest:,}: raise it, or take long requests out of the log",
-        )
-    for message in log_problems(spec.load, Path(target.path), longest):
+    own = () if log is None else traffic_problems(log, spec.load, longest)
+    for message in (*own, *log_problems(spec.load, Path(target.path), longest)):
         yield Problem(variant=None, kind="traffic", message=message)
 
 
