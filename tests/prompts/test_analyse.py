@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from tests.prompts.planted import planted_log, question, rules
+from whet.checkpoint.encoder import load_encoder
 from whet.core.request_log import LoggedRequest
+from whet.core.request_log.writer import request_line
 from whet.prompts.analyse import PromptLog, PromptQuestion, analyse, answer_ids, predict
-from whet.prompts.encoder import load_encoder
 from whet.prompts.fixes import apply_fixes
-from whet.prompts.log_writer import request_line
 from whet.prompts.records import PromptAnalysis
 
 TARGET = Path("src/whet/demo/pair/target")

@@ -11,14 +11,14 @@ from typing import Final
 import numpy as np
 
 from whet.checkpoint import locate
+from whet.checkpoint.chat import TemplateProblem
+from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
 from whet.core.records import HitTokens
 from whet.core.redact import starred
 from whet.core.request_log import LeftOut, LoggedRequest, LogReader, only_model
 from whet.prompts.blocks import chain_hashes, most_hits
 from whet.prompts.cache import PrefixCache, SharedRun
 from whet.prompts.causes import CauseFinder, Variables
-from whet.prompts.chat import TemplateProblem
-from whet.prompts.encoder import Ids, PromptEncoder, load_encoder
 from whet.prompts.fixes import FIXES, apply_fixes, fixable
 from whet.prompts.records import (
     CacheCurve,

@@ -10,11 +10,11 @@ from typing import IO
 
 import numpy as np
 
+from whet.checkpoint.encoder import Ids
 from whet.core.errors import UsageError
 from whet.core.store import write_atomic
 from whet.load.prefix_trace_file import PrefixRequest, PrefixTraceFacts, header_line, request_line
 from whet.prompts.analyse import Prompt
-from whet.prompts.encoder import Ids
 
 
 def write_prefix_trace(prompts: Iterable[Prompt], path: Path) -> PrefixTraceFacts:

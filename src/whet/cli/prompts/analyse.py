@@ -124,8 +124,8 @@ def _write_log(
     prompts: PromptLog, variables: Variables, kinds: Collection[CauseKind], path: Path
 ) -> None:
     """Write the log with the fixes, one OpenAI request a line."""
+    from whet.core.request_log.writer import request_line
     from whet.prompts.fixes import apply_fixes
-    from whet.prompts.log_writer import request_line
 
     if path.resolve() == prompts.question.log.resolve():
         raise UsageError(f"--fixed-log {path} is the log itself; give another file")

@@ -23,9 +23,9 @@ BAD_PROMPT: Final = "a prompt that is neither text nor token ids"
 BAD_TOOLS: Final = "malformed tools"
 
 _SAMPLING_KEYS: Final = (
-    *("temperature", "top_p", "top_k", "stop", "seed", "max_tokens", "max_completion_tokens"),
-    *("response_format", "tool_choice"),
-)
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "stop", "seed", "response_format", "tool_choice",
+)  # fmt: skip
 _SESSION_KEYS: Final = ("session_id", "conversation_id")
 _SHAREGPT_ROLES: Final[Mapping[str, str]] = {
     "human": "user",

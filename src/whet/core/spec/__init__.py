@@ -11,6 +11,7 @@ from whet.core.spec.traffic import (
     LoadSpec,
     ObjectiveSpec,
     QualitySpec,
+    TrafficSpec,
     WorkloadSpec,
 )
 from whet.core.spec.variants import NEEDS_HEAD, SpeculationSpec, VariantSpec
@@ -34,6 +35,7 @@ __all__ = [
     "RecipeSpec",
     "Spec",
     "SpeculationSpec",
+    "TrafficSpec",
     "VariantSpec",
     "WorkloadSpec",
     "load_spec",

@@ -46,6 +46,22 @@ class WorkloadSpec(Strict):
         return {"output_lengths": "ratio", **data} if stored else data
 
 
+class TrafficSpec(Strict):
+    """The user's own request log; ``traffic: log.jsonl`` is short for its ``log`` alone.
+
+    Its conversations are sampled by ``seed`` and divided: one part calibrates the quantizer, one is
+    the gate's text, one is the load and one the confirmation's. Answers are as long as the log's.
+    """
+
+    log: Path
+    seed: Whole = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, data: Any) -> Any:
+        return {"log": data} if isinstance(data, str | Path) else data
+
+
 class HeadOfLineSpec(Strict):
     """The head-of-line test: long prompts are sent among short requests, which may be delayed."""
 

@@ -22,6 +22,7 @@ from whet.core.spec.traffic import (
     LoadSpec,
     ObjectiveSpec,
     QualitySpec,
+    TrafficSpec,
     WorkloadSpec,
 )
 from whet.core.spec.variants import (
@@ -44,6 +45,7 @@ class Spec(Strict):
     hardware: HardwareSpec
     recipes: dict[str, RecipeSpec] = {"awq": RecipeSpec()}
     engine: EngineSpec = EngineSpec()
+    traffic: TrafficSpec | None = None
     workload: WorkloadSpec = WorkloadSpec()
     load: LoadSpec = LoadSpec()
     quality: QualitySpec = QualitySpec()
@@ -75,6 +77,16 @@ class Spec(Strict):
                 continue
             if self.model.draft is None and speculation.draft is None:
                 raise ValueError(f"variant {name!r} speculates with a draft model; set model.draft")
+        return self
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Spec:
+        if self.traffic is None:
+            return self
+        if self.workload != WorkloadSpec():
+            raise ValueError("traffic and workload are two sources of requests; leave one out")
+        if self.load.trace is not None:
+            raise ValueError("load.trace plays a log of its own; leave it or traffic out")
         return self
 
     @model_validator(mode="after")
@@ -229,6 +241,8 @@ def _absolute(spec: Spec, base: Path) -> Spec:
             ),
             "recipes": recipes,
             "variants": variants,
+            "traffic": spec.traffic
+            and spec.traffic.model_copy(update={"log": below(spec.traffic.log)}),
             "workload": spec.workload.model_copy(update={"pool": below(spec.workload.pool)}),
             "load": spec.load.model_copy(update={"trace": below(spec.load.trace)}),
             "quality": spec.quality.model_copy(update=quality),

@@ -122,6 +122,7 @@ def _inputs(request: CompareRequest, store: RunStore) -> Inputs:
     if None in given.values() and not (builtin / "workload.jsonl").exists():
         write_inputs(builtin)
     return Inputs(
+        traffic=None,
         pool=builtin / "workload.jsonl",
         heldout=quality.heldout or builtin / "heldout.jsonl",
         tasks=quality.tasks or builtin / "tasks.jsonl",

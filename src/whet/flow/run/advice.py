@@ -17,6 +17,7 @@ from whet.core.spec import Spec
 from whet.data import write_inputs
 from whet.engines.compatibility import cautions
 from whet.engines.machine import Machine
+from whet.flow.run.logged import TrafficLog
 from whet.load import Draw, build_workload, read_pool
 from whet.predict import Traffic, advise, far_beyond, fitting_length, longest_request
 from whet.predict.settings import read_settings
@@ -30,7 +31,7 @@ _OFTEN: Final = 1.5
 
 def advice_of(
     spec: Spec,
-    root: Path,
+    source: Path | TrafficLog,
     *,
     resolved: Sequence[ResolvedEngine],
     target: ModelFacts,
@@ -39,18 +40,23 @@ def advice_of(
 ) -> tuple[str, ...]:
     """A sentence for each thing, headed by the variants that it concerns.
 
+    ``source`` is the user's log, or the run directory with the built-in texts.
+
     A server elsewhere has its flags already. Drawing from the workload takes seconds, so it is done
     only where ``max_model_len`` is far beyond what the spec itself bounds.
     """
     if spec.engine.url is not None:
         return ()
     variants = [replace(item.variant, env=item.env) for item in resolved]
-    traffic = _traffic(spec, root, variants, target=target, device=device)
+    if isinstance(source, TrafficLog):
+        traffic = replace(_bounds(spec), p99_tokens=source.p99, longest_tokens=source.longest)
+    else:
+        traffic = _traffic(spec, source, variants, target=target, device=device)
     by_sentence: dict[str, list[str]] = defaultdict(list)
     for item, variant in zip(resolved, variants, strict=True):
         own = advise(variant, target=target, device=device, traffic=traffic)
         length = read_settings(variant, target=target, device=device).max_model_len
-        repeats = _repeat_advice(spec, root, variant)
+        repeats = _repeat_advice(spec, source, variant)
         for sentence in (*_window_advice(spec, length), *own, *repeats, *cautions(item, machine)):
             by_sentence[sentence].append(variant.name)
     return tuple(
@@ -69,10 +75,10 @@ def _window_advice(spec: Spec, max_model_len: int) -> Iterator[str]:
         )
 
 
-def _repeat_advice(spec: Spec, root: Path, variant: Variant) -> Iterator[str]:
+def _repeat_advice(spec: Spec, root: Path | TrafficLog, variant: Variant) -> Iterator[str]:
     """A suffix tree of earlier answers finds the next one in them, where the traffic repeats."""
     own = variant.speculation
-    if own is None or own.method != "suffix":
+    if isinstance(root, TrafficLog) or own is None or own.method != "suffix":
         return
     if dict(own.options).get(_REMEMBERED) in (0, "0"):
         return

@@ -16,9 +16,13 @@ from whet.core.store import RunStore
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
-    """The data files of a run: the spec's own, or the built-in ones written beside the run."""
+    """The data files of a run: the spec's own, or those written beside the run.
+
+    ``traffic`` is the sample of the user's log, None where requests come from the ``pool``.
+    """
 
     pool: Path
+    traffic: Path | None
     heldout: Path
     tasks: Path
     calibration: Path

@@ -27,7 +27,8 @@ def measure_lengths(job: Job, server: Server, resolved: ResolvedEngine) -> None:
     Raises ``EngineLostError`` where it answers nothing.
     """
     traffic = job.spec.workload
-    wanted = traffic.output_lengths == "natural" and job.spec.load.trace is None
+    own = job.spec.traffic is not None or job.spec.load.trace is not None
+    wanted = traffic.output_lengths == "natural" and not own
     if not wanted or job.store.done("lengths", "answers"):
         return
     requests = tuple(

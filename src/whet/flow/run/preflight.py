@@ -27,6 +27,7 @@ from whet.engines.planned import PlannedMachine
 from whet.flow.run.advice import advice_of
 from whet.flow.run.checkpoints import Checkpoints, open_checkpoints, stored_commits
 from whet.flow.run.context import Job
+from whet.flow.run.logged import TRAFFIC, TrafficLog, read_traffic, traffic_problems
 from whet.flow.run.resolve import find_inputs, own_files, resolve_variants
 from whet.flow.run.resume import refuse_changes, store_model
 from whet.flow.run.traced import log_problems
@@ -64,6 +65,7 @@ class Preflight:
     problems: tuple[Problem, ...]
     advice: tuple[str, ...]
     disks: tuple[DiskUse, ...]
+    log: TrafficLog | None = None
 
 
 def run_preflight(
@@ -95,6 +97,11 @@ def _preflight(
     model = spec.model
     target = read_facts(checkpoints.find(model.target, model.revision))
     draft = read_facts(checkpoints.find(model.draft, model.draft_revision)) if model.draft else None
+    log = None
+    if spec.traffic is not None:
+        stored = root / "inputs" / TRAFFIC
+        log = read_traffic(spec.traffic, Path(target.path), target.max_position, stored)
+        spec = spec.model_copy(update={"workload": log.workload()})
     engine, device = _engine(spec, planned)
     resolved, refused = resolve_variants(
         spec, root, target=target, draft=draft, engine=engine, checkpoints=checkpoints
@@ -111,13 +118,13 @@ def _preflight(
     spec_errors = (
         *refused,
         *_traffic_problems(spec, target),
-        *_log_problems(spec, target, device, as_set),
+        *_log_problems(spec, log, target, device, as_set),
     )
     advice: tuple[str, ...] = ()
     if not spec_errors:
         machine = None if planned is None else planned.machine
         advice = advice_of(
-            spec, root, resolved=resolved, target=target, device=device, machine=machine
+            spec, log or root, resolved=resolved, target=target, device=device, machine=machine
         )
     grouped = _group_warnings(spec, as_set, target=target, draft=draft, device=device)
     return Preflight(
@@ -129,6 +136,7 @@ def _preflight(
         problems=(*spec_errors, *infeasible, *kv_scales, *_unsupported(resolved, engine)),
         advice=(*advice, *grouped),
         disks=disks,
+        log=log,
     )
 
 
@@ -181,7 +189,8 @@ def _unsupported(resolved: Iterable[ResolvedEngine], engine: Engine) -> Iterator
 
 def _traffic_problems(spec: Spec, target: ModelFacts) -> Iterator[Problem]:
     """Whether the pool's prompts leave room for a user turn within ``max_input_tokens``."""
-    if spec.workload.max_input_tokens is None or spec.load.trace is not None:
+    own = spec.load.trace is not None or spec.traffic is not None
+    if own or spec.workload.max_input_tokens is None:
         return
     size = spec.load.batch_sizes[0]
     draw = Draw(requests=spec.load.requests(size), batch_size=size, trial=0, block_size=1)
@@ -196,12 +205,17 @@ def _traffic_problems(spec: Spec, target: ModelFacts) -> Iterator[Problem]:
 
 
 def _log_problems(
-    spec: Spec, target: ModelFacts, device: Device, variants: Sequence[Variant]
+    spec: Spec,
+    log: TrafficLog | None,
+    target: ModelFacts,
+    device: Device,
+    variants: Sequence[Variant],
 ) -> Iterator[Problem]:
-    """Whether the requests of ``load.trace`` can be sent, and fit into every server."""
+    """Whether the requests of the user's log can be sent, and fit into every server."""
     lengths = (read_settings(v, target=target, device=device).max_model_len for v in variants)
     longest = min(lengths, default=target.max_position)
-    for message in log_problems(spec.load, Path(target.path), longest):
+    own = () if log is None else traffic_problems(log, spec.load, longest)
+    for message in (*own, *log_problems(spec.load, Path(target.path), longest)):
         yield Problem(variant=None, kind="traffic", message=message)
 
 
@@ -247,6 +261,8 @@ def prepare(spec: Spec, store: RunStore, observer: Observer, *, skip_infeasible:
     for item in variants:
         store.put("variants", item.variant.name, item)
     observer.note(f"{len(variants)} variants on {checked.device.name}")
+    if checked.log is not None:
+        observer.note(checked.log.describe())
     return Job(
         spec=spec,
         store=store,
@@ -255,7 +271,7 @@ def prepare(spec: Spec, store: RunStore, observer: Observer, *, skip_infeasible:
         device=checked.device,
         target=checked.target,
         draft=checked.draft,
-        inputs=find_inputs(spec, store.root),
+        inputs=find_inputs(spec, store.root, checked.log),
         resolved=variants,
     )
 

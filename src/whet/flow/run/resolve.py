@@ -13,6 +13,7 @@ from whet.core.spec import SIXTEEN_BIT, Spec, SpeculationSpec, VariantSpec
 from whet.data import write_inputs
 from whet.flow.run.checkpoints import Checkpoints
 from whet.flow.run.context import Inputs
+from whet.flow.run.logged import TRAFFIC, TrafficLog, write_parts
 from whet.levers import lever_args
 from whet.predict import Problem
 
@@ -109,13 +110,16 @@ def quantized_path(root: Path, recipe: str) -> Path:
     return (root / "checkpoints" / recipe).resolve()
 
 
-def find_inputs(spec: Spec, root: Path) -> Inputs:
-    """The spec's data files, else the built-in ones, written once beside the run."""
+def find_inputs(spec: Spec, root: Path, log: TrafficLog | None) -> Inputs:
+    """The spec's data files, else the log's parts or built-in ones, written once beside the run."""
     builtin = root / "inputs"
     if None in own_files(spec).values() and not (builtin / "workload.jsonl").exists():
         write_inputs(builtin)
+    if log is not None and not (builtin / TRAFFIC).exists():
+        write_parts(log, builtin)
     return Inputs(
         pool=spec.workload.pool or builtin / "workload.jsonl",
+        traffic=None if log is None else builtin / TRAFFIC,
         heldout=spec.quality.heldout or builtin / "heldout.jsonl",
         tasks=spec.quality.tasks or builtin / "tasks.jsonl",
         calibration=builtin / "calibration.jsonl",

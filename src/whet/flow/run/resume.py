@@ -18,7 +18,16 @@ from whet.core.spec import Spec, redacted_spec
 from whet.core.store import RunStore
 from whet.flow.run.context import Job, trial_key
 
-_FIXED_ON_RESUME = ("model", "recipes", "engine", "workload", "load", "quality", "baseline")
+_FIXED_ON_RESUME = (
+    "model",
+    "recipes",
+    "engine",
+    "traffic",
+    "workload",
+    "load",
+    "quality",
+    "baseline",
+)
 
 
 def missing_trials(

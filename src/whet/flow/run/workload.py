@@ -8,18 +8,22 @@ from dataclasses import replace
 from itertools import cycle
 from secrets import token_hex
 
+from whet.checkpoint.encoder import load_encoder
 from whet.client import CompletionCall
 from whet.core.errors import UsageError
 from whet.core.load_point import LoadPoint, Rate, load_key
 from whet.core.records import Loop, PlannedRequest, ResolvedEngine, Variant, WorkloadFacts
+from whet.core.request_log.sample import Part
 from whet.core.spec import LoadSpec
 from whet.engines import get_profile
 from whet.flow.bench.request import BenchLoad, Target
 from whet.flow.run.context import Job
 from whet.flow.run.lengths import output_lengths
+from whet.flow.run.logged import stored_part
 from whet.flow.run.traced import build_log_load
 from whet.load import Draw, TrialPlan, Workload, build_warmup, build_workload
 from whet.load.arrivals import Arrivals, arrival_offsets_ns
+from whet.load.logged import build_logged
 from whet.load.plan import to_call
 
 
@@ -79,18 +83,44 @@ def _sent(
     wanted = load.warmup_requests if first else min(load.warmup_requests, math.ceil(point), 8)
     if load.trace is not None and isinstance(point, Rate):
         return _of_log(job, resolved, point, trial, warmup=wanted if warm else 0)
-    workload = _workload(job, resolved, point, trial)
-    warmup = build_warmup(
-        job.inputs.pool,
-        job.tokenizer,
-        job.spec.workload,
-        draw=_draw(job, resolved, point, trial, requests=wanted if warm else 0),
-        lengths=output_lengths(job),
+    if job.inputs.traffic is not None:
+        sent = _of_sample(job, resolved, point, trial, warmup=wanted if warm else 0)
+    else:
+        warmup = build_warmup(
+            job.inputs.pool,
+            job.tokenizer,
+            job.spec.workload,
+            draw=_draw(job, resolved, point, trial, requests=wanted if warm else 0),
+            lengths=output_lengths(job),
+        )
+        sent = BenchLoad(workload=_workload(job, resolved, point, trial), warmup=warmup)
+    if not isinstance(point, Rate):
+        return sent
+    offsets_ns = _offsets(load, point, trial, len(sent.workload.requests))
+    return replace(sent, offsets_ns=offsets_ns)
+
+
+def _of_sample(
+    job: Job, resolved: ResolvedEngine, point: LoadPoint, trial: int, *, warmup: int
+) -> BenchLoad:
+    """Conversations of the user's log, the same for every variant."""
+    traffic, path, load = job.spec.traffic, job.inputs.traffic, job.spec.load
+    assert traffic is not None
+    assert path is not None
+    part: Part = "load" if trial < load.trials else "confirmation"
+    requests, encoder = stored_part(path, traffic.seed, part), load_encoder(job.tokenizer)
+    draw = _draw(job, resolved, point, trial, requests=load.requests(point))
+    sent = build_logged(requests, encoder, draw=draw, warmup=warmup)
+    _require_same(job, sent.workload, workload_key(point, trial))
+    if resolved.url is not None:
+        fresh = replace(draw, attempt=token_hex(8))
+        sent = build_logged(requests, encoder, draw=fresh, warmup=warmup)
+    return BenchLoad(
+        workload=sent.workload,
+        calls=sent.calls,
+        warmup=sent.warmup,
+        warmup_calls=sent.warmup_calls,
     )
-    offsets_ns: tuple[int, ...] = ()
-    if isinstance(point, Rate):
-        offsets_ns = _offsets(load, point, trial, len(workload.requests))
-    return BenchLoad(workload=workload, warmup=warmup, offsets_ns=offsets_ns)
 
 
 def _of_log(
@@ -156,7 +186,7 @@ def _require_same(job: Job, workload: Workload, key: str) -> None:
     if earlier is None:
         job.store.put("workloads", key, workload.facts)
     elif earlier.sha256 != workload.facts.sha256:
-        source = job.spec.load.trace or job.inputs.pool
+        source = job.spec.load.trace or job.inputs.traffic or job.inputs.pool
         raise UsageError(
             f"the traffic of {key} is not what this run began with; put {source} and the "
             "tokenizer back to resume, or start a new run with --name"

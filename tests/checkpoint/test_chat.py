@@ -9,9 +9,9 @@ import pytest
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
+from whet.checkpoint.chat import ChatTemplate, TemplateProblem
 from whet.core.errors import UsageError
 from whet.core.request_log import LoggedRequest
-from whet.prompts.chat import ChatTemplate, TemplateProblem
 
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 WALKS = (

@@ -25,11 +25,11 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
+from whet.checkpoint import encoder as encoder_module
+from whet.checkpoint.chat import TemplateProblem
+from whet.checkpoint.encoder import PromptEncoder, load_encoder
 from whet.core.errors import CheckpointError, UsageError
 from whet.core.request_log import LoggedRequest
-from whet.prompts import encoder as encoder_module
-from whet.prompts.chat import TemplateProblem
-from whet.prompts.encoder import PromptEncoder, load_encoder
 
 TARGET = Path(__file__).parents[2] / "src/whet/demo/pair/target"
 LLAMA = (

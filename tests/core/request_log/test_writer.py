@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from whet.core.request_log import LoggedRequest, LogReader
-from whet.prompts.log_writer import request_line
+from whet.core.request_log.writer import request_line
 
 TOOL = {"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}
 CHAT = (
@@ -32,6 +32,10 @@ REQUESTS = {
     ),
     "completion": LoggedRequest(place="", prompt="Once", at_ns=1, output="upon", model="m"),
     "length alone": LoggedRequest(place="", prompt="Once", at_ns=0, output_tokens=0),
+    "sampled": LoggedRequest(
+        place="", messages=CHAT, sampling={"temperature": 0.7, "seed": 3}, max_tokens=64,
+        output_tokens=9,
+    ),
     "whole second": LoggedRequest(place="", prompt="Once", at_ns=1_793_610_000 * 10**9),
 }  # fmt: skip
 
@@ -42,7 +46,8 @@ def test_a_request_is_read_again_as_it_was_written(name: str, tmp_path: Path) ->
     line = json.dumps(request_line(REQUESTS[name]), ensure_ascii=False)
     path.write_text(line + "\n", encoding="utf-8")
     (read,) = LogReader(path)
-    assert replace(read, place="") == REQUESTS[name]
+    limit = REQUESTS[name].max_tokens or REQUESTS[name].output_tokens  # a server needs one
+    assert replace(read, place="") == replace(REQUESTS[name], max_tokens=limit)
 
 
 def test_a_line_is_a_body_that_a_server_takes() -> None:

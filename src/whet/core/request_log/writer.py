@@ -1,11 +1,11 @@
-"""A request as a line of a log that `log` reads again."""
+"""A request as a line of a log that ``LogReader`` reads again."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
 
-from whet.core.request_log import LoggedRequest
+from whet.core.request_log.records import LoggedRequest
 from whet.core.units import NS_PER_S
 
 
@@ -28,8 +28,10 @@ def request_line(request: LoggedRequest) -> dict[str, Any]:
         line["tools"] = [dict(tool) for tool in request.tools]
     if request.chat_template_kwargs:
         line["chat_template_kwargs"] = dict(request.chat_template_kwargs)
-    if request.output_tokens is not None:
-        line["max_tokens"] = request.output_tokens
+    line |= request.sampling
+    limit = request.output_tokens if request.max_tokens is None else request.max_tokens
+    if limit is not None:
+        line["max_tokens"] = limit
     answer = _answer(request)
     return {**line, "response": answer} if answer else line
 
@@ -42,10 +44,12 @@ def _time(at_ns: int) -> str:
 
 def _answer(request: LoggedRequest) -> dict[str, Any]:
     answer: dict[str, Any] = {}
-    if request.output is not None or request.reasoning is not None:
+    if request.output is not None or request.reasoning is not None or request.tool_calls:
         message = {"role": "assistant", "content": request.output}
         if request.reasoning is not None:
             message["reasoning_content"] = request.reasoning
+        if request.tool_calls:
+            message["tool_calls"] = [dict(call) for call in request.tool_calls]
         is_chat = request.messages is not None
         answer["choices"] = [{"message": message} if is_chat else {"text": request.output}]
     if request.output_tokens is not None:

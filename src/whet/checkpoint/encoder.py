@@ -16,9 +16,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from whet.checkpoint.chat import ChatTemplate, TemplateProblem
 from whet.core.errors import CheckpointError, UsageError
 from whet.core.request_log import LoggedRequest
-from whet.prompts.chat import ChatTemplate, TemplateProblem
 
 Ids = NDArray[np.int32]
 

@@ -1,0 +1,120 @@
+"""Trials of a user's log: whole conversations, its own answer lengths and sampling, fresh prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.load.prompts_factory import write_tokenizer
+from whet.checkpoint.encoder import PromptEncoder, load_encoder
+from whet.core.errors import UsageError
+from whet.core.request_log import LoggedRequest
+from whet.core.request_log.sample import SampledRequest, sample_log
+from whet.load import Draw
+from whet.load.logged import build_logged
+
+BLOCK = 16
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> PromptEncoder:
+    return load_encoder(write_tokenizer(tmp_path_factory.mktemp("tokenizer")))
+
+
+def log(conversations: int = 40, turns: int = 2) -> Iterator[LoggedRequest]:
+    """Conversations of ``turns`` behind two system prompts of 160 bytes, one token a byte."""
+    for number in range(conversations):
+        messages = [{"role": "system", "content": f"{number % 2}" * 160}]
+        for turn in range(turns):
+            messages = [*messages, {"role": "user", "content": f"question {number}/{turn}"}]
+            yield LoggedRequest(
+                place=f"log:{number}/{turn}",
+                messages=tuple(messages),
+                output_tokens=5 + turn,
+                sampling={"temperature": 0.7, "top_p": 0.9, "response_format": {"type": "json"}},
+            )
+            messages = [*messages, {"role": "assistant", "content": "well"}]
+
+
+@pytest.fixture
+def sample() -> tuple[SampledRequest, ...]:
+    return sample_log(log()).requests
+
+
+def draw(requests: int, *, trial: int = 0, attempt: str = "") -> Draw:
+    return Draw(requests=requests, batch_size=8, trial=trial, block_size=BLOCK, attempt=attempt)
+
+
+def test_requests_are_the_logs_own_after_a_mark(
+    sample: tuple[SampledRequest, ...], encoder: PromptEncoder
+) -> None:
+    load = build_logged(sample, encoder, draw=draw(10), warmup=4)
+    assert len(load.workload.requests) == len(load.calls) == 10
+    texts = [encoder.decode(encoder_ids(each)) for each in load.workload.requests]
+    assert all(text.startswith("<|system|>[b8-t0] ") for text in texts)
+    assert all("<|user|>question " in text and text.endswith("<|assistant|>") for text in texts)
+    assert {each.max_tokens for each in load.workload.requests} == {5, 6}
+    call = load.calls[0]
+    assert (call.temperature, call.extra["top_p"], call.ignore_eos) == (0.7, 0.9, True)
+    assert "response_format" not in call.extra
+
+
+def encoder_ids(request: object) -> object:
+    import numpy as np
+
+    return np.asarray(request.prompt_token_ids)  # type: ignore[attr-defined]
+
+
+def test_conversations_come_whole_and_their_history_is_found(
+    sample: tuple[SampledRequest, ...], encoder: PromptEncoder
+) -> None:
+    """Of each pair of turns both are there; a second turn's history is a prefix of it."""
+    requests = build_logged(sample, encoder, draw=draw(20), warmup=4).workload.requests
+    second = [each for each in requests if each.max_tokens == 6]
+    assert len(second) == 10
+    assert all(each.shared_tokens > 160 for each in second)
+    assert all(each.shared_tokens >= 160 for each in requests)
+
+
+def test_the_warm_up_has_each_shared_beginning_and_no_timed_request(
+    sample: tuple[SampledRequest, ...], encoder: PromptEncoder
+) -> None:
+    load = build_logged(sample, encoder, draw=draw(20), warmup=1)
+    warm = {each.prompt_token_ids[:100] for each in load.warmup}
+    timed = {each.prompt_token_ids for each in load.workload.requests}
+    assert warm == {ids[:100] for ids in timed}
+    assert timed.isdisjoint(each.prompt_token_ids for each in load.warmup)
+    assert build_logged(sample, encoder, draw=draw(20), warmup=0).warmup == ()
+
+
+def test_trials_differ_and_one_trial_is_the_same_for_every_variant(
+    sample: tuple[SampledRequest, ...], encoder: PromptEncoder
+) -> None:
+    first, same = (build_logged(sample, encoder, draw=draw(20), warmup=4) for _ in range(2))
+    assert first.workload.facts.sha256 == same.workload.facts.sha256
+    other = build_logged(sample, encoder, draw=draw(20, trial=1), warmup=4)
+    fresh = build_logged(sample, encoder, draw=draw(20, attempt="x"), warmup=4)
+    ids = {each.prompt_token_ids for each in first.workload.requests}
+    assert ids.isdisjoint(each.prompt_token_ids for each in other.workload.requests)
+    assert ids.isdisjoint(each.prompt_token_ids for each in fresh.workload.requests)
+
+
+def test_a_log_that_is_too_short_says_how_much_is_missing(
+    sample: tuple[SampledRequest, ...], encoder: PromptEncoder
+) -> None:
+    with pytest.raises(UsageError, match="a trial sends 200 requests and .* has 80; give a longer"):
+        build_logged(sample, encoder, draw=draw(200), warmup=0)
+
+
+def test_plain_prompts_and_token_ids_are_sent_as_well(encoder: PromptEncoder) -> None:
+    plain = [
+        LoggedRequest(place=f"{at}", prompt=f"Once {at}", output_tokens=3) for at in range(5)
+    ] + [
+        LoggedRequest(place=f"{at}", prompt_token_ids=(at, 70, 71), output_tokens=3)
+        for at in range(5)
+    ]
+    load = build_logged(sample_log(plain).requests, encoder, draw=draw(10), warmup=0)
+    texts = {encoder.decode(encoder_ids(each)) for each in load.workload.requests}
+    assert "[b8-t0] Once 3" in texts
+    assert len(texts) == 10
