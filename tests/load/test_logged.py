@@ -1,4 +1,4 @@
-"""Trials of a user's log: whole conversations, its own answer lengths and sampling, fresh prompts."""
+"""Trials of a user's log: whole conversations, with the log's answer lengths and sampling."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_trials_differ_and_one_trial_is_the_same_for_every_variant(
 def test_a_log_that_is_too_short_says_how_much_is_missing(
     sample: tuple[SampledRequest, ...], encoder: PromptEncoder
 ) -> None:
-    with pytest.raises(UsageError, match="a trial sends 200 requests and .* has 80; give a longer"):
+    with pytest.raises(UsageError, match=r"sends 200 requests and .* has 80; give a longer"):
         build_logged(sample, encoder, draw=draw(200), warmup=0)
 
 

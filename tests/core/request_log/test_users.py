@@ -149,12 +149,14 @@ def test_a_request_can_be_sent_again_as_it_was(tmp_path: Path) -> None:
         "top_k": 20,
         "stop": ["\n"],
         "seed": 3,
-        "max_completion_tokens": 50,
         "response_format": {"type": "json_object"},
         "tool_choice": "auto",
     }
     usage = {"prompt_tokens": 9, "completion_tokens": 5}
-    row = {"body": {"messages": ASK, **sampling, "stream": True}, "response": {"usage": usage}}
+    row = {
+        "body": {"messages": ASK, **sampling, "max_completion_tokens": 50},
+        "response": {"usage": usage},
+    }
     (request,) = LogReader(write(tmp_path, lines(row)))
     assert request.sampling == sampling
     counts = (request.max_tokens, request.prompt_tokens, request.output_tokens)

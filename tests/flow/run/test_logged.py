@@ -1,4 +1,4 @@
-"""``traffic: log.jsonl``: one log is calibration, gate, load and confirmation, each its own part."""
+"""``traffic: log.jsonl``: calibration, gate, load and confirmation are parts of one log."""
 
 from __future__ import annotations
 

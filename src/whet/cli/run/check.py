@@ -87,7 +87,8 @@ def _print_text(
 ) -> None:
     console = Console()
     console.print(f"[green]ok[/green] {name}: {len(variants)} variants on {machine}")
-    for line in [*(each.text for each in (*sources, *checked.disks)), *_missing(checked.target)]:
+    disks = (each.text for each in checked.disks)
+    for line in [*(each.text for each in sources), *disks, *_missing(checked.target)]:
         console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
     for resolved in variants:
         console.print(f"  {resolved.variant.name}", highlight=False, markup=False)

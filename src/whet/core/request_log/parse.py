@@ -219,7 +219,7 @@ def _output(answer: Json, index: int) -> Json:
     return {
         "output": _text(message, "content"),
         "reasoning": _text(message, "reasoning_content") or _text(message, "reasoning"),
-        "tool_calls": tuple(calls) if _are_objects(calls) else (),
+        "tool_calls": tuple(calls) if isinstance(calls, list) and _are_objects(calls) else (),
     }
 
 

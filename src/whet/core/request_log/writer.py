@@ -45,7 +45,7 @@ def _time(at_ns: int) -> str:
 def _answer(request: LoggedRequest) -> dict[str, Any]:
     answer: dict[str, Any] = {}
     if request.output is not None or request.reasoning is not None or request.tool_calls:
-        message = {"role": "assistant", "content": request.output}
+        message: dict[str, Any] = {"role": "assistant", "content": request.output}
         if request.reasoning is not None:
             message["reasoning_content"] = request.reasoning
         if request.tool_calls:
