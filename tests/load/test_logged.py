@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -39,7 +40,7 @@ def log(conversations: int = 40, turns: int = 2) -> Iterator[LoggedRequest]:
 
 @pytest.fixture
 def sample() -> tuple[SampledRequest, ...]:
-    return sample_log(log()).requests
+    return sample_log(list(log())).requests
 
 
 def draw(requests: int, *, trial: int = 0, attempt: str = "") -> Draw:
@@ -100,11 +101,24 @@ def test_trials_differ_and_one_trial_is_the_same_for_every_variant(
     assert ids.isdisjoint(each.prompt_token_ids for each in fresh.workload.requests)
 
 
-def test_a_log_that_is_too_short_says_how_much_is_missing(
+def test_a_short_log_is_played_again_with_other_questions(
     sample: tuple[SampledRequest, ...], encoder: PromptEncoder
 ) -> None:
-    with pytest.raises(UsageError, match=r"sends 200 requests and .* has 80; give a longer"):
-        build_logged(sample, encoder, draw=draw(200), warmup=0)
+    """80 requests make 200; what conversations share stays shared, and no prompt comes twice."""
+    requests = build_logged(sample, encoder, draw=draw(200), warmup=0).workload.requests
+    assert len({each.prompt_token_ids for each in requests}) == 200
+    systems = {encoder.decode(encoder_ids(each)).split("<|user|>")[0] for each in requests}
+    assert len(systems) == 2
+    assert all(each.shared_tokens >= 160 for each in requests)
+
+
+def test_answers_without_a_length_take_a_measured_one(encoder: PromptEncoder) -> None:
+    unknown = [replace(each, output_tokens=None, max_tokens=20) for each in log()]
+    sample = sample_log(unknown).requests
+    load = build_logged(sample, encoder, draw=draw(40), warmup=2, lengths=[7, 30])
+    assert {each.max_tokens for each in load.workload.requests} == {7, 20}
+    with pytest.raises(UsageError, match="no length"):
+        build_logged(sample, encoder, draw=draw(40), warmup=0)
 
 
 def test_plain_prompts_and_token_ids_are_sent_as_well(encoder: PromptEncoder) -> None:

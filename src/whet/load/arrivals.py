@@ -125,6 +125,29 @@ def arrival_offsets_ns(
     return tuple(np.rint(seconds * NS_PER_S).astype(np.int64).tolist())
 
 
+def logged_offsets_ns(
+    times_ns: Sequence[int], *, requests: int, rate_rps: float, seed: int
+) -> tuple[int, ...]:
+    """A stretch of a log's arrivals, played at such a speed that its mean rate is ``rate_rps``.
+
+    ``times_ns`` never decrease. The stretch is drawn by ``seed`` from the busier half of all that
+    are ``requests`` long, so that no night is in it; gaps of a shorter log come again and again.
+    """
+    times = np.asarray(times_ns, dtype=np.int64)
+    steps = requests - 1
+    if len(times) < requests:
+        gaps = np.resize(np.diff(times), steps)
+        times = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(gaps)])
+    lasting = times[steps:] - times[: len(times) - steps]
+    busy = np.flatnonzero((lasting > 0) & (lasting <= np.median(lasting)))
+    if not len(busy):
+        raise UsageError("the log's times are all the same; take them out, or set load.burstiness")
+    start = int(np.random.default_rng(seed).choice(busy))
+    stretch = (times[start : start + requests] - times[start]).astype(np.float64)
+    scaled = stretch * (steps / rate_rps * NS_PER_S / stretch[-1])
+    return tuple(np.rint(scaled).astype(np.int64).tolist())
+
+
 def requests_within(arrivals: Arrivals, *, duration_s: float) -> int:
     """How many requests are due in the first ``duration_s`` on average, that at 0 included.
 

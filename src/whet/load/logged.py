@@ -1,8 +1,9 @@
 """Requests of a user's own log as the traffic of a trial, as token ids.
 
-Every trial plays whole conversations of the log's load part, drawn anew. Each prompt of a play
-begins with a mark such as ``[b8-t0]``, so that a prefix cache answers from requests of the same
-play alone: one server is sent several plays, and some conversations twice.
+Every trial plays whole groups of the log's load part, drawn anew: a conversation, or those about
+one text. Each prompt of a play begins with a mark such as ``[b8-t0]``, so that a prefix cache
+answers from requests of the same play alone: one server is sent several plays, and some
+conversations twice.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from whet.checkpoint.chat import TemplateProblem
 from whet.checkpoint.encoder import PromptEncoder
@@ -18,7 +19,7 @@ from whet.client import CompletionCall
 from whet.core.errors import UsageError
 from whet.core.records import PlannedRequest
 from whet.core.request_log import LoggedRequest
-from whet.core.request_log.sample import SampledRequest
+from whet.core.request_log.sample import SampledRequest, beginning
 from whet.load.plan import Draw, Workload, describe_requests, to_call
 from whet.load.sharing import shared_tokens
 from whet.load.texts import seeded
@@ -42,20 +43,26 @@ class LoggedLoad:
 
 
 def build_logged(
-    sample: Sequence[SampledRequest], encoder: PromptEncoder, *, draw: Draw, warmup: int
+    sample: Sequence[SampledRequest],
+    encoder: PromptEncoder,
+    *,
+    draw: Draw,
+    warmup: int,
+    lengths: Sequence[int] = (),
 ) -> LoggedLoad:
-    """The requests of one trial: whole conversations until there are ``draw.requests``.
+    """The requests of one trial: whole groups until there are ``draw.requests``.
 
     ``warmup`` other requests come first, and one for each beginning that several conversations
-    share. With 0 there is no warm-up. Raises ``UsageError`` where the sample has too few requests,
-    or a request without a known answer length.
+    share. With 0 there is no warm-up. Answers without a length in the log have one of ``lengths``.
+    Raises ``UsageError`` where a length is not known.
     """
     mark = f"[{draw.attempt}b{draw.batch_size:g}-t{draw.trial}] "
-    conversations = _drawn(sample, f"{draw.batch_size}/{draw.trial}")
-    timed, rest = _dealt(conversations, draw.requests)
-    requests = _plan(timed, encoder, mark)
+    groups = _drawn(sample, f"{draw.batch_size}/{draw.trial}")
+    timed, rest = _dealt(groups, draw.requests)
+    play = _Play(encoder=encoder, mark=mark, lengths=lengths)
+    requests = play.plan(timed)
     before = _warmup(timed, rest, warmup) if warmup else []
-    warm = _plan(before, encoder, mark)
+    warm = play.plan(before)
     shared = shared_tokens(
         [each.prompt_token_ids for each in requests],
         warm=[each.prompt_token_ids for each in warm],
@@ -74,42 +81,49 @@ def build_logged(
     )
 
 
+class _Turn(NamedTuple):
+    """A request of the play. ``again`` counts how often it was sent before."""
+
+    again: int
+    place: int
+    request: LoggedRequest
+
+
 def _drawn(sample: Sequence[SampledRequest], label: str) -> list[list[SampledRequest]]:
-    """The conversations in random order, the same on every machine."""
-    conversations: dict[int, list[SampledRequest]] = {}
+    """The groups in random order, the same on every machine."""
+    groups: dict[int, list[SampledRequest]] = {}
     for each in sample:
-        conversations.setdefault(each.conversation, []).append(each)
-    order = seeded(f"log/{label}").permutation(len(conversations))
-    rows = list(conversations.values())
+        groups.setdefault(each.group, []).append(each)
+    order = seeded(f"log/{label}").permutation(len(groups))
+    rows = list(groups.values())
     return [rows[at] for at in order]
 
 
 def _dealt(
-    conversations: Sequence[Sequence[SampledRequest]], count: int
-) -> tuple[list[SampledRequest], list[SampledRequest]]:
-    """The first ``count`` requests in the log's order, and the first ones of what is left."""
-    timed: list[SampledRequest] = []
+    groups: Sequence[Sequence[SampledRequest]], count: int
+) -> tuple[list[_Turn], list[_Turn]]:
+    """The first ``count`` requests in the log's order, and the first ones of the groups left.
+
+    A log that is too short for that is played again, with another mark in the questions.
+    """
+    timed: list[_Turn] = []
     used = 0
-    for conversation in conversations:
-        if len(timed) == count:
-            break
-        timed += conversation[: count - len(timed)]
+    while len(timed) < count:
+        again, at = divmod(used, len(groups))
+        timed += [_turn(each, again) for each in groups[at][: count - len(timed)]]
         used += 1
-    if len(timed) < count:
-        raise UsageError(
-            f"a trial sends {count} requests and the part of the log for the load has "
-            f"{len(timed)}; give a longer log, or lower the load or load.requests_per_slot"
-        )
-    rest = [conversation[0] for conversation in conversations[used:]]
-    return sorted(timed, key=lambda each: each.place), rest
+    rest = [_turn(group[0], 0) for group in groups[used:]]
+    return sorted(timed, key=lambda turn: turn[:2]), rest
 
 
-def _warmup(
-    timed: Sequence[SampledRequest], rest: Sequence[SampledRequest], count: int
-) -> list[SampledRequest]:
+def _turn(each: SampledRequest, again: int) -> _Turn:
+    return _Turn(again=again, place=each.place, request=each.request)
+
+
+def _warmup(timed: Sequence[_Turn], rest: Sequence[_Turn], count: int) -> list[_Turn]:
     """``count`` requests of ``rest``, those first whose beginning many of ``timed`` share."""
     uses = Counter(map(_head, timed))
-    by_head: dict[object, SampledRequest] = {}
+    by_head: dict[object, _Turn] = {}
     for each in rest:
         by_head.setdefault(_head(each), each)
     shared = [head for head, number in uses.most_common(_MOST_HEADS) if number > 1]
@@ -118,45 +132,65 @@ def _warmup(
     return [*heads, *(each for each in rest if each.place not in used)][: max(count, len(heads))]
 
 
-def _head(each: SampledRequest) -> object:
+def _head(each: _Turn) -> object:
     """What a prompt begins with: its system prompt and tools, or its first words."""
     request = each.request
     if request.messages is not None:
-        first = request.messages[0]
-        return str((first.get("content"), request.tools) if first.get("role") == "system" else "")
+        return beginning(request)
     return (request.prompt or "")[:200] or (request.prompt_token_ids or ())[:64]
 
 
-def _plan(
-    requests: Sequence[SampledRequest], encoder: PromptEncoder, mark: str
-) -> list[PlannedRequest]:
-    marked = [_marked(each.request, mark, encoder) for each in requests]
-    planned = []
-    for index, (request, ids) in enumerate(zip(marked, encoder.ids_many(marked), strict=True)):
-        if isinstance(ids, TemplateProblem) or not request.output_tokens:
-            raise UsageError(
-                f"{request.place} cannot be sent: {ids if request.output_tokens else 'no length'}"
-            )
-        planned.append(
-            PlannedRequest(
-                index=index,
-                prompt_token_ids=tuple(ids.tolist()),
-                max_tokens=request.output_tokens,
-                prefix_id=None,
-                shared_tokens=0,
-            )
-        )
-    return planned
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Play:
+    """How the log's requests become those of one play."""
 
+    encoder: PromptEncoder
+    mark: str
+    lengths: Sequence[int]
 
-def _marked(request: LoggedRequest, mark: str, encoder: PromptEncoder) -> LoggedRequest:
-    if request.prompt is not None:
-        return replace(request, prompt=mark + request.prompt)
-    if request.prompt_token_ids is not None:
-        ids = (*encoder.encode(mark).tolist(), *request.prompt_token_ids)
+    def plan(self, turns: Sequence[_Turn]) -> list[PlannedRequest]:
+        """The prompts as token ids, each with the length of its answer."""
+        marked = [self._marked(turn) for turn in turns]
+        planned = []
+        for index, (turn, ids) in enumerate(zip(turns, self.encoder.ids_many(marked), strict=True)):
+            tokens = self._answer_tokens(turn)
+            if isinstance(ids, TemplateProblem) or not tokens:
+                raise UsageError(
+                    f"{turn.request.place} cannot be sent: {ids if tokens else 'no length'}"
+                )
+            planned.append(
+                PlannedRequest(
+                    index=index,
+                    prompt_token_ids=tuple(ids.tolist()),
+                    max_tokens=tokens,
+                    prefix_id=None,
+                    shared_tokens=0,
+                )
+            )
+        return planned
+
+    def _answer_tokens(self, turn: _Turn) -> int | None:
+        """As long as logged, else as a measured answer but not longer than the request allows."""
+        if turn.request.output_tokens is not None or not self.lengths:
+            return turn.request.output_tokens
+        measured = self.lengths[(turn.place + turn.again) % len(self.lengths)]
+        return min(measured, turn.request.max_tokens or measured)
+
+    def _marked(self, turn: _Turn) -> LoggedRequest:
+        request, again = turn.request, f"[{turn.again}] " if turn.again else ""
+        if request.messages is not None:
+            messages = list(request.messages)
+            if again:
+                roles = [message.get("role") for message in messages]
+                at = roles.index("user") if "user" in roles else -1
+                messages[at] = _marked_message(messages[at], again)
+            messages[0] = _marked_message(messages[0], self.mark)
+            return replace(request, messages=tuple(messages))
+        mark = self.mark + again
+        if request.prompt is not None:
+            return replace(request, prompt=mark + request.prompt)
+        ids = (*self.encoder.encode(mark).tolist(), *(request.prompt_token_ids or ()))
         return replace(request, prompt_token_ids=ids)
-    first, *others = request.messages or ()
-    return replace(request, messages=(_marked_message(first, mark), *others))
 
 
 def _marked_message(message: Mapping[str, Any], mark: str) -> Mapping[str, Any]:
@@ -166,9 +200,9 @@ def _marked_message(message: Mapping[str, Any], mark: str) -> Mapping[str, Any]:
     return {**message, "content": mark + (content or "")}
 
 
-def _call(planned: PlannedRequest, sampled: SampledRequest) -> CompletionCall:
+def _call(planned: PlannedRequest, turn: _Turn) -> CompletionCall:
     """The planned request with the sampling of the logged one."""
-    call, own = to_call(planned), dict(_sampling(sampled.request))
+    call, own = to_call(planned), dict(_sampling(turn.request))
     temperature = own.pop("temperature", call.temperature)
     return replace(call, temperature=float(temperature), extra={**call.extra, **own})
 

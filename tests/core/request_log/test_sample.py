@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from whet.core.request_log import LoggedRequest
-from whet.core.request_log.sample import PARTS, conversation_of, part_of, sample_log
+from whet.core.request_log.sample import PARTS, conversation_of, read_sample, sample_log
+from whet.core.request_log.writer import request_line
 
 
 def conversations(count: int, *, sessions: bool) -> Iterator[LoggedRequest]:
@@ -51,7 +53,6 @@ def test_conversations_are_whole_and_the_make_up_is_the_logs(sessions: bool) -> 
     assert all(all_turns[number] == count for number, count in turns.items())
     places = [each.place for each in sample.requests]
     assert places == sorted(places)
-    assert sample.log_conversations == pytest.approx(4000, rel=0.1)
     systems = Counter(each.request.messages[0]["content"] for each in sample.requests)
     for system, share in enumerate((0.4, 0.3, 0.2, 0.1)):
         count = systems[f"You are desk {system}."]
@@ -63,7 +64,6 @@ def test_a_small_log_is_taken_whole() -> None:
     sample = sample_log(log)
     assert sample.whole
     assert [each.request for each in sample.requests] == log
-    assert sample.log_conversations == 50
 
 
 def test_no_conversation_is_in_two_parts_and_none_moves_with_the_sample() -> None:
@@ -73,7 +73,7 @@ def test_no_conversation_is_in_two_parts_and_none_moves_with_the_sample() -> Non
         inside = large.part(part)
         assert {each.place for each in small.part(part)} <= {each.place for each in inside}
         assert len(inside) / len(large.requests) == pytest.approx(share, abs=0.05)
-    parts = {name: {r.conversation for r in large.part(name)} for name in PARTS}
+    parts = {name: {r.group for r in large.part(name)} for name in PARTS}
     assert sum(map(len, parts.values())) == len(set().union(*parts.values()))
 
 
@@ -88,4 +88,45 @@ def test_equal_prompts_are_one_conversation_and_counted_as_repeats() -> None:
     log = [probe] * 300 + [LoggedRequest(place="", prompt=f"{i}") for i in range(100)]
     sample = sample_log(log)
     assert sample.repeats == pytest.approx(299 / 400)
-    assert len({part_of(conversation_of(probe, 0))}) == 1
+    assert len({each.group for each in sample.requests if each.request.prompt == "ping"}) == 1
+
+
+@pytest.mark.parametrize("uses", [5, 400])
+def test_questions_about_one_text_stay_together_where_the_text_is_rare(uses: int) -> None:
+    """Rare texts are whole in one part; one that many share is in every part."""
+    log = [
+        LoggedRequest(
+            place=f"{text}/{at}",
+            messages=(
+                {"role": "system", "content": "Answer from the text."},
+                {"role": "user", "content": f"text {text} " * 60 + f"question {at}"},
+            ),
+        )
+        for at in range(uses)
+        for text in range(2000 // uses)
+    ]
+    sample = sample_log(log, capacity=1000)
+    groups = {
+        text: {each.group for each in sample.requests if each.request.place.startswith(f"{text}/")}
+        for text in {each.request.place.split("/")[0] for each in sample.requests}
+    }
+    sizes = {len(each) for each in groups.values()}
+    assert sizes == {1} if uses == 5 else min(sizes) > 100
+    counts = Counter(each.request.place.split("/")[0] for each in sample.requests)
+    assert uses == 400 or set(counts.values()) == {5}
+    assert len({conversation_of(each.request) for each in sample.requests}) == len(sample.requests)
+
+
+def test_a_stored_sample_is_read_as_it_was() -> None:
+    sample = sample_log(list(conversations(300, sessions=True)), capacity=200)
+    lines = [replace(each.request, session=f"{each.group:x}", place="") for each in sample.requests]
+    assert all("session_id" in request_line(line) for line in lines)
+    again = read_sample(lines)
+    for part in PARTS:
+        texts = [each.request.messages for each in sample.part(part)]
+        assert [each.request.messages for each in again.part(part)] == texts
+
+
+def test_the_times_of_the_whole_log_are_sorted() -> None:
+    log = [LoggedRequest(place="", prompt=f"{at}", at_ns=at ^ 1) for at in range(100)]
+    assert list(sample_log(log, capacity=10).times_ns) == list(range(100))

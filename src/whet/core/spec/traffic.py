@@ -50,11 +50,15 @@ class TrafficSpec(Strict):
     """The user's own request log; ``traffic: log.jsonl`` is short for its ``log`` alone.
 
     Its conversations are sampled by ``seed`` and divided: one part calibrates the quantizer, one is
-    the gate's text, one is the load and one the confirmation's. Answers are as long as the log's.
+    the gate's text, one is the load and one the confirmation's. Answers are as long as the log's
+    (``logged``), or as the first server, the baseline's, gives them (``natural``), at most
+    ``max_output_tokens``; every variant then writes that many tokens.
     """
 
     log: Path
     seed: Whole = 0
+    answers: Literal["logged", "natural"] = "logged"
+    max_output_tokens: Positive = 256
 
     @model_validator(mode="before")
     @classmethod
@@ -100,7 +104,8 @@ class LoadSpec(Strict):
     """The load of each cell, requests per trial, trials per cell.
 
     ``batch_sizes`` keep so many requests in flight (a closed loop). ``rates`` send so many a second
-    for ``seconds`` to one server, as a Poisson process or with another ``burstiness``;
+    for ``seconds`` to one server: at gaps of the ``traffic`` log where it has times, else as a
+    Poisson process, or with a ``burstiness``;
     ``demand_rps`` is what the whole deployment has to take, the largest rate by default.
     ``find: max_rate`` searches each variant's highest rate that meets the objective, and measures
     there. ``trace`` replays the first ``seconds`` of a request log at its own times, or at the
@@ -123,7 +128,7 @@ class LoadSpec(Strict):
     trace: Path | None = None
     find: Literal["max_rate"] | None = None
     demand_rps: Annotated[float, Field(gt=0)] | None = None
-    burstiness: Annotated[float, Field(gt=0)] = 1.0
+    burstiness: Annotated[float, Field(gt=0)] | None = None
     seconds: Annotated[float, Field(gt=0)] = 60.0
     trials: Annotated[Positive, Field(le=_MAX_TRIALS)] = 2
     min_requests: Positive = 16

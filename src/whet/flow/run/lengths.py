@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from whet.checkpoint.chat import TemplateProblem
+from whet.checkpoint.encoder import load_encoder
 from whet.core.errors import EngineLostError
 from whet.core.protocols import Server
 from whet.core.records import OutputLengths, PlannedRequest, ResolvedEngine
+from whet.core.spec import Spec
 from whet.flow.run.context import Job
+from whet.flow.run.logged import stored_part
 from whet.load import TrialPlan, Workload, run_trial, sample_turns
 from whet.load.plan import describe_requests, to_call
+from whet.load.workload import SAMPLED_TURNS
 
 _IN_FLIGHT: Final = 32
 
@@ -26,20 +32,17 @@ def measure_lengths(job: Job, server: Server, resolved: ResolvedEngine) -> None:
 
     Raises ``EngineLostError`` where it answers nothing.
     """
-    traffic = job.spec.workload
-    own = job.spec.traffic is not None or job.spec.load.trace is not None
-    wanted = traffic.output_lengths == "natural" and not own
-    if not wanted or job.store.done("lengths", "answers"):
+    if not _are_natural(job.spec) or job.store.done("lengths", "answers"):
         return
     requests = tuple(
         PlannedRequest(
             index=index,
             prompt_token_ids=prompt,
-            max_tokens=traffic.max_output_tokens,
+            max_tokens=tokens,
             prefix_id=None,
             shared_tokens=0,
         )
-        for index, prompt in enumerate(sample_turns(job.inputs.pool, job.tokenizer, traffic))
+        for index, (prompt, tokens) in enumerate(_prompts(job))
     )
     facts = describe_requests(requests, block_size=job.block_size(resolved.variant), seed=0)
     record = run_trial(
@@ -69,3 +72,23 @@ def measure_lengths(job: Job, server: Server, resolved: ResolvedEngine) -> None:
     )
     lengths = OutputLengths(variant=resolved.variant.name, tokens=tokens)
     job.store.put("lengths", "answers", lengths)
+
+
+def _are_natural(spec: Spec) -> bool:
+    if spec.traffic is not None:
+        return spec.traffic.answers == "natural"
+    return spec.load.trace is None and spec.workload.output_lengths == "natural"
+
+
+def _prompts(job: Job) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Prompts to answer, and how many tokens each answer has at most."""
+    spec = job.spec
+    if job.inputs.traffic is None or spec.traffic is None:
+        for prompt in sample_turns(job.inputs.pool, job.tokenizer, spec.workload):
+            yield prompt, spec.workload.max_output_tokens
+        return
+    rows = [each.request for each in stored_part(job.inputs.traffic, "load")[:SAMPLED_TURNS]]
+    rendered = load_encoder(job.tokenizer).ids_many(rows)
+    for request, ids in zip(rows, rendered, strict=True):
+        if not isinstance(ids, TemplateProblem):
+            yield tuple(ids.tolist()), request.max_tokens or spec.traffic.max_output_tokens

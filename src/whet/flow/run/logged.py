@@ -9,24 +9,41 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from whet.checkpoint.chat import TemplateProblem
 from whet.checkpoint.encoder import PromptEncoder, load_encoder
 from whet.core.errors import UsageError
 from whet.core.format import plural
-from whet.core.load_point import load_words
 from whet.core.request_log import LoggedRequest, LogReader, plain_messages
-from whet.core.request_log.sample import PARTS, LogSample, Part, SampledRequest, sample_log
+from whet.core.request_log.sample import (
+    PARTS,
+    LogSample,
+    Part,
+    SampledRequest,
+    conversation_of,
+    read_sample,
+    sample_log,
+)
 from whet.core.request_log.writer import request_line
 from whet.core.spec import LoadSpec, TrafficSpec, WorkloadSpec
 from whet.core.store import write_atomic
+from whet.quality.verdicts import MIN_DOCUMENTS
 
 TRAFFIC: Final = "traffic.jsonl"
+_TIMES: Final = "arrivals.json"
+_MOST_TIMES: Final = 100_000
+_TEXTS: Final[tuple[tuple[str, Part, int], ...]] = (
+    ("calibration", "calibration", 32),
+    ("heldout", "gate", MIN_DOCUMENTS),
+)
+"""Name, part and fewest documents of the texts that are made of the log."""
 _NO_LENGTH: Final = "without an answer or its length"
 _TOO_LONG: Final = "longer than the longest context"
 
@@ -84,14 +101,15 @@ def read_traffic(
     nothing of it can be sent.
     """
     reader = LogReader(stored if stored.exists() else traffic.log)
-    sample = sample_log(reader, seed=traffic.seed)
+    sample = read_sample(reader) if stored.exists() else sample_log(reader, seed=traffic.seed)
+    reader.refuse_broken()
     encoder = load_encoder(tokenizer)
     left_out = Counter({each.reason: each.count for each in reader.left_out()})
     usable: list[SampledRequest] = []
     lengths: list[tuple[int, int]] = []
     rendered = encoder.ids_many([each.request for each in sample.requests])
     for each, ids in zip(sample.requests, rendered, strict=True):
-        tokens = _answer_tokens(each.request, encoder)
+        tokens = _answer_tokens(each.request, encoder, traffic)
         if isinstance(ids, TemplateProblem):
             left_out[str(ids)] += 1
         elif not tokens:
@@ -100,12 +118,13 @@ def read_traffic(
             left_out[_TOO_LONG] += 1
         else:
             lengths.append((len(ids), tokens))
-            request = replace(each.request, output_tokens=tokens)
+            logged = tokens if traffic.answers == "logged" else None
+            request = replace(each.request, output_tokens=logged)
             usable.append(replace(each, request=request))
     if not usable:
         raise UsageError(
-            f"{traffic.log} has no request that can be sent: {_reasons(left_out)}; give a log with "
-            "answers, for a model of this kind"
+            f"{traffic.log} has no request that can be sent: {_reasons(left_out)}; give a log of "
+            "another kind, or set traffic.answers to natural where it has no answers"
         )
     return TrafficLog(
         path=traffic.log,
@@ -120,8 +139,15 @@ def _p99(values: Iterable[int]) -> int:
     return row[math.ceil(0.99 * len(row)) - 1]
 
 
-def _answer_tokens(request: LoggedRequest, encoder: PromptEncoder) -> int | None:
-    """The answer's length: as the server counted it, else by this tokenizer."""
+def _answer_tokens(
+    request: LoggedRequest, encoder: PromptEncoder, traffic: TrafficSpec
+) -> int | None:
+    """The answer's length as the server counted it, else by this tokenizer; its limit if natural.
+
+    None where it is not known.
+    """
+    if traffic.answers == "natural":
+        return request.max_tokens or traffic.max_output_tokens
     if request.output_tokens is not None:
         return request.output_tokens
     text = (request.reasoning or "") + (request.output or "")
@@ -139,31 +165,51 @@ def traffic_problems(log: TrafficLog, load: LoadSpec, longest: int) -> Iterator[
             f"the longest request of {log.path} has {log.longest:,} tokens with its answer and "
             f"max_model_len is {longest:,}: raise it, or take long requests out of the log"
         )
-    point = max(load.points, default=1)
-    needed = load.requests(point)
     parts: tuple[Part, ...] = ("load", "confirmation") if load.confirm else ("load",)
     for part in parts:
         has = len(log.sample.part(part))
-        if has < needed:
+        if has < load.min_requests:
             yield (
-                f"a trial at {load_words(point)} sends {needed:,} requests and the {part} part of "
-                f"{log.path} has {has:,}: give a log of {math.ceil(needed / PARTS[part]):,} "
-                "requests or more, or lower the load or load.requests_per_slot"
+                f"a trial sends {load.min_requests:,} requests or more and the {part} part of "
+                f"{log.path} has {has:,}: give a log of "
+                f"{math.ceil(load.min_requests / PARTS[part]):,} requests or more, or lower "
+                "load.min_requests"
             )
             return
 
 
 def write_parts(log: TrafficLog, folder: Path) -> None:
-    """Write the sample, and the parts for calibration and gate as text, once beside a run."""
+    """Write the sample once beside a run, its times, and the parts for calibration and gate.
+
+    A part of too few conversations leaves the built-in text in its place.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / TRAFFIC, (request_line(each.request) for each in log.sample.requests))
-    _write(folder / "calibration.jsonl", _documents(log.sample, "calibration"))
-    _write(folder / "heldout.jsonl", _documents(log.sample, "gate"))
+    lines = (
+        {**request_line(each.request), "session_id": f"{each.group:x}"}
+        for each in log.sample.requests
+    )
+    _write(folder / TRAFFIC, lines)
+    write_atomic(folder / _TIMES, json.dumps(_busiest(log.sample.times_ns)).encode())
+    for name, part, least in _TEXTS:
+        documents = list(_documents(log.sample, part))
+        if len(documents) >= least:
+            _write(folder / f"{name}.jsonl", documents)
+
+
+def _busiest(times_ns: Sequence[int]) -> list[int]:
+    """At most 100,000 arrivals in a row, those that came in the shortest time."""
+    times = np.asarray(times_ns, dtype=np.int64)
+    if len(times) > _MOST_TIMES:
+        lasting = times[_MOST_TIMES - 1 :] - times[: len(times) - _MOST_TIMES + 1]
+        start = int(lasting.argmin())
+        times = times[start : start + _MOST_TIMES]
+    row: list[int] = (times - times[:1]).tolist()
+    return row
 
 
 def _documents(sample: LogSample, part: Part) -> Iterator[dict[str, Any]]:
     """The last request of each conversation with its answer: it holds the ones before."""
-    last = {each.conversation: each.request for each in sample.part(part)}
+    last = {conversation_of(each.request): each.request for each in sample.part(part)}
     for request in last.values():
         if request.messages is None:
             yield {"text": (request.prompt or "") + (request.output or "")}
@@ -177,6 +223,12 @@ def _write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 @lru_cache(maxsize=4)
-def stored_part(path: Path, seed: int, part: Part) -> tuple[SampledRequest, ...]:
+def stored_part(path: Path, part: Part) -> tuple[SampledRequest, ...]:
     """One part of the sample as the run stored it."""
-    return sample_log(LogReader(path), seed=seed).part(part)
+    return read_sample(LogReader(path)).part(part)
+
+
+@lru_cache(maxsize=1)
+def stored_times(path: Path) -> tuple[int, ...]:
+    """Arrivals of the log whose sample is at ``path``, in ns from the first; empty without any."""
+    return tuple(json.loads((path.parent / _TIMES).read_text(encoding="utf-8")))

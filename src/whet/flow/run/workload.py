@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import cycle
 from secrets import token_hex
 
@@ -14,15 +15,14 @@ from whet.core.errors import UsageError
 from whet.core.load_point import LoadPoint, Rate, load_key
 from whet.core.records import Loop, PlannedRequest, ResolvedEngine, Variant, WorkloadFacts
 from whet.core.request_log.sample import Part
-from whet.core.spec import LoadSpec
 from whet.engines import get_profile
 from whet.flow.bench.request import BenchLoad, Target
 from whet.flow.run.context import Job
 from whet.flow.run.lengths import output_lengths
-from whet.flow.run.logged import stored_part
+from whet.flow.run.logged import stored_part, stored_times
 from whet.flow.run.traced import build_log_load
 from whet.load import Draw, TrialPlan, Workload, build_warmup, build_workload
-from whet.load.arrivals import Arrivals, arrival_offsets_ns
+from whet.load.arrivals import Arrivals, arrival_offsets_ns, logged_offsets_ns
 from whet.load.logged import build_logged
 from whet.load.plan import to_call
 
@@ -96,7 +96,7 @@ def _sent(
         sent = BenchLoad(workload=_workload(job, resolved, point, trial), warmup=warmup)
     if not isinstance(point, Rate):
         return sent
-    offsets_ns = _offsets(load, point, trial, len(sent.workload.requests))
+    offsets_ns = _offsets(job, point, trial, len(sent.workload.requests))
     return replace(sent, offsets_ns=offsets_ns)
 
 
@@ -104,17 +104,21 @@ def _of_sample(
     job: Job, resolved: ResolvedEngine, point: LoadPoint, trial: int, *, warmup: int
 ) -> BenchLoad:
     """Conversations of the user's log, the same for every variant."""
-    traffic, path, load = job.spec.traffic, job.inputs.traffic, job.spec.load
-    assert traffic is not None
+    path, load = job.inputs.traffic, job.spec.load
     assert path is not None
     part: Part = "load" if trial < load.trials else "confirmation"
-    requests, encoder = stored_part(path, traffic.seed, part), load_encoder(job.tokenizer)
+    build = partial(
+        build_logged,
+        stored_part(path, part),
+        load_encoder(job.tokenizer),
+        warmup=warmup,
+        lengths=output_lengths(job),
+    )
     draw = _draw(job, resolved, point, trial, requests=load.requests(point))
-    sent = build_logged(requests, encoder, draw=draw, warmup=warmup)
+    sent = build(draw=draw)
     _require_same(job, sent.workload, workload_key(point, trial))
     if resolved.url is not None:
-        fresh = replace(draw, attempt=token_hex(8))
-        sent = build_logged(requests, encoder, draw=fresh, warmup=warmup)
+        sent = build(draw=replace(draw, attempt=token_hex(8)))
     return BenchLoad(
         workload=sent.workload,
         calls=sent.calls,
@@ -137,9 +141,13 @@ def _of_log(
     return build_log_load(load, rate, target, play=f"{key}-{token_hex(8)}", warmup=warmup)
 
 
-def _offsets(load: LoadSpec, rate: Rate, trial: int, requests: int) -> tuple[int, ...]:
+def _offsets(job: Job, rate: Rate, trial: int, requests: int) -> tuple[int, ...]:
     """When requests leave: the same for every variant, fresh for every trial."""
-    arrivals = Arrivals.at_rate(float(rate), burstiness=load.burstiness)
+    load = job.spec.load
+    times_ns = () if job.inputs.traffic is None else stored_times(job.inputs.traffic)
+    if load.burstiness is None and requests > 1 and len(times_ns) > 1:
+        return logged_offsets_ns(times_ns, requests=requests, rate_rps=float(rate), seed=trial)
+    arrivals = Arrivals.at_rate(float(rate), burstiness=load.burstiness or 1.0)
     return arrival_offsets_ns(arrivals, requests=requests, seed=trial)
 
 
