@@ -11,21 +11,29 @@ from cyclopts import Parameter
 from whet.cli.options import print_line
 from whet.core.errors import UsageError
 from whet.core.store import write_atomic
+from whet.flow.init.options import InitOptions
 
 
 def init(
     path: Annotated[Path, Parameter(help="File to write.")] = Path("whet.yaml"),
     /,
     *,
-    model: Annotated[str, Parameter(help="16-bit checkpoint: folder or hub id.")] = "./model",
-    draft: Annotated[
-        str | None, Parameter(help="Draft model with the same tokenizer. Default: n-grams draft.")
-    ] = None,
+    options: InitOptions = InitOptions(),
 ) -> None:
-    """Write a commented whet.yaml to start from."""
+    """Write whet.yaml: from your request log, or a commented one to fill in."""
     if path.exists():
         raise UsageError(f"{path} exists; name another file or move it away")
-    text = template(model=model, draft=draft)
+    if options.traffic is not None:
+        from whet.flow.init.spec import first_spec
+
+        made = first_spec(options, path)
+        write_atomic(path, made.text.encode())
+        for line in made.lines:
+            print_line(line)
+        return
+    if options.device is not None:
+        raise UsageError("--device is for a spec from your log; give --traffic LOG too")
+    text = template(model=options.model, draft=options.draft)
     write_atomic(path, text.encode())
     print_line(
         f"Wrote {path}. Next: set model.target and hardware.price_usd_per_hour, then run: "

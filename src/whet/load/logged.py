@@ -30,6 +30,8 @@ SENT: Final = frozenset(
 )  # fmt: skip
 """Sampling parameters that are sent again; what binds an answer's form is not, for it is timed."""
 _MOST_HEADS: Final = 64
+MARK_TOKENS: Final = 24
+"""The most tokens that the marks of a play take."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 TokenIds = tuple[int, ...]
 
@@ -26,6 +29,22 @@ def shared_tokens(
             blocks += 1
         shared.append(blocks * block_size)
     return shared
+
+
+def ideal_hit_rate(prompts: Iterable[NDArray[np.int32]], *, block_size: int) -> float:
+    """Share of all prompts' tokens that a cache without a limit holds, one prompt after another."""
+    known: set[int] = set()
+    hits = total = 0
+    for prompt in prompts:
+        ids, path, is_hit = prompt.tobytes(), 0, True
+        total += len(prompt)
+        for start in range(0, len(prompt) - block_size + 1, block_size):
+            first = start * prompt.itemsize
+            path = hash((path, ids[first : first + block_size * prompt.itemsize]))
+            is_hit = is_hit and path in known and start + block_size < len(prompt)
+            hits += block_size * is_hit
+            known.add(path)
+    return hits / total if total else 0.0
 
 
 def _paths(prompt: TokenIds, block_size: int) -> Iterator[int]:

@@ -35,7 +35,9 @@ def check(
     from whet.flow.run.preflight import feasible, run_preflight
 
     spec = change.read(spec_file)
-    planned = None if options.device is None else plan_machine(options.device, options.vllm, spec)
+    planned = (
+        None if options.device is None else plan_machine(options.device, options.vllm, spec.engine)
+    )
     if planned is None and options.vllm is not None:
         raise UsageError("--vllm is the version on a machine that is not here; give --device too")
     with open_checkpoints() as checkpoints:

@@ -17,7 +17,7 @@ from whet.core.spec import Spec
 from whet.data import write_inputs
 from whet.engines.compatibility import cautions
 from whet.engines.machine import Machine
-from whet.flow.run.logged import TrafficLog
+from whet.flow.run.logged import TrafficLog, gate_tokens
 from whet.load import Draw, build_workload, read_pool
 from whet.predict import Traffic, advise, far_beyond, fitting_length, longest_request
 from whet.predict.settings import read_settings
@@ -49,7 +49,8 @@ def advice_of(
         return ()
     variants = [replace(item.variant, env=item.env) for item in resolved]
     if isinstance(source, TrafficLog):
-        traffic = replace(_bounds(spec), p99_tokens=source.p99, longest_tokens=source.longest)
+        longest = max(source.longest, gate_tokens(spec.quality, source, Path(target.path)))
+        traffic = replace(_bounds(spec), p99_tokens=source.p99, longest_tokens=longest)
     else:
         traffic = _traffic(spec, source, variants, target=target, device=device)
     by_sentence: dict[str, list[str]] = defaultdict(list)

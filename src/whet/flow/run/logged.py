@@ -13,14 +13,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
 
 from whet.checkpoint.chat import TemplateProblem
-from whet.checkpoint.encoder import PromptEncoder, load_encoder
+from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
 from whet.core.errors import UsageError
-from whet.core.format import plural
+from whet.core.format import percent, plural
 from whet.core.request_log import LoggedRequest, LogReader, plain_messages
 from whet.core.request_log.sample import (
     PARTS,
@@ -32,8 +33,12 @@ from whet.core.request_log.sample import (
     sample_log,
 )
 from whet.core.request_log.writer import request_line
-from whet.core.spec import LoadSpec, TrafficSpec, WorkloadSpec
+from whet.core.spec import LoadSpec, QualitySpec, TrafficSpec, WorkloadSpec
 from whet.core.store import write_atomic
+from whet.data import write_inputs
+from whet.load.logged import MARK_TOKENS
+from whet.load.sharing import ideal_hit_rate
+from whet.quality import QualityPlan, tokens_needed
 from whet.quality.verdicts import MIN_DOCUMENTS
 
 TRAFFIC: Final = "traffic.jsonl"
@@ -44,6 +49,7 @@ _TEXTS: Final[tuple[tuple[str, Part, int], ...]] = (
     ("heldout", "gate", MIN_DOCUMENTS),
 )
 """Name, part and fewest documents of the texts that are made of the log."""
+_BLOCK: Final = 16
 _NO_LENGTH: Final = "without an answer or its length"
 _TOO_LONG: Final = "longer than the longest context"
 
@@ -53,12 +59,14 @@ class TrafficLog:
     """The requests of a log that can be sent to this model, and what was left out of the sample.
 
     ``left_out`` counts by reason; ``lengths`` are the tokens of prompt and answer, as the sample.
+    ``hit_rate`` is the share of the prompts' tokens that an endless prefix cache would answer.
     """
 
     path: Path
     sample: LogSample
     left_out: tuple[tuple[str, int], ...]
     lengths: tuple[tuple[int, int], ...]
+    hit_rate: float
 
     @property
     def longest(self) -> int:
@@ -87,12 +95,13 @@ class TrafficLog:
         if not sample.whole:
             words += f", of which {len(sample.requests):,} can be used"
         reasons = "; ".join(f"{count:,} {reason}" for reason, count in self.left_out)
-        return f"{words} (left out: {reasons})" if reasons else words
+        words = f"{words} (left out: {reasons})" if reasons else words
+        return f"{words}; an ideal prefix cache answers {percent(self.hit_rate)} of their tokens"
 
 
 @lru_cache(maxsize=2)
 def read_traffic(
-    traffic: TrafficSpec, tokenizer: Path, max_tokens: int, stored: Path
+    traffic: TrafficSpec, tokenizer: Path, max_tokens: int, stored: Path | None
 ) -> TrafficLog:
     """Sample the log, or read the sample as ``stored`` beside a run, and render every request once.
 
@@ -100,13 +109,12 @@ def read_traffic(
     model's chat template refuses. Raises ``UsageError`` for a log that cannot be read, and where
     nothing of it can be sent.
     """
-    reader = LogReader(stored if stored.exists() else traffic.log)
-    sample = read_sample(reader) if stored.exists() else sample_log(reader, seed=traffic.seed)
-    reader.refuse_broken()
+    sample, counts = take_sample(traffic.log, traffic.seed, stored)
+    left_out = Counter(dict(counts))
     encoder = load_encoder(tokenizer)
-    left_out = Counter({each.reason: each.count for each in reader.left_out()})
     usable: list[SampledRequest] = []
     lengths: list[tuple[int, int]] = []
+    prompts: list[Ids] = []
     rendered = encoder.ids_many([each.request for each in sample.requests])
     for each, ids in zip(sample.requests, rendered, strict=True):
         tokens = _answer_tokens(each.request, encoder, traffic)
@@ -118,6 +126,7 @@ def read_traffic(
             left_out[_TOO_LONG] += 1
         else:
             lengths.append((len(ids), tokens))
+            prompts.append(ids)
             logged = tokens if traffic.answers == "logged" else None
             request = replace(each.request, output_tokens=logged)
             usable.append(replace(each, request=request))
@@ -131,7 +140,21 @@ def read_traffic(
         sample=replace(sample, requests=tuple(usable)),
         left_out=tuple(left_out.items()),
         lengths=tuple(lengths),
+        hit_rate=ideal_hit_rate(prompts, block_size=_BLOCK),
     )
+
+
+@lru_cache(maxsize=1)
+def take_sample(
+    log: Path, seed: int, stored: Path | None = None
+) -> tuple[LogSample, tuple[tuple[str, int], ...]]:
+    """The sample of a log, or as ``stored`` beside a run, and how many lines it leaves out."""
+    if stored is not None and stored.exists():
+        return read_sample(LogReader(stored)), ()
+    reader = LogReader(log)
+    sample = sample_log(reader, seed=seed)
+    reader.refuse_broken()
+    return sample, tuple((each.reason, each.count) for each in reader.left_out())
 
 
 def _p99(values: Iterable[int]) -> int:
@@ -160,9 +183,10 @@ def _reasons(left_out: Counter[str]) -> str:
 
 def traffic_problems(log: TrafficLog, load: LoadSpec, longest: int) -> Iterator[str]:
     """Why the log's requests cannot be sent to servers that hold ``longest`` tokens a request."""
-    if log.longest > longest:
+    needed = log.longest + MARK_TOKENS
+    if needed > longest:
         yield (
-            f"the longest request of {log.path} has {log.longest:,} tokens with its answer and "
+            f"the longest request of {log.path} needs {needed:,} tokens with its answer and "
             f"max_model_len is {longest:,}: raise it, or take long requests out of the log"
         )
     parts: tuple[Part, ...] = ("load", "confirmation") if load.confirm else ("load",)
@@ -194,6 +218,25 @@ def write_parts(log: TrafficLog, folder: Path) -> None:
         documents = list(_documents(log.sample, part))
         if len(documents) >= least:
             _write(folder / f"{name}.jsonl", documents)
+
+
+def gate_tokens(quality: QualitySpec, log: TrafficLog, tokenizer: Path) -> int:
+    """Tokens of the longest document or task of the gate, with its answer."""
+    with TemporaryDirectory(prefix="whet-") as scratch:
+        folder = Path(scratch)
+        write_inputs(folder)
+        write_parts(log, folder)
+        return tokens_needed(
+            QualityPlan(
+                variant="",
+                tokenizer=tokenizer,
+                spec=quality,
+                heldout=quality.heldout or folder / "heldout.jsonl",
+                tasks=quality.tasks or folder / "tasks.jsonl",
+                baseline=None,
+                tolerances=(),
+            )
+        )
 
 
 def _busiest(times_ns: Sequence[int]) -> list[int]:

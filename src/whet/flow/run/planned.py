@@ -6,20 +6,20 @@ import sys
 from collections.abc import Sequence
 
 from whet.core.records import ResolvedEngine
-from whet.core.spec import Spec
+from whet.core.spec import EngineSpec
 from whet.engines import get_profile
 from whet.engines.planned import PlannedMachine, newest_known
 from whet.predict.hardware import planned_device
 
 
-def plan_machine(name: str, version: str | None, spec: Spec) -> PlannedMachine:
+def plan_machine(name: str, version: str | None, engine: EngineSpec) -> PlannedMachine:
     """The GPU with this name; default version: the installed one, else the newest known."""
     device, capability = planned_device(name)
     if version is None:
-        find = get_profile(spec.engine.name).find_installed
-        installed = None if find is None else find(str(spec.engine.python or sys.executable))
+        find = get_profile(engine.name).find_installed
+        installed = None if find is None else find(str(engine.python or sys.executable))
         if installed is None:
-            version = newest_known(spec.engine.name)
+            version = newest_known(engine.name)
         else:
             version = installed.version.partition("+")[0]
     return PlannedMachine(device=device, capability=capability, version=version)

@@ -1,0 +1,158 @@
+"""What a request log says about the load, and what it does not say."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whet.checkpoint.chat import TemplateProblem
+from whet.checkpoint.encoder import PromptEncoder
+from whet.core.format import percent, plural, significant
+from whet.core.request_log.sample import LogSample, SampledRequest, conversation_of
+from whet.core.units import human_duration, ns_to_s
+from whet.flow.run.logged import TrafficLog
+
+_WINDOW_S: Final = 300.0
+_COPIES: Final = 300
+"""Answers that are compared with their prompts."""
+_GRAM: Final = 3
+_FEWEST_TIMES: Final = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rates:
+    """Requests a second of a log: the mean, and that of its busiest five minutes.
+
+    ``burstiness`` is the shape of a gamma process with the gaps' variation: 1 is Poisson.
+    """
+
+    seconds: float
+    mean: float
+    busiest: float
+    burstiness: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogProfile:
+    """A log's facts. ``copied`` is the share of the answers' trigrams that their prompts hold."""
+
+    traffic: TrafficLog
+    conversations: int
+    models: tuple[str, ...]
+    copied: float
+    greedy: float
+    rates: Rates | None
+
+    def lines(self) -> Iterator[str]:
+        """What the log says, a line each."""
+        log, sample = self.traffic, self.traffic.sample
+        prompts, answers = zip(*log.lengths, strict=True)
+        span = "" if self.rates is None else f" in {human_duration(self.rates.seconds)}"
+        asked = f" for {', '.join(self.models)}" if self.models else ""
+        yield f"{log.path.name}: {plural(sample.log_requests, 'request')}{span}{asked}"
+        used = f"  used: {len(sample.requests):,} of {plural(self.conversations, 'conversation')}"
+        reasons = "; ".join(f"{count:,} {reason}" for reason, count in log.left_out)
+        yield f"{used}; left out: {reasons}" if reasons else used
+        yield f"  tokens: prompts {_spread(prompts)}, answers {_spread(answers)}"
+        yield (
+            f"  an ideal prefix cache answers {percent(log.hit_rate)} of the prompts' tokens; "
+            f"{percent(sample.repeats)} of the requests repeat an earlier one"
+        )
+        if self.rates is not None:
+            yield (
+                f"  arrivals: {significant(self.rates.mean, 3)} a second, "
+                f"{significant(self.rates.busiest, 3)} in the busiest five minutes, burstiness "
+                f"{significant(self.rates.burstiness, 2)} (1 is Poisson)"
+            )
+
+    def unknown(self) -> Iterator[str]:
+        """What the log cannot tell."""
+        yield "your latency limits (objective)"
+        yield "your price (hardware)"
+        if self.rates is None:
+            yield "when requests come (it has no times)"
+        else:
+            yield "whether it holds all of your traffic (load.demand_rps)"
+
+
+def profile_log(log: TrafficLog, encoder: PromptEncoder) -> LogProfile:
+    """Everything that the proposal rests on."""
+    sample = log.sample
+    requests = [each.request for each in sample.requests]
+    models = Counter(each.model for each in requests if each.model is not None)
+    greedy = sum(each.sampling.get("temperature") == 0 for each in requests)
+    return LogProfile(
+        traffic=log,
+        conversations=len({conversation_of(each) for each in requests}),
+        models=tuple(name for name, _ in models.most_common(2)),
+        copied=_copied(sample.requests, encoder),
+        greedy=greedy / len(requests),
+        rates=_rates(np.asarray(sample.times_ns, dtype=np.int64)),
+    )
+
+
+def answers_known(sample: LogSample) -> bool:
+    """Whether most requests have an answer or its length."""
+    known = sum(
+        each.request.output_tokens is not None or bool(each.request.output)
+        for each in sample.requests
+    )
+    return known > len(sample.requests) / 2
+
+
+def _rates(times_ns: NDArray[np.int64]) -> Rates | None:
+    """None for a log with hardly any times."""
+    if len(times_ns) < _FEWEST_TIMES or times_ns[0] == times_ns[-1]:
+        return None
+    seconds = ns_to_s(float(times_ns[-1] - times_ns[0]))
+    mean = (len(times_ns) - 1) / seconds
+    gaps = np.diff(times_ns).astype(np.float64)
+    window_s = min(_WINDOW_S, seconds)
+    ends = np.searchsorted(times_ns, times_ns + round(window_s * 1e9), side="right")
+    busiest = float((ends - np.arange(len(times_ns))).max()) / window_s
+    return Rates(
+        seconds=seconds,
+        mean=mean,
+        busiest=max(busiest, mean) if seconds > window_s else mean,
+        burstiness=float(gaps.mean() ** 2 / gaps.var()) if gaps.var() else math.inf,
+    )
+
+
+def _copied(sample: Sequence[SampledRequest], encoder: PromptEncoder) -> float:
+    """Prompt lookup proposes what follows the last tokens elsewhere in the prompt (Saxena 2023)."""
+    with_text = [each.request for each in sample if each.request.output]
+    rows = with_text[:: max(1, len(with_text) // _COPIES)]
+    inside = total = 0
+    for request, ids in zip(rows, encoder.ids_many(rows), strict=True):
+        if isinstance(ids, TemplateProblem):
+            continue
+        known = set(_grams(ids))
+        answer = list(_grams(encoder.encode(request.output or "")))
+        inside += sum(gram in known for gram in answer)
+        total += len(answer)
+    return inside / total if total else 0.0
+
+
+def _grams(ids: NDArray[np.int32]) -> Iterator[tuple[int, ...]]:
+    row = ids.tolist()
+    return zip(*(row[at:] for at in range(_GRAM)), strict=False)
+
+
+def _spread(values: Sequence[int]) -> str:
+    row = sorted(values)
+    p99 = row[math.ceil(0.99 * len(row)) - 1]
+    return f"{median(row):,.0f} (p99 {p99:,})"
+
+
+def name_of(model: str) -> str:
+    """A run's name from a folder or a hub id."""
+    words = Path(model).name.lower() or "model"
+    return "".join(each if each.isalnum() or each in "._-" else "-" for each in words)
