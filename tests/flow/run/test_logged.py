@@ -160,7 +160,7 @@ def test_a_log_without_answers_is_refused(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_three_requests_are_too_few(bench: Bench, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="give a log of 9 requests or more"):
+    with pytest.raises(UsageError, match="give a log of 20 requests or more"):
         story(traffic_spec(tmp_path, write_log(tmp_path, chats(3))), tmp_path / "run")
 
 

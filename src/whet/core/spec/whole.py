@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -205,7 +206,7 @@ def _environments(data: Mapping[str, Any]) -> Iterator[Mapping[Any, Any]]:
 
 def _absolute(spec: Spec, base: Path) -> Spec:
     def below(path: Path | None) -> Path | None:
-        return None if path is None else base / path.expanduser()
+        return None if path is None else Path(os.path.normpath(base / path.expanduser()))
 
     def model(ref: str | None) -> str | None:
         if ref is None:

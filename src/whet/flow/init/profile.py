@@ -56,8 +56,8 @@ class LogProfile:
         log, sample = self.traffic, self.traffic.sample
         prompts, answers = zip(*log.lengths, strict=True)
         span = "" if self.rates is None else f" in {human_duration(self.rates.seconds)}"
-        asked = f" for {', '.join(self.models)}" if self.models else ""
-        yield f"{log.path.name}: {plural(sample.log_requests, 'request')}{span}{asked}"
+        model = f" for {', '.join(self.models)}" if self.models else ""
+        yield f"{log.path.name}: {plural(sample.log_requests, 'request')}{span}{model}"
         used = f"  used: {len(sample.requests):,} of {plural(self.conversations, 'conversation')}"
         reasons = "; ".join(f"{count:,} {reason}" for reason, count in log.left_out)
         yield f"{used}; left out: {reasons}" if reasons else used
@@ -74,7 +74,7 @@ class LogProfile:
             )
 
     def unknown(self) -> Iterator[str]:
-        """What the log cannot tell."""
+        """What the log does not hold."""
         yield "your latency limits (objective)"
         yield "your price (hardware)"
         if self.rates is None:

@@ -93,7 +93,7 @@ class TrafficLog:
         sample = self.sample
         words = f"{self.path.name}: {plural(sample.log_requests, 'request')}"
         if not sample.whole:
-            words += f", of which {len(sample.requests):,} can be used"
+            words += f"; {len(sample.requests):,} are used"
         reasons = "; ".join(f"{count:,} {reason}" for reason, count in self.left_out)
         words = f"{words} (left out: {reasons})" if reasons else words
         return f"{words}; an ideal prefix cache answers {percent(self.hit_rate)} of their tokens"
@@ -103,14 +103,18 @@ class TrafficLog:
 def read_traffic(
     traffic: TrafficSpec, tokenizer: Path, max_tokens: int, stored: Path | None
 ) -> TrafficLog:
-    """Sample the log, or read the sample as ``stored`` beside a run, and render every request once.
+    """Sample the log, or read the sample ``stored`` beside a run, and render every request once.
 
     Prompts that do not fit ``max_tokens`` with their answer are left out, as are requests that the
     model's chat template refuses. Raises ``UsageError`` for a log that cannot be read, and where
     nothing of it can be sent.
     """
-    sample, counts = take_sample(traffic.log, traffic.seed, stored)
-    left_out = Counter(dict(counts))
+    left_out: Counter[str] = Counter()
+    if stored is None:
+        sample, counts = take_sample(traffic.log, traffic.seed)
+        left_out.update(dict(counts))
+    else:
+        sample = read_sample(LogReader(stored))
     encoder = load_encoder(tokenizer)
     usable: list[SampledRequest] = []
     lengths: list[tuple[int, int]] = []
@@ -145,12 +149,8 @@ def read_traffic(
 
 
 @lru_cache(maxsize=1)
-def take_sample(
-    log: Path, seed: int, stored: Path | None = None
-) -> tuple[LogSample, tuple[tuple[str, int], ...]]:
-    """The sample of a log, or as ``stored`` beside a run, and how many lines it leaves out."""
-    if stored is not None and stored.exists():
-        return read_sample(LogReader(stored)), ()
+def take_sample(log: Path, seed: int) -> tuple[LogSample, tuple[tuple[str, int], ...]]:
+    """The sample of a log, and how many lines it leaves out for each reason."""
     reader = LogReader(log)
     sample = sample_log(reader, seed=seed)
     reader.refuse_broken()
@@ -190,16 +190,14 @@ def traffic_problems(log: TrafficLog, load: LoadSpec, longest: int) -> Iterator[
             f"max_model_len is {longest:,}: raise it, or take long requests out of the log"
         )
     parts: tuple[Part, ...] = ("load", "confirmation") if load.confirm else ("load",)
-    for part in parts:
-        has = len(log.sample.part(part))
-        if has < load.min_requests:
-            yield (
-                f"a trial sends {load.min_requests:,} requests or more and the {part} part of "
-                f"{log.path} has {has:,}: give a log of "
-                f"{math.ceil(load.min_requests / PARTS[part]):,} requests or more, or lower "
-                "load.min_requests"
-            )
-            return
+    small = [part for part in parts if len(log.sample.part(part)) < load.min_requests]
+    if small:
+        least = max(math.ceil(load.min_requests / PARTS[part]) for part in parts)
+        yield (
+            f"a trial sends {load.min_requests:,} requests or more and the {small[0]} part of "
+            f"{log.path} has {len(log.sample.part(small[0])):,}: give a log of {least:,} requests "
+            "or more, or lower load.min_requests"
+        )
 
 
 def write_parts(log: TrafficLog, folder: Path) -> None:

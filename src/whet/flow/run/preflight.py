@@ -100,7 +100,8 @@ def _preflight(
     log = None
     if spec.traffic is not None:
         stored = root / "inputs" / TRAFFIC
-        log = read_traffic(spec.traffic, Path(target.path), target.max_position, stored)
+        source = stored if stored.exists() else None
+        log = read_traffic(spec.traffic, Path(target.path), target.max_position, source)
         spec = spec.model_copy(update={"workload": log.workload()})
     engine, device = _engine(spec, planned)
     resolved, refused = resolve_variants(
