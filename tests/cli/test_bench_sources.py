@@ -85,7 +85,7 @@ def test_vllms_limits_hold_for_sharegpt_alone(whet: Whet, tmp_path: Path) -> Non
     with scripted_server(ttft_s=0.05) as server:
         assert whet("bench", server.url, *words).code == 0
         said = whet("bench", server.url, *words, "--dataset-name", "sharegpt")
-    assert "3 with an answer that is too short" in said.sentence(USAGE)
+    assert "an answer that is too short: 3, first short.jsonl:1" in said.sentence(USAGE)
 
 
 def test_a_trace_of_lengths_is_played_at_its_times(whet: Whet, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_trace_of_lengths_is_played_at_its_times(whet: Whet, tmp_path: Path) -
         said = whet("bench", server.url, *SMALL, "--trace", file, "--trace-speed", 2, *SAVE)
         bodies = server.requests[2:]
     assert said.code == 0, said.err
-    assert "4 requests, 20 requests a second for 0.15 s; 1 rows without" in said.out
+    assert "4 requests, 20 requests a second for 0.15 s; 1 row without" in said.out
     assert [len(body["prompt"]) for body in bodies] == [30, 31, 32, 33]
     assert [body["max_tokens"] for body in bodies] == [1, 2, 3, 4]
     told = saved(tmp_path)
@@ -232,7 +232,7 @@ def test_a_prefix_trace_without_times_is_sent_in_order(whet: Whet, tmp_path: Pat
         (("--trace", "a", "--turns", 2), "--turns does not go with --trace"),
         (("--trace", "azure.csv", "--trace-speed", 0), "--trace-speed 0"),
         (("--trace", "azure.csv", "--trace-duration", 0), "duration in seconds is 0"),
-        (("--trace", "missing.csv"), "missing.csv cannot be read"),
+        (("--trace", "missing.csv"), "there is no log missing.csv"),
         (("--trace", "untimed.jsonl"), "has no times to play"),
         (("--trace", "timed.jsonl", "--form", "chat"), "holds its own prompts"),
         (("--trace", "azure.csv", "--output-len", 5), "leave out --output-len"),
@@ -249,7 +249,7 @@ def test_a_prefix_trace_without_times_is_sent_in_order(whet: Whet, tmp_path: Pat
         (("--conversations", 2, "--think-s", "nan"), "--think-s nan"),
         (("--dataset-path", "a", "--prefixes", 2), "--prefixes does not go with --dataset-path"),
         (("--dataset-path", "a", "--form", "chat"), "--form does not go with --dataset-path"),
-        (("--dataset-path", "missing.jsonl"), "missing.jsonl cannot be read"),
+        (("--dataset-path", "missing.jsonl"), "there is no log missing.jsonl"),
         (("--dataset-path", "rows.jsonl"), "8 rows that can be used; 200 requests and 2 of"),
         (("--dataset-path", "rows.jsonl", "--random-range-ratio", 0.5), "does not go with"),
         (("--dataset-name", "sonnet"), 'Choose from: "random", "sharegpt", "custom"'),
@@ -274,7 +274,8 @@ def test_flags_that_do_not_go_together(
     (tmp_path / "azure.csv").write_text(AZURE)
     lines(tmp_path / "rows.jsonl", SHAREGPT)
     lines(tmp_path / "mooncake.jsonl", MOONCAKE)
-    asked = {"messages": [{"role": "user", "content": [{"type": "text"}]}], "max_tokens": 2}
+    content = [{"type": "image_url", "image_url": {"url": "https://x"}}]
+    asked = {"messages": [{"role": "user", "content": content}], "max_tokens": 2}
     lines(tmp_path / "untimed.jsonl", [asked])
     lines(tmp_path / "timed.jsonl", [asked | {"timestamp": 1}])
     prefix_trace(tmp_path / "prefix.jsonl", ROOT, BRANCH)

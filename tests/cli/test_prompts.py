@@ -93,13 +93,14 @@ def test_no_piece_of_a_secret_is_shown_wherever_prompts_part_in_it(whet: Whet) -
 
 
 def test_torn_lines_and_long_ones_are_counted_with_their_place(whet: Whet) -> None:
-    log = lines("log.jsonl", [chat("one"), '{"messages": [{"role"\n', chat("two"), "\n"])
+    rows = [chat(f"question {number}") for number in range(300)]
+    log = lines("log.jsonl", [chat("one"), '{"messages": [{"role"\n', *rows, "\n"])
     with log.open("a") as file:
         file.write(json.dumps(chat("x" * (33 << 20))) + "\n")
     said = whet("prompts", log, *MODEL)
     assert said.code == 0, said.err
     assert "log.jsonl:2" in said.out
-    assert "log.jsonl:5" in said.out
+    assert "log.jsonl:304" in said.out
     assert "longer than 32 MiB" in said.out
 
 

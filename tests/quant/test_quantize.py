@@ -148,7 +148,7 @@ def test_zero_rows_zero_groups_and_a_dead_norm_channel_survive(
         ("shape", QuantizationError, "not a multiple of the group size 128"),
         ("quantized", QuantizationError, "already quantized"),
         ("device", UsageError, "not available here|unknown device"),
-        ("text", UsageError, "no usable text"),
+        ("text", UsageError, "is empty; give a file with at least one request"),
     ],
 )
 def test_a_fault_is_one_sentence_and_leaves_nothing(

@@ -55,7 +55,7 @@ def test_what_the_reader_noticed_is_said_too(tmp_path: Path) -> None:
     log.write_text("\n".join(map(json.dumps, rows)) + '\n{"messages": [', encoding="utf-8")
     done, warnings = sharpen(tmp_path, log)
     assert done.warnings == (
-        f"the last line of {log} is incomplete and was skipped; all other lines were read",
+        "the last line (log.jsonl:9) is incomplete; all other lines were read",
     )
     assert warnings == [f"small: {done.warnings[0]}"]
 
