@@ -49,6 +49,7 @@ check: lint  ## the same, layering and the fast tests
 
 data: setup  ## generate the built-in text in src/whet/data again
 	$(BIN)/python -m lab.inputs
+	$(BIN)/python -m lab.chat_log
 
 format: setup-dev  ## rewrite the code as the formatter and linter want it
 	$(BIN)/ruff check --fix --exit-zero .

@@ -15,3 +15,6 @@ def pair_paths() -> tuple[Path, Path]:
 
 RECORDED: Final = Path(__file__).parent / "recorded" / "h200-7b-testbed.tar.xz"
 """Every event of a run on an H200, below ``run/``."""
+
+CHAT_LOG: Final = Path(__file__).parent / "chat-log.jsonl.xz"
+"""The demo's traffic: a support desk's requests, made by ``lab.chat_log``."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import lzma
 from pathlib import Path
 from typing import Final
 
 from whet.core.provenance import cpu_dtype
 from whet.core.store import write_atomic
-from whet.demo.bundled import pair_paths
+from whet.demo.bundled import CHAT_LOG, pair_paths
 
 _TEMPLATE: Final = """\
 # {about}
@@ -31,10 +32,7 @@ engine:
 recipes:
   awq:
     calibration: {{samples: {samples}, max_tokens: 128}}
-workload:
-  long_system_share: 0.15
-  max_input_tokens: 1000
-  max_output_tokens: 48
+traffic: {log}   # requests of a support desk
 load:
   batch_sizes: {batch_sizes}
   trials: 2         # starts of each server: the fewest that give an interval
@@ -49,6 +47,7 @@ quality:
   max_tasks: {tasks}
   max_tokens: {document_tokens}
   lossless_prompts: 8
+  sampled: false   # the log is greedy, and vLLM's build for CPUs samples wrongly with a draft
 {objective}"""
 _LONG_OBJECTIVE: Final = """\
 objective:   # two cores take about a second for a prompt of 250 tokens
@@ -64,7 +63,7 @@ def write_spec(path: Path) -> Path:
         pair_paths(),
         about="The demo run: the bundled pair, real vLLM on the CPU. Written by whet demo.",
         name="demo",
-        samples=512,
+        samples=200,
         batch_sizes=[1, 8, 32],
         per_slot=8,
         warmup=20,
@@ -98,6 +97,10 @@ def write_long_spec(path: Path, testbed: Path) -> Path:
 
 def _write(path: Path, pair: tuple[Path, Path], **values: object) -> Path:
     target, draft = pair
-    text = _TEMPLATE.format(target=target, draft=draft, dtype=cpu_dtype(), **values)
+    log = path.with_name(f"{path.stem}-log.jsonl")
+    write_atomic(log, lzma.decompress(CHAT_LOG.read_bytes()))
+    text = _TEMPLATE.format(
+        target=target, draft=draft, log=f"./{log.name}", dtype=cpu_dtype(), **values
+    )
     write_atomic(path, text.encode())
     return path

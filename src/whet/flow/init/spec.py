@@ -32,6 +32,7 @@ from whet.load.logged import MARK_TOKENS
 from whet.predict.hardware import typical_price
 
 _STEP: Final = 128
+_GREEDY: Final = 0.99
 _CPU_CORE_PRICE: Final = 0.0425
 _LOADS: Final = {
     "cuda": ((8, 32, 128), (4, 16, 64), (1, 4, 16), (1, 4), (1,)),
@@ -171,6 +172,8 @@ def _text(choice: _Choice) -> Iterator[str]:
     yield ""
     yield "quality:"
     yield f"  max_tokens: {choice.quality_tokens}   # of each held-out document"
+    if profile.greedy > _GREEDY:
+        yield "  sampled: false   # the log is greedy"
     if device.kind == "cpu":
         yield "  max_documents: 60"
         yield "  max_tasks: 48"
