@@ -173,22 +173,34 @@ def _etag(file: Path) -> str:
 
 
 @contextmanager
-def model_hub(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[ModelHub]:
-    """A hub on a free port, which huggingface_hub talks to and caches below ``cache``."""
+def serve_hub() -> Iterator[ModelHub]:
+    """A hub on a free port."""
     hub = ModelHub()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     hub.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
-    template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(cache / "no-token"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
     try:
         yield hub
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def model_hub(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[ModelHub]:
+    """A hub that this process's huggingface_hub talks to; it caches below ``cache``."""
+    with serve_hub() as hub:
+        point_to(hub, monkeypatch, cache)
+        yield hub
+
+
+def point_to(hub: ModelHub, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """Let this process's huggingface_hub talk to ``hub``."""
+    template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(cache / "no-token"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.load.prompts_factory import write_tokenizer
@@ -78,6 +79,32 @@ def test_conversations_come_whole_and_their_history_is_found(
     assert all(each.shared_tokens >= 160 for each in requests)
 
 
+def test_a_turn_comes_after_the_answer_to_the_one_before(encoder: PromptEncoder) -> None:
+    """With 8 in flight a turn is 16 requests later, and finds its history in the cache."""
+    sample = sample_log(list(log(conversations=60, turns=4))).requests
+    load = build_logged(sample, encoder, draw=draw(200), warmup=2)
+    texts = [encoder.decode(encoder_ids(each)) for each in load.workload.requests]
+    places = {text.split("question ")[-1].split("<")[0]: at for at, text in enumerate(texts)}
+    apart = [
+        places[f"{talk}/{turn + 1}"] - places[f"{talk}/{turn}"]
+        for talk in range(60)
+        for turn in range(3)
+        if f"{talk}/{turn + 1}" in places
+    ]
+    assert min(apart) > 0
+    assert np.median(apart) >= 16
+    history = [each.shared_tokens > 160 for each in load.workload.requests if each.max_tokens > 5]
+    assert np.mean(history) > 0.9
+
+
+def test_what_is_still_in_flight_is_no_hit(encoder: PromptEncoder) -> None:
+    same = [LoggedRequest(place="", prompt="x" * 100, output_tokens=3)] * 20
+    requests = build_logged(
+        sample_log(same).requests, encoder, draw=draw(20), warmup=0
+    ).workload.requests
+    assert [each.shared_tokens for each in requests] == [0] * 8 + [96] * 12
+
+
 def test_the_warm_up_has_each_shared_beginning_and_no_timed_request(
     sample: tuple[SampledRequest, ...], encoder: PromptEncoder
 ) -> None:
@@ -105,7 +132,7 @@ def test_a_short_log_is_played_again_with_other_questions(
     sample: tuple[SampledRequest, ...], encoder: PromptEncoder
 ) -> None:
     """80 requests make 200; what conversations share stays shared, and no prompt comes twice."""
-    requests = build_logged(sample, encoder, draw=draw(200), warmup=0).workload.requests
+    requests = build_logged(sample, encoder, draw=draw(200), warmup=2).workload.requests
     assert len({each.prompt_token_ids for each in requests}) == 200
     systems = {encoder.decode(encoder_ids(each)).split("<|user|>")[0] for each in requests}
     assert len(systems) == 2

@@ -32,7 +32,7 @@ engine:
 recipes:
   awq:
     calibration: {{samples: {samples}, max_tokens: 128}}
-traffic: {log}   # requests of a support desk
+traffic: {{log: {log}, keep_prompts: true}}   # requests of a support desk
 load:
   batch_sizes: {batch_sizes}
   trials: 2         # starts of each server: the fewest that give an interval

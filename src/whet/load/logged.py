@@ -8,6 +8,7 @@ conversations twice.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,11 +18,12 @@ from whet.checkpoint.chat import TemplateProblem
 from whet.checkpoint.encoder import PromptEncoder
 from whet.client import CompletionCall
 from whet.core.errors import UsageError
+from whet.core.load_point import LoadPoint, Rate
 from whet.core.records import PlannedRequest
 from whet.core.request_log import LoggedRequest
 from whet.core.request_log.sample import SampledRequest, beginning
 from whet.load.plan import Draw, Workload, describe_requests, to_call
-from whet.load.sharing import shared_tokens
+from whet.load.sharing import cached_tokens
 from whet.load.texts import seeded
 
 SENT: Final = frozenset(
@@ -61,14 +63,16 @@ def build_logged(
     mark = f"[{draw.attempt}b{draw.batch_size:g}-t{draw.trial}] "
     groups = _drawn(sample, f"{draw.batch_size}/{draw.trial}")
     timed, rest = _dealt(groups, draw.requests)
+    timed = _apart(timed, 2 * _in_flight(draw.batch_size))
     play = _Play(encoder=encoder, mark=mark, lengths=lengths)
     requests = play.plan(timed)
     before = _warmup(timed, rest, warmup) if warmup else []
     warm = play.plan(before)
-    shared = shared_tokens(
+    shared = cached_tokens(
         [each.prompt_token_ids for each in requests],
         warm=[each.prompt_token_ids for each in warm],
         block_size=draw.block_size,
+        in_flight=_in_flight(draw.batch_size),
     )
     planned = tuple(
         replace(each, shared_tokens=tokens, prefix_id="log" if tokens else None)
@@ -88,6 +92,7 @@ class _Turn(NamedTuple):
 
     again: int
     place: int
+    group: int
     request: LoggedRequest
 
 
@@ -104,7 +109,7 @@ def _drawn(sample: Sequence[SampledRequest], label: str) -> list[list[SampledReq
 def _dealt(
     groups: Sequence[Sequence[SampledRequest]], count: int
 ) -> tuple[list[_Turn], list[_Turn]]:
-    """The first ``count`` requests in the log's order, and the first ones of the groups left.
+    """The first ``count`` requests in the log's order, and the first ones of other groups.
 
     A log that is too short for that is played again, with another mark in the questions.
     """
@@ -114,22 +119,50 @@ def _dealt(
         again, at = divmod(used, len(groups))
         timed += [_turn(each, again) for each in groups[at][: count - len(timed)]]
         used += 1
-    rest = [_turn(group[0], 0) for group in groups[used:]]
+    rest = [
+        _turn(groups[at % len(groups)][0], at // len(groups))
+        for at in range(used, used + len(groups))
+    ]
     return sorted(timed, key=lambda turn: turn[:2]), rest
 
 
+def _in_flight(point: LoadPoint) -> int:
+    """Requests that are sent before the answer to one is there: at a rate, those of two seconds."""
+    return math.ceil(2 * point) if isinstance(point, Rate) else point
+
+
+def _apart(timed: Sequence[_Turn], distance: int) -> list[_Turn]:
+    """The log's order, but ``distance`` requests between two of a group as far as others are left.
+
+    Nobody asks again before the answer is there; a sample's next turn would follow too soon.
+    """
+    waiting, order = list(timed), list[_Turn]()
+    last: dict[tuple[int, int], int] = {}
+    while waiting:
+        ready = (
+            at
+            for at, turn in enumerate(waiting)
+            if len(order) - last.get((turn.again, turn.group), -distance) >= distance
+        )
+        turn = waiting.pop(next(ready, 0))
+        last[turn.again, turn.group] = len(order)
+        order.append(turn)
+    return order
+
+
 def _turn(each: SampledRequest, again: int) -> _Turn:
-    return _Turn(again=again, place=each.place, request=each.request)
+    return _Turn(again=again, place=each.place, group=each.group, request=each.request)
 
 
 def _warmup(timed: Sequence[_Turn], rest: Sequence[_Turn], count: int) -> list[_Turn]:
-    """``count`` requests of ``rest``, those first whose beginning many of ``timed`` share."""
-    uses = Counter(map(_head, timed))
+    """``count`` requests of ``rest``, those first whose beginning several groups share."""
     by_head: dict[object, _Turn] = {}
     for each in rest:
         by_head.setdefault(_head(each), each)
-    shared = [head for head, number in uses.most_common(_MOST_HEADS) if number > 1]
-    heads = [by_head[head] for head in shared if head in by_head]
+    sharing = Counter(head for head, _ in {(_head(each), each.group) for each in (*timed, *rest)})
+    uses = Counter(map(_head, timed))
+    shared = [head for head, _ in uses.most_common() if sharing[head] > 1][:_MOST_HEADS]
+    heads = [by_head[head] for head in shared]
     used = {each.place for each in heads}
     return [*heads, *(each for each in rest if each.place not in used)][: max(count, len(heads))]
 

@@ -1,14 +1,19 @@
-"""How much of a prompt a block-wise prefix cache can find again, counted on the token ids."""
+"""How much of a prompt a block-wise prefix cache can find again, counted on the token ids.
+
+A cache finds whole blocks only, each known by everything before it, and never the prompt's last
+token, whose output is still to be computed (vLLM: at most ``len − 1`` tokens are hits).
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 TokenIds = tuple[int, ...]
+_Ids = TokenIds | NDArray[np.int32]
 
 
 def shared_tokens(
@@ -16,8 +21,7 @@ def shared_tokens(
 ) -> list[int]:
     """For each prompt, the leading tokens in full blocks that another prompt, or a warm one, holds.
 
-    A cache finds whole blocks only, each known by everything before it, and never the prompt's
-    last token, whose output is still to be computed (vLLM: at most ``len − 1`` tokens are hits).
+    Where each shared beginning is warm before the first prompt, these are the hits.
     """
     uses = Counter(path for prompt in (*prompts, *warm) for path in _paths(prompt, block_size))
     shared = []
@@ -31,25 +35,41 @@ def shared_tokens(
     return shared
 
 
-def ideal_hit_rate(prompts: Iterable[NDArray[np.int32]], *, block_size: int) -> float:
-    """Share of all prompts' tokens that a cache without a limit holds, one prompt after another."""
-    known: set[int] = set()
-    hits = total = 0
-    for prompt in prompts:
-        ids, path, is_hit = prompt.tobytes(), 0, True
-        total += len(prompt)
-        for start in range(0, len(prompt) - block_size + 1, block_size):
-            first = start * prompt.itemsize
-            path = hash((path, ids[first : first + block_size * prompt.itemsize]))
-            is_hit = is_hit and path in known and start + block_size < len(prompt)
-            hits += block_size * is_hit
-            known.add(path)
-    return hits / total if total else 0.0
+def cached_tokens(
+    prompts: Sequence[_Ids],
+    *,
+    block_size: int,
+    warm: Sequence[_Ids] = (),
+    in_flight: int = 1,
+) -> list[int]:
+    """For each prompt, the hits of a cache without a limit that meets them one after another.
+
+    Of ``in_flight`` prompts at a time, each finds what came that many prompts before it: a lower
+    bound, because the ones between may be computed by then.
+    """
+    known = {path: -in_flight for prompt in warm for path in _paths(prompt, block_size)}
+    cached = []
+    for at, prompt in enumerate(prompts):
+        blocks, is_hit = 0, True
+        for path in _paths(prompt, block_size):
+            first = known.setdefault(path, at)
+            fits = (blocks + 1) * block_size < len(prompt)
+            is_hit = is_hit and fits and at - first >= in_flight
+            blocks += is_hit
+        cached.append(blocks * block_size)
+    return cached
 
 
-def _paths(prompt: TokenIds, block_size: int) -> Iterator[int]:
+def ideal_hit_rate(prompts: Sequence[_Ids], *, block_size: int) -> float:
+    """Share of all prompts' tokens that such a cache holds, one prompt at a time."""
+    total = sum(map(len, prompts))
+    return sum(cached_tokens(prompts, block_size=block_size)) / total if total else 0.0
+
+
+def _paths(prompt: _Ids, block_size: int) -> Iterator[int]:
     """One key a full block, chained over all blocks before it."""
-    path = 0
-    for start in range(0, len(prompt) - block_size + 1, block_size):
-        path = hash((path, prompt[start : start + block_size]))
+    array = np.asarray(prompt, dtype=np.int32)
+    ids, width, path = array.tobytes(), block_size * array.itemsize, 0
+    for start in range(0, len(ids) - width + 1, width):
+        path = hash((path, ids[start : start + width]))
         yield path

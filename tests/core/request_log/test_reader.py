@@ -72,7 +72,7 @@ def test_an_array_of_requests_is_read_item_by_item(
     requests = list(reader)
     assert [request.prompt for request in requests] == ['a "quoted" [text] \\ {', None, "last"]
     assert [request.place for request in requests] == [f"{name}:{item}" for item in (1, 3, 5)]
-    assert counts(reader.left_out()) == {"no request in it": (2, f"{name}:2")}
+    assert counts(reader.left_out()) == {"not a JSON object": (2, f"{name}:2")}
 
 
 def test_a_pretty_request_is_a_document_and_json_lines_are_none(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.rounds_stage import Bench, build_bench, spec_of, story
+from whet.checkpoint import read_facts
 from whet.core.errors import UsageError
 from whet.core.records import OutputLengths
 from whet.core.request_log import LogReader
@@ -17,6 +20,7 @@ from whet.core.request_log.sample import read_sample
 from whet.core.run import Run
 from whet.core.spec import Spec, TrafficSpec
 from whet.core.store import RunStore
+from whet.flow.run.logged import TrafficLog, read_traffic
 
 PAIR: dict[str, Any] = {"fp16": {}, "b": {"args": {"seed": 1}}}
 ACCEPTED = {"accept_unproved": ["speculation", "settings", "prefix_cache"]}
@@ -166,3 +170,100 @@ def test_three_requests_are_too_few(bench: Bench, tmp_path: Path) -> None:
 
 def test_the_short_form_is_the_log() -> None:
     assert TrafficSpec.model_validate("a.jsonl").log == Path("a.jsonl")
+
+
+# Bad input
+
+
+def read(folder: Path, lines: list[Any], **traffic: Any) -> TrafficLog:
+    """The log of these lines for a target of 512 tokens."""
+    log = folder / "log.jsonl"
+    log.write_text(
+        "".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines)
+    )
+    target = write_tiny_llama(folder / "target")
+    spec = TrafficSpec(log=log, **traffic)
+    return read_traffic(spec, target, read_facts(target).max_position, None)
+
+
+def chat(number: int, content: Any, role: str = "user") -> dict[str, Any]:
+    line = chats(number + 1)[number]
+    line["request"]["messages"][1] = {"role": role, "content": content}
+    return line
+
+
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        (
+            chat(0, [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {}}]),
+            "with image_url, which is not sent",
+        ),
+        (chat(0, [{"type": "input_audio", "input_audio": {}}]), "with input_audio, which is not"),
+        (chat(0, "word " * 5000), "longer than the longest context"),
+        ({"prompt": "Once"}, "without an answer or its length"),
+        ({"input": "an embeddings call"}, "no request in it"),
+        ("7", "not a JSON object"),
+        ('{"messages": [{"ro', "not valid JSON"),
+    ],
+)
+def test_what_cannot_be_sent_is_left_out_and_counted(tmp_path: Path, odd: Any, reason: str) -> None:
+    log = read(tmp_path, [odd, *chats(300)])
+    assert len(log.sample.requests) == 300
+    ((left, count),) = log.left_out
+    assert left.startswith(reason)
+    assert count == 1
+    assert f"1 {reason}" in log.describe()
+
+
+@pytest.mark.parametrize("broken", ["{", "7", '{"messages": 1}'])
+def test_over_one_percent_of_broken_lines_refuse_a_log(tmp_path: Path, broken: str) -> None:
+    with pytest.raises(UsageError, match=r"4 of 304 lines are broken, more than 1% .*correct or"):
+        read(tmp_path, [*chats(300), *[broken] * 4])
+    with pytest.raises(UsageError, match="300 of 600 lines are broken"):
+        read(tmp_path, [*chats(300), *[broken] * 300])
+
+
+def test_times_in_two_units_are_one_clock_and_a_jump_is_refused(tmp_path: Path) -> None:
+    """Seconds and milliseconds of one clock are told apart by their size; a time since the start
+    is not."""
+    lines = chats(200)
+    for number, line in enumerate(lines):
+        at = 1_760_000_000 + 200 - number
+        line["timestamp"] = at if number % 2 else 1000 * at
+    times = list(read(tmp_path, lines).sample.times_ns)
+    assert times == sorted(times)
+    assert times[-1] - times[0] == 199 * 10**9
+    lines[3]["timestamp"] = 3
+    with pytest.raises(UsageError, match="time jumps by 20,370 days; write all times in one unit"):
+        read(tmp_path, lines, seed=1)
+
+
+def test_a_template_that_refuses_messages_is_named(tmp_path: Path) -> None:
+    target = write_tiny_llama(tmp_path / "target")
+    config = target / "tokenizer_config.json"
+    words = json.loads(config.read_text())
+    strict = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('No system role') }}"
+    )
+    words["chat_template"] = strict + "{% endif %}{{ m.content }}{% endfor %}"
+    config.write_text(json.dumps(words))
+    plain = [
+        {"messages": [{"role": "user", "content": f"{n}"}], "max_tokens": 3} for n in range(50)
+    ]
+    log = write_log(tmp_path, [*plain, *chats(7)])
+    read_one = read_traffic(TrafficSpec(log=log), target, 512, None)
+    ((reason, count),) = read_one.left_out
+    assert (count, "No system role" in reason) == (7, True)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, None])
+def test_a_folder_and_a_packed_file_are_logs(tmp_path: Path, pack: Any) -> None:
+    target = write_tiny_llama(tmp_path / "target")
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for part in range(2):
+        text = "".join(json.dumps(line) + "\n" for line in chats(60)[part::2]).encode()
+        name = folder / (f"{part}.jsonl.gz" if pack else f"{part}.jsonl")
+        name.write_bytes(pack(text) if pack else text)
+    assert len(read_traffic(TrafficSpec(log=folder), target, 512, None).sample.requests) == 60

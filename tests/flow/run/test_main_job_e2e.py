@@ -1,24 +1,28 @@
-"""The main job on real vLLM and the bundled pair: killed in the middle, resumed, proved."""
+"""The tutorial's commands on real vLLM, a hub and a log: killed in the middle, resumed, proved."""
 
 from __future__ import annotations
 
 import csv
 import json
+import lzma
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from whet.core.provenance import cpu_dtype
+from tests.model_hub import Model, ModelHub, serve_hub
 from whet.core.records import QualityRecord, VerdictSet
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.demo import pair_paths
+from whet.demo.bundled import CHAT_LOG
 from whet.engines.vllm import find_installed
 
 pytestmark = [
@@ -30,49 +34,36 @@ pytestmark = [
 WHET = [sys.executable, "-m", "whet"]
 DONE = '"status": "complete", "reason": null}'
 VARIANTS = ("fp16", "awq+spec+cache")
+SMALLER = (
+    "load={batch_sizes: [1, 4], trials: 1, min_requests: 8, requests_per_slot: 2, "
+    "warmup_requests: 4, confirm: false}",
+    "quality={max_documents: 60, max_tasks: 16, max_tokens: 256, sampled: false}",
+    "objective={ttft_ms: [60000], recommend_ttft_ms: 60000, quality: [0.01, 0.05]}",
+    "recipes.awq.calibration={samples: 32, max_tokens: 128}",
+    "variants={fp16: {}, awq+spec+cache: {weights: awq, speculation: {num_tokens: 4}, "
+    "prefix_cache: true}}",
+)
+"""The proposed spec, in a few minutes: two of its variants, a tenth of its requests."""
 FIRST_COLUMNS = "config,batch_size,ttft_p50_ms,ttft_p95_ms,tps_mean,vram_gb,cost_per_1m_tokens"
 
 
-def write_spec(folder: Path) -> Path:
+def commands() -> list[list[str]]:
+    """The three commands of docs/tutorial.md."""
+    page = (Path(__file__).parents[3] / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
+    return [line.split()[1:] for line in block.splitlines()]
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[tuple[ModelHub, dict[str, str]]]:
+    """A hub with the demo pair, and the environment of a user who has it and a log at hand."""
+    (tmp_path / "log.jsonl").write_bytes(lzma.decompress(CHAT_LOG.read_bytes()))
     target, draft = pair_paths()
-    spec = {
-        "name": "e2e",
-        "model": {"target": str(target), "draft": str(draft)},
-        "hardware": {"price_usd_per_hour": 0.085},
-        "engine": {
-            "args": {
-                "max_model_len": 2048,
-                "enforce_eager": True,
-                "block_size": 32,
-                "dtype": cpu_dtype(),
-            },
-            "env": {"VLLM_CPU_KVCACHE_SPACE": "1"},
-        },
-        "recipes": {"awq": {"calibration": {"samples": 32, "max_tokens": 128}}},
-        "workload": {"long_system_share": 0.2, "max_output_tokens": 24, "shared_prefixes": 2},
-        "load": {
-            "batch_sizes": [1, 4],
-            "trials": 1,
-            "min_requests": 8,
-            "requests_per_slot": 2,
-            "warmup_requests": 4,
-            "confirm": False,
-            "together": [list(VARIANTS)],
-        },
-        "quality": {"max_documents": 60, "max_tasks": 16, "max_tokens": 256},
-        "objective": {"ttft_ms": [60000], "recommend_ttft_ms": 60000, "quality": [0.01, 0.05]},
-        "variants": {
-            "fp16": {},
-            "awq+spec+cache": {
-                "weights": "awq",
-                "speculation": {"num_tokens": 4},
-                "prefix_cache": True,
-            },
-        },
-    }
-    path = folder / "whet.yaml"
-    path.write_text(json.dumps(spec))  # JSON is YAML
-    return path
+    with serve_hub() as hub:
+        hub.models["owner/name"] = Model(target)
+        hub.models["owner/draft"] = Model(draft)
+        own = {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_TOKEN": ""}
+        yield hub, {**os.environ, **own}
 
 
 def engines() -> list[psutil.Process]:
@@ -95,12 +86,25 @@ def first_trial(journal: Path, process: subprocess.Popen[bytes]) -> str:
     raise AssertionError(f"no trial ended; whet ended with {process.poll()}")
 
 
-def test_killed_in_the_middle_then_resumed_to_a_proved_recommendation(tmp_path: Path) -> None:
-    spec, root = write_spec(tmp_path), tmp_path / "runs" / "e2e"
-    command = [*WHET, "run", str(spec), "-o", str(tmp_path / "runs")]
+def test_a_log_and_a_hub_id_killed_in_the_middle_then_resumed_to_a_proved_recommendation(
+    tmp_path: Path, user: tuple[ModelHub, dict[str, str]]
+) -> None:
+    hub, env = user
+    init, check, run = ([*WHET, *words] for words in commands())
+    for command in ([*init, "--draft", "owner/draft"], check):
+        done = subprocess.run(
+            command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert not hub.sent["model.safetensors"] > 10**6, "headers only"
+    command, root = (
+        [*run, *(word for each in SMALLER for word in ("--set", each))],
+        tmp_path / "runs" / "name",
+    )
     before = {process.pid for process in engines()}
-    alone = [*command, "--set", "load.together=[]"]  # one server is up sooner
-    first = subprocess.Popen(alone, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    first = subprocess.Popen(
+        command, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     key = first_trial(root / "journal.jsonl", first)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
@@ -112,7 +116,8 @@ def test_killed_in_the_middle_then_resumed_to_a_proved_recommendation(tmp_path: 
     assert not {p.pid for p in engines()} - before, "no engine outlives whet"
 
     trial = (root / "trials" / f"{key}.json").read_bytes()
-    done = resume([*command, "--resume"], root)
+    together = ["--set", f"load.together=[[{', '.join(VARIANTS)}]]"]
+    done = resume([*command, *together, "--resume"], root, env)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert (root / "trials" / f"{key}.json").read_bytes() == trial, "measured once"
     check_results(root)
@@ -120,13 +125,39 @@ def test_killed_in_the_middle_then_resumed_to_a_proved_recommendation(tmp_path: 
         assert (root / name).stat().st_size > 0
     for variant in VARIANTS:
         assert (root / "deploy" / variant / "compose.yaml").exists()
+    served = (root / "deploy" / "fp16" / "serve.sh").read_text()
+    assert f"owner/name --revision {hub.models['owner/name'].commit}" in served
+    report = subprocess.run([*WHET, "report", str(root)], capture_output=True, check=False)
+    assert report.returncode == 0
+    check_privacy(root)
 
 
-def resume(command: list[str], root: Path) -> subprocess.CompletedProcess[str]:
+def check_privacy(root: Path) -> None:
+    """No question of the log is in a file that is shown or deployed."""
+    lines = (root / "inputs" / "traffic.jsonl").read_text().splitlines()
+    asked = {json.loads(line)["messages"][-1]["content"] for line in lines}
+    long = {text for text in asked if len(text) > 60}
+    assert (root / "inputs" / "golden" / "fp16.json").exists()
+    assert not (root / "golden").exists()
+    shown = [root / "journal.jsonl", *root.glob("report.*"), *root.glob("deploy/**/*")]
+    for file in shown:
+        text = file.read_text() if file.is_file() else ""
+        assert not any(each in text for each in long), file
+
+
+def resume(command: list[str], root: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Go on until every trial counts: one whose client was late is invalid, and tried again."""
     keys = [f"{variant}--b{size:03d}-t0" for variant in VARIANTS for size in (1, 4)]
     for _ in range(3):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run(
+            command,
+            cwd=root.parents[1],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
         store = RunStore.read(root)
         if all(store.done("trials", key) for key in keys):
             break

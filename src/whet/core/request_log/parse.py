@@ -17,6 +17,7 @@ from whet.core.log_times import TIME_KEYS, Json, as_object, nested, time_ns
 from whet.core.request_log.records import LoggedRequest
 
 NO_REQUEST: Final = "no request in it"
+NOT_OBJECT: Final = "not a JSON object"
 BROKEN_TEXT: Final = "half a character in its text"
 BAD_MESSAGES: Final = "malformed messages"
 BAD_PROMPT: Final = "a prompt that is neither text nor token ids"
@@ -54,7 +55,7 @@ def parse_item(
     prompt, and of a ShareGPT conversation the last request is returned, which holds all turns.
     """
     if not isinstance(item, dict):
-        raise Unreadable(NO_REQUEST)
+        raise Unreadable(NOT_OBJECT)
     levels = nested(item)
     keys = ("messages", "prompt", "text") if documents else ("messages", "prompt")
     request = next((one for one in levels if any(key in one for key in keys)), None)

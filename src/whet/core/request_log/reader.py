@@ -25,6 +25,7 @@ from whet.core.request_log.parse import (
     BAD_PROMPT,
     BAD_TOOLS,
     BROKEN_TEXT,
+    NOT_OBJECT,
     Unreadable,
     parse_item,
 )
@@ -34,7 +35,7 @@ MAX_BROKEN_SHARE: Final = 0.01
 _BROKEN: Final = frozenset(
     {
         *(DAMAGED, INVALID, NOT_UTF8, TOO_LONG),
-        *(BAD_MESSAGES, BAD_PROMPT, BAD_TOOLS, BROKEN_TEXT),
+        *(BAD_MESSAGES, BAD_PROMPT, BAD_TOOLS, BROKEN_TEXT, NOT_OBJECT),
     }
 )
 """Reasons that count against the log. A line of another kind, such as an embeddings call or a

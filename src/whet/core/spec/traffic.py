@@ -52,11 +52,13 @@ class TrafficSpec(Strict):
     Its conversations are sampled by ``seed`` and divided: one part calibrates the quantizer, one is
     the gate's text, one is the load and one the confirmation's. Answers are as long as the log's
     (``logged``), or as the first server, the baseline's, gives them (``natural``), at most
-    ``max_output_tokens``; every variant then writes that many tokens.
+    ``max_output_tokens``; every variant then writes that many tokens. Prompts and answers stay out
+    of reports and deployment files unless ``keep_prompts``.
     """
 
     log: Path
     seed: Whole = 0
+    keep_prompts: bool = False
     answers: Literal["logged", "natural"] = "logged"
     max_output_tokens: Positive = 256
 

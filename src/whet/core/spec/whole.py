@@ -80,6 +80,11 @@ class Spec(Strict):
                 raise ValueError(f"variant {name!r} speculates with a draft model; set model.draft")
         return self
 
+    @property
+    def is_private(self) -> bool:
+        """Whether the run's prompts and answers are a user's own and stay out of what is shown."""
+        return self.traffic is not None and not self.traffic.keep_prompts
+
     @model_validator(mode="after")
     def _one_source(self) -> Spec:
         if self.traffic is None:

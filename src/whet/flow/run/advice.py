@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from whet.core.format import percent
 from whet.core.provenance import Device
 from whet.core.records import ModelFacts, ResolvedEngine, Variant
 from whet.core.spec import Spec
@@ -25,6 +26,7 @@ from whet.quality import QualityPlan, tokens_needed
 
 _DRAWN: Final = 200
 _REMEMBERED: Final = "suffix_decoding_max_cached_requests"
+_MANY_REPEATS: Final = 0.05
 _OFTEN: Final = 1.5
 """Times that a run asks a user turn, from which on repetition is worth a word."""
 
@@ -79,7 +81,16 @@ def _window_advice(spec: Spec, max_model_len: int) -> Iterator[str]:
 def _repeat_advice(spec: Spec, root: Path | TrafficLog, variant: Variant) -> Iterator[str]:
     """A suffix tree of earlier answers finds the next one in them, where the traffic repeats."""
     own = variant.speculation
-    if isinstance(root, TrafficLog) or own is None or own.method != "suffix":
+    if isinstance(root, TrafficLog):
+        flattered = variant.prefix_cache or (own is not None and own.method == "suffix")
+        if flattered and root.sample.repeats >= _MANY_REPEATS:
+            yield (
+                f"{percent(root.sample.repeats)} of the log's requests equal an earlier one, from "
+                "which a prefix cache and suffix speculation profit: leave them out of the log if "
+                "they are tests or retries"
+            )
+        return
+    if own is None or own.method != "suffix":
         return
     if dict(own.options).get(_REMEMBERED) in (0, "0"):
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from whet.checkpoint.tokenizer import read_vocabulary
@@ -21,7 +22,8 @@ def examine_all(run: Run) -> tuple[DegenerateTraffic, ...]:
     All trials count, also interrupted ones. The A/A repeat has no record of its own. Raises
     ``StorageError`` where a record cannot be read or written.
     """
-    plain = run.require_spec().baseline
+    spec = run.require_spec()
+    plain = spec.baseline
     ends = _ends(run)
     baseline = examine_traffic(plain, _timed(run, plain), None, ends=ends)
     measured = {trial.variant for trial in run.trials}
@@ -32,9 +34,14 @@ def examine_all(run: Run) -> tuple[DegenerateTraffic, ...]:
         record = baseline
         if name != plain:
             record = examine_traffic(name, _timed(run, name), baseline, ends=ends)
-        run.store.put(KIND, name, record)
-        records.append(record)
+        records.append(_without_text(record) if spec.is_private else record)
+        run.store.put(KIND, name, records[-1])
     return tuple(records)
+
+
+def _without_text(record: DegenerateTraffic) -> DegenerateTraffic:
+    """The counts alone: answers to a user's own prompts are not shown."""
+    return replace(record, examples=(), reason=record.reason and record.reason.split(";")[0])
 
 
 def _timed(run: Run, name: str) -> Iterator[RequestEvent]:

@@ -22,7 +22,7 @@ from whet.checkpoint.chat import TemplateProblem
 from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
 from whet.core.errors import UsageError
 from whet.core.format import percent, plural
-from whet.core.request_log import LoggedRequest, LogReader, plain_messages
+from whet.core.request_log import LoggedRequest, LogReader, media, plain_messages
 from whet.core.request_log.sample import (
     PARTS,
     LogSample,
@@ -35,6 +35,7 @@ from whet.core.request_log.sample import (
 from whet.core.request_log.writer import request_line
 from whet.core.spec import LoadSpec, QualitySpec, TrafficSpec, WorkloadSpec
 from whet.core.store import write_atomic
+from whet.core.units import NS_PER_S, ns_to_s
 from whet.data import write_inputs
 from whet.load.logged import MARK_TOKENS
 from whet.load.sharing import ideal_hit_rate
@@ -43,6 +44,9 @@ from whet.quality.verdicts import MIN_DOCUMENTS
 
 TRAFFIC: Final = "traffic.jsonl"
 _TIMES: Final = "arrivals.json"
+_NOTICE: Final = b"""This folder holds prompts and answers of a request log. Do not publish it.
+"""
+_MOST_GAP_NS: Final = 365 * 86_400 * NS_PER_S
 _MOST_TIMES: Final = 100_000
 _TEXTS: Final[tuple[tuple[str, Part, int], ...]] = (
     ("calibration", "calibration", 32),
@@ -122,7 +126,9 @@ def read_traffic(
     rendered = encoder.ids_many([each.request for each in sample.requests])
     for each, ids in zip(sample.requests, rendered, strict=True):
         tokens = _answer_tokens(each.request, encoder, traffic)
-        if isinstance(ids, TemplateProblem):
+        if kinds := media(each.request):
+            left_out[f"with {', '.join(sorted(kinds))}, which is not sent"] += 1
+        elif isinstance(ids, TemplateProblem):
             left_out[str(ids)] += 1
         elif not tokens:
             left_out[_NO_LENGTH] += 1
@@ -154,6 +160,12 @@ def take_sample(log: Path, seed: int) -> tuple[LogSample, tuple[tuple[str, int],
     reader = LogReader(log)
     sample = sample_log(reader, seed=seed)
     reader.refuse_broken()
+    gaps_ns = np.diff(np.asarray(sample.times_ns, dtype=np.int64))
+    if len(gaps_ns) and gaps_ns.max() > _MOST_GAP_NS:
+        raise UsageError(
+            f"{log}: time jumps by {ns_to_s(gaps_ns.max()) / 86_400:,.0f} days; write all times in "
+            "one unit, from one clock"
+        )
     return sample, tuple((each.reason, each.count) for each in reader.left_out())
 
 
@@ -206,6 +218,8 @@ def write_parts(log: TrafficLog, folder: Path) -> None:
     A part of too few conversations leaves the built-in text in its place.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    write_atomic(folder / "PRIVATE.txt", _NOTICE)
     lines = (
         {**request_line(each.request), "session_id": f"{each.group:x}"}
         for each in log.sample.requests

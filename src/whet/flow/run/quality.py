@@ -80,7 +80,8 @@ def _checks(job: Job, resolved: ResolvedEngine) -> ChecksPlan:
     )
     return ChecksPlan(
         arrays=store.path("top_logprobs"),
-        golden=store.path("golden"),
+        # Probes hold tokens of held-out text, which may be a user's own.
+        golden=store.path("inputs") / "golden" if job.spec.is_private else store.path("golden"),
         source=GoldenSource(variant=variant.name, engine_version=resolved.engine_version),
         same_weights_reference=reference,
         other_kernels=_other_kernels(first, resolved),

@@ -26,7 +26,8 @@ def write_reports(run: Run, folder: Path) -> Document:
     """
     document = run_document(run)
     write_csv(run, folder / "results.csv")
-    write_parquet(run.trials, folder / "requests.parquet")
+    texts = not run.require_spec().is_private
+    write_parquet(run.trials, folder / "requests.parquet", texts=texts)
     write_markdown(document, folder / "report.md")
     write_html(document, folder / "report.html")
     return document

@@ -13,13 +13,16 @@ from whet.metrics import events_table
 _TEXTS: Final = ("variant", "prefix_id", "finish_reason", "text", "error", "detail")
 
 
-def write_parquet(trials: Sequence[TrialRecord], path: Path) -> None:
+def write_parquet(trials: Sequence[TrialRecord], path: Path, *, texts: bool = True) -> None:
     """Write every request of every trial. Times are monotonic ns since the trial began.
 
+    Without ``texts`` the answers are left out.
     Raises ``StorageError`` where the disk is full.
     """
     # A column of nothing but None keeps its type, so that the files of several runs join.
     table = events_table(trials).astype(dict.fromkeys(_TEXTS, "string"))
+    if not texts:
+        table["text"] = ""
     temporary = path.with_name(f".{path.name}.tmp")
     with translate_disk_errors(path):
         try:
