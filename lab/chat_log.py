@@ -78,16 +78,16 @@ def _conversation(
     while done < turns:
         item = _exchange(Dice("log", "turn", seed, index, attempt), system)
         attempt += 1
-        asked = [*messages, *(message.as_dict() for message in item.prompt())]
-        lengths = _tokens(tokenizer, asked), len(tokenizer.encode(item.reply).ids)
+        prompt = [*messages, *(message.as_dict() for message in item.prompt())]
+        lengths = _tokens(tokenizer, prompt), len(tokenizer.encode(item.reply).ids)
         if attempt > 50:
             return
         if any(length > most for length, most in zip(lengths, MOST_TOKENS, strict=True)):
             continue
         done += 1
         answer = {"role": "assistant", "content": item.reply}
-        yield _line(f"c{index:04d}", asked, answer, lengths)
-        messages = [*asked, answer]
+        yield _line(f"c{index:04d}", prompt, answer, lengths)
+        messages = [*prompt, answer]
 
 
 def _exchange(dice: Dice, system: SystemPrompt) -> Exchange:

@@ -78,7 +78,8 @@ def hit_rate_bounds(cell: Cell) -> HitRateBounds:
 
     A trial whose warm-up could not touch every shared prefix may lose more: requests in flight
     together cannot hit what none of them has finished to fill in, so of its n requests up to
-    max(batch size, shared prefixes) may lose their hits: expected × that ÷ n.
+    max(batch size, shared prefixes) may lose their hits: expected × that ÷ n. A log's trial may
+    lose down to its least rate.
     """
     by_hash = {item.sha256: _reachable(cell.variant, item) for item in cell.workloads}
     first = next(iter(by_hash.values()))
@@ -89,7 +90,9 @@ def hit_rate_bounds(cell: Cell) -> HitRateBounds:
         tokens = change.delta or 0.0
         total += tokens
         wanted += tokens * workload.expected_hit_rate
-        if trial.excluded_warmup < workload.shared_prefixes and trial.requests:
+        if workload.least_hit_rate is not None:
+            lost += tokens * (workload.expected_hit_rate - workload.least_hit_rate)
+        elif trial.excluded_warmup < workload.shared_prefixes and trial.requests:
             cold = max(trial.batch_size, workload.shared_prefixes) / len(trial.requests)
             lost += tokens * workload.expected_hit_rate * min(1.0, cold)
     expected = wanted / total
@@ -109,7 +112,12 @@ def _reachable(variant: Variant, workload: WorkloadFacts) -> WorkloadFacts:
     if variant.speculation is None or variant.speculation.method not in _FROM_HIDDEN_STATES:
         return workload
     lost = workload.shared_prefix_share * workload.block_size / workload.input_tokens_mean
-    return replace(workload, expected_hit_rate=max(0.0, workload.expected_hit_rate - lost))
+    least = workload.least_hit_rate
+    return replace(
+        workload,
+        expected_hit_rate=max(0.0, workload.expected_hit_rate - lost),
+        least_hit_rate=None if least is None else max(0.0, least - lost),
+    )
 
 
 def _off(cell: Cell) -> Outcome:

@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from whet.checkpoint.chat import TemplateProblem
@@ -68,19 +69,21 @@ def build_logged(
     requests = play.plan(timed)
     before = _warmup(timed, rest, warmup) if warmup else []
     warm = play.plan(before)
-    shared = cached_tokens(
+    cached = partial(
+        cached_tokens,
         [each.prompt_token_ids for each in requests],
         warm=[each.prompt_token_ids for each in warm],
         block_size=draw.block_size,
-        in_flight=_in_flight(draw.batch_size),
     )
     planned = tuple(
         replace(each, shared_tokens=tokens, prefix_id="log" if tokens else None)
-        for each, tokens in zip(requests, shared, strict=True)
+        for each, tokens in zip(requests, cached(), strict=True)
     )
     facts = describe_requests(planned, block_size=draw.block_size, seed=0)
+    least = sum(cached(in_flight=_in_flight(draw.batch_size)))
+    tokens = sum(len(each.prompt_token_ids) for each in requests)
     return LoggedLoad(
-        workload=Workload(requests=planned, facts=facts),
+        workload=Workload(requests=planned, facts=replace(facts, least_hit_rate=least / tokens)),
         calls=tuple(map(_call, planned, timed)),
         warmup=tuple(warm),
         warmup_calls=tuple(map(_call, warm, before)),
@@ -162,7 +165,7 @@ def _warmup(timed: Sequence[_Turn], rest: Sequence[_Turn], count: int) -> list[_
     sharing = Counter(head for head, _ in {(_head(each), each.group) for each in (*timed, *rest)})
     uses = Counter(map(_head, timed))
     shared = [head for head, _ in uses.most_common() if sharing[head] > 1][:_MOST_HEADS]
-    heads = [by_head[head] for head in shared]
+    heads = [by_head[head] for head in shared if head in by_head]
     used = {each.place for each in heads}
     return [*heads, *(each for each in rest if each.place not in used)][: max(count, len(heads))]
 

@@ -182,7 +182,7 @@ def check_results(root: Path) -> None:
     assert set(outcomes.values()) == {"proved"}, outcomes
     spec = rows["awq+spec+cache", "4"]
     assert 2.5 <= float(spec["acceptance_length"]) <= 4.5
-    assert abs(float(spec["prefix_hit_rate"]) - float(spec["expected_hit_rate"])) < 0.05
+    assert 0 < float(spec["prefix_hit_rate"]) <= float(spec["expected_hit_rate"]) + 0.02
     quality = store.get("quality", "awq+spec+cache", QualityRecord)
     assert quality is not None
     assert quality.perplexity_ratio is not None

@@ -34,7 +34,8 @@ class WorkloadFacts:
     """A workload's identity and make-up. Equal ``sha256`` means equal traffic, request by request.
 
     ``expected_hit_rate`` is Σ of full shared blocks ÷ Σ prompt tokens once every shared prefix is
-    warm, at ``block_size`` tokens a block.
+    warm, at ``block_size`` tokens a block. Requests in flight together may find less of each
+    other, down to ``least_hit_rate``; None where all that is shared is warm.
     """
 
     sha256: str
@@ -48,6 +49,7 @@ class WorkloadFacts:
     block_size: int
     expected_hit_rate: float
     seed: int
+    least_hit_rate: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
