@@ -16,7 +16,7 @@ from huggingface_hub import constants
 from tests.checkpoint_factory import tiny_config, write_hollow, write_tiny_llama, write_tokenizer
 from tests.cli.stage import Said, Whet, write_spec, write_whole_spec
 from tests.cli.test_check_device import SEVEN_B
-from tests.flow.stage import FakeEngine
+from tests.flow.stage import SHORT, FakeEngine
 from tests.model_hub import Model, ModelHub, model_hub
 from tests.scripted_server import scripted_server
 from whet.core.errors import CheckpointError, InfeasibleError
@@ -41,7 +41,7 @@ def big_model(hub: ModelHub, folder: Path, **change: Any) -> Model:
     spec = {
         "model": {"target": NAME},
         "engine": {"args": {"max_model_len": 2048}},
-        "workload": {"pool": "pool.jsonl", "max_input_tokens": 1900, "max_output_tokens": 100},
+        "workload": {**SHORT, "max_input_tokens": 1900, "max_output_tokens": 100},
         "recipes": {"awq": {"method": "awq"}},
         "variants": {"fp16": {}, "awq": {"weights": "awq"}},
     }

@@ -38,8 +38,9 @@ class Renderer:
                 too_many = middle
         if not longest:
             raise UsageError(
-                f"workload.max_input_tokens is {limit}, but a system prompt of the pool leaves no "
-                "room for a user turn; raise it or shorten the system prompts"
+                f"workload.max_input_tokens is {limit}, but a built-in system prompt leaves no "
+                "room for a user turn; raise it, set workload.long_system_share to 0, or set "
+                "traffic: log.jsonl, your own request log"
             )
         return longest
 

@@ -78,7 +78,7 @@ def _sent(
     warm: bool,
     first: bool,
 ) -> BenchLoad:
-    """Requests, warm-up and arrivals: of the log where the spec has one, else of the pool."""
+    """Requests, warm-up and arrivals: of the log where the spec has one, else generated."""
     load = job.spec.load
     wanted = load.warmup_requests if first else min(load.warmup_requests, math.ceil(point), 8)
     if load.trace is not None and isinstance(point, Rate):
