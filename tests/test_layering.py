@@ -22,7 +22,7 @@ LOW = {
     "levers": {"core", "checkpoint", "engines"},
     "quant": {"core", "checkpoint"},
     "load": {"core", "checkpoint", "client"},
-    "quality": {"core", "client", "metrics"},
+    "quality": {"core", "checkpoint", "client", "metrics"},
     "decision": {"core", "metrics"},
     "deploy": {"core", "engines"},
     "predict": {"core", "checkpoint", "engines", "levers", "load"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from tests.flow.stage import tiny_spec
+from tests.flow.stage import SHORT, tiny_spec
 from whet.core.errors import Interrupted
 
 
@@ -43,22 +42,14 @@ Whet = Callable[..., Said]
 Stub = Callable[..., subprocess.Popen[str]]
 
 
-def write_pool(path: Path, *, long: str = "be brief") -> None:
-    """The shortest pool that a workload can be drawn from; ``long`` is its long system prompt."""
-    texts = [("system_long", long), ("system_short", "be kind"), ("user", "a"), ("user", "b")]
-    rows = (json.dumps({"kind": kind, "text": text}) for kind, text in texts)
-    path.write_text("\n".join(rows), encoding="utf-8")
-
-
 def write_spec(folder: Path, **change: Any) -> Path:
     """A spec of a target and a draft in ``folder``, for preflight alone."""
-    write_pool(folder / "pool.jsonl")
     data = {
         "name": "run",
         "model": {"target": "./target", "draft": "./draft"},
         "hardware": {"price_usd_per_hour": 1.0},
         "engine": {"args": {"max_model_len": 512}},
-        "workload": {"pool": "pool.jsonl", "max_output_tokens": 16, "max_input_tokens": 400},
+        "workload": {**SHORT, "max_output_tokens": 16, "max_input_tokens": 400},
         "load": {"batch_sizes": [1]},
     }
     path = folder / "whet.yaml"

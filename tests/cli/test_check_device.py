@@ -8,6 +8,7 @@ import yaml
 
 from tests.checkpoint_factory import tiny_config, write_hollow, write_tokenizer
 from tests.cli.stage import Whet, write_spec
+from tests.flow.stage import SHORT
 from whet.core.errors import InfeasibleError, UsageError
 
 USAGE, INFEASIBLE = UsageError.exit_code, InfeasibleError.exit_code
@@ -29,7 +30,7 @@ def write_seven_b(folder: Path, **args: int) -> None:
         folder,
         model={"target": "./big"},
         engine={"args": {"max_model_len": 2048, **args}},
-        workload={"pool": "pool.jsonl", "max_input_tokens": 1900, "max_output_tokens": 100},
+        workload={**SHORT, "max_input_tokens": 1900, "max_output_tokens": 100},
         load={"batch_sizes": [96]},
         variants={"fp16": {}, "fp16+cache": {"prefix_cache": True}},
     )

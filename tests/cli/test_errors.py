@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoint_factory import tiny_config, write_hollow, write_tokenizer
-from tests.cli.stage import Whet, write_pool, write_spec, write_whole_spec
+from tests.cli.stage import Whet, write_spec, write_whole_spec
 from tests.flow.stage import FakeEngine
 from whet.core.errors import (
     CheckpointError,
@@ -336,12 +336,8 @@ def test_wrong_flags_name_their_variants_and_come_with_every_other_problem(
 def test_prompts_that_leave_no_room_are_refused_before_a_server_starts(
     whet: Whet, pair: Path, scripted: FakeEngine, command: str
 ) -> None:
-    workload = {"pool": "long.jsonl", "max_input_tokens": 40, "max_output_tokens": 16}
-    write_pool(pair / "long.jsonl", long="be brief " * 60)
-    write_spec(pair, workload={**workload, "long_system_share": 0.5})
+    write_spec(pair, workload={"max_input_tokens": 40, "max_output_tokens": 16})
     said = whet(command)
     assert said.code == USAGE
-    assert (
-        "error: run: workload.max_input_tokens is 40, but a system prompt of the pool" in said.err
-    )
+    assert "error: run: workload.max_input_tokens is 40, but a built-in system prompt" in said.err
     assert scripted.started == []

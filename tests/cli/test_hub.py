@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ import yaml
 from huggingface_hub import constants
 
 from tests.checkpoint_factory import tiny_config, write_hollow, write_tiny_llama, write_tokenizer
-from tests.cli.stage import Whet, write_spec, write_whole_spec
+from tests.cli.stage import Said, Whet, write_spec, write_whole_spec
 from tests.cli.test_check_device import SEVEN_B
-from tests.flow.stage import FakeEngine
+from tests.flow.stage import SHORT, FakeEngine
 from tests.model_hub import Model, ModelHub, model_hub
+from tests.scripted_server import scripted_server
 from whet.core.errors import CheckpointError, InfeasibleError
 from whet.core.units import GIB
 
@@ -40,7 +41,7 @@ def big_model(hub: ModelHub, folder: Path, **change: Any) -> Model:
     spec = {
         "model": {"target": NAME},
         "engine": {"args": {"max_model_len": 2048}},
-        "workload": {"pool": "pool.jsonl", "max_input_tokens": 1900, "max_output_tokens": 100},
+        "workload": {**SHORT, "max_input_tokens": 1900, "max_output_tokens": 100},
         "recipes": {"awq": {"method": "awq"}},
         "variants": {"fp16": {}, "awq": {"weights": "awq"}},
     }
@@ -202,3 +203,30 @@ def test_the_spec_names_the_revision(whet: Whet, hub: ModelHub, tmp_path: Path) 
     spec["model"]["revision"] = hub.models[NAME].commit
     (tmp_path / "whet.yaml").write_text(yaml.safe_dump(spec))
     assert whet("check", *H100).code == 0
+
+
+SMALL_BENCH = ("--num-prompts", "4", "--num-warmups", "0", "--isl", "24", "--osl", "4")
+
+
+def run_bench(whet: Whet) -> Said:
+    with scripted_server() as server:
+        return whet("bench", server.url, "--tokenizer", NAME, *SMALL_BENCH)
+
+
+def run_prompts(whet: Whet) -> Said:
+    row = json.dumps({"messages": [{"role": "user", "content": "Where is my order?"}]})
+    Path("log.jsonl").write_text(f"{row}\n" * 4)
+    return whet("prompts", "log.jsonl", "--model", NAME, "--cache-gib", "1")
+
+
+@pytest.mark.parametrize("command", [run_bench, run_prompts])
+def test_a_tokenizer_is_fetched_without_the_weights(
+    whet: Whet, hub: ModelHub, tmp_path: Path, command: Callable[[Whet], Said]
+) -> None:
+    shape = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8}
+    folder = tmp_path / "on-hub"
+    write_hollow(folder, tiny_config(write_tokenizer(folder)) | shape)
+    hub.models[NAME] = Model(folder)
+    said = command(whet)
+    assert said.code == 0, said.err
+    assert 0 < hub.sent_bytes < (folder / WEIGHTS).stat().st_size / 100

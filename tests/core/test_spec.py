@@ -129,11 +129,6 @@ def test_a_wrong_group_gets_one_sentence(load: dict[str, object], said: str) -> 
     assert "\n" not in message
 
 
-def test_the_repeat_of_the_baseline_is_gone_and_says_what_shows_the_noise() -> None:
-    message = told({"load": {"repeat_baseline": True}})
-    assert message.startswith("load.repeat_baseline is gone; remove the key")
-
-
 def test_a_group_that_names_a_sweep_is_told_its_variants() -> None:
     swept = {"fp16": {}, "k": {"speculation": {"method": "ngram", "num_tokens": [2, 4]}}}
     message = told({"variants": swept, "load": {"together": [["fp16", "k"]]}})
@@ -216,12 +211,28 @@ def test_a_number_beyond_all_use_is_refused(change: dict[str, object], word: str
     assert word in told(change)
 
 
-@pytest.mark.parametrize("steps", [[], ["W8A8"]])
-def test_the_removed_key_of_next_schemes_is_refused_with_what_to_do(steps: list[str]) -> None:
-    assert told({"quality": {"next_schemes": steps}}) == (
-        "quality.next_schemes is gone; remove the key: where a variant fails, the gate names the "
-        "schemes to try next"
-    )
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            {"quality": {"next_schemes": ["W8A8"]}},
+            "quality.next_schemes is gone; remove the key: where a variant fails, the gate names "
+            "the schemes to try next",
+        ),
+        (
+            {"load": {"repeat_baseline": True}},
+            "load.repeat_baseline is gone; remove the key: every configuration is started "
+            "load.trials times, which shows the noise",
+        ),
+        (
+            {"workload": {"pool": "prompts.jsonl"}},
+            "workload.pool is gone; remove the key and set traffic: log.jsonl, your own request "
+            "log",
+        ),
+    ],
+)
+def test_a_removed_key_is_refused_with_what_to_do(change: dict[str, object], sentence: str) -> None:
+    assert told(change) == sentence
 
 
 def test_a_stored_spec_with_a_removed_key_is_still_read() -> None:
@@ -230,5 +241,7 @@ def test_a_stored_spec_with_a_removed_key_is_still_read() -> None:
         "model": {"target": "t", "draft": "d"},
         "hardware": {"price_usd_per_hour": 1},
         "quality": {"next_schemes": ["W8A8"], "max_tasks": 7},
+        "workload": {"pool": "/prompts.jsonl", "shared_prefixes": 3},
     }
-    assert decode(Spec, data).quality.max_tasks == 7
+    spec = decode(Spec, data)
+    assert (spec.quality.max_tasks, spec.workload.shared_prefixes) == (7, 3)

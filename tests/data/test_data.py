@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from whet.data import write_inputs, write_pool
+from whet.data import write_inputs
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +83,3 @@ def test_inputs_are_the_ones_that_the_pair_was_scored_on(inputs: Path) -> None:
 
     hashes = {name: hashlib.sha256((inputs / name).read_bytes()).hexdigest() for name in recorded}
     assert hashes == recorded
-
-
-def test_the_pool_alone_is_the_workload(inputs: Path, tmp_path: Path) -> None:
-    write_pool(tmp_path / "pool.jsonl")
-    assert (tmp_path / "pool.jsonl").read_bytes() == (inputs / "workload.jsonl").read_bytes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,8 @@ from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine, StartFacts, Variant
 from whet.core.spec import EngineSpec, Spec, parse_spec
 
+SHORT = {"long_system_share": 0.0}
+"""The built-in long system prompts are longer than the tiny checkpoint's context."""
 LENGTHS = {"output_lengths": "ratio"}
 """A scripted server has no answers of its own length."""
 
@@ -105,12 +106,6 @@ def tiny_spec(folder: Path, **change: Any) -> Spec:
     )
     heldout = folder / "heldout.jsonl"
     heldout.write_text('{"text": "the order was shipped"}\n' * 8)
-    pool = folder / "pool.jsonl"
-    kinds = {"system_short": "be brief", "system_long": "answer me " * 15, "user": "where"}
-    lines = [
-        {"kind": kind, "text": f"{text} {i}"} for kind, text in kinds.items() for i in range(4)
-    ]
-    pool.write_text("".join(json.dumps(line) + "\n" for line in lines))
     calibration = {"source": str(heldout), "samples": 4, "max_tokens": 32}
     data: dict[str, Any] = {
         "name": "tiny",
@@ -118,7 +113,7 @@ def tiny_spec(folder: Path, **change: Any) -> Spec:
         "hardware": {"price_usd_per_hour": 1.0, "tier": "scripted"},
         "engine": {"name": "fake", "args": {"max_model_len": 512}},
         "recipes": {"rtn": {"method": "rtn", "calibration": calibration}},
-        "workload": {"pool": str(pool), "max_output_tokens": 16, "max_input_tokens": 400} | LENGTHS,
+        "workload": {**SHORT, "max_output_tokens": 16, "max_input_tokens": 400} | LENGTHS,
         "load": {
             "order": "blocks",
             "batch_sizes": [1, 2],

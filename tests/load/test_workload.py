@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.load.prompts_factory import NO_SYSTEM, write_pool, write_tokenizer
-from whet.core.errors import CheckpointError, UsageError
+from whet.core.errors import CheckpointError, StorageError, UsageError
 from whet.core.records import PlannedRequest
 from whet.core.spec import WorkloadSpec
 from whet.load import Draw, Workload, build_warmup, build_workload
@@ -142,28 +141,10 @@ def test_a_tokenizer_without_a_template_or_a_system_role_still_serves(tmp_path: 
     assert {len(r.prompt_token_ids) for r in merged.requests if r.prefix_id} == {125, 317}
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("{not json", "line 2: not JSON"),
-        ('{"kind": "system", "text": "x"}', 'line 2: needs "kind"'),
-        ('{"kind": "user", "text": "  "}', 'line 2: needs "kind"'),
-        ("", 'no line of kind "system_short"'),
-    ],
-)
-def test_a_bad_pool_is_refused_with_the_line(
-    tmp_path: Path, files: tuple[Path, Path], line: str, said: str
-) -> None:
-    pool = tmp_path / "pool.jsonl"
-    pool.write_text(json.dumps({"kind": "user", "text": "hello"}) + "\n" + line + "\n")
-    with pytest.raises(UsageError, match=said):
-        build((pool, files[1]))
-
-
-def test_a_missing_pool_or_tokenizer_is_one_sentence(
+def test_missing_texts_or_a_missing_tokenizer_are_one_sentence(
     tmp_path: Path, files: tuple[Path, Path]
 ) -> None:
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(StorageError, match="cannot be read"):
         build((tmp_path / "none", files[1]))
     with pytest.raises(CheckpointError, match="tokenizer"):
         build((files[0], tmp_path / "none"))

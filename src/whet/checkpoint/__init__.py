@@ -3,9 +3,10 @@
 from whet.checkpoint.facts import read_facts
 from whet.checkpoint.headers import TensorHeader, read_headers
 from whet.checkpoint.identity import hash_weights
-from whet.checkpoint.locate import locate
+from whet.checkpoint.locate import locate, locate_without_weights
 from whet.checkpoint.lora import lora_rank
 from whet.checkpoint.tokenizer import (
+    load_tokenizer,
     serving_difference,
     tokenizer_difference,
     tokenizer_identity,
@@ -14,7 +15,9 @@ from whet.checkpoint.tokenizer import (
 __all__ = [
     "TensorHeader",
     "hash_weights",
+    "load_tokenizer",
     "locate",
+    "locate_without_weights",
     "lora_rank",
     "read_facts",
     "read_headers",

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whet.checkpoint.chat import ChatTemplate, TemplateProblem
+from whet.checkpoint.tokenizer import load_tokenizer
 from whet.core.errors import CheckpointError, UsageError
 from whet.core.request_log import LoggedRequest
 
@@ -176,16 +177,7 @@ def load_encoder(folder: Path, *, chat_template: Path | None = None) -> PromptEn
     Raises ``CheckpointError`` if it cannot be read, ``UsageError`` if ``chat_template`` cannot be
     read or parsed.
     """
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(
-            f"the tokenizer in {folder} cannot be read ({reason}); "
-            "check that tokenizer.json is there and complete"
-        ) from error
+    tokenizer = load_tokenizer(folder)
     if not getattr(tokenizer, "is_fast", False):
         raise CheckpointError(
             f"{folder} has only a slow tokenizer; write tokenizer.json once with "

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from whet.checkpoint.hub import fetch_all
+from whet.checkpoint.hub import fetch_all, fetch_small_files
 from whet.core.errors import CheckpointError
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -18,6 +18,11 @@ def locate(ref: str, *, revision: str | None = None) -> Path:
     Raises ``CheckpointError`` where there is no such folder or repository, or no way to reach it.
     """
     return local_folder(ref) or fetch_all(ref, revision)
+
+
+def locate_without_weights(ref: str) -> Path:
+    """As ``locate``, for the configuration and the tokenizer: no weights are downloaded."""
+    return local_folder(ref) or fetch_small_files(ref, None)
 
 
 def local_folder(ref: str) -> Path | None:

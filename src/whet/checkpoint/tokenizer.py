@@ -1,4 +1,4 @@
-"""Tokenizer identity: a target, its quantized copy and its draft must encode text to equal ids."""
+"""Load a tokenizer, and compare two: a target and its draft must encode text to equal ids."""
 
 from __future__ import annotations
 
@@ -33,6 +33,22 @@ class Vocabulary:
     added: dict[str, str]
     roles: dict[str, str | None]
     steps: dict[str, str]
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of transformers in ``folder``; ``CheckpointError`` if it cannot be read."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(
+            f"the tokenizer in {folder} cannot be read ({reason}); "
+            "check that tokenizer.json is there and complete"
+        ) from error
 
 
 def tokenizer_identity(path: Path) -> TokenizerIdentity:

@@ -1,69 +1,43 @@
-"""The texts that workloads are drawn from: system prompts, short and long, and user turns."""
+"""The built-in texts of generated requests: system prompts, short and long, and user turns."""
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from whet.core.errors import UsageError
-
-KINDS = ("system_short", "system_long", "user")
+from whet.core.errors import StorageError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptPool:
     """Texts by kind, in file order."""
 
-    path: str
     system_short: tuple[str, ...]
     system_long: tuple[str, ...]
     user: tuple[str, ...]
 
     def systems(self, *, long: bool) -> tuple[str, ...]:
-        """System prompts of one length; ``UsageError`` where the pool has none."""
-        texts = self.system_long if long else self.system_short
-        if not texts:
-            kind = "system_long" if long else "system_short"
-            raise UsageError(
-                f'{self.path} has no line of kind "{kind}"; add one, or set '
-                f"workload.long_system_share to {0 if long else 1}"
-            )
-        return texts
+        """System prompts of one length."""
+        return self.system_long if long else self.system_short
 
 
 @lru_cache(maxsize=4)
 def read_pool(path: Path) -> PromptPool:
-    """Read and check a pool; ``UsageError`` names the line that cannot be used."""
+    """Read ``workload.jsonl`` of a run's inputs; ``StorageError`` if it is missing or damaged."""
+    texts: dict[str, list[str]] = defaultdict(list)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the workload pool {path} cannot be read: {error}") from error
-    texts: dict[str, list[str]] = {kind: [] for kind in KINDS}
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            kind, text = _read_line(line, where=f"{path}, line {number}")
-            texts[kind].append(text)
-    if not texts["user"]:
-        raise UsageError(f'{path} has no line of kind "user"; add some user turns')
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            texts[row["kind"]].append(row["text"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StorageError(
+            f"the built-in texts in {path} cannot be read ({error}); start a new run (--name)"
+        ) from error
     return PromptPool(
-        path=str(path),
         system_short=tuple(texts["system_short"]),
         system_long=tuple(texts["system_long"]),
         user=tuple(texts["user"]),
     )
-
-
-def _read_line(line: str, *, where: str) -> tuple[str, str]:
-    try:
-        item = json.loads(line)
-    except ValueError as error:
-        raise UsageError(f"{where}: not JSON ({error}); write one JSON object a line") from error
-    kind = item.get("kind") if isinstance(item, dict) else None
-    text = item.get("text") if isinstance(item, dict) else None
-    if kind not in KINDS or not isinstance(text, str) or not text.strip():
-        raise UsageError(
-            f'{where}: needs "kind" (one of {", ".join(KINDS)}) and a "text" that is not empty'
-        )
-    return kind, text

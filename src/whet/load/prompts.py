@@ -6,7 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from whet.core.errors import CheckpointError, UsageError
+from whet.checkpoint import load_tokenizer
+from whet.core.errors import UsageError
 
 
 class Renderer:
@@ -37,8 +38,9 @@ class Renderer:
                 too_many = middle
         if not longest:
             raise UsageError(
-                f"workload.max_input_tokens is {limit}, but a system prompt of the pool leaves no "
-                "room for a user turn; raise it or shorten the system prompts"
+                f"workload.max_input_tokens is {limit}, but a built-in system prompt leaves no "
+                "room for a user turn; raise it, set workload.long_system_share to 0, or set "
+                "traffic: log.jsonl, your own request log"
             )
         return longest
 
@@ -66,16 +68,7 @@ class Renderer:
 @lru_cache(maxsize=4)
 def load_renderer(folder: Path, max_tokens: int | None) -> Renderer:
     """Load the tokenizer in ``folder``; ``CheckpointError`` where it cannot be read."""
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(
-            f"the tokenizer in {folder} cannot be read ({str(error).splitlines()[0]}); "
-            "check that tokenizer.json is there and whole"
-        ) from error
-    return Renderer(tokenizer, max_tokens=max_tokens)
+    return Renderer(load_tokenizer(folder), max_tokens=max_tokens)
 
 
 def _template_error() -> type[Exception]:

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from whet.core.errors import CheckpointError, UsageError
+from whet.checkpoint import load_tokenizer
+from whet.core.errors import UsageError
 
 _TRIES: Final = 40
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
@@ -91,16 +92,7 @@ def one_of_each(ids: Sequence[int], numbers: dict[int, int]) -> tuple[int, ...]:
 @lru_cache(maxsize=4)
 def load_text_tokenizer(folder: Path) -> TextTokenizer:
     """Load the tokenizer in ``folder``; ``CheckpointError`` where it cannot be read."""
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(
-            f"the tokenizer in {folder} cannot be read ({str(error).splitlines()[0]}); "
-            "check that tokenizer.json is there and whole"
-        ) from error
-    return TextTokenizer(tokenizer)
+    return TextTokenizer(load_tokenizer(folder))
 
 
 def seeded(label: str) -> np.random.Generator:

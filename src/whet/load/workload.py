@@ -45,7 +45,7 @@ class _Source:
     attempt: str = ""
 
     def user(self, index: int) -> int:
-        """Which user turn of the pool request ``index`` has."""
+        """The number of the user turn that request ``index`` has."""
         return _number(f"{self.label}/user/{index}") % len(self.pool.user)
 
     def prompt(self, kind: _Kind, index: int) -> tuple[int, ...]:
@@ -80,8 +80,9 @@ def build_workload(
     ``lengths`` are output tokens of the answers to ``sample_turns``; without any they are a share
     of the prompt's.
 
-    The same arguments give the same requests and the same hash. Raises ``UsageError`` for a pool
-    that lacks what the shares ask for, ``CheckpointError`` for a tokenizer that cannot be read.
+    The same arguments give the same requests and the same hash. Raises ``UsageError`` where
+    ``max_input_tokens`` has no room for a user turn, ``CheckpointError`` for a tokenizer that
+    cannot be read.
     """
     source = _source(pool, tokenizer, spec, draw=draw, role="timed")
     kinds = _kinds(spec, draw.requests, seed=source.label)
@@ -93,7 +94,7 @@ def build_workload(
 
 
 def sample_turns(pool: Path, tokenizer: Path, spec: WorkloadSpec) -> tuple[tuple[int, ...], ...]:
-    """The pool's first user turns below a short system prompt, as token ids: for their lengths."""
+    """The first user turns below one system prompt, as token ids: for their lengths."""
     source = _Source(
         pool=read_pool(pool),
         renderer=load_renderer(tokenizer, spec.max_input_tokens),

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from whet.checkpoint import locate
+from whet.checkpoint import locate_without_weights
 from whet.checkpoint.chat import TemplateProblem
 from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
 from whet.core.records import HitTokens
@@ -74,7 +74,8 @@ class PromptLog:
     def __init__(self, question: PromptQuestion) -> None:
         """Read the tokenizer; ``UsageError`` for a log of several models and no choice."""
         self.question = question
-        self.encoder = load_encoder(locate(question.target), chat_template=question.chat_template)
+        folder = locate_without_weights(question.target)
+        self.encoder = load_encoder(folder, chat_template=question.chat_template)
         self.model = only_model(question.log, question.model)
         self.left_out: tuple[LeftOut, ...] = ()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from whet.checkpoint import locate, read_facts
+from whet.checkpoint import locate_without_weights
+from whet.checkpoint.config import read_shape
 from whet.core.errors import UsageError
 from whet.core.records import EngineFacts
 from whet.core.records.evidence import Declared
@@ -34,7 +35,8 @@ def find_cache(
         raise UsageError("give the cache's size once: --cache-tokens or --cache-gib")
     tokens = size.tokens
     if size.gib is not None:
-        tokens = int(size.gib * GIB // read_facts(locate(target)).kv_bytes_per_token)
+        shape = read_shape(locate_without_weights(target))
+        tokens = int(size.gib * GIB // shape.kv_bytes_per_token)
     if size.run is not None:
         store = RunStore.read(size.run)
         facts, declared = store.all("facts", EngineFacts), store.all("declared", Declared)

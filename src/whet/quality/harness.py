@@ -15,6 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
+from whet.checkpoint import load_tokenizer
 from whet.client import Endpoint, HttpError, get_text
 from whet.core.errors import MeasurementError, StorageError, UsageError
 from whet.core.records import Estimate, HarnessMetric, HarnessRun, HarnessSample, HarnessTask
@@ -22,7 +23,6 @@ from whet.core.records.codec import decode
 from whet.core.redact import redact
 from whet.core.store import write_json
 from whet.quality.paired import mean_estimate
-from whet.quality.prompts import load_tokenizer
 
 RECORD: Final = "harness.json"
 _DEFAULT_LENGTH: Final = 2048

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from whet.checkpoint import load_tokenizer
 from whet.client import Failure, post_many
 from whet.core.errors import CheckpointError
 from whet.core.records import TokenIdentity
 from whet.quality.asking import Reply, describe, first_choice
 from whet.quality.data import Message
-from whet.quality.prompts import load_tokenizer
 
 _CONCURRENCY: Final = 4
 _TIMEOUT_S: Final = 120.0

@@ -6,26 +6,12 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from whet.core.errors import CheckpointError, UsageError
+from whet.checkpoint import load_tokenizer
+from whet.core.errors import UsageError
 from whet.quality.data import HeldoutDocument, Message, Task
 
 Ids = tuple[int, ...]
-
-
-def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of ``folder``; ``CheckpointError`` where it holds none that can be read."""
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=False
-        )
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"no tokenizer can be read from {folder}; copy tokenizer.json beside the weights"
-        ) from error
 
 
 class Encoder:
@@ -33,7 +19,7 @@ class Encoder:
     a chat template writes its own."""
 
     def __init__(self, folder: Path) -> None:
-        """Load the tokenizer; ``CheckpointError`` where the folder holds none that can be read."""
+        """Load the tokenizer; ``CheckpointError`` if the folder has none that can be read."""
         self._folder = folder
         self._tokenizer = load_tokenizer(folder)
 

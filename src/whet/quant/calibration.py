@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from whet.core.errors import CheckpointError, UsageError
+from whet.checkpoint import load_tokenizer
+from whet.core.errors import UsageError
 from whet.core.records import CalibrationFacts
 from whet.core.request_log import (
     BLANK,
@@ -113,22 +114,6 @@ def calibration_sha256(path: Path) -> str:
         raise UsageError(
             f"the calibration file {path} cannot be read ({error.strerror or error}); give {_FORMS}"
         ) from error
-
-
-def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer in a checkpoint folder; ``CheckpointError`` where it cannot be loaded."""
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            path, local_files_only=True
-        )
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"the tokenizer in {path} cannot be loaded ({str(error).splitlines()[0]}); "
-            "download the checkpoint again"
-        ) from error
-    return tokenizer
 
 
 def _has_rows(path: Path) -> bool:

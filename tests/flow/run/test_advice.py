@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -85,20 +84,16 @@ def test_a_server_elsewhere_has_its_flags_already(tmp_path: Path) -> None:
 
 
 def test_suffix_speculation_on_traffic_that_repeats_itself(tmp_path: Path) -> None:
-    def said(turns: int, **options: Any) -> tuple[str, ...]:
-        pool = tmp_path / f"pool-{turns}.jsonl"
-        rows = ({"kind": "user", "text": f"question {n} about {n * 7}"} for n in range(turns))
-        pool.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    def said(requests: int, **options: Any) -> tuple[str, ...]:
         own = {"method": "suffix", "num_tokens": 8, "options": options}
         found = told(
             tmp_path,
             {"fp16": {}, "s": {"speculation": own}},
-            workload={"pool": str(pool), "shared_prefix_share": 0.0, "max_input_tokens": 64},
-            load={"batch_sizes": [1, 4], "trials": 2, "min_requests": 4, "requests_per_slot": 2},
+            load={"batch_sizes": [1, 4], "trials": 2, "min_requests": requests},
         )
         return tuple(sentence for sentence in found if "suffix" in sentence)
 
-    (sentence,) = said(4)
+    (sentence,) = said(1000)
     assert sentence.startswith("s: suffix speculation drafts from the answers")
-    assert "each of the pool's 4 user turns 6.0 times" in sentence  # 2 · (4 + 8) requests
-    assert said(17) == said(4, suffix_decoding_max_cached_requests=0) == ()
+    assert "each of the 2,400 built-in user turns 1.7 times" in sentence  # 2 · (1000 + 1000)
+    assert said(800) == said(1000, suffix_decoding_max_cached_requests=0) == ()

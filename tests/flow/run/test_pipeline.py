@@ -289,7 +289,7 @@ def test_a_twin_differs_in_speculation_alone(engine: FakeEngine, tmp_path: Path)
 
 
 def test_a_missing_data_file_is_named(engine: FakeEngine, tmp_path: Path) -> None:
-    spec = tiny_spec(tmp_path, workload={"pool": "nowhere.jsonl"})
-    with pytest.raises(UsageError, match=r"workload.pool: no file at .*nowhere.jsonl"):
+    spec = tiny_spec(tmp_path, quality={"heldout": "nowhere.jsonl"})
+    with pytest.raises(UsageError, match=r"quality.heldout: no file at .*nowhere.jsonl"):
         story(spec, tmp_path / "run")
     assert parse_spec(spec.model_dump(mode="json"), base=tmp_path) == spec

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.flow.stage import FakeEngine, tiny_spec
+from tests.flow.stage import SHORT, FakeEngine, tiny_spec
 from tests.scripted_server import scripted_server
 from whet.core.protocols import Silent
 from whet.core.records import ClientHealth, TrialRecord
@@ -32,7 +32,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     for name in ADAPTERS:
         (folder / name).mkdir()
         (folder / name / "adapter_config.json").write_text('{"r": 8}')
-    texts = {"pool": str(folder / "pool.jsonl"), "min_output_tokens": 2, "input_output_ratio": 8.0}
+    texts = {**SHORT, "min_output_tokens": 2, "input_output_ratio": 40.0}
     spec = tiny_spec(
         folder,
         engine={"name": "fake", "args": {"max_model_len": 512, "block_size": 4}},

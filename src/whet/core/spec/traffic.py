@@ -21,14 +21,13 @@ _MAX_TRIALS: Final = 1000
 
 
 class WorkloadSpec(Strict):
-    """The traffic: shared and unique prefixes, short and long.
+    """Requests generated from the built-in texts: shared and unique prefixes, short and long.
 
     Answers have the lengths that the first server, the baseline's, gives them without a limit but
     ``max_output_tokens`` (``output_lengths: natural``), or a fixed share of the prompt's
     (``ratio``). Every variant then writes that many tokens.
     """
 
-    pool: Path | None = None
     shared_prefix_share: Share = 0.7
     long_system_share: Share = 0.5
     shared_prefixes: Positive = 4
@@ -43,7 +42,8 @@ class WorkloadSpec(Strict):
     @classmethod
     def _of_earlier_versions(cls, data: Any, info: ValidationInfo) -> Any:
         stored = info.context == STORED and isinstance(data, dict)
-        return {"output_lengths": "ratio", **data} if stored else data
+        old = {"output_lengths": "ratio", **data} if stored else data
+        return _without_removed("workload", old, info)
 
 
 class TrafficSpec(Strict):
@@ -84,6 +84,8 @@ REMOVED_KEYS: Final[Mapping[str, str]] = MappingProxyType(
         "fails, the gate names the schemes to try next",
         "load.repeat_baseline": "load.repeat_baseline is gone; remove the key: every configuration "
         "is started load.trials times, which shows the noise",
+        "workload.pool": "workload.pool is gone; remove the key and set traffic: log.jsonl, your "
+        "own request log",
     }
 )
 """Keys of earlier versions, and what to do about each."""

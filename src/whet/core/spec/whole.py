@@ -249,7 +249,6 @@ def _absolute(spec: Spec, base: Path) -> Spec:
             "variants": variants,
             "traffic": spec.traffic
             and spec.traffic.model_copy(update={"log": below(spec.traffic.log)}),
-            "workload": spec.workload.model_copy(update={"pool": below(spec.workload.pool)}),
             "load": spec.load.model_copy(update={"trace": below(spec.load.trace)}),
             "quality": spec.quality.model_copy(update=quality),
         }

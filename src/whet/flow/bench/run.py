@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from whet.checkpoint import locate
+from whet.checkpoint import locate_without_weights
 from whet.client import CompletionCall, HttpError, get_text
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.protocols import Observer
@@ -197,7 +197,7 @@ def model_entry(request: BenchRequest) -> dict[str, Any]:
 def _tokenizer(request: BenchRequest, entry: dict[str, Any]) -> Path:
     """The folder of the tokenizer: the one given, else the model path that the server states."""
     if request.tokenizer is not None:
-        return locate(request.tokenizer)
+        return locate_without_weights(request.tokenizer)
     root = entry.get("root")
     if isinstance(root, str) and (Path(root) / "tokenizer.json").is_file():
         return Path(root)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from whet.checkpoint import locate, read_facts, serving_difference
+from whet.checkpoint import locate, locate_without_weights, read_facts, serving_difference
 from whet.checkpoint.kv_scales import kv_scales_problem
 from whet.client import HttpError, get_text
 from whet.core.errors import (
@@ -104,7 +104,7 @@ def find_candidate(ref: str, model: str | None, *, flag: str) -> Candidate:
 def find_tokenizer(given: str | None, candidate: Candidate) -> Path:
     """Return the folder of the prompts' tokenizer; ``UsageError`` if it is not local."""
     if given is not None:
-        return locate(given)
+        return locate_without_weights(given)
     if candidate.tokenizer is None:
         raise UsageError(
             f"prompts need the baseline's tokenizer, and {candidate.ref} names no local folder; "

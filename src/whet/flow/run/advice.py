@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from whet.core.format import percent
 from whet.core.provenance import Device
 from whet.core.records import ModelFacts, ResolvedEngine, Variant
 from whet.core.spec import Spec
-from whet.data import write_inputs
 from whet.engines.compatibility import cautions
 from whet.engines.machine import Machine
 from whet.flow.run.logged import TrafficLog, gate_tokens
+from whet.flow.run.resolve import GENERATED, builtin_inputs
 from whet.load import Draw, build_workload, read_pool
 from whet.predict import Traffic, advise, far_beyond, fitting_length, longest_request
 from whet.predict.settings import read_settings
@@ -94,16 +92,16 @@ def _repeat_advice(spec: Spec, root: Path | TrafficLog, variant: Variant) -> Ite
         return
     if dict(own.options).get(_REMEMBERED) in (0, "0"):
         return
-    with _inputs(root, needed=spec.workload.pool is None) as folder:
-        turns = len(set(read_pool(spec.workload.pool or folder / "workload.jsonl").user))
+    with builtin_inputs(root) as folder:
+        turns = len(set(read_pool(folder / GENERATED).user))
     requests = spec.load.trials * sum(spec.load.requests(size) for size in spec.load.points)
     if requests >= _OFTEN * turns:
         yield (
             f"suffix speculation drafts from the answers that its server wrote before, and this "
-            f"run asks each of the pool's {turns:,} user turns {requests / turns:.1f} times: its "
+            f"run asks each of the {turns:,} built-in user turns {requests / turns:.1f} times: its "
             "figures hold for traffic that repeats itself as much. Set options "
-            f"{{{_REMEMBERED}: 0}} to measure it without that, or give a pool as large as the "
-            "traffic"
+            f"{{{_REMEMBERED}: 0}} to measure it without that, or set traffic: log.jsonl, your own "
+            "request log"
         )
 
 
@@ -126,21 +124,8 @@ def _traffic(
     least = fitting_length(replace(bounds, p99_tokens=1))
     if least is None or not far_beyond(max(lengths), least):
         return bounds
-    files = (spec.workload.pool, spec.quality.heldout, spec.quality.tasks)
-    with _inputs(root, needed=None in files) as folder:
+    with builtin_inputs(root) as folder:
         return _drawn(spec, bounds, folder=folder, target=target)
-
-
-@contextmanager
-def _inputs(root: Path, *, needed: bool) -> Iterator[Path]:
-    """The built-in texts where the run has them, else, where ``needed``, as it will write them."""
-    builtin = root / "inputs"
-    if not needed or (builtin / "workload.jsonl").exists():
-        yield builtin
-        return
-    with TemporaryDirectory() as folder:
-        write_inputs(Path(folder))
-        yield Path(folder)
 
 
 def _bounds(spec: Spec) -> Traffic:
@@ -159,8 +144,7 @@ def _drawn(spec: Spec, bounds: Traffic, *, folder: Path, target: ModelFacts) -> 
     """Lengths as the run will draw them, and the longest of the quality stage."""
     tokenizer = Path(target.path)
     draw = Draw(requests=_DRAWN, batch_size=bounds.largest_batch, trial=0, block_size=16)
-    pool = spec.workload.pool or folder / "workload.jsonl"
-    requests = build_workload(pool, tokenizer, spec.workload, draw=draw).requests
+    requests = build_workload(folder / GENERATED, tokenizer, spec.workload, draw=draw).requests
     lengths = sorted(len(each.prompt_token_ids) + each.max_tokens for each in requests)
     quality = QualityPlan(
         variant=spec.baseline,

@@ -18,7 +18,7 @@ from whet.core.store import RunStore
 class Inputs:
     """The data files of a run: the spec's own, or those written beside the run.
 
-    ``traffic`` is the sample of the user's log, None where requests come from the ``pool``.
+    ``traffic`` is the sample of the user's log; None where requests are generated from ``pool``.
     """
 
     pool: Path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,14 +20,19 @@ from whet.core.spec import (
     redacted_spec,
 )
 from whet.core.store import RunStore, write_json
-from whet.data import write_pool
 from whet.engines import get_engine, get_profile
 from whet.engines.planned import PlannedMachine
 from whet.flow.run.advice import advice_of
 from whet.flow.run.checkpoints import Checkpoints, open_checkpoints, stored_commits
 from whet.flow.run.context import Job
 from whet.flow.run.logged import TRAFFIC, TrafficLog, read_traffic, traffic_problems
-from whet.flow.run.resolve import find_inputs, own_files, resolve_variants
+from whet.flow.run.resolve import (
+    GENERATED,
+    builtin_inputs,
+    find_inputs,
+    own_files,
+    resolve_variants,
+)
 from whet.flow.run.resume import refuse_changes, store_model
 from whet.flow.run.traced import log_problems
 from whet.levers import claims, problems
@@ -118,7 +122,7 @@ def _preflight(
     kv_scales = _kv_problems([item for item in resolved if item.variant.name not in blocked])
     spec_errors = (
         *refused,
-        *_traffic_problems(spec, target),
+        *_traffic_problems(spec, root, target),
         *_log_problems(spec, log, target, device, as_set),
     )
     advice: tuple[str, ...] = ()
@@ -188,19 +192,16 @@ def _unsupported(resolved: Iterable[ResolvedEngine], engine: Engine) -> Iterator
             yield Problem(variant=item.variant.name, kind="unsupported", message=reason)
 
 
-def _traffic_problems(spec: Spec, target: ModelFacts) -> Iterator[Problem]:
-    """Whether the pool's prompts leave room for a user turn within ``max_input_tokens``."""
+def _traffic_problems(spec: Spec, root: Path, target: ModelFacts) -> Iterator[Problem]:
+    """Whether built-in system prompts leave room for a user turn in ``max_input_tokens``."""
     own = spec.load.trace is not None or spec.traffic is not None
     if own or spec.workload.max_input_tokens is None:
         return
     size = spec.load.batch_sizes[0]
     draw = Draw(requests=spec.load.requests(size), batch_size=size, trial=0, block_size=1)
-    with tempfile.TemporaryDirectory(prefix="whet-") as scratch:
-        pool = spec.workload.pool or Path(scratch) / "pool.jsonl"
-        if spec.workload.pool is None:
-            write_pool(pool)
+    with builtin_inputs(root) as folder:
         try:
-            build_workload(pool, Path(target.path), spec.workload, draw=draw)
+            build_workload(folder / GENERATED, Path(target.path), spec.workload, draw=draw)
         except UsageError as error:
             yield Problem(variant=None, kind="traffic", message=str(error))
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
 
 from whet.checkpoint import lora_rank
 from whet.core.errors import UsageError
@@ -16,6 +20,9 @@ from whet.flow.run.context import Inputs
 from whet.flow.run.logged import TRAFFIC, TrafficLog, write_parts
 from whet.levers import lever_args
 from whet.predict import Problem
+
+GENERATED: Final = "workload.jsonl"
+"""The built-in file with the texts of generated requests."""
 
 
 def resolve_variants(
@@ -113,17 +120,29 @@ def quantized_path(root: Path, recipe: str) -> Path:
 def find_inputs(spec: Spec, root: Path, log: TrafficLog | None) -> Inputs:
     """The spec's data files, else the log's parts or built-in ones, written once beside the run."""
     builtin = root / "inputs"
-    if None in own_files(spec).values() and not (builtin / "workload.jsonl").exists():
+    if not (builtin / GENERATED).exists():
         write_inputs(builtin)
     if log is not None and not (builtin / TRAFFIC).exists():
         write_parts(log, builtin)
     return Inputs(
-        pool=spec.workload.pool or builtin / "workload.jsonl",
+        pool=builtin / GENERATED,
         traffic=None if log is None else builtin / TRAFFIC,
         heldout=spec.quality.heldout or builtin / "heldout.jsonl",
         tasks=spec.quality.tasks or builtin / "tasks.jsonl",
         calibration=builtin / "calibration.jsonl",
     )
+
+
+@contextmanager
+def builtin_inputs(root: Path) -> Iterator[Path]:
+    """The folder of the built-in texts: the run's own where it has them, else a temporary one."""
+    builtin = root / "inputs"
+    if (builtin / GENERATED).exists():
+        yield builtin
+        return
+    with TemporaryDirectory(prefix="whet-") as folder:
+        write_inputs(Path(folder))
+        yield Path(folder)
 
 
 def own_files(spec: Spec) -> dict[str, Path | None]:
@@ -133,7 +152,6 @@ def own_files(spec: Spec) -> dict[str, Path | None]:
         for name, recipe in spec.recipes.items()
     }
     return {
-        "workload.pool": spec.workload.pool,
         "quality.heldout": spec.quality.heldout,
         "quality.tasks": spec.quality.tasks,
         **recipes,

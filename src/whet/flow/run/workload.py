@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import cycle
+from pathlib import Path
 from secrets import token_hex
 
-from whet.checkpoint.encoder import load_encoder
+from whet.checkpoint.encoder import PromptEncoder, load_encoder
 from whet.client import CompletionCall
 from whet.core.errors import UsageError
 from whet.core.load_point import LoadPoint, Rate, load_key
@@ -78,7 +79,7 @@ def _sent(
     warm: bool,
     first: bool,
 ) -> BenchLoad:
-    """Requests, warm-up and arrivals: of the log where the spec has one, else of the pool."""
+    """Requests, warm-up and arrivals: of the log where the spec has one, else generated."""
     load = job.spec.load
     wanted = load.warmup_requests if first else min(load.warmup_requests, math.ceil(point), 8)
     if load.trace is not None and isinstance(point, Rate):
@@ -110,7 +111,7 @@ def _of_sample(
     build = partial(
         build_logged,
         stored_part(path, part),
-        load_encoder(job.tokenizer),
+        _encoder(job.tokenizer),
         warmup=warmup,
         lengths=output_lengths(job),
     )
@@ -125,6 +126,11 @@ def _of_sample(
         warmup=sent.warmup,
         warmup_calls=sent.warmup_calls,
     )
+
+
+@lru_cache(maxsize=1)
+def _encoder(tokenizer: Path) -> PromptEncoder:
+    return load_encoder(tokenizer)
 
 
 def _of_log(
