@@ -91,7 +91,7 @@ def test_plain_text_is_cut_into_pieces(tokenizer: Path, tmp_path: Path) -> None:
         ([{"text": "  "}], "no usable text; give JSONL rows with messages"),
         ([{"question": "x"}], "no request in it: 1"),
         ([{"messages": []}], "malformed messages: 1"),
-        (["text"], "no request in it: 1"),
+        (["text"], "not a JSON object: 1"),
         ([{"text": 3}], "neither text nor token ids: 1"),
     ],
 )

@@ -20,6 +20,8 @@ from whet.quality.two_sample import Samples, Sampling
 
 DRAFT = Speculation(method="draft_model", num_tokens=3, draft_path="/draft")
 
+SHOWN = SimpleNamespace(is_private=False)
+
 
 def resolved(
     name: str,
@@ -62,7 +64,7 @@ def store(tmp_path: Path) -> Iterator[RunStore]:
 
 
 def checks_of(store: RunStore, every: tuple[ResolvedEngine, ...], name: str) -> Any:
-    job = cast(Job, SimpleNamespace(store=store, resolved=every))
+    job = cast(Job, SimpleNamespace(store=store, resolved=every, spec=SHOWN))
     return _checks(job, next(each for each in every if each.variant.name == name))
 
 
@@ -126,7 +128,7 @@ def test_servers_may_run_on_other_kernels_unless_both_are_eager_and_none_is_aske
 
 
 def test_what_is_known_of_the_engine_is_asked_of_its_own_words(store: RunStore) -> None:
-    job = cast(Job, SimpleNamespace(store=store))
+    job = cast(Job, SimpleNamespace(store=store, spec=SHOWN))
     spec = resolved("spec", speculation=DRAFT)
     assert _scoring_defect(job, spec) is None, "nothing is known of a server that said nothing"
     facts = EngineFacts(

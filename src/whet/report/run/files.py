@@ -26,7 +26,7 @@ def write_reports(run: Run, folder: Path) -> Document:
     """
     document = run_document(run)
     write_csv(run, folder / "results.csv")
-    texts = not run.require_spec().is_private
+    texts = run.spec is None or not run.spec.is_private
     write_parquet(run.trials, folder / "requests.parquet", texts=texts)
     write_markdown(document, folder / "report.md")
     write_html(document, folder / "report.html")
