@@ -125,7 +125,7 @@ def _agreement(draft: Llama, prompt: Sequence[int], output: Sequence[int]) -> li
 def load_prompts(
     tokenizer: Tokenizer, workload: Sequence[Mapping[str, str]], count: int
 ) -> list[list[int]]:
-    """Requests as a load generator composes them: a system prompt of the pools and a user turn."""
+    """Requests as a load generator composes them: a system prompt and a user turn."""
     pools: dict[str, list[str]] = defaultdict(list)
     for line in workload:
         pools[line["kind"]].append(line["text"])

@@ -1,7 +1,7 @@
 """The testbed on one GPU: static batches with transformers, then every variant on vLLM.
 
     python -m lab.h100 run WORK          # all steps; goes on where a stopped one left off
-    python -m lab.h100 run WORK --steps testbed,pool,checkpoints
+    python -m lab.h100 run WORK --steps testbed,texts,checkpoints
     python -m lab.h100 pack WORK PARTS   # what was measured, in files of at most 15 MB
     python -m lab.h100 unpack PARTS WORK
     python -m lab.h100 table WORK/runs/NAME --static WORK/static.csv --out results/NAME
@@ -19,7 +19,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -38,10 +37,10 @@ from whet.core.spec.variants import expand_sweeps
 from whet.core.store import write_atomic
 
 SPEC: Final = Path(__file__).with_suffix(".yaml")
-STEPS: Final = ("testbed", "pool", "checkpoints", "static", "variants")
+STEPS: Final = ("testbed", "texts", "checkpoints", "static", "variants")
 SYSTEM_TOKENS: Final = 1024
 USER_TOKENS: Final = 85
-"""The user turns of the built-in pool that are at least so long: with the ticket's number and the
+"""The built-in user turns that are at least so long: with the ticket's number and the
 template a request has about 128 tokens of its own."""
 STATIC_SIZES: Final = (1, 4, 8, 16, 32, 64, 128, 256)
 PART_BYTES: Final = 15_000_000
@@ -105,8 +104,8 @@ def _run(options: argparse.Namespace) -> None:
         if step == "testbed" and not (work / "testbed").exists():
             _whet("demo", "testbed", "--shape", options.shape, "--draft", options.draft, "--eagle3",
                   str(work / "testbed"))  # fmt: skip
-        elif step == "pool":
-            write_pool(work / "pool.jsonl", work / "testbed" / "target")
+        elif step == "texts":
+            write_texts(workload_texts(work), work / "testbed" / "target")
         elif step == "checkpoints":
             make_checkpoints(work)
         elif step == "static":
@@ -232,7 +231,8 @@ def watching(
                 with one_at_a_time:
                     try:
                         if name in shares:
-                            rows = measure_shares(server, spec, name, shares[name])
+                            texts = workload_texts(work)
+                            rows = measure_shares(server, spec, texts, name, shares[name])
                             keep_shares(work / "shares.csv", rows)
                         if name in profiles:
                             where = Where(
@@ -257,17 +257,23 @@ def write_prompts(work: Path) -> None:
     from whet.load import Draw, build_workload
 
     spec, _ = _spec(work)
-    assert spec.workload.pool is not None
     draw = Draw(requests=_PROFILED_PROMPTS, batch_size=1, trial=9, block_size=16)
-    workload = build_workload(spec.workload.pool, Path(spec.model.target), spec.workload, draw=draw)
+    target = Path(spec.model.target)
+    workload = build_workload(workload_texts(work), target, spec.workload, draw=draw)
     rows = (json.dumps({"ids": list(request.prompt_token_ids)}) for request in workload.requests)
     write_atomic(work / "prompts.jsonl", "".join(f"{row}\n" for row in rows).encode())
 
 
-def write_pool(path: Path, tokenizer: Path) -> None:
-    """One long system prompt and the longer user turns, from the built-in pool.
+def workload_texts(work: Path) -> Path:
+    """The texts that the run's requests are generated from."""
+    _, root = _spec(work)
+    return root / "inputs" / "workload.jsonl"
 
-    The system prompt is the pool's first long one with articles of the others' catalogues added
+
+def write_texts(path: Path, tokenizer: Path) -> None:
+    """Write the built-in texts beside a run, with one long system prompt and longer user turns.
+
+    The system prompt is the first long one with articles of the others' catalogues added
     until it has ``SYSTEM_TOKENS`` tokens, to within one article.
     """
     from transformers import AutoTokenizer
@@ -275,9 +281,8 @@ def write_pool(path: Path, tokenizer: Path) -> None:
     from whet.data import write_inputs
 
     count = AutoTokenizer.from_pretrained(str(tokenizer)).encode
-    with tempfile.TemporaryDirectory() as folder:
-        write_inputs(Path(folder))
-        lines = (Path(folder) / "workload.jsonl").read_text(encoding="utf-8").splitlines()
+    write_inputs(path.parent)
+    lines = path.read_text(encoding="utf-8").splitlines()
     texts = [json.loads(line) for line in lines]
     long, *others = [item["text"] for item in texts if item["kind"] == "system_long"]
     users = [item["text"] for item in texts if item["kind"] == "user"]
@@ -307,7 +312,7 @@ def make_checkpoints(work: Path) -> None:
     from whet.flow.run.resolve import find_inputs
 
     spec, root = _spec(work)
-    find_inputs(spec, root)  # written once, before several processes read it
+    find_inputs(spec, root, None)  # written once, before several processes read it
     wanted = {variant.weights for variant in spec.variants.values()} & set(spec.recipes)
     running = {
         name: subprocess.Popen([sys.executable, "-m", "lab.h100", "checkpoint", str(work), name])
@@ -336,7 +341,7 @@ def make_checkpoint(work: Path, name: str) -> None:
         Path(spec.model.target),
         quantized_path(root, name),
         recipe,
-        calibration=recipe.calibration.source or find_inputs(spec, root).calibration,
+        calibration=recipe.calibration.source or find_inputs(spec, root, None).calibration,
     )
     print(
         f"{name}: {recipe.title}, {done.bits_per_weight:.2f} bits a weight, "
@@ -394,10 +399,9 @@ def _static(work: Path, size: int) -> StaticRow:
     from whet.load import Draw, build_workload
 
     spec, _ = _spec(work)
-    assert spec.workload.pool is not None
     draw = Draw(requests=size * _STATIC_BATCHES, batch_size=size, trial=0, block_size=16)
     target = Path(spec.model.target)
-    requests = build_workload(spec.workload.pool, target, spec.workload, draw=draw).requests
+    requests = build_workload(workload_texts(work), target, spec.workload, draw=draw).requests
     model, device = _load(spec.model.target)
     prompts = [request.prompt_token_ids for request in requests]
     batches = [prompts[start : start + size] for start in range(0, len(prompts), size)]

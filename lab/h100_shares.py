@@ -44,21 +44,24 @@ class ShareRow:
     problem: str
 
 
-def measure_shares(server: Server, spec: Spec, config: str, sizes: str) -> list[ShareRow]:
+def measure_shares(
+    server: Server, spec: Spec, texts: Path, config: str, sizes: str
+) -> list[ShareRow]:
     """Every share at every size of ``sizes`` ("1,8,32") on ``server``, in that order."""
     trials = enumerate(SHARES, start=_FIRST_TRIAL)
     plan = [(trial, share, int(size)) for trial, share in trials for size in sizes.split(",")]
-    return [_measure(server, spec, config, size, (trial, share)) for trial, share, size in plan]
+    return [
+        _measure(server, spec, texts, config, size, (trial, share)) for trial, share, size in plan
+    ]
 
 
 def _measure(
-    server: Server, spec: Spec, config: str, size: int, drawn: tuple[int, float]
+    server: Server, spec: Spec, texts: Path, config: str, size: int, drawn: tuple[int, float]
 ) -> ShareRow:
-    assert spec.workload.pool is not None
     trial, share = drawn
     traffic = spec.workload.model_copy(update={"shared_prefix_share": share})
     count = spec.load.requests(size)
-    source = (spec.workload.pool, Path(spec.model.target), traffic)
+    source = (texts, Path(spec.model.target), traffic)
     draw = {"batch_size": size, "trial": trial, "block_size": ASSUMED_BLOCK_SIZE}
     sent = build_workload(*source, draw=Draw(requests=count, **draw))
     before = build_warmup(*source, draw=Draw(requests=min(size, _WARMUP), **draw))
