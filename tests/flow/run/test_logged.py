@@ -239,6 +239,11 @@ def test_times_in_two_units_are_one_clock_and_a_jump_is_refused(tmp_path: Path) 
         read(tmp_path, lines, seed=1)
 
 
+def test_unknown_roles_are_rendered_or_left_out_by_the_template(tmp_path: Path) -> None:
+    log = read(tmp_path, [chat(0, "what", role="robot"), *chats(300)])
+    assert len(log.sample.requests) + sum(count for _, count in log.left_out) == 301
+
+
 def test_a_template_that_refuses_messages_is_named(tmp_path: Path) -> None:
     target = write_tiny_llama(tmp_path / "target")
     config = target / "tokenizer_config.json"

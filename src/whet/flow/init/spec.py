@@ -216,6 +216,8 @@ def _load(choice: _Choice) -> Iterator[str]:
         f"  demand_rps: {significant(rates.busiest, 3)}   # the log's busiest five minutes; "
         f"{significant(rates.mean, 3)} on average"
     )
+    if choice.device.kind == "cpu":
+        yield "  seconds: 20        # of each trial"
 
 
 def _engine_args(choice: _Choice) -> Iterator[str]:
