@@ -52,6 +52,8 @@ def test_no_prompt_leaves_the_runs_inputs(
     assert MARK in (inputs / "traffic.jsonl").read_text()
     assert MARK in (inputs / "heldout.jsonl").read_text()
     assert inputs.stat().st_mode & 0o777 == 0o700
+    marked = [file for file in inputs.rglob("*.jsonl") if MARK in file.read_text()]
+    assert {file.stat().st_mode & 0o777 for file in marked} == {0o600}
     assert (inputs / "PRIVATE.txt").exists()
     files = [file for file in root.rglob("*") if file.is_file() and inputs not in file.parents]
     assert len(files) > 20

@@ -275,6 +275,7 @@ def _documents(sample: LogSample, part: Part) -> Iterator[dict[str, Any]]:
 def _write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     write_atomic(path, "".join(lines).encode())
+    path.chmod(0o600)
 
 
 @lru_cache(maxsize=4)
