@@ -12,6 +12,7 @@ import pytest
 
 from tests.checkpoint_factory import write_json, write_tokenizer
 from whet.checkpoint import serving_difference, tokenizer_difference, tokenizer_identity
+from whet.checkpoint.tokenizer import load_tokenizer
 from whet.core.errors import CheckpointError
 
 Edit = Callable[[dict[str, Any]], None]
@@ -193,3 +194,15 @@ def test_broken_tokenizers(tmp_path: Path, files: dict[str, str], said: str) -> 
         (tmp_path / name).write_text(text)
     with pytest.raises(CheckpointError, match=said):
         tokenizer_identity(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["PreTrainedTokenizerFast", "TokenizersBackend", "LlamaTokenizer"])
+def test_the_class_is_the_one_that_auto_takes(pair: tuple[Path, Path], name: str) -> None:
+    from transformers import AutoTokenizer
+
+    edit(pair[0], lambda data: data.update(tokenizer_class=name), "tokenizer_config.json")
+    own = load_tokenizer(pair[0])
+    auto = AutoTokenizer.from_pretrained(str(pair[0]), local_files_only=True)
+    assert type(own) is type(auto)
+    text = "Hello world"
+    assert own.encode(text) == auto.encode(text)

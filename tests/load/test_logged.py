@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -97,6 +97,28 @@ def test_a_turn_comes_after_the_answer_to_the_one_before(encoder: PromptEncoder)
     assert all(history)
     facts = load.workload.facts
     assert facts.least_hit_rate == pytest.approx(facts.expected_hit_rate, rel=0.05)
+
+
+def test_a_next_turn_may_hit_the_answer_before_it(encoder: PromptEncoder) -> None:
+    """An engine that answers as logged holds the answer's tokens too; those never lower a rate."""
+    talks = [replace(each, output_tokens=60) for each in log(turns=3)]
+    talks = [
+        replace(each, messages=tuple(_longer(message) for message in each.messages or ()))
+        for each in talks
+    ]
+    facts = build_logged(
+        sample_log(talks).requests, encoder, draw=draw(60), warmup=2
+    ).workload.facts
+    assert facts.most_hit_rate is not None
+    answers = 40 * 64 / facts.input_tokens_mean / 60  # 60 tokens end in one block more
+    assert facts.most_hit_rate - facts.expected_hit_rate == pytest.approx(answers, rel=0.07)
+    single = sample_log(list(log(turns=1))).requests
+    facts = build_logged(single, encoder, draw=draw(20), warmup=2).workload.facts
+    assert facts.most_hit_rate == facts.expected_hit_rate
+
+
+def _longer(message: Mapping[str, object]) -> dict[str, object]:
+    return {**message, "content": "w" * 60} if message["role"] == "assistant" else dict(message)
 
 
 def test_requests_in_flight_together_may_miss_each_other(encoder: PromptEncoder) -> None:

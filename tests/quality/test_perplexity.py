@@ -77,6 +77,14 @@ def test_one_moved_document_among_equal_ones_leaves_the_upper_end_open() -> None
     assert rounded.high == pytest.approx(1.0, abs=1e-6)
 
 
+def test_two_of_sixty_documents_that_differ_by_batching_leave_no_end_open() -> None:
+    base = [(100.0, 50)] * 60
+    found = perplexity_ratio([(100.05, 50), (99.98, 50), *base[2:]], base)
+    assert found.value == pytest.approx(1.0, abs=2e-5)
+    assert found.low == pytest.approx(1.0, abs=1e-4)
+    assert found.high == pytest.approx(1.0, abs=1e-4)
+
+
 @pytest.mark.parametrize(("tokens", "change", "far"), [(50, 0.41, 1), (50, 0.40, 0), (15, 3.0, 0)])
 def test_a_document_is_broken_if_its_perplexity_changes_by_half(
     tokens: int, change: float, far: int

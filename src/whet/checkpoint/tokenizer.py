@@ -18,6 +18,7 @@ _FLAGS: Final = ("special", "lstrip", "rstrip", "single_word", "normalized")
 _ROLES: Final = ("bos_token", "unk_token")
 _STEPS: Final = ("normalizer", "pre_tokenizer", "decoder")
 _CUT: Final = 80
+_GENERIC: Final = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,10 +38,8 @@ class Vocabulary:
 
 def load_tokenizer(folder: Path) -> Any:
     """The tokenizer of transformers in ``folder``; ``CheckpointError`` if it cannot be read."""
-    from transformers import AutoTokenizer
-
     try:
-        return AutoTokenizer.from_pretrained(
+        return _tokenizer_class(folder).from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
     except (OSError, ValueError, KeyError) as error:
@@ -49,6 +48,18 @@ def load_tokenizer(folder: Path) -> Any:
             f"the tokenizer in {folder} cannot be read ({reason}); "
             "check that tokenizer.json is there and complete"
         ) from error
+
+
+def _tokenizer_class(folder: Path) -> Any:
+    """The class that ``AutoTokenizer`` takes; without its import of torch where it is generic."""
+    name = read_json_if_any(folder / "tokenizer_config.json").get("tokenizer_class")
+    if name in _GENERIC and (folder / "tokenizer.json").exists():
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer
 
 
 def tokenizer_identity(path: Path) -> TokenizerIdentity:

@@ -79,17 +79,19 @@ def hit_rate_bounds(cell: Cell) -> HitRateBounds:
     A trial whose warm-up could not touch every shared prefix may lose more: requests in flight
     together cannot hit what none of them has finished to fill in, so of its n requests up to
     max(batch size, shared prefixes) may lose their hits: expected × that ÷ n. A log's trial may
-    lose down to its least rate.
+    lose down to its least rate, and gain up to its most.
     """
     by_hash = {item.sha256: _reachable(cell.variant, item) for item in cell.workloads}
     first = next(iter(by_hash.values()))
-    total = wanted = lost = 0.0
+    total = wanted = lost = more = 0.0
     for trial in cell.trials:
         workload = by_hash.get(trial.workload_sha256, first)
         change = counter_change(PREFIX_QUERIES, [trial])
         tokens = change.delta or 0.0
         total += tokens
         wanted += tokens * workload.expected_hit_rate
+        if workload.most_hit_rate is not None:
+            more += tokens * (workload.most_hit_rate - workload.expected_hit_rate)
         if workload.least_hit_rate is not None:
             lost += tokens * (workload.expected_hit_rate - workload.least_hit_rate)
         elif trial.excluded_warmup < workload.shared_prefixes and trial.requests:
@@ -99,7 +101,7 @@ def hit_rate_bounds(cell: Cell) -> HitRateBounds:
     return HitRateBounds(
         expected=expected,
         low=max(0.0, expected - HIT_RATE_MARGIN - lost / total),
-        high=min(1.0, expected + HIT_RATE_MARGIN),
+        high=min(1.0, expected + HIT_RATE_MARGIN + more / total),
     )
 
 
@@ -112,11 +114,12 @@ def _reachable(variant: Variant, workload: WorkloadFacts) -> WorkloadFacts:
     if variant.speculation is None or variant.speculation.method not in _FROM_HIDDEN_STATES:
         return workload
     lost = workload.shared_prefix_share * workload.block_size / workload.input_tokens_mean
-    least = workload.least_hit_rate
+    least, most = workload.least_hit_rate, workload.most_hit_rate
     return replace(
         workload,
         expected_hit_rate=max(0.0, workload.expected_hit_rate - lost),
         least_hit_rate=None if least is None else max(0.0, least - lost),
+        most_hit_rate=None if most is None else max(0.0, most - lost),
     )
 
 

@@ -69,25 +69,45 @@ def build_logged(
     requests = play.plan(timed)
     before = _warmup(timed, rest, warmup) if warmup else []
     warm = play.plan(before)
+    prompts = [each.prompt_token_ids for each in requests]
     cached = partial(
         cached_tokens,
-        [each.prompt_token_ids for each in requests],
         warm=[each.prompt_token_ids for each in warm],
         block_size=draw.block_size,
     )
     planned = tuple(
         replace(each, shared_tokens=tokens, prefix_id="log" if tokens else None)
-        for each, tokens in zip(requests, cached(), strict=True)
+        for each, tokens in zip(requests, cached(prompts), strict=True)
     )
     facts = describe_requests(planned, block_size=draw.block_size, seed=0)
-    least = sum(cached(in_flight=_in_flight(draw.batch_size)))
+    least = sum(cached(prompts, in_flight=_in_flight(draw.batch_size)))
+    most = sum(cached(_with_answers(timed, requests))[::2])
     tokens = sum(len(each.prompt_token_ids) for each in requests)
+    facts = replace(facts, least_hit_rate=least / tokens, most_hit_rate=most / tokens)
     return LoggedLoad(
-        workload=Workload(requests=planned, facts=replace(facts, least_hit_rate=least / tokens)),
+        workload=Workload(requests=planned, facts=facts),
         calls=tuple(map(_call, planned, timed)),
         warmup=tuple(warm),
         warmup_calls=tuple(map(_call, warm, before)),
     )
+
+
+def _with_answers(
+    timed: Sequence[_Turn], requests: Sequence[PlannedRequest]
+) -> list[tuple[int, ...]]:
+    """Each prompt, and behind it what the cache holds where the answer is the logged one.
+
+    The next turn's prompt begins with both.
+    """
+    following: dict[tuple[int, int], tuple[int, ...]] = {}
+    backwards: list[tuple[int, ...]] = []
+    for turn, each in zip(reversed(timed), reversed(requests), strict=True):
+        prompt, key = each.prompt_token_ids, (turn.again, turn.group)
+        after = following.get(key, ())
+        is_next = after[: len(prompt)] == prompt
+        backwards += [after[: len(prompt) + each.max_tokens] if is_next else prompt, prompt]
+        following[key] = prompt
+    return backwards[::-1]
 
 
 class _Turn(NamedTuple):

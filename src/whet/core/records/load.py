@@ -35,7 +35,8 @@ class WorkloadFacts:
 
     ``expected_hit_rate`` is Σ of full shared blocks ÷ Σ prompt tokens once every shared prefix is
     warm, at ``block_size`` tokens a block. Requests in flight together may find less of each
-    other, down to ``least_hit_rate``; None where all that is shared is warm.
+    other, down to ``least_hit_rate``; None where all that is shared is warm. A next turn's prompt
+    holds the answer before it, which the cache may hold too: up to ``most_hit_rate``, or None.
     """
 
     sha256: str
@@ -50,6 +51,7 @@ class WorkloadFacts:
     expected_hit_rate: float
     seed: int
     least_hit_rate: float | None = None
+    most_hit_rate: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
