@@ -18,7 +18,6 @@ import numpy as np
 from lab.text import Dice, Exchange, draw_system
 from lab.text.extraction import extraction
 from lab.text.letters import letter
-from lab.text.sums import arithmetic
 from lab.text.system import SystemPrompt
 from lab.tokenizer import load_tokenizer
 from whet.core.store import write_atomic
@@ -32,10 +31,10 @@ LONG_SHARE: Final = 0.15
 SHARED_SYSTEMS: Final = {"short": 4, "long": 2}
 RATE_RPS: Final = 5.0
 BURSTINESS: Final = 0.5
-MOST_TOKENS: Final = (950, 64)
+MOST_TOKENS: Final = (950, 120)
 """Of a prompt and of an answer."""
 START_S: Final = 1_790_000_000
-MIX: Final = ((extraction, 0.4), (letter, 0.2), (arithmetic, 0.4))
+MIX: Final = ((extraction, 0.7), (letter, 0.3))
 
 
 def generate(seed: int) -> list[dict[str, Any]]:

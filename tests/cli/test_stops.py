@@ -22,6 +22,7 @@ from whet.client import run_async
 from whet.core.errors import Interrupted, MeasurementError, NothingQualifiesError, StorageError
 from whet.core.records import TrialRecord
 from whet.core.store import RunStore
+from whet.data import write_inputs
 
 STORAGE = StorageError.exit_code
 ONE_CELL = {"batch_sizes": [1], "trials": 1, "min_requests": 4, "warmup_requests": 0}
@@ -60,7 +61,7 @@ def test_a_disk_that_fills_up_while_the_built_in_inputs_are_written(
     with files_up_to(1_000_000):
         said = whet("run").sentence(STORAGE)
     assert "is full; free some space and repeat the command (a run: with --resume" in said
-    assert not list((tmp_path / "runs" / "tiny" / "inputs").iterdir())
+    assert not list((tmp_path / "runs").rglob("inputs/*"))
     assert scripted.started == []
 
 
@@ -69,8 +70,9 @@ def test_a_disk_that_fills_up_in_the_middle(
 ) -> None:
     write_whole_spec(tmp_path)
     root = tmp_path / "runs" / "tiny"
+    write_inputs(root / "inputs")
     with files_up_to(4500):
-        said = whet("run").sentence(STORAGE)
+        said = whet("run", "--resume").sentence(STORAGE)
     assert "is full; free some space and repeat the command (a run: with --resume" in said
     kept = measured(root)
     assert kept, "the trials before the disk was full are there"

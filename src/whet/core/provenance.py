@@ -50,8 +50,9 @@ def now() -> str:
 
 @cache
 def find_device() -> Device:
-    """The first visible GPU as the driver reports it, else this machine's CPU."""
-    return _cuda() or _cpu()
+    """The first GPU as the driver reports it unless all are hidden, else this machine's CPU."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    return (None if hidden else _cuda()) or _cpu()
 
 
 def cpu_dtype() -> Literal["auto", "float32"]:

@@ -32,14 +32,19 @@ engine:
 recipes:
   awq:
     calibration: {{samples: {samples}, max_tokens: 128}}
+variants:           # each has one lever more than the one before
+  fp16: {{}}
+  fp16+cache: {{prefix_cache: true}}   # vLLM's default, which savings are counted against
+  spec+cache: {{prefix_cache: true, speculation: {{}}}}
+  awq+spec+cache: {{weights: awq, prefix_cache: true, speculation: {{}}}}
 traffic: {{log: {log}, keep_prompts: true}}   # requests of a support desk
 load:
   batch_sizes: {batch_sizes}
   trials: 2         # starts of each server: the fewest that give an interval
   together:         # two start at once, because imports dominate; one is measured at a time
-    - [fp16, fp16+cache]
-    - [awq+cache, awq+spec+cache]
-  min_requests: 16
+    - [fp16+cache, spec+cache]
+    - [fp16, awq+spec+cache]
+  min_requests: {least}
   requests_per_slot: {per_slot}
   warmup_requests: {warmup}
 quality:
@@ -64,8 +69,9 @@ def write_spec(path: Path) -> Path:
         about="The demo run: the bundled pair, real vLLM on the CPU. Written by whet demo.",
         name="demo",
         samples=200,
-        batch_sizes=[1, 8, 32],
-        per_slot=8,
+        batch_sizes=[1, 8],
+        least=24,
+        per_slot=20,
         warmup=20,
         documents=60,
         document_tokens=512,
@@ -86,6 +92,7 @@ def write_long_spec(path: Path, testbed: Path) -> Path:
         name="demo-long",
         samples=64,
         batch_sizes=[1, 4, 16],
+        least=16,
         per_slot=6,
         warmup=6,
         documents=60,
