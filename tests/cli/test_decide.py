@@ -26,7 +26,7 @@ def test_a_run_of_trials_alone_is_decided_again(whet: Whet, root: Path) -> None:
 
 
 def test_a_variant_that_no_quality_check_has_seen_is_named_first(whet: Whet, root: Path) -> None:
-    (root / "quality" / "awq+cache.json").unlink()
+    (root / "quality" / "awq+spec+cache.json").unlink()
     decided = whet("decide", root, "--quiet")
     assert decided.code == 0
-    assert decided.err == f"! {root}: awq+cache has no quality record.\n"
+    assert decided.err == f"! {root}: awq+spec+cache has no quality record.\n"
