@@ -13,6 +13,7 @@ from whet.cli.run.output import write_and_print_report
 from whet.cli.run.run import execute
 from whet.core.errors import UsageError
 from whet.core.names import require_name
+from whet.core.provenance import hide_gpus_from_cpu_build
 from whet.core.spec import load_spec
 from whet.core.units import GB, human_duration
 from whet.flow.demo import (
@@ -53,6 +54,7 @@ def demo(*, options: DemoOptions = DemoOptions(), output: OutputOptions = Output
             store = replay_recorded(options.output_dir / name, observer)
         write_and_print_report(store, output)
         return
+    hide_gpus_from_cpu_build()
     spec_file = options.output_dir / f"{name}.yaml"
     if options.long:
         write_long_demo_spec(spec_file, options.output_dir / f"{name}-pair", print_line)

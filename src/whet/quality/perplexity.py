@@ -21,7 +21,7 @@ _STUDENTIZED_TAILS: Final = (0.0175, 0.9825)
 and 94 % with normal ones, these 95 and 96 % (``benchmarks/gate_coverage.py``)."""
 _NO_SPREAD_NATS: Final = 1e-4
 """A smaller standard error or shift of a resample comes from rounding or batching, and is a
-fiftieth of the smallest tolerance that a gate uses. Without it, a variant in which 58 of 60
+hundredth of the smallest default tolerance. Without it, a variant in which 58 of 60
 documents are identical, as with a prefix cache, would have no upper end."""
 BROKEN_NATS: Final = 0.405
 """ln 1.5: the perplexity of one document changes by half. Between W4A16 weights and their 16-bit
