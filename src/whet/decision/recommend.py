@@ -180,8 +180,6 @@ def _reasons(
 ) -> Iterator[str]:
     item, cell = choice.item, choice.item.cell
     yield _cheapest(choice)
-    if cell.tps_mean is not None:
-        yield f"throughput {words.throughput(cell.tps_mean)} at {load_words(cell.batch_size)}"
     yield (
         f"TTFT p95 {words.milliseconds(item.ttft)}, below the target of {choice.point.ttft_ms:g} ms"
     )

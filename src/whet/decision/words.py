@@ -42,11 +42,6 @@ def milliseconds(figure: Estimate) -> str:
     return f"{figure.value:,.0f}{mark} ms{_interval(figure, lambda value: f'{value:,.0f}')}"
 
 
-def throughput(figure: Estimate) -> str:
-    """``1,204 tok/s [1,190 … 1,221]``."""
-    return f"{_four(figure.value)} tok/s{_interval(figure, _four)}"
-
-
 def regression(ratio: Estimate) -> str:
     """``+0.61% [+0.40% … +0.83%]`` from a perplexity ratio."""
     return f"{_signed(ratio.value)}{_interval(ratio, _signed)}"

@@ -41,9 +41,8 @@ traffic: {{log: {log}, keep_prompts: true}}   # requests of a support desk
 load:
   batch_sizes: {batch_sizes}
   trials: 2         # starts of each server: the fewest that give an interval
-  together:         # two start at once, because imports dominate; one is measured at a time
-    - [fp16+cache, spec+cache]
-    - [fp16, awq+spec+cache]
+  together:         # they start at once, because imports dominate; one is measured at a time
+    - [fp16+cache, spec+cache, awq+spec+cache]
   min_requests: {least}
   requests_per_slot: {per_slot}
   warmup_requests: {warmup}
@@ -70,12 +69,12 @@ def write_spec(path: Path) -> Path:
         name="demo",
         samples=200,
         batch_sizes=[1, 8],
-        least=24,
-        per_slot=20,
-        warmup=20,
-        documents=60,
+        least=12,
+        per_slot=12,
+        warmup=12,
+        documents=30,
         document_tokens=512,
-        tasks=48,
+        tasks=24,
         objective="",
     )
 

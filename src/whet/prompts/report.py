@@ -108,7 +108,7 @@ def _section(
         rows=[Row(cells=[text_cell(value) for value in row]) for row in rows],
     )
     nodes: list[Node] = [table, Paragraph(text=note, tone="muted")] if note else [table]
-    return Section(id=id, title=title, short=title, nodes=nodes, on_console=True)
+    return Section(id=id, title=title, group=title, nodes=nodes, on_console=True)
 
 
 def _overview(analysis: PromptAnalysis) -> Section | None:
@@ -118,7 +118,7 @@ def _overview(analysis: PromptAnalysis) -> Section | None:
         nodes.append(chart)
     if not analysis.causes:
         nodes.append(Paragraph(text="No named cause was detected.", tone="muted"))
-    return Section(id="hits", title="Hit rate", short="Hit rate", nodes=nodes, on_console=True)
+    return Section(id="hits", title="Hit rate", group="Hit rate", nodes=nodes, on_console=True)
 
 
 def _causes(analysis: PromptAnalysis) -> Section | None:

@@ -134,14 +134,14 @@ Node = Heading | Paragraph | Bullets | Facts | Table | Chart | Code | Folded
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A part of the report. ``short`` is its name in the navigation.
+    """A part of the report. The navigation has one entry a ``group``, to its first section.
 
     ``on_console`` prints it at the end of a run; the files have every section.
     """
 
     id: str
     title: str
-    short: str
+    group: str
     nodes: Sequence[Node]
     tone: Tone = "plain"
     on_console: bool = False
@@ -155,6 +155,14 @@ class Document:
     facts: Sequence[str]
     sections: Sequence[Section]
     tags: Sequence[tuple[str, Tone]] = ()
+
+    @property
+    def navigation(self) -> dict[str, str]:
+        """The first section's id of each group, in order."""
+        firsts: dict[str, str] = {}
+        for section in self.sections:
+            firsts.setdefault(section.group, section.id)
+        return firsts
 
 
 def text_cell(value: object, tone: Tone = "plain", detail: str = "") -> Cell:

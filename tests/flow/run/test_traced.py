@@ -16,7 +16,7 @@ from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.units import NS_PER_S
 from whet.load import TrialPlan
-from whet.report.document import Facts, Table
+from whet.report.document import Facts, Folded, Table
 from whet.report.run.cells import build as cells_section
 from whet.report.run.decision import build as decision_section
 from whet.report.run.matrix import build as matrix_section
@@ -135,7 +135,8 @@ def test_a_search_plays_the_log_at_other_speeds_while_it_lasts(
     assert len({plan.workload.facts.sha256 for plan in measured}) == len(measured)
     section = cells_section(run)
     assert section is not None
-    [table] = [node for node in section.nodes if isinstance(node, Table)]
+    [folded] = [node for node in section.nodes if isinstance(node, Folded)]
+    [table] = [node for node in folded.nodes if isinstance(node, Table)]
     assert table.columns[1].name == "load"
     assert [row.cells[1].text for row in table.rows] == [str(each) for each in search.points] * 2
     assert run.decision is not None

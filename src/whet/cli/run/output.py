@@ -27,12 +27,11 @@ def write_and_print_report(
     document = write_reports(run, store.root)
     if output is None:
         return
-    page = store.root / "report.html"
     if output.json:
         print_json(run_json(run) | {"report": document_json(document)})
     else:
         print_report(document, output.console)
-        output.console.print(f"\nReport: {page}", soft_wrap=True, highlight=False)
+        _print_next_steps(run, output)
     if decision is not None and decision.recommendation is None:
         if all(cell.status != "complete" for cell in run.cells):
             raise EngineError(
@@ -40,6 +39,21 @@ def write_and_print_report(
                 "then go on with --resume"
             )
         raise NothingQualifiesError(why_nothing_qualifies(run, decision))
+
+
+def _print_next_steps(run: Run, output: OutputOptions) -> None:
+    """Where the report and the recommended deployment are."""
+    steps = [("Report", str(run.root / "report.html"))]
+    chosen = run.decision.recommendation if run.decision else None
+    if chosen is not None and (folder := run.root / "deploy" / chosen.variant).is_dir():
+        steps.append(
+            ("Deploy", f"{folder}  ({', '.join(sorted(p.name for p in folder.iterdir()))})")
+        )
+    if run.missing:
+        steps.append(("Go on", f"whet run {run.root / 'spec.yaml'} --resume"))
+    output.console.print("\nNext steps")
+    for name, words in steps:
+        output.console.print(f"  {name:8} {words}", soft_wrap=True, highlight=False)
 
 
 def run_json(run: Run) -> dict[str, object]:

@@ -47,7 +47,7 @@ def break_even_document(result: BreakEvenMap) -> Document:
     if result.left_out:
         nodes.append(Bullets(items=list(_left_out(result)), tone="warn"))
     section = Section(
-        id="map", title="From where speculation pays", short="Map", nodes=nodes, on_console=True
+        id="map", title="From where speculation pays", group="Map", nodes=nodes, on_console=True
     )
     return Document(title=result.name, facts=[_setting(result)], sections=[section])
 

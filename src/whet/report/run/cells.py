@@ -13,6 +13,7 @@ from whet.metrics.latency_anomalies import latency_anomalies
 from whet.report.document import (
     Bullets,
     Column,
+    Folded,
     Node,
     Row,
     Section,
@@ -90,8 +91,12 @@ def build(run: Run) -> Section | None:
             if point in run.points_of(name) or run.cell(name, point)
         ],
     )
-    nodes: list[Node] = [table, Bullets(items=list(_notes(run)), tone="muted")]
-    return Section(id="cells", title="All cells", short="Cells", nodes=nodes, on_console=True)
+    unfinished = run.decision is None
+    nodes: list[Node] = [
+        table if unfinished else Folded(summary=plural(len(run.cells), "cell"), nodes=[table]),
+        Bullets(items=list(_notes(run)), tone="muted"),
+    ]
+    return Section(id="cells", title="All cells", group="Speed", nodes=nodes, on_console=unfinished)
 
 
 def _row(run: Run, variant: str, point: LoadPoint) -> Row:
@@ -128,10 +133,6 @@ def _notes(run: Run) -> Iterator[str]:
         yield "Memory is resident memory on the CPU, not device memory."
     elif kinds:
         yield "Memory is device memory of the server's process tree under load."
-    if run.spec is not None:
-        hardware = run.spec.hardware
-        source = f": {hardware.price_source}" if hardware.price_source else ""
-        yield f"Cost at ${hardware.price_usd_per_hour:,g} an hour{source}."
     yield _warmup_words(run)
     yield from _anomalies(run)
 

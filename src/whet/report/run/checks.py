@@ -77,7 +77,7 @@ def build(run: Run) -> Section | None:
     nodes = [node for check in checks if check.lines for node in _nodes(check)]
     if not nodes:
         return None
-    return Section(id="checks", title="Further checks", short="Checks", nodes=nodes)
+    return Section(id="checks", title="Further checks", group="Quality", nodes=nodes)
 
 
 def _nodes(check: _Check) -> list[Node]:

@@ -40,7 +40,7 @@ def build(run: Run) -> Section | None:
         nodes.append(Folded(summary=f"Every ratio ({len(others)})", nodes=folded))
     if not nodes:
         return None
-    return Section(id="comparisons", title="Against the default", short="Differences", nodes=nodes)
+    return Section(id="comparisons", title="Against the default", group="Speed", nodes=nodes)
 
 
 def _family(tested: Sequence[Difference]) -> str:

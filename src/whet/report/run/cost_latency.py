@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from whet.core.run import Run
 from whet.report.charts.plots import Axis, Line, plot
-from whet.report.document import Chart, Section
+from whet.report.document import Chart
 from whet.report.run.common import legend_of, looks_of, point, target_words
 from whet.report.text import shown
 
-ORDER = 15
 
-
-def build(run: Run) -> Section | None:
+def cost_chart(run: Run) -> Chart | None:
     """One mark a cell; excluded ones are crossed, the recommended one is ringed."""
     points = [
         point(
@@ -29,7 +27,7 @@ def build(run: Run) -> Section | None:
         return None
     targets = run.spec.objective.ttft_ms if run.spec else ()
     longest = max(each.x for each in points if isinstance(each.x, float))
-    chart = Chart(
+    return Chart(
         name="cost-latency",
         title="Cost against time to first token",
         description="A mark is a load. Cross: excluded. Ring: recommended. Dashed: target.",
@@ -46,4 +44,3 @@ def build(run: Run) -> Section | None:
         ),
         legend=legend_of(run),
     )
-    return Section(id="cost-latency", title="Cost and latency", short="Chart", nodes=[chart])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from whet.core.format import plural
 from whet.core.records import Decision, Recommendation
 from whet.core.run import Run
 from whet.report.document import Bullets, Code, Fact, Facts, Node, Paragraph, Section, Tone
+from whet.report.run.best import cost_change
 from whet.report.run.common import certainty, headline, is_win
+from whet.report.run.cost_latency import cost_chart
 from whet.report.text import Shown, shown
 
 ORDER = 10
@@ -19,29 +22,21 @@ def build(run: Run) -> Section:
     if run.decision is None:
         done = plural(sum(cell.status == "complete" for cell in run.cells), "cell")
         words = f"The run is incomplete: {done} measured so far."
-        return Section(
-            id="decision",
-            title="No decision yet",
-            short="Decision",
-            nodes=[Paragraph(text=words)],
-            tone="warn",
-        )
+        nodes = [Paragraph(text=words), *_chart(run)]
+        title = "No decision yet"
+        return Section(id="decision", title=title, group="Decision", nodes=nodes, tone="warn")
     section = decision_section(run.decision)
     chosen = run.decision.recommendation
-    if chosen is None:
-        return section
-    nodes: list[Node] = [section.nodes[0], Facts(items=list(_facts(run, chosen)))]
-    nodes += section.nodes[1:]
-    if chosen.variant in run.engines:
+    tiles = [Facts(items=list(_facts(run, run.decision, chosen)))] if chosen else []
+    nodes = [section.nodes[0], *tiles, *_chart(run), *section.nodes[1:]]
+    if chosen is not None and chosen.variant in run.engines:
         nodes.append(Code(text=run.engines[chosen.variant].serve_line, language="sh"))
-    return Section(
-        id="decision",
-        title=section.title,
-        short="Decision",
-        nodes=nodes,
-        tone=section.tone,
-        on_console=True,
-    )
+    return replace(section, nodes=nodes)
+
+
+def _chart(run: Run) -> list[Node]:
+    chart = cost_chart(run)
+    return [] if chart is None else [chart]
 
 
 def decision_section(decision: Decision) -> Section:
@@ -53,7 +48,7 @@ def decision_section(decision: Decision) -> Section:
         nodes += [Bullets(items=chosen.reasons), Bullets(items=chosen.cautions, tone="warn")]
     tone: Tone = "warn" if chosen is None else "good" if is_win(decision) else "plain"
     return Section(
-        id="decision", title=title, short="Decision", nodes=nodes, tone=tone, on_console=True
+        id="decision", title=title, group="Decision", nodes=nodes, tone=tone, on_console=True
     )
 
 
@@ -76,29 +71,33 @@ def _fleet_facts(chosen: Recommendation) -> Iterator[Fact]:
     )
 
 
-def _facts(run: Run, chosen: Recommendation) -> Iterator[Fact]:
-    """The recommended cell's figures, each with its interval and what it is held against."""
-    base, own = chosen.reference_cost_per_1m_tokens, chosen.variant == chosen.reference
+def _facts(run: Run, decision: Decision, chosen: Recommendation) -> Iterator[Fact]:
+    """How much cheaper, at what latency, still right, and proved: what a reader asks first."""
     yield from _fleet_facts(chosen)
-    yield Fact(
-        name="Cost per 1M tokens",
-        value=shown(chosen.cost_per_1m_tokens, unit="$"),
-        note=f"{chosen.reference} at best {shown(base, unit='$').text}" if base and not own else "",
-    )
+    own = chosen.variant == chosen.reference
     if chosen.saving is not None and not own:
+        note = f"{chosen.reference}, {certainty(chosen)}"
+        yield Fact(name="Cheaper than the default", value=shown(chosen.saving, unit="%"), note=note)
+    change = cost_change(run, chosen.cost_per_1m_tokens.value, decision.baseline)
+    if change is not None and decision.baseline not in (chosen.variant, chosen.reference):
         yield Fact(
-            name="Saving",
-            value=shown(chosen.saving, unit="%"),
-            note=f"against {chosen.reference}, {certainty(chosen)}",
+            name="Cheaper than the baseline",
+            value=shown(-change, unit="%"),
+            note=f"{decision.baseline} at its best",
         )
+    cost = shown(chosen.cost_per_1m_tokens, unit="$")
+    yield Fact(name="Cost per 1M tokens", value=cost)
     target = f"target {chosen.ttft_target_ms:g}"
     yield Fact(name="TTFT p95, ms", value=shown(chosen.ttft_p95_ms), note=target)
     yield Fact(name="Tokens per second", value=shown(chosen.tps_mean), note="output tokens")
     record = run.quality.get(chosen.variant)
-    if record is not None and own:
-        yield Fact(name="Perplexity", value=shown(record.perplexity), note="the baseline's own")
-    elif record is not None and record.perplexity_ratio is not None:
+    if record is not None and record.perplexity_ratio is not None and not own:
         tolerance = f"tolerance {100 * chosen.quality_tolerance:g}%"
         yield Fact(
             name="Perplexity", value=shown(record.perplexity_ratio, unit="+%"), note=tolerance
         )
+    cells = [cell for cell in run.cells if cell.status == "complete"]
+    proved = sum(run.evidence(cell.variant, cell.batch_size) == "proved" for cell in cells)
+    excluded = sorted({item.variant for item in decision.excluded})
+    note = f"excluded: {', '.join(excluded)}" if excluded else "none excluded"
+    yield Fact(name="Cells proved", value=Shown(text=f"{proved} of {len(cells)}"), note=note)

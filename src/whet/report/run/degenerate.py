@@ -52,7 +52,7 @@ def build(run: Run) -> Section | None:
             summary = f"What {record.variant} answered ({len(answers)})"
             nodes.append(Folded(summary=summary, nodes=answers, is_open=record.verdict == "fail"))
     return Section(
-        id="degenerate", title="Degenerate text in timed answers", short="Text", nodes=nodes
+        id="degenerate", title="Degenerate text in timed answers", group="Quality", nodes=nodes
     )
 
 

@@ -9,6 +9,7 @@ from whet.core.format import plural
 from whet.core.records import Verdict
 from whet.core.run import Run
 from whet.report.document import (
+    Cell,
     Code,
     Column,
     Folded,
@@ -17,6 +18,7 @@ from whet.report.document import (
     Row,
     Section,
     Table,
+    Tone,
     text_cell,
 )
 from whet.report.run.common import tone_of
@@ -33,7 +35,7 @@ def build(run: Run) -> Section | None:
         f"{proved} of {plural(len(run.verdicts), 'claim')} proved. A cell whose claim is not "
         "proved cannot be recommended, unless the spec accepts it by name."
     )
-    nodes: list[Node] = [Paragraph(text=words)]
+    nodes: list[Node] = [Paragraph(text=words), _summary(run)]
     groups = _groups(run)
     for title, wanted in (("Not proved", False), ("Proved", True)):
         rows = [group for group in groups if (group[0].outcome == "proved") == wanted]
@@ -41,7 +43,41 @@ def build(run: Run) -> Section | None:
             table = _table(title, rows)
             nodes.append(Folded(summary=title, nodes=[table, *_sources(rows)]) if wanted else table)
             nodes += [] if wanted else _sources(rows)
-    return Section(id="evidence", title="Evidence", short="Evidence", nodes=nodes)
+    return Section(id="evidence", title="Evidence", group="Evidence", nodes=nodes)
+
+
+def _summary(run: Run) -> Table:
+    """A row a kind of claim, a column a variant: how many of its claims are proved."""
+    names = [name for name in run.variants if any(v.variant == name for v in run.verdicts)]
+    kinds = list(dict.fromkeys(verdict.claim.kind for verdict in run.verdicts))
+    return Table(
+        caption="Claims proved",
+        columns=[Column(name="claim"), *(Column(name=name) for name in names)],
+        rows=[
+            Row(
+                cells=[
+                    text_cell(kind.replace("_", " ")),
+                    *(
+                        _proved([v for v in run.verdicts if _is_of(v, name, kind)])
+                        for name in names
+                    ),
+                ]
+            )
+            for kind in kinds
+        ],
+    )
+
+
+def _is_of(verdict: Verdict, variant: str, kind: str) -> bool:
+    return verdict.variant == variant and verdict.claim.kind == kind
+
+
+def _proved(verdicts: list[Verdict]) -> Cell:
+    if not verdicts:
+        return text_cell(None)
+    proved = sum(verdict.outcome == "proved" for verdict in verdicts)
+    tone: Tone = "good" if proved == len(verdicts) else "bad"
+    return text_cell(f"{'✓' if tone == 'good' else '✗'} {proved} of {len(verdicts)}", tone=tone)
 
 
 def _groups(run: Run) -> list[list[Verdict]]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from whet.core.records import Decision
 from whet.core.run import Run
-from whet.report.document import Document
+from whet.report.document import Code, Document, Facts
 from whet.report.run import run_document
+from whet.report.run.best import exclusion_nodes
 from whet.report.run.cells_csv import write_csv
 from whet.report.run.decision import decision_section
 from whet.report.run.matrix import matrix_section
-from whet.report.writers.console import print_sections
+from whet.report.writers.console import print_nodes, print_sections
 from whet.report.writers.html import write_html
 from whet.report.writers.markdown import write_markdown
 from whet.report.writers.parquet import write_parquet
@@ -34,12 +36,18 @@ def write_reports(run: Run, folder: Path) -> Document:
 
 
 def print_report(document: Document, console: Console) -> None:
-    """Print the sections that are for a terminal, the decision last."""
-    shown = [section for section in document.sections if section.on_console]
+    """Print the sections that are for a terminal, the decision last and without its tiles."""
+    shown = [
+        replace(each, nodes=[node for node in each.nodes if not isinstance(node, Facts | Code)])
+        for each in document.sections
+        if each.on_console
+    ]
     shown.sort(key=lambda section: section.id == "decision")
     print_sections(shown, console)
 
 
 def print_decision(decision: Decision, console: Console) -> None:
     """A decision over several runs: the matrix and the recommendation."""
-    print_sections([matrix_section(decision), decision_section(decision)], console)
+    print_sections([matrix_section(decision)], console)
+    print_nodes(exclusion_nodes(decision), console)
+    print_sections([decision_section(decision)], console)

@@ -50,7 +50,7 @@ def build(run: Run) -> Section | None:
     if notes := list(_notes(records)):
         nodes.append(Bullets(items=notes, tone="warn"))
     return Section(
-        id="head-of-line", title="Head of line", short="Head of line", nodes=nodes, on_console=True
+        id="head-of-line", title="Head of line", group="Speed", nodes=nodes, on_console=True
     )
 
 

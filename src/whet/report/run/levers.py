@@ -48,7 +48,7 @@ def build(run: Run) -> Section | None:
             table = _table(f"{title}: effect of one lever", effects)
             is_first = metric == _THROUGHPUT
             nodes.append(Folded(summary=f"{title}: every ratio", nodes=[table], is_open=is_first))
-    return Section(id="levers", title="What each lever brings", short="Levers", nodes=nodes)
+    return Section(id="levers", title="What each lever brings", group="Speed", nodes=nodes)
 
 
 def _table(caption: str, effects: Sequence[LeverEffect]) -> Table:

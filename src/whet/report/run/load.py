@@ -28,7 +28,7 @@ def build(run: Run) -> Section | None:
     charts = [*_load_charts(run), *_speculation(run)]
     if not charts:
         return None
-    return Section(id="load", title="Under load", short="Load", nodes=charts)
+    return Section(id="load", title="Under load", group="Speed", nodes=charts)
 
 
 def _batch_axis(run: Run) -> Axis:

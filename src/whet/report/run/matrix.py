@@ -15,7 +15,7 @@ ORDER = 20
 
 
 def build(run: Run) -> Section | None:
-    """Matrix, blank corners, exclusions, and where speculation stops paying."""
+    """Matrix, blank corners, and where speculation stops paying."""
     return None if run.decision is None else matrix_section(run.decision)
 
 
@@ -26,32 +26,50 @@ def matrix_section(decision: Decision) -> Section:
     if decision.break_even:
         nodes.append(Heading(text="Where speculation stops paying"))
         nodes.append(Bullets(items=[each.sentence for each in decision.break_even]))
-    if decision.excluded:
-        nodes.append(Heading(text="Excluded, and why"))
-        nodes.append(Bullets(items=list(_exclusions(decision)), tone="muted"))
     return Section(
-        id="matrix", title="Decision matrix", short="Matrix", nodes=nodes, on_console=True
+        id="matrix",
+        title="Decision matrix",
+        group="Decision",
+        nodes=nodes,
+        on_console=len({_outcome(entry) for entry in decision.matrix}) > 1,
     )
+
+
+def _outcome(entry: MatrixEntry | None) -> tuple[object, ...]:
+    return () if entry is None else (entry.tier, entry.variant, entry.batch_size, entry.outcome)
 
 
 def _tables(decision: Decision) -> Iterator[Table]:
     entries = {(e.tier, e.ttft_target_ms, e.quality_tolerance): e for e in decision.matrix}
     for tier in dict.fromkeys(entry.tier for entry in decision.matrix):
         own = [entry for entry in decision.matrix if entry.tier == tier]
-        tolerances = sorted({entry.quality_tolerance for entry in own})
+        targets = sorted({entry.ttft_target_ms for entry in own})
+        alike: dict[tuple[object, ...], list[float]] = {}  # tolerances with equal columns
+        for t in sorted({entry.quality_tolerance for entry in own}):
+            column = tuple(_outcome(entries.get((tier, target, t))) for target in targets)
+            alike.setdefault(column, []).append(t)
+        shown_at = [_shown_tolerance(limits, decision) for limits in alike.values()]
+        heads = [", ".join(map(tolerance_words, limits)) for limits in alike.values()]
         yield Table(
             caption=f"Cheapest variant that qualifies on {tier}",
-            columns=[Column(name=""), *(Column(name=tolerance_words(t)) for t in tolerances)],
+            columns=[Column(name="your objective"), *(Column(name=head) for head in heads)],
             rows=[
                 Row(
                     cells=[
                         Cell(text=target_words(target)),
-                        *(_entry(entries.get((tier, target, t)), decision) for t in tolerances),
+                        *(_entry(entries.get((tier, target, t)), decision) for t in shown_at),
                     ]
                 )
-                for target in sorted({entry.ttft_target_ms for entry in own})
+                for target in targets
             ],
         )
+
+
+def _shown_tolerance(limits: list[float], decision: Decision) -> float:
+    """Which of some equal columns is shown: the recommended one, where it is among them."""
+    chosen = decision.recommendation
+    here = chosen is not None and chosen.quality_tolerance in limits
+    return chosen.quality_tolerance if chosen is not None and here else limits[0]
 
 
 def _entry(entry: MatrixEntry | None, decision: Decision) -> Cell:
@@ -88,16 +106,3 @@ def _blank_corners(decision: Decision) -> Iterator[str]:
 
 def _percents(limits: list[float]) -> str:
     return ", ".join(f"{100 * limit:g}%" for limit in limits)
-
-
-def _exclusions(decision: Decision) -> Iterator[str]:
-    """Cells of one variant with one reason are one sentence."""
-    several = len({entry.tier for entry in decision.matrix}) > 1
-    sizes: dict[tuple[str, str], list[str]] = {}
-    for item in decision.excluded:
-        reason = f"{item.reason} ({item.tier})" if several and item.tier else item.reason
-        own = sizes.setdefault((item.variant, reason), [])
-        own += [] if item.batch_size is None else [str(item.batch_size)]
-    for (variant, reason), batch_sizes in sizes.items():
-        at = f" @ {', '.join(batch_sizes)}" if batch_sizes else ""
-        yield f"{variant}{at} excluded: {reason}"

@@ -44,7 +44,7 @@ def build(run: Run) -> Section | None:
     if any(record.tasks for record in records):
         nodes += [Heading(text="Tasks"), _tasks(records)]
     nodes += _lost_answers(run)
-    return Section(id="quality", title="Quality", short="Quality", nodes=nodes)
+    return Section(id="quality", title="Quality", group="Quality", nodes=nodes)
 
 
 def quality_records(run: Run) -> list[QualityRecord]:

@@ -34,7 +34,7 @@ def build(run: Run) -> Section | None:
     if not run.quantized:
         return None
     nodes = [node for name, done in run.quantized.items() for node in _recipe(run, name, done)]
-    return Section(id="quantization", title="Quantization", short="Quantization", nodes=nodes)
+    return Section(id="quantization", title="Quantization", group="Quality", nodes=nodes)
 
 
 def _recipe(run: Run, name: str, done: QuantizedCheckpoint) -> Iterator[Node]:

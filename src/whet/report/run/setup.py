@@ -55,7 +55,7 @@ def build(run: Run) -> Section:
     nodes: list[Node] = [*_serve_lines(run), *_engines(run), *_workload(run), *_models(run)]
     if run.environment is not None:
         nodes += [Heading(text="Environment"), Bullets(items=list(_environment(run)))]
-    return Section(id="setup", title="Set-up", short="Set-up", nodes=nodes)
+    return Section(id="setup", title="Set-up", group="Set-up", nodes=nodes)
 
 
 def _serve_lines(run: Run) -> Iterator[Node]:

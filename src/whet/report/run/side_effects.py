@@ -30,7 +30,7 @@ def build(run: Run) -> Section | None:
     return Section(
         id="side-effects",
         title="Side effects of levers",
-        short="Side effects",
+        group="Speed",
         nodes=[Paragraph(text=words, tone="muted"), table],
     )
 

@@ -19,5 +19,5 @@ def build(run: Run) -> Section | None:
         return None
     title = "This run is incomplete" if run.missing else "The target is a testbed"
     return Section(
-        id="status", title=title, short="Status", nodes=nodes, tone="warn", on_console=True
+        id="status", title=title, group="Decision", nodes=nodes, tone="warn", on_console=True
     )

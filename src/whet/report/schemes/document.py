@@ -76,7 +76,7 @@ def _schemes(table: SchemeTable) -> Section:
     if words := _measured_on(table):
         nodes.append(Paragraph(text=words, tone="muted"))
     return Section(
-        id="schemes", title="Every scheme", short="Schemes", nodes=nodes, on_console=True
+        id="schemes", title="Every scheme", group="Schemes", nodes=nodes, on_console=True
     )
 
 
@@ -186,7 +186,7 @@ def _tasks(table: SchemeTable) -> Section | None:
         Paragraph(text=words, tone="muted"),
         Table(caption="Tasks", columns=columns, rows=rows),
     ]
-    return Section(id="tasks", title="Tasks", short="Tasks", nodes=nodes)
+    return Section(id="tasks", title="Tasks", group="Tasks", nodes=nodes)
 
 
 def _score(score: TaskScore | None) -> Cell:
@@ -206,7 +206,7 @@ def _unit_errors(table: SchemeTable) -> Section | None:
     return Section(
         id="units",
         title="Output error, layer by layer",
-        short="Errors",
+        group="Errors",
         nodes=[Paragraph(text=_UNIT_ERROR, tone="muted"), *charts],
     )
 
@@ -253,7 +253,7 @@ def _origins(table: SchemeTable) -> Section:
     ]
     columns = [Column(name=name) for name in heads]
     nodes: list[Node] = [Table(caption="Origin", columns=columns, rows=rows), Bullets(items=facts)]
-    return Section(id="origin", title="How each was written", short="Origin", nodes=nodes)
+    return Section(id="origin", title="How each was written", group="Origin", nodes=nodes)
 
 
 def _origin(row: SchemeRow, done: QuantizedCheckpoint) -> Iterator[str]:

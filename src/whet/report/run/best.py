@@ -1,0 +1,153 @@
+"""The best cell of each configuration within the objective, and what was excluded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from whet.core.records import CellSummary, Decision, Recommendation
+from whet.core.run import Run
+from whet.report.document import (
+    Bullets,
+    Cell,
+    Column,
+    Heading,
+    Node,
+    Paragraph,
+    Row,
+    Section,
+    Table,
+    Tone,
+    figure_cell,
+    text_cell,
+)
+from whet.report.run.common import is_win, load_title, target_words, tolerance_words
+from whet.report.text import shown
+
+ORDER = 15
+_RANKS = ("recommended", "qualifies", "misses", "excluded")
+
+
+def build(run: Run) -> Section | None:
+    """One row a variant, each with its cost against the default's and the baseline's."""
+    if run.decision is None:
+        return None
+    cells = [cell for name in run.variants if (cell := best_cell(run, name)) is not None]
+    nodes: list[Node] = [_table(run, run.decision, cells)] if cells else []
+    if run.spec is not None:
+        hardware = run.spec.hardware
+        source = f": {hardware.price_source}" if hardware.price_source else ""
+        words = f"Cost at ${hardware.price_usd_per_hour:,g} an hour{source}."
+        nodes.append(Paragraph(text=words, tone="muted"))
+    nodes += exclusion_nodes(run.decision)
+    return Section(
+        id="best",
+        title="Best of each configuration",
+        group="Decision",
+        nodes=nodes,
+        on_console=True,
+    )
+
+
+def best_cell(run: Run, variant: str) -> CellSummary | None:
+    """The recommended cell, else the cheapest of those with the best status."""
+    cells = [
+        cell
+        for cell in run.cells
+        if cell.variant == variant and cell.status == "complete" and cell.cost_per_1m_tokens
+    ]
+    return min(cells, key=lambda cell: (_rank(run, cell), _usd(cell)), default=None)
+
+
+def _rank(run: Run, cell: CellSummary) -> int:
+    decided = run.decided(variant=cell.variant, point=cell.batch_size)
+    return _RANKS.index(decided.status) if decided else len(_RANKS)
+
+
+def _usd(cell: CellSummary) -> float:
+    return cell.cost_per_1m_tokens.value if cell.cost_per_1m_tokens else float("inf")
+
+
+def _table(run: Run, decision: Decision, cells: list[CellSummary]) -> Table:
+    against = list(dict.fromkeys((decision.reference, decision.baseline)))
+    chosen = decision.recommendation
+    limits = ""
+    if chosen is not None:
+        tolerance = tolerance_words(chosen.quality_tolerance)
+        limits = f" within {target_words(chosen.ttft_target_ms)} and {tolerance}"
+    return Table(
+        caption=f"Best of each configuration{limits}",
+        columns=[
+            Column(name="config"),
+            Column(name=load_title(run.loads), figure=True),
+            Column(name="TTFT p95", unit="ms", figure=True),
+            Column(name="Throughput", unit="tok/s", figure=True, drop=2),
+            Column(name="Cost", unit="per 1M tok", figure=True),
+            *(Column(name="Cost vs", unit=name, figure=True) for name in against),
+            Column(name="status"),
+        ],
+        rows=[_row(run, decision, cell, against) for cell in cells],
+    )
+
+
+def _row(run: Run, decision: Decision, cell: CellSummary, against: list[str]) -> Row:
+    decided, chosen = run.decided(cell.variant, cell.batch_size), decision.recommendation
+    status = decided.label if decided else "not decided"
+    own = decided is not None and decided.status == "recommended" and chosen is not None
+    tone: Tone = "plain"
+    if run.is_excluded(cell.variant, cell.batch_size):
+        tone = "struck"
+    elif own:
+        tone = "good" if is_win(decision) else "strong"
+    ttft, tps, cost = cell.ttft_p95_ms, cell.tps_mean, cell.cost_per_1m_tokens
+    if own and chosen is not None:  # the figures of the confirmation
+        ttft, tps, cost = chosen.ttft_p95_ms, chosen.tps_mean, chosen.cost_per_1m_tokens
+    figures = [figure_cell(ttft), figure_cell(tps), figure_cell(cost, unit="$")]
+    figures += [_against(run, chosen if own else None, cell, name) for name in against]
+    return Row(
+        cells=[text_cell(cell.variant), text_cell(cell.batch_size), *figures, text_cell(status)],
+        tone=tone,
+    )
+
+
+def _against(run: Run, chosen: Recommendation | None, cell: CellSummary, name: str) -> Cell:
+    """The change of cost against a variant's best; the tested one where this cell is ``chosen``."""
+    if cell.variant == name:
+        return text_cell(None)
+    if chosen is not None and name == chosen.reference and chosen.saving is not None:
+        saved = shown(chosen.saving, unit="%")
+        return Cell(text=f"{-chosen.saving.value:+.1%}", detail=saved.interval)
+    change = cost_change(run, _usd(cell) if chosen is None else _cost(chosen), name)
+    return text_cell(None if change is None else f"{change:+.1%}")
+
+
+def _cost(chosen: Recommendation) -> float:
+    return chosen.cost_per_1m_tokens.value
+
+
+def cost_change(run: Run, usd: float, name: str) -> float | None:
+    """``usd`` as a change from the cost of a variant's best cell; None where it has none."""
+    other = best_cell(run, name)
+    return None if other is None else usd / _usd(other) - 1
+
+
+def exclusion_nodes(decision: Decision) -> list[Node]:
+    """What was excluded and why; nothing where nothing was."""
+    if not decision.excluded:
+        return []
+    return [
+        Heading(text="Excluded, and why"),
+        Bullets(items=list(_exclusions(decision)), tone="muted"),
+    ]
+
+
+def _exclusions(decision: Decision) -> Iterator[str]:
+    """Cells of one variant with one reason are one sentence."""
+    several = len({entry.tier for entry in decision.matrix}) > 1
+    sizes: dict[tuple[str, str], list[str]] = {}
+    for item in decision.excluded:
+        reason = f"{item.reason} ({item.tier})" if several and item.tier else item.reason
+        own = sizes.setdefault((item.variant, reason), [])
+        own += [] if item.batch_size is None else [str(item.batch_size)]
+    for (variant, reason), batch_sizes in sizes.items():
+        at = f" @ {', '.join(batch_sizes)}" if batch_sizes else ""
+        yield f"{variant}{at} excluded: {reason}"
