@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
@@ -10,14 +11,19 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
+from rich.text import Text
 
 from whet.core.redact import redact
 from whet.core.units import human_duration
+from whet.report.text import one_line
 
 _LINE_EVERY_S = 15.0
 
@@ -38,11 +44,13 @@ class ConsoleObserver:
         self._bar = Progress(
             TextColumn("  {task.description}"),
             BarColumn(),
-            MofNCompleteColumn(),
+            _Count(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
+            _LastLine(table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
             console=self.console,
             transient=True,
+            expand=True,
             disable=quiet or not self.console.is_terminal,
         )
 
@@ -80,6 +88,11 @@ class ConsoleObserver:
         if self._bar.disable:
             self._line_now_and_then(label, done, total)
 
+    def waiting(self, label: str, log: Path) -> None:
+        """A process that writes ``log`` is on its way up: its last line is shown until it is."""
+        self._end_task()
+        self._task = (label, self._bar.add_task(label, total=None, log=log))
+
     def _line_now_and_then(self, label: str, done: int, total: int) -> None:
         if time.monotonic() - self._last_line >= _LINE_EVERY_S and done < total:
             self._last_line = time.monotonic()
@@ -97,6 +110,29 @@ class ConsoleObserver:
             return
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
         self.console.print(f"[dim]{minutes:02d}:{seconds:02d}[/dim] {text}", highlight=False)
+
+
+class _Count(MofNCompleteColumn):
+    """Done of all, where all is known."""
+
+    def render(self, task: Task) -> Text:
+        return Text() if task.total is None else super().render(task)
+
+
+class _LastLine(ProgressColumn):
+    """The last line of the log that a task waits for."""
+
+    max_refresh = 0.5
+
+    def render(self, task: Task) -> Text:
+        log: Path | None = task.fields.get("log")
+        if log is None or not log.is_file():
+            return Text()
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 4096))
+            lines = file.read().decode(errors="replace").splitlines()
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        return Text(one_line(last), "dim")
 
 
 def _plain(text: str) -> str:

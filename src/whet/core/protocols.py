@@ -90,6 +90,10 @@ class Observer(Protocol):
         """Work inside the stage advances."""
         ...
 
+    def waiting(self, label: str, log: Path) -> None:
+        """A process that writes ``log`` is on its way up."""
+        ...
+
 
 Progress = Callable[[int, int], None]
 """Called with (done, total); a stage that takes long accepts one."""
@@ -108,4 +112,7 @@ class Silent:
         """Say nothing."""
 
     def progress(self, label: str, done: int, total: int) -> None:
+        """Say nothing."""
+
+    def waiting(self, label: str, log: Path) -> None:
         """Say nothing."""

@@ -29,12 +29,13 @@ class _ServerThread(Thread):
         self.server: Server | None = None
         self.error: BaseException | None = None
         self.release = Event()
-        self._job, self._resolved, self._ended = job, resolved, ended
+        self.resolved = resolved
+        self._job, self._ended = job, ended
 
     def run(self) -> None:
         try:
             with self._job.engine.serve(
-                self._resolved, log=log_of(self._job, self._resolved), stop=self.release
+                self.resolved, log=log_of(self._job, self.resolved), stop=self.release
             ) as server:
                 self.server = server
                 self._ended.put(self)
@@ -66,7 +67,9 @@ def serve_together(
         for each in threads:
             each.start()
         for number in range(len(threads)):
-            job.observer.progress("starts", number, len(threads))
+            job.observer.waiting(
+                f"starting, {number} of {len(threads)} ready", log_of(job, threads[-1].resolved)
+            )
             error = ended.get().error
             if error is not None and not isinstance(error, EngineStartError):
                 raise error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -38,7 +39,6 @@ class PendingWork:
     """
 
     resolved: ResolvedEngine
-    title: str
     trials: list[tuple[LoadPoint, int]]
     quality: bool
     head_of_line: bool
@@ -97,14 +97,14 @@ def _invalid_part(job: Job, turn: Round) -> Round:
 def _measure_rounds(job: Job, rounds: Sequence[Round], *, quality: bool, title: str) -> None:
     """Measure what ``rounds`` still lack; answers are checked in the first round."""
     starts_left = {item.variant.name: _MAX_STARTS for item, _ in rounds[0].servers}
+    pace = _Pace(total=sum(len(turn.servers) for turn in rounds))
     for number, turn in enumerate(rounds):
         label = f"{title or 'round'} {number + 1} of {len(rounds)}" if rounds[1:] else title
-        name = f", {label}" if label else ""
         for group in groups_of(job, turn):
+            place = ", ".join(filter(None, (pace.words(len(group)), label, pace.left())))
             works = [
                 PendingWork(
                     resolved=resolved,
-                    title=f"{resolved.variant.name}{name}",
                     trials=missing_trials(job, resolved, cells),
                     quality=quality and number == 0 and lacks_quality(job, resolved),
                     head_of_line=quality and number == 0 and wants_head_of_line(job, resolved),
@@ -113,35 +113,65 @@ def _measure_rounds(job: Job, rounds: Sequence[Round], *, quality: bool, title: 
                 )
                 for resolved, cells in group
             ]
-            _visit(
-                job,
-                [pending for pending in works if pending and starts_left[pending.name]],
-                starts_left,
-            )
+            works = [pending for pending in works if pending and starts_left[pending.name]]
+            _visit(job, works, starts_left, place)
+            pace.advance(len(group), visited=len(works))
 
 
-def _visit(job: Job, works: Sequence[PendingWork], starts_left: MutableMapping[str, int]) -> None:
+@dataclass(slots=True)
+class _Pace:
+    """How many of ``total`` starts are done, and how long the others may take."""
+
+    total: int
+    done: int = 0
+    visited: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    def advance(self, count: int, *, visited: int) -> None:
+        self.done += count
+        self.visited += visited
+
+    def words(self, count: int) -> str:
+        """``server 3 of 8``, ``servers 3 to 5 of 8``."""
+        if count == 1:
+            return f"server {self.done + 1} of {self.total}"
+        return f"servers {self.done + 1} to {self.done + count} of {self.total}"
+
+    def left(self) -> str:
+        """About how long the others take; nothing before the first is done."""
+        if not self.visited:
+            return ""
+        each_s = (time.monotonic() - self.began) / self.visited
+        return f"about {human_duration(each_s * (self.total - self.done))} left"
+
+
+def _visit(
+    job: Job, works: Sequence[PendingWork], starts_left: MutableMapping[str, int], place: str
+) -> None:
     """Bring up what a group still needs, together where that is more than one server."""
     again = False
     if len(works) > 1:
+        names = ", ".join(pending.name for pending in works)
+        job.observer.stage("serve", f"{names} together ({place})")
         _serve_together(job, works, starts_left)
         again = True
     for pending in works:
         if pending and starts_left[pending.name]:
-            _serve(job, pending, starts_left, again=again)
+            place = "started again" if again else place
+            _serve(job, pending, starts_left, place)
             _store_cells(job, pending.name)
 
 
 def _serve(
-    job: Job, pending: PendingWork, starts_left: MutableMapping[str, int], *, again: bool = False
+    job: Job, pending: PendingWork, starts_left: MutableMapping[str, int], place: str
 ) -> None:
     """Start servers until nothing is pending or the variant has used up ``starts_left``."""
     while pending and starts_left[pending.name]:
-        job.observer.stage("serve", f"{pending.title}, started again" if again else pending.title)
+        job.observer.stage("serve", f"{pending.name} ({place})")
         pending.warmed.clear()
         with absorb_engine_failure(job, pending, starts_left), serve_one(job, pending) as server:
             _measure(job, server, pending)
-        again = True
+        place = "started again"
 
 
 def _serve_together(
@@ -152,7 +182,6 @@ def _serve_together(
     A variant whose server is lost keeps its ``pending`` work, and so do those that are compared
     with it: they are not measured here.
     """
-    job.observer.stage("serve", f"{', '.join(pending.title for pending in works)}, together")
     up: list[tuple[PendingWork, Server]] = []
     lost: list[PendingWork] = []
     with serve_together(job, [pending.resolved for pending in works]) as outcomes:
@@ -209,6 +238,7 @@ def absorb_engine_failure(
 @contextmanager
 def serve_one(job: Job, pending: PendingWork) -> Iterator[Server]:
     """One server from start to end."""
+    job.observer.waiting("starting", log_of(job, pending.resolved))
     with job.engine.serve(pending.resolved, log=log_of(job, pending.resolved)) as server:
         pending.start = _store_start(job, server, pending.resolved)
         job.observer.note(f"ready in {human_duration(server.start.ready_s)}")

@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 from whet.report.charts.palette import variables
 from whet.report.document import Chart
 
-_LABELLED = re.compile(r'<(path|text|rect|line)( aria-label="([^"]*)"[^>]*?)/>')
+_LABELLED = re.compile(r'<(path|text|rect|line)( aria-label="([^"]+)"[^>]*?)/>')
+_UNNAMED = re.compile(r' aria-label="" role="[^"]*"')  # lines and boxes: no reader can use them
 _COLOUR = re.compile(r'"(#f[de]00[0-9a-f]{2})"')
 _UNSAFE: Final = {"script", "foreignobject", "image", "a", "iframe", "style"}
 
@@ -26,6 +27,7 @@ def _convert(spec: str) -> str:
 
     text = vl_convert.vegalite_to_svg(spec)
     text = _LABELLED.sub(r"<\1\2><title>\3</title></\1>", text)
+    text = _UNNAMED.sub(' aria-hidden="true"', text)
     names = variables()
     text = _COLOUR.sub(lambda match: f'"var(--{names[match[1]][0]})"', text)
     _require_passive(text)
