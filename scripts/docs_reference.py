@@ -1,0 +1,167 @@
+"""Make docs/reference/ again: the command line and whet.yaml, from the code.
+
+    python scripts/docs_reference.py
+
+Commands and options come from the cyclopts app. Keys, types and defaults of whet.yaml come from the
+spec's models, their texts from the models' docstrings and the comments of `whet init`'s template.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from whet.cli.init import template
+from whet.cli.main import app
+from whet.core.spec import Spec
+from whet.levers import LEVERS
+
+REFERENCE: Final = Path(__file__).resolve().parent.parent / "docs" / "reference"
+_NOTICE: Final = "<!-- Made by scripts/docs_reference.py. Do not edit. -->\n\n"
+_INTRO: Final = """# whet.yaml
+
+`whet init` writes this file with every key and a comment beside it; `whet check` and `whet run`
+read it. An unknown key is an error. Relative paths count from the file's own folder. On the command
+line `--set KEY.PATH=VALUE` replaces a key.
+
+"""
+_KEY: Final = re.compile(r"( *)(?:# )?([a-z_0-9]+):(?: +[^#]*?)?(?: +# (.+))?")
+_LIMITS: Final = {
+    "minimum": "≥",
+    "ge": "≥",
+    "exclusiveMinimum": ">",
+    "gt": ">",
+    "maximum": "≤",
+    "le": "≤",
+    "lt": "<",
+}
+_TYPES: Final = {
+    "boolean": "`true`, `false`",
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+}
+
+
+def pages() -> dict[str, str]:
+    """Return each generated page by its file name."""
+    return {"cli.md": _cli(), "whet-yaml.md": _whet_yaml()}
+
+
+def _cli() -> str:
+    text = app.generate_docs().rstrip()
+    return _NOTICE + text.replace("# whet\n", "# Command line\n", 1) + "\n"
+
+
+def _whet_yaml() -> str:
+    schema = Spec.model_json_schema()
+    variant = schema["$defs"]["VariantSpec"]["properties"]
+    for lever in LEVERS:
+        if lever.spec_type is not None:
+            text = (lever.__doc__ or "").splitlines()[0].partition(": ")[2]
+            key = {**TypeAdapter(lever.spec_type).json_schema(), "default": None}
+            variant[lever.name] = {**key, "description": text[:1].upper() + text[1:]}
+    parts = [_NOTICE + _INTRO]
+    for place, section in _sections(schema, schema["$defs"], ""):
+        if place:
+            parts += [f"## {place}\n\n", section["description"].replace("``", "`"), "\n\n"]
+        parts.append(_table(place, section))
+    return "".join(parts).rstrip() + "\n"
+
+
+def _sections(
+    section: Mapping[str, Any], models: Mapping[str, Any], place: str
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield a section and then those inside it, each with its dotted path."""
+    yield place, section
+    for key, value in section["properties"].items():
+        path = _inside(place, key)
+        for model, below in ((_model(value), path), (_model(_named(value)), f"{path}.NAME")):
+            if model is not None:
+                yield from _sections(models[model], models, below)
+
+
+def _inside(place: str, key: str) -> str:
+    return f"{place}.{key}" if place else key
+
+
+def _named(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema of the values of a map from names."""
+    named = value.get("additionalProperties")
+    return named if isinstance(named, dict) else {}
+
+
+def _model(value: Mapping[str, Any]) -> str | None:
+    """The name of the model that a value is, if it is one."""
+    for each in (value, *value.get("anyOf", ())):
+        if "$ref" in each:
+            return str(each["$ref"]).rpartition("/")[2]
+    return None
+
+
+def _table(place: str, section: Mapping[str, Any]) -> str:
+    rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
+    for key, value in section["properties"].items():
+        path = _inside(place, key)
+        default = "required" if key in section.get("required", ()) else _default(value)
+        text = template_comments().get(path, value.get("description", "")).replace("|", "\\|")
+        rows.append(f"| `{key}` | {_value(value, path)} | {default} | {text.replace('``', '`')} |")
+    return "\n".join(rows) + "\n\n"
+
+
+def _value(value: Mapping[str, Any], path: str) -> str:
+    """What a key takes, in words."""
+    options = [each for each in value.get("anyOf", ()) if each.get("type") != "null"]
+    if options:
+        return " or ".join(dict.fromkeys(_value(each, path) for each in options))
+    if _model(value):
+        return f"[section](#{path.replace('.', '').lower()})"
+    if "enum" in value or "const" in value:
+        return ", ".join(f"`{each}`" for each in value.get("enum", [value.get("const")]))
+    if value["type"] == "array":
+        return f"list of {_value(value['items'], path)}"
+    if value["type"] == "object":
+        return f"names, each with {_value(_named(value), path + '.NAME')}"
+    limits = "".join(f" {sign} {value[name]}" for name, sign in _LIMITS.items() if name in value)
+    return ("path" if value.get("format") == "path" else _TYPES[value["type"]]) + limits
+
+
+def _default(value: Mapping[str, Any]) -> str:
+    default = value.get("default")
+    if default is None or default in ({}, []) or _model(value) or _model(_named(value)):
+        return ""
+    return f"`{default if isinstance(default, str) else json.dumps(default)}`"
+
+
+@cache
+def template_comments() -> dict[str, str]:
+    """Return the comment beside each key of `whet init`'s template, by dotted path."""
+    comments: dict[str, str] = {}
+    path: list[str] = []
+    for line in template(model="./model", draft="./draft").splitlines():
+        if (match := _KEY.fullmatch(line)) is None:
+            continue
+        indent, key, comment = match.groups()
+        path = [*path[: len(indent) // 2], key]
+        if path[0] in ("recipes", "variants") and len(path) > 1:
+            path[1] = "NAME"
+        if comment:
+            comments[".".join(path)] = f"{comment[:1].upper()}{comment[1:].rstrip('.')}."
+    return comments
+
+
+def main() -> None:
+    """Write the pages."""
+    REFERENCE.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (REFERENCE / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
