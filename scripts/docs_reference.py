@@ -31,6 +31,7 @@ read it. An unknown key is an error. Relative paths count from the file's own fo
 line `--set KEY.PATH=VALUE` replaces a key.
 
 """
+_Schema = Mapping[str, Any]
 _KEY: Final = re.compile(r"( *)(?:# )?([a-z_0-9]+):(?: +[^#]*?)?(?: +# (.+))?")
 _LIMITS: Final = {
     "minimum": "≥",
@@ -39,6 +40,7 @@ _LIMITS: Final = {
     "gt": ">",
     "maximum": "≤",
     "le": "≤",
+    "exclusiveMaximum": "<",
     "lt": "<",
 }
 _TYPES: Final = {
@@ -55,29 +57,28 @@ def pages() -> dict[str, str]:
 
 
 def _cli() -> str:
-    text = app.generate_docs().rstrip()
+    text = app.generate_docs(usage_name="whet").rstrip()
     return _NOTICE + text.replace("# whet\n", "# Command line\n", 1) + "\n"
 
 
 def _whet_yaml() -> str:
     schema = Spec.model_json_schema()
-    variant = schema["$defs"]["VariantSpec"]["properties"]
+    models = schema["$defs"]
     for lever in LEVERS:
         if lever.spec_type is not None:
             text = (lever.__doc__ or "").splitlines()[0].partition(": ")[2]
             key = {**TypeAdapter(lever.spec_type).json_schema(), "default": None}
-            variant[lever.name] = {**key, "description": text[:1].upper() + text[1:]}
+            key["description"] = text[:1].upper() + text[1:]
+            models["VariantSpec"]["properties"][lever.name] = key
     parts = [_NOTICE + _INTRO]
-    for place, section in _sections(schema, schema["$defs"], ""):
+    for place, section in _sections(schema, models, ""):
         if place:
-            parts += [f"## {place}\n\n", section["description"].replace("``", "`"), "\n\n"]
-        parts.append(_table(place, section))
+            parts.append(f"## {place}\n\n{section['description']}\n\n".replace("``", "`"))
+        parts.append(_table(place, section, models))
     return "".join(parts).rstrip() + "\n"
 
 
-def _sections(
-    section: Mapping[str, Any], models: Mapping[str, Any], place: str
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _sections(section: _Schema, models: _Schema, place: str) -> Iterator[tuple[str, _Schema]]:
     """Yield a section and then those inside it, each with its dotted path."""
     yield place, section
     for key, value in section["properties"].items():
@@ -91,13 +92,13 @@ def _inside(place: str, key: str) -> str:
     return f"{place}.{key}" if place else key
 
 
-def _named(value: Mapping[str, Any]) -> Mapping[str, Any]:
+def _named(value: _Schema) -> _Schema:
     """The schema of the values of a map from names."""
     named = value.get("additionalProperties")
     return named if isinstance(named, dict) else {}
 
 
-def _model(value: Mapping[str, Any]) -> str | None:
+def _model(value: _Schema) -> str | None:
     """The name of the model that a value is, if it is one."""
     for each in (value, *value.get("anyOf", ())):
         if "$ref" in each:
@@ -105,34 +106,46 @@ def _model(value: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _table(place: str, section: Mapping[str, Any]) -> str:
+def _table(place: str, section: _Schema, models: _Schema) -> str:
     rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
     for key, value in section["properties"].items():
         path = _inside(place, key)
         default = "required" if key in section.get("required", ()) else _default(value)
-        text = template_comments().get(path, value.get("description", "")).replace("|", "\\|")
-        rows.append(f"| `{key}` | {_value(value, path)} | {default} | {text.replace('``', '`')} |")
+        text = meaning(path, value, models)
+        rows.append(f"| `{key}` | {_value(value, path)} | {default} | {text} |")
     return "\n".join(rows) + "\n\n"
 
 
-def _value(value: Mapping[str, Any], path: str) -> str:
+def meaning(path: str, value: _Schema, models: _Schema) -> str:
+    """Return a key's text: the field's own, else the template's, else the section's first line."""
+    text = value.get("description") or template_comments().get(path)
+    if text is None and (model := _model(value)):
+        text = str(models[model]["description"]).splitlines()[0]
+    if not text:
+        raise ValueError(f"{path} has no text; add a comment to src/whet/cli/whet.yaml")
+    return text.replace("|", "\\|").replace("``", "`")
+
+
+def _value(value: _Schema, path: str) -> str:
     """What a key takes, in words."""
     options = [each for each in value.get("anyOf", ()) if each.get("type") != "null"]
-    if options:
-        return " or ".join(dict.fromkeys(_value(each, path) for each in options))
+    if len(options) > 1:
+        return "text, number or `true`, `false`"
     if _model(value):
         return f"[section](#{path.replace('.', '').lower()})"
+    value = options[0] if options else value
     if "enum" in value or "const" in value:
         return ", ".join(f"`{each}`" for each in value.get("enum", [value.get("const")]))
     if value["type"] == "array":
-        return f"list of {_value(value['items'], path)}"
+        return f"list: {_value(value['items'], path)}"
     if value["type"] == "object":
-        return f"names, each with {_value(_named(value), path + '.NAME')}"
-    limits = "".join(f" {sign} {value[name]}" for name, sign in _LIMITS.items() if name in value)
-    return ("path" if value.get("format") == "path" else _TYPES[value["type"]]) + limits
+        return f"by name: {_value(_named(value), path + '.NAME')}"
+    limits = [f"{sign} {value[name]:g}" for name, sign in _LIMITS.items() if name in value]
+    kind = "path" if value.get("format") == "path" else _TYPES[value["type"]]
+    return ", ".join([kind, *limits])
 
 
-def _default(value: Mapping[str, Any]) -> str:
+def _default(value: _Schema) -> str:
     default = value.get("default")
     if default is None or default in ({}, []) or _model(value) or _model(_named(value)):
         return ""
@@ -152,7 +165,9 @@ def template_comments() -> dict[str, str]:
         if path[0] in ("recipes", "variants") and len(path) > 1:
             path[1] = "NAME"
         if comment:
-            comments[".".join(path)] = f"{comment[:1].upper()}{comment[1:].rstrip('.')}."
+            first, space, rest = comment.partition(" ")
+            first = first.capitalize() if first.islower() else first  # but not vLLM's
+            comments[".".join(path)] = f"{first}{space}{rest}."
     return comments
 
 

@@ -45,7 +45,7 @@ def template(*, model: str, draft: str | None) -> str:
     """The commented spec for a model; without a draft the speculative variants use n-grams."""
     text = (resources.files("whet.cli") / "whet.yaml").read_text(encoding="utf-8")
     draft_line = (
-        f"draft: {draft}" if draft else "# draft: ./draft        # same tokenizer, ids included"
+        f"{'' if draft else '# '}draft: {draft or './draft'}   # draft with the target's tokenizer"
     )
     method = "draft_model" if draft else "ngram"
     return text.format(target=model, draft=draft_line, method=method)
