@@ -26,9 +26,9 @@ REFERENCE: Final = Path(__file__).resolve().parent.parent / "docs" / "reference"
 _NOTICE: Final = "<!-- Made by scripts/docs_reference.py. Do not edit. -->\n\n"
 _INTRO: Final = """# whet.yaml
 
-`whet init` writes this file with every key and a comment beside it; `whet check` and `whet run`
-read it. An unknown key is an error. Relative paths count from the file's own folder. On the command
-line `--set KEY.PATH=VALUE` replaces a key.
+`whet init` writes this file with comments; `whet check` and `whet run` read it. An unknown key is an
+error. Relative paths count from the file's own folder. On the command line `--set KEY.PATH=VALUE`
+replaces a key.
 
 """
 _Schema = Mapping[str, Any]
