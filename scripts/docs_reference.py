@@ -1,4 +1,4 @@
-"""Make docs/reference/ again: the command line and whet.yaml, from the code.
+"""Make the generated pages of docs/ again: references from the code, levers from results/.
 
     python scripts/docs_reference.py
 
@@ -8,6 +8,7 @@ spec's models, their texts from the models' docstrings and the comments of `whet
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -22,13 +23,13 @@ from whet.cli.main import app
 from whet.core.spec import Spec
 from whet.levers import LEVERS
 
-REFERENCE: Final = Path(__file__).resolve().parent.parent / "docs" / "reference"
+ROOT: Final = Path(__file__).resolve().parent.parent
 _NOTICE: Final = "<!-- Made by scripts/docs_reference.py. Do not edit. -->\n\n"
 _INTRO: Final = """# whet.yaml
 
-`whet init` writes this file with comments; `whet check` and `whet run` read it. An unknown key is an
-error. Relative paths count from the file's own folder. On the command line `--set KEY.PATH=VALUE`
-replaces a key.
+`whet init` writes this file with comments; `whet check` and `whet run` read it. An unknown key is
+an error. Relative paths count from the file's own folder. On the command line
+`--set KEY.PATH=VALUE` replaces a key.
 
 """
 _Schema = Mapping[str, Any]
@@ -51,9 +52,69 @@ _TYPES: Final = {
 }
 
 
+_LEVERS: Final = {
+    "weights": ("`weights`", "fewer bits per weight", "kernel and quantized layers in the log"),
+    "KV cache": ("`kv_cache_dtype`", "keys and values in 8 bits", "their type in labels and log"),
+    "speculation": (
+        "`speculation`",
+        "a draft proposes K tokens",
+        "drafts and accepted tokens counted",
+    ),
+    "prefix cache": ("`prefix_cache`", "shared prefixes are read once", "hit rate counted"),
+    "batching": (
+        "`batching`, flags",
+        "limits of a batch and a step",
+        "the client's times; settings",
+    ),
+    "preset": ("`preset`", "scheduler flags by kind of traffic", "resolved settings"),
+    "multi-LoRA": ("`loras`", "adapters beside one another", "log, `/v1/models` and gauge"),
+    "attention": ("`attention_backend`", "another attention kernel", "the backend in the log"),
+    "execution": ("`enforce_eager`", "compilation, CUDA graphs", "their capture in the log"),
+    "scheduling": (
+        "`async_scheduling`",
+        "steps overlap their scheduling",
+        "log and `/server_info`",
+    ),
+    "parallelism": (
+        "`tensor_parallel_size` …",
+        "several devices",
+        "sizes and ranks in log and metrics",
+    ),
+}
+"""Each lever of the CSV files: what sets it, what it does, what proves it."""
+
+
 def pages() -> dict[str, str]:
-    """Return each generated page by its file name."""
-    return {"cli.md": _cli(), "whet-yaml.md": _whet_yaml()}
+    """Return each generated page by its path in docs/."""
+    return {
+        "levers.md": _levers(),
+        "reference/cli.md": _cli(),
+        "reference/whet-yaml.md": _whet_yaml(),
+    }
+
+
+def _levers() -> str:
+    page = (ROOT / "docs" / "levers.md").read_text(encoding="utf-8")
+    machines = [_proved(ROOT / "results" / name) for name in ("levers-cpu", "levers-h100")]
+    rows = [
+        "| lever | set by | what it does | proved by | CPU | H100 |",
+        "|---|---|---|---|--:|--:|",
+    ]
+    for lever, texts in _LEVERS.items():
+        counts = [f"{sum(each[lever])} of {len(each[lever])}" for each in machines]
+        rows.append(f"| {' | '.join([lever, *texts, *counts])} |")
+    before, mark, rest = page.partition("made by scripts/docs_reference.py -->\n")
+    after = rest.partition("<!-- end -->")[2]
+    return "".join([before, mark, "\n", "\n".join(rows), "\n\n<!-- end -->", after])
+
+
+def _proved(folder: Path) -> dict[str, list[bool]]:
+    """Whether each setting of a lever was proved."""
+    proved: dict[str, list[bool]] = {}
+    with (folder / "levers.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            proved.setdefault(row["lever"], []).append(row["verdict"] == "proved")
+    return proved
 
 
 def _cli() -> str:
@@ -173,9 +234,8 @@ def template_comments() -> dict[str, str]:
 
 def main() -> None:
     """Write the pages."""
-    REFERENCE.mkdir(exist_ok=True)
     for name, text in pages().items():
-        (REFERENCE / name).write_text(text, encoding="utf-8")
+        (ROOT / "docs" / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
