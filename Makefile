@@ -6,12 +6,13 @@ PYTEST = $(BIN)/python -m pytest -q --durations=25
 PARALLEL = -n $(WORKERS) --dist worksteal
 BY_FILE = -n $(WORKERS) --dist loadfile
 E2E = $(shell find tests -name '*_e2e.py')
+SITE = $(BIN)/zensical build --strict --clean
 ifdef TORCH_INDEX
 export TORCH_INDEX
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-full lint check data format lock clean
+.PHONY: help setup setup-dev demo test test-full lint check docs data format lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,14 +39,19 @@ test-full: setup-dev  ## every test, the long ones too
 	$(PYTEST) $(BY_FILE) -m "not alone" $(E2E)
 	$(PYTEST) -m alone $(E2E)
 
-lint: setup-dev  ## format, lint, words and types
+lint: setup-dev  ## format, lint, words, types and the links of docs/
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python scripts/check_words.py
 	$(BIN)/mypy
+	$(SITE)
 
 check: lint  ## the same, layering and the fast tests
 	$(PYTEST) $(PARALLEL) -m "not e2e and not full"
+
+docs: setup-dev  ## docs/reference/ from the code, and the site of docs/ in site/
+	$(BIN)/python scripts/docs_reference.py
+	$(SITE)
 
 data: setup  ## generate the built-in text in src/whet/data again
 	$(BIN)/python -m lab.inputs
@@ -59,5 +65,5 @@ lock:  ## resolve the locks again (needs uv; TORCH_LINKS= names a folder of torc
 	$(PYTHON) scripts/lock.py $(if $(TORCH_LINKS),--torch-links $(TORCH_LINKS))
 
 clean:  ## remove .venv, caches and build outputs; runs/ stays
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache build dist site
 	find src tests lab benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,8 +1,8 @@
-"""Every lever on the demo pair: was it really pulled? Makes docs/levers.md's table.
+"""Every lever on the demo pair: was it really pulled? Makes results/levers-*/levers.csv.
 
     python -m lab.levers run OUT              # goes on where a stopped one left off
     python -m lab.levers run OUT --only fp16,cache
-    python -m lab.levers table OUT/levers-cpu … --csv levers.csv --markdown levers.md
+    python -m lab.levers table OUT/levers-cpu … --csv levers.csv
 
 One short trial a variant: it is made for verdicts, not for speed. Variants that the machine cannot
 run are in it on purpose: preflight says why.
@@ -263,19 +263,6 @@ def _engine_words(resolved: ResolvedEngine | None) -> str:
     return "" if resolved is None else f"{resolved.engine} {resolved.engine_version}"
 
 
-def _markdown(table_rows: Sequence[Row]) -> str:
-    lines = ["| lever | setting | verdict | what the engine reported or counted | side effects |",
-             "|---|---|---|---|---|"]  # fmt: skip
-    lines += [
-        "| " + " | ".join(
-            text.replace("|", "\\|").replace("\n", " ")
-            for text in (row.lever, row.setting, row.verdict, row.observed, row.side_effects)
-        ) + " |"
-        for row in table_rows
-    ]  # fmt: skip
-    return "\n".join(lines) + "\n"
-
-
 def _csv(table_rows: Sequence[Row]) -> bytes:
     text = io.StringIO(newline="")
     made = csv.DictWriter(text, list(Row.__dataclass_fields__), lineterminator="\n")
@@ -294,8 +281,7 @@ def main() -> None:
     run.add_argument("--only")
     table = kinds.add_parser("table")
     table.add_argument("runs", type=Path, nargs="+")
-    table.add_argument("--csv", type=Path)
-    table.add_argument("--markdown", type=Path)
+    table.add_argument("--csv", type=Path, required=True)
     options = parser.parse_args()
     if options.what == "run":
         options.out.mkdir(parents=True, exist_ok=True)
@@ -310,12 +296,7 @@ def main() -> None:
     for folder in options.runs:
         by_variant |= {row.variant: row for row in rows(Run.read(folder), gpu=options.gpu)}
     ordered = [by_variant[name] for name in cases(gpu=options.gpu) if name in by_variant]
-    if options.csv:
-        write_atomic(options.csv, _csv(ordered))
-    text = _markdown(ordered)
-    if options.markdown:
-        write_atomic(options.markdown, text.encode())
-    print(text)
+    write_atomic(options.csv, _csv(ordered))
 
 
 if __name__ == "__main__":

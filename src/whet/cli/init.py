@@ -44,8 +44,7 @@ def init(
 def template(*, model: str, draft: str | None) -> str:
     """The commented spec for a model; without a draft the speculative variants use n-grams."""
     text = (resources.files("whet.cli") / "whet.yaml").read_text(encoding="utf-8")
-    draft_line = (
-        f"draft: {draft}" if draft else "# draft: ./draft        # same tokenizer, ids included"
-    )
+    draft_line = f"{'' if draft else '# '}draft: {draft or './draft'}"
+    draft_line = f"{draft_line:<25} # draft model with the same tokenizer, ids included"
     method = "draft_model" if draft else "ngram"
     return text.format(target=model, draft=draft_line, method=method)

@@ -40,6 +40,13 @@ def _default_text(value: object) -> str | None:
     return None if value is None or value is False or value == () else str(value)
 
 
+_PARAMETER: Final = Parameter(
+    negative=(),
+    show_default=_default_text,
+    show_env_var=False,
+    consume_multiple=False,
+    allow_repeating=True,
+)
 app = App(
     name="whet",
     help="Find the cheapest vLLM configuration that meets your latency and quality targets, and "
@@ -48,19 +55,16 @@ app = App(
     "Each option can be set by a variable: WHET_RUN_NAME is --name of whet run.",
     version=__version__,
     config=Env("WHET_", command=True),
-    default_parameter=Parameter(
-        negative=(),
-        show_default=_default_text,
-        show_env_var=False,
-        consume_multiple=False,
-        allow_repeating=True,
-    ),
+    default_parameter=_PARAMETER,
     result_action="return_value",
     suppress_keyboard_interrupt=False,
 )
-_demo = App(name="demo", default_command=demo, help_epilogue="")
+# A group of commands repeats the defaults: cyclopts' generated pages do not inherit them.
+_demo = App(name="demo", default_command=demo, help_epilogue="", default_parameter=_PARAMETER)
 _demo.command(write_testbed_command, name="testbed")
-_prompts = App(name="prompts", default_command=analyse, help_epilogue="")
+_prompts = App(
+    name="prompts", default_command=analyse, help_epilogue="", default_parameter=_PARAMETER
+)
 _prompts.command(lint)
 _COMMANDS: Final[dict[Group, tuple[App | Callable[..., None], ...]]] = {
     _MAIN: (init, check, run, report, decide, _demo),

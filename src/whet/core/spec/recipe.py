@@ -14,10 +14,10 @@ from whet.core.spec.base import SIXTEEN_BIT, Positive, Strict, Whole
 class CalibrationSpec(Strict):
     """Calibration text: a JSONL (``messages``, ``prompt`` or ``text``) or .txt, or the built-in."""
 
-    source: Path | None = None
-    samples: Positive = 512
-    max_tokens: Positive = 512
-    seed: Whole = 0
+    source: Annotated[Path | None, Field(description="Text. Default: the built-in.")] = None
+    samples: Annotated[Positive, Field(description="Number of samples.")] = 512
+    max_tokens: Annotated[Positive, Field(description="Tokens of each sample at most.")] = 512
+    seed: Annotated[Whole, Field(description="Seed that draws the samples.")] = 0
 
 
 Method = Literal["awq", "gptq", "awq+gptq", "smoothquant", "rtn"]
@@ -37,15 +37,20 @@ GROUPED: Final = ("W4A16", "W4A16_ASYM", "W8A16")
 
 
 class MixedSpec(Strict):
-    """The units that change their layer's output most keep more bits; give one budget.
+    """The units that change their layer's output most keep more bits; give one budget."""
 
-    ``bits_per_weight`` bounds the average over the decoder's linear layers, scales included.
-    ``max_error`` bounds every unit's relative output error ‖X(W−Ŵ)ᵀ‖² / ‖XWᵀ‖².
-    """
-
-    keep: Literal["16bit", "W8A16", "W8A8", "FP8_DYNAMIC"] = "16bit"
-    bits_per_weight: Annotated[float, Field(gt=0, le=16)] | None = None
-    max_error: Annotated[float, Field(gt=0, lt=1)] | None = None
+    keep: Annotated[
+        Literal["16bit", "W8A16", "W8A8", "FP8_DYNAMIC"],
+        Field(description="Form of the units that keep more bits."),
+    ] = "16bit"
+    bits_per_weight: Annotated[
+        Annotated[float, Field(gt=0, le=16)] | None,
+        Field(description="Budget: average over the decoder's linear layers at most, with scales."),
+    ] = None
+    max_error: Annotated[
+        Annotated[float, Field(gt=0, lt=1)] | None,
+        Field(description="Budget: a unit's relative output error ‖X(W−Ŵ)ᵀ‖² / ‖XWᵀ‖² at most."),
+    ] = None
 
     @model_validator(mode="after")
     def _one_budget(self) -> MixedSpec:
@@ -55,19 +60,21 @@ class MixedSpec(Strict):
 
 
 class RecipeSpec(Strict):
-    """How one set of quantized weights is made.
+    """How one set of quantized weights is made."""
 
-    ``method`` left out is the scheme's usual one. ``kv_cache: fp8`` adds calibrated scales of
-    keys and values; ``clip: false`` leaves out the search for narrower ranges.
-    """
-
-    method: Method = "awq"
-    scheme: Scheme = "W4A16"
-    group_size: Literal[32, 64, 128] = 128
-    clip: bool = True
-    kv_cache: Literal["fp8"] | None = None
-    mixed: MixedSpec | None = None
-    calibration: CalibrationSpec = CalibrationSpec()
+    method: Annotated[Method, Field(description="Default: the scheme's usual one.")] = "awq"
+    scheme: Annotated[Scheme, Field(description="Bits of weights and activations.")] = "W4A16"
+    group_size: Annotated[
+        Literal[32, 64, 128], Field(description="Columns that share a scale.")
+    ] = 128
+    clip: Annotated[bool, Field(description="Search for narrower ranges (AWQ).")] = True
+    kv_cache: Annotated[
+        Literal["fp8"] | None, Field(description="Add calibrated scales of keys and values.")
+    ] = None
+    mixed: Annotated[MixedSpec | None, Field(description="Mixed precision.")] = None
+    calibration: Annotated[
+        CalibrationSpec, Field(description="Text that the weights are fitted on.")
+    ] = CalibrationSpec()
 
     @model_validator(mode="before")
     @classmethod

@@ -14,7 +14,7 @@ from whet.core.spec.base import Strict
 class ModelSpec(Strict):
     """The 16-bit target and, for speculation, a draft: local folders or hub ids.
 
-    A revision is a commit, tag or branch of a hub id; the newest commit of ``main`` by default.
+    A revision left out is the newest commit of ``main``.
     """
 
     target: str
@@ -27,7 +27,9 @@ class EngineSpec(Strict):
     """The engine and the flags that every variant shares (vLLM's own names)."""
 
     name: str = "vllm"
-    url: str | None = None
+    url: Annotated[
+        str | None, Field(description="Address of a running server to measure; with name openai.")
+    ] = None
     python: Path | None = None
     args: dict[str, Scalar] = {}
     env: dict[str, str] = {}
@@ -44,7 +46,7 @@ class EvidenceSpec(Strict):
 
 
 class HardwareSpec(Strict):
-    """What an hour of this machine costs. ``tier`` defaults to the device's own name."""
+    """The machine and what an hour of it costs."""
 
     tier: str | None = None
     price_usd_per_hour: Annotated[float, Field(gt=0)]

@@ -71,11 +71,11 @@ class TrafficSpec(Strict):
 class HeadOfLineSpec(Strict):
     """The head-of-line test: long prompts are sent among short requests, which may be delayed."""
 
-    long_tokens: Positive = 4096
-    long_requests: Positive = 8
-    short_tokens: Positive = 32
-    short_output: Positive = 16
-    slots: Positive = 4
+    long_tokens: Annotated[Positive, Field(description="Tokens of a long prompt.")] = 4096
+    long_requests: Annotated[Positive, Field(description="Number of long prompts.")] = 8
+    short_tokens: Annotated[Positive, Field(description="Tokens of a short prompt.")] = 32
+    short_output: Annotated[Positive, Field(description="Tokens of a short answer.")] = 16
+    slots: Annotated[Positive, Field(description="Short requests in flight.")] = 4
 
 
 REMOVED_KEYS: Final[Mapping[str, str]] = MappingProxyType(

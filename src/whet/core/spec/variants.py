@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from whet.core.names import did_you_mean
@@ -38,19 +38,28 @@ def variant_keys() -> tuple[str, ...]:
 
 
 class SpeculationSpec(Strict):
-    """Speculative decoding; K = ``num_tokens``, a list of them is a sweep.
+    """Speculative decoding.
 
-    ``draft`` is a folder or hub id in place of ``model.draft``, or the name of a recipe: the
-    target's own quantized copy drafts for it (self-speculation). ``eagle``, ``eagle3`` and
-    ``medusa`` need a head there. ``options`` go to the engine as they are
-    (``draft_tensor_parallel_size``, ``rejection_sample_method`` …), JSON text of a list as that
-    list: ``num_speculative_tokens_per_batch_size: "[[1, 16, 6], [17, 256, 2]]"``.
+    The name of a recipe as ``draft`` lets the target's own quantized copy draft for it
+    (self-speculation). JSON text of a list among ``options`` is passed as that list:
+    ``num_speculative_tokens_per_batch_size: "[[1, 16, 6], [17, 256, 2]]"``.
     """
 
-    method: SpeculationMethod = "draft_model"
-    num_tokens: Positive = 4
-    draft: str | None = None
-    options: dict[str, Scalar] = {}
+    method: Annotated[
+        SpeculationMethod,
+        Field(description="What drafts. The eagle methods and medusa need a head."),
+    ] = "draft_model"
+    num_tokens: Annotated[
+        Positive, Field(description="K: draft tokens per step. A list is a sweep.")
+    ] = 4
+    draft: Annotated[
+        str | None,
+        Field(description="Folder, hub id or recipe that drafts, in place of model.draft; a head."),
+    ] = None
+    options: Annotated[
+        dict[str, Scalar],
+        Field(description="Settings that go to the engine, such as draft_tensor_parallel_size."),
+    ] = {}
 
     @model_validator(mode="after")
     def _has_head(self) -> SpeculationSpec:
@@ -62,24 +71,35 @@ class SpeculationSpec(Strict):
 
 
 class VariantSpec(Strict):
-    """One configuration: which weights, which levers, further engine flags of its own.
-
-    Levers may add keys of their own (``preset: chat``), whose engine flags ``args`` may override;
-    ``lever_values`` holds them. ``loras`` maps names to adapters that the timed requests use in
-    turn; with ``max_loras`` below their number some are cold. ``batching: static`` sends batches
-    that wait for their slowest member. A list among ``args``, or as K, makes one variant per value.
-    """
+    """One configuration: which weights, which levers, further engine flags of its own."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    weights: str = SIXTEEN_BIT
-    speculation: SpeculationSpec | None = None
-    prefix_cache: bool = False
-    batching: Literal["continuous", "static"] = "continuous"
-    loras: dict[str, str] = {}
-    max_loras: Positive | None = None
-    args: dict[str, Scalar] = {}
-    env: dict[str, str] = {}
+    weights: Annotated[str, Field(description="The target's own, or a recipe's name.")] = (
+        SIXTEEN_BIT
+    )
+    speculation: Annotated[SpeculationSpec | None, Field(description="Speculative decoding.")] = (
+        None
+    )
+    prefix_cache: Annotated[bool, Field(description="Reuse the KV cache of shared prefixes.")] = (
+        False
+    )
+    batching: Annotated[
+        Literal["continuous", "static"],
+        Field(description="Static batches wait for their slowest member."),
+    ] = "continuous"
+    loras: Annotated[
+        dict[str, str],
+        Field(description="Adapters by name: folders or hub ids. Timed requests use them in turn."),
+    ] = {}
+    max_loras: Annotated[
+        Positive | None, Field(description="Adapters in memory; below their number some are cold.")
+    ] = None
+    args: Annotated[
+        dict[str, Scalar],
+        Field(description="Flags of the engine. A list makes one variant per value."),
+    ] = {}
+    env: Annotated[dict[str, str], Field(description="Environment of the server.")] = {}
 
     @property
     def lever_values(self) -> dict[str, Any]:
