@@ -11,7 +11,7 @@ export TORCH_INDEX
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-full lint check data format lock clean
+.PHONY: help setup setup-dev demo test test-full lint check package data format lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +46,9 @@ lint: setup-dev  ## format, lint, words and types
 
 check: lint  ## the same, layering and the fast tests
 	$(PYTEST) $(PARALLEL) -m "not e2e and not full"
+
+package: setup  ## dist/, and the wheel tried in an empty environment: about a minute
+	scripts/package.sh
 
 data: setup  ## generate the built-in text in src/whet/data again
 	$(BIN)/python -m lab.inputs
