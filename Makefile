@@ -12,7 +12,7 @@ export TORCH_INDEX
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-full lint check docs data format lock clean
+.PHONY: help setup setup-dev demo test test-full lint check docs package data format lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,6 +52,9 @@ check: lint  ## the same, layering and the fast tests
 docs: setup-dev  ## docs/reference/ from the code, and the site of docs/ in site/
 	$(BIN)/python scripts/docs_reference.py
 	$(SITE)
+
+package: setup  ## dist/, and the wheel tried in an empty environment: about a minute
+	scripts/package.sh
 
 data: setup  ## generate the built-in text in src/whet/data again
 	$(BIN)/python -m lab.inputs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +24,16 @@ from whet.core.store import RunStore
 
 USAGE, CHECKPOINT = UsageError.exit_code, CheckpointError.exit_code
 INFEASIBLE, STORAGE = InfeasibleError.exit_code, StorageError.exit_code
+
+
+def test_a_library_that_comes_with_the_engine(
+    whet: Whet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "whet.demo.testbed", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    said = whet("demo", "testbed", "out").sentence(INFEASIBLE)
+    assert said.startswith("torch is not installed; install it with vLLM: pip install 'whet[gpu]'")
+    assert list(tmp_path.iterdir()) == []
 
 
 # The spec file

@@ -10,12 +10,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from cyclopts import App
 from rich.console import Console
 
 from whet.cli.main import app
 
 SNAPSHOT = Path(__file__).with_name("help.txt")
+ROOT = Path(__file__).parents[2]
 
 
 def help_of(command: tuple[str, ...]) -> str:
@@ -32,6 +34,11 @@ def commands_of(group: App, path: tuple[str, ...] = ()) -> Iterator[tuple[str, .
     for name in sorted(group):
         if not name.startswith("-"):
             yield from commands_of(group[name], (*path, name))
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "README.md", "CITATION.cff"])
+def test_one_wording_says_what_whet_does(name: str) -> None:
+    assert app.help in " ".join((ROOT / name).read_text().split())
 
 
 def test_commands_of_a_group_are_walked() -> None:

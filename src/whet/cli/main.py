@@ -27,12 +27,13 @@ from whet.cli.run.decide import decide
 from whet.cli.run.report import report
 from whet.cli.run.run import run
 from whet.cli.stops import stop_message
-from whet.core.errors import Interrupted, UsageError, WhetError
+from whet.core.errors import InfeasibleError, Interrupted, UsageError, WhetError
 from whet.core.redact import redact
 from whet.flow.bench.options import REFUSED
 
 _MAIN: Final = Group.create_ordered("From a checkpoint to a decision")
 _TOOLS: Final = Group.create_ordered("The tools alone")
+_WITH_THE_ENGINE: Final = ("torch", "compressed_tensors")  # not among whet's own dependencies
 
 
 def _default_text(value: object) -> str | None:
@@ -112,6 +113,13 @@ def _call(words: list[str]) -> None:
         app(words, exit_on_error=False, print_error=False, console=_console())
     except CycloptsError as error:
         raise _usage_error(error) from error
+    except ModuleNotFoundError as error:
+        if error.name not in _WITH_THE_ENGINE:
+            raise
+        raise InfeasibleError(
+            f"{error.name} is not installed; install it with vLLM: pip install 'whet[gpu]', or "
+            "without: pip install compressed-tensors"
+        ) from error
 
 
 def _console() -> Console:
