@@ -117,6 +117,9 @@ class Ear(Silent):
     def progress(self, label: str, _done: int, _total: int) -> None:
         self._hear(label)
 
+    def waiting(self, label: str, _log: Path) -> None:
+        self._hear(label)
+
     def _hear(self, message: str) -> None:
         self.said.append(message)
         if threading.current_thread() is not threading.main_thread():
@@ -253,7 +256,7 @@ def test_the_observer_hears_how_many_came_up_together_from_the_main_thread_alone
 ) -> None:
     desk.story(group_spec(tmp_path, ["fp16", "b", "c"]), tmp_path / "run")
     assert desk.ear.strangers == []
-    assert "serve: fp16, b, c, together" in desk.ear.said
+    assert "serve: fp16, b, c together (servers 1 to 3 of 3)" in desk.ear.said
     for name in ("fp16", "b", "c"):
         heard = [said for said in desk.ear.said if said.startswith(f"{name} ready in ")]
         assert [said.endswith(", one of 3 that came up together") for said in heard] == [True]
@@ -329,7 +332,7 @@ def test_a_server_that_dies_in_a_trial_is_started_again_alone_after_the_others(
         ("trial", "b"),
     ]
     assert desk.crowd.started.count("b") == 2
-    assert "serve: b, started again" in desk.ear.said
+    assert "serve: b (started again)" in desk.ear.said
     found = cells(tmp_path / "run")
     assert found["b", 1].status == "failed", "its lost trial waits for a resume"
     assert found["b", 2].status == found["c", 1].status == "complete"
@@ -407,11 +410,11 @@ def test_an_interrupt_while_they_come_up_stops_all(
 ) -> None:
     desk.crowd.hanging = {"b", "c"}
 
-    def interrupt(label: str, _done: int, _total: int) -> None:
-        if label.startswith("starts"):
+    def interrupt(label: str, _log: Path) -> None:
+        if label.startswith("starting"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(desk.ear, "progress", interrupt)
+    monkeypatch.setattr(desk.ear, "waiting", interrupt)
     with pytest.raises(KeyboardInterrupt):
         desk.story(group_spec(tmp_path, ["fp16", "b", "c"]), tmp_path / "run")
     assert desk.crowd.up == set()

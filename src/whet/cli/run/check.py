@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,13 @@ from rich.console import Console
 
 from whet.cli.options import OutputOptions, SpecFile, print_json
 from whet.core.errors import UsageError
-from whet.core.records import ModelFacts, ResolvedEngine, encode
+from whet.core.records import MemoryPlan, ModelFacts, ResolvedEngine, encode
+from whet.core.units import human_bytes
 from whet.flow.run.options import CheckOptions, SpecOptions
 
 if TYPE_CHECKING:
     from whet.flow.run.checkpoints import HubSource
+    from whet.flow.run.effort import Effort
     from whet.flow.run.preflight import Preflight
 
 
@@ -31,6 +34,7 @@ def check(
     Exit code 2 if the spec is wrong, 4 if a variant cannot run here.
     """
     from whet.flow.run.checkpoints import open_checkpoints
+    from whet.flow.run.effort import effort_of
     from whet.flow.run.planned import machine_text, plan_machine
     from whet.flow.run.preflight import feasible, run_preflight
 
@@ -50,10 +54,11 @@ def check(
         if planned is not None:
             machine = machine_text(planned, variants, spec.engine.name)
         sources = checkpoints.sources(checked.target, checked.draft)
+    effort = effort_of(spec, len(variants), on_cpu=checked.device.kind == "cpu")
     if output.json:
-        _print_json(checked, variants, sources, name=spec.name, machine=machine)
+        _print_json(checked, variants, sources, effort, name=spec.name, machine=machine)
     elif not output.quiet:
-        _print_text(checked, variants, sources, name=spec.name, machine=machine)
+        _print_text(checked, variants, sources, effort, name=spec.name, machine=machine)
     if options.strict and checked.advice:
         raise UsageError("--strict: the warnings above count as errors; correct the spec")
 
@@ -62,6 +67,7 @@ def _print_json(
     checked: Preflight,
     variants: Sequence[ResolvedEngine],
     sources: Sequence[HubSource],
+    effort: Effort,
     *,
     name: str,
     machine: str,
@@ -73,6 +79,8 @@ def _print_json(
             "machine": machine,
             "models": [encode(source) for source in sources],
             "disks": [encode(use) for use in checked.disks],
+            "memory": [encode(plan) for plan in checked.memory],
+            "effort": asdict(effort),
             "variants": lines,
             "warnings": list(checked.advice),
         }
@@ -83,18 +91,33 @@ def _print_text(
     checked: Preflight,
     variants: Sequence[ResolvedEngine],
     sources: Sequence[HubSource],
+    effort: Effort,
     *,
     name: str,
     machine: str,
 ) -> None:
     console = Console()
     console.print(f"[green]ok[/green] {name}: {len(variants)} variants on {machine}")
-    disks = (each.text for each in checked.disks)
-    for line in [*(each.text for each in sources), *disks, *_missing(checked.target)]:
+    for line in [*(each.text for each in sources), *_missing(checked.target)]:
         console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
     for resolved in variants:
         console.print(f"  {resolved.variant.name}", highlight=False, markup=False)
         console.print(f"    {resolved.serve_line}", highlight=False, markup=False, soft_wrap=True)
+    needs = [
+        *(f"memory, {plan.variant}: {_fit(plan)}" for plan in checked.memory),
+        *(each.text for each in checked.disks),
+        effort.text,
+    ]
+    for line in needs:
+        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _fit(plan: MemoryPlan) -> str:
+    weights = plan.weight_bytes + (plan.draft_weight_bytes or 0)
+    return (
+        f"weights {human_bytes(weights)}, KV cache of {human_bytes(plan.kv_pool_bytes)} for "
+        f"{plan.kv_tokens:,} tokens ({plan.tokens_needed:,} needed)"
+    )
 
 
 def _missing(target: ModelFacts) -> Iterator[str]:

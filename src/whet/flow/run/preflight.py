@@ -14,7 +14,7 @@ from whet.core.flags import plain_args
 from whet.core.names import did_you_mean
 from whet.core.protocols import Engine, Observer
 from whet.core.provenance import Device, environment, find_device
-from whet.core.records import ModelFacts, ResolvedEngine, Variant
+from whet.core.records import MemoryPlan, ModelFacts, ResolvedEngine, Variant
 from whet.core.spec import (
     Spec,
     redacted_spec,
@@ -69,6 +69,7 @@ class Preflight:
     problems: tuple[Problem, ...]
     advice: tuple[str, ...]
     disks: tuple[DiskUse, ...]
+    memory: tuple[MemoryPlan, ...]
     log: TrafficLog | None = None
 
 
@@ -131,7 +132,8 @@ def _preflight(
         advice = advice_of(
             spec, log or root, resolved=resolved, target=target, device=device, machine=machine
         )
-    grouped = _group_warnings(spec, as_set, target=target, draft=draft, device=device)
+    memory = memory_plans(as_set, target=target, draft=draft, device=device, spec=spec)
+    grouped = group_memory_warnings(spec.load.together, memory, device)
     return Preflight(
         engine=engine,
         device=device,
@@ -141,23 +143,9 @@ def _preflight(
         problems=(*spec_errors, *infeasible, *kv_scales, *_unsupported(resolved, engine)),
         advice=(*advice, *grouped),
         disks=disks,
+        memory=tuple(memory.values()),
         log=log,
     )
-
-
-def _group_warnings(
-    spec: Spec,
-    variants: Sequence[Variant],
-    *,
-    target: ModelFacts,
-    draft: ModelFacts | None,
-    device: Device,
-) -> tuple[str, ...]:
-    """Servers that share the device and need more memory together than it has."""
-    grouped = {name for group in spec.load.together for name in group}
-    together = [variant for variant in variants if variant.name in grouped]
-    plans = memory_plans(together, target=target, draft=draft, device=device, spec=spec)
-    return tuple(group_memory_warnings(spec.load.together, plans, device))
 
 
 def _engine(spec: Spec, planned: PlannedMachine | None) -> tuple[Engine, Device]:
