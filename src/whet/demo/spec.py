@@ -72,9 +72,9 @@ def write_spec(path: Path) -> Path:
         least=12,
         per_slot=12,
         warmup=12,
-        documents=30,
+        documents=60,
         document_tokens=512,
-        tasks=24,
+        tasks=48,
         objective="",
     )
 
