@@ -31,6 +31,22 @@ def test_a_minimal_spec_has_the_standard_variants() -> None:
     assert spec.load.warmup_requests == 20
 
 
+@pytest.mark.parametrize(("tier", "price"), [("H100 SXM", 2.95), ("2x L4", 1.60), ("h200", 3.50)])
+def test_a_tier_alone_takes_the_price_of_the_table(tier: str, price: float) -> None:
+    hardware = parse_spec({**MINIMAL, "hardware": {"tier": tier}}, base=Path("/base")).hardware
+    assert hardware.price_usd_per_hour == pytest.approx(price)
+    assert hardware.price_source is not None
+    assert "2026" in hardware.price_source
+    own = {"tier": tier, "price_usd_per_hour": 1.25}
+    spec = parse_spec({**MINIMAL, "hardware": own}, base=Path("/base"))
+    assert spec.hardware.price_usd_per_hour == 1.25
+    assert spec.hardware.price_source is None
+
+
+def test_a_tier_without_a_known_price_needs_one() -> None:
+    assert "hardware.price_usd_per_hour" in told({"hardware": {"tier": "Gaudi 3"}})
+
+
 def test_relative_paths_count_from_the_spec_file() -> None:
     spec = parse_spec({**MINIMAL, "quality": {"tasks": "tasks.jsonl"}}, base=Path("/base"))
     assert spec.model.target == "/base/t"

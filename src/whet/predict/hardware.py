@@ -48,13 +48,6 @@ def _model_number(name: str) -> str | None:
     return digits[0] if digits else None
 
 
-def typical_price(device: Device) -> float | None:
-    """Dollars an hour of one such GPU on demand; None where it is not in the table."""
-    name = device.name.lower()
-    near = [each for each in PRICES if set(each.lower().split()) <= set(name.split())]
-    return PRICES[max(near, key=len)] if near else None
-
-
 CUDA: Final[Mapping[str, tuple[int, tuple[int, int]]]] = {
     "RTX 4090": (24564, (8, 9)),
     "RTX 5090": (32607, (12, 0)),
@@ -70,17 +63,3 @@ CUDA: Final[Mapping[str, tuple[int, tuple[int, int]]]] = {
 }
 """The MiB that nvidia-smi reports, from public logs (GDDR6 with error correction reports less than
 the data sheet), and the CUDA compute capability."""
-PRICES: Final[Mapping[str, float]] = {
-    "RTX 4090": 0.43,
-    "RTX 5090": 0.78,
-    "L4": 0.80,
-    "A10G": 1.01,
-    "L40S": 1.30,
-    "A100 40GB": 1.48,
-    "A100": 2.00,
-    "H100 PCIe": 2.80,
-    "H100": 2.95,
-    "H200": 3.50,
-    "B200": 6.00,
-}
-"""Dollars an hour of one GPU on demand: the middle of cloud prices of 2026; H200 the lowest."""

@@ -105,6 +105,8 @@ def test_only_variants_that_qualify_get_deployment_files(
         stale.mkdir(parents=True)
         conclude(job.store, job.observer)
         assert [path.name for path in job.store.path("deploy").iterdir()] == ["fp16"]
+        again = job.store.path("reproduce")
+        assert {path.name for path in again.iterdir()} == set(statuses)
         statuses["fp16"] = "excluded"
         conclude(job.store, job.observer)
         assert [path.name for path in job.store.path("deploy").iterdir()] == ["README.txt"]

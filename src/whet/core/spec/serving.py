@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from whet.core.prices import SOURCE, typical_price
 from whet.core.records.engine import Scalar
 from whet.core.spec.base import Strict
 
@@ -51,3 +52,15 @@ class HardwareSpec(Strict):
     tier: str | None = None
     price_usd_per_hour: Annotated[float, Field(gt=0)]
     price_source: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _price_of_the_tier(cls, data: Any) -> Any:
+        """``tier`` alone takes the price of the table; ``2x L4`` twice that of one."""
+        if not isinstance(data, dict) or "price_usd_per_hour" in data:
+            return data
+        several, _, name = str(data.get("tier") or "").rpartition("x ")
+        one = typical_price(name)
+        if one is None or not (several or "1").isdigit():
+            return data
+        return {"price_source": SOURCE, **data, "price_usd_per_hour": one * int(several or 1)}

@@ -14,6 +14,7 @@ import yaml
 from whet.checkpoint import read_facts
 from whet.checkpoint.encoder import load_encoder
 from whet.core.format import plural, significant
+from whet.core.prices import typical_price
 from whet.core.provenance import Device, cpu_dtype, find_device
 from whet.core.records import ModelFacts
 from whet.core.request_log.sample import Part
@@ -29,7 +30,6 @@ from whet.flow.run.logged import TrafficLog, gate_tokens, read_traffic, take_sam
 from whet.flow.run.planned import plan_machine
 from whet.flow.run.preflight import Preflight, feasible, run_preflight
 from whet.load.logged import MARK_TOKENS
-from whet.predict.hardware import typical_price
 
 _STEP: Final = 128
 _GREEDY: Final = 0.99
@@ -198,7 +198,7 @@ def _hardware(choice: _Choice) -> Iterator[str]:
     if device.kind == "cpu":
         price, source = _CPU_CORE_PRICE * (os.cpu_count() or 1), "a cloud machine of as many cores"
     else:
-        one = typical_price(device)
+        one = typical_price(device.name)
         price = (one or 1.0) * choice.tensor_parallel
         source = f"{device.name} on demand, 2026" if one else "not known"
     yield f"  price_usd_per_hour: {significant(price, 3)}"

@@ -21,6 +21,7 @@ from whet.load import Draw, build_workload, read_pool
 from whet.predict import Traffic, advise, far_beyond, fitting_length, longest_request
 from whet.predict.settings import read_settings
 from whet.quality import QualityPlan, tokens_needed
+from whet.quality.verdicts import MIN_DOCUMENTS
 
 _DRAWN: Final = 200
 _REMEMBERED: Final = "suffix_decoding_max_cached_requests"
@@ -58,11 +59,22 @@ def advice_of(
         own = advise(variant, target=target, device=device, traffic=traffic)
         length = read_settings(variant, target=target, device=device).max_model_len
         repeats = _repeat_advice(spec, source, variant)
-        for sentence in (*_window_advice(spec, length), *own, *repeats, *cautions(item, machine)):
+        gate = (*_gate_advice(spec), *_window_advice(spec, length))
+        for sentence in (*gate, *own, *repeats, *cautions(item, machine)):
             by_sentence[sentence].append(variant.name)
     return tuple(
         f"{_names(names, variants)}: {sentence}" for sentence, names in by_sentence.items()
     )
+
+
+def _gate_advice(spec: Spec) -> Iterator[str]:
+    """Advise where the gate has too little text for a verdict."""
+    quality = spec.quality
+    if quality.protocol == "documents" and quality.max_documents < MIN_DOCUMENTS:
+        yield (
+            f"quality.max_documents {quality.max_documents} is too few to judge perplexity, and a "
+            f"variant without a verdict is not recommended: give {MIN_DOCUMENTS} or more"
+        )
 
 
 def _window_advice(spec: Spec, max_model_len: int) -> Iterator[str]:

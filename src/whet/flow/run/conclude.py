@@ -86,12 +86,18 @@ def _differences(run: Run, summary: RunSummary) -> DifferenceSet:
 
 
 def _deploy(run: Run, decision: Decision) -> None:
-    """Write ``deploy/`` anew: a folder for each variant that qualifies for recommendation."""
-    folder = run.store.path("deploy")
-    if folder.exists():
-        shutil.rmtree(folder)
+    """Write ``deploy/`` anew for what qualifies, and ``reproduce/`` for all that was measured."""
+    folder, again = run.store.path("deploy"), run.store.path("reproduce")
+    for old in (folder, again):
+        if old.exists():
+            shutil.rmtree(old)
     for name in decision.qualified:
         write_deployment(folder / name, run.engines[name])
+    reasons = {item.variant: " ".join(item.reason.split()) for item in decision.excluded}
+    for name in {cell.variant for cell in run.cells} & set(run.engines):
+        lost = name in reasons and name not in decision.qualified
+        note = f"EXCLUDED from recommendation: {reasons[name]}" if lost else "As measured."
+        write_deployment(again / name, run.engines[name], note=note)
     if not decision.qualified:
         text = "No variant qualifies for recommendation; report.md says why for each.\n"
         write_atomic(folder / "README.txt", text.encode())
