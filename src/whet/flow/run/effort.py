@@ -15,7 +15,7 @@ _GPU_START_S: Final = 120.0
 _TOKEN_S: Final = 0.02
 _FINALISTS: Final = 3
 _CONFIRMATIONS: Final = 2
-_FOUND_POINTS: Final = 8
+_SEARCHED: Final = 8
 """Rates that a search for the highest one tries, at most."""
 
 
@@ -52,7 +52,7 @@ def effort_of(spec: Spec, variants: int, *, on_cpu: bool) -> Effort:
         for point in points
     ]
     if load.find is not None:
-        points, each_s = points[:1], [_FOUND_POINTS * load.seconds]
+        points, each_s = points[:1], [_SEARCHED * load.seconds]
     finalists = min(_FINALISTS, variants) * _CONFIRMATIONS if load.confirm and variants > 1 else 0
     rounds = load.trials if load.order == "interleaved" else 1
     starts = variants * rounds + finalists
