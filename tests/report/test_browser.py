@@ -1,17 +1,19 @@
 """The page in a real browser: it renders, runs nothing, and fits a phone."""
 
+import re
 import shutil
 import struct
 import subprocess
 import zlib
 from pathlib import Path
 
+import axe_core_python
 import numpy as np
 import pytest
 
 from whet.core.run import Run
 from whet.report.run import run_document
-from whet.report.writers.html import write_html
+from whet.report.writers.html import render_html, write_html
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
@@ -118,3 +120,30 @@ def test_the_page_paints_light_dark_and_narrow(browser: str, whole: Run, tmp_pat
     assert shots["dark"].mean() < 0.25
     # Nothing is wider than the phone: its right-hand margin is the page's own colour all the way.
     assert shots["narrow"][300:, -8:].std() < 0.02
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, 1), (500, 0)], ids=["light", "narrow dark"])
+def test_axe_finds_no_barrier(
+    browser: str, whole: Run, tmp_path: Path, width: int, scheme: int
+) -> None:
+    """The page with every detail open; its content policy goes, as it forbids axe to run."""
+    axe = (Path(axe_core_python.__file__).parent / "axe.min.js").read_text()
+    text = render_html(run_document(whole)).replace("http-equiv", "data-off").replace(
+        "<details", "<details open"
+    )
+    report = (
+        "axe.run().then(({violations}) => {document.body.dataset.axe = 'violations: ' + "
+        "JSON.stringify(violations.map(v => [v.id, v.nodes[0].html]))})"
+    )
+    page = tmp_path / "report.html"
+    page.write_text(text.replace("</body>", f"<script>{axe}</script><script>{report}</script></body>"))
+    dom = visit(
+        browser,
+        page,
+        tmp_path / "profile",
+        f"--window-size={width},900",
+        f"--blink-settings=preferredColorScheme={scheme}",
+        "--virtual-time-budget=20000",
+        "--dump-dom",
+    )
+    assert re.findall('data-axe="(.*?)"', dom) == ["violations: []"]
