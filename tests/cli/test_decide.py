@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -30,3 +33,18 @@ def test_a_variant_that_no_quality_check_has_seen_is_named_first(whet: Whet, roo
     decided = whet("decide", root, "--quiet")
     assert decided.code == 0
     assert decided.err == f"! {root}: awq+spec+cache has no quality record.\n"
+
+
+def test_a_report_is_printed_where_a_terminal_is_narrow_and_has_no_utf8(root: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from whet.cli.main import main; main()", "report", str(root)],
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "60", "NO_COLOR": "1"},
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    lines = done.stdout.decode("ascii").splitlines()
+    assert any(line.startswith("Serve spec+cache") for line in lines)
+    paths = ("  Report", "  Deploy")
+    assert all(len(line) <= 60 for line in lines if not line.startswith(paths))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 from collections.abc import Callable
@@ -95,6 +96,9 @@ def _usage_error(error: CycloptsError) -> UsageError:
 
 def main() -> None:
     """Entry point: every ``WhetError`` becomes one line on stderr and its exit code."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal without UTF-8 gets question marks
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     signal.signal(signal.SIGTERM, _stop)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
         signal.signal(signal.SIGHUP, _stop)

@@ -140,7 +140,7 @@ def test_a_testbed_is_named_everywhere(whole: Run) -> None:
         assert "is a testbed" not in " ".join(form(whole).split())
 
 
-@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
 def test_the_console_fits_its_terminal(whole: Run, width: int) -> None:
     text = printed(whole, width)
     serve_line = whole.engines["awq+cache"].serve_line
