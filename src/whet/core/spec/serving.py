@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import Field, model_validator
 
 from whet.core.prices import SOURCE, typical_price
 from whet.core.records.engine import Scalar
 from whet.core.spec.base import Strict
+
+_SEVERAL: Final = re.compile(r"(?:(\d+) ?x )?(.+)")
 
 
 class ModelSpec(Strict):
@@ -59,8 +62,8 @@ class HardwareSpec(Strict):
         """``tier`` alone takes the price of the table; ``2x L4`` twice that of one."""
         if not isinstance(data, dict) or "price_usd_per_hour" in data:
             return data
-        several, _, name = str(data.get("tier") or "").rpartition("x ")
-        one = typical_price(name)
-        if one is None or not (several or "1").isdigit():
+        several = _SEVERAL.fullmatch(str(data.get("tier") or ""))
+        one = typical_price(several[2]) if several else None
+        if several is None or one is None:
             return data
-        return {"price_source": SOURCE, **data, "price_usd_per_hour": one * int(several or 1)}
+        return {"price_source": SOURCE, **data, "price_usd_per_hour": one * int(several[1] or 1)}
