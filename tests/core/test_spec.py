@@ -31,7 +31,9 @@ def test_a_minimal_spec_has_the_standard_variants() -> None:
     assert spec.load.warmup_requests == 20
 
 
-@pytest.mark.parametrize(("tier", "price"), [("H100 SXM", 2.95), ("2x L4", 1.60), ("rtx 4090", 0.43)])
+@pytest.mark.parametrize(
+    ("tier", "price"), [("H100 SXM", 2.95), ("2x L4", 1.60), ("rtx 4090", 0.43)]
+)
 def test_a_tier_alone_takes_the_price_of_the_table(tier: str, price: float) -> None:
     hardware = parse_spec({**MINIMAL, "hardware": {"tier": tier}}, base=Path("/base")).hardware
     assert hardware.price_usd_per_hour == pytest.approx(price)

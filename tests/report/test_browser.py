@@ -128,15 +128,19 @@ def test_axe_finds_no_barrier(
 ) -> None:
     """The page with every detail open; its content policy goes, as it forbids axe to run."""
     axe = (Path(axe_core_python.__file__).parent / "axe.min.js").read_text()
-    text = render_html(run_document(whole)).replace("http-equiv", "data-off").replace(
-        "<details", "<details open"
+    text = (
+        render_html(run_document(whole))
+        .replace("http-equiv", "data-off")
+        .replace("<details", "<details open")
     )
     report = (
         "axe.run().then(({violations}) => {document.body.dataset.axe = 'violations: ' + "
         "JSON.stringify(violations.map(v => [v.id, v.nodes[0].html]))})"
     )
     page = tmp_path / "report.html"
-    page.write_text(text.replace("</body>", f"<script>{axe}</script><script>{report}</script></body>"))
+    page.write_text(
+        text.replace("</body>", f"<script>{axe}</script><script>{report}</script></body>")
+    )
     dom = visit(
         browser,
         page,

@@ -28,7 +28,10 @@ _RANKS = ("recommended", "qualifies", "misses", "excluded")
 
 
 def build(run: Run) -> Section | None:
-    """One row a variant, each with its cost against the default's and the baseline's."""
+    """One row a variant, each with its cost against the default's and the baseline's.
+
+    All are figures of the first starts, so that the rows can be compared.
+    """
     if run.decision is None:
         return None
     cells = [cell for name in run.variants if (cell := best_cell(run, name)) is not None]
@@ -41,11 +44,20 @@ def build(run: Run) -> Section | None:
     nodes += exclusion_nodes(run.decision)
     return Section(
         id="best",
-        title="Best of each configuration",
+        title=_title(run.decision.recommendation),
         group="Decision",
         nodes=nodes,
         on_console=True,
     )
+
+
+def _title(chosen: Recommendation | None) -> str:
+    words = "Best of each configuration"
+    if chosen is None:
+        return words
+    tolerance = tolerance_words(chosen.quality_tolerance)
+    when = ", before the confirmation" if chosen.confirmed else ""
+    return f"{words} within {target_words(chosen.ttft_target_ms)} and {tolerance}{when}"
 
 
 def best_cell(run: Run, variant: str) -> CellSummary | None:
@@ -69,13 +81,8 @@ def _usd(cell: CellSummary) -> float:
 
 def _table(run: Run, decision: Decision, cells: list[CellSummary]) -> Table:
     against = list(dict.fromkeys((decision.reference, decision.baseline)))
-    chosen = decision.recommendation
-    limits = ""
-    if chosen is not None:
-        tolerance = tolerance_words(chosen.quality_tolerance)
-        limits = f" within {target_words(chosen.ttft_target_ms)} and {tolerance}"
     return Table(
-        caption=f"Best of each configuration{limits}",
+        caption=_title(decision.recommendation),
         columns=[
             Column(name="config"),
             Column(name=load_title(run.loads), figure=True),
@@ -90,38 +97,29 @@ def _table(run: Run, decision: Decision, cells: list[CellSummary]) -> Table:
 
 
 def _row(run: Run, decision: Decision, cell: CellSummary, against: list[str]) -> Row:
-    decided, chosen = run.decided(cell.variant, cell.batch_size), decision.recommendation
+    decided = run.decided(cell.variant, cell.batch_size)
     status = decided.label if decided else "not decided"
-    own = decided is not None and decided.status == "recommended" and chosen is not None
     tone: Tone = "plain"
     if run.is_excluded(cell.variant, cell.batch_size):
         tone = "struck"
-    elif own:
+    elif decided is not None and decided.status == "recommended":
         tone = "good" if is_win(decision) else "strong"
-    ttft, tps, cost = cell.ttft_p95_ms, cell.tps_mean, cell.cost_per_1m_tokens
-    if own and chosen is not None:  # the figures of the confirmation
-        ttft, tps, cost = chosen.ttft_p95_ms, chosen.tps_mean, chosen.cost_per_1m_tokens
-    figures = [figure_cell(ttft), figure_cell(tps), figure_cell(cost, unit="$")]
-    figures += [_against(run, chosen if own else None, cell, name) for name in against]
+    figures = [
+        figure_cell(cell.ttft_p95_ms),
+        figure_cell(cell.tps_mean),
+        figure_cell(cell.cost_per_1m_tokens, unit="$"),
+        *(_against(run, cell, name) for name in against),
+    ]
     return Row(
         cells=[text_cell(cell.variant), text_cell(cell.batch_size), *figures, text_cell(status)],
         tone=tone,
     )
 
 
-def _against(run: Run, chosen: Recommendation | None, cell: CellSummary, name: str) -> Cell:
-    """The change of cost against a variant's best; the tested one where this cell is ``chosen``."""
-    if cell.variant == name:
-        return text_cell(None)
-    if chosen is not None and name == chosen.reference and chosen.saving is not None:
-        saved = shown(chosen.saving, unit="%")
-        return Cell(text=f"{-chosen.saving.value:+.1%}", detail=saved.interval)
-    change = cost_change(run, _usd(cell) if chosen is None else _cost(chosen), name)
+def _against(run: Run, cell: CellSummary, name: str) -> Cell:
+    """The change of cost against a variant's best cell."""
+    change = None if cell.variant == name else cost_change(run, _usd(cell), name)
     return text_cell(None if change is None else f"{change:+.1%}")
-
-
-def _cost(chosen: Recommendation) -> float:
-    return chosen.cost_per_1m_tokens.value
 
 
 def cost_change(run: Run, usd: float, name: str) -> float | None:
