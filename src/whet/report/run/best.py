@@ -21,7 +21,6 @@ from whet.report.document import (
     text_cell,
 )
 from whet.report.run.common import is_win, load_title, target_words, tolerance_words
-from whet.report.text import shown
 
 ORDER = 15
 _RANKS = ("recommended", "qualifies", "misses", "excluded")
