@@ -73,7 +73,23 @@ def bullets(run: Run, id: str) -> list[str]:
 
 ALLOWED_TAGS = {
     *("html", "head", "meta", "title", "link", "style", "body", "header", "main", "footer"),
-    *("section", "nav", "div", "p", "span", "a", "b", "i", "small", "ul", "li", "h1", "h2", "h3"),
+    *(
+        "section",
+        "nav",
+        "div",
+        "p",
+        "span",
+        "a",
+        "abbr",
+        "b",
+        "i",
+        "small",
+        "ul",
+        "li",
+        "h1",
+        "h2",
+        "h3",
+    ),
     *("dl", "dt", "dd", "pre", "table", "caption", "thead", "tbody", "tr", "th", "td"),
     *("details", "summary", "figure", "figcaption", "svg", "g", "path", "line", "text", "rect"),
 }
