@@ -156,3 +156,13 @@ def test_an_attached_server_gets_a_note_only(tmp_path: Path) -> None:
 
     write_deployment(tmp_path, replace(resolved(), url="http://host:1"))
     assert [path.name for path in tmp_path.iterdir()] == ["README.txt"]
+
+
+def test_a_note_is_a_comment_that_leaves_both_files_whole(tmp_path: Path) -> None:
+    note = "EXCLUDED from recommendation: its answers differ"
+    assert compose(tmp_path, resolved(), note=note)["services"]
+    assert (tmp_path / "compose.yaml").read_text().startswith(f"# {note}\n")
+    assert (tmp_path / "serve.sh").read_text().splitlines()[:2] == [
+        "#!/usr/bin/env bash",
+        f"# {note}",
+    ]

@@ -66,10 +66,6 @@ def _three(value: float) -> str:
     return significant(value, 3)
 
 
-def _four(value: float) -> str:
-    return significant(value, 4)
-
-
 def _per_cent(share: float) -> str:
     return f"{100 * share:.1f}%"
 

@@ -107,6 +107,8 @@ def test_only_variants_that_qualify_get_deployment_files(
         assert [path.name for path in job.store.path("deploy").iterdir()] == ["fp16"]
         again = job.store.path("reproduce")
         assert {path.name for path in again.iterdir()} == set(statuses)
+        notes = {p.parent.name: p.read_text() for p in again.glob("*/*") if p.suffix != ".sh"}
+        assert notes["fp16"].startswith(("# As measured.", "As measured."))
         statuses["fp16"] = "excluded"
         conclude(job.store, job.observer)
         assert [path.name for path in job.store.path("deploy").iterdir()] == ["README.txt"]

@@ -54,7 +54,9 @@ def check(
         if planned is not None:
             machine = machine_text(planned, variants, spec.engine.name)
         sources = checkpoints.sources(checked.target, checked.draft)
-    effort = effort_of(spec, len(variants), on_cpu=checked.device.kind == "cpu")
+    names = [each.variant.name for each in variants]
+    kind, answers = checked.device.kind, checked.answer_tokens
+    effort = effort_of(spec, names, device=kind, answer_tokens=answers)
     if output.json:
         _print_json(checked, variants, sources, effort, name=spec.name, machine=machine)
     elif not output.quiet:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
 from whet.core.format import plural
 from whet.core.load_point import Rate
 from whet.core.spec import Spec
-from whet.core.units import human_duration
 
-_CPU_START_S: Final = 45.0
-_GPU_START_S: Final = 120.0
-_TOKEN_S: Final = 0.02
+_START_S: Final = {"cpu": 45.0, "cuda": 120.0}
+_BESIDE: Final = 1 / 3
+"""What each further server that starts at the same time adds, as a share of one start."""
+_TOKEN_S: Final = 0.01
 _FINALISTS: Final = 3
 _CONFIRMATIONS: Final = 2
 _SEARCHED: Final = 8
@@ -21,48 +22,47 @@ _SEARCHED: Final = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
-    """What a run will do. ``seconds`` assumes the time of a start and of a token that are given."""
+    """What a run will do; ``seconds`` is a rough figure without the checks of answers."""
 
     starts: int
     trials: int
-    requests: int
     seconds: float
     start_s: float
 
     @property
     def text(self) -> str:
         """One line for a person."""
+        start = f"a start takes {self.start_s:g} s and " if self.start_s else ""
         return (
-            f"{plural(self.starts, 'server start')}, {plural(self.trials, 'trial')}, "
-            f"{self.requests:,} timed requests: about {human_duration(self.seconds)}, if a start "
-            f"takes {self.start_s:g} s and a token {1000 * _TOKEN_S:g} ms, and checks of answers"
+            f"{plural(self.starts, 'server start')}, {plural(self.trials, 'trial')}: about "
+            f"{math.ceil(self.seconds / 60)} min and the checks of answers, if {start}a token "
+            f"{1000 * _TOKEN_S:g} ms"
         )
 
 
-def effort_of(spec: Spec, variants: int, *, on_cpu: bool) -> Effort:
-    """The starts, trials and requests of a run of ``variants``, its confirmation included."""
+def effort_of(spec: Spec, names: list[str], *, device: str, answer_tokens: float) -> Effort:
+    """What measuring the variants ``names`` takes, the confirmation included.
+
+    ``device`` is ``cpu`` or ``cuda``, ``answer_tokens`` the mean length of an answer.
+    """
     load = spec.load
-    output = (spec.traffic or spec.workload).max_output_tokens
-    rates = tuple(Rate(rate) for rate in load.rates)
-    points = rates or load.batch_sizes
     each_s = [
         load.seconds
         if isinstance(point, Rate)
-        else load.requests(point) / point * output * _TOKEN_S
-        for point in points
+        else load.requests(point) / point * answer_tokens * _TOKEN_S
+        for point in load.points
     ]
-    if load.find is not None:
-        points, each_s = points[:1], [_SEARCHED * load.seconds]
-    finalists = min(_FINALISTS, variants) * _CONFIRMATIONS if load.confirm and variants > 1 else 0
+    if load.find is not None or load.trace is not None:
+        each_s = [_SEARCHED * load.seconds if load.find else load.seconds]
+    groups = [set(group) & set(names) for group in load.together]
+    beside = sum(len(group) - 1 for group in groups if group)
     rounds = load.trials if load.order == "interleaved" else 1
-    starts = variants * rounds + finalists
-    trials = variants * load.trials * len(points) + finalists
-    start_s = _CPU_START_S if on_cpu else _GPU_START_S
+    again = min(_FINALISTS, len(names)) * _CONFIRMATIONS if load.confirm and names[1:] else 0
+    start_s = 0.0 if spec.engine.url is not None else _START_S[device]
+    waited = rounds * (len(names) - (1 - _BESIDE) * beside) + again
     return Effort(
-        starts=starts,
-        trials=trials,
-        requests=variants * load.trials * sum(map(load.requests, points))
-        + finalists * max(map(load.requests, points)),
-        seconds=starts * start_s + variants * load.trials * sum(each_s) + finalists * max(each_s),
+        starts=len(names) * rounds + again,
+        trials=len(names) * load.trials * len(each_s) + again,
+        seconds=waited * start_s + len(names) * load.trials * sum(each_s) + again * max(each_s),
         start_s=start_s,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import mean
 from typing import Final
 
 from whet.checkpoint import read_facts
@@ -70,6 +71,7 @@ class Preflight:
     advice: tuple[str, ...]
     disks: tuple[DiskUse, ...]
     memory: tuple[MemoryPlan, ...]
+    answer_tokens: float
     log: TrafficLog | None = None
 
 
@@ -144,8 +146,16 @@ def _preflight(
         advice=(*advice, *grouped),
         disks=disks,
         memory=tuple(memory.values()),
+        answer_tokens=_answer_tokens(spec, log),
         log=log,
     )
+
+
+def _answer_tokens(spec: Spec, log: TrafficLog | None) -> float:
+    """The mean length of an answer: the log's, or the middle of the workload's range."""
+    if log is not None:
+        return mean(answer for _, answer in log.lengths)
+    return (spec.workload.min_output_tokens + spec.workload.max_output_tokens) / 2
 
 
 def _engine(spec: Spec, planned: PlannedMachine | None) -> tuple[Engine, Device]:

@@ -83,7 +83,7 @@ def _facts(run: Run, decision: Decision, chosen: Recommendation) -> Iterator[Fac
         yield Fact(
             name="Cheaper than the baseline",
             value=shown(-change, unit="%"),
-            note=f"{decision.baseline} at its best",
+            note=f"{decision.baseline} at its {'first starts' if chosen.confirmed else 'best'}",
         )
     cost = shown(chosen.cost_per_1m_tokens, unit="$")
     yield Fact(name="Cost per 1M tokens", value=cost)
