@@ -12,7 +12,7 @@ export TORCH_INDEX
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-full lint check docs package data format lock clean
+.PHONY: help setup setup-dev demo watch-demo test test-full lint check docs package data format lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,6 +26,9 @@ setup-dev:  ## the same, and what the tests and checks need
 
 demo: setup  ## the whole story on the bundled model pair, on this machine's CPU
 	$(BIN)/whet demo --resume
+
+watch-demo: setup  ## deploy the demo, break it, and see the alarm (needs Prometheus and Alertmanager)
+	$(BIN)/python scripts/watch_demo.py
 
 # A real server takes half a minute to start, so files that start one run side by side; a test whose
 # speed counts runs alone, on an otherwise idle machine.

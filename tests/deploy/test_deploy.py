@@ -62,7 +62,7 @@ def compose(folder: Path, engine: ResolvedEngine, **options: str) -> dict[str, A
 
 def test_the_essentials_of_the_compose_specification(tmp_path: Path) -> None:
     data = compose(tmp_path, resolved())
-    assert set(data) == {"services", "volumes"}
+    assert set(data) == {"name", "services", "volumes"}
     service = data["services"]["vllm"]
     assert service["image"] == "vllm/vllm-openai:v0.32.0"
     (device,) = service["deploy"]["resources"]["reservations"]["devices"]

@@ -16,7 +16,9 @@ from rich.console import Console
 from whet import __version__
 from whet.cli.bench.command import bench
 from whet.cli.break_even import break_even
+from whet.cli.ci import ci, ci_init
 from whet.cli.demo import demo, write_testbed_command
+from whet.cli.deploy import deploy
 from whet.cli.doctor import doctor
 from whet.cli.init import init
 from whet.cli.prompts.analyse import analyse
@@ -28,6 +30,7 @@ from whet.cli.run.decide import decide
 from whet.cli.run.report import report
 from whet.cli.run.run import run
 from whet.cli.stops import stop_message
+from whet.cli.watch import watch
 from whet.core.errors import InfeasibleError, Interrupted, UsageError, WhetError
 from whet.core.redact import redact
 from whet.flow.bench.options import REFUSED
@@ -68,8 +71,10 @@ _prompts = App(
     name="prompts", default_command=analyse, help_epilogue="", default_parameter=_PARAMETER
 )
 _prompts.command(lint)
+_ci = App(name="ci", default_command=ci, help_epilogue="", default_parameter=_PARAMETER)
+_ci.command(ci_init, name="init")
 _COMMANDS: Final[dict[Group, tuple[App | Callable[..., None], ...]]] = {
-    _MAIN: (init, check, run, report, decide, _demo),
+    _MAIN: (init, check, run, report, decide, deploy, watch, _ci, _demo),
     _TOOLS: (doctor, bench, quality, quantize, break_even, _prompts),
 }
 for _group, _members in _COMMANDS.items():

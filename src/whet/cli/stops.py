@@ -20,8 +20,12 @@ AFTER_STOP: Final[Mapping[str, str]] = {
     "quality": "Nothing is stored; run the command again.",
     "report": _AGAIN,
     "decide": _AGAIN,
+    "deploy": "The folder is as before; run the command again.",
     "break-even": _RESUMED,
+    "ci": _AGAIN,
+    "ci init": _AGAIN,
     "prompts": _AGAIN,
+    "watch": "Start it again; it continues from its state.",
     "demo": _RESUMED,
     "demo testbed": _AGAIN,
 }

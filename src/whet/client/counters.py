@@ -13,7 +13,7 @@ from whet.core.records import Counters
 
 _SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_SPLIT_LABELS = ("position", "source", "finished_reason", "running_lora_adapters")
+_SPLIT_LABELS = ("position", "source", "finished_reason", "running_lora_adapters", "status")
 _LEFT_OUT = ("_bucket", "_created")
 
 
@@ -39,7 +39,7 @@ def scrape(
 def parse_counters(text: str) -> tuple[tuple[str, float], ...]:
     """Samples summed over their labels, sorted by name; what is not exported is absent.
 
-    A sample that carries one of the labels position, source, finished_reason or
+    A sample that carries one of the labels position, source, finished_reason, status or
     running_lora_adapters is given once more for each of its values, as ``name{position="0"}``.
     Histogram buckets and creation times are left out: their sums mean nothing. A value that is not
     finite counts as absent.
@@ -58,6 +58,18 @@ def parse_counters(text: str) -> tuple[tuple[str, float], ...]:
             if label in _SPLIT_LABELS:
                 sums[f'{name}{{{label}="{content}"}}'] += value
     return tuple(sorted(sums.items()))
+
+
+def parse_buckets(text: str, name: str) -> tuple[tuple[float, float], ...]:
+    """Cumulative counts of the histogram ``name`` by upper edge, summed over other labels."""
+    counts: defaultdict[float, float] = defaultdict(float)
+    for line in text.splitlines():
+        match = _SAMPLE.fullmatch(line.strip())
+        if match is not None and match[1] == f"{name}_bucket":
+            edge = dict(_LABEL.findall(match[2] or "")).get("le")
+            if edge is not None:
+                counts[float(edge)] += float(match[3])
+    return tuple(sorted(counts.items()))
 
 
 def info_label(text: str, name: str, label: str) -> str | None:

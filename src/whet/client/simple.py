@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from whet.client.endpoint import Endpoint
 from whet.client.errors import HttpError
@@ -13,8 +15,21 @@ _HTTP_OK = 200
 _DETAIL_CHARS = 300
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reply:
+    """A whole answer; names of ``headers`` are lower-case."""
+
+    text: str
+    headers: Mapping[str, str]
+
+
 def get_text(base_url: str, path: str, *, timeout_s: float = 30.0) -> str:
-    """GET a text.
+    """GET a text; raises as ``get``."""
+    return get(base_url, path, timeout_s=timeout_s).text
+
+
+def get(base_url: str, path: str, *, timeout_s: float = 30.0) -> Reply:
+    """GET a text and its headers.
 
     Raises ``EngineLostError`` where nothing answers in time, ``HttpError`` for an HTTP error.
     """
@@ -50,4 +65,5 @@ def get_text(base_url: str, path: str, *, timeout_s: float = 30.0) -> str:
             f"{endpoint.url}{path} answered HTTP {response.status}: {redact(detail)}",
             status=response.status,
         )
-    return answer.decode("utf-8", "replace")
+    headers = {name.lower(): value for name, value in response.getheaders()}
+    return Reply(text=answer.decode("utf-8", "replace"), headers=headers)

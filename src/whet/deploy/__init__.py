@@ -1,7 +1,17 @@
-"""Deployment files of a variant, rendered from its resolved engine record."""
+"""Deployment files of a variant, rendered from its engine's plan."""
 
 from __future__ import annotations
 
-from whet.deploy.write import write_deployment
+from whet.deploy.render import SCRIPT, TARGETS, Site, render, render_script, site_name
+from whet.deploy.write import write_deployment, write_file
 
-__all__ = ["write_deployment"]
+__all__ = [
+    "SCRIPT",
+    "TARGETS",
+    "Site",
+    "render",
+    "render_script",
+    "site_name",
+    "write_deployment",
+    "write_file",
+]

@@ -1,4 +1,4 @@
-"""Write the deployment files that an engine's profile renders for one variant."""
+"""Write the deployment files of one variant into a run's ``deploy/`` or ``reproduce/``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 
 from whet.core.records.engine import ResolvedEngine
 from whet.core.store import write_atomic
+from whet.deploy.render import SCRIPT, Site, render, render_script
 from whet.engines import get_profile
 
 _EXECUTABLE: Final = 0o755
@@ -18,17 +19,23 @@ def write_deployment(
     """Write ``compose.yaml`` (a container) and ``serve.sh`` (the command that measured).
 
     ``image_tag`` pins the image; by default it is the version that was measured. ``note`` is a
-    comment at the head of each file. An attached server
-    and an engine without templates get only a note. Raises ``StorageError`` where the folder cannot
-    be written.
+    comment at the head of each file. An attached server and an engine without a plan get only a
+    note. Raises ``StorageError`` where the folder cannot be written.
     """
-    render = get_profile(resolved.engine).deployment_files
-    if resolved.url is not None or render is None:
+    planner = get_profile(resolved.engine).plan_deployment
+    if resolved.url is not None or planner is None:
         write_atomic(folder / "README.txt", f"{note}\n{resolved.serve_line}\n".lstrip().encode())
         return
-    for name, text in render(resolved, image_tag).items():
+    plan = planner(resolved, image_tag=image_tag)
+    files = {**render("compose", plan, Site()), SCRIPT: render_script(plan)}
+    for name, text in files.items():
         first, rest = text.split("\n", 1) if text.startswith("#!") else ("", text)
         lines = filter(None, (first, f"# {note}" if note else "", rest))
-        write_atomic(folder / name, "\n".join(lines).encode())
-        if name.endswith(".sh"):
-            (folder / name).chmod(_EXECUTABLE)
+        write_file(folder / name, "\n".join(lines))
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write one file of a deployment; a script is executable."""
+    write_atomic(path, text.encode())
+    if path.suffix == ".sh":
+        path.chmod(_EXECUTABLE)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from whet.core.protocols import Engine
-from whet.core.records import Declared, EngineFacts, ResolvedEngine, Variant
+from whet.core.records import Declared, EngineFacts, Variant
+from whet.engines.deployment import DeploymentPlanner
 from whet.engines.failures import FailureSign
 from whet.engines.installed import Installed
 from whet.engines.planned import PlannedMachine
@@ -69,7 +70,8 @@ class EngineProfile:
     ``planned_engine`` makes an engine that resolves variants for another machine, and
     ``find_installed`` takes the path of a Python; both are None for an engine that whet does not
     start. ``installation_problem`` says why an installation cannot run here, with the fix.
-    ``deployment_files`` renders them by file name, for an image tag (None: the measured version).
+    ``plan_deployment`` plans it in a container; None where there is nothing to deploy.
+    ``start_line`` is printed once a start of the engine, before what evidence reads.
     ``scoring_defect`` names a known defect that makes prompt log-probabilities wrong, or None.
     """
 
@@ -89,5 +91,6 @@ class EngineProfile:
     planned_engine: Callable[[PlannedMachine], Engine] | None = None
     find_installed: Callable[[str], Installed | None] | None = None
     installation_problem: InstallationProblem = _no_problem
-    deployment_files: Callable[[ResolvedEngine, str | None], Mapping[str, str]] | None = None
+    plan_deployment: DeploymentPlanner | None = None
+    start_line: str = ""
     scoring_defect: Callable[[Variant, EngineFacts | None], str | None] = _no_defect

@@ -15,7 +15,7 @@ day is another round. Its interval adds the variance of the rounds, as random bl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Final
@@ -231,7 +231,7 @@ class StartTable:
         if self.spread.sd is None:
             return made
         error = self.spread.sd * math.sqrt(variance)
-        half = _critical(self.spread.freedom, family) * error
+        half = critical_t(self.spread.freedom, family) * error
         ratio = replace(made.ratio, low=math.exp(change - half), high=math.exp(change + half))
         return replace(
             made,
@@ -249,7 +249,7 @@ class StartTable:
         if self.level.sd is None or not self.starts(cell):
             return None
         error = self.level.sd / math.sqrt(self.starts(cell))
-        factor = math.exp(_critical(self.level.freedom, 1) * error)
+        factor = math.exp(critical_t(self.level.freedom, 1) * error)
         return value / factor, value * factor
 
     def starts_below(self, cell: Cell, limit: float) -> int | None:
@@ -262,11 +262,12 @@ class StartTable:
         margin = math.log(limit) - float(logs.mean())
         if self.level.sd is None or margin <= 0:
             return None
-        for starts in range(2, _MOST_STARTS + 1):
-            freedom = self.level.freedom * (starts - 1) / max(1, self.starts(cell) - 1)
-            if margin > _critical(freedom, 1) * self.level.sd / math.sqrt(starts):
-                return starts
-        return None
+        sd, per_start = self.level.sd, self.level.freedom / max(1, self.starts(cell) - 1)
+
+        def half_width(starts: int) -> float:
+            return critical_t(per_start * (starts - 1), 1) * sd / math.sqrt(starts)
+
+        return fewest_starts(margin, half_width)
 
     def _contrast(self, reference: Cell, candidate: Cell) -> tuple[float, float]:
         """log(candidate ÷ reference), and its variance in units of the spread's."""
@@ -280,17 +281,28 @@ class StartTable:
         return means[0] - means[1], variance
 
     def _starts_needed(self, change: float, family: int) -> int | None:
-        assert self.spread.sd is not None
+        sd = self.spread.sd
+        assert sd is not None
         arms = max((len(block.figures) for block in self.blocks.values()), default=2)
-        for starts in range(2, _MOST_STARTS + 1):
+
+        def half_width(starts: int) -> float:
             freedom = max(1, arms - 1) * (starts - 1)
-            half = _critical(freedom, max(1, family)) * self.spread.sd * math.sqrt(2 / starts)
-            if change > half:
-                return starts
-        return None
+            return critical_t(freedom, max(1, family)) * sd * math.sqrt(2 / starts)
+
+        return fewest_starts(change, half_width)
 
 
-def _critical(freedom: float, family: int) -> float:
+def fewest_starts(margin: float, half_width: Callable[[int], float]) -> int | None:
+    """How many starts, at least 2, make an interval narrower than ``margin`` on either side.
+
+    ``half_width`` is that of so many starts. None where more than 200.
+    """
+    numbers = range(2, _MOST_STARTS + 1)
+    return next((starts for starts in numbers if margin > half_width(starts)), None)
+
+
+def critical_t(freedom: float, family: int) -> float:
+    """Student's t of a 95% interval, Bonferroni's over ``family`` of them."""
     return _quantile(1 - (1 - CONFIDENCE) / (2 * max(1, family)), freedom)
 
 

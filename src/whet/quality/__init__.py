@@ -6,6 +6,7 @@ from whet.quality.heldout import heldout_ids
 from whet.quality.lossless import PlainReference
 from whet.quality.measure import Measured, measure_quality, tokens_needed
 from whet.quality.paired import detectable_drop, holm, mcnemar, wilson, worse
+from whet.quality.pairing import rejudge
 from whet.quality.plan import ChecksPlan, QualityPlan
 from whet.quality.prompts import Encoder
 from whet.quality.verdicts import verdicts
@@ -24,6 +25,7 @@ __all__ = [
     "holm",
     "mcnemar",
     "measure_quality",
+    "rejudge",
     "tokens_needed",
     "verdicts",
     "wilson",

@@ -19,11 +19,15 @@ _HTTP_ERRORS: Final = ("http_", "bad_json", "server_error")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelEndpoint:
-    """A server, the name of its model, and the number of concurrent requests."""
+    """A server, the name of its model, and the number of concurrent requests.
+
+    ``timeout_s`` bounds each request.
+    """
 
     url: str
     model: str
     concurrency: int
+    timeout_s: float = _TIMEOUT_S
 
 
 Reply = dict[str, Any] | Failure
@@ -99,7 +103,7 @@ def _post(
         _PATH,
         bodies[part.start : part.stop],
         concurrency=endpoint.concurrency,
-        timeout_s=_TIMEOUT_S,
+        timeout_s=endpoint.timeout_s,
     )
     return [
         reply if isinstance(reply, Failure) else read(index, reply)

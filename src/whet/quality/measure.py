@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from whet.core.protocols import Progress
@@ -19,9 +20,10 @@ from whet.quality.asking import ModelEndpoint, part_of
 from whet.quality.checks import CheckResults, GivenAnswers, Questions, run_checks
 from whet.quality.data import load_tasks
 from whet.quality.heldout import heldout_ids, read_heldout
-from whet.quality.likelihood import Likelihood, measure_likelihood
+from whet.quality.likelihood import Likelihood, Nll, measure_likelihood
 from whet.quality.lossless import PlainReference
-from whet.quality.perplexity import broken_documents, perplexity, perplexity_ratio
+from whet.quality.pairing import broken_document, paired_ratio
+from whet.quality.perplexity import perplexity
 from whet.quality.plan import QualityPlan
 from whet.quality.prompts import Encoder, identity
 from whet.quality.verdicts import Findings, verdicts
@@ -104,11 +106,11 @@ def _record(
     results: CheckResults,
 ) -> QualityRecord:
     data_sha256 = questions.data_sha256
-    ratio, unpaired = _ratio(likelihood, plan.baseline, questions)
+    ratio, unpaired = _ratio(likelihood.nll, plan.baseline, questions)
     # Answers to other questions are not paired, even under the same ids.
     paired = plan.baseline if plan.baseline and plan.baseline.data_sha256 == data_sha256 else None
     scores = score_tasks(answers.answers, paired)
-    broken_document = _broken_document(likelihood, paired)
+    broken = broken_document(likelihood.nll, paired)
     gaps = (likelihood.missing, unpaired, answers.missing, *results.missing)
     findings = Findings(
         ratio=ratio,
@@ -118,13 +120,13 @@ def _record(
         at_chance=tasks_at_chance(
             questions.tasks, answers.answers if paired is None else paired.answers
         ),
-        broken=tuple(filter(None, (likelihood.broken, broken_document, *results.broken))),
+        broken=tuple(filter(None, (likelihood.broken, broken, *results.broken))),
         missing=tuple(filter(None, gaps)),
         scheme=plan.scheme,
     )
     judged, reason = verdicts(findings, plan.tolerances)
     too_far = ratio is not None and ratio.value >= 1 + min(plan.tolerances, default=math.inf)
-    scores_fail = likelihood.broken or broken_document or results.scores_differ or too_far
+    scores_fail = likelihood.broken or broken or results.scores_differ or too_far
     if plan.scoring_defect and scores_fail:
         reason = f"{reason}; {plan.scoring_defect}"
     if results.no_golden is not None:
@@ -149,45 +151,20 @@ def _record(
         lossless=results.lossless,
         structured=results.structured,
         parts=tuple(results.parts.items()),
+        sources=_shared_sources(questions.sources),
     )
+
+
+def _shared_sources(sources: Sequence[int]) -> tuple[int, ...]:
+    """Return ``sources``, empty where each document is a source of its own."""
+    return tuple(sources) if len(set(sources)) < len(sources) else ()
 
 
 def _ratio(
-    likelihood: Likelihood, baseline: QualityRecord | None, questions: Questions
+    nll: Sequence[Nll], baseline: QualityRecord | None, questions: Questions
 ) -> tuple[Estimate | None, str | None]:
     """Return the perplexity ratio, or None and the reason."""
-    nll = likelihood.nll
-    if baseline is None:
-        one = Estimate(value=1.0, low=1.0, high=1.0, samples=len(set(questions.sources)))
-        return (one if nll else None), None
-    if baseline.data_sha256 != questions.data_sha256:
-        return None, (
-            "the baseline was measured on other text, tasks or token ids; measure it again with "
-            "these files and this tokenizer"
-        )
-    if not nll:
-        return None, None
-    if not baseline.nll:
-        return None, "the baseline has no perplexity to compare with"
-    if [tokens for _, tokens in nll] != [tokens for _, tokens in baseline.nll]:
-        return (
-            None,
-            "the documents have different token counts than on the baseline; measure it again",
-        )
-    return perplexity_ratio(nll, baseline.nll, questions.sources), None
-
-
-def _broken_document(likelihood: Likelihood, baseline: QualityRecord | None) -> str | None:
-    """Return a sentence for documents whose own loss is far from the baseline's, or None."""
-    nll = likelihood.nll
-    if baseline is None or [pair[1] for pair in nll] != [pair[1] for pair in baseline.nll]:
-        return None
-    changes = broken_documents(nll, baseline.nll)
-    if not changes:
-        return None
-    worst = max(changes, key=abs)
-    return (
-        f"the loss of {len(changes)} of {len(nll)} held-out documents changes by up to "
-        f"{worst:+.2f} nats per token against the baseline, while that of the others does not: "
-        "the server scores some texts wrongly"
-    )
+    if baseline is not None:
+        return paired_ratio(nll, baseline, questions.data_sha256, questions.sources)
+    one = Estimate(value=1.0, low=1.0, high=1.0, samples=len(set(questions.sources)))
+    return (one if nll else None), None

@@ -20,7 +20,7 @@ _STUDENTIZED_TAILS: Final = (0.0175, 0.9825)
 """Tails of t* for a 95 % interval. At 60 documents the tails of 0.025 cover 92 % with skewed losses
 and 94 % with normal ones, these 95 and 96 % (``benchmarks/gate_coverage.py``)."""
 _NO_SPREAD_NATS: Final = 1e-4
-"""A smaller standard error or shift of a resample comes from rounding or batching, and is a
+"""A resample whose standard error and shift are smaller moved by rounding or batching: this is a
 hundredth of the smallest default tolerance. Without it, a variant in which 58 of 60
 documents are identical, as with a prefix cache, would have no upper end."""
 BROKEN_NATS: Final = 0.405
@@ -124,9 +124,9 @@ def _exp_of_mean(sums: Floats, tokens: Floats, sources: Sequence[int] | None) ->
     factor = count / (count - 1)
     error = float(np.sqrt(factor * (left**2).sum()) / total)
     errors = np.sqrt(factor * np.maximum(squares, 0)) / weight
-    still = errors <= _NO_SPREAD_NATS
-    open_ended = np.where(np.abs(shift) > _NO_SPREAD_NATS, np.copysign(np.inf, shift), 0.0)
-    ratios = np.where(still, open_ended, shift / np.where(still, 1.0, errors))
+    still = np.maximum(errors, np.abs(shift)) <= _NO_SPREAD_NATS
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.where(still, 0.0, shift / errors)
     least = float(np.quantile(ratios, _STUDENTIZED_TAILS[0], method="lower"))
     most = float(np.quantile(ratios, _STUDENTIZED_TAILS[1], method="higher"))
     return Estimate(

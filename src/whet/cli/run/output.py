@@ -45,10 +45,8 @@ def _print_next_steps(run: Run, output: OutputOptions) -> None:
     """Where the report and the recommended deployment are."""
     steps = [("Report", str(run.root / "report.html"))]
     chosen = run.decision.recommendation if run.decision else None
-    if chosen is not None and (folder := run.root / "deploy" / chosen.variant).is_dir():
-        steps.append(
-            ("Deploy", f"{folder}  ({', '.join(sorted(p.name for p in folder.iterdir()))})")
-        )
+    if chosen is not None and (run.root / "deploy" / chosen.variant).is_dir():
+        steps.append(("Deploy", f"whet deploy {run.root}"))
     if run.missing:
         steps.append(("Go on", f"whet run {run.root / 'spec.yaml'} --resume"))
     output.console.print("\nNext steps")

@@ -82,6 +82,7 @@ class QualityRecord:
     weights, and ``twin_distances`` those from it: where it is this one, from itself asked again.
     ``identity`` is of the server's tokens, ``lossless`` of speculation, ``structured`` of answers
     bound to a schema; None or empty where it was not asked. ``parts`` are seconds by question.
+    ``sources`` numbers the source document of each pair of ``nll`` where several share one.
     """
 
     variant: str
@@ -103,3 +104,4 @@ class QualityRecord:
     lossless: LosslessCheck | None = None
     structured: tuple[StructuredScore, ...] = ()
     parts: tuple[tuple[str, float], ...] = ()
+    sources: tuple[int, ...] = ()

@@ -32,5 +32,5 @@ PROFILE: Final = replace(
     read_notices=_no_notices,
     planned_engine=None,
     find_installed=None,
-    deployment_files=None,
+    plan_deployment=None,
 )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from whet.core.protocols import Engine
-from whet.core.records import ResolvedEngine
 from whet.engines.base import EngineProfile
 from whet.engines.planned import PlannedMachine
 from whet.engines.vllm import signals
 from whet.engines.vllm.defects import scoring_defect
+from whet.engines.vllm.deployment import plan_deployment
 from whet.engines.vllm.engine import VllmEngine, find_installed, model_name
 from whet.engines.vllm.failures import FAILURES
 from whet.engines.vllm.limits import installation_problem
@@ -17,12 +17,6 @@ from whet.engines.vllm.log import read_log, read_notices
 from whet.engines.vllm.server_info import read_declared
 
 __all__ = ["ENGINE", "PROFILE", "VllmEngine", "find_installed", "model_name"]
-
-
-def _deployment_files(resolved: ResolvedEngine, image_tag: str | None) -> dict[str, str]:
-    from whet.engines.vllm.deploy.files import deployment_files  # jinja2 is slow to import
-
-    return deployment_files(resolved, image_tag)
 
 
 def _planned_engine(planned: PlannedMachine) -> Engine:
@@ -46,6 +40,7 @@ PROFILE: Final = EngineProfile(
     planned_engine=_planned_engine,
     find_installed=find_installed,
     installation_problem=installation_problem,
-    deployment_files=_deployment_files,
+    plan_deployment=plan_deployment,
+    start_line="Initializing a V1 LLM engine (v",
     scoring_defect=scoring_defect,
 )

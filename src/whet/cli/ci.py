@@ -1,0 +1,72 @@
+"""``whet ci``: a change held against a stored baseline run, and the files that do it in CI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from whet.cli.options import OutputOptions, SpecFile, print_json, print_line
+from whet.core.errors import MeasurementError, NothingQualifiesError
+from whet.core.records import encode
+from whet.flow.ci.options import CiInitOptions, CiOptions
+
+if TYPE_CHECKING:
+    from whet.flow.ci.result import CiResult
+
+
+def ci(
+    candidate: Annotated[Path, Parameter(help="Run directory of the change.")],
+    /,
+    *,
+    against: Annotated[Path, Parameter(help="Run directory of the baseline.")],
+    options: CiOptions = CiOptions(),
+    output: OutputOptions = OutputOptions(),
+) -> None:
+    """Hold a run against a stored baseline run: speed, answers, evidence. Starts nothing.
+
+    Exit code 0 for a pass, 9 for a fail, 6 if unknown.
+    """
+    from whet.flow.ci.compare import CiRequest, compare_runs, open_sides
+    from whet.flow.ci.document import ci_document
+    from whet.flow.ci.files import write_files
+    from whet.report.writers.console import print_sections
+
+    request = CiRequest(
+        candidate=candidate,
+        against=against,
+        variant=options.variant,
+        max_regression=options.max_regression,
+    )
+    sides = open_sides(request)
+    result = compare_runs(sides)
+    write_files(result, sides.candidate, options)
+    print_sections(ci_document(result).sections, output.console)
+    if output.json:
+        print_json({"verdict": result.verdict, **encode(result)})
+    _raise(result)
+
+
+def _raise(result: CiResult) -> None:
+    if result.verdict == "pass":
+        return
+    checks = result.counted(result.verdict)
+    more = f" (and {len(checks) - 1} more)" if len(checks) > 1 else ""
+    why = f"{checks[0].name}: {checks[0].sentence}{more}"
+    if result.verdict == "fail":
+        raise NothingQualifiesError(f"{result.variant} fails: {why}")
+    raise MeasurementError(f"{result.variant} is inconclusive (counts as not passed): {why}")
+
+
+def ci_init(
+    spec_file: SpecFile = Path("whet.yaml"),
+    /,
+    *,
+    options: CiInitOptions = CiInitOptions(),
+) -> None:
+    """Write a GitHub Actions workflow and a DVC pipeline for a spec."""
+    from whet.flow.ci.scaffold import write_pipelines
+
+    for line in write_pipelines(spec_file, options.output_dir):
+        print_line(line)

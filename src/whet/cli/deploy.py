@@ -1,0 +1,68 @@
+"""``whet deploy``: the recommended configuration as files that serve and watch it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from whet.cli.options import OutputOptions, print_json
+from whet.core.format import plural
+from whet.core.load_point import load_words
+from whet.core.records import encode
+from whet.core.run import Run
+from whet.flow.deploy.options import DeployOptions
+
+if TYPE_CHECKING:
+    from whet.flow.deploy.bundle import Deployed
+
+
+def deploy(
+    run_dir: Annotated[Path, Parameter(help="Folder of a finished run.")],
+    /,
+    *,
+    options: DeployOptions = DeployOptions(),
+    output: OutputOptions = OutputOptions(),
+) -> None:
+    """Write the recommended variant as a deployment with probes, alerts and dashboards.
+
+    Starts nothing. Exit code 6 if the run is unfinished, 9 if it recommends nothing.
+    """
+    from whet.flow.deploy.bundle import deploy as write_bundle
+
+    deployed = write_bundle(Run.read(run_dir), options)
+    if output.json:
+        previous = None if deployed.previous is None else encode(deployed.previous)
+        document = {"directory": str(deployed.folder.resolve()), "steps": _steps(deployed)}
+        print_json(document | {"bundle": encode(deployed.bundle), "previous": previous})
+    else:
+        _print_text(deployed, output)
+
+
+def _steps(deployed: Deployed) -> dict[str, list[str]]:
+    from whet.flow.deploy.steps import monitoring_step, rollback_step, start_steps
+
+    bundle, folder, previous = deployed.bundle, deployed.folder, deployed.previous
+    monitoring = monitoring_step(bundle, folder)
+    return {
+        "Start": start_steps(bundle, folder),
+        "Monitor": [monitoring] if monitoring else [],
+        "Roll back": [rollback_step(previous, folder)] if previous else [],
+    }
+
+
+def _print_text(deployed: Deployed, output: OutputOptions) -> None:
+    bundle, console = deployed.bundle, output.console
+
+    def line(text: str) -> None:
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    line(f"{deployed.folder}: {bundle.variant} at {load_words(bundle.load)}, {bundle.image}")
+    if bundle.replicas > 1 and bundle.target == "compose":
+        line(f"  The demand takes {plural(bundle.replicas, 'server')}; compose starts one.")
+    for name, commands in _steps(deployed).items():
+        for at, command in enumerate(commands):
+            line(f"  {'' if at else name:10} {command}")
+    if deployed.previous is None:
+        line(f"  {'Roll back':10} the next whet deploy keeps this bundle in previous/")

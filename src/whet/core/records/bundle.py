@@ -1,0 +1,38 @@
+"""What a deployment folder deploys, so that a later command knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from whet.core.load_point import LoadPoint
+
+Target = Literal["compose", "k8s", "kserve", "llm-d"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bundle:
+    """``bundle.json``: the variant of a run, and how it is deployed.
+
+    ``model`` is the name in requests. ``checkpoint`` is a folder, or a hub id with its
+    ``revision``; ``weights_sha256`` is None where the run has no hash of it. ``name`` is that of
+    the target's resources, in ``namespace`` on Kubernetes; ``replicas`` servers take the run's
+    demand. ``written_at`` is UTC in ISO 8601, ``serve_line`` the command that was measured.
+    """
+
+    run: str
+    variant: str
+    load: LoadPoint
+    engine: str
+    engine_version: str
+    image: str
+    model: str
+    checkpoint: str
+    revision: str | None
+    weights_sha256: str | None
+    target: Target
+    name: str
+    namespace: str | None
+    replicas: int
+    written_at: str
+    serve_line: str

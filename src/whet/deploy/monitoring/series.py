@@ -1,0 +1,141 @@
+"""The engine's series in PromQL: selectors, windows and the recording rules over them.
+
+Names are vLLM's, the same from 0.26 to 0.33. Sums are taken before ratios, so that several
+engines behind one name count as one deployment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from whet.core import counters
+
+ENGINE_JOB: Final = "engine"
+WINDOW_SCRAPES: Final = 20
+HOLD_SCRAPES: Final = 8
+BURN_WINDOWS: Final = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
+
+TTFT: Final = "vllm:time_to_first_token_seconds"
+TPOT: Final = "vllm:request_time_per_output_token_seconds"
+E2E: Final = "vllm:e2e_request_latency_seconds"
+_FAMILIES: Final = {
+    TTFT: "time_to_first_token",
+    TPOT: "inter_token_latency",
+    E2E: "request_latency",
+}
+RUNNING: Final = "vllm:num_requests_running"
+WAITING: Final = "vllm:num_requests_waiting"
+KV_USAGE: Final = "vllm:kv_cache_usage_perc"
+PREEMPTIONS: Final = "vllm:num_preemptions_total"
+PROMPT_TOKENS: Final = "vllm:prompt_tokens_total"
+FINISHED: Final = "vllm:request_success_total"
+CACHE_CONFIG: Final = "vllm:cache_config_info"
+HTTP: Final = "http_requests_total"
+_COMPLETIONS: Final = 'handler=~"/v1/(chat/)?completions"'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Series:
+    """PromQL over one deployed model, scraped every ``scrape_s`` seconds.
+
+    ``edges_s`` are the upper edges of the histograms' buckets in seconds, by family.
+    Short rates are taken over 20 scrapes (5 minutes at 15 seconds) and alerts hold for 8.
+    """
+
+    model: str
+    scrape_s: float
+    edges_s: Mapping[str, Sequence[float]]
+
+    @property
+    def window_s(self) -> float:
+        """The window of short rates in seconds."""
+        return WINDOW_SCRAPES * self.scrape_s
+
+    @property
+    def window(self) -> str:
+        """The window of short rates in PromQL."""
+        return duration(self.window_s)
+
+    def select(self, name: str, *more: str) -> str:
+        """The series of this model: ``name{model_name="…"}``."""
+        labels = ",".join([f"model_name={json.dumps(self.model, ensure_ascii=False)}", *more])
+        return f"{name}{{{labels}}}"
+
+    def rate(self, name: str, *more: str, window: str | None = None) -> str:
+        """The summed rate of a counter per second."""
+        return f"sum(rate({self.select(name, *more)}[{window or self.window}]))"
+
+    def mean(self, name: str) -> str:
+        """A gauge's mean over the window, summed over engines."""
+        return f"sum(avg_over_time({self.select(name)}[{self.window}]))"
+
+    def finished(self, window: str | None = None) -> str:
+        """Requests that ended in the window."""
+        return f"sum(increase({self.select(FINISHED)}[{window or self.window}]))"
+
+    def p95(self, histogram: str) -> str:
+        """The 95th percentile of a histogram, interpolated within a bucket."""
+        inner = f"rate({self.select(f'{histogram}_bucket')}[{self.window}])"
+        return f"histogram_quantile(0.95, sum by (le) ({inner}))"
+
+    def edge_s(self, histogram: str, limit_s: float) -> float:
+        """The smallest edge that is not below a limit; the limit itself where none is known."""
+        edges = self.edges_s.get(_FAMILIES[histogram], ())
+        return min((edge for edge in edges if edge >= limit_s), default=limit_s)
+
+    def slow_share(self, histogram: str, limit_s: float, window: str | None = None) -> str:
+        """The share of requests above a limit, at its edge; ``le`` is written as vLLM does."""
+        edge = self.edge_s(histogram, limit_s)
+        below = self.rate(f"{histogram}_bucket", f'le="{float(edge)!r}"', window=window)
+        return f"1 - {below} / {self.rate(f'{histogram}_count', window=window)}"
+
+    def error_share(self, window: str | None = None) -> str:
+        """HTTP 5xx and requests that the engine ended with an error, of all requests.
+
+        vLLM counts aborts and errors in ``request_success_total`` too.
+        """
+        window = window or self.window
+        failed = f'sum(rate({HTTP}{{{_COMPLETIONS},status="5xx"}}[{window}]))'
+        ended = self.rate(FINISHED, 'finished_reason="error"', window=window)
+        every = f"sum(rate({HTTP}{{{_COMPLETIONS}}}[{window}]))"
+        return f"(({failed} or vector(0)) + ({ended} or vector(0))) / {every}"
+
+    @property
+    def acceptance_rate(self) -> str:
+        """Accepted ÷ drafted tokens, while something is drafted."""
+        return f"{self.rate(counters.ACCEPTED)} / ({self.rate(counters.DRAFT_TOKENS)} > 0)"
+
+    @property
+    def acceptance_length(self) -> str:
+        """1 + accepted ÷ drafts, while something is drafted."""
+        return f"1 + {self.rate(counters.ACCEPTED)} / ({self.rate(counters.DRAFTS)} > 0)"
+
+    @property
+    def prefix_hit_rate(self) -> str:
+        """Hits ÷ queries in tokens, while something is looked up."""
+        return f"{self.rate(counters.PREFIX_HITS)} / ({self.rate(counters.PREFIX_QUERIES)} > 0)"
+
+    def recorded(self) -> dict[str, str]:
+        """Recording rules by name, over the short window."""
+        return {
+            "whet:output_tokens:rate": self.rate(counters.GENERATED),
+            "whet:requests:rate": self.rate(FINISHED),
+            "whet:requests_running:mean": self.mean(RUNNING),
+            "whet:requests_waiting:mean": self.mean(WAITING),
+            "whet:ttft_seconds:p95": self.p95(TTFT),
+            "whet:tpot_seconds:p95": self.p95(TPOT),
+            "whet:acceptance:rate": self.acceptance_rate,
+            "whet:acceptance:length": self.acceptance_length,
+            "whet:prefix_hits:rate": self.prefix_hit_rate,
+            "whet:errors:share": self.error_share(),
+        }
+
+
+def duration(seconds: float) -> str:
+    """A duration as Prometheus writes it: ``5m``, ``40s``, ``500ms``."""
+    if seconds >= 60 and seconds % 60 == 0:
+        return f"{seconds / 60:g}m"
+    return f"{seconds:g}s" if seconds == int(seconds) else f"{seconds * 1000:g}ms"

@@ -1,0 +1,85 @@
+"""The plan of a server in a container: what every deployment target renders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from whet.core.records import ResolvedEngine
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mount:
+    """A checkpoint folder of the host, read-only in the container. ``variable`` overrides it."""
+
+    variable: str
+    host: str
+    container: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deployment:
+    """One variant as its engine wants it started, in a container and on this machine.
+
+    The container runs ``entrypoint``, ``model_words``, ``words``; ``model_words`` name the model,
+    its ``revision`` on the hub and its served name, ``words`` are the engine's own flags. It
+    listens on ``port``, as ``user``, with its caches below ``home``; ``probe_body`` is the JSON of
+    a request to ``probe_path`` that generates one token. ``api_key_variable`` and
+    ``hub_token_variable`` are set from secrets. ``local_argv`` and ``local_env`` are the command
+    that was measured, ``{port}`` where the port goes. ``edges_s`` are the edges of the deployed
+    engine's histograms in seconds, by family; flags that set them are in both commands, because
+    they do not change what is served. ``dropped`` are settings of a CPU that mean
+    nothing to a GPU; they and ``notes`` become comments.
+    """
+
+    variant: str
+    engine: str
+    engine_version: str
+    device: str
+    image: str
+    entrypoint: tuple[str, ...]
+    model: str
+    revision: str | None
+    served_model_name: str
+    model_words: tuple[str, ...]
+    words: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    mounts: tuple[Mount, ...]
+    gpus: int
+    port: int
+    user: int
+    home: str
+    health_path: str
+    metrics_path: str
+    probe_path: str
+    probe_body: str
+    api_key_variable: str
+    hub_token_variable: str
+    local_argv: tuple[str, ...]
+    local_env: tuple[tuple[str, str], ...]
+    edges_s: Mapping[str, tuple[float, ...]]
+    dropped: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        """The words after ``entrypoint``."""
+        return (*self.model_words, *self.words)
+
+
+class DeploymentPlanner(Protocol):
+    """Plans the deployment of a variant that was measured."""
+
+    def __call__(
+        self,
+        resolved: ResolvedEngine,
+        *,
+        image_tag: str | None = None,
+        edges_s: Mapping[str, tuple[float, ...]] | None = None,
+    ) -> Deployment:
+        """``image_tag`` is the measured version where it is None.
+
+        ``edges_s`` are latencies in seconds that the histograms need as exact edges, by family
+        (``Envelope.edges_s``); an engine without such a setting ignores them.
+        """

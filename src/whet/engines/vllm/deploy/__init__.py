@@ -1,1 +1,0 @@
-"""Deployment files for vLLM."""

@@ -1,0 +1,41 @@
+"""Options of ``whet ci`` and ``whet ci init``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Group, Parameter
+from cyclopts.validators import Number
+
+_FILES = Group.create_ordered("Files to write")
+_File = Annotated[Path | None, Parameter(group=_FILES)]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CiOptions:
+    """What is compared, and the files that say how it came out."""
+
+    variant: str | None = None
+    """Variant to compare. Default: the one that the baseline run recommends."""
+    max_regression: Annotated[float, Parameter(validator=Number(gt=0, lt=1))] = 0.05
+    """Share by which a figure may be worse than the baseline's."""
+    junit: _File = None
+    """JUnit XML: one test case a check."""
+    markdown: _File = None
+    """Summary for a pull request."""
+    benchmark_json: _File = None
+    """The candidate's speed in the form of pytest-benchmark."""
+    metrics: _File = None
+    """Flat JSON of the candidate's figures, for dvc metrics diff."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CiInitOptions:
+    """Where the files are written."""
+
+    output_dir: Annotated[Path, Parameter(name=["--output-dir", "-o"])] = Path()
+    """The repository's root."""

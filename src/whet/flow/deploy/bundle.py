@@ -1,0 +1,139 @@
+"""From a run to a bundle: the manifests of one variant, its envelope and its monitoring."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from whet.core.load_point import LoadPoint, load_words
+from whet.core.records import ResolvedEngine, encode
+from whet.core.records.bundle import Bundle, Target
+from whet.core.redact import redact_json
+from whet.core.run import Run
+from whet.deploy import SCRIPT, Site, render, render_script, site_name
+from whet.deploy.monitoring import monitoring_files
+from whet.engines import get_profile
+from whet.engines.deployment import Deployment
+from whet.flow.deploy.choice import choose
+from whet.flow.deploy.folder import RECORD, SECRETS, read_bundle, replace_bundle
+from whet.flow.deploy.options import DeployOptions
+from whet.flow.watch.source import WatchSource, source_files, source_of_run
+
+_RULES: Final = "monitoring/rules.yml"
+_ON_KUBERNETES: Final = (_RULES, "monitoring/grafana/dashboards/")
+"""Scrapes and routes are the cluster's own there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deployed:
+    """A written bundle, and the one that it replaced."""
+
+    folder: Path
+    bundle: Bundle
+    previous: Bundle | None
+
+
+def deploy(run: Run, options: DeployOptions) -> Deployed:
+    """Write the bundle of the recommended or the named variant into ``options.output_dir``.
+
+    Raises ``UsageError``, ``MeasurementError`` or ``NothingQualifiesError`` where there is nothing
+    to deploy (``flow.deploy.choice``) and ``StorageError`` where the folder cannot be written; the
+    folder is then as before.
+    """
+    options.refuse_misfits()
+    variant, point = choose(run, options.variant)
+    previous = read_bundle(options.output_dir)
+    source, resolved = source_of_run(run, variant, point), run.engines[variant]
+    planner = get_profile(resolved.engine).plan_deployment
+    assert planner is not None  # choose() refuses an engine without one
+    plan = planner(resolved, image_tag=options.image_tag, edges_s=source.envelope.edges_s())
+    monitoring = _monitoring(source, plan, options)
+    site = Site(
+        name=site_name(resolved.engine, _target_model(run, resolved)),
+        namespace=options.namespace or "default",
+        replicas=_replicas(run, variant),
+        change=f"{run.name}: {variant} at {load_words(point)}",
+        scrape_interval_s=options.scrape_interval,
+        rule_groups=tuple(yaml.safe_load(monitoring[_RULES])["groups"]),
+    )
+    bundle = _bundle(run, point, plan, site, options.target)
+    own = {
+        SCRIPT: render_script(plan),
+        f"{SECRETS}.example": _env_example(plan),
+        RECORD: redact_json(json.dumps(encode(bundle), indent=1, ensure_ascii=False)) + "\n",
+    }
+    replace_bundle(
+        options.output_dir,
+        render(options.target, plan, site) | monitoring | source_files(source) | own,
+    )
+    return Deployed(folder=options.output_dir, bundle=bundle, previous=previous)
+
+
+def _bundle(run: Run, point: LoadPoint, plan: Deployment, site: Site, target: Target) -> Bundle:
+    resolved = run.engines[plan.variant]
+    return Bundle(
+        run=run.name,
+        variant=plan.variant,
+        load=point,
+        engine=plan.engine,
+        engine_version=plan.engine_version,
+        image=plan.image,
+        model=plan.served_model_name,
+        checkpoint=plan.model if plan.revision else resolved.variant.model_path,
+        revision=plan.revision,
+        weights_sha256=_weights_sha256(run, resolved),
+        target=target,
+        name=site.name,
+        namespace=None if target == "compose" else site.namespace,
+        replicas=site.replicas,
+        written_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        serve_line=resolved.serve_line,
+    )
+
+
+def _monitoring(source: WatchSource, plan: Deployment, options: DeployOptions) -> dict[str, str]:
+    files = monitoring_files(
+        source.envelope,
+        edges_s=plan.edges_s,
+        scrape_interval_s=options.scrape_interval,
+        webhook=options.webhook,
+    )
+    if options.target == "compose":
+        return files
+    return {name: text for name, text in files.items() if name.startswith(_ON_KUBERNETES)}
+
+
+def _target_model(run: Run, resolved: ResolvedEngine) -> str:
+    """The run's 16-bit model, which every variant shares."""
+    target = run.models.get("target")
+    return resolved.variant.model_path if target is None else target.path
+
+
+def _replicas(run: Run, variant: str) -> int:
+    """Servers that take the run's demand; 1 where rates were not measured."""
+    chosen = run.decision.recommendation if run.decision else None
+    if chosen is None or chosen.variant != variant or chosen.fleet is None:
+        return 1
+    return chosen.fleet.servers
+
+
+def _weights_sha256(run: Run, resolved: ResolvedEngine) -> str | None:
+    path = resolved.variant.model_path
+    written = (item.weights_sha256 for item in run.quantized.values() if item.path == path)
+    facts = (item.weights_sha256 for item in run.models.values() if item.path == path)
+    return next(written, None) or next(facts, None)
+
+
+def _env_example(plan: Deployment) -> str:
+    return (
+        "# Copy to .env and fill in; whet deploy keeps that file and never reads it.\n"
+        "# Clients send the key as Authorization: Bearer KEY. To make one: openssl rand -hex 32\n"
+        f"{plan.api_key_variable}=\n"
+        "# Only for a gated model of the hub.\n"
+        f"{plan.hub_token_variable}=\n"
+    )

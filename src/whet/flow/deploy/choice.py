@@ -1,0 +1,65 @@
+"""Which variant of a run is deployed, at which load, or why none can be."""
+
+from __future__ import annotations
+
+from whet.core.errors import MeasurementError, NothingQualifiesError, UsageError
+from whet.core.load_point import LoadPoint
+from whet.core.names import did_you_mean
+from whet.core.records import Decision
+from whet.core.run import Run
+from whet.engines import get_profile
+
+
+def choose(run: Run, variant: str | None) -> tuple[str, LoadPoint]:
+    """The variant and the load to deploy it for: the recommended ones without ``variant``.
+
+    Another variant is deployed for the largest load at which it qualifies. Raises
+    ``MeasurementError`` without a decision, ``NothingQualifiesError`` without a recommendation, and
+    ``UsageError`` for a variant that does not qualify and for a server that whet did not start.
+    """
+    decision = run.decision
+    if decision is None:
+        raise MeasurementError(
+            f"{run.root} has no decision, so nothing can be deployed; finish it with whet run "
+            "--resume"
+        )
+    chosen = decision.recommendation
+    name = variant or (chosen.variant if chosen is not None else None)
+    if name is None:
+        others = ", ".join(decision.qualified)
+        fix = f"deploy one that qualifies with --variant ({others})" if others else "run it again"
+        raise NothingQualifiesError(
+            f"{run.name} recommends nothing, and its report.md says why for each variant; {fix}"
+        )
+    _require_qualified(decision, run, name)
+    _require_own_server(run, name)
+    if chosen is not None and name == chosen.variant:
+        return name, chosen.batch_size
+    passed = [c.batch_size for c in decision.cells if c.variant == name and c.status == "qualifies"]
+    return name, max(passed)
+
+
+def _require_qualified(decision: Decision, run: Run, name: str) -> None:
+    if name in decision.qualified:
+        return
+    if name not in run.variants:
+        raise UsageError(
+            f"{run.name} has no variant {name!r}{did_you_mean(name, run.variants)} "
+            f"(qualified: {', '.join(decision.qualified) or 'none'})"
+        )
+    excluded = (item.reason for item in decision.excluded if item.variant == name)
+    missed = (cell.label for cell in decision.cells if cell.variant == name)
+    reason = next(excluded, None) or next(missed, None) or "it was not measured"
+    raise UsageError(
+        f"{name} does not qualify: {' '.join(reason.split())}; choose one that does "
+        f"({', '.join(decision.qualified) or 'none'})"
+    )
+
+
+def _require_own_server(run: Run, name: str) -> None:
+    resolved = run.engines[name]
+    if resolved.url is not None or get_profile(resolved.engine).plan_deployment is None:
+        raise UsageError(
+            f"{name} was measured on a server that whet did not start ({resolved.url}), so its "
+            "command is unknown; measure a variant that whet starts (engine.name: vllm)"
+        )

@@ -1,0 +1,77 @@
+"""The folder of a bundle: written whole or not at all, the bundle before it kept once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from whet.core.errors import StorageError, UsageError
+from whet.core.records import decode
+from whet.core.records.bundle import Bundle
+from whet.core.staging import staged
+from whet.core.store import translate_disk_errors
+from whet.deploy import write_file
+
+RECORD: Final = "bundle.json"
+PREVIOUS: Final = "previous"
+SECRETS: Final = ".env"
+
+
+def read_bundle(folder: Path) -> Bundle | None:
+    """What ``folder`` deploys; None where it is absent or empty.
+
+    Raises ``UsageError`` for a folder of other files, ``StorageError`` for a damaged record.
+    """
+    path = folder / RECORD
+    if not path.exists():
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UsageError(f"{folder} holds other files; choose another --output-dir")
+        return None
+    try:
+        return decode(Bundle, json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{path} is damaged; move {folder} away and repeat") from error
+
+
+def replace_bundle(folder: Path, files: Mapping[str, str]) -> None:
+    """Write ``files`` as the new bundle in ``folder``.
+
+    The bundle before goes into ``previous/``, without its own previous one. ``.env`` with the keys
+    stays beside the new bundle and is copied nowhere else.
+    """
+    folder = folder.resolve()
+    aside = folder.with_name(f".{folder.name}.replaced")
+    with translate_disk_errors(folder):
+        if aside.exists() and not folder.exists():  # a kill between the two renames below
+            aside.rename(folder)
+        shutil.rmtree(aside, ignore_errors=True)
+    with staged(folder) as stage:
+        for name, text in files.items():
+            write_file(stage.folder / name, text)
+        with translate_disk_errors(folder):
+            if (folder / RECORD).exists():
+                _keep(folder, stage.folder)
+            if folder.exists():
+                folder.rename(aside)
+        try:
+            stage.keep()
+        except BaseException:
+            if aside.exists():
+                aside.rename(folder)
+            raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _keep(folder: Path, new: Path) -> None:
+    """Copy the bundle in ``folder`` to ``previous/`` of the new one, and its keys beside it."""
+
+    def left_out(parent: str, names: list[str]) -> list[str]:
+        top = Path(parent) == folder
+        return [name for name in names if top and name in (PREVIOUS, SECRETS)]
+
+    shutil.copytree(folder, new / PREVIOUS, ignore=left_out, symlinks=True)
+    if (folder / SECRETS).exists():
+        shutil.copy2(folder / SECRETS, new / SECRETS)

@@ -1,0 +1,163 @@
+"""The measured envelope of a run's variant: what alerts and ``whet watch`` compare with."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
+from typing import Final, Literal
+
+from whet.core.errors import UsageError
+from whet.core.load_point import LoadPoint, load_words
+from whet.core.records import Declared, ResolvedEngine, TrialRecord
+from whet.core.records.envelope import Envelope, LengthShares, MeasuredLoad, MeasuredRange
+from whet.core.run import Run
+from whet.core.units import NS_PER_S
+from whet.metrics.compare import start_figures
+from whet.metrics.counted import acceptance_length, acceptance_rate, prefix_hit_rate
+from whet.metrics.requests import RequestFigures, request_figures
+from whet.metrics.starts import by_start, pooled_rate
+from whet.metrics.usable import usable_trials
+from whet.metrics.window import busy_slots, one_request, output_tokens, steady_requests
+
+MARGIN: Final = 0.2
+"""A figure that is worse than the worst measured one by this share is an alert."""
+ACCEPTANCE_FLOOR: Final = 0.65
+"""The lowest acceptance rate where the spec has no ``objective.min_acceptance_rate``."""
+
+_FLAG_LABELS: Final = ("block_size", "cache_dtype", "enable_prefix_caching")
+_LENGTH_EDGES: Final = tuple(m * 10.0**e for e in range(7) for m in (1, 2, 5))
+_COUNTED: Final[dict[str, Callable[[Sequence[TrialRecord]], float | None]]] = {
+    "acceptance_length": acceptance_length,
+    "acceptance_rate": acceptance_rate,
+    "prefix_hit_rate": prefix_hit_rate,
+}
+_TIMED: Final[dict[str, Literal["higher", "lower"]]] = {
+    "ttft_p95_ms": "higher",
+    "tpot_p95_ms": "higher",
+    "tps_mean": "lower",
+}
+
+
+def envelope_of(run: Run, variant: str, point: LoadPoint) -> Envelope:
+    """The envelope of ``variant`` at ``point``, from the run's stored trials.
+
+    Raises ``UsageError`` where no usable trial of that cell is stored.
+    """
+    resolved, spec = run.engines[variant], run.require_spec()
+    trials = _trials(run, variant, point)
+    if not trials:
+        raise UsageError(
+            f"{variant} has no usable trial at {load_words(point)}; finish the run with --resume"
+        )
+    ranges = tuple(_ranges(trials))
+    rate = next((item for item in ranges if item.metric == "acceptance_rate"), None)
+    floor = spec.objective.min_acceptance_rate or ACCEPTANCE_FLOOR
+    declared = run.store.get("declared", variant, Declared)
+    facts = run.facts.get(variant)
+    events = [e for t in trials for e in t.requests if e.error is None and e.output_tokens]
+    prompts = [event.prompt_tokens for event in events if event.prompt_tokens]
+    outputs = [event.output_tokens for event in events if event.output_tokens]
+    return Envelope(
+        run=run.name,
+        variant=variant,
+        load=load_words(point),
+        in_flight=_load(trials).in_flight,
+        engine=resolved.engine,
+        engine_version=resolved.engine_version,
+        model=resolved.served_model_name,
+        device=resolved.device,
+        max_model_len=None if facts is None else facts.max_model_len,
+        num_speculative_tokens=_drafted(resolved),
+        prefix_cache=resolved.variant.prefix_cache,
+        loras=tuple(name for name, _ in resolved.variant.loras),
+        cache=_flag_labels(declared),
+        ranges=ranges,
+        loads=tuple(_loads(run, variant)),
+        ttft_limit_ms=spec.objective.recommend_ttft_ms,
+        tpot_limit_ms=spec.objective.tpot_ms,
+        e2e_limit_ms=spec.objective.e2e_ms,
+        acceptance_floor=floor if rate is not None and rate.low >= floor else None,
+        input_tokens_mean=sum(prompts) / max(1, len(prompts)),
+        output_tokens_mean=sum(outputs) / max(1, len(outputs)),
+        prompt_tokens=_lengths(prompts),
+        output_tokens=_lengths(outputs),
+    )
+
+
+def _drafted(resolved: ResolvedEngine) -> int | None:
+    speculation = resolved.variant.speculation
+    return None if speculation is None else speculation.num_tokens
+
+
+def _trials(run: Run, variant: str, point: LoadPoint) -> list[TrialRecord]:
+    both = (run.trials_of(variant, point, confirmation=again) for again in (False, True))
+    return usable_trials([trial for trials in both for trial in trials])
+
+
+def _ranges(trials: Sequence[TrialRecord]) -> Iterable[MeasuredRange]:
+    for metric, worse in _TIMED.items():
+        figures = list(start_figures(trials, metric).values())
+        if figures:
+            yield _range(metric, figures, worse)
+    for metric, of in _COUNTED.items():
+        shares = [value for start in by_start(trials) if (value := of(start)) is not None]
+        if shares:
+            yield _range(metric, shares, "lower")
+
+
+def _range(
+    metric: str, figures: Sequence[float], worse: Literal["higher", "lower"]
+) -> MeasuredRange:
+    low, high = min(figures), max(figures)
+    return MeasuredRange(
+        metric=metric,
+        low=low,
+        high=high,
+        starts=len(figures),
+        limit=float(f"{high * (1 + MARGIN) if worse == 'higher' else low / (1 + MARGIN):.3g}"),
+        worse=worse,
+    )
+
+
+def _loads(run: Run, variant: str) -> list[MeasuredLoad]:
+    trials = (_trials(run, variant, point) for point in run.points_of(variant))
+    return sorted((_load(each) for each in trials if each), key=lambda item: item.in_flight)
+
+
+def _load(trials: Sequence[TrialRecord]) -> MeasuredLoad:
+    events = [event for trial in trials for event in steady_requests(trial)]
+    figures = [item for event in events if (item := request_figures(event)) is not None]
+    return MeasuredLoad(
+        in_flight=sum(busy_slots(trial) for trial in trials) / len(trials),
+        ttft_mean_s=_mean_s(figures, lambda f: f.ttft_ns),
+        tpot_mean_s=_mean_s(figures, lambda f: f.tpot_ns),
+        tps=pooled_rate(trials, output_tokens),
+        rps=pooled_rate(trials, one_request),
+    )
+
+
+def _mean_s(
+    figures: Sequence[RequestFigures], of: Callable[[RequestFigures], float | None]
+) -> float:
+    values = [value for item in figures if (value := of(item)) is not None]
+    return sum(values) / len(values) / NS_PER_S if values else 0.0
+
+
+def _flag_labels(declared: Declared | None) -> tuple[tuple[str, str], ...]:
+    labels = dict(declared.cache) if declared is not None else {}
+    return tuple((name, labels[name]) for name in _FLAG_LABELS if name in labels)
+
+
+def _lengths(values: Sequence[int]) -> LengthShares:
+    """Shares on the 1-2-5 edges that vLLM's own length histograms have."""
+    longest = max(values, default=1)
+    edges = tuple(takewhile(lambda edge: edge < longest, _LENGTH_EDGES))
+    counts = Counter(bisect_left(edges, value) for value in values)
+    total = max(1, len(values))
+    return LengthShares(
+        edges=edges,
+        shares=tuple(counts[at] / total for at in range(len(edges) + 1)),
+        requests=len(values),
+    )

@@ -1,0 +1,191 @@
+"""The loop of ``whet watch``: look, judge, write down, propose."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from whet.core.errors import StorageError
+from whet.core.protocols import Observer
+from whet.core.provenance import now
+from whet.core.server_url import split_server_url
+from whet.core.units import human_duration
+from whet.flow.watch.claims import broken_claims
+from whet.flow.watch.options import WatchOptions
+from whet.flow.watch.proposal import Retune, visible_devices, write_proposal
+from whet.flow.watch.source import WatchSource, read_source
+from whet.watch.causes import Finding
+from whet.watch.exporter import Exporter
+from whet.watch.journal import Journal
+from whet.watch.observation import Observation
+from whet.watch.probe import GOLDEN_PER_PERIOD, Target, observe, probe_share
+from whet.watch.state import Period, WatchState, advance
+
+MOST_PROBE_SHARE: Final = 0.01
+_LOCAL: Final = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass
+class _Watch:
+    """One watched deployment and everything that a period touches."""
+
+    source: WatchSource
+    options: WatchOptions
+    target: Target
+    journal: Journal
+    observer: Observer
+    probe_every: int
+    retune: Retune | None = None
+    claims: Mapping[str, str] | None = None
+    claims_of: float | None = None
+
+    def period(self, state: WatchState, exporter: Exporter) -> WatchState:
+        """One look; never raises for what the server or the disk does."""
+        turn, rest = divmod(state.periods, self.probe_every)
+        look = observe(self.target, turn=None if rest else turn, cursor=state.cursor)
+        done = advance(state, replace(look, claims=self._claims(look)), self.source.references)
+        step = GOLDEN_PER_PERIOD if look.answers is not None else 0
+        state = replace(done.state, cursor=state.cursor + step)
+        self.journal.add("period", look.at, _entry(look, done))
+        for finding in done.begun:
+            self._alarm(look, finding)
+        for name in done.ended:
+            self.journal.add("cleared", look.at, {"cause": name})
+            self.observer.note(f"{look.at} cleared: {name}")
+        self._look_after_retune(look.at)
+        self.journal.write_state(state)
+        exporter.show(
+            look,
+            done,
+            drafted=self.source.envelope.num_speculative_tokens,
+            dropped=self.journal.dropped,
+        )
+        return state
+
+    def _alarm(self, look: Observation, finding: Finding) -> None:
+        cause = finding.cause
+        self.observer.warn(f"{look.at} {cause.name}: {cause.say}; {'; '.join(finding.evidence)}")
+        entry = {"cause": cause.name, "what": cause.what, "evidence": list(finding.evidence)}
+        self.journal.add("alarm", look.at, entry)
+        if not cause.levers:
+            return
+        folder = self.journal.folder / "proposals"
+        if (folder / f"{cause.name}.yaml").exists():
+            return  # one a cause: an alarm that comes and goes proposes nothing new
+        try:
+            path = write_proposal(folder, self.source.spec, self.source.envelope.variant, finding)
+        except StorageError as error:
+            self.observer.warn(str(error))
+            return
+        self.journal.add("proposal", look.at, {"cause": cause.name, "spec": path.name})
+        self.observer.note(f"proposed run: {path}")
+        if self.options.retune is not None and self.retune is None:
+            variant = self.source.envelope.variant
+            self.retune = Retune.start(path, variant, self.options.retune)
+            self.observer.note(f"started on {self.options.retune}; log: {path.with_suffix('.log')}")
+
+    def _look_after_retune(self, at: str) -> None:
+        if self.retune is None or (path := self.retune.finished()) is None:
+            return
+        self.retune = None
+        self.journal.add("retuned", at, {"proposal": path.name})
+        self.observer.note(f"the proposed run has ended: {path}")
+
+    def _claims(self, look: Observation) -> Mapping[str, str] | None:
+        """Broken claims of the running start; the log is read again after a restart."""
+        log = self.options.engine_log
+        start = None if look.before is None else look.before.process_start
+        if log is not None and start is not None and start != self.claims_of:
+            self.claims, self.claims_of = broken_claims(log, self.source.engine), start
+        return self.claims
+
+
+def watch(path: Path, options: WatchOptions, observer: Observer) -> int:
+    """Watch the deployment of ``path`` (a bundle or a run), and return the number of alarms.
+
+    Raises ``UsageError`` for an address, device or source that cannot be used. An engine that does
+    not answer is an alarm, not an error.
+    """
+    split_server_url(options.url, "--url")
+    if options.retune is not None:
+        visible_devices(options.retune)
+    source = read_source(path)
+    target = Target(
+        url=options.url,
+        envelope=source.envelope,
+        golden=source.references.golden,
+        timeout_s=min(30.0, max(2.0, options.period)),
+        local=urlsplit(options.url).hostname in _LOCAL,
+    )
+    journal = Journal(options.state)
+    state = journal.read_state(source.envelope.run, source.envelope.variant)
+    _introduce(source, state, options, observer)
+    this = _Watch(
+        source=source,
+        options=options,
+        target=target,
+        journal=journal,
+        observer=observer,
+        probe_every=_probe_every(target, options.period, observer),
+    )
+    alarms = 0
+    with Exporter(options.listen, options.period) as exporter:
+        journal.add("start", now(), {"variant": source.envelope.variant, "url": options.url})
+        due, left = time.monotonic(), options.periods
+        try:
+            while left is None or left > 0:
+                before = set(state.raised)
+                state = this.period(state, exporter)
+                alarms += len(set(state.raised) - before)
+                left = None if left is None else left - 1
+                due = max(due + options.period, time.monotonic())
+                if left != 0:
+                    time.sleep(max(0.0, due - time.monotonic()))
+        finally:
+            if this.retune is not None:
+                this.retune.stop()
+            journal.add("stop", now(), {"periods": state.periods})
+    return alarms
+
+
+def _probe_every(target: Target, period_s: float, observer: Observer) -> int:
+    """In how many periods the probes are sent once: they take at most 1% of what was measured."""
+    share = probe_share(target, period_s)
+    every = math.ceil(share / MOST_PROBE_SHARE)
+    if every > 1:
+        observer.note(
+            f"probes take {share / every:.1%} of the measured capacity: they are sent every "
+            f"{human_duration(every * period_s)}, counters are read every {period_s:g} s"
+        )
+    return max(1, every)
+
+
+def _introduce(
+    source: WatchSource, state: WatchState, options: WatchOptions, observer: Observer
+) -> None:
+    envelope = source.envelope
+    observer.stage("watch", f"{envelope.variant} of {envelope.run} at {options.url}")
+    if state.periods:
+        observer.note(f"goes on after {state.periods} periods ({options.state})")
+    if source.references.golden is None:
+        observer.warn(
+            "the run stored no golden probes (quality.golden_probes: 0): answers are not watched"
+        )
+
+
+def _entry(look: Observation, done: Period) -> dict[str, Any]:
+    """One period in the journal: figures, and signals in standard errors beyond their edge."""
+    window = done.window
+    traffic = {} if window is None else {"requests": window.requests, "tpot_s": window.tpot_s}
+    return {
+        **traffic,
+        "signals": {item.signal: round(item.z, 2) for item in done.readings},
+        "mismatches": dict(done.mismatches),
+        "alarms": [item.cause.name for item in done.findings],
+        **({"skipped": look.skipped} if look.skipped else {}),
+    }

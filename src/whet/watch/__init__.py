@@ -1,0 +1,1 @@
+"""Watch a deployment: probes, detectors of a stated false-alarm interval, named causes."""

@@ -1,0 +1,67 @@
+"""The watch's memory on disk: a state that survives restarts, and a journal of what happened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from whet.core.errors import StorageError
+from whet.core.records.codec import decode, encode
+from whet.core.redact import redact_json
+from whet.core.store import translate_disk_errors, write_json
+from whet.watch.state import WatchState
+
+_STATE: Final = "state.json"
+_JOURNAL: Final = "journal.jsonl"
+
+
+class Journal:
+    """A folder with ``state.json`` and ``journal.jsonl``.
+
+    A full disk never stops the watch: what cannot be written is counted in ``dropped``, and
+    ``problem`` has the reason until a write succeeds again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """The folder is made where it is missing; ``StorageError`` where that fails."""
+        with translate_disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.dropped = 0
+        self.problem: str | None = None
+
+    def read_state(self, run: str, variant: str) -> WatchState:
+        """The stored state of this deployment; a new one for another, or where it is damaged."""
+        fresh = WatchState(run=run, variant=variant)
+        try:
+            stored = json.loads((self.folder / _STATE).read_text(encoding="utf-8"))
+            state = decode(WatchState, stored)
+        except (OSError, ValueError, StorageError):
+            return fresh
+        return state if (state.run, state.variant) == (run, variant) else fresh
+
+    def write_state(self, state: WatchState) -> None:
+        """Store the state, whole or not at all."""
+        self._attempt(lambda: write_json(self.folder / _STATE, encode(state)))
+
+    def add(self, kind: str, at: str, entry: Mapping[str, Any]) -> None:
+        """Append one line. The file is opened anew each time, so that it may be rotated."""
+        line = redact_json(json.dumps({"at": at, "kind": kind, **entry}, ensure_ascii=False))
+        path = self.folder / _JOURNAL
+
+        def append() -> None:
+            with translate_disk_errors(path), path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+        self._attempt(append)
+
+    def _attempt(self, write: Any) -> None:
+        try:
+            write()
+        except StorageError as error:
+            self.dropped += 1
+            self.problem = str(error)
+        else:
+            self.problem = None

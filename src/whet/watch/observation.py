@@ -1,0 +1,197 @@
+"""What one period of the watch saw, and the traffic between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from whet.core import counters
+from whet.core.records.envelope import LengthShares
+
+TTFT: Final = "vllm:time_to_first_token_seconds"
+TPOT: Final = "vllm:request_time_per_output_token_seconds"
+E2E: Final = "vllm:e2e_request_latency_seconds"
+PROMPT_LENGTHS: Final = "vllm:request_prompt_tokens"
+OUTPUT_LENGTHS: Final = "vllm:request_generation_tokens"
+_FINISHED: Final = "vllm:request_success_total"
+_ERROR: Final = 'vllm:request_success_total{finished_reason="error"}'
+_PROMPT_TOKENS: Final = "vllm:prompt_tokens_total"
+_PREEMPTIONS: Final = "vllm:num_preemptions_total"
+_HTTP_5XX: Final = 'http_requests_total{status="5xx"}'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scrape:
+    """The engine's counters at one moment. ``at_s`` is wall-clock seconds since the epoch.
+
+    ``buckets`` are the cumulative counts of the length histograms by name: (edge, count) pairs.
+    ``cache`` are the labels of ``cache_config_info``; ``names`` counts the ``vllm:`` samples and
+    ``other_names`` all others.
+    """
+
+    at_s: float
+    values: Mapping[str, float]
+    buckets: Mapping[str, tuple[tuple[float, float], ...]]
+    cache: Mapping[str, str]
+    names: int
+    other_names: int
+
+    @property
+    def process_start(self) -> float | None:
+        """When the answering process began, or None where the engine does not say."""
+        return self.values.get(counters.PROCESS_START)
+
+    def gauge(self, name: str) -> float | None:
+        """A gauge of the engine by its short name (``num_requests_running``)."""
+        return self.values.get(f"vllm:{name}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Speed:
+    """One streamed probe request, alone in its prompt and greedy. ``chunks`` are engine steps."""
+
+    ttft_s: float
+    tpot_s: float
+    tokens: int
+    chunks: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answers:
+    """The golden probes of one period: probe id → log-probability of the followed token now.
+
+    ``error`` says why it is empty; ``broken`` that the engine's answers are not probabilities.
+    """
+
+    logprobs: Mapping[str, float]
+    error: str | None = None
+    broken: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observation:
+    """One period. Everything is None where it was not asked or could not be read.
+
+    ``silence`` is why the engine could not be read at all (``unreachable``, ``unauthorized``).
+    ``before`` and ``after`` are scrapes around the probes. ``models`` maps served names to their
+    ``max_model_len``. ``sampled`` is the mean log-probability, in nats, of tokens sampled with the
+    server's default settings. ``clock_skew_s`` is the server's clock less ours. ``steal`` is the
+    share of CPU time that the hypervisor or disks took on the engine's host. ``skipped`` says why
+    the probes were left out.
+    """
+
+    at: str
+    at_s: float
+    silence: str | None = None
+    version: str | None = None
+    models: Mapping[str, int | None] | None = None
+    before: Scrape | None = None
+    after: Scrape | None = None
+    speed: Speed | None = None
+    speed_error: str | None = None
+    answers: Answers | None = None
+    sampled: float | None = None
+    chat_prompt_tokens: int | None = None
+    clock_skew_s: float | None = None
+    steal: float | None = None
+    skipped: str | None = None
+    claims: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Window:
+    """The traffic between the probes of two periods, from counters: the probes are not in it.
+
+    Means are None without a finished request, and so is what the engine does not export.
+    ``in_flight`` is the time that the finished requests took, by the length of the window (Little).
+    """
+
+    seconds: float
+    requests: float
+    errors: float
+    generated: float | None
+    prompt_tokens: float | None
+    drafts: float | None
+    accepted: float | None
+    queries: float | None
+    hits: float | None
+    preemptions: float | None
+    ttft_s: float | None
+    tpot_s: float | None
+    in_flight: float | None
+    waiting: float | None
+    kv_usage: float | None
+
+
+def window_between(earlier: Scrape, later: Scrape) -> Window | None:
+    """The traffic between two scrapes; None where another process answered or a counter fell."""
+    if earlier.process_start != later.process_start:
+        return None
+
+    def rise(name: str) -> float | None:
+        now = later.values.get(name)
+        return None if now is None else now - earlier.values.get(name, 0.0)
+
+    def mean(histogram: str) -> float | None:
+        count, total = rise(f"{histogram}_count"), rise(f"{histogram}_sum")
+        return total / count if count and total is not None else None
+
+    finished, e2e_s = rise(_FINISHED) or 0.0, rise(f"{E2E}_sum")
+    if finished < 0:
+        return None
+    return Window(
+        seconds=later.at_s - earlier.at_s,
+        requests=finished,
+        errors=(rise(_ERROR) or 0.0) + (rise(_HTTP_5XX) or 0.0),
+        generated=rise(counters.GENERATED),
+        prompt_tokens=rise(_PROMPT_TOKENS),
+        drafts=rise(counters.DRAFTS),
+        accepted=rise(counters.ACCEPTED),
+        queries=rise(counters.PREFIX_QUERIES),
+        hits=rise(counters.PREFIX_HITS),
+        preemptions=rise(_PREEMPTIONS),
+        ttft_s=mean(TTFT),
+        tpot_s=mean(TPOT),
+        in_flight=None if e2e_s is None else e2e_s / max(1e-9, later.at_s - earlier.at_s),
+        waiting=later.gauge("num_requests_waiting"),
+        kv_usage=later.gauge("kv_cache_usage_perc"),
+    )
+
+
+def length_counts(
+    earlier: Scrape, later: Scrape, histogram: str, reference: LengthShares
+) -> tuple[float, ...] | None:
+    """Requests between two scrapes by the reference's length bins, or None without the histogram.
+
+    The engine's edges hold the reference's: both are 1-2-5 steps.
+    """
+    first, last = dict(earlier.buckets.get(histogram, ())), dict(later.buckets.get(histogram, ()))
+    edges = (*reference.edges, float("inf"))
+    if not last or earlier.process_start != later.process_start:
+        return None
+    cumulative = [_below(last, edge) - _below(first, edge) for edge in edges]
+    return tuple(now - before for before, now in zip([0.0, *cumulative], cumulative, strict=False))
+
+
+def _below(buckets: Mapping[float, float], edge: float) -> float:
+    """The cumulative count at the largest known edge that is not above ``edge``."""
+    known = [each for each in buckets if each <= edge]
+    return buckets[max(known)] if known else 0.0
+
+
+def stability_index(counts: Sequence[float], reference: LengthShares) -> float:
+    """PSI = Σ (p − q) ln(p ÷ q) of two length distributions (Yurdakul and Naranjo, 2020).
+
+    Half a request is added to every bin, so that an empty one is finite.
+    """
+    from math import log
+
+    bins = len(reference.shares)
+    total, expected = sum(counts) + bins / 2, reference.requests + bins / 2
+    index = 0.0
+    for count, share in zip(counts, reference.shares, strict=True):
+        p = (count + 0.5) / total
+        q = (share * reference.requests + 0.5) / expected
+        index += (p - q) * log(p / q)
+    return index

@@ -1,0 +1,271 @@
+"""The probes of one period: small, bounded, and left out while requests wait."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import psutil
+
+from whet.client import CompletionCall, Failure, HttpError, StreamClient, post_many, run_async
+from whet.client.counters import info_labels, parse_buckets, parse_counters
+from whet.client.simple import get
+from whet.core.errors import EngineLostError
+from whet.core.provenance import now
+from whet.core.records.envelope import Envelope
+from whet.core.records.quality_checks import GoldenProbe, GoldenProbes
+from whet.quality.asking import ModelEndpoint
+from whet.quality.golden import GoldenSource, retake_golden
+from whet.watch.observation import (
+    OUTPUT_LENGTHS,
+    PROMPT_LENGTHS,
+    Answers,
+    Observation,
+    Scrape,
+    Speed,
+)
+
+GOLDEN_PER_PERIOD: Final = 4
+SPEED_TOKENS: Final = 32
+SAMPLES: Final = 8
+CHAT_EVERY: Final = 10
+_KV_PRESSURE: Final = 0.9
+_CHAT: Final = ({"role": "user", "content": "Name one color."},)
+_NAME: Final = re.compile(r"([A-Za-z_:][\w:]*)")
+_UNAUTHORIZED: Final = (401, 403)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """The watched server. ``timeout_s`` bounds every request; ``local`` reads this host's CPU."""
+
+    url: str
+    envelope: Envelope
+    golden: GoldenProbes | None
+    timeout_s: float = 30.0
+    local: bool = False
+
+
+def probe_share(target: Target, period_s: float) -> float:
+    """The share of the measured capacity that the probes of one period take.
+
+    The larger of prompt tokens and output tokens, each over what the variant did in that time at
+    the load that it is deployed for.
+    """
+    envelope, golden = target.envelope, target.golden
+    capacity = envelope.capacity
+    prompts = [len(probe.prompt) for probe in golden.probes] if golden else [0]
+    read = sum(prompts) / len(prompts) * GOLDEN_PER_PERIOD + 2 * max(prompts)
+    written = SPEED_TOKENS + SAMPLES + GOLDEN_PER_PERIOD + 1
+    tokens_in = capacity.rps * max(1.0, envelope.input_tokens_mean) * period_s
+    return max(read / max(1.0, tokens_in), written / max(1.0, capacity.tps * period_s))
+
+
+def observe(target: Target, *, turn: int | None, cursor: int) -> Observation:
+    """One period: read the server, and probe it unless it is under pressure.
+
+    ``turn`` counts the periods with probes from 0 and is None for one without; ``cursor`` is the
+    first golden probe. Never raises for what the server
+    does: that is the observation.
+    """
+    at, at_s = now(), time.time()
+    try:
+        before, skew_s = _scrape(target)
+        version, models = _identity(target)
+    except HttpError as error:
+        refused = error.status in _UNAUTHORIZED
+        silence = "unauthorized" if refused else "unreachable"
+        return Observation(at=at, at_s=at_s, silence=f"{silence}: {error}")
+    except EngineLostError as error:
+        return Observation(at=at, at_s=at_s, silence=f"unreachable: {error}")
+    look = Observation(
+        at=at,
+        at_s=at_s,
+        version=version,
+        models=models,
+        before=before,
+        clock_skew_s=skew_s,
+        steal=_stolen() if target.local else None,
+        skipped=_pressure(before),
+    )
+    if turn is None or look.skipped is not None or target.envelope.model not in models:
+        return look
+    return _probe(target, look, turn, cursor)
+
+
+def _probe(target: Target, look: Observation, turn: int, cursor: int) -> Observation:
+    chosen = next_probes(target.golden, cursor)
+    speed, error = _speed(target, chosen)
+    look = replace(
+        look,
+        speed=speed,
+        speed_error=error,
+        answers=_answers(target, chosen),
+        sampled=_sampled(target, chosen),
+        chat_prompt_tokens=_chat(target) if turn % CHAT_EVERY == 0 else None,
+    )
+    try:
+        after, _ = _scrape(target)
+    except (HttpError, EngineLostError):
+        return look
+    return replace(look, after=after)
+
+
+def next_probes(golden: GoldenProbes | None, cursor: int) -> tuple[GoldenProbe, ...]:
+    """The golden probes of one period, in turn."""
+    if golden is None or not golden.probes:
+        return ()
+    count = len(golden.probes)
+    places = range(cursor, cursor + min(GOLDEN_PER_PERIOD, count))
+    return tuple(golden.probes[at % count] for at in places)
+
+
+def _scrape(target: Target) -> tuple[Scrape | None, float | None]:
+    """The counters and the server's clock less ours; no counters from a server without any."""
+    began = time.time()
+    try:
+        reply = get(target.url, "/metrics", timeout_s=target.timeout_s)
+    except HttpError as error:
+        if error.status != 404:
+            raise
+        return None, None
+    return read_scrape(reply.text, at_s=time.time()), _skew(reply.headers, began)
+
+
+def read_scrape(text: str, *, at_s: float) -> Scrape:
+    """A scrape from Prometheus' text format."""
+    names = [match[1] for line in text.splitlines() if (match := _NAME.match(line))]
+    own = sum(name.startswith("vllm:") for name in names)
+    return Scrape(
+        at_s=at_s,
+        values=dict(parse_counters(text)),
+        buckets={name: parse_buckets(text, name) for name in (PROMPT_LENGTHS, OUTPUT_LENGTHS)},
+        cache=info_labels(text, "vllm:cache_config_info"),
+        names=own,
+        other_names=len(names) - own,
+    )
+
+
+def _skew(headers: Mapping[str, str], began_s: float) -> float | None:
+    """The server's Date (whole seconds) less our clock at the middle of the request."""
+    written = headers.get("date")
+    if written is None:
+        return None
+    try:
+        theirs = parsedate_to_datetime(written).timestamp()
+    except ValueError:
+        return None
+    return theirs + 0.5 - (began_s + time.time()) / 2
+
+
+def _identity(target: Target) -> tuple[str | None, dict[str, int | None]]:
+    models = _json(target, "/v1/models").get("data") or []
+    version = _json(target, "/version").get("version")
+    lengths = {str(item.get("id")): item.get("max_model_len") for item in models}
+    return (str(version) if version else None), lengths
+
+
+def _json(target: Target, path: str) -> dict[str, Any]:
+    try:
+        reply = json.loads(get(target.url, path, timeout_s=target.timeout_s).text)
+    except HttpError as error:
+        if error.status != 404:
+            raise
+        return {}
+    except ValueError:
+        return {}
+    return reply if isinstance(reply, dict) else {}
+
+
+def _pressure(scrape: Scrape | None) -> str | None:
+    """Why the probes are left out now, or None."""
+    if scrape is None:
+        return None
+    if (scrape.gauge("num_requests_waiting") or 0) >= 1:
+        return "requests wait"
+    if (scrape.gauge("kv_cache_usage_perc") or 0) > _KV_PRESSURE:
+        return "the KV cache is nearly full"
+    return None
+
+
+def _speed(target: Target, probes: Sequence[GoldenProbe]) -> tuple[Speed | None, str | None]:
+    if not probes:
+        return None, None
+    assert target.golden is not None
+    prompt = max((probe.prompt for probe in target.golden.probes), key=len)
+    call = CompletionCall(prompt_token_ids=prompt, max_tokens=SPEED_TOKENS, ignore_eos=True, seed=0)
+
+    async def send() -> Any:
+        client = StreamClient(target.url, target.envelope.model, timeout_s=target.timeout_s)
+        async with client:
+            return await client.complete(call)
+
+    event = run_async(send())
+    tokens, times = event.output_tokens or 0, event.chunk_ns
+    if event.error is not None or tokens < 2 or len(times) < 2:
+        return None, f"probe: {event.error or 'no output'}: {event.detail or ''}".strip(": ")
+    return (
+        Speed(
+            ttft_s=(times[0] - event.sent_ns) / 1e9,
+            tpot_s=(times[-1] - times[0]) / 1e9 / (tokens - 1),
+            tokens=tokens,
+            chunks=len(times),
+        ),
+        None,
+    )
+
+
+def _answers(target: Target, probes: Sequence[GoldenProbe]) -> Answers | None:
+    if not probes or target.golden is None:
+        return None
+    endpoint = ModelEndpoint(
+        url=target.url,
+        model=target.envelope.model,
+        concurrency=1,
+        timeout_s=target.timeout_s,
+    )
+    before = replace(target.golden, probes=tuple(probes))
+    taken = retake_golden(endpoint, before, GoldenSource(variant=before.variant), repetitions=1)
+    logprobs = {probe.id: probe.tokens[0].mean for probe in taken.probes}
+    return Answers(logprobs=logprobs, error=taken.missing, broken=taken.broken)
+
+
+def _sampled(target: Target, probes: Sequence[GoldenProbe]) -> float | None:
+    """Mean log-probability of tokens that the server's default settings sample."""
+    if not probes or target.golden is None:
+        return None
+    body = {
+        "model": target.envelope.model,
+        "prompt": list(target.golden.probes[0].prompt),
+        "max_tokens": 1,
+        "n": SAMPLES,
+        "logprobs": 1,
+    }
+    reply = _post(target, "/v1/completions", body)
+    rows = [(c.get("logprobs") or {}).get("token_logprobs") for c in reply.get("choices") or []]
+    values = [row[0] for row in rows if row and isinstance(row[0], int | float)]
+    return sum(values) / len(values) if len(values) == SAMPLES else None
+
+
+def _chat(target: Target) -> int | None:
+    """Prompt tokens of a fixed message; None where the server has no chat template."""
+    body = {"model": target.envelope.model, "messages": list(_CHAT), "max_tokens": 1}
+    tokens = (_post(target, "/v1/chat/completions", body).get("usage") or {}).get("prompt_tokens")
+    return tokens if isinstance(tokens, int) else None
+
+
+def _post(target: Target, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    reply = post_many(target.url, path, [body], concurrency=1, timeout_s=target.timeout_s)[0]
+    return {} if isinstance(reply, Failure) else reply
+
+
+def _stolen() -> float | None:
+    """The share of CPU time since the last call that the hypervisor or disks took."""
+    times = psutil.cpu_times_percent(interval=None)
+    steal, waits = getattr(times, "steal", None), getattr(times, "iowait", None)
+    return None if steal is None and waits is None else ((steal or 0.0) + (waits or 0.0)) / 100

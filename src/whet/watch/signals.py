@@ -1,0 +1,332 @@
+"""What one period says: readings for the detectors, and mismatches that need no statistics.
+
+A reading is in standard errors beyond the edge of what is tolerated. The edge of a counted figure
+is half of the way to the limit of its alert: the watch notices a slow drift before the rules do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from whet.core.records.envelope import Envelope, MeasuredLoad, MeasuredRange
+from whet.core.records.quality_checks import GoldenProbes
+from whet.watch.detectors import Learned
+from whet.watch.observation import Observation, Scrape, Window
+
+_LEAST_REQUESTS: Final = 5
+_LEAST_NATS: Final = 0.02
+"""A smaller distance of log-probabilities is rounding (``quality.golden_drift``)."""
+_ERROR_BUDGET: Final = 0.01
+_KV_LIMIT: Final = 0.9
+_STEAL_LIMIT: Final = 0.1
+_SKEW_S: Final = 5.0
+_REQUEST_CLUSTER: Final = 4.0
+"""Tokens of one request are accepted and hit alike: so many count as one."""
+_TPOT_SLACK: Final = 1.2
+_TTFT_SLACK: Final = 1.5
+"""Time to first token follows the lengths of prompts, which the run's sample had less of."""
+_USELESS: Final = 1.05
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """One signal of one period: ``z`` standard errors beyond its edge, and the figure in words."""
+
+    signal: str
+    z: float
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class References:
+    """What a deployment is compared with: golden probes of the variant, and of the 16-bit weights.
+
+    Either is None where the run took none; ``plain`` also where the variant has 16-bit weights.
+    """
+
+    envelope: Envelope
+    golden: GoldenProbes | None = None
+    plain: GoldenProbes | None = None
+
+
+def readings(
+    look: Observation,
+    window: Window | None,
+    references: References,
+    learned: Mapping[str, Learned],
+) -> Iterator[Reading]:
+    """Every reading that this period allows; a signal without data has none."""
+    envelope = references.envelope
+    if window is not None:
+        if window.requests >= _LEAST_REQUESTS:
+            yield from _traffic(window, envelope)
+        yield from _pressure(window, envelope)
+    if look.speed is not None:
+        yield from _speed(look, envelope, learned)
+    if look.answers is not None and references.golden is not None:
+        yield from _answers(look.answers.logprobs, references.golden, references.plain)
+    sampled = learned.get("sampled")
+    if look.sampled is not None and sampled is not None and sampled.complete:
+        z = (look.sampled - sampled.mean) / max(sampled.deviation, 0.05)
+        words = f"sampled tokens have {look.sampled:.2f} nats, {sampled.mean:.2f} at first"
+        yield Reading(signal="sampling_sharper", z=z - 0.5, words=words)
+        yield Reading(signal="sampling_flatter", z=-z - 0.5, words=words)
+    if look.steal is not None:
+        words = f"{look.steal:.0%} of the CPU's time is stolen or waits for disks"
+        yield Reading(signal="steal", z=(look.steal - _STEAL_LIMIT) / 0.05, words=words)
+
+
+def learn(
+    look: Observation, envelope: Envelope, learned: Mapping[str, Learned]
+) -> dict[str, Learned]:
+    """The learned references after this period."""
+    values = {"sampled": look.sampled, **_probe_figures(look, envelope)}
+    known = {name: value for name, value in values.items() if value is not None}
+    return {
+        **learned,
+        **{name: learned.get(name, Learned()).add(value) for name, value in known.items()},
+    }
+
+
+def _edge(item: MeasuredRange) -> float:
+    """Half of the way, in logarithms, from the worst measured figure to the alert's limit."""
+    return math.sqrt(item.low * item.limit)
+
+
+def _traffic(window: Window, envelope: Envelope) -> Iterator[Reading]:
+    yield from _acceptance(window, envelope)
+    hits = envelope.range_of("prefix_hit_rate")
+    if hits is not None and window.queries and window.hits is not None:
+        rate, edge = window.hits / window.queries, _edge(hits)
+        error = math.hypot(0.02, 0.35 / math.sqrt(window.requests))
+        words = f"prefix hit rate {rate:.1%} (measured {hits.low:.1%} to {hits.high:.1%})"
+        yield Reading(signal="prefix_hits", z=(edge - rate) / error, words=words)
+    # An arriving request finds the mean number in flight and adds itself (Wolff 1982, PASTA).
+    load = None if window.in_flight is None else _expected(envelope, window.in_flight + 1)
+    if load is not None and window.tpot_s:
+        error = math.hypot(0.1, 0.5 / math.sqrt(window.requests))
+        yield _slower("tpot", window.tpot_s, load.tpot_mean_s * _TPOT_SLACK, error, load)
+    if load is not None and window.ttft_s:
+        error = math.hypot(0.15, 0.8 / math.sqrt(window.requests))
+        yield _slower("ttft", window.ttft_s, load.ttft_mean_s * _TTFT_SLACK, error, load)
+    allowed = _ERROR_BUDGET * window.requests
+    yield Reading(
+        signal="errors",
+        z=(window.errors - allowed) / math.sqrt(max(1.0, allowed)),
+        words=f"{window.errors:.0f} of {window.requests:.0f} requests failed",
+    )
+
+
+def _acceptance(window: Window, envelope: Envelope) -> Iterator[Reading]:
+    measured, most = envelope.range_of("acceptance_length"), envelope.num_speculative_tokens
+    if measured is None or most is None or not window.drafts or window.accepted is None:
+        return
+    length = 1 + window.accepted / window.drafts
+    edge = _edge(measured)
+    error = math.hypot(0.01 * measured.low, most / 2 * math.sqrt(_REQUEST_CLUSTER / window.drafts))
+    words = f"acceptance length {length:.2f} (measured {measured.low:.2f} to {measured.high:.2f})"
+    yield Reading(signal="acceptance", z=(edge - length) / error, words=words)
+
+
+def _pressure(window: Window, envelope: Envelope) -> Iterator[Reading]:
+    most, waits = envelope.loads[-1].in_flight, max(1.0, envelope.in_flight / 2)
+    if window.waiting is not None:
+        words = f"{window.waiting:.0f} requests wait (measured: none)"
+        yield Reading(signal="queue", z=(window.waiting - waits) / waits, words=words)
+    if window.kv_usage is not None:
+        words = f"the KV cache is {window.kv_usage:.0%} full"
+        yield Reading(signal="kv_cache", z=(window.kv_usage - _KV_LIMIT) / 0.02, words=words)
+    if window.preemptions is not None:
+        words = f"{window.preemptions:.0f} preemptions (measured: none)"
+        yield Reading(signal="preemptions", z=4.0 * window.preemptions - 1, words=words)
+    if window.in_flight is not None:
+        words = f"{window.in_flight:.3g} requests in flight (measured up to {most:.3g})"
+        z = (window.in_flight - 1.25 * most) / (0.25 * most + 1)
+        yield Reading(signal="load", z=z, words=words)
+
+
+def _probe_figures(look: Observation, envelope: Envelope) -> dict[str, float]:
+    """What the probe's own prompt costs: logarithms over the means of the traffic at this load.
+
+    ``probe_acceptance`` are its tokens per streamed piece, whatever else runs.
+    """
+    if look.speed is None:
+        return {}
+    running = None if look.before is None else look.before.gauge("num_requests_running")
+    load, figures = _expected(envelope, 1.0 + (running or 0.0)), dict[str, float]()
+    if load is not None:
+        figures["probe_tpot"] = math.log(max(look.speed.tpot_s, 1e-9) / load.tpot_mean_s)
+        figures["probe_ttft"] = math.log(max(look.speed.ttft_s, 1e-9) / load.ttft_mean_s)
+    if envelope.num_speculative_tokens is not None:
+        figures["probe_acceptance"] = look.speed.tokens / look.speed.chunks
+    return figures
+
+
+def _speed(
+    look: Observation, envelope: Envelope, learned: Mapping[str, Learned]
+) -> Iterator[Reading]:
+    """The probe against its own first periods: its prompt is not the traffic's mean."""
+    for signal, figure in _probe_figures(look, envelope).items():
+        reference = learned.get(signal)
+        if reference is None or not reference.complete:
+            continue
+        mean, spread = reference.mean, reference.deviation
+        if signal == "probe_acceptance":
+            z = (0.95 * mean - figure) / max(spread, 0.03 * mean)
+            words = f"a fixed prompt gets {figure:.2f} tokens a step, {mean:.2f} at first"
+        else:
+            slack, least = (_TPOT_SLACK, 0.15) if signal == "probe_tpot" else (_TTFT_SLACK, 0.3)
+            z = (figure - mean - math.log(slack)) / max(spread, least)
+            words = (
+                f"the probe's {signal[-4:].upper()} is {math.exp(figure - mean):.2f} × the first"
+            )
+        yield Reading(signal=signal, z=z, words=words)
+
+
+def _answers(
+    logprobs: Mapping[str, float], golden: GoldenProbes, plain: GoldenProbes | None
+) -> Iterator[Reading]:
+    distance = golden_distance(logprobs, golden)
+    if distance is None:
+        return
+    noise = _golden_noise(golden)
+    edge, error = max(_LEAST_NATS, 3 * noise), max(_LEAST_NATS / 2, noise)
+    words = f"golden probes are {distance:.3f} nats from the measured ones (noise {noise:.3f})"
+    yield Reading(signal="answers", z=(distance - edge) / error, words=words)
+    other = None if plain is None else golden_distance(logprobs, plain)
+    if other is not None:
+        words = f"they are {other:.3f} nats from those of the 16-bit weights"
+        yield Reading(signal="plain_answers", z=(distance - other) / error - 1, words=words)
+
+
+def golden_distance(logprobs: Mapping[str, float], golden: GoldenProbes) -> float | None:
+    """Mean |log-probability now − then| over the probes of this period, in nats."""
+    apart = [
+        abs(logprobs[probe.id] - probe.tokens[0].mean)
+        for probe in golden.probes
+        if probe.id in logprobs
+    ]
+    return sum(apart) / len(apart) if apart else None
+
+
+def _golden_noise(golden: GoldenProbes) -> float:
+    """Mean |draw − mean| of the run's own repetitions, in nats."""
+    means = [probe.tokens[0].mean for probe in golden.probes]
+    apart = [abs(a - b) for row in golden.draws for a, b in zip(row, means, strict=True)]
+    return sum(apart) / max(1, len(apart))
+
+
+def _slower(signal: str, value: float, edge: float, error: float, load: MeasuredLoad) -> Reading:
+    expected = load.ttft_mean_s if signal == "ttft" else load.tpot_mean_s
+    words = f"{signal.upper()} {value * 1000:.3g} ms ({expected * 1000:.3g} ms expected at "
+    words += f"{load.in_flight:.3g} in flight)"
+    return Reading(signal=signal, z=math.log(max(value, 1e-9) / edge) / error, words=words)
+
+
+def _expected(envelope: Envelope, in_flight: float | None) -> MeasuredLoad | None:
+    """Means at a load between the measured ones, linear in its logarithm; None far above them.
+
+    Below the smallest measured load the figures of that load hold.
+    """
+    if in_flight is None or in_flight > 1.25 * envelope.loads[-1].in_flight:
+        return None
+    loads = envelope.loads
+    upper = next((item for item in loads if item.in_flight >= in_flight), loads[-1])
+    lower = next((item for item in reversed(loads) if item.in_flight <= in_flight), loads[0])
+    if upper.in_flight <= lower.in_flight:
+        return upper
+    share = math.log(in_flight / lower.in_flight) / math.log(upper.in_flight / lower.in_flight)
+
+    def between(one: float, other: float) -> float:
+        return one + share * (other - one)
+
+    return MeasuredLoad(
+        in_flight=in_flight,
+        ttft_mean_s=between(lower.ttft_mean_s, upper.ttft_mean_s),
+        tpot_mean_s=between(lower.tpot_mean_s, upper.tpot_mean_s),
+        tps=between(lower.tps, upper.tps),
+        rps=between(lower.rps, upper.rps),
+    )
+
+
+def mismatches(
+    look: Observation,
+    window: Window | None,
+    references: References,
+    chat_prompt_tokens: int | None,
+) -> dict[str, str]:
+    """What contradicts the deployed variant, by name, in words; seen twice it is an alarm.
+
+    ``chat_prompt_tokens`` is how many tokens the fixed chat message had at first.
+    """
+    if look.silence is not None:
+        return {look.silence.split(":", 1)[0]: look.silence}
+    wrong: dict[str, str] = {}
+    wrong.update(_identity(look, references.envelope))
+    if look.speed_error is not None:
+        wrong["hung" if "timeout" in look.speed_error else "probe_failed"] = look.speed_error
+    if look.answers is not None and look.answers.broken is not None:
+        wrong["answers_broken"] = look.answers.broken
+    if look.clock_skew_s is not None and abs(look.clock_skew_s) > _SKEW_S:
+        wrong["clock_skew"] = f"the server's clock is {look.clock_skew_s:+.0f} s off"
+    if chat_prompt_tokens is not None and look.chat_prompt_tokens not in (None, chat_prompt_tokens):
+        wrong["chat_template_changed"] = (
+            f"a fixed message has {look.chat_prompt_tokens} tokens, {chat_prompt_tokens} at first"
+        )
+    if look.before is not None:
+        wrong.update(_metrics(look.before, references.envelope))
+    if window is not None and window.generated:
+        wrong.update(_counted(window, references.envelope))
+    for kind, words in (look.claims or {}).items():
+        wrong[f"claim_{kind}"] = words
+    return wrong
+
+
+def _identity(look: Observation, envelope: Envelope) -> Iterator[tuple[str, str]]:
+    if look.version is not None and look.version != envelope.engine_version:
+        yield (
+            "engine_version",
+            f"{envelope.engine} {look.version} answers; {envelope.engine_version} was measured",
+        )
+    if look.models is None:
+        return
+    if envelope.model not in look.models:
+        yield "wrong_model", f"{', '.join(look.models)} is served instead of {envelope.model}"
+        return
+    length = look.models[envelope.model]
+    if (
+        length is not None
+        and envelope.max_model_len is not None
+        and length < envelope.max_model_len
+    ):
+        yield "context_shortened", f"max_model_len is {length}, was {envelope.max_model_len}"
+    if missing := [name for name in envelope.loras if name not in look.models]:
+        yield "adapter_missing", f"the adapter {', '.join(missing)} is not served"
+
+
+def _metrics(scrape: Scrape, envelope: Envelope) -> Iterator[tuple[str, str]]:
+    if not scrape.names:
+        name = "metrics_renamed" if scrape.other_names else "metrics_missing"
+        yield name, f"/metrics has {scrape.other_names} samples and none of the engine's names"
+        return
+    changed = [f"{k}={scrape.cache[k]}" for k, v in envelope.cache if scrape.cache.get(k, v) != v]
+    if changed:
+        was = ", ".join(f"{k}={v}" for k, v in envelope.cache)
+        yield "flags_changed", f"the engine runs with {', '.join(changed)}; measured with {was}"
+
+
+def _counted(window: Window, envelope: Envelope) -> Iterator[tuple[str, str]]:
+    drafting = envelope.num_speculative_tokens is not None
+    if drafting and not window.drafts:
+        yield "speculation_off", f"{window.generated:.0f} tokens were generated and none drafted"
+    elif window.drafts and window.drafts >= 20:
+        length = 1 + (window.accepted or 0.0) / window.drafts
+        if not drafting:
+            yield "speculation_on", f"{window.drafts:.0f} drafts were made; the variant has none"
+        elif length < _USELESS:
+            yield "draft_useless", f"acceptance length {length:.2f}: nearly no draft is accepted"
+    if envelope.prefix_cache and window.prompt_tokens and not window.queries:
+        yield "prefix_cache_off", "prompts were read and nothing looked up in the prefix cache"

@@ -1,0 +1,173 @@
+"""One period after the other: the detectors' state, and the causes that begin and end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from whet.watch.causes import Finding, diagnose
+from whet.watch.detectors import Cusum, Learned, LengthDrift, Repeated
+from whet.watch.observation import (
+    OUTPUT_LENGTHS,
+    PROMPT_LENGTHS,
+    Observation,
+    Scrape,
+    Window,
+    length_counts,
+    window_between,
+)
+from whet.watch.signals import Reading, References, learn, mismatches, readings
+
+_RESTARTS: Final = 3
+_RETURNS: Final = 2
+_WITHIN_S: Final = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WatchState:
+    """Everything that one period hands to the next; stored, so that a restart goes on.
+
+    ``raised`` maps each present cause to when it began (seconds since the epoch), ``words`` each
+    detector to its last figure, ``cursor`` is the next golden probe. ``restarts`` are the times of
+    the engine's restarts within the last hour, ``returns`` those at which an older process answered
+    again after a newer one, which began at ``newest_start``.
+    """
+
+    run: str
+    variant: str
+    periods: int = 0
+    cusums: Mapping[str, Cusum] = field(default_factory=dict)
+    repeated: Mapping[str, Repeated] = field(default_factory=dict)
+    prompt_lengths: LengthDrift = field(default_factory=LengthDrift)
+    output_lengths: LengthDrift = field(default_factory=LengthDrift)
+    learned: Mapping[str, Learned] = field(default_factory=dict)
+    chat_prompt_tokens: int | None = None
+    last: Scrape | None = None
+    newest_start: float | None = None
+    restarts: tuple[float, ...] = ()
+    returns: tuple[float, ...] = ()
+    words: Mapping[str, str] = field(default_factory=dict)
+    raised: Mapping[str, float] = field(default_factory=dict)
+    cursor: int = 0
+
+    def active(self) -> dict[str, str]:
+        """Every detector that alarms, with its last figure in words."""
+        names = [name for name, cusum in self.cusums.items() if cusum.active]
+        names += [name for name, count in self.repeated.items() if count.active]
+        names += ["prompt_lengths"] * self.prompt_lengths.active
+        names += ["output_lengths"] * self.output_lengths.active
+        return {name: self.words.get(name, name) for name in names}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Period:
+    """What one period came to. ``begun`` and ``ended`` are causes that were not so before."""
+
+    state: WatchState
+    window: Window | None
+    readings: tuple[Reading, ...]
+    mismatches: Mapping[str, str]
+    findings: tuple[Finding, ...]
+    begun: tuple[Finding, ...]
+    ended: tuple[str, ...]
+
+
+def advance(state: WatchState, look: Observation, references: References) -> Period:
+    """The state after one more period, and what it found. A pure function."""
+    window = _window(state, look)
+    state = _processes(state, look)
+    every = tuple(readings(look, window, references, state.learned))
+    wrong = mismatches(look, window, references, state.chat_prompt_tokens)
+    if len(state.returns) >= _RETURNS:
+        wrong["several_engines"] = "answers come from two processes in turn"
+    if len(state.restarts) >= _RESTARTS:
+        wrong["restart_loop"] = f"{len(state.restarts)} restarts of the engine within an hour"
+    state = _with_lengths(_count(state, every, wrong), look, references)
+    if not state.active():
+        state = replace(
+            state,
+            learned=learn(look, references.envelope, state.learned),
+            chat_prompt_tokens=state.chat_prompt_tokens or look.chat_prompt_tokens,
+        )
+    findings = tuple(diagnose(state.active()))
+    names = [item.cause.name for item in findings]
+    raised = {name: state.raised.get(name, look.at_s) for name in names}
+    return Period(
+        state=replace(
+            state,
+            periods=state.periods + 1,
+            last=look.after or look.before or state.last,
+            raised=raised,
+        ),
+        window=window,
+        readings=every,
+        mismatches=wrong,
+        findings=findings,
+        begun=tuple(item for item in findings if item.cause.name not in state.raised),
+        ended=tuple(name for name in state.raised if name not in raised),
+    )
+
+
+def _window(state: WatchState, look: Observation) -> Window | None:
+    if state.last is None or look.before is None:
+        return None
+    return window_between(state.last, look.before)
+
+
+def _processes(state: WatchState, look: Observation) -> WatchState:
+    """Count restarts, and answers of a process that a newer one should have replaced."""
+    start = None if look.before is None else look.before.process_start
+    if start is None:
+        return state
+    newest, last = state.newest_start, state.last and state.last.process_start
+    restarts = [at for at in state.restarts if look.at_s - at < _WITHIN_S]
+    returns = [at for at in state.returns if look.at_s - at < _WITHIN_S]
+    if newest is not None and start > newest:
+        restarts.append(look.at_s)
+    elif newest is not None and start < newest and start != last:
+        returns.append(look.at_s)
+    return replace(
+        state,
+        newest_start=start if newest is None else max(start, newest),
+        restarts=tuple(restarts),
+        returns=tuple(returns),
+    )
+
+
+def _count(state: WatchState, every: tuple[Reading, ...], wrong: Mapping[str, str]) -> WatchState:
+    cusums = {
+        **state.cusums,
+        **{x.signal: state.cusums.get(x.signal, Cusum()).add(x.z) for x in every},
+    }
+    names = {**state.repeated, **wrong}
+    repeated = {
+        name: state.repeated.get(name, Repeated()).add(present=name in wrong) for name in names
+    }
+    words = {**state.words, **{x.signal: x.words for x in every}, **wrong}
+    return replace(
+        state,
+        cusums=cusums,
+        repeated={name: count for name, count in repeated.items() if count.count},
+        words=words,
+    )
+
+
+def _with_lengths(state: WatchState, look: Observation, references: References) -> WatchState:
+    if state.last is None or look.before is None:
+        return state
+    words = dict(state.words)
+    drifts: dict[str, LengthDrift] = {}
+    for name, histogram in (("prompt", PROMPT_LENGTHS), ("output", OUTPUT_LENGTHS)):
+        reference = getattr(references.envelope, f"{name}_tokens")
+        drift: LengthDrift = getattr(state, f"{name}_lengths")
+        counts = length_counts(state.last, look.before, histogram, reference)
+        drifts[name] = drift if counts is None else drift.add(counts, reference)
+        if drifts[name].index is not None:
+            words[f"{name}_lengths"] = (
+                f"lengths of {name}s differ from the run's by a stability index of "
+                f"{drifts[name].index:.2f} (0.25 is a change)"
+            )
+    return replace(
+        state, prompt_lengths=drifts["prompt"], output_lengths=drifts["output"], words=words
+    )

@@ -1,0 +1,159 @@
+"""``whet ci`` at the command line: bad input in one sentence, exit codes, the files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.cli.stage import Whet
+from tests.flow.ci.planted import (
+    CPU_DEMO,
+    change_file,
+    change_record,
+    change_trials,
+    slower,
+    unpack,
+)
+from whet.core.errors import MeasurementError, NothingQualifiesError, StorageError, UsageError
+from whet.core.records import VerdictSet
+from whet.core.run import Run
+
+USAGE, FAIL, UNKNOWN = (
+    error.exit_code for error in (UsageError, NothingQualifiesError, MeasurementError)
+)
+LOOSE = ("--max-regression", "0.7")
+"""Two starts on a shared CPU decide no less."""
+
+
+@pytest.fixture
+def baseline(tmp_path: Path) -> Path:
+    return unpack(CPU_DEMO, tmp_path)
+
+
+@pytest.fixture
+def candidate(tmp_path: Path, baseline: Path) -> Path:
+    return Path(shutil.copytree(baseline, tmp_path / "candidate"))
+
+
+def test_a_run_that_is_not_there(whet: Whet, baseline: Path) -> None:
+    for words in (("nowhere", "--against", baseline), (baseline, "--against", "nowhere")):
+        said = whet("ci", *words).sentence(StorageError.exit_code)
+        assert said.startswith("nowhere holds no run")
+
+
+def test_a_missing_baseline_option_and_a_share_that_is_not_one(whet: Whet, baseline: Path) -> None:
+    assert "--against" in whet("ci", baseline).sentence(USAGE)
+    words = ("ci", baseline, "--against", baseline, "--max-regression")
+    for share in ("0", "1.5", "five"):
+        assert "--max-regression" in whet(*words, share).sentence(USAGE)
+
+
+def test_an_unfinished_run(whet: Whet, candidate: Path, baseline: Path) -> None:
+    journal = candidate / "journal.jsonl"
+    lines = [x for x in journal.read_text().splitlines(keepends=True) if "fp16--b008" not in x]
+    journal.write_text("".join(lines))
+    said = whet("ci", candidate, "--against", baseline).sentence(UNKNOWN)
+    assert said.startswith(f"{candidate} is unfinished: fp16 has no figures at batch size 8")
+    assert said.endswith("--resume")
+    (baseline / "decision.json").unlink()
+    said = whet("ci", baseline, "--against", baseline).sentence(UNKNOWN)
+    assert "No decision was made" in said
+
+
+def test_a_variant_that_a_run_lacks(whet: Whet, candidate: Path, baseline: Path) -> None:
+    words = ("ci", candidate, "--against", baseline)
+    said = whet(*words, "--variant", "spec+cash").sentence(USAGE)
+    assert (
+        f"the baseline {baseline} has not measured 'spec+cash'; did you mean 'spec+cache'?" in said
+    )
+
+    def remove(spec: dict[str, dict[str, object]]) -> None:
+        del spec["variants"]["spec+cache"]
+        spec["load"]["together"] = []
+
+    change_file(candidate, "resolved_spec.json", remove)
+    journal = candidate / "journal.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(line for line in lines if '"key": "spec+cache' not in line))
+    said = whet(*words).sentence(USAGE)
+    assert f"the candidate {candidate} has no variant 'spec+cache' (it has fp16, " in said
+    assert "compare another one with --variant" in said
+
+
+def test_a_baseline_without_a_recommendation(whet: Whet, candidate: Path, baseline: Path) -> None:
+    change_file(baseline, "decision.json", lambda data: data.update(recommendation=None))
+    said = whet("ci", candidate, "--against", baseline).sentence(USAGE)
+    assert said == (
+        f"the baseline {baseline} recommends no variant; name the deployed one with --variant "
+        "(fp16, fp16+cache, spec+cache, awq+spec+cache)"
+    )
+    named = whet("ci", candidate, "--against", baseline, "--variant", "spec+cache", *LOOSE)
+    assert named.code == 0, named.err
+
+
+def test_a_folder_that_cannot_be_written(whet: Whet, baseline: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    words = ("ci", baseline, "--against", baseline, "--junit", tmp_path / "file" / "junit.xml")
+    assert "cannot write" in whet(*words).sentence(StorageError.exit_code)
+
+
+def test_exit_codes_follow_the_verdict(whet: Whet, candidate: Path, baseline: Path) -> None:
+    words = ("ci", candidate, "--against", baseline, "--quiet")
+    passed = whet(*words, *LOOSE)
+    assert (passed.code, passed.out, passed.err) == (0, "", "")
+    said = whet(*words).sentence(UNKNOWN)
+    assert said.startswith("spec+cache is inconclusive (counts as not passed): output tokens per")
+    assert "starts of each would decide" in said
+    change_trials(candidate, "spec+cache", slower(3), 8)
+    said = whet(*words).sentence(FAIL)
+    assert said.startswith("spec+cache fails: output tokens per second, batch size 8: ")
+    assert said.endswith("(and 2 more)")
+
+
+def test_a_claim_that_no_longer_holds_fails_on_any_machine(
+    whet: Whet, candidate: Path, baseline: Path
+) -> None:
+    own = [each for each in Run.read(candidate).verdicts if each.variant == "spec+cache"]
+    rest = tuple(each for each in own if each.claim.kind != "speculation")
+    change_record(candidate, "verdicts", "spec+cache", VerdictSet, verdicts=rest)
+    change_file(candidate, "environment.json", lambda data: data.update(cpu_count=64))
+    said = whet("ci", candidate, "--against", baseline).sentence(FAIL)
+    assert "evidence: speculation: the baseline proves it" in said
+
+
+def test_every_output_says_the_same(whet: Whet, candidate: Path, baseline: Path) -> None:
+    files = {"--junit": "j.xml", "--markdown": "s.md", "--benchmark-json": "b.json"}
+    options = [word for pair in (files | {"--metrics": "m.json"}).items() for word in pair]
+    said = whet("ci", candidate, "--against", baseline, "--json", *options)
+    assert said.code == UNKNOWN
+    result = json.loads(said.out)
+    assert (result["verdict"], result["variant"]) == ("unknown", "spec+cache")
+    root = ElementTree.parse("j.xml").getroot()
+    assert root.get("tests") == str(len(result["checks"]))
+    failures = [each for each in result["checks"] if each["verdict"] != "pass"]
+    assert root.get("failures") == str(len(failures))
+    assert Path("s.md").read_text().startswith("# whet ci: unknown\n")
+    assert json.loads(Path("m.json").read_text())["checks_unknown"] == len(failures)
+    assert len(json.loads(Path("b.json").read_text())["benchmarks"]) == 6
+    assert "Checks" in said.err, "tables go to stderr beside JSON"
+
+
+def test_init_refuses_what_is_there_and_a_spec_that_is_not(whet: Whet) -> None:
+    assert "no spec file at whet.yaml" in whet("ci", "init").sentence(USAGE)
+    whet("init", "whet.yaml", "--model", "./target")
+    written = whet("ci", "init")
+    assert (written.code, written.err) == (0, "")
+    assert written.out.splitlines()[:2] == [
+        "Wrote .github/workflows/whet.yml",
+        "Wrote dvc.yaml",
+    ]
+    said = whet("ci", "init").sentence(USAGE)
+    assert said == (
+        ".github/workflows/whet.yml exists; move it away, or choose another --output-dir"
+    )
+    assert whet("ci", "init", "-o", "other").code == 0
+    assert Path("other/dvc.yaml").exists()

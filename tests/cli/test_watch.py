@@ -1,0 +1,98 @@
+"""``whet watch`` at the command line: bad input in one sentence, and a deployment that changes."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.cli.stage import Whet
+from tests.scripted_server import scripted_server
+from whet.core.errors import StorageError, UsageError
+from whet.core.run import Run
+from whet.flow.watch.source import source_files, source_of_run
+
+PUBLISHED = Path(__file__).parents[2] / "results" / "cpu-demo" / "run.tar.xz"
+USAGE = UsageError.exit_code
+NOWHERE = ("--url", "http://127.0.0.1:9", "--listen", "off", "--period", "0.5")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    with tarfile.open(PUBLISHED) as tar:
+        tar.extractall(tmp_path, filter="data")
+    return tmp_path / "run"
+
+
+def write_bundle(folder: Path, run: Path) -> Path:
+    """The part of a bundle that the watch reads."""
+    for name, text in source_files(source_of_run(Run.read(run), "spec+cache", 8)).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def journal(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+
+
+def test_a_folder_that_is_neither(whet: Whet, tmp_path: Path) -> None:
+    said = whet("watch", tmp_path, *NOWHERE).sentence(USAGE)
+    assert "is neither a run nor a bundle" in said
+
+
+def test_a_run_without_a_recommendation(whet: Whet, run: Path) -> None:
+    path = run / "decision.json"
+    decision = json.loads(path.read_text())
+    path.write_text(json.dumps(decision | {"recommendation": None}))
+    assert "recommends nothing" in whet("watch", run, *NOWHERE).sentence(USAGE)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--url", "nowhere"), "--url"),
+        ((*NOWHERE, "--retune", "gpu"), "--retune gpu is not a device"),
+        ((*NOWHERE[:2], "--listen", "9464"), "--listen 9464 is not HOST:PORT"),
+        ((*NOWHERE, "--periods", "0"), "--periods"),
+        ((), "--url"),
+    ],
+)
+def test_bad_options(whet: Whet, run: Path, words: tuple[str, ...], said: str) -> None:
+    assert said in whet("watch", run, *words).sentence(USAGE)
+
+
+def test_a_damaged_bundle(whet: Whet, run: Path, tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path / "bundle", run)
+    (bundle / "watch" / "golden.json").write_text("{")
+    said = whet("watch", bundle, *NOWHERE).sentence(StorageError.exit_code)
+    assert "golden.json is missing or damaged" in said
+
+
+def test_an_engine_that_is_away_is_an_alarm_and_not_an_error(
+    whet: Whet, run: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    said = whet("watch", run, *NOWHERE, "--periods", 3, "--state", state)
+    assert said.code == 0
+    assert "unreachable: the engine does not answer" in " ".join(said.out.split())
+    lines = journal(state)
+    assert [line["cause"] for line in lines if line["kind"] == "alarm"] == ["unreachable"]
+    assert not (state / "proposals").exists()
+
+
+def test_a_bundle_and_its_run_are_watched_alike_and_the_watch_goes_on(
+    whet: Whet, run: Path, tmp_path: Path
+) -> None:
+    bundle, state = write_bundle(tmp_path / "bundle", run), tmp_path / "state"
+    with scripted_server(model="target", tokens_per_chunk=4) as server:
+        words = ("--url", server.url, "--listen", "off", "--period", 0.5, "--periods", 3)
+        for source in (run, bundle):
+            assert whet("watch", source, *words, "--state", state).code == 0
+    starts = [line for line in journal(state) if line["kind"] == "stop"]
+    assert [line["periods"] for line in starts] == [3, 6]
+    causes = {line["cause"] for line in journal(state) if line["kind"] == "alarm"}
+    assert "engine_version" in causes  # the scripted server is no vLLM 0.32
+    assert (state / "proposals" / "engine_version.yaml").exists()

@@ -1,0 +1,141 @@
+"""What the tests of the targets share: schemas, plans and how a target reads its manifests."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator
+
+from whet.core.records import ResolvedEngine, Speculation, Variant
+from whet.core.spec import EngineSpec
+from whet.deploy import Site, render
+from whet.engines import get_profile
+from whet.engines.deployment import Deployment
+from whet.engines.installed import Installed
+from whet.engines.vllm import VllmEngine
+
+SCHEMAS = Path(__file__).parent / "schemas"
+EDGES = {"time_to_first_token": (0.3, 2.0), "inter_token_latency": (0.008,)}
+RULES = ({"name": "g", "rules": [{"alert": "A", "expr": "up == 0", "for": "1m"}]},)
+SITE = Site(name="vllm-model", namespace="llm", replicas=2, change="run: v", rule_groups=RULES)
+HUB = "/cache/hub/models--org--Model-7B/snapshots/0123abc"
+AWKWARD = """it's "a" $b ${c} $(d): #e 🙂"""
+
+
+def resolved(*, installed: str = "0.32.0", **change: Any) -> ResolvedEngine:
+    """As vLLM's own adapter resolves it, so that the command is the real one."""
+    values: dict[str, Any] = {
+        "name": "v",
+        "weights": "16bit",
+        "scheme": "BF16",
+        "model_path": "/checkpoints/target",
+        "speculation": None,
+        "prefix_cache": True,
+    }
+    found = Installed(version=installed, cpu_build=True)
+    variant = Variant(**{**values, **change})
+    return VllmEngine(find=lambda _python: found).resolve(variant, EngineSpec())
+
+
+def draft_and_adapters() -> ResolvedEngine:
+    """A local checkpoint with a local draft and two adapters."""
+    speculation = Speculation(method="draft_model", num_tokens=4, draft_path="/checkpoints/draft")
+    loras = (("support", "/adapters/one"), ("sales", "/adapters/a,b"))
+    return resolved(speculation=speculation, loras=loras, lora_rank=8)
+
+
+def awkward(folder: str = AWKWARD) -> ResolvedEngine:
+    """Quotes, dollars, colons and hashes wherever a person may write them."""
+    return resolved(
+        name=AWKWARD,
+        model_path=f"/a {AWKWARD}/{folder}",
+        env=(("VLLM_ODD", AWKWARD),),
+        engine_args=(("generation_config", AWKWARD),),
+    )
+
+
+def plan(engine: ResolvedEngine) -> Deployment:
+    """The engine's own plan, with exact edges."""
+    planner = get_profile(engine.engine).plan_deployment
+    assert planner is not None
+    return planner(engine, edges_s=EDGES)
+
+
+def documents(target: Any, planned: Deployment) -> dict[str, list[dict[str, Any]]]:
+    """Every YAML document of a target by file name."""
+    files = render(target, planned, SITE)
+    return {name: list(yaml.safe_load_all(text)) for name, text in files.items()}
+
+
+@cache
+def _schema(name: str) -> Any:
+    text = lzma.decompress((SCHEMAS / f"{name}.json.xz").read_bytes()).decode()
+    return json.loads(text)
+
+
+def _closed(schema: Any) -> Any:
+    """A schema whose objects take no unknown keys, as ``kubectl --validate=strict`` reads it."""
+    if isinstance(schema, list):
+        return [_closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {key: _closed(value) for key, value in schema.items()}
+    lists_keys = isinstance(schema.get("properties"), dict) and "type" in schema
+    if lists_keys and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        closed.setdefault("additionalProperties", False)
+    return closed
+
+
+@cache
+def _validator(kind: str | None) -> Draft202012Validator:
+    if kind is None:
+        return Draft202012Validator(_schema("compose"))
+    definitions = _closed(_schema("kubernetes")["$defs"])
+    return Draft202012Validator({"$defs": definitions, "$ref": f"#/$defs/{kind}"})
+
+
+def problems(document: dict[str, Any]) -> list[str]:
+    """How a Compose file or a Kubernetes manifest breaks its schema."""
+    errors = _validator(document.get("kind")).iter_errors(document)
+    return [f"{'/'.join(map(str, error.path))}: {error.message[:200]}" for error in errors]
+
+
+def as_run(word: str) -> str:
+    """A word as the container gets it, where Compose or Kubernetes has replaced its variables."""
+    assert "$" not in word.replace("$$", ""), f"{word} has a variable"
+    return word.replace("$$", "$")
+
+
+def container(target: str, found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """The model server's container of a Kubernetes target, or compose's service."""
+    if target == "compose":
+        service: dict[str, Any] = found["compose.yaml"][0]["services"]["vllm"]
+        return service
+    name = {"k8s": "deployment", "llm-d": "decode", "kserve": "llminferenceservice"}[target]
+    spec = found[f"{name}.yaml"][0]["spec"]["template"]
+    (only,) = spec.get("spec", spec)["containers"]
+    assert isinstance(only, dict)
+    return only
+
+
+def environment(target: str, found: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
+    """The container's variables that have a value of their own."""
+    env = container(target, found).get("environment") or container(target, found)["env"]
+    if isinstance(env, list):
+        env = {item["name"]: item["value"] for item in env if "value" in item}
+    return {name: as_run(text) for name, text in env.items() if not text.startswith("${")}
+
+
+def engine_words(target: str, found: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """The engine's own flags; KServe hands them on through a variable."""
+    if target == "kserve":
+        return shlex.split(environment(target, found)["VLLM_ADDITIONAL_ARGS"])
+    words = container(target, found)["command" if target == "compose" else "args"]
+    run = [as_run(word) for word in words]
+    return run[run.index("--served-model-name") + 2 :]

@@ -1,0 +1,205 @@
+"""``whet ci init``: the workflow by GitHub's schema and by its steps, the pipeline by its commands.
+
+``github-workflow.json.xz`` is the schema of json.schemastore.org, as check-jsonschema 0.39 has it.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft7Validator
+
+from tests.checkpoint_factory import write_tiny_llama
+from whet import __version__
+from whet.cli.main import app
+from whet.core.errors import UsageError
+from whet.core.spec import RecipeSpec
+from whet.demo import pair_paths
+from whet.flow.ci.scaffold import recipe_words, write_pipelines
+from whet.flow.quantize.options import QuantizeOptions
+
+SCHEMA = Path(__file__).with_name("github-workflow.json.xz")
+RECIPES = [
+    RecipeSpec(),
+    RecipeSpec(scheme="W8A16", method="gptq", group_size=64),
+    RecipeSpec(scheme="W4A16_ASYM", clip=False, kv_cache="fp8"),
+    RecipeSpec(mixed={"keep": "W8A16", "bits_per_weight": 5.25}),
+    RecipeSpec(mixed={"max_error": 0.0125}),
+    RecipeSpec(scheme="W8A8", method="smoothquant", calibration={"samples": 9, "seed": 3}),
+    RecipeSpec(scheme="FP8_DYNAMIC", method="rtn", calibration={"max_tokens": 77}),
+]
+
+
+def write_spec(folder: Path, **change: Any) -> Path:
+    data = {
+        "name": "chat",
+        "model": {"target": "./target"},
+        "hardware": {"price_usd_per_hour": 1.0, "tier": "L4"},
+        "engine": {"args": {"max_model_len": 1024}},
+        "variants": {"fp16": {}, "awq": {"weights": "awq"}},
+    }
+    path = folder / "whet.yaml"
+    path.write_text(yaml.safe_dump(data | change), encoding="utf-8")
+    return path
+
+
+def written(folder: Path, **change: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The workflow and the pipeline of a spec."""
+    write_pipelines(write_spec(folder, **change), folder)
+    workflow = folder / ".github" / "workflows" / "whet.yml"
+    return yaml.safe_load(workflow.read_text()), yaml.safe_load((folder / "dvc.yaml").read_text())
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    write_tiny_llama(tmp_path / "target")
+    return tmp_path
+
+
+@pytest.mark.parametrize("target", ["./target", "owner/name"])
+def test_the_workflow_is_valid_by_githubs_schema(repository: Path, target: str) -> None:
+    workflow, _ = written(repository, model={"target": target})
+    schema = json.loads(lzma.decompress(SCHEMA.read_bytes()))
+    # YAML 1.1 reads the key `on` as true; GitHub does not.
+    workflow["on"] = workflow.pop(True)
+    assert list(Draft7Validator(schema).iter_errors(workflow)) == []
+    broken = workflow | {"jobs": {"gate": {"runs-on": "x", "steps": [{"runs": "no such key"}]}}}
+    assert list(Draft7Validator(schema).iter_errors(broken)) != []
+
+
+def test_the_gpu_job_runs_only_commands_that_exist(repository: Path) -> None:
+    workflow, pipeline = written(repository)
+    lines = [step["run"] for step in workflow["jobs"]["gate"]["steps"] if "run" in step]
+    lines += [stage["cmd"] for stage in pipeline["stages"].values()]
+    own = [shlex.split(line.partition("||")[0])[1:] for line in lines if line.startswith("whet ")]
+    assert [words[0] for words in own] == ["check", "run", "ci", "quantize", "run", "ci"]
+    for words in own:
+        app.parse_args(words, exit_on_error=False, print_error=False)
+
+
+def run_steps(workflow: dict[str, Any], folder: Path) -> list[subprocess.CompletedProcess[str]]:
+    """The shell steps of the hosted job, as a runner would; whet is installed already."""
+    own = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment = os.environ | workflow["env"] | own | {"RUNNER_TEMP": str(folder / "temp")}
+    return [
+        subprocess.run(
+            ["bash", "-e", "-c", step["run"]],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for step in workflow["jobs"]["smoke"]["steps"]
+        if "run" in step and step["name"] != "Install"
+    ]
+
+
+def test_the_hosted_job_runs_without_a_gpu(tmp_path: Path) -> None:
+    target, _ = pair_paths()
+    (tmp_path / "target").symlink_to(target)
+    workflow, _ = written(tmp_path)
+    assert workflow["env"] == {"SPEC": "whet.yaml", "BASELINE": "baseline", "GPU": "L4"}
+    install = next(x for x in workflow["jobs"]["smoke"]["steps"] if x.get("name") == "Install")
+    assert install["run"] == f'pip install "whet=={__version__}"'
+    check, replay = run_steps(workflow, tmp_path)
+    assert check.returncode == 0, check.stderr
+    assert "2 variants on L4" in check.stdout
+    assert replay.returncode == 0, replay.stderr
+    assert (tmp_path / "temp" / "demo" / "demo-h200" / "report.html").exists()
+
+
+def test_the_hosted_job_forgives_a_missing_checkpoint_and_not_a_wrong_spec(tmp_path: Path) -> None:
+    workflow, _ = written(tmp_path)
+    workflow["jobs"]["smoke"]["steps"].pop()
+    assert [done.returncode for done in run_steps(workflow, tmp_path)] == [0]
+    write_spec(tmp_path, loda={"trials": 3})
+    (wrong,) = run_steps(workflow, tmp_path)
+    assert wrong.returncode != 0
+    assert "did you mean 'load'?" in wrong.stderr
+
+
+def test_a_hub_checkpoint_is_checked_strictly(tmp_path: Path) -> None:
+    workflow, pipeline = written(
+        tmp_path,
+        model={"target": "owner/name"},
+        hardware={"price_usd_per_hour": 1.0, "tier": "mine"},
+    )
+    (check,) = [x["run"] for x in workflow["jobs"]["smoke"]["steps"] if "check" in x.get("run", "")]
+    assert check == 'whet check "$SPEC" --device "$GPU"'
+    assert workflow["env"]["GPU"] == "H100 SXM"
+    assert pipeline["stages"]["run"]["deps"] == ["whet.yaml"]
+    assert "deps" not in pipeline["stages"]["quantize-awq"]
+    assert pipeline["stages"]["quantize-awq"]["cmd"].startswith("whet quantize owner/name ")
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.title)
+def test_a_recipe_comes_back_from_its_options(recipe: RecipeSpec) -> None:
+    words = ["quantize", "target", "out", *recipe_words(recipe)]
+    _, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
+    options = bound.arguments.get("options", QuantizeOptions())
+    assert options.recipe_spec() == recipe
+
+
+def test_the_pipeline_has_the_checkpoint_the_run_and_its_metrics(repository: Path) -> None:
+    (repository / "text.jsonl").write_text('{"text": "a"}\n')
+    _, pipeline = written(
+        repository,
+        recipes={"awq": {"calibration": {"source": "text.jsonl"}}, "unused": {}},
+        quality={"heldout": "./text.jsonl"},
+    )
+    stages = pipeline["stages"]
+    assert list(stages) == ["quantize-awq", "run", "ci"]
+    assert stages["quantize-awq"]["deps"] == ["target", "text.jsonl"]
+    assert stages["quantize-awq"]["outs"] == ["checkpoints/awq"]
+    assert "--calibration text.jsonl" in stages["quantize-awq"]["cmd"]
+    assert stages["run"]["deps"] == ["whet.yaml", "target", "text.jsonl"]
+    assert stages["run"]["outs"] == ["runs/chat"]
+    assert stages["ci"]["deps"] == ["baseline", "runs/chat"]
+    assert stages["ci"]["metrics"] == [{"metrics.json": {"cache": False}}]
+
+
+def test_a_recipe_that_only_the_run_can_make_has_no_stage(repository: Path) -> None:
+    (repository / "log.jsonl").write_text("{}\n")
+    _, pipeline = written(repository, traffic="log.jsonl")
+    assert list(pipeline["stages"]) == ["run", "ci"]
+    assert "log.jsonl" in pipeline["stages"]["run"]["deps"]
+    assert "calibrated on the run's own part of the log" in (repository / "dvc.yaml").read_text()
+
+
+def test_names_and_paths_with_special_characters_stay_whole(tmp_path: Path) -> None:
+    odd = tmp_path / "a b: #c"
+    write_tiny_llama(odd / "target")
+    _, pipeline = written(
+        odd,
+        model={"target": "./target"},
+        recipes={"w4.g64": {"group_size": 64}},
+        variants={"fp16": {}, "small": {"weights": "w4.g64"}},
+    )
+    assert list(pipeline["stages"]) == ["quantize-w4-g64", "run", "ci"]
+    outside = tmp_path / "elsewhere"
+    write_pipelines(odd / "whet.yaml", outside)
+    stages = yaml.safe_load((outside / "dvc.yaml").read_text())["stages"]
+    assert stages["run"]["deps"] == [str(odd / "whet.yaml"), str(odd / "target")]
+    assert shlex.split(stages["run"]["cmd"])[2] == str(odd / "whet.yaml")
+
+
+@pytest.mark.parametrize("name", ["dvc.yaml", ".github/workflows/whet.yml"])
+def test_an_existing_file_stays_and_nothing_else_is_written(repository: Path, name: str) -> None:
+    path = repository / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("mine")
+    with pytest.raises(UsageError, match=f"{name} exists; move it away"):
+        written(repository)
+    assert path.read_text() == "mine"
+    files = [each for each in repository.rglob("*.y*ml") if each.name in ("dvc.yaml", "whet.yml")]
+    assert files == [path]

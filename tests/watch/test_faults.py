@@ -1,0 +1,260 @@
+"""Every fault is named: simulated traffic through the functions that ``whet watch`` calls.
+
+The same faults on real servers: ``benchmarks/watch_faults.py``.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.watch_false_alarms import delay, false_alarms
+from benchmarks.watch_traffic import Deployment, Truth, shifts, simulated_references
+
+from whet.core import counters
+from whet.core.records.quality_checks import GoldenProbes
+from whet.watch.causes import CAUSES
+from whet.watch.observation import Answers, Observation, Scrape
+from whet.watch.signals import References
+from whet.watch.state import WatchState, advance
+
+HEALTHY = 70
+FAULTY = 40
+
+Change = Callable[[Observation, int], Observation]
+
+
+def run_fault(
+    change: Change,
+    references: References | None = None,
+    *,
+    truth: Truth | None = None,
+    periods: int = FAULTY,
+) -> list[str]:
+    """The names raised, in order, by a fault after healthy periods."""
+    references = references or simulated_references()
+    deployment = Deployment(np.random.default_rng(3))
+    state, names = WatchState(run="r", variant="v"), list[str]()
+    for period in range(HEALTHY + periods):
+        faulty = period >= HEALTHY
+        look = deployment.observe(period, truth if faulty and truth is not None else Truth())
+        done = advance(state, change(look, period) if faulty else look, references)
+        assert faulty or not done.findings, done.findings
+        names += [finding.cause.name for finding in done.begun]
+        state = done.state
+    return names
+
+
+def scraped(look: Observation, **changes: Any) -> Observation:
+    """The observation with other scrapes."""
+    assert look.before is not None
+    scrape = replace(look.before, **changes)
+    return replace(look, before=scrape, after=scrape)
+
+
+def without(*names: str) -> Change:
+    """Counters that stay where they were: 0."""
+
+    def change(look: Observation, period: int) -> Observation:
+        assert look.before is not None
+        kept = {k: v for k, v in look.before.values.items() if k not in names}
+        return scraped(look, values=kept)
+
+    return change
+
+
+def useless_draft(look: Observation, period: int) -> Observation:
+    assert look.before is not None
+    values = dict(look.before.values)
+    values[counters.ACCEPTED] = 0.01 * values[counters.DRAFTS]
+    return scraped(look, values=values)
+
+
+def several(look: Observation, period: int) -> Observation:
+    assert look.before is not None
+    start = 1000.0 + period % 2
+    return scraped(look, values={**look.before.values, counters.PROCESS_START: start})
+
+
+def restarting(look: Observation, period: int) -> Observation:
+    assert look.before is not None
+    return scraped(look, values={**look.before.values, counters.PROCESS_START: float(period)})
+
+
+def preempting(look: Observation, period: int) -> Observation:
+    assert look.before is not None
+    values = {**look.before.values, "vllm:num_preemptions_total": float(period)}
+    return scraped(look, values=values)
+
+
+def busy(look: Observation, period: int) -> Observation:
+    """Twenty requests in flight, where eight were measured."""
+    assert look.before is not None
+    values = {**look.before.values, "vllm:e2e_request_latency_seconds_sum": 1200.0 * period}
+    return scraped(look, values=values)
+
+
+HARD: dict[str, Change] = {
+    "unreachable": lambda look, _: Observation(
+        at=look.at, at_s=look.at_s, silence="unreachable: refused"
+    ),
+    "unauthorized": lambda look, _: Observation(
+        at=look.at, at_s=look.at_s, silence="unauthorized: HTTP 401"
+    ),
+    "hung": lambda look, _: replace(look, speed=None, speed_error="probe: timeout"),
+    "probe_failed": lambda look, _: replace(look, speed=None, speed_error="probe: http_500"),
+    "wrong_model": lambda look, _: replace(look, models={"other": 4096}),
+    "context_shortened": lambda look, _: replace(look, models={"target": 2048}),
+    "engine_version": lambda look, _: replace(look, version="0.34.0"),
+    "flags_changed": lambda look, _: scraped(look, cache={"enable_prefix_caching": "False"}),
+    "metrics_missing": lambda look, _: scraped(look, names=0, other_names=0, values={}),
+    "metrics_renamed": lambda look, _: scraped(look, names=0, other_names=90, values={}),
+    "several_engines": several,
+    "restart_loop": restarting,
+    "speculation_off": without(counters.DRAFTS, counters.ACCEPTED, counters.DRAFT_TOKENS),
+    "prefix_cache_off": without(counters.PREFIX_QUERIES, counters.PREFIX_HITS),
+    "draft_useless": useless_draft,
+    "answers_broken": lambda look, _: replace(
+        look, answers=Answers(logprobs={}, broken="not numbers (NaN)")
+    ),
+    "chat_template_changed": lambda look, _: replace(look, chat_prompt_tokens=33),
+    "clock_skew": lambda look, _: replace(look, clock_skew_s=-60.0),
+    "claim_weights": lambda look, _: replace(look, claims={"weights": "MarlinLinearKernel"}),
+    "preempting": preempting,
+    "load_above_measured": busy,
+    "machine_contended": lambda look, _: replace(look, steal=0.4),
+}
+
+
+@pytest.mark.parametrize("cause", HARD)
+def test_a_fault_is_named(cause: str) -> None:
+    assert run_fault(HARD[cause])[:1] == [cause]
+
+
+def test_contention_explains_slow_tokens() -> None:
+    names = run_fault(HARD["machine_contended"], truth=Truth(tpot=3.0, ttft=3.0))
+    assert "machine_contended" in names
+    assert names.count("slower_than_measured") <= 1  # before the contention was certain
+
+
+def test_speculation_where_the_variant_has_none() -> None:
+    references = simulated_references()
+    plain = replace(references.envelope, num_speculative_tokens=None)
+    deployment, state = Deployment(np.random.default_rng(0)), WatchState(run="r", variant="v")
+    names = []
+    for period in range(5):
+        done = advance(
+            state, deployment.observe(period, Truth()), replace(references, envelope=plain)
+        )
+        state = done.state
+        names += [finding.cause.name for finding in done.begun]
+    assert names == ["speculation_on"]
+
+
+def test_a_missing_adapter() -> None:
+    references = simulated_references()
+    envelope = replace(references.envelope, loras=("formal",))
+    deployment, state, names = (
+        Deployment(np.random.default_rng(0)),
+        WatchState(run="", variant=""),
+        [],
+    )
+    for period in range(3):
+        done = advance(
+            state, deployment.observe(period, Truth()), replace(references, envelope=envelope)
+        )
+        state = done.state
+        names += [finding.cause.name for finding in done.begun]
+    assert names == ["adapter_missing"]
+
+
+def moved(golden: GoldenProbes, nats: float) -> GoldenProbes:
+    """The probes of other weights."""
+    probes = [
+        replace(p, tokens=(replace(p.tokens[0], mean=p.tokens[0].mean + nats),))
+        for p in golden.probes
+    ]
+    return replace(golden, probes=tuple(probes))
+
+
+@pytest.mark.parametrize(
+    ("nats", "cause"), [(0.2, "unquantized_weights"), (-0.2, "answers_changed")]
+)
+def test_answers_of_the_16_bit_weights_are_told_from_damage(nats: float, cause: str) -> None:
+    references = simulated_references()
+    assert references.golden is not None
+    references = replace(references, plain=moved(references.golden, 0.2))
+    names = run_fault(lambda look, _: look, references, truth=Truth(golden_nats=nats))
+    assert names[:1] == [cause]
+
+
+LARGEST = dict(shifts())
+
+
+@pytest.mark.parametrize("cause", LARGEST)
+def test_a_lasting_shift_is_named(cause: str) -> None:
+    look = delay(1, LARGEST[cause], cause)
+    assert look.name == cause
+
+
+def test_prompts_that_are_longer_and_hit_less_are_one_cause() -> None:
+    truth = Truth(hit_rate=0.2, long_prompts=0.8)
+    names = run_fault(lambda look, _: look, truth=truth, periods=180)
+    assert names == ["prefix_hits_fell", "prompts_changed"]
+
+
+def test_every_cause_has_a_fault_here() -> None:
+    shown = {*HARD, *LARGEST, "speculation_on", "adapter_missing", "unquantized_weights"}
+    shown |= {"prompts_changed", "output_lengths_changed"}
+    assert {cause.name for cause in CAUSES} <= shown
+
+
+def test_a_month_of_healthy_traffic_raises_at_most_one_alarm() -> None:
+    assert false_alarms(7).total() <= 1
+
+
+def test_a_restart_of_the_engine_is_no_alarm() -> None:
+    deployment = Deployment(np.random.default_rng(0), restart_every=400)
+    state, references = WatchState(run="", variant=""), simulated_references()
+    for period in range(1000):
+        done = advance(state, deployment.observe(period, Truth()), references)
+        assert not done.findings
+        state = done.state
+
+
+def test_a_fault_that_ends_is_cleared() -> None:
+    deployment, references = Deployment(np.random.default_rng(0)), simulated_references()
+    state, ended = WatchState(run="", variant=""), list[str]()
+    for period in range(100):
+        look = deployment.observe(period, Truth())
+        if 40 <= period < 50:
+            look = replace(look, version="0.34.0")
+        done = advance(state, look, references)
+        ended += done.ended
+        state = done.state
+    assert ended == ["engine_version"]
+    assert not state.raised
+
+
+def test_quiet_traffic_and_missing_probes_are_no_alarm() -> None:
+    """At night nothing is sent, and under pressure no probe."""
+    deployment, references = Deployment(np.random.default_rng(0)), simulated_references()
+    state = WatchState(run="", variant="")
+    for period in range(300):
+        look = deployment.observe(period, Truth(rps=0.0 if period % 2 else 0.01))
+        if period % 3:
+            look = replace(look, speed=None, answers=None, sampled=None, skipped="requests wait")
+        done = advance(state, look, references)
+        assert not done.findings
+        state = done.state
+
+
+def test_a_scrape_of_another_process_is_not_subtracted() -> None:
+    before = Scrape(
+        at_s=0.0, values={counters.PROCESS_START: 1.0}, buckets={}, cache={}, names=1, other_names=0
+    )
+    after = replace(before, values={counters.PROCESS_START: 2.0, counters.DRAFTS: 5.0})
+    from whet.watch.observation import window_between
+
+    assert window_between(before, after) is None

@@ -1,0 +1,62 @@
+"""The journal and the state: restarts go on, a full disk is counted, damage is survived."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmarks.watch_traffic import Deployment, Truth, simulated_references
+
+from whet.core.errors import StorageError
+from whet.watch.journal import Journal
+from whet.watch.state import WatchState, advance
+
+
+def watched(periods: int) -> WatchState:
+    deployment, references = Deployment(np.random.default_rng(0)), simulated_references()
+    state = WatchState(run="r", variant="v")
+    for period in range(periods):
+        state = advance(state, deployment.observe(period, Truth()), references).state
+    return state
+
+
+def test_a_stored_state_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
+    state, journal = watched(30), Journal(tmp_path)
+    journal.write_state(state)
+    again = Journal(tmp_path).read_state("r", "v")
+    assert again == state
+    deployment, references = Deployment(np.random.default_rng(5)), simulated_references()
+    look = deployment.observe(1000, Truth())
+    assert advance(again, look, references) == advance(state, look, references)
+
+
+def test_the_state_of_another_deployment_is_not_taken(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.write_state(watched(3))
+    assert journal.read_state("r", "other") == WatchState(run="r", variant="other")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"run": "r", "variant": "v", "periods": "x"}'])
+def test_a_damaged_state_begins_anew(tmp_path: Path, text: str) -> None:
+    (tmp_path / "state.json").write_text(text)
+    assert Journal(tmp_path).read_state("r", "v").periods == 0
+
+
+def test_a_full_disk_is_counted_and_the_watch_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").symlink_to("/dev/full")
+    journal = Journal(tmp_path)
+    journal.add("period", "now", {})
+    assert journal.dropped == 1
+    assert journal.problem is not None
+    assert "is full" in journal.problem
+    (tmp_path / "journal.jsonl").unlink()
+    journal.add("period", "now", {"a": 1})
+    assert journal.problem is None
+    line = (tmp_path / "journal.jsonl").read_text()
+    assert json.loads(line) == {"at": "now", "kind": "period", "a": 1}
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot write"):
+        Journal(tmp_path / "file" / "state")

@@ -1,0 +1,118 @@
+"""One look at a server: what it can say, and what it does instead."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from benchmarks.watch_traffic import simulated_references
+
+from tests.scripted_server import ScriptedServer, scripted_server
+from whet.watch.probe import (
+    GOLDEN_PER_PERIOD,
+    Target,
+    next_probes,
+    observe,
+    probe_share,
+    read_scrape,
+)
+from whet.watch.signals import mismatches
+
+REFERENCES = simulated_references()
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with scripted_server(model="target", tokens_per_chunk=4) as running:
+        yield running
+
+
+def target(url: str) -> Target:
+    return Target(url=url, envelope=REFERENCES.envelope, golden=REFERENCES.golden, timeout_s=2.0)
+
+
+def silence(url: str) -> str:
+    look = observe(target(url), turn=0, cursor=0)
+    assert look.silence is not None
+    assert list(mismatches(look, None, REFERENCES, None)) == [look.silence.split(":")[0]]
+    return look.silence
+
+
+def test_a_server_that_answers(server: ScriptedServer) -> None:
+    look = observe(target(server.url), turn=0, cursor=0)
+    assert look.silence is None
+    assert look.models == {"target": None}
+    assert look.version == "scripted"
+    assert look.speed is not None
+    assert (look.speed.tokens, look.speed.chunks) == (32, 8)
+    assert look.answers is not None
+    assert look.before is not None
+    assert look.after is not None
+
+
+def test_nothing_listens() -> None:
+    assert silence("http://127.0.0.1:9").startswith("unreachable: http://127.0.0.1:9")
+
+
+def test_a_key_is_missing(server: ScriptedServer) -> None:
+    server.script = replace(server.script, get_status=401)
+    assert silence(server.url).startswith("unauthorized: ")
+
+
+def test_a_server_that_hangs_is_given_up_after_the_timeout(server: ScriptedServer) -> None:
+    server.script = replace(server.script, ttft_s=30.0)
+    began = time.monotonic()
+    look = observe(target(server.url), turn=None, cursor=0)
+    assert look.silence is None
+    look = observe(target(server.url), turn=0, cursor=0)
+    assert time.monotonic() - began < 25
+    assert "hung" in mismatches(look, None, REFERENCES, None)
+
+
+def test_a_server_without_metrics_is_watched_by_its_answers(server: ScriptedServer) -> None:
+    server.script = replace(server.script, metrics=False)
+    look = observe(target(server.url), turn=0, cursor=0)
+    assert look.before is None
+    assert look.speed is not None
+    assert "metrics_missing" not in mismatches(look, None, REFERENCES, None)
+
+
+def test_no_probe_is_sent_while_requests_wait(server: ScriptedServer) -> None:
+    server.counters['vllm:num_requests_waiting{model_name="target"}'] = 3.0
+    look = observe(target(server.url), turn=0, cursor=0)
+    assert look.skipped == "requests wait"
+    assert server.requests == []
+
+
+def test_another_model_gets_no_probe(server: ScriptedServer) -> None:
+    server.script = replace(server.script, model="other")
+    look = observe(target(server.url), turn=0, cursor=0)
+    assert server.requests == []
+    assert "wrong_model" in mismatches(look, None, REFERENCES, None)
+
+
+def test_a_period_without_a_turn_reads_only(server: ScriptedServer) -> None:
+    look = observe(target(server.url), turn=None, cursor=0)
+    assert look.before is not None
+    assert server.requests == []
+
+
+def test_every_golden_probe_has_its_turn() -> None:
+    golden = REFERENCES.golden
+    assert golden is not None
+    asked = [probe.id for at in range(4) for probe in next_probes(golden, at * GOLDEN_PER_PERIOD)]
+    assert sorted(asked) == sorted(probe.id for probe in golden.probes)
+
+
+def test_the_probes_take_less_than_one_percent_of_the_demo() -> None:
+    share = probe_share(target("http://127.0.0.1:9"), 60.0)
+    assert 0 < share < 0.01
+    assert probe_share(target("http://127.0.0.1:9"), 1.0) == pytest.approx(60 * share)
+
+
+def test_names_are_counted_and_a_bad_line_is_left_out() -> None:
+    text = "# HELP x\nvllm:a_total 1\nvllm:b 2\nprocess_start_time_seconds 5\nvllm:c{ broken\n\n"
+    scrape = read_scrape(text, at_s=0.0)
+    assert (scrape.names, scrape.other_names) == (3, 1)
+    assert scrape.values["vllm:a_total"] == 1
+    assert scrape.process_start == 5
