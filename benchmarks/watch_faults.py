@@ -47,8 +47,8 @@ from whet.watch.state import WatchState, advance
 
 PERIOD_S: Final = 1.0
 PROBE_EVERY: Final = 4
-_HEALTHY: Final = {"spec+cache": PROBE_EVERY * (WARM_UP + 2)}
-_HEALTHY_OTHERS: Final = 20
+_HEALTHY: Final = PROBE_EVERY * (WARM_UP + 2)
+_HEALTHY_WITHOUT_LEARNING: Final = 20
 _MOST: Final = 60
 _LENGTH_PERIODS: Final = 150
 """Changed lengths need two windows of 60 periods and 500 requests."""
@@ -218,7 +218,7 @@ def damaged_copy(source: Path, target: Path, noise: float, *, permute: bool = Fa
 
 def faults(work: Path, pair: Path) -> Iterator[Fault]:
     """Every fault; a restart each where ``argv`` is given."""
-    weak = damaged_copy(pair / "draft", work / "weak-draft", 0.25)
+    weak = damaged_copy(pair / "draft", work / "weak-draft", 0.6)
     permuted = damaged_copy(pair / "draft", work / "permuted-draft", 0, permute=True)
     damaged = damaged_copy(pair / "target", work / "damaged" / "target", 0.1)
     template = work / "template.jinja"
@@ -230,7 +230,7 @@ def faults(work: Path, pair: Path) -> Iterator[Fault]:
     yield Fault(
         name="draft replaced by a weaker one",
         cause="draft_changed",
-        how=restart + "a draft with noise of 0.25 standard deviations on its weights",
+        how=restart + "a draft with noise of 0.6 standard deviations on its weights",
         argv=replaced(draft, str(weak)),
         record=True,
     )
@@ -264,6 +264,7 @@ def faults(work: Path, pair: Path) -> Iterator[Fault]:
     yield Fault(
         name="default temperature changed",
         cause="sampling_changed",
+        variant="fp16+cache",  # the CPU build samples wrongly with a draft
         how=restart + "--override-generation-config temperature 0.2",
         argv=with_flag("--override-generation-config", '{"temperature": 0.2}'),
     )
@@ -543,9 +544,9 @@ def inject(bench: Bench, fault: Fault, healthy: Watching, traffic: Sequence[str]
     if fault.argv is not None:
         bench.quiet()
         env = {**dict(resolved.env), **fault.env}
-        changed = replace(
-            resolved, argv=tuple(fault.argv(list(resolved.argv))), env=tuple(env.items())
-        )
+        argv = tuple(fault.argv(list(resolved.argv)))
+        name = argv[argv.index("--served-model-name") + 1]
+        changed = replace(resolved, argv=argv, env=tuple(env.items()), served_model_name=name)
         bench.serve(changed)
     bench.send(traffic)
     time.sleep(4)
@@ -575,7 +576,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="names, with commas; other rows are kept")
     options = parser.parse_args()
     run = Run.read(options.run)
     log = options.run.with_name(f"{options.run.name}-log.jsonl")
@@ -583,10 +584,10 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=True)
     pair = Path(run.engines["spec+cache"].variant.model_path).parent
     bench, sent, rows = Bench(run, work, options.out), traffics(log, work), []
-    healthy: dict[str, Watching] = {}
+    healthy, every = dict[str, Watching](), list(faults(work, pair))
     try:
-        for fault in faults(work, pair):
-            if options.only not in fault.name:
+        for fault in every:
+            if options.only and fault.name not in options.only.split(","):
                 continue
             if fault.variant not in healthy:
                 healthy[fault.variant] = _settle(bench, run, fault.variant, sent["log"])
@@ -600,7 +601,7 @@ def main() -> None:
     finally:
         bench.quiet()
         bench.stop_engine()
-        _write(options.out / "faults.csv", rows)
+        _write(options.out / "faults.csv", rows, [fault.name for fault in every])
         if "spec+cache" in healthy:
             envelope = healthy["spec+cache"].source.envelope
             write_json(options.out / "scrapes" / "envelope.json", envelope)
@@ -613,7 +614,9 @@ def _settle(bench: Bench, run: Run, variant: str, log: Sequence[str]) -> Watchin
     bench.send(log)
     time.sleep(8)
     watching = _watching(run, variant, bench.url)
-    periods, alarms = _HEALTHY.get(variant, _HEALTHY_OTHERS), set[str]()
+    periods, alarms = _HEALTHY, set[str]()
+    if variant == "awq+spec+cache":  # its fault needs no learned reference
+        periods = _HEALTHY_WITHOUT_LEARNING
     with scrapes(bench, f"healthy {variant}", wanted=True) as keep:
         for _ in range(periods):
             keep()
@@ -622,11 +625,17 @@ def _settle(bench: Bench, run: Run, variant: str, log: Sequence[str]) -> Watchin
     return watching
 
 
-def _write(path: Path, rows: list[list[object]]) -> None:
+def _write(path: Path, rows: list[list[object]], order: list[str]) -> None:
+    """Write the table; rows of an earlier call that were not measured again stay."""
+    table = {}
+    if path.exists():
+        with path.open(encoding="utf-8", newline="") as file:
+            table = {row[0]: row for row in list(csv.reader(file))[1:]}
+    table |= {str(row[0]): row for row in rows}
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["fault", "how", "cause", "periods", "first name", "other names"])
-        writer.writerows(rows)
+        writer.writerows(table[name] for name in order if name in table)
 
 
 if __name__ == "__main__":

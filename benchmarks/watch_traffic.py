@@ -73,7 +73,7 @@ def simulated_envelope() -> Envelope:
         num_speculative_tokens=4,
         prefix_cache=True,
         loras=(),
-        cache=(("enable_prefix_caching", "True"),),
+        cache=(("block_size", "16"), ("enable_prefix_caching", "True")),
         ranges=tuple(ranges),
         loads=loads,
         ttft_limit_ms=2000.0,
@@ -156,7 +156,7 @@ class Deployment:
             at_s=at_s,
             values=dict(self._total) | self._gauges(truth),
             buckets={name: _cumulative(each) for name, each in self._buckets.items()},
-            cache={"enable_prefix_caching": "True"},
+            cache={"block_size": "16", "enable_prefix_caching": "True"},
             names=100,
             other_names=40,
         )

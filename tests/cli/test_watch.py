@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.stage import Whet
 from tests.scripted_server import scripted_server
-from whet.core.errors import StorageError, UsageError
+from whet.core.errors import NothingQualifiesError, StorageError, UsageError
 from whet.core.run import Run
 from whet.flow.watch.source import source_files, source_of_run
 
@@ -57,6 +57,7 @@ def test_a_run_without_a_recommendation(whet: Whet, run: Path) -> None:
         ((*NOWHERE, "--retune", "gpu"), "--retune gpu is not a device"),
         ((*NOWHERE[:2], "--listen", "9464"), "--listen 9464 is not HOST:PORT"),
         ((*NOWHERE, "--periods", "0"), "--periods"),
+        ((*NOWHERE, "--engine-log", "none.log"), "--engine-log none.log is not a file"),
         ((), "--url"),
     ],
 )
@@ -76,7 +77,8 @@ def test_an_engine_that_is_away_is_an_alarm_and_not_an_error(
 ) -> None:
     state = tmp_path / "state"
     said = whet("watch", run, *NOWHERE, "--periods", 3, "--state", state)
-    assert said.code == 0
+    assert said.code == NothingQualifiesError.exit_code
+    assert "is not what was measured: unreachable" in said.err
     assert "unreachable: the engine does not answer" in " ".join(said.out.split())
     lines = journal(state)
     assert [line["cause"] for line in lines if line["kind"] == "alarm"] == ["unreachable"]
@@ -90,9 +92,23 @@ def test_a_bundle_and_its_run_are_watched_alike_and_the_watch_goes_on(
     with scripted_server(model="target", tokens_per_chunk=4) as server:
         words = ("--url", server.url, "--listen", "off", "--period", 0.5, "--periods", 3)
         for source in (run, bundle):
-            assert whet("watch", source, *words, "--state", state).code == 0
+            said = whet("watch", source, *words, "--state", state)
+            assert said.code in (0, NothingQualifiesError.exit_code), said.err
     starts = [line for line in journal(state) if line["kind"] == "stop"]
     assert [line["periods"] for line in starts] == [3, 6]
     causes = {line["cause"] for line in journal(state) if line["kind"] == "alarm"}
     assert "engine_version" in causes  # the scripted server is no vLLM 0.32
     assert (state / "proposals" / "engine_version.yaml").exists()
+
+
+def test_the_key_of_the_bundle_is_sent(whet: Whet, run: Path, tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path / "bundle", run)
+    words = ("--listen", "off", "--period", 0.5, "--periods", 2, "--state", tmp_path / "state")
+    with scripted_server(model="target", key="k-of-the-bundle") as server:
+        said = whet("watch", bundle, "--url", server.url, *words)
+        assert "unauthorized" in said.err
+        (bundle / ".env").write_text("HF_TOKEN=\nVLLM_API_KEY=k-of-the-bundle\n")
+        said = whet("watch", bundle, "--url", server.url, *words)
+    assert "unauthorized" not in said.err
+    texts = [path.read_text() for path in (tmp_path / "state").rglob("*") if path.is_file()]
+    assert not any("k-of-the-bundle" in text for text in [*texts, said.out, said.err])

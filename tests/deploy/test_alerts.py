@@ -155,15 +155,15 @@ def synthetic(values: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"series": name, "values": text} for name, text in values.items()]
 
 
-REQUESTS = 'http_requests_total{handler="/v1/completions",status="2xx"}'
-FAILED = 'http_requests_total{handler="/v1/completions",status="5xx"}'
+REQUESTS = 'http_requests_total{handler="/v1/completions",status="2xx",job="engine"}'
+FAILED = 'http_requests_total{handler="/v1/completions",status="5xx",job="engine"}'
 FINISHED = 'vllm:request_success_total{model_name="target",finished_reason="stop"}'
 TTFT = "vllm:time_to_first_token_seconds"
 
 
 @pytest.mark.parametrize(
     ("failed", "firing"),
-    [("0+0x90", set()), ("0+1x90", set()), ("0+30x90", {"WhetErrorBudgetFast"})],
+    [("0+0x90", set()), ("0+1x90", set()), ("0+30x90", {"WhetErrorBudgetFast", "WhetErrorBudgetSlow"})],
 )
 def test_the_error_budget(
     tmp_path: Path, envelope: Envelope, failed: str, firing: set[str]
@@ -199,8 +199,7 @@ def test_few_requests_burn_no_budget(tmp_path: Path, envelope: Envelope) -> None
     ("values", "alert"),
     [
         ({'up{job="engine"}': "0x60"}, "WhetEngineDown"),
-        ({'up{job="engine"}': "1x60", "python_info": "1x60"}, "WhetMetricsMissing"),
-        ({'up{job="engine"}': "1x60"}, "WhetWatchStopped"),
+        ({'up{job="engine"}': "1x60", 'python_info{job="engine"}': "1x60"}, "WhetMetricsMissing"),
         (
             {
                 "whet_watch_last_period_timestamp_seconds": "0x60",
@@ -215,6 +214,16 @@ def test_what_is_missing(
 ) -> None:
     rules = rules_of(envelope, 15.0, tmp_path)
     check(tmp_path, rules, "15s", synthetic(values), expect(rules, "14m", {alert}, set()))
+
+
+def test_a_watch_that_is_gone_is_an_alert_and_one_that_never_was_is_not(
+    tmp_path: Path, envelope: Envelope
+) -> None:
+    rules, name = rules_of(envelope, 15.0, tmp_path), "WhetWatchStopped"
+    gone = {"whet_watch_last_period_timestamp_seconds": "0+15x10 _x300"}
+    check(tmp_path, rules, "15s", synthetic(gone), expect(rules, "64m", {name}, set()))
+    never = {'up{job="engine"}': "1x300"}
+    check(tmp_path, rules, "15s", synthetic(never), expect(rules, "64m", set(), {name}))
 
 
 def test_every_query_of_the_dashboard_is_promql(tmp_path: Path, envelope: Envelope) -> None:

@@ -268,7 +268,7 @@ def test_rules_become_a_prometheus_rule_and_without_them_there_is_no_monitor(tar
     assert rule["spec"]["groups"] == list(SITE.rule_groups)
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     assert (endpoint["path"], endpoint["interval"]) == ("/metrics", "15s")
-    assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": "engine"}]
+    assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": SITE.name}]
     bare = render(target, plan(resolved()), Site())
     assert "monitoring.yaml" not in bare
     assert "monitoring.yaml" not in bare["kustomization.yaml"]

@@ -57,7 +57,7 @@ def test_an_alarm_ends_once_the_signal_was_good_for_long_enough() -> None:
     assert not cusum.add(-1.0).active
 
 
-def test_a_mismatch_counts_when_it_is_seen_in_a_row() -> None:
+def test_a_mismatch_counts_when_it_is_there_in_a_row() -> None:
     count = Repeated()
     for present in (True, False) * 10:
         count = count.add(present=present)
@@ -65,6 +65,14 @@ def test_a_mismatch_counts_when_it_is_seen_in_a_row() -> None:
     for _ in range(REPEATS):
         count = count.add(present=True)
     assert count.active
+
+
+def test_a_mismatch_ends_after_periods_without_it() -> None:
+    count = Repeated(count=REPEATS)
+    for _ in range(REPEATS):
+        count = count.add(present=False)
+        assert count.active
+    assert not count.add(present=False).active
 
 
 REFERENCE = LengthShares(edges=(100.0, 200.0), shares=(0.2, 0.5, 0.3), requests=400)

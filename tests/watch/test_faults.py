@@ -107,7 +107,7 @@ HARD: dict[str, Change] = {
     "wrong_model": lambda look, _: replace(look, models={"other": 4096}),
     "context_shortened": lambda look, _: replace(look, models={"target": 2048}),
     "engine_version": lambda look, _: replace(look, version="0.34.0"),
-    "flags_changed": lambda look, _: scraped(look, cache={"enable_prefix_caching": "False"}),
+    "flags_changed": lambda look, _: scraped(look, cache={"block_size": "64"}),
     "metrics_missing": lambda look, _: scraped(look, names=0, other_names=0, values={}),
     "metrics_renamed": lambda look, _: scraped(look, names=0, other_names=90, values={}),
     "several_engines": several,

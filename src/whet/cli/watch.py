@@ -7,7 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from whet.cli.options import OutputOptions
+from whet.cli.options import OutputOptions, print_json
+from whet.core.errors import NothingQualifiesError
 from whet.flow.watch.options import WatchOptions
 
 
@@ -20,9 +21,17 @@ def watch(
 ) -> None:
     """Probe a deployment, compare it with its run, and name what changed.
 
-    Runs until it is stopped, and goes on from its state when it is started again.
+    Runs until it is stopped, and continues from its state when it is started again. With --periods
+    it ends by itself: exit code 0 without an alarm, 9 with one.
     """
     from whet.flow.watch.watch import watch as watch_deployment
 
     with output.observer() as observer:
-        watch_deployment(source, options, observer)
+        causes = watch_deployment(source, options, observer)
+    if output.json:
+        print_json({"alarms": list(causes)})
+    if causes:
+        raise NothingQualifiesError(
+            f"{options.url} is not what was measured: {', '.join(causes)}; "
+            f"{options.state / 'journal.jsonl'} has the figures"
+        )

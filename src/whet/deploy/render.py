@@ -15,7 +15,6 @@ import yaml
 from whet.core.errors import UsageError
 from whet.core.hub import snapshot_of
 from whet.core.records.bundle import Target
-from whet.deploy.monitoring.series import ENGINE_JOB
 from whet.engines.deployment import Deployment
 
 if TYPE_CHECKING:
@@ -43,7 +42,6 @@ class Site:
     change: str = ""
     scrape_interval_s: float = 15.0
     rule_groups: tuple[dict[str, Any], ...] = ()
-    engine_job: str = ENGINE_JOB
 
 
 def site_name(engine: str, model: str) -> str:

@@ -58,17 +58,25 @@ class Cusum:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Repeated:
-    """A mismatch that is certain once it is seen in ``REPEATS`` periods in a row."""
+    """A mismatch that is certain once it is there in ``REPEATS`` periods in a row.
+
+    It ends after as many periods without it and one more: a period without traffic says little.
+    """
 
     count: int = 0
+    missed: int = 0
 
     def add(self, *, present: bool) -> Repeated:
-        """The count after one more period; one period without it ends it."""
-        return Repeated(count=min(self.count + 1, REPEATS) if present else 0)
+        """The count after one more period."""
+        if present:
+            return Repeated(count=min(self.count + 1, REPEATS))
+        if self.active and self.missed < REPEATS:
+            return Repeated(count=self.count, missed=self.missed + 1)
+        return Repeated()
 
     @property
     def active(self) -> bool:
-        """Whether it was seen often enough."""
+        """Whether it was there often enough."""
         return self.count >= REPEATS
 
 

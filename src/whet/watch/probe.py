@@ -70,8 +70,7 @@ def observe(target: Target, *, turn: int | None, cursor: int) -> Observation:
     """One period: read the server, and probe it unless it is under pressure.
 
     ``turn`` counts the periods with probes from 0 and is None for one without; ``cursor`` is the
-    first golden probe. Never raises for what the server
-    does: that is the observation.
+    first golden probe. Never raises for what the server does: that is the observation.
     """
     at, at_s = now(), time.time()
     try:
@@ -236,12 +235,16 @@ def _answers(target: Target, probes: Sequence[GoldenProbe]) -> Answers | None:
 
 
 def _sampled(target: Target, probes: Sequence[GoldenProbe]) -> float | None:
-    """Mean log-probability of tokens that the server's default settings sample."""
+    """Mean log-probability of tokens that the server's default settings sample.
+
+    The prompt is the golden probe with the least likely token: temperature shows most there.
+    """
     if not probes or target.golden is None:
         return None
+    open_ended = min(target.golden.probes, key=lambda probe: probe.tokens[0].mean)
     body = {
         "model": target.envelope.model,
-        "prompt": list(target.golden.probes[0].prompt),
+        "prompt": list(open_ended.prompt),
         "max_tokens": 1,
         "n": SAMPLES,
         "logprobs": 1,

@@ -29,6 +29,7 @@ _TPOT_SLACK: Final = 1.2
 _TTFT_SLACK: Final = 1.5
 """Time to first token follows the lengths of prompts, which the run's sample had less of."""
 _USELESS: Final = 1.05
+_CACHING: Final = "enable_prefix_caching"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,7 +179,7 @@ def _speed(
             z = (0.95 * mean - figure) / max(spread, 0.03 * mean)
             words = f"a fixed prompt gets {figure:.2f} tokens a step, {mean:.2f} at first"
         else:
-            slack, least = (_TPOT_SLACK, 0.15) if signal == "probe_tpot" else (_TTFT_SLACK, 0.3)
+            slack, least = (1.35, 0.15) if signal == "probe_tpot" else (2.0, 0.3)
             z = (figure - mean - math.log(slack)) / max(spread, least)
             words = (
                 f"the probe's {signal[-4:].upper()} is {math.exp(figure - mean):.2f} × the first"
@@ -312,10 +313,15 @@ def _metrics(scrape: Scrape, envelope: Envelope) -> Iterator[tuple[str, str]]:
         name = "metrics_renamed" if scrape.other_names else "metrics_missing"
         yield name, f"/metrics has {scrape.other_names} samples and none of the engine's names"
         return
-    changed = [f"{k}={scrape.cache[k]}" for k, v in envelope.cache if scrape.cache.get(k, v) != v]
+    changed = {k: scrape.cache[k] for k, v in envelope.cache if scrape.cache.get(k, v) != v}
+    if envelope.prefix_cache and changed.pop(_CACHING, None) is not None:
+        yield "prefix_cache_off", f"the engine says {_CACHING}={scrape.cache[_CACHING]}"
     if changed:
-        was = ", ".join(f"{k}={v}" for k, v in envelope.cache)
-        yield "flags_changed", f"the engine runs with {', '.join(changed)}; measured with {was}"
+        now, was = (
+            ", ".join(f"{name}={labels[name]}" for name in changed)
+            for labels in (changed, dict(envelope.cache))
+        )
+        yield "flags_changed", f"the engine runs with {now}; measured with {was}"
 
 
 def _counted(window: Window, envelope: Envelope) -> Iterator[tuple[str, str]]:

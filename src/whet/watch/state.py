@@ -22,6 +22,8 @@ from whet.watch.signals import Reading, References, learn, mismatches, readings
 _RESTARTS: Final = 3
 _RETURNS: Final = 2
 _WITHIN_S: Final = 3600.0
+_HARMLESS: Final = ("load", "traffic")
+"""Changes during which a fixed prompt is still answered as before, so that it may be learned."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,13 +86,13 @@ def advance(state: WatchState, look: Observation, references: References) -> Per
     if len(state.restarts) >= _RESTARTS:
         wrong["restart_loop"] = f"{len(state.restarts)} restarts of the engine within an hour"
     state = _with_lengths(_count(state, every, wrong), look, references)
-    if not state.active():
+    findings = tuple(diagnose(state.active()))
+    if all(item.cause.what in _HARMLESS for item in findings):
         state = replace(
             state,
             learned=learn(look, references.envelope, state.learned),
             chat_prompt_tokens=state.chat_prompt_tokens or look.chat_prompt_tokens,
         )
-    findings = tuple(diagnose(state.active()))
     names = [item.cause.name for item in findings]
     raised = {name: state.raised.get(name, look.at_s) for name in names}
     return Period(

@@ -31,16 +31,18 @@ def monitoring_files(
     *,
     edges_s: Mapping[str, Sequence[float]],
     scrape_interval_s: float = 15.0,
+    job: str = ENGINE_JOB,
     addresses: Addresses = _COMPOSE,
     webhook: str | None = None,
 ) -> dict[str, str]:
     """The text of every file by its path in the bundle.
 
     ``edges_s`` are the edges of the deployed engine's histograms in seconds, by family: an alert on
-    a limit between two of them takes the upper one. ``webhook`` is the URL that receives
+    a limit between two of them takes the upper one. ``job`` is Prometheus' name of the
+    scraped engine. ``webhook`` is the URL that receives
     alerts; without one Alertmanager shows them only.
     """
-    series = Series(model=envelope.model, scrape_s=scrape_interval_s, edges_s=edges_s)
+    series = Series(model=envelope.model, scrape_s=scrape_interval_s, edges_s=edges_s, job=job)
     rules = {"groups": [_recording(envelope, series), *_alerting(envelope, series)]}
     header = (
         f"# Written by whet deploy from the run {envelope.run}: {envelope.variant} at "
@@ -93,7 +95,7 @@ def _rule(alert: Alert, envelope: Envelope, series: Series) -> dict[str, Any]:
 
 def _prometheus(series: Series, addresses: Addresses) -> dict[str, Any]:
     interval = duration(series.scrape_s)
-    jobs = {ENGINE_JOB: addresses["engine"], WATCH_JOB: addresses["watch"]}
+    jobs = {series.job: addresses["engine"], WATCH_JOB: addresses["watch"]}
     return {
         "global": {"scrape_interval": interval, "evaluation_interval": interval},
         "rule_files": ["rules.yml"],

@@ -14,9 +14,10 @@ from whet.core.records.envelope import Envelope, MeasuredRange
 from whet.deploy.monitoring.series import (
     BURN_WINDOWS,
     CACHE_CONFIG,
-    ENGINE_JOB,
+    E2E,
     FINISHED,
     KV_USAGE,
+    NAMES,
     PREEMPTIONS,
     RUNNING,
     TPOT,
@@ -35,7 +36,8 @@ _BURN: Final = {
 }
 """(long window, short window, burn rate) of the SRE workbook, table 5-8."""
 _MIN_REQUESTS: Final = 10
-"""Shares of fewer requests say little."""
+_MIN_PER_MINUTE: Final = 40
+"""Shares of fewer requests say little, or are those of the watch's probes, up to 15 a minute."""
 _RERUN: Final = "Re-run whet with today's traffic."
 
 Severity = Literal["page", "ticket", "info"]
@@ -84,6 +86,8 @@ def _slow(envelope: Envelope) -> Iterator[tuple[str, str, float]]:
         yield "ttft", TTFT, envelope.ttft_limit_ms
     if envelope.tpot_limit_ms is not None:
         yield "tpot", TPOT, envelope.tpot_limit_ms
+    if envelope.e2e_limit_ms is not None:
+        yield "e2e", E2E, envelope.e2e_limit_ms
 
 
 def _objective(envelope: Envelope, series: Series) -> Iterator[Alert]:
@@ -111,6 +115,12 @@ def _objective(envelope: Envelope, series: Series) -> Iterator[Alert]:
             )
 
 
+def _busy(series: Series) -> str:
+    """Enough requests for a share."""
+    least = max(_MIN_REQUESTS, _MIN_PER_MINUTE * series.window_s / 60)
+    return f"{series.finished()} >= {least:.4g}"
+
+
 def _latency(envelope: Envelope, series: Series) -> Iterator[Alert]:
     share = 2 * LATENCY_BUDGET
     for histogram, title in ((TTFT, "Ttft"), (TPOT, "Tpot")):
@@ -121,7 +131,7 @@ def _latency(envelope: Envelope, series: Series) -> Iterator[Alert]:
         slow = series.slow_share(histogram, limit_s)
         yield Alert(
             name=f"Whet{title}AboveMeasured",
-            expr=f"{slow} > {share:g} and {series.finished()} >= {_MIN_REQUESTS}",
+            expr=f"{slow} > {share:g} and {_busy(series)}",
             severity="ticket",
             summary=f"More than {share:.0%} of requests have a {title.upper()} above "
             f"{1000 * series.edge_s(histogram, limit_s):g} ms; p95 was {_measured(measured)} ms",
@@ -133,10 +143,11 @@ def _levers(envelope: Envelope, series: Series) -> Iterator[Alert]:
     speed, load = envelope.range_of("tps_mean"), envelope.in_flight
     if speed is not None:
         running, each = "whet:requests_running:mean", speed.limit / load
+        gauge = series.select(RUNNING)
         yield Alert(
             name="WhetThroughputBelowMeasured",
-            expr=f"whet:output_tokens:rate / {running} < {each:.4g} "
-            f"and {running} >= {load / 2:.4g} and {running} <= {1.5 * load:.4g}",
+            expr=f"whet:output_tokens:rate / sum(avg_over_time({gauge}[{series.window}])) "
+            f"< {each:.4g} and {running} >= {load / 2:.4g} and {running} <= {1.5 * load:.4g}",
             severity="ticket",
             summary=f"Fewer than {each:.3g} output tokens/s for each running request; "
             f"{_measured(speed)} tokens/s at {load:.3g} in flight",
@@ -151,7 +162,7 @@ def _levers(envelope: Envelope, series: Series) -> Iterator[Alert]:
             words = item.metric.replace("_", " ")
             yield Alert(
                 name=f"Whet{title}BelowMeasured",
-                expr=f"{series_name} < {item.limit:g} and {series.finished()} >= {_MIN_REQUESTS}",
+                expr=f"{series_name} < {item.limit:g} and {_busy(series)}",
                 severity="ticket",
                 summary=f"The {words} is below {item.limit:g}; {_measured(item)}",
                 action="Prompts, draft or cache changed; whet watch says which.",
@@ -160,7 +171,7 @@ def _levers(envelope: Envelope, series: Series) -> Iterator[Alert]:
         floor = envelope.acceptance_floor
         yield Alert(
             name="WhetAcceptanceRateBelowFloor",
-            expr=f"whet:acceptance:rate < {floor:g} and {series.finished()} >= {_MIN_REQUESTS}",
+            expr=f"whet:acceptance:rate < {floor:g} and {_busy(series)}",
             severity="ticket",
             summary=f"Fewer than {floor:.0%} of drafted tokens are accepted",
             action=f"Speculation may cost more than it saves. {_RERUN}",
@@ -188,14 +199,14 @@ def _capacity(envelope: Envelope, series: Series) -> Iterator[Alert]:
         name="WhetQueueGrowing",
         expr=f"whet:requests_waiting:mean > {waiting:.4g}",
         severity="page",
-        summary=f"More than {waiting:.3g} requests wait on average; none did when it was measured",
+        summary=f"More than {waiting:.3g} requests wait on average at a server",
         action="The load is above what one server takes; add a server or shed load.",
     )
     yield Alert(
         name="WhetLoadAboveMeasured",
         expr=f"whet:requests_running:mean > {running:.4g}",
         severity="ticket",
-        summary=f"More than {running:.3g} requests run at once; up to {most:.3g} were measured",
+        summary=f"More than {running:.3g} requests run at a server; up to {most:.3g} were measured",
         action="Nothing is known of this load; re-run whet with larger batch sizes.",
     )
 
@@ -215,10 +226,10 @@ def _evidence(envelope: Envelope, series: Series) -> Iterator[Alert]:
         )
     if envelope.cache:
         labels = [f'{name}="{value}"' for name, value in envelope.cache]
-        wanted = f"{CACHE_CONFIG}{{{','.join(labels)}}}"
+        wanted = series.of_job(CACHE_CONFIG, *labels)
         yield Alert(
             name="WhetFlagsChanged",
-            expr=f"absent({wanted}) and on() count({CACHE_CONFIG}) > 0",
+            expr=f"max(absent({wanted})) and on() count({series.of_job(CACHE_CONFIG)}) > 0",
             severity="page",
             summary=f"Cache flags are not those that were measured ({', '.join(labels)})",
             action="Start the engine with the bundle's command, or re-run whet with these flags.",
@@ -226,33 +237,33 @@ def _evidence(envelope: Envelope, series: Series) -> Iterator[Alert]:
 
 
 def _engine(envelope: Envelope, series: Series) -> Iterator[Alert]:
-    up = f'max(up{{job="{ENGINE_JOB}"}})'
-    names = 'count({__name__=~"vllm:.+"})'
+    up = series.of_job("up")
+    names = f"count({series.of_job('', NAMES)})"
     yield Alert(
         name="WhetEngineDown",
-        expr=f"{up} == 0",
+        expr=f"min({up}) == 0",
         severity="page",
-        summary="The engine does not answer scrapes",
+        summary="A server of the engine does not answer scrapes",
         action="Read its log; roll back to previous/ if it began with a deployment.",
         scrapes=4,
     )
     yield Alert(
         name="WhetMetricsMissing",
-        expr=f"absent({names}) and on() {up} == 1",
+        expr=f"max(absent({names})) and on() max({up}) == 1",
         severity="page",
         summary="The engine answers and exports no vllm: metric, so every other alert is blind",
         action="A new version may have renamed them; compare /metrics with rules.yml.",
     )
     yield Alert(
         name="WhetWrongModel",
-        expr=f"absent({series.select(RUNNING)}) and on() {names} > 0",
+        expr=f"max(absent({series.select(RUNNING)})) and on() {names} > 0",
         severity="page",
         summary=f"Another model than {envelope.model} is served",
         action="Compare the server's command with the bundle's.",
     )
     yield Alert(
         name="WhetEngineRestarted",
-        expr=f'changes(process_start_time_seconds{{job="{ENGINE_JOB}"}}[{series.window}]) > 0',
+        expr=f"max(changes({series.of_job('process_start_time_seconds')}[{series.window}])) > 0",
         severity="info",
         summary="The engine was restarted: kernels and flags may have changed",
         action="whet watch --engine-log judges the claims of the new start.",
@@ -272,7 +283,8 @@ def _watch() -> Iterator[Alert]:
     last = "whet_watch_last_period_timestamp_seconds"
     yield Alert(
         name="WhetWatchStopped",
-        expr=f"absent({last}) or time() - {last} > 5 * whet_watch_period_seconds",
+        expr=f"time() - max({last}) > 5 * max(whet_watch_period_seconds) "
+        f"or (max({last} offset 1h) unless max({last}))",
         severity="ticket",
         summary="whet watch does not run: answers and causes are not watched",
         action="Start it again; it goes on from its state.",

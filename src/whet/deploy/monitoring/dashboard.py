@@ -120,8 +120,8 @@ def _tokens(envelope: Envelope, series: Series) -> Iterator[Panel]:
         },
     )
     yield Panel(
-        title="Requests running and waiting",
-        queries={"running": series.mean(RUNNING), "waiting": series.mean(WAITING)},
+        title="Requests running and waiting on the mean server",
+        queries={"running": series.per_server(RUNNING), "waiting": series.per_server(WAITING)},
         limit=1.25 * envelope.loads[-1].in_flight,
     )
     yield Panel(

@@ -32,8 +32,10 @@ KV_USAGE: Final = "vllm:kv_cache_usage_perc"
 PREEMPTIONS: Final = "vllm:num_preemptions_total"
 PROMPT_TOKENS: Final = "vllm:prompt_tokens_total"
 FINISHED: Final = "vllm:request_success_total"
+NAMES: Final = '__name__=~"vllm:.+"'
 CACHE_CONFIG: Final = "vllm:cache_config_info"
 HTTP: Final = "http_requests_total"
+_FAILED: Final = 'status="5xx"'
 _COMPLETIONS: Final = 'handler=~"/v1/(chat/)?completions"'
 
 
@@ -41,13 +43,15 @@ _COMPLETIONS: Final = 'handler=~"/v1/(chat/)?completions"'
 class Series:
     """PromQL over one deployed model, scraped every ``scrape_s`` seconds.
 
-    ``edges_s`` are the upper edges of the histograms' buckets in seconds, by family.
+    ``job`` is Prometheus' name of the scraped engine: it keeps deployments apart. ``edges_s`` are
+    the upper edges of the histograms' buckets in seconds, by family.
     Short rates are taken over 20 scrapes (5 minutes at 15 seconds) and alerts hold for 8.
     """
 
     model: str
     scrape_s: float
     edges_s: Mapping[str, Sequence[float]]
+    job: str = ENGINE_JOB
 
     @property
     def window_s(self) -> float:
@@ -68,9 +72,14 @@ class Series:
         """The summed rate of a counter per second."""
         return f"sum(rate({self.select(name, *more)}[{window or self.window}]))"
 
-    def mean(self, name: str) -> str:
-        """A gauge's mean over the window, summed over engines."""
-        return f"sum(avg_over_time({self.select(name)}[{self.window}]))"
+    def per_server(self, name: str) -> str:
+        """A gauge's mean over the window, of the mean server; engines of one server are summed."""
+        inner = f"avg_over_time({self.select(name)}[{self.window}])"
+        return f"avg(sum by (instance) ({inner}))"
+
+    def of_job(self, name: str, *labels: str) -> str:
+        """Series that carry no model name: ``name{job="…"}``."""
+        return f"{name}{{{','.join([f'job={json.dumps(self.job)}', *labels])}}}"
 
     def finished(self, window: str | None = None) -> str:
         """Requests that ended in the window."""
@@ -98,9 +107,9 @@ class Series:
         vLLM counts aborts and errors in ``request_success_total`` too.
         """
         window = window or self.window
-        failed = f'sum(rate({HTTP}{{{_COMPLETIONS},status="5xx"}}[{window}]))'
+        failed = f"sum(rate({self.of_job(HTTP, _COMPLETIONS, _FAILED)}[{window}]))"
         ended = self.rate(FINISHED, 'finished_reason="error"', window=window)
-        every = f"sum(rate({HTTP}{{{_COMPLETIONS}}}[{window}]))"
+        every = f"sum(rate({self.of_job(HTTP, _COMPLETIONS)}[{window}]))"
         return f"(({failed} or vector(0)) + ({ended} or vector(0))) / {every}"
 
     @property
@@ -123,8 +132,8 @@ class Series:
         return {
             "whet:output_tokens:rate": self.rate(counters.GENERATED),
             "whet:requests:rate": self.rate(FINISHED),
-            "whet:requests_running:mean": self.mean(RUNNING),
-            "whet:requests_waiting:mean": self.mean(WAITING),
+            "whet:requests_running:mean": self.per_server(RUNNING),
+            "whet:requests_waiting:mean": self.per_server(WAITING),
             "whet:ttft_seconds:p95": self.p95(TTFT),
             "whet:tpot_seconds:p95": self.p95(TPOT),
             "whet:acceptance:rate": self.acceptance_rate,

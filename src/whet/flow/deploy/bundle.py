@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -48,13 +48,14 @@ def deploy(run: Run, options: DeployOptions) -> Deployed:
     options.refuse_misfits()
     variant, point = choose(run, options.variant)
     previous = read_bundle(options.output_dir)
-    source, resolved = source_of_run(run, variant, point), run.engines[variant]
+    source, resolved = _in_container(source_of_run(run, variant, point)), run.engines[variant]
     planner = get_profile(resolved.engine).plan_deployment
     assert planner is not None  # choose() refuses an engine without one
     plan = planner(resolved, image_tag=options.image_tag, edges_s=source.envelope.edges_s())
-    monitoring = _monitoring(source, plan, options)
+    name = site_name(resolved.engine, _target_model(run, resolved))
+    monitoring = _monitoring(source, plan, name, options)
     site = Site(
-        name=site_name(resolved.engine, _target_model(run, resolved)),
+        name=name,
         namespace=options.namespace or "default",
         replicas=_replicas(run, variant),
         change=f"{run.name}: {variant} at {load_words(point)}",
@@ -96,11 +97,24 @@ def _bundle(run: Run, point: LoadPoint, plan: Deployment, site: Site, target: Ta
     )
 
 
-def _monitoring(source: WatchSource, plan: Deployment, options: DeployOptions) -> dict[str, str]:
+def _in_container(source: WatchSource) -> WatchSource:
+    """The references without the block size of a CPU, which no container gets."""
+    envelope = source.envelope
+    if envelope.device != "cpu":
+        return source
+    labels = tuple(pair for pair in envelope.cache if pair[0] != "block_size")
+    references = replace(source.references, envelope=replace(envelope, cache=labels))
+    return replace(source, references=references)
+
+
+def _monitoring(
+    source: WatchSource, plan: Deployment, job: str, options: DeployOptions
+) -> dict[str, str]:
     files = monitoring_files(
         source.envelope,
         edges_s=plan.edges_s,
         scrape_interval_s=options.scrape_interval,
+        job=job,
         webhook=options.webhook,
     )
     if options.target == "compose":

@@ -16,7 +16,7 @@ from whet.core.errors import StorageError, UsageError
 from whet.core.records import Decision
 from whet.core.run import Run
 from whet.core.spec import Spec
-from whet.core.store import write_atomic
+from whet.core.store import translate_disk_errors, write_atomic
 from whet.watch.causes import ALL_LEVERS, Finding
 
 _FIELDS: Final[Mapping[str, Any]] = {
@@ -104,7 +104,8 @@ class Retune:
         """Start ``whet run`` on ``device`` in a process group of its own."""
         command = [sys.executable, "-m", "whet", "run", str(spec_file), "--quiet"]
         command += ["--output-dir", str(spec_file.parent / "runs"), "--name", spec_file.stem]
-        with spec_file.with_suffix(".log").open("wb") as log:
+        path = spec_file.with_suffix(".log")
+        with translate_disk_errors(path), path.open("wb") as log:
             process = subprocess.Popen(
                 command,
                 env={**os.environ, "CUDA_VISIBLE_DEVICES": visible_devices(device)},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from whet.core.errors import StorageError
+from whet.client.endpoint import KEY_VARIABLE
+from whet.core.errors import StorageError, UsageError
 from whet.core.protocols import Observer
 from whet.core.provenance import now
+from whet.core.redact import remember_secrets
 from whet.core.server_url import split_server_url
 from whet.core.units import human_duration
 from whet.flow.watch.claims import broken_claims
@@ -27,6 +30,7 @@ from whet.watch.probe import GOLDEN_PER_PERIOD, Target, observe, probe_share
 from whet.watch.state import Period, WatchState, advance
 
 MOST_PROBE_SHARE: Final = 0.01
+_SERVER_KEY: Final = "VLLM_API_KEY"
 _LOCAL: Final = ("127.0.0.1", "localhost", "::1")
 
 
@@ -85,12 +89,23 @@ class _Watch:
         self.journal.add("proposal", look.at, {"cause": cause.name, "spec": path.name})
         self.observer.note(f"proposed run: {path}")
         if self.options.retune is not None and self.retune is None:
-            variant = self.source.envelope.variant
-            self.retune = Retune.start(path, variant, self.options.retune)
-            self.observer.note(f"started on {self.options.retune}; log: {path.with_suffix('.log')}")
+            self._start_retune(path, self.options.retune)
+
+    def _start_retune(self, path: Path, device: str) -> None:
+        try:
+            self.retune = Retune.start(path, self.source.envelope.variant, device)
+        except StorageError as error:
+            self.observer.warn(str(error))
+            return
+        self.observer.note(f"started on {device}; log: {path.with_suffix('.log')}")
 
     def _look_after_retune(self, at: str) -> None:
-        if self.retune is None or (path := self.retune.finished()) is None:
+        try:
+            path = None if self.retune is None else self.retune.finished()
+        except StorageError as error:
+            self.observer.warn(str(error))
+            return
+        if path is None:
             return
         self.retune = None
         self.journal.add("retuned", at, {"proposal": path.name})
@@ -105,15 +120,14 @@ class _Watch:
         return self.claims
 
 
-def watch(path: Path, options: WatchOptions, observer: Observer) -> int:
-    """Watch the deployment of ``path`` (a bundle or a run), and return the number of alarms.
+def watch(path: Path, options: WatchOptions, observer: Observer) -> tuple[str, ...]:
+    """Watch the deployment of ``path`` (a bundle or a run), and return the causes of its alarms.
 
-    Raises ``UsageError`` for an address, device or source that cannot be used. An engine that does
-    not answer is an alarm, not an error.
+    Raises ``UsageError`` for an address, device, log or source that cannot be used. An engine that
+    does not answer is an alarm, not an error.
     """
-    split_server_url(options.url, "--url")
-    if options.retune is not None:
-        visible_devices(options.retune)
+    _refuse_misfits(options)
+    use_bundle_key(path)
     source = read_source(path)
     target = Target(
         url=options.url,
@@ -133,7 +147,7 @@ def watch(path: Path, options: WatchOptions, observer: Observer) -> int:
         observer=observer,
         probe_every=_probe_every(target, options.period, observer),
     )
-    alarms = 0
+    causes: dict[str, None] = {}
     with Exporter(options.listen, options.period) as exporter:
         journal.add("start", now(), {"variant": source.envelope.variant, "url": options.url})
         due, left = time.monotonic(), options.periods
@@ -141,7 +155,7 @@ def watch(path: Path, options: WatchOptions, observer: Observer) -> int:
             while left is None or left > 0:
                 before = set(state.raised)
                 state = this.period(state, exporter)
-                alarms += len(set(state.raised) - before)
+                causes |= dict.fromkeys(name for name in state.raised if name not in before)
                 left = None if left is None else left - 1
                 due = max(due + options.period, time.monotonic())
                 if left != 0:
@@ -150,7 +164,32 @@ def watch(path: Path, options: WatchOptions, observer: Observer) -> int:
             if this.retune is not None:
                 this.retune.stop()
             journal.add("stop", now(), {"periods": state.periods})
-    return alarms
+    return tuple(causes)
+
+
+def _refuse_misfits(options: WatchOptions) -> None:
+    split_server_url(options.url, "--url")
+    if options.retune is not None:
+        visible_devices(options.retune)
+    log = options.engine_log
+    if log is not None and not log.is_file():
+        raise UsageError(f"--engine-log {log} is not a file; write the engine's output there first")
+
+
+def use_bundle_key(path: Path) -> None:
+    """Send the key of the deployment where ``OPENAI_API_KEY`` has none.
+
+    It is ``VLLM_API_KEY`` of the environment, or of the bundle's ``.env``.
+    """
+    if os.environ.get(KEY_VARIABLE):
+        return
+    key, env = os.environ.get(_SERVER_KEY, ""), path / ".env"
+    if not key and env.is_file():
+        lines = (line.partition("=") for line in env.read_text(encoding="utf-8").splitlines())
+        key = next((value for name, _, value in lines if name.strip() == _SERVER_KEY), "")
+    if key := key.strip().strip("\"'"):
+        os.environ[KEY_VARIABLE] = key
+        remember_secrets({KEY_VARIABLE: key})
 
 
 def _probe_every(target: Target, period_s: float, observer: Observer) -> int:
@@ -174,7 +213,8 @@ def _introduce(
         observer.note(f"goes on after {state.periods} periods ({options.state})")
     if source.references.golden is None:
         observer.warn(
-            "the run stored no golden probes (quality.golden_probes: 0): answers are not watched"
+            "the run stored no golden probes (quality.golden_probes: 0): nothing is probed, and "
+            "only counters are watched"
         )
 
 
