@@ -71,6 +71,7 @@ class Fault:
     traffic: str = "log"
     act: Callable[[Bench], Any] | None = None
     most: int = _MOST
+    learned: bool = False
     record: bool = False
 
 
@@ -230,6 +231,7 @@ def faults(work: Path, pair: Path) -> Iterator[Fault]:
     yield Fault(
         name="draft replaced by a weaker one",
         cause="draft_changed",
+        learned=True,
         how=restart + "a draft with noise of 0.6 standard deviations on its weights",
         argv=replaced(draft, str(weak)),
         record=True,
@@ -264,6 +266,7 @@ def faults(work: Path, pair: Path) -> Iterator[Fault]:
     yield Fault(
         name="default temperature changed",
         cause="sampling_changed",
+        learned=True,
         variant="fp16+cache",  # the CPU build samples wrongly with a draft
         how=restart + "--override-generation-config temperature 0.2",
         argv=with_flag("--override-generation-config", '{"temperature": 0.2}'),
@@ -297,6 +300,7 @@ def faults(work: Path, pair: Path) -> Iterator[Fault]:
     yield Fault(
         name="chat template changed",
         cause="chat_template_changed",
+        most=120,  # the template is probed in every fifth turn
         how=restart + "another --chat-template",
         argv=with_flag("--chat-template", str(template)),
     )
@@ -585,12 +589,14 @@ def main() -> None:
     pair = Path(run.engines["spec+cache"].variant.model_path).parent
     bench, sent, rows = Bench(run, work, options.out), traffics(log, work), []
     healthy, every = dict[str, Watching](), list(faults(work, pair))
+    chosen = [x for x in every if not options.only or x.name in options.only.split(",")]
     try:
-        for fault in every:
-            if options.only and fault.name not in options.only.split(","):
-                continue
+        for fault in chosen:
             if fault.variant not in healthy:
-                healthy[fault.variant] = _settle(bench, run, fault.variant, sent["log"])
+                learned = any(x.learned for x in chosen if x.variant == fault.variant)
+                healthy[fault.variant] = _settle(
+                    bench, run, fault.variant, sent["log"], learned=learned
+                )
             elif fault.argv is None and bench.resolved != run.engines[fault.variant]:
                 bench.quiet()
                 bench.serve(run.engines[fault.variant])
@@ -607,16 +613,14 @@ def main() -> None:
             write_json(options.out / "scrapes" / "envelope.json", envelope)
 
 
-def _settle(bench: Bench, run: Run, variant: str, log: Sequence[str]) -> Watching:
+def _settle(bench: Bench, run: Run, variant: str, log: Sequence[str], *, learned: bool) -> Watching:
     """The watch of a healthy server until it has learned its references."""
     bench.quiet()
     bench.serve(run.engines[variant])
     bench.send(log)
     time.sleep(8)
     watching = _watching(run, variant, bench.url)
-    periods, alarms = _HEALTHY, set[str]()
-    if variant == "awq+spec+cache":  # its fault needs no learned reference
-        periods = _HEALTHY_WITHOUT_LEARNING
+    periods, alarms = _HEALTHY if learned else _HEALTHY_WITHOUT_LEARNING, set[str]()
     with scrapes(bench, f"healthy {variant}", wanted=True) as keep:
         for _ in range(periods):
             keep()

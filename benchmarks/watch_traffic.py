@@ -265,7 +265,7 @@ class Deployment:
             ),
             "answers": Answers(logprobs=moved),
             "sampled": truth.sampled_nats + float(rng.normal(0, 0.35)),
-            "chat_prompt_tokens": 20 if period % 10 == 0 else None,
+            "chat_prompt_tokens": 20 if period % 5 == 0 else None,
         }
 
 

@@ -163,7 +163,11 @@ TTFT = "vllm:time_to_first_token_seconds"
 
 @pytest.mark.parametrize(
     ("failed", "firing"),
-    [("0+0x90", set()), ("0+1x90", set()), ("0+30x90", {"WhetErrorBudgetFast", "WhetErrorBudgetSlow"})],
+    [
+        ("0+0x90", set()),
+        ("0+1x90", set()),
+        ("0+30x90", {"WhetErrorBudgetFast", "WhetErrorBudgetSlow"}),
+    ],
 )
 def test_the_error_budget(
     tmp_path: Path, envelope: Envelope, failed: str, firing: set[str]

@@ -118,7 +118,9 @@ HARD: dict[str, Change] = {
     "answers_broken": lambda look, _: replace(
         look, answers=Answers(logprobs={}, broken="not numbers (NaN)")
     ),
-    "chat_template_changed": lambda look, _: replace(look, chat_prompt_tokens=33),
+    "chat_template_changed": lambda look, period: replace(
+        look, chat_prompt_tokens=None if period % 5 else 33
+    ),
     "clock_skew": lambda look, _: replace(look, clock_skew_s=-60.0),
     "claim_weights": lambda look, _: replace(look, claims={"weights": "MarlinLinearKernel"}),
     "preempting": preempting,
@@ -130,6 +132,19 @@ HARD: dict[str, Change] = {
 @pytest.mark.parametrize("cause", HARD)
 def test_a_fault_is_named(cause: str) -> None:
     assert run_fault(HARD[cause])[:1] == [cause]
+
+
+@pytest.mark.parametrize("cause", ["hung", "probe_failed", "answers_broken", "answers_changed"])
+def test_probes_in_every_third_period_name_a_fault_too(cause: str) -> None:
+    def change(look: Observation, period: int) -> Observation:
+        look = HARD.get(cause, lambda look, _: look)(look, period)
+        if period % 3:
+            look = replace(look, speed=None, speed_error=None, answers=None, sampled=None)
+        return look
+
+    assert run_fault(change, truth=Truth(golden_nats=0.1 * (cause == "answers_changed")))[:1] == [
+        cause
+    ]
 
 
 def test_contention_explains_slow_tokens() -> None:

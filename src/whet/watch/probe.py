@@ -33,7 +33,7 @@ from whet.watch.observation import (
 GOLDEN_PER_PERIOD: Final = 4
 SPEED_TOKENS: Final = 32
 SAMPLES: Final = 8
-CHAT_EVERY: Final = 10
+CHAT_EVERY: Final = 5
 _KV_PRESSURE: Final = 0.9
 _CHAT: Final = ({"role": "user", "content": "Name one color."},)
 _NAME: Final = re.compile(r"([A-Za-z_:][\w:]*)")
@@ -100,10 +100,11 @@ def observe(target: Target, *, turn: int | None, cursor: int) -> Observation:
 def _probe(target: Target, look: Observation, turn: int, cursor: int) -> Observation:
     chosen = next_probes(target.golden, cursor)
     speed, error = _speed(target, chosen)
+    if error is not None:  # an engine that does not answer is not asked more
+        return replace(look, speed_error=error)
     look = replace(
         look,
         speed=speed,
-        speed_error=error,
         answers=_answers(target, chosen),
         sampled=_sampled(target, chosen),
         chat_prompt_tokens=_chat(target) if turn % CHAT_EVERY == 0 else None,

@@ -85,7 +85,7 @@ def advance(state: WatchState, look: Observation, references: References) -> Per
         wrong["several_engines"] = "answers come from two processes in turn"
     if len(state.restarts) >= _RESTARTS:
         wrong["restart_loop"] = f"{len(state.restarts)} restarts of the engine within an hour"
-    state = _with_lengths(_count(state, every, wrong), look, references)
+    state = _with_lengths(_count(state, look, every, wrong), look, references)
     findings = tuple(diagnose(state.active()))
     if all(item.cause.what in _HARMLESS for item in findings):
         state = replace(
@@ -137,22 +137,39 @@ def _processes(state: WatchState, look: Observation) -> WatchState:
     )
 
 
-def _count(state: WatchState, every: tuple[Reading, ...], wrong: Mapping[str, str]) -> WatchState:
+def _count(
+    state: WatchState, look: Observation, every: tuple[Reading, ...], wrong: Mapping[str, str]
+) -> WatchState:
     cusums = {
         **state.cusums,
         **{x.signal: state.cusums.get(x.signal, Cusum()).add(x.z) for x in every},
     }
-    names = {**state.repeated, **wrong}
+    # What only a probe shows stays as it is in a period without that probe.
+    unasked = {name for name, asked in _asked(look).items() if not asked}
     repeated = {
-        name: state.repeated.get(name, Repeated()).add(present=name in wrong) for name in names
+        name: state.repeated.get(name, Repeated()).add(present=name in wrong)
+        for name in {**state.repeated, **wrong}
+        if name not in unasked
     }
+    same = {name: count for name, count in state.repeated.items() if name in unasked}
     words = {**state.words, **{x.signal: x.words for x in every}, **wrong}
     return replace(
         state,
         cusums=cusums,
-        repeated={name: count for name, count in repeated.items() if count.count},
+        repeated=same | {name: count for name, count in repeated.items() if count.count},
         words=words,
     )
+
+
+def _asked(look: Observation) -> dict[str, bool]:
+    """Mismatches that need a probe, and whether it was sent."""
+    streamed = look.speed is not None or look.speed_error is not None
+    return {
+        "hung": streamed,
+        "probe_failed": streamed,
+        "answers_broken": look.answers is not None,
+        "chat_template_changed": look.chat_prompt_tokens is not None,
+    }
 
 
 def _with_lengths(state: WatchState, look: Observation, references: References) -> WatchState:

@@ -12,6 +12,8 @@ import sys
 import tarfile
 import time
 from pathlib import Path
+from urllib.parse import urlencode
+from urllib.request import urlopen
 
 import pytest
 from scripts.watch_demo import (
@@ -38,6 +40,25 @@ pytestmark = [
     ),
 ]
 PUBLISHED = Path(__file__).parents[3] / "results" / "cpu-demo" / "run.tar.xz"
+
+
+NOT_HERE = {"GPU in use", "GPU memory used", "GPU power", "Bad shares over an hour"}
+"""Panels without data: no GPU, and the objective's first hour."""
+
+
+def empty_queries(bundle: Path, prometheus: str) -> set[str]:
+    """Panels whose queries have no data in this Prometheus; every query has to be answered."""
+    path = bundle / "monitoring" / "grafana" / "dashboards" / "whet.json"
+    empty = set()
+    for panel in json.loads(path.read_text())["panels"]:
+        for target in panel.get("targets", ()):
+            query = urlencode({"query": target["expr"]})
+            with urlopen(f"{prometheus}/api/v1/query?{query}", timeout=10) as reply:
+                answer = json.load(reply)
+            assert answer["status"] == "success"
+            if not answer["data"]["result"]:
+                empty.add(panel["title"])
+    return empty
 
 
 @pytest.fixture
@@ -69,9 +90,11 @@ def test_a_useless_draft_reaches_the_webhook_in_the_stated_time(run: Path, tmp_p
         with here.monitored(free_port()), here.watched(tmp_path / "watch"), here.traffic():
             began = time.time()
             arrived = await_alerts(webhook, began, notification_delay_s(SCRAPE_S) + 10)
+            empty = empty_queries(bundle, f"http://127.0.0.1:{here.prometheus}")
     finally:
         here.stop()
     assert arrived, webhook.names()
+    assert empty == NOT_HERE
     assert (tmp_path / "watch" / "proposals" / f"{CAUSE}.yaml").exists()
     journal = (tmp_path / "watch" / "journal.jsonl").read_text().splitlines()
     causes = [json.loads(line)["cause"] for line in journal if '"kind": "alarm"' in line]
