@@ -191,8 +191,8 @@ class Deployment:
 
     @contextmanager
     def traffic(self) -> Iterator[None]:
-        """The run's log at its own times, twice as fast, over and over."""
-        words = f"{sys.executable} -m whet bench {self.url} --trace {self.log} --trace-speed 2"
+        """The run's log at its own times, over and over."""
+        words = f"{sys.executable} -m whet bench {self.url} --trace {self.log} --trace-speed 1"
         words += " --num-warmups 0 --workers 1 --timeout-s 30"
         loop = f"while true; do {words}; sleep 0.2; done"
         with process(["bash", "-c", loop], self.logs / "traffic.log"):

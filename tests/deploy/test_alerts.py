@@ -40,7 +40,7 @@ FAULTS = {
     "other-flags": {"WhetFlagsChanged"},
     "wrong-model": {"WhetWrongModel"},
     "queue-grows": {"WhetQueueGrowing"},
-    "KV-cache-exhausted": {"WhetKvCacheNearlyFull"},
+    "KV-cache-exhausted": {"WhetPreemptions"},
 }
 CLAIMS = {"WhetSpeculationOff", "WhetPrefixCacheOff", "WhetFlagsChanged", "WhetWrongModel"}
 

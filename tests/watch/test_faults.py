@@ -123,7 +123,7 @@ HARD: dict[str, Change] = {
     ),
     "clock_skew": lambda look, _: replace(look, clock_skew_s=-60.0),
     "claim_weights": lambda look, _: replace(look, claims={"weights": "MarlinLinearKernel"}),
-    "preempting": preempting,
+    "kv_cache_exhausted": preempting,
     "load_above_measured": busy,
     "machine_contended": lambda look, _: replace(look, steal=0.4),
 }

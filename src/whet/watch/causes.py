@@ -179,16 +179,8 @@ CAUSES: Final[tuple[Cause, ...]] = (
     _cause(
         "kv_cache_exhausted",
         "load",
-        "the KV cache is full",
-        needs="kv_cache",
-        hides=f"{_SLOW} preempting",
-        levers=ALL_LEVERS,
-    ),
-    _cause(
-        "preempting",
-        "load",
-        "requests are preempted",
-        needs="preemptions",
+        "the KV cache is full, or requests are preempted for want of it",
+        needs="kv",
         hides=_SLOW,
         levers=ALL_LEVERS,
     ),
@@ -234,6 +226,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
 )
 
 _GROUPS: Final[Mapping[str, frozenset[str]]] = {
+    "kv": frozenset({"kv_cache", "preemptions"}),
     "sampling": frozenset({"sampling_sharper", "sampling_flatter"}),
     "slow": frozenset({"tpot", "probe_tpot"}),
     "slow_ttft": frozenset({"ttft", "probe_ttft"}),

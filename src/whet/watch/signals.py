@@ -13,7 +13,7 @@ from typing import Final
 
 from whet.core.records.envelope import Envelope, MeasuredLoad, MeasuredRange
 from whet.core.records.quality_checks import GoldenProbes
-from whet.watch.detectors import Learned
+from whet.watch.detectors import SLACK, Learned
 from whet.watch.observation import Observation, Scrape, Window
 
 _LEAST_REQUESTS: Final = 5
@@ -113,12 +113,10 @@ def _traffic(window: Window, envelope: Envelope) -> Iterator[Reading]:
     if load is not None and window.ttft_s:
         error = math.hypot(0.15, 0.8 / math.sqrt(window.requests))
         yield _slower("ttft", window.ttft_s, load.ttft_mean_s * _TTFT_SLACK, error, load)
-    allowed = _ERROR_BUDGET * window.requests
-    yield Reading(
-        signal="errors",
-        z=(window.errors - allowed) / math.sqrt(max(1.0, allowed)),
-        words=f"{window.errors:.0f} of {window.requests:.0f} requests failed",
-    )
+    # The log-likelihood ratio of three times the budget: errors are few (Page 1954).
+    likelier = math.log(3) * window.errors - 2 * _ERROR_BUDGET * window.requests
+    words = f"{window.errors:.0f} of {window.requests:.0f} requests failed"
+    yield Reading(signal="errors", z=likelier + SLACK, words=words)
 
 
 def _acceptance(window: Window, envelope: Envelope) -> Iterator[Reading]:

@@ -116,7 +116,7 @@ def _alertmanager(series: Series, webhook: str | None) -> dict[str, Any]:
     return {
         "route": {
             "receiver": "whet",
-            "group_by": ["alertname"],
+            "group_by": ["alertname", "cause"],
             "group_wait": duration(_GROUP_WAIT_SCRAPES * series.scrape_s),
             "group_interval": "5m",
             "repeat_interval": "12h",
