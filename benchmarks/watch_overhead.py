@@ -34,11 +34,7 @@ def measure(url: str, log: Path, load: int, requests: int, seed: int) -> dict[st
     words = [*_WHET, "bench", url, "--dataset-name", "custom", "--dataset-path", str(log)]
     words += ["--concurrency", str(load), "--num-prompts", str(requests), "--seed", str(seed)]
     done = subprocess.run([*words, "--json", "-q"], capture_output=True, text=True, check=True)
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return _figures(answer)
-
-
-def _figures(answer: dict[str, Any]) -> dict[str, float]:
+    answer: dict[str, Any] = json.loads(done.stdout)["runs"][0]
     return {
         "tpot_p50_ms": float(answer["median_tpot_ms"]),
         "output_tps": float(answer["output_throughput"]),
