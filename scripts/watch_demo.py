@@ -279,7 +279,7 @@ def await_alerts(webhook: Webhook, began: float, seconds: float) -> bool:
 
 
 def main() -> None:
-    """Make the demo's run if there is none, then deploy, watch and break it."""
+    """Make the demo's run where it is missing, then deploy, watch and break it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, default=Path("runs/demo"))
     parser.add_argument("--out", type=Path, default=Path("runs/watch-demo"))

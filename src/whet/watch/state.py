@@ -145,13 +145,13 @@ def _count(
         **{x.signal: state.cusums.get(x.signal, Cusum()).add(x.z) for x in every},
     }
     # What only a probe shows stays as it is in a period without that probe.
-    unasked = {name for name, asked in _asked(look).items() if not asked}
+    unsent = {name for name, sent in _probed(look).items() if not sent}
     repeated = {
         name: state.repeated.get(name, Repeated()).add(present=name in wrong)
         for name in {**state.repeated, **wrong}
-        if name not in unasked
+        if name not in unsent
     }
-    same = {name: count for name, count in state.repeated.items() if name in unasked}
+    same = {name: count for name, count in state.repeated.items() if name in unsent}
     words = {**state.words, **{x.signal: x.words for x in every}, **wrong}
     return replace(
         state,
@@ -161,7 +161,7 @@ def _count(
     )
 
 
-def _asked(look: Observation) -> dict[str, bool]:
+def _probed(look: Observation) -> dict[str, bool]:
     """Mismatches that need a probe, and whether it was sent."""
     streamed = look.speed is not None or look.speed_error is not None
     return {
