@@ -205,3 +205,63 @@ def test_a_template_s_date_is_that_of_the_request() -> None:
     at_ns = 1_793_610_000 * 10**9  # 2026-11-02 09:00:00 UTC
     assert rendered(template, USER, at_ns=at_ns) == "02 Nov 2026"
     assert len(rendered(template, USER)) == len("02 Nov 2026")
+
+
+REFUSES = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+def chat(template: str, *messages: dict[str, Any], **more: Any) -> str:
+    return ChatTemplate(tokenizer(), template).chat(messages, **more)
+
+
+def test_a_system_turn_is_folded_into_the_first_one_where_it_is_refused() -> None:
+    assert chat(REFUSES + PLAIN, SYSTEM, USER) == "<user>Be brief.\n\nHi"
+    assert chat(PLAIN, SYSTEM, USER) == "<system>Be brief.<user>Hi"
+    taken = ChatTemplate(tokenizer(), REFUSES + PLAIN).folded([SYSTEM, USER])[1]
+    assert taken == [{"role": "user", "content": "Be brief.\n\nHi"}]
+    with pytest.raises(TemplateProblem, match=r"\(no system role\)$"):
+        chat(REFUSES + PLAIN, SYSTEM, USER, fold=False)
+    with pytest.raises(TemplateProblem, match=r"\(no system role\)$"):
+        chat(REFUSES + PLAIN, SYSTEM)
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{{ functions }}{{ functions.x }}", r"\('functions' is undefined\)"),
+        ("{% for t in tools %}{% endfor %}", r"\(TypeError: 'NoneType' object is not iterable\)"),
+        ("{% for i in range(10**9) %}a{% endfor %}", r"\(OverflowError: .*\)"),
+        ("{{ {}['x'].y.z }}", r"\(.* has no attribute .*\)"),
+        ("{{ 1 / 0 }}", r"\(ZeroDivisionError: .*\)"),
+    ],
+)
+def test_every_fault_of_a_template_is_one_problem_with_its_reason(template: str, why: str) -> None:
+    with pytest.raises(
+        TemplateProblem, match="the chat template does not take its messages " + why
+    ):
+        chat(template, USER)
+
+
+def test_variables_of_all_chats_are_replaced_by_a_chat_s_own() -> None:
+    template = ChatTemplate(tokenizer(), "{{ mood }}{{ size }}", {"mood": "!", "size": 1})
+    assert template.chat([USER], variables={"size": 2}) == "!2"
+    assert template.render(LoggedRequest(place="", messages=(USER,))) == "!1"
+    request = LoggedRequest(place="", messages=(USER,), chat_template_kwargs={"mood": "?"})
+    assert template.render(request) == "?1"
+
+
+def test_a_template_that_takes_parts_only_gets_parts() -> None:
+    assert chat(WALKS, USER) == "<user>Hi;"
+    either = "{% if messages[0].content is string %}text{% else %}" + WALKS + "{% endif %}"
+    assert chat(either, USER) == "text"
+
+
+def test_text_without_a_time_has_the_fixed_date() -> None:
+    assert rendered("{{ strftime_now('%Y-%m-%d') }}", USER) == "2026-01-01"
+    template = ChatTemplate(tokenizer(), "{{ strftime_now('%Y-%m-%d') }}")
+    assert template.chat([USER]) == "2026-01-01"
+    assert template.shows_date([USER])
+    assert not ChatTemplate(tokenizer(), PLAIN).shows_date([USER])
+    pinned = {"strftime_now": 1, "tokenize": True}  # reserved names
+    assert template.chat([USER], variables=pinned) == "2026-01-01"

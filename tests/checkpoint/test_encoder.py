@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -297,3 +298,12 @@ def test_a_folder_without_a_template_takes_plain_prompts(tmp_path: Path) -> None
     assert len(encoder.ids(LoggedRequest(place="", prompt="plain")))
     with pytest.raises(UsageError, match="--chat-template"):
         encoder.text(LoggedRequest(place="", messages=({"role": "user", "content": "x"},)))
+
+
+def test_variables_are_of_every_request_that_has_none_of_its_own() -> None:
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=byte_level(LLAMA), bos_token="<|bos|>")
+    wrapped.chat_template = "{{ mood }}"
+    encoder = PromptEncoder(wrapped, variables={"mood": "a"})
+    chat = LoggedRequest(place="", messages=({"role": "user", "content": "x"},))
+    assert encoder.text(chat) == "a"
+    assert encoder.text(replace(chat, chat_template_kwargs={"mood": "b"})) == "b"

@@ -105,6 +105,8 @@ def test_layers_of_linear_attention_have_no_kv(tmp_path: Path) -> None:
     kinds = ["linear_attention", "full_attention"]
     facts = read_facts(write_tiny_llama(tmp_path, layer_types=kinds))
     assert facts.kv_bytes_per_token == 2 * 64 * 2  # one layer, one head of 64, keys and values
+    assert facts.states is not None
+    assert facts.states.layers == 1
 
 
 def test_a_nested_text_config_is_the_decoder(tmp_path: Path) -> None:
@@ -147,7 +149,8 @@ def test_gemma_3_leaves_out_what_its_class_has_as_defaults(tmp_path: Path) -> No
     facts = read_facts(write_hollow(tmp_path, outer, shapes))
     assert (facts.heads, facts.kv_heads, facts.head_dim) == (8, 4, 256)
     assert (facts.vocab_size, facts.max_position) == (262208, 131072)
-    assert facts.kv_bytes_per_token == 139_264  # 2·34·4·256·2
+    assert facts.kv_bytes_per_token == 5 * 4096  # every sixth of 34 layers: 2·4·256·2 each
+    assert facts.kv_bytes(32_768) == 5 * 4096 * 32_768 + 29 * 4096 * 1024
 
 
 def test_experts_and_their_width(tmp_path: Path) -> None:
@@ -195,12 +198,20 @@ def test_rotary_buffers_are_no_parameters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
-def test_code_in_the_checkpoint_is_refused(tmp_path: Path, name: str) -> None:
-    write_tiny_llama(tmp_path)
+def test_code_in_the_checkpoint_is_not_run(tmp_path: Path, name: str) -> None:
+    """DeepSeek, Kimi, Phi-3 … bring code that no engine needs."""
+    facts = read_facts(write_tiny_llama(tmp_path))
+    (tmp_path / "evil.py").write_text("raise SystemExit('the code of the checkpoint was run')")
     data = json.loads((tmp_path / name).read_text())
-    (tmp_path / name).write_text(json.dumps(data | {"auto_map": {"AutoModel": "evil.Model"}}))
-    with pytest.raises(CheckpointError, match=r"auto_map.*whet runs none"):
-        read_facts(tmp_path)
+    names = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
+    write_json(tmp_path / name, data | {"auto_map": names, "model_type": "evil"})
+    assert read_facts(tmp_path) == facts
+
+
+def test_an_unknown_type_with_a_key_left_out(tmp_path: Path) -> None:
+    config = tiny_config(300) | {"model_type": "new", "num_attention_heads": None}
+    with pytest.raises(CheckpointError, match=r"num_attention_heads .* no default for .* 'new'"):
+        read_facts(write_hollow(tmp_path, config, {"x": ("BF16", (1,))}))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -67,3 +68,33 @@ def test_a_sample_holds_both_ends(tmp_path: Path, place: int) -> None:
     weights[place] = 1
     save_file({"w": weights}, tmp_path / "model.safetensors")
     assert digest(tmp_path, whole_up_to_bytes=0) != before
+
+
+def test_many_large_tensors_are_sampled_with_fewer_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reads are bounded over all; a change of every element is seen all the same."""
+    monkeypatch.setattr("whet.checkpoint.identity.MAX_READS", 40)
+    rng = np.random.default_rng(0)
+    weights = {f"w{i}": rng.standard_normal((512, 512)).astype("float16") for i in range(10)}
+    save_file(weights, tmp_path / "model.safetensors")
+    before = digest(tmp_path, whole_up_to_bytes=0)
+    monkeypatch.setattr("whet.checkpoint.identity.MAX_READS", 10)
+    assert digest(tmp_path, whole_up_to_bytes=0) != before
+    for name in ("w0", "w9"):
+        changed = weights | {name: weights[name] * np.float16(1.01)}
+        save_file(changed, tmp_path / "model.safetensors")
+        assert digest(tmp_path, whole_up_to_bytes=0) != before
+
+
+def test_a_sample_of_all_pages_has_the_hash_of_earlier_versions(tmp_path: Path) -> None:
+    """Kept runs compare with it: 16 pages of each tensor, after the word ``sampled``."""
+    weights = np.arange(1024 * 1024, dtype="float16")
+    save_file({"w": weights}, tmp_path / "model.safetensors")
+    raw, size = weights.tobytes(), weights.nbytes
+    pages = hashlib.sha256()
+    for index in range(16):
+        start = round(index * (size - 16384) / 15)
+        pages.update(raw[start : start + 16384])
+    total = hashlib.sha256(b"sampled" + b"w\0F16\0(1048576,)\0" + pages.digest())
+    assert digest(tmp_path, whole_up_to_bytes=0) == total.hexdigest()

@@ -23,6 +23,11 @@ CONFIG_KEYS = (
     "kv_lora_rank",
     "num_experts",
     "moe_intermediate_size",
+    "sliding_window",
+    "num_kv_shared_layers",
+    "hybrid_override_pattern",
+    "block_configs",
+    "mamba_d_state",
     "auto_map",
 )
 TOKENIZER_KEYS = ("model", "added_tokens")

@@ -11,7 +11,13 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from tests.checkpoint_factory import llama_shapes, tiny_config, write_json, write_tokenizer
+from tests.checkpoint_factory import (
+    llama_shapes,
+    tiny_config,
+    write_hollow,
+    write_json,
+    write_tokenizer,
+)
 from whet.checkpoint import read_facts
 from whet.core.errors import CheckpointError
 
@@ -160,6 +166,184 @@ def test_quantized_tensors_that_config_does_not_tell_of(tmp_path: Path) -> None:
 def test_a_claim_with_the_wrong_numbers(tmp_path: Path, claim: Any, said: str) -> None:
     with pytest.raises(CheckpointError, match=said):
         read_facts(write_stored(tmp_path, compressed(4, 128), claim=claim))
+
+
+Shapes = dict[str, tuple[str, tuple[int, ...]]]
+
+
+def nvfp4_of_compressed_tensors(outputs: int, inputs: int) -> Shapes:
+    return {
+        "weight_packed": ("U8", (outputs, inputs // 2)),
+        "weight_scale": ("F8_E4M3", (outputs, inputs // 16)),
+        "weight_global_scale": ("F32", (1,)),
+        "input_global_scale": ("F32", (1,)),
+    }
+
+
+def nvfp4_of_modelopt(outputs: int, inputs: int) -> Shapes:
+    return {
+        "weight": ("U8", (outputs, inputs // 2)),
+        "weight_scale": ("F8_E4M3", (outputs, inputs // 16)),
+        "weight_scale_2": ("F32", ()),
+        "input_scale": ("F32", ()),
+    }
+
+
+def mxfp4_of_compressed_tensors(outputs: int, inputs: int) -> Shapes:
+    return {
+        "weight_packed": ("U8", (outputs, inputs // 2)),
+        "weight_scale": ("U8", (outputs, inputs // 32)),
+    }
+
+
+def nf4(outputs: int, inputs: int) -> Shapes:
+    """bitsandbytes: blocks of 64, whose scales are quantized in blocks of 256."""
+    return {
+        "weight": ("U8", (outputs * inputs // 2, 1)),
+        "weight.absmax": ("U8", (outputs * inputs // 64,)),
+        "weight.quant_map": ("F32", (16,)),
+        "weight.nested_absmax": ("F32", (outputs * inputs // 64 // 256,)),
+        "weight.nested_quant_map": ("F32", (256,)),
+        "weight.quant_state.bitsandbytes__nf4": ("U8", (91,)),
+    }
+
+
+def int8_of_bitsandbytes(outputs: int, inputs: int) -> Shapes:
+    return {
+        "weight": ("I8", (outputs, inputs)),
+        "SCB": ("F32", (outputs,)),
+        "weight_format": ("U8", ()),
+    }
+
+
+def blocks_of_fp8(outputs: int, inputs: int) -> Shapes:
+    return {
+        "weight": ("F8_E4M3", (outputs, inputs)),
+        "weight_scale_inv": ("F32", (-(-outputs // 128), inputs // 128)),
+    }
+
+
+def write_shapes(path: Path, layout: Callable[[int, int], Shapes], claim: Any = CLAIM_4) -> Path:
+    """As ``write_stored``, without data, so in dtypes that NumPy lacks."""
+    config = tiny_config(300)
+    tensors: Shapes = {}
+    for name, shape in llama_shapes(config).items():
+        if ".layers." in name and len(shape) == 2:
+            parts = layout(shape[0], shape[1])
+            tensors |= {
+                f"{name.removesuffix('.weight')}.{key}": value for key, value in parts.items()
+            }
+        else:
+            tensors[name] = ("BF16", shape)
+    return write_hollow(path, config | ({"quantization_config": claim} if claim else {}), tensors)
+
+
+@pytest.mark.parametrize(
+    ("layout", "scheme", "group_size", "bits"),
+    [
+        (nvfp4_of_compressed_tensors, "NVFP4", 16, 4.5),
+        (nvfp4_of_modelopt, "NVFP4", 16, 4.5),
+        (mxfp4_of_compressed_tensors, "MXFP4", 32, 4.25),
+        # the tables of each of 14 modules weigh much beside such small matrices
+        (nf4, "NF4", 64, 4 + 8 / 64 + 32 / 64 / 256 + 14 * (272 * 32 + 91 * 8) / LINEAR),
+        (int8_of_bitsandbytes, "W8A8-INT8", None, 8.0),
+        (blocks_of_fp8, "FP8", None, 8.0),
+    ],
+)
+def test_formats_of_four_and_eight_bits(
+    tmp_path: Path,
+    layout: Callable[[int, int], Shapes],
+    scheme: str,
+    group_size: int | None,
+    bits: float,
+) -> None:
+    facts = read_facts(write_shapes(tmp_path, layout))
+    assert (facts.stored.scheme, facts.stored.group_size) == (scheme, group_size)
+    assert facts.stored.bits_per_weight == pytest.approx(bits, rel=0.05)
+    assert facts.linear_parameters == LINEAR
+    assert facts.parameters == PARAMETERS
+    assert facts.linear_inputs == (() if scheme == "NF4" else (128, 256))
+
+
+def test_the_claim_of_modelopt_is_a_file_of_its_own(tmp_path: Path) -> None:
+    write_shapes(tmp_path, nvfp4_of_modelopt, claim=None)
+    with pytest.raises(CheckpointError, match=r"config\.json has no quantization_config"):
+        read_facts(tmp_path)
+    claim = {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head"]}
+    write_json(tmp_path / "hf_quant_config.json", {"quantization": claim})
+    assert read_facts(tmp_path).stored.scheme == "NVFP4"
+    write_json(tmp_path / "hf_quant_config.json", {"quantization": claim | {"group_size": 32}})
+    with pytest.raises(CheckpointError, match=r"hf_quant_config\.json claims group size 32"):
+        read_facts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("gate_up", "down"),
+    [((4, 512, 128), (4, 128, 256)), ((4, 128, 512), (4, 256, 128))],
+    ids=["[E, O, K]", "[E, K, O]"],
+)
+def test_fused_experts_are_linear_layers(
+    tmp_path: Path, gate_up: tuple[int, ...], down: tuple[int, ...]
+) -> None:
+    """4 experts of 3·256·128 in each of 2 layers, 2 of them used by a token."""
+    config = tiny_config(300) | {"num_local_experts": 4, "num_experts_per_tok": 2}
+    tensors: Shapes = {
+        name: ("BF16", shape) for name, shape in llama_shapes(config).items() if "mlp" not in name
+    }
+    for layer in range(2):
+        experts = f"model.layers.{layer}.mlp.experts"
+        tensors[f"{experts}.gate_up_proj"] = ("BF16", gate_up)
+        tensors[f"{experts}.down_proj"] = ("BF16", down)
+        tensors[f"{experts}.down_proj_bias"] = ("BF16", (4, 128))
+    facts = read_facts(write_hollow(tmp_path, config, tensors))
+    expert, attention = 3 * 256 * 128, 2 * 3 * 128 * 128
+    assert facts.linear_parameters == 2 * 4 * expert + attention
+    assert facts.linear_inputs == (128, 256)
+    assert facts.stored.unquantized_modules == 2 * (4 + 2)
+    assert facts.stored.bits_per_weight == 16.0
+    assert facts.active_parameters == facts.parameters - 2 * 2 * (expert + 128)
+
+
+def test_the_experts_of_gpt_oss_in_mxfp4(tmp_path: Path) -> None:
+    """32 weights in 16 bytes and an exponent: 4.25 bits."""
+    config = tiny_config(300) | {"quantization_config": {"quant_method": "mxfp4"}}
+    tensors: Shapes = {
+        name: ("BF16", shape) for name, shape in llama_shapes(config).items() if "mlp" not in name
+    }
+    for layer in range(2):
+        experts = f"model.layers.{layer}.mlp.experts"
+        for name, outputs, inputs in (("gate_up_proj", 512, 128), ("down_proj", 128, 256)):
+            tensors[f"{experts}.{name}_blocks"] = ("U8", (4, outputs, inputs // 32, 16))
+            tensors[f"{experts}.{name}_scales"] = ("U8", (4, outputs, inputs // 32))
+            tensors[f"{experts}.{name}_bias"] = ("BF16", (4, outputs))
+    facts = read_facts(write_hollow(tmp_path, config, tensors))
+    assert (facts.stored.scheme, facts.stored.group_size) == ("MXFP4", 32)
+    assert facts.stored.quantized_modules == 4
+    assert facts.linear_parameters == 2 * 4 * 3 * 256 * 128 + 2 * 3 * 128 * 128
+
+
+WHOLE = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4}}},
+}
+
+
+def test_a_16_bit_layer_that_ignore_leaves_out(tmp_path: Path) -> None:
+    """vLLM would take it for packed."""
+    write_stored(tmp_path, compressed(4, 128), only="mlp", claim=WHOLE | {"ignore": ["lm_head"]})
+    with pytest.raises(CheckpointError, match=r"layers\.0\.self_attn\.\w+ is stored in 16 bits"):
+        read_facts(tmp_path)
+    for ignore in (["re:.*self_attn.*"], [f"x.layers.{i}.self_attn" for i in range(2)]):
+        claim = WHOLE | {"ignore": ignore}
+        write_json(tmp_path / "config.json", tiny_config(300) | {"quantization_config": claim})
+        assert read_facts(tmp_path).stored.unquantized_modules == 8
+
+
+def test_a_quantized_layer_that_ignore_names(tmp_path: Path) -> None:
+    name = "model.layers.1.mlp.down_proj"
+    write_stored(tmp_path, compressed(4, 128), claim=WHOLE | {"ignore": [name]})
+    with pytest.raises(CheckpointError, match=rf"ignore names {name}, but its weights are quant"):
+        read_facts(tmp_path)
 
 
 def test_an_unknown_form_is_refused(tmp_path: Path) -> None:

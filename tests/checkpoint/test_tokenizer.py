@@ -183,7 +183,9 @@ def test_unigram_ids_are_places(tmp_path: Path) -> None:
     ("files", "said"),
     [
         ({}, r"has no tokenizer\.json"),
-        ({"tokenizer.model": ""}, "older form only"),
+        ({"tokenizer.model": ""}, r"as tokenizer\.model only; write .* AutoTokenizer"),
+        ({"tiktoken.model": ""}, r"as tiktoken\.model only; write .*convert_tiktoken_to_fast"),
+        ({"tekken.json": "{}"}, r"as tekken\.json only; write .*convert_tekken_tokenizer"),
         ({"tokenizer.json": "version https://git-lfs.github.com/spec/v1\n"}, "git-LFS"),
         ({"tokenizer.json": "{}"}, "not a tokenizer"),
         ({"tokenizer.json": '{"model": {"vocab": 3}}'}, "not a tokenizer"),
@@ -206,3 +208,19 @@ def test_the_class_is_the_one_that_auto_takes(pair: tuple[Path, Path], name: str
     assert type(own) is type(auto)
     text = "Hello world"
     assert own.encode(text) == auto.encode(text)
+
+
+def test_a_tokenizer_newer_than_the_library(pair: tuple[Path, Path]) -> None:
+    """tokenizers raises the class Exception for a model that it does not know."""
+    file = pair[0] / "tokenizer.json"
+    data = json.loads(file.read_text())
+    write_json(file, data | {"model": {"type": "Future", "pieces": []}})
+    with pytest.raises(CheckpointError, match=r"cannot be read \(.*check that tokenizer\.json"):
+        load_tokenizer(pair[0])
+
+
+def test_the_end_of_an_answer_in_a_text_config(pair: tuple[Path, Path]) -> None:
+    """Multimodal models keep it there, if generation_config.json is missing."""
+    (pair[0] / "generation_config.json").unlink()
+    write_json(pair[0] / "config.json", {"text_config": {"eos_token_id": [7, 3]}})
+    assert tokenizer_identity(pair[0]).eos_token_ids == (3, 7)

@@ -263,3 +263,21 @@ def test_a_stored_spec_with_a_removed_key_is_still_read() -> None:
     }
     spec = decode(Spec, data)
     assert (spec.quality.max_tasks, spec.workload.shared_prefixes) == (7, 3)
+
+
+def test_the_gate_s_template_variables_are_the_model_s_and_its_own() -> None:
+    spec = parse_spec(
+        {
+            **MINIMAL,
+            "model": {**MINIMAL["model"], "chat_template_kwargs": {"mood": "!", "thinking": True}},
+            "quality": {"chat_template_kwargs": {"thinking": False}},
+        },
+        base=Path("/base"),
+    )
+    assert spec.quality.chat_template_kwargs == {"mood": "!", "thinking": False}
+    assert spec.model.variables == (("mood", "!"), ("thinking", True))
+    stored = spec.model_dump(mode="json")
+    assert decode(Spec, stored) == spec
+    del stored["quality"]["thinking_tokens"], stored["quality"]["chat_template_kwargs"]
+    del stored["model"]["chat_template_kwargs"]  # a run of an earlier version
+    assert decode(Spec, stored).quality.thinking_tokens == 2048

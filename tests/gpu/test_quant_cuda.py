@@ -33,7 +33,7 @@ def test_feedback_rounds_as_on_a_cpu(scheme: str) -> None:
 def test_16_bit_products_are_added_up_in_float32(dtype: torch.dtype) -> None:
     torch.manual_seed(1)
     x = torch.randn(5000, 1100).to(dtype)
-    meter = InputMeter(1100, torch.device("cuda"))
+    meter = InputMeter(torch.device("cuda"))
     for part in x.cuda().split(777):
         meter.add(part)
     whole = x.double().T @ x.double() / 5000

@@ -19,7 +19,7 @@ def variant(**change: Any) -> Variant:
     values: dict[str, Any] = {
         "name": "v",
         "weights": "16bit",
-        "scheme": "BF16",
+        "scheme": "16bit",
         "model_path": "/m",
         "speculation": None,
         "prefix_cache": False,

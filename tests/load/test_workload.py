@@ -148,3 +148,18 @@ def test_missing_texts_or_a_missing_tokenizer_are_one_sentence(
         build((tmp_path / "none", files[1]))
     with pytest.raises(CheckpointError, match="tokenizer"):
         build((files[0], tmp_path / "none"))
+
+
+def test_variables_reach_the_template_and_one_that_lacks_some_is_a_usage_error(
+    tmp_path: Path,
+) -> None:
+    pool = write_pool(tmp_path / "pool")
+    template = "{% if mood %}!!{% endif %}" + NO_SYSTEM + "<|user|>{{ messages[0].content }}"
+    tokenizer = write_tokenizer(tmp_path / "mood", template=template)
+    plain = build((pool, tokenizer))
+    moody = build_workload(pool, tokenizer, SPEC, draw=DRAW, variables=(("mood", True),))
+    lengths = [[len(each.prompt_token_ids) for each in made.requests] for made in (plain, moody)]
+    assert lengths[1] == [length + 2 for length in lengths[0]]
+    needy = write_tokenizer(tmp_path / "needy", template="{{ functions.x }}")
+    with pytest.raises(UsageError, match=r"'functions' is undefined\); set model.chat_template_kw"):
+        build((pool, needy))

@@ -93,7 +93,7 @@ def test_engines_fuse_what_is_one_unit() -> None:
         for part in (1, 2, 3)
     }
     shapes["model.layers.0.mlp.gate.weight"] = (2, 8)
-    (units,) = read_architecture("new_moe", shapes).units
+    (units,) = read_architecture({"model_type": "new_moe"}, shapes).units
     assert {unit.name: unit.linears for unit in units} == {
         "self_attn.qkv": tuple(f"self_attn.{name}" for name in names[:3]),
         "self_attn.dense": ("self_attn.dense",),
@@ -113,13 +113,13 @@ def test_engines_fuse_what_is_one_unit() -> None:
 )
 def test_what_is_no_decoder_is_refused(names: list[str], words: str) -> None:
     with pytest.raises(QuantizationError, match=words):
-        read_architecture("other", dict.fromkeys(names, (4, 4)))
+        read_architecture({"model_type": "other"}, dict.fromkeys(names, (4, 4)))
 
 
 def test_a_missing_projection_is_named() -> None:
     shapes = {"model.layers.0.self_attn.q_proj.weight": (4, 4)}
     with pytest.raises(QuantizationError, match=r"no model\.layers\.0\.self_attn\.k_proj\.weight"):
-        read_architecture("llama", shapes)
+        read_architecture({"model_type": "llama"}, shapes)
 
 
 PUBLISHED = {"d2t": torch.zeros(40, dtype=torch.int64), "t2d": torch.ones(64, dtype=torch.bool)}

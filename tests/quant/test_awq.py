@@ -16,7 +16,7 @@ GRID = make_grid("W4A16", 32, torch.bfloat16)
 
 
 def stats_of(x: Tensor) -> InputStats:
-    meter = InputMeter(x.shape[1], torch.device("cpu"))
+    meter = InputMeter(torch.device("cpu"))
     meter.add(x)
     return meter.finish("x")
 
@@ -52,8 +52,8 @@ def with_outliers(seed: int) -> tuple[Tensor, Tensor]:
 def test_outlier_channels_lose_less_than_with_rounding_to_nearest(seed: int) -> None:
     weight, x = with_outliers(seed)
     unit = problem(weight, x)
-    nearest = METHODS["rtn"].fit(unit)
-    fit = METHODS["awq"].fit(unit)
+    nearest = METHODS["rtn"].fit([unit])[0]
+    fit = METHODS["awq"].fit([unit])[0]
     assert fit.ratio is not None
     assert fit.ratio > 0
     assert replayed(weight, x, fit) < 0.5 * replayed(weight, x, nearest)
@@ -72,19 +72,15 @@ def test_the_chosen_scale_is_the_best_when_every_one_is_run(outputs: int) -> Non
         stored = GRID.round(weight * scale, GRID.qparams(weight * scale)) / scale
         return float((x.double() @ (stored - weight).double().T).square().sum())
 
-    every = [
-        loss(family(step / 20))
-        for family in families(weight, unit.stats, 32)
-        for step in range(1, 20)
-    ]
-    scale, ratio = search_scale(unit, unit.stats)
+    every = [loss(family(step / 20)) for family in families([unit]) for step in range(1, 20)]
+    scale, ratio = search_scale([unit])
     assert ratio is not None
     assert loss(scale) <= 1.02 * min(every)
 
 
 def test_nothing_to_absorb_a_scale_means_no_scale() -> None:
     weight, x = with_outliers(1)
-    fit = METHODS["awq"].fit(problem(weight, x, folds=False))
+    fit = METHODS["awq"].fit([problem(weight, x, folds=False)])[0]
     assert fit.ratio is None
     assert torch.equal(fit.column_scale, torch.ones(96))
 
@@ -129,8 +125,8 @@ def test_degenerate_inputs_and_weights_give_finite_answers(
     x[:, :dead] = 0
     x[:, -1] *= peak
     unit = problem(weight, x)
-    fit = METHODS["awq"].fit(unit)
+    fit = METHODS["awq"].fit([unit])[0]
     for tensor in (fit.weight, fit.qparams.scale, fit.column_scale):
         assert bool(torch.isfinite(tensor).all())
-    nearest = METHODS["rtn"].fit(unit)
+    nearest = METHODS["rtn"].fit([unit])[0]
     assert replayed(weight, x, fit) <= replayed(weight, x, nearest) * (1 + 1e-3) + 1e-9

@@ -25,7 +25,7 @@ def test_the_objective_equals_the_replayed_one(
     """To 1e-5 of itself; where terms cancel, float32 knows it to its ε of their magnitudes."""
     torch.manual_seed(seed)
     x, delta = torch.randn(tokens, inputs), torch.randn(outputs, inputs)
-    meter = InputMeter(inputs, CPU)
+    meter = InputMeter(CPU)
     for part in x.split(64):
         meter.add(part)
     replayed = float((x.double() @ delta.double().T).square().sum()) / tokens
@@ -38,7 +38,7 @@ def test_the_symmetric_shortcut_fills_the_whole_matrix() -> None:
     """Wider than one column block, so that mirrored parts exist."""
     torch.manual_seed(0)
     x = torch.randn(64, 1100)
-    meter = InputMeter(1100, CPU)
+    meter = InputMeter(CPU)
     meter.add(x)
     whole = x.double().T @ x.double() / 64
     torch.testing.assert_close(meter.finish("x").gram.double(), whole, rtol=1e-4, atol=1e-5)
@@ -48,7 +48,7 @@ def test_outliers_of_1e4_beside_ordinary_channels_keep_their_figures() -> None:
     torch.manual_seed(1)
     x = torch.randn(5000, 8)
     x[:, 2] *= 1e4
-    meter = InputMeter(8, CPU)
+    meter = InputMeter(CPU)
     meter.add(x)
     delta = torch.zeros(1, 8)
     delta[0, 5] = 1.0
@@ -59,13 +59,13 @@ def test_outliers_of_1e4_beside_ordinary_channels_keep_their_figures() -> None:
 def test_half_precision_inputs_are_summed_in_float32() -> None:
     """70,000 ones overflow float16 (65,504) and stop growing at 256 in bfloat16."""
     for dtype in (torch.float16, torch.bfloat16):
-        meter = InputMeter(2, CPU)
+        meter = InputMeter(CPU)
         meter.add(torch.ones(70_000, 2, dtype=dtype))
         assert meter.finish("x").gram.tolist() == [[1.0, 1.0], [1.0, 1.0]]
 
 
 def test_an_activation_that_is_not_finite_is_named() -> None:
-    meter = InputMeter(4, CPU)
+    meter = InputMeter(CPU)
     meter.add(torch.tensor([[1.0, float("nan"), 0.0, 1.0]]))
     with pytest.raises(QuantizationError, match=r"layers\.3\.qkv are not finite"):
         meter.finish("layers.3.qkv")

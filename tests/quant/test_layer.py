@@ -34,6 +34,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 5},
     "qwen2": {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
     "qwen3": {"num_key_value_heads": 4},
+    "granite": {"residual_multiplier": 0.5, "embedding_multiplier": 2.0},
+    "smollm3": {"pad_token_id": 0},
     "gemma": {"pad_token_id": 0},
     "gemma2": {"pad_token_id": 0, "sliding_window": 4, "attn_logit_softcapping": 2.0},
     "gemma3_text": {"pad_token_id": 0, "sliding_window": 4, "sliding_window_pattern": 2},
@@ -59,7 +61,7 @@ def model(request: pytest.FixtureRequest) -> nn.Module:
 
 def architecture_of(model: Any) -> Architecture:
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    return read_architecture(model.config.model_type, shapes)
+    return read_architecture(model.config.to_dict(), shapes)
 
 
 def layer_of(model: Any, index: int) -> dict[str, Tensor]:

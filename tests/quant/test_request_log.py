@@ -172,7 +172,9 @@ def test_a_template_without_a_system_role_gets_it_in_the_first_turn(tmp_path: Pa
     file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": strict}))
     row = {"messages": [{"role": "system", "content": "be brief"}, *ASK]}
     assert read(tmp_path, tmp_path, row) == "<|start|>be brief\n\nthe order"
-    with pytest.raises(UsageError, match=r"requests.jsonl:1 does not fit the chat template"):
+    with pytest.raises(
+        UsageError, match=r"requests.jsonl:1: the chat template .*\(no system\); change its roles"
+    ):
         read(tmp_path, tmp_path, {"messages": [*ASK, {"role": "system", "content": "late"}]})
 
 

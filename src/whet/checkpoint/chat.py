@@ -1,5 +1,6 @@
-"""Chat messages to the prompt's text, as vLLM hands them to a model's chat template.
+"""Chat messages to the prompt's text: the one place that calls a chat template.
 
+A logged request is rendered as vLLM does it; a chat of whet's own or of a data file as plain text.
 vLLM brings messages to one form before the template sees them: parts of text are joined unless the
 template walks over them, arguments of tool calls are objects, tools have their fields in one order
 (vLLM 0.32: ``renderers/chat_utils.py``, ``renderers/hf.py``, ``entrypoints/generate/base``).
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -20,20 +22,36 @@ from whet.core.errors import UsageError
 from whet.core.request_log import LoggedRequest, part_text
 from whet.core.units import NS_PER_S
 
+FIXED_DATE: Final = datetime(2026, 1, 1, tzinfo=UTC)
+"""The date that a template is given for text without a time of its own.
+
+With the clock's date the token ids of Llama 3.2, gpt-oss or Granite would change at midnight.
+"""
+_ANOTHER_DATE: Final = datetime(2027, 12, 23, tzinfo=UTC)
 _LOOP: Final = re.compile(
     r"""\{%-?\s*for\s+\w+\s+in\s+(?:[\w.\[\]'"-]*(?:\.content\b|\[['"]content['"]\])|content\b)"""
 )
 """A template that walks over a message's parts (what vLLM finds in its syntax tree)."""
 # What a template may raise that handles a value as what it is not.
 _FAULTS: Final = (
-    TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError
+    TemplateError, TypeError, LookupError, AttributeError, ValueError, ArithmeticError,
+    RecursionError, MemoryError,
 )  # fmt: skip
 _REFUSED: Final = "the chat template does not take its messages"
-_RESERVED: Final = ("messages", "conversation", "tools", "chat_template", "tokenize")
+_RESERVED: Final = frozenset(
+    {
+        *("messages", "conversation", "tools", "chat_template", "tokenize", "padding"),
+        *("truncation", "max_length", "return_tensors", "return_dict", "continue_final_message"),
+        *("return_assistant_tokens_mask", "tokenizer_kwargs", "strftime_now"),
+    }
+)
 """Names that a request's own template variables cannot replace."""
+_UNDEFINED: Final = re.compile(r"'\w+' is undefined")
 _TOOL_FIELDS: Final = ("name", "description", "parameters")
 
 Message = Mapping[str, Any]
+Variables = tuple[tuple[str, str | int | float | bool], ...]
+"""Template variables in a form that can be a key."""
 
 
 class TemplateProblem(ValueError):
@@ -41,22 +59,28 @@ class TemplateProblem(ValueError):
 
 
 class ChatTemplate:
-    """A tokenizer's chat template, or one in its place."""
+    """A tokenizer's chat template, or one in its place, with variables that all chats share."""
 
-    def __init__(self, tokenizer: Any, own: str | None = None) -> None:
+    def __init__(
+        self, tokenizer: Any, own: str | None = None, variables: Mapping[str, Any] | None = None
+    ) -> None:
         """``own`` replaces the tokenizer's. Raises ``UsageError`` for one with a fault in it."""
         self._tokenizer, self._own = tokenizer, own
+        self.variables = dict(variables or {})
         source = own or tokenizer.chat_template or ""
-        self._source = "\n".join(source.values()) if isinstance(source, dict) else str(source)
-        self._walks = _LOOP.search(self._source) is not None
-        self._developer = re.search("[\"']developer[\"']", self._source) is not None
-        self._dated = "strftime_now" in self._source
-        if self._source:
+        self.source = "\n".join(source.values()) if isinstance(source, dict) else str(source)
+        self._walks = _LOOP.search(self.source) is not None
+        self._developer = re.search("[\"']developer[\"']", self.source) is not None
+        if self.source:
             self._check()
+
+    def with_variables(self, more: Mapping[str, Any]) -> ChatTemplate:
+        """The same template with more variables, which replace its own."""
+        return ChatTemplate(self._tokenizer, self._own, {**self.variables, **more})
 
     def render(self, request: LoggedRequest) -> str:
         """The prompt up to the begin of the answer; ``TemplateProblem`` where it is refused."""
-        if not self._source:
+        if not self.source:
             raise UsageError(
                 "the log has chat messages and the tokenizer has no chat template; give the one "
                 "that the server uses with --chat-template FILE"
@@ -64,28 +88,85 @@ class ChatTemplate:
         messages = [self._message(message) for message in request.messages or ()]
         if not self._developer and any(each["role"] == "developer" for each in messages):
             messages = _as_system(messages)
-        values: dict[str, Any] = {"add_generation_prompt": True}
-        if self._dated:
-            values["strftime_now"] = partial(_at, request.at_ns)
-        own = request.chat_template_kwargs.items()
-        values |= {name: value for name, value in own if name not in _RESERVED}
         try:
-            return str(
-                self._tokenizer.apply_chat_template(
-                    messages,
-                    tools=[_tool(tool) for tool in request.tools] or None,
-                    chat_template=self._own,
-                    tokenize=False,
-                    **values,
-                )
+            return self._apply(
+                messages,
+                tools=[_tool(tool) for tool in request.tools],
+                at=sent_at(request),
+                variables={"add_generation_prompt": True, **request.chat_template_kwargs},
             )
-        except TemplateError as error:
-            # The template's own words are safe to show; text of the messages is not.
-            why = str(error)
-            problem = f"{_REFUSED} ({why})" if why and why in self._source else _REFUSED
-            raise TemplateProblem(problem) from error
         except _FAULTS as error:
-            raise TemplateProblem(_REFUSED) from error
+            # The template's own words are safe to show; text of the messages is not.
+            why = str(error) if isinstance(error, TemplateError) else ""
+            safe = why and (why in self.source or _UNDEFINED.fullmatch(why))
+            raise TemplateProblem(f"{_REFUSED} ({why})" if safe else _REFUSED) from error
+
+    def chat(self, messages: Sequence[Message], *, answered: bool = False, **more: Any) -> str:
+        """The text of ``folded`` alone."""
+        return self.folded(messages, answered=answered, **more)[0]
+
+    def folded(
+        self,
+        messages: Sequence[Message],
+        *,
+        answered: bool = False,
+        tools: Sequence[Message] = (),
+        at: datetime = FIXED_DATE,
+        variables: Mapping[str, Any] | None = None,
+        fold: bool = True,
+    ) -> tuple[str, Sequence[Message]]:
+        """Plain messages as text, up to the begin of the answer, or ``answered`` as they are.
+
+        The second value is the messages that the template took: a system message becomes the
+        begin of the first turn where it is refused (Gemma 2), unless not ``fold``. Raises
+        ``TemplateProblem`` with the template's words, which may quote the messages.
+        """
+        own = {**(variables or {}), "add_generation_prompt": not answered}
+        apply = partial(self._apply, tools=tools, at=at, variables=own)
+        try:
+            return apply(self._parts(messages)), messages
+        except _FAULTS as error:
+            if fold and len(messages) > 1 and _is_system(messages[0]):
+                row = _without_system(messages)
+                with suppress(*_FAULTS):
+                    return apply(self._parts(row)), row
+            kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
+            raise TemplateProblem(f"{_REFUSED} ({kind}{str(error).rstrip('.')})") from error
+
+    @property
+    def takes_date(self) -> bool:
+        """Whether ``date_string`` replaces the clock's date, as in Llama 3.2."""
+        return "strftime_now" in self.source and "date_string" in self.source
+
+    def shows_date(self, messages: Sequence[Message]) -> bool:
+        """Whether the text of plain messages changes from day to day."""
+        return self.chat(messages) != self.chat(messages, at=_ANOTHER_DATE)
+
+    def _parts(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """Messages with parts as content, for a template that does not take text."""
+        if not self._walks or "is string" in self.source:
+            return [dict(message) for message in messages]
+        return [{**each, "content": self._content(each.get("content"))} for each in messages]
+
+    def _apply(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: Sequence[Message],
+        at: datetime,
+        variables: Mapping[str, Any],
+    ) -> str:
+        values = {**self.variables, **variables}
+        return str(
+            self._tokenizer.apply_chat_template(
+                messages,
+                tools=[dict(tool) for tool in tools] or None,
+                chat_template=self._own,
+                tokenize=False,
+                strftime_now=at.strftime,
+                **{name: value for name, value in values.items() if name not in _RESERVED},
+            )
+        )
 
     def _check(self) -> None:
         probe = LoggedRequest(place="", messages=({"role": "user", "content": "x"},))
@@ -189,7 +270,17 @@ def _as_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [merged, *(each for each in row if each["role"] != "system")]
 
 
-def _at(at_ns: int | None, form: str) -> str:
-    """The date for a template, in UTC: of the request, or now where its time is unknown."""
-    at = datetime.now(UTC) if at_ns is None else datetime.fromtimestamp(at_ns // NS_PER_S, UTC)
-    return at.strftime(form)
+def _is_system(message: Message) -> bool:
+    return message.get("role") in ("system", "developer")
+
+
+def _without_system(messages: Sequence[Message]) -> list[Message]:
+    system, first, *rest = messages
+    return [{**first, "content": f"{system['content']}\n\n{first['content']}"}, *rest]
+
+
+def sent_at(request: LoggedRequest) -> datetime:
+    """When a request was sent, in UTC; the fixed date where its time is unknown."""
+    if request.at_ns is None:
+        return FIXED_DATE
+    return datetime.fromtimestamp(request.at_ns // NS_PER_S, UTC)

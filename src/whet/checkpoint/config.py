@@ -7,25 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from whet.checkpoint.files import read_json, read_json_if_any
+from whet.checkpoint.claim import QuantizationClaim, read_claim
+from whet.checkpoint.files import read_json
+from whet.checkpoint.kv_layout import KvLayout, latent_width, read_layout
 from whet.core.errors import CheckpointError
 
-KV_BYTES: Final = 2  # engines store the KV cache in 16 bits by default
-_NO_KV: Final = frozenset({"linear_attention", "mamba", "conv", "recurrent"})
 _ALREADY_SCALED: Final = frozenset(
     {"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"}
 )
 _INT_KEYS: Final = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-_DEFAULTED: Final = ("num_key_value_heads", "max_position_embeddings")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QuantizationClaim:
-    """What ``quantization_config`` states: the method, and every bit width and group size in it."""
-
-    method: str
-    bits: frozenset[int]
-    group_sizes: frozenset[int]
+_NEEDED: Final = (*_INT_KEYS, "num_key_value_heads", "max_position_embeddings")
+_ALIKE: Final = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+"""Types whose layers are alike and whose config.json says all that counts: reading it by hand saves
+the import of torch, seconds."""
+_TEXT_PARTS: Final = ("text_config", "llm_config", "language_config")
+_EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_ACTIVE: Final = ("num_experts_per_tok", "experts_per_token", "top_k_experts", "moe_k", "moe_topk")
+_BLOCK: Final = 256
+_TOO_LARGE: Final = 2**31
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,28 +40,34 @@ class ModelShape:
     intermediate_size: int
     vocab_size: int
     max_position: int
-    kv_bytes_per_token: int
+    kv: KvLayout
     mla: bool
     experts: int | None
+    experts_per_token: int | None
     tied_embeddings: bool | None
     claim: QuantizationClaim | None
 
 
 def read_shape(path: Path) -> ModelShape:
-    """The shape in ``path/config.json``; ``CheckpointError`` where a required key is missing."""
+    """The shape in ``path/config.json``; ``CheckpointError`` where a required key is missing.
+
+    What the file leaves out comes from transformers' class of the model, if it has one. Code of the
+    checkpoint is never run.
+    """
     outer = read_json(path / "config.json")
-    refuse_remote_code(path, outer)
-    text = outer.get("text_config")
-    config = {**outer, **text} if isinstance(text, dict) else outer
-    if any(config.get(key) is None for key in (*_INT_KEYS, *_DEFAULTED)):
-        config = {**_class_defaults(path), **{k: v for k, v in config.items() if v is not None}}
+    text = next((part for key in _TEXT_PARTS if isinstance(part := outer.get(key), dict)), {})
+    file = {**outer, **text}
+    config = file | _completed(path, file)
     for key in _INT_KEYS:
         _whole(path, config, key, None)
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
-    tied = config.get("tie_word_embeddings")
-    kv_heads = _whole(path, config, "num_key_value_heads", heads)
+    tied = file.get("tie_word_embeddings", config.get("tie_word_embeddings"))
+    # Falcon's "multi-query" is one KV head, whatever its class has as num_kv_heads.
+    one = config.get("multi_query") is True and config.get("new_decoder_architecture") is not True
+    kv_heads = 1 if one else _whole(path, config, "num_key_value_heads", heads)
     # The quotient is only a fallback: for Qwen3-32B it gives 80, and the heads are 128 wide.
     head_dim = _whole(path, config, "head_dim", max(hidden // heads, 1))
+    longest = _max_position(path, config)
     return ModelShape(
         architecture=_architecture(outer, config),
         hidden_size=hidden,
@@ -72,52 +77,52 @@ def read_shape(path: Path) -> ModelShape:
         head_dim=head_dim,
         intermediate_size=_intermediate(path, config),
         vocab_size=int(config["vocab_size"]),
-        max_position=_max_position(path, config),
-        kv_bytes_per_token=_kv_bytes(config, kv_heads=kv_heads, head_dim=head_dim),
-        mla=_mla_width(config) is not None,
-        experts=_experts(config),
+        max_position=longest,
+        kv=read_layout(config, kv_heads=kv_heads, head_dim=head_dim, max_position=longest),
+        mla=latent_width(config) is not None,
+        experts=_above(file, _EXPERTS, 1),
+        experts_per_token=_above(file, _ACTIVE, 0),
         tied_embeddings=tied if isinstance(tied, bool) else None,
-        claim=_claim(outer, config),
+        claim=read_claim(path, file),
     )
 
 
-def refuse_remote_code(path: Path, config: dict[str, Any]) -> None:
-    """Refuse a checkpoint that asks the loader to run Python of its own (``auto_map``)."""
-    tokenizer = read_json_if_any(path / "tokenizer_config.json")
-    for name, data in (("config.json", config), ("tokenizer_config.json", tokenizer)):
-        if data.get("auto_map"):
-            raise CheckpointError(
-                f"{path / name} asks to run code from the checkpoint (auto_map), and whet runs "
-                "none; if the engine knows this architecture itself, remove the key auto_map from "
-                "the file"
-            )
-
-
-def _class_defaults(path: Path) -> dict[str, Any]:
+def _completed(path: Path, file: dict[str, Any]) -> dict[str, Any]:
     """The decoder's configuration as transformers completes it, as engines read it.
 
-    Gemma 3, for one, leaves out what its class has as a default. Empty where transformers cannot
-    read the file.
+    Empty where transformers does not know the model or cannot read the file, and where the file
+    needs no completion.
     """
+    whole = all(file.get(key) is not None for key in _NEEDED)
+    if whole and str(file.get("model_type")) in _ALIKE and not file.get("use_sliding_window"):
+        return {}
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
+    from transformers.utils import logging as untyped
 
+    logging: Any = untyped
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
     try:
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-        defaults: dict[str, Any] = config.get_text_config().to_dict()
+        text = config.get_text_config()
+        kinds = getattr(text, "layer_types", None)  # of some classes a property
+        return {**text.to_dict(), **({"layer_types": list(kinds)} if kinds else {})}
     except (OSError, ValueError, TypeError, LookupError, AttributeError, StrictDataclassError):
         return {}
-    return defaults
+    finally:
+        logging.set_verbosity(level)
 
 
 def _whole(path: Path, config: dict[str, Any], key: str, default: int | None) -> int:
     """A positive whole number; ``default`` where the key is missing or null."""
     value = config.get(key)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if type(value) is not int or not 0 < value < _TOO_LARGE:
         raise CheckpointError(
-            f"{path / 'config.json'}: {key} must be a positive whole number, not {value!r}; give a "
-            "decoder-only model in the Hugging Face layout (Llama, Mistral, Qwen, Gemma …)"
+            f"{path / 'config.json'}: {key} must be a positive whole number, not {value!r}, and "
+            f"the installed transformers has no default for the type {config.get('model_type')!r}; "
+            "add the key, or give a decoder-only model in the Hugging Face layout"
         )
     return value
 
@@ -129,43 +134,36 @@ def _architecture(outer: dict[str, Any], config: dict[str, Any]) -> str:
 
 def _intermediate(path: Path, config: dict[str, Any]) -> int:
     """The width of the MLP, or of one expert in mixture-of-experts layers."""
-    keys = ("moe_intermediate_size", "intermediate_size") if _experts(config) else ()
-    for key in (*keys, "intermediate_size"):
-        if isinstance(value := config.get(key), int) and value > 0:
-            return value
+    expert = ("moe_intermediate_size",) if _above(config, _EXPERTS, 1) else ()
+    keys = (*expert, "intermediate_size", "ffn_hidden_size")
+    if (width := _above(config, keys, 0) or _widest_block(config)) is not None:
+        return width
     raise CheckpointError(
         f"{path / 'config.json'} has no intermediate_size; give a decoder-only model in the "
         "Hugging Face layout (Llama, Mistral, Qwen, Gemma …)"
     )
 
 
-def _experts(config: dict[str, Any]) -> int | None:
-    for key in ("num_local_experts", "num_experts", "n_routed_experts"):
-        if isinstance(value := config.get(key), int) and value > 1:
-            return value
+def _widest_block(config: dict[str, Any]) -> int | None:
+    """The widest MLP of Nemotron-NAS: ``2/3 · ffn_mult · hidden``, in multiples of 256."""
+    blocks = config.get("block_configs")
+    blocks = blocks if isinstance(blocks, list) else []
+    parts = [each.get("ffn") for each in blocks if isinstance(each, dict)]
+    factors = [part.get("ffn_mult") for part in parts if isinstance(part, dict)]
+    widest = max((each for each in factors if isinstance(each, int | float)), default=0)
+    width = int(2 * widest * int(config["hidden_size"]) / 3)
+    return math.ceil(width / _BLOCK) * _BLOCK or None
+
+
+def _above(config: dict[str, Any], keys: tuple[str, ...], least: int) -> int | None:
+    """The first whole number above ``least`` under one of ``keys``; the largest of a list."""
+    for key in keys:
+        value = config.get(key)
+        values = value if isinstance(value, list) else [value]
+        whole = [each for each in values if type(each) is int and each > least]
+        if whole:
+            return max(whole)
     return None
-
-
-def _mla_width(config: dict[str, Any]) -> int | None:
-    """Cached elements per token and layer of multi-head latent attention: latent + rotary part."""
-    rank, rope = config.get("kv_lora_rank"), config.get("qk_rope_head_dim")
-    if not isinstance(rank, int) or not isinstance(rope, int) or min(rank, rope) < 1:
-        return None
-    return rank + rope
-
-
-def _kv_bytes(config: dict[str, Any], *, kv_heads: int, head_dim: int) -> int:
-    """Bytes of KV cache per token at 16 bits: ``2 · layers · kv_heads · head_dim · 2``.
-
-    MLA stores ``layers · (kv_lora_rank + qk_rope_head_dim) · 2`` (DeepSeek-V2, section 2.1). Layers
-    of linear attention store a state of fixed size and count as 0.
-    """
-    kinds = config.get("layer_types")
-    layers = int(config["num_hidden_layers"])
-    if isinstance(kinds, list) and len(kinds) == layers:
-        layers = sum(str(kind) not in _NO_KV for kind in kinds)
-    width = _mla_width(config)
-    return layers * KV_BYTES * (2 * kv_heads * head_dim if width is None else width)
 
 
 def _max_position(path: Path, config: dict[str, Any]) -> int:
@@ -187,25 +185,3 @@ def _max_position(path: Path, config: dict[str, Any]) -> int:
     if kind is None or stated or not isinstance(factor, int | float) or not math.isfinite(factor):
         return length
     return max(int(length * factor), length)
-
-
-def _claim(outer: dict[str, Any], config: dict[str, Any]) -> QuantizationClaim | None:
-    claim = outer.get("quantization_config") or config.get("quantization_config")
-    if not isinstance(claim, dict):
-        return None
-    groups = claim.get("config_groups")
-    values = groups.values() if isinstance(groups, dict) else ()
-    weights = [group.get("weights") for group in values if isinstance(group, dict)]
-    schemes = [claim, *(each for each in weights if isinstance(each, dict))]
-    bits = _ints(schemes, ("num_bits", "bits", "w_bit"))
-    sizes = _ints(schemes, ("group_size", "q_group_size"))
-    return QuantizationClaim(
-        method=str(claim.get("quant_method", "unnamed")),
-        bits=bits,
-        group_sizes=frozenset(size for size in sizes if size > 0),
-    )
-
-
-def _ints(schemes: list[dict[str, Any]], keys: tuple[str, ...]) -> frozenset[int]:
-    values = [scheme.get(key) for scheme in schemes for key in keys]
-    return frozenset(value for value in values if isinstance(value, int))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,12 +44,21 @@ _MAX_SPECIAL: Final = 16
 class PromptEncoder:
     """One tokenizer with its chat template, as a server of the same folder uses them."""
 
-    def __init__(self, tokenizer: Any, *, chat_template: str | None = None) -> None:
-        """Use a tokenizer of transformers; ``chat_template`` replaces its own."""
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        chat_template: str | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Use a tokenizer of transformers; ``chat_template`` replaces its own.
+
+        ``variables`` are handed to the template of every request that does not set them itself.
+        """
         self._fast = tokenizer.backend_tokenizer
         self._fast.no_truncation()  # its file may set both; a server uses neither
         self._fast.no_padding()
-        self._chat = ChatTemplate(tokenizer, chat_template)
+        self._chat = ChatTemplate(tokenizer, chat_template, variables)
         added = list(self._fast.get_added_tokens_decoder().values())
         self._special = _special_pattern(added)
         self._memory: dict[str, bytes] = {}
@@ -171,8 +180,13 @@ def _with_special(token: str) -> str:
     return f"a b{token}c\n{token} d  {token}\n\ne {token}{token}f."
 
 
-def load_encoder(folder: Path, *, chat_template: Path | None = None) -> PromptEncoder:
-    """Read the tokenizer in ``folder``.
+def load_encoder(
+    folder: Path,
+    *,
+    chat_template: Path | None = None,
+    variables: Mapping[str, Any] | None = None,
+) -> PromptEncoder:
+    """Read the tokenizer in ``folder``; the rest as ``PromptEncoder`` takes it.
 
     Raises ``CheckpointError`` if it cannot be read, ``UsageError`` if ``chat_template`` cannot be
     read or parsed.
@@ -189,4 +203,4 @@ def load_encoder(folder: Path, *, chat_template: Path | None = None) -> PromptEn
         raise UsageError(
             f"the chat template {chat_template} cannot be read ({error}); give a file of UTF-8 text"
         ) from error
-    return PromptEncoder(tokenizer, chat_template=own)
+    return PromptEncoder(tokenizer, chat_template=own, variables=variables)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from whet.checkpoint.config import ModelShape, QuantizationClaim, read_shape
+from whet.checkpoint.claim import require_true_claim
+from whet.checkpoint.config import ModelShape, read_shape
 from whet.checkpoint.files import read_json
 from whet.checkpoint.headers import TensorHeader, read_headers
 from whet.checkpoint.hollow import is_hollow
@@ -15,7 +16,7 @@ from whet.checkpoint.stored import Inventory, summarize, take_inventory
 from whet.checkpoint.tokenizer import tokenizer_identity
 from whet.core.errors import CheckpointError
 from whet.core.hub import snapshot_of
-from whet.core.records import ModelFacts, StoredWeights
+from whet.core.records import ModelFacts
 
 TESTBED_KEY: Final = "whet_testbed"
 """The key of config.json that marks a testbed; quantizing copies it."""
@@ -26,18 +27,21 @@ def read_facts(path: Path) -> ModelFacts:
     """The facts of the checkpoint in ``path``; no tensor is loaded.
 
     ``weights_sha256`` is empty for a folder that has headers without weights.
-    Raises ``CheckpointError`` where a file is missing, truncated or foreign, where the folder asks
-    to run its own code, and where config.json says one thing and the tensors another.
+    Raises ``CheckpointError`` where a file is missing, truncated or foreign, and where config.json
+    says one thing and the tensors another. Code that the checkpoint brings (``auto_map``) is never
+    run.
     """
     shape = read_shape(path)
     headers = read_headers(path)
     _require_tokenizer(path, headers)
-    inventory = take_inventory(headers, tied=shape.tied_embeddings)
+    inventory = take_inventory(
+        headers, tied=shape.tied_embeddings, layers=shape.layers, hidden=shape.hidden_size
+    )
     _require_layers(path, shape, inventory)
     _require_embeddings(path, shape, headers)
     tied = _tied(path, shape, inventory)
     stored = summarize(inventory)
-    require_true_claim(path, shape.claim, stored)
+    require_true_claim(path, shape.claim, stored, inventory.linears)
     snapshot = snapshot_of(path)
     return ModelFacts(
         path=str(path.resolve()),
@@ -53,14 +57,19 @@ def read_facts(path: Path) -> ModelFacts:
         vocab_size=shape.vocab_size,
         max_position=shape.max_position,
         tied_embeddings=tied,
-        kv_bytes_per_token=shape.kv_bytes_per_token,
+        kv_bytes_per_token=shape.kv.growing,
         stored=stored,
         tokenizer=tokenizer_identity(path),
         weights_sha256="" if is_hollow(path) else hash_weights(headers),
         linear_parameters=sum(linear.parameters for linear in inventory.linears),
-        linear_inputs=tuple(sorted({linear.inputs for linear in inventory.linears})),
+        linear_inputs=tuple(sorted({linear.inputs for linear in inventory.linears} - {0})),
         mla=shape.mla,
         experts=shape.experts,
+        active_parameters=_active(shape, inventory),
+        mtp_parameters=inventory.mtp_parameters,
+        mtp_bytes=inventory.mtp_bytes,
+        kv_layers=shape.kv.layers,
+        states=shape.kv.states,
         testbed=_testbed(path),
         hub_id=None if snapshot is None else snapshot.hub_id,
         commit=None if snapshot is None else snapshot.commit,
@@ -72,34 +81,12 @@ def _testbed(path: Path) -> str | None:
     return str(mark.get("of", "another model")) if isinstance(mark, dict) else None
 
 
-def require_true_claim(path: Path, claim: QuantizationClaim | None, stored: StoredWeights) -> None:
-    """Refuse a folder whose ``quantization_config`` contradicts its tensors."""
-    config = path / "config.json"
-    if claim is None:
-        if stored.quantized_modules > 0:
-            raise CheckpointError(
-                f"{stored.quantized_modules} linear layers of {path} are stored as "
-                f"{stored.scheme}, but {config} has no quantization_config, so an engine would "
-                f"misread them; {_AGAIN}"
-            )
-        return
-    if stored.quantized_modules == 0:
-        raise CheckpointError(
-            f"{config} says that the weights are quantized ({claim.method}), but every linear "
-            f"layer is stored as {stored.dtype}: the folder was saved without being quantized; "
-            "quantize it again, or remove quantization_config to serve it as it is"
-        )
-    bits = {"W4A16": 4, "W8A16": 8, "W8A8-INT8": 8, "FP8": 8}.get(stored.scheme)
-    for what, claimed, actual in (
-        ("bits", claim.bits, bits),
-        ("group size", claim.group_sizes, stored.group_size),
-    ):
-        if actual is not None and claimed and actual not in claimed:
-            raise CheckpointError(
-                f"{config} claims {what} {' and '.join(map(str, sorted(claimed)))}, but the "
-                f"tensors are stored with {actual}; restore the config.json that was written with "
-                "these weights"
-            )
+def _active(shape: ModelShape, inventory: Inventory) -> int | None:
+    """Parameters that one token is multiplied with; None where config.json names no experts."""
+    if shape.experts is None or shape.experts_per_token is None:
+        return None
+    idle = 1 - shape.experts_per_token / shape.experts
+    return round(inventory.parameters - idle * inventory.expert_parameters)
 
 
 def _require_tokenizer(path: Path, headers: Mapping[str, TensorHeader]) -> None:

@@ -18,6 +18,13 @@ _FLAGS: Final = ("special", "lstrip", "rstrip", "single_word", "normalized")
 _ROLES: Final = ("bos_token", "unk_token")
 _STEPS: Final = ("normalizer", "pre_tokenizer", "decoder")
 _CUT: Final = 80
+_SAVE: Final = "AutoTokenizer.from_pretrained(…).save_pretrained(…)"
+_OTHER_FORMS: Final = {
+    "tokenizer.model": _SAVE,
+    "vocab.json": _SAVE,
+    "tiktoken.model": "transformers.integrations.tiktoken.convert_tiktoken_to_fast(…)",
+    "tekken.json": "transformers.integrations.mistral.convert_tekken_tokenizer(…)",
+}
 _GENERIC: Final = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
@@ -42,7 +49,10 @@ def load_tokenizer(folder: Path) -> Any:
         return _tokenizer_class(folder).from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:
+        # The tokenizers library raises the class Exception itself, so no narrower one would do.
+        if type(error) is not Exception and not isinstance(error, OSError | ValueError | KeyError):
+            raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(
             f"the tokenizer in {folder} cannot be read ({reason}); "
@@ -118,13 +128,8 @@ def serving_difference(a: Path, b: Path, *, names: tuple[str, str]) -> str | Non
 def read_vocabulary(path: Path) -> Vocabulary:
     """Read tokenizer.json (BPE, WordPiece or Unigram) and the roles of tokenizer_config.json."""
     file = path / "tokenizer.json"
-    if not file.exists() and any(
-        (path / name).exists() for name in ("tokenizer.model", "vocab.json")
-    ):
-        raise CheckpointError(
-            f"{path} has a tokenizer of the older form only; write tokenizer.json once with "
-            "AutoTokenizer.from_pretrained(…).save_pretrained(…)"
-        )
+    if not file.exists():
+        _refuse_other_forms(path)
     data = read_json(file)
     try:
         model, added = data["model"], data.get("added_tokens") or []
@@ -135,8 +140,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
         steps = _steps(data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
-            f"{file} is not a tokenizer that whet can read; write it again with "
-            "AutoTokenizer.from_pretrained(…).save_pretrained(…)"
+            f"{file} is not a tokenizer that whet can read; write it again with {_SAVE}"
         ) from error
     config = read_json_if_any(path / "tokenizer_config.json")
     special = read_json_if_any(path / "special_tokens_map.json")
@@ -144,6 +148,15 @@ def read_vocabulary(path: Path) -> Vocabulary:
         role: _content(config.get(role) or special.get(role)) for role in (*_ROLES, "eos_token")
     }
     return Vocabulary(ids=ids, merges=merges, added=flags, roles=roles, steps=steps)
+
+
+def _refuse_other_forms(path: Path) -> None:
+    """Name the form of a tokenizer that is not tokenizer.json, with the way to convert it."""
+    for name, fix in _OTHER_FORMS.items():
+        if (path / name).exists():
+            raise CheckpointError(
+                f"{path} has its tokenizer as {name} only; write tokenizer.json once with {fix}"
+            )
 
 
 def _steps(data: dict[str, Any]) -> dict[str, str]:
@@ -200,19 +213,26 @@ def _bos(path: Path, vocabulary: Vocabulary) -> int | None:
     token = vocabulary.roles["bos_token"]
     if token is not None and token in vocabulary.ids:
         return vocabulary.ids[token]
-    value = read_json_if_any(path / "config.json").get("bos_token_id")
+    value = _text_config(path).get("bos_token_id")
     return value if isinstance(value, int) else None
 
 
 def _eos(path: Path, vocabulary: Vocabulary) -> tuple[int, ...]:
     """The ids that end an answer: an engine reads generation_config.json before config.json."""
-    for name in ("generation_config.json", "config.json"):
-        value = read_json_if_any(path / name).get("eos_token_id")
+    for config in (read_json_if_any(path / "generation_config.json"), _text_config(path)):
+        value = config.get("eos_token_id")
         if value is not None:
             ids = value if isinstance(value, list) else [value]
             return tuple(sorted(each for each in ids if isinstance(each, int)))
     token = vocabulary.roles["eos_token"]
     return (vocabulary.ids[token],) if token in vocabulary.ids else ()
+
+
+def _text_config(path: Path) -> dict[str, Any]:
+    """config.json with the keys of its text part, which multimodal models keep apart."""
+    config = read_json_if_any(path / "config.json")
+    text = config.get("text_config")
+    return text | config if isinstance(text, dict) else config
 
 
 def _token_difference(

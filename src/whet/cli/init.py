@@ -34,6 +34,13 @@ def init(
     if options.device is not None:
         raise UsageError("--device is for a spec from your log; give --traffic LOG too")
     text = template(model=options.model, draft=options.draft)
+    folder = path.parent / Path(options.model).expanduser()
+    if folder.is_dir():
+        from whet.flow.init.template import fit_template
+
+        text, sentence = fit_template(text, folder)
+        if sentence is not None:
+            print_line(sentence)
     write_atomic(path, text.encode())
     print_line(
         f"Wrote {path}. Next: set model.target and hardware.price_usd_per_hour, then run: "

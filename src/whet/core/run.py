@@ -308,12 +308,25 @@ class Run:
         return next((outcome for outcome in worst_first if outcome in outcomes), None)
 
     @cached_property
+    def left_out(self) -> Mapping[str, str]:
+        """Variants that cannot run here, each with its reason: preflight's or its recipe's."""
+        spec, reason, reasons = self.spec, self.store.reason, dict[str, str]()
+        for name in spec.variants if spec else ():
+            for recipe in spec.recipes_of(name) if spec else ():
+                if failed := reason("quantized", recipe):
+                    reasons[name] = f"the recipe {recipe} cannot be made: {failed}"
+            if name not in self.engines and (why := reason("infeasible", name)):
+                reasons[name] = why
+        return reasons
+
+    @cached_property
     def _required_variants(self) -> tuple[str, ...]:
         """Variants that the run has to measure: in the spec and not refused by preflight."""
         return tuple(
             name
             for name in self.variants
             if self.store.status("infeasible", name) is None
+            and name not in self.left_out
             and (self.spec is None or name in self.spec.variants)
         )
 

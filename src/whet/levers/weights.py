@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from whet.core.flags import plain_args
-from whet.core.records import Claim, EngineFacts, ResolvedEngine, Variant
+from whet.core.records import UNQUANTIZED, Claim, EngineFacts, ResolvedEngine, Variant
 from whet.engines import EngineProfile, SchemeKernels, get_profile
 from whet.levers.base import Lever, Outcome, Start, claim_per_start
-
-UNQUANTIZED: Final = frozenset({"16bit", "32bit"})
 
 
 class Weights(Lever):
@@ -19,8 +16,8 @@ class Weights(Lever):
     name = "weights"
 
     def labels(self, variant: Variant) -> Iterator[str]:
-        """``weights=awq``: the recipe's name."""
-        yield f"weights={variant.weights}"
+        """``weights=awq``: the recipe's name; ``weights=as stored (FP8)``."""
+        yield f"weights={variant.weights_label}"
 
     def claims(self, resolved: ResolvedEngine) -> Iterator[Claim]:
         """Quantized weights on a kernel made for them, or no quantized layer at all."""
@@ -111,7 +108,10 @@ def _kernels(
     if not named:
         return "unproved", "the log names no kernel for quantized weights", (_layers(facts),)
     right = tuple(line for k, line in named.items() if known is None or k in known.native)
-    if scheme != "mixed" and facts.quantized_layers < (facts.unquantized_layers or 0):
+    # Routed experts are one layer and most of the weights.
+    experts = any(line.endswith(" for experts") for line in facts.weight_kernels)
+    few = facts.quantized_layers < (facts.unquantized_layers or 0)
+    if few and not experts and scheme != "mixed":
         return "unproved", f"most of the model is not quantized: {_layers(facts)}", tuple(right)
     if not right:
         unknown = ", ".join(facts.weight_kernels)

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from whet.checkpoint import load_tokenizer
+from whet.checkpoint.chat import ChatTemplate, TemplateProblem, Variables
 from whet.core.errors import UsageError
 
 
 class Renderer:
     """One tokenizer with its chat template, or a plain join where it has none."""
 
-    def __init__(self, tokenizer: Any, *, max_tokens: int | None = None) -> None:
-        """``max_tokens`` bounds a whole prompt; a longer user turn is cut at a word."""
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        max_tokens: int | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``max_tokens`` bounds a whole prompt; a longer user turn is cut at a word.
+
+        ``variables`` are handed to the chat template.
+        """
         self._tokenizer = tokenizer
+        self._template = ChatTemplate(tokenizer, variables=variables)
         self._max_tokens = max_tokens
 
     def render(self, system: str, user: str) -> tuple[int, ...]:
@@ -45,33 +57,20 @@ class Renderer:
         return longest
 
     def _encode(self, system: str, user: str) -> tuple[int, ...]:
-        if self._tokenizer.chat_template is None:
+        if not self._template.source:
             return tuple(self._tokenizer.encode(f"{system}\n\n{user}"))
-        text = self._templated(system, user)
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
-
-    def _templated(self, system: str, user: str) -> str:
         messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
         try:
-            return self._apply(messages)
-        except _template_error():  # Gemma's, for one, knows no system role
-            return self._apply([{"role": "user", "content": f"{system}\n\n{user}"}])
-
-    def _apply(self, messages: list[dict[str, str]]) -> str:
-        return str(
-            self._tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
-            )
-        )
+            text = self._template.chat(messages)
+        except TemplateProblem as problem:
+            raise UsageError(
+                f"{problem}; set model.chat_template_kwargs to the variables that it needs, or "
+                "correct it in the tokenizer's files"
+            ) from problem
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
 
 @lru_cache(maxsize=4)
-def load_renderer(folder: Path, max_tokens: int | None) -> Renderer:
+def load_renderer(folder: Path, max_tokens: int | None, variables: Variables = ()) -> Renderer:
     """Load the tokenizer in ``folder``; ``CheckpointError`` where it cannot be read."""
-    return Renderer(load_tokenizer(folder), max_tokens=max_tokens)
-
-
-def _template_error() -> type[Exception]:
-    from jinja2 import TemplateError
-
-    return TemplateError
+    return Renderer(load_tokenizer(folder), max_tokens=max_tokens, variables=dict(variables))

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from whet.checkpoint import load_tokenizer
+from whet.checkpoint.chat import ChatTemplate, TemplateProblem
 from whet.core.errors import UsageError
 
 _TRIES: Final = 40
@@ -35,25 +36,20 @@ class TextTokenizer:
 
     def chat_ids(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
         """A chat up to where the answer begins; ``UsageError`` where no template can hold it."""
-        from jinja2 import TemplateError
-
-        if self._tokenizer.chat_template is None:
+        if not self._template.source:
             raise UsageError("the tokenizer has no chat template; send plain prompts instead")
         try:
-            text = self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
-            )
-        except TemplateError as error:
+            # The server is sent these messages, so a role that it refuses is refused here.
+            return self.content_ids(self._template.chat(messages, fold=False))
+        except TemplateProblem as problem:
             raise UsageError(
-                f"the chat template does not take these messages ({error}); leave out the role "
-                "that it does not know"
-            ) from error
-        except (ArithmeticError, MemoryError, TypeError, ValueError) as error:
-            raise UsageError(
-                f"the chat template fails ({type(error).__name__}: {error}); correct it in the "
+                f"{problem}; leave out the role that it does not know, correct the template in the "
                 "tokenizer's files, or send plain prompts"
-            ) from error
-        return self.content_ids(str(text))
+            ) from problem
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        return ChatTemplate(self._tokenizer)
 
     @cached_property
     def words(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from whet.checkpoint.chat import Variables
 from whet.core.records import PlannedRequest, WorkloadFacts
 from whet.core.spec import WorkloadSpec
 from whet.load.plan import Draw, Workload, hash_requests
@@ -74,17 +75,19 @@ def build_workload(
     *,
     draw: Draw,
     lengths: Sequence[int] = (),
+    variables: Variables = (),
 ) -> Workload:
     """The timed requests of one trial at one batch size.
 
     ``lengths`` are output tokens of the answers to ``sample_turns``; without any they are a share
-    of the prompt's.
+    of the prompt's. ``variables`` are handed to the chat template.
 
     The same arguments give the same requests and the same hash. Raises ``UsageError`` where
     ``max_input_tokens`` has no room for a user turn, ``CheckpointError`` for a tokenizer that
     cannot be read.
     """
-    source = _source(pool, tokenizer, spec, draw=draw, role="timed")
+    renderer = load_renderer(tokenizer, spec.max_input_tokens, variables)
+    source = _source(pool, renderer, spec, draw=draw, role="timed")
     kinds = _kinds(spec, draw.requests, seed=source.label)
     prompts = [source.prompt(kind, index) for index, kind in enumerate(kinds)]
     warm = _warm_prompts(source, spec)
@@ -93,11 +96,13 @@ def build_workload(
     return Workload(requests=requests, facts=_facts(spec, draw, requests, kinds))
 
 
-def sample_turns(pool: Path, tokenizer: Path, spec: WorkloadSpec) -> tuple[tuple[int, ...], ...]:
+def sample_turns(
+    pool: Path, tokenizer: Path, spec: WorkloadSpec, variables: Variables = ()
+) -> tuple[tuple[int, ...], ...]:
     """The first user turns below one system prompt, as token ids: for their lengths."""
     source = _Source(
         pool=read_pool(pool),
-        renderer=load_renderer(tokenizer, spec.max_input_tokens),
+        renderer=load_renderer(tokenizer, spec.max_input_tokens, variables),
         spec=spec,
         label="lengths",
     )
@@ -115,6 +120,7 @@ def build_warmup(
     *,
     draw: Draw,
     lengths: Sequence[int] = (),
+    variables: Variables = (),
 ) -> tuple[PlannedRequest, ...]:
     """``draw.requests`` requests to send first and exclude: each shared prefix once, then a mix.
 
@@ -123,7 +129,8 @@ def build_warmup(
     """
     if draw.requests == 0:
         return ()
-    source = _source(pool, tokenizer, spec, draw=draw, role="warmup")
+    renderer = load_renderer(tokenizer, spec.max_input_tokens, variables)
+    source = _source(pool, renderer, spec, draw=draw, role="warmup")
     every = _shared_kinds(spec)
     rest = _kinds(spec, max(0, draw.requests - len(every)), seed=source.label)
     kinds = [*every, *rest]
@@ -132,10 +139,12 @@ def build_warmup(
     return _plan(source, kinds, prompts, shared, lengths)
 
 
-def _source(pool: Path, tokenizer: Path, spec: WorkloadSpec, *, draw: Draw, role: str) -> _Source:
+def _source(
+    pool: Path, renderer: Renderer, spec: WorkloadSpec, *, draw: Draw, role: str
+) -> _Source:
     return _Source(
         pool=read_pool(pool),
-        renderer=load_renderer(tokenizer, spec.max_input_tokens),
+        renderer=renderer,
         spec=spec,
         label=_label(spec, draw, role),
         attempt=draw.attempt,

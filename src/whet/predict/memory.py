@@ -2,8 +2,7 @@
 
 GPU: ``KV = memory × utilization − weights − activations − CUDA graphs``, as vLLM sizes its pool.
 CPU: ``VLLM_CPU_KVCACHE_SPACE`` is the pool, and everything together must fit the free RAM.
-Tokens of KV: ``2 · layers · kv_heads · head_dim · bytes`` each, heads replicated where tensor
-parallelism splits finer than there are heads; pipeline parallelism splits the layers.
+The pool is counted in blocks; ``kv_blocks`` says how many of them a request takes.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from whet.core.flags import CPU_KV_ENV
 from whet.core.provenance import Device
 from whet.core.records import MemoryPlan, ModelFacts, Variant
 from whet.core.units import GIB, human_bytes
+from whet.predict.kv_blocks import Pool, growing_bytes, kinds_of, share_pool
 from whet.predict.settings import LARGEST_GRAPH, Settings, read_settings
 
 _GPU_RUNTIME_BYTES: Final = 1 * GIB  # CUDA context and libraries, graphs of up to 512 tokens
@@ -50,6 +50,7 @@ class _Sizes:
     draft: int | None
     activation: int
     per_token: int
+    kv: Pool
     limit: int
     free: int | None
 
@@ -76,14 +77,12 @@ def plan_memory(
     """
     settings = read_settings(variant, target=target, device=device)
     helper = draft if variant.speculation and variant.speculation.method == "draft_model" else None
-    sizes = _sizes(settings, (target, stored, helper), device, demand)
-    if helper is None:
-        sizes = replace(sizes, draft=_head_bytes(variant))
-    request, needed = _needed_tokens(variant, settings, demand)
-    needed_bytes = needed * sizes.per_token
-    explicit, block = settings.kv_pool_bytes, settings.block_tokens
+    sizes = _sizes(variant, settings, (target, stored, helper), device, demand)
+    needs = _needs(variant, settings, sizes.kv, demand)
+    needed_bytes = needs.blocks * sizes.kv.block_bytes
+    explicit = settings.kv_pool_bytes
     pool = max(sizes.limit - sizes.fixed, 0) if explicit is None else explicit
-    tokens = pool // (sizes.per_token * block) * block
+    blocks = pool // sizes.kv.block_bytes
     reason = _reason(settings, sizes, pool=pool, needed=needed_bytes, device=device)
     plan = MemoryPlan(
         variant=variant.name,
@@ -93,19 +92,20 @@ def plan_memory(
         activation_bytes=sizes.activation,
         kv_pool_bytes=pool,
         kv_bytes_per_token=sizes.per_token,
-        kv_tokens=tokens,
+        kv_tokens=blocks * needs.tokens // needs.blocks,
         max_model_len=settings.max_model_len,
-        tokens_needed=needed,
+        tokens_needed=needs.tokens,
         required_bytes=sizes.fixed + max(needed_bytes, explicit or 0),
-        fits=reason is None and tokens >= needed,
-        fit_max_model_len=tokens or None,
-        fit_batch_size=tokens // request or None,
+        fits=reason is None and blocks >= needs.blocks,
+        fit_max_model_len=sizes.kv.longest(blocks, in_flight=settings.in_flight) or None,
+        fit_batch_size=max((blocks - needs.prefill) // needs.request_blocks, 0) or None,
         fit_utilization=_fit_utilization(settings, sizes, needed_bytes, device),
         fit_kv_bytes=_fit_kv(sizes, needed_bytes, device),
         reason=reason,
+        kv_request_bytes=(needs.request_blocks + needs.prefill) * sizes.kv.block_bytes,
     )
     short = reason is None and not plan.fits
-    return replace(plan, reason=_too_few_tokens(plan, request, demand)) if short else plan
+    return replace(plan, reason=_too_few_tokens(plan, needs.request, demand)) if short else plan
 
 
 def activation_bytes(facts: ModelFacts, settings: Settings) -> int:
@@ -132,19 +132,15 @@ def graph_bytes(facts: ModelFacts, settings: Settings) -> int:
 
 
 def kv_bytes_per_token(facts: ModelFacts, settings: Settings) -> int:
-    """KV bytes a token and device.
-
-    Heads are split over the devices, and replicated where there are fewer heads than devices; the
-    latent of multi-head latent attention is not split. A pipeline's stages hold a share of the
-    layers each.
-    """
-    share = 1.0 if facts.mla else max(facts.kv_heads / settings.tensor_parallel, 1) / facts.kv_heads
-    share /= settings.pipeline_parallel
-    return math.ceil(facts.kv_bytes_per_token * share * settings.kv_factor)
+    """KV bytes a token and device of the layers that keep every token."""
+    return growing_bytes(kinds_of(facts, settings))
 
 
 def loaded_bytes(facts: ModelFacts, settings: Settings) -> int:
-    """Weight bytes a device once loaded: 32-bit weights are cast to 16 unless float32 is set."""
+    """Weight bytes a device once loaded: 32-bit weights are cast to 16 unless float32 is set.
+
+    Layers for multi-token prediction are not loaded.
+    """
     stored = facts.stored.scheme
     factor = 1.0
     if stored == "32bit" and not settings.float32:
@@ -152,30 +148,57 @@ def loaded_bytes(facts: ModelFacts, settings: Settings) -> int:
     elif stored == "16bit" and settings.float32:
         factor = 2.0
     split = settings.tensor_parallel * settings.pipeline_parallel
-    return math.ceil(facts.weight_bytes * factor / split)
+    return math.ceil((facts.weight_bytes - facts.mtp_bytes) * factor / split)
 
 
-def _needed_tokens(variant: Variant, settings: Settings, demand: Demand) -> tuple[int, int]:
-    """KV tokens of one request and of everything: the largest batch, or one of full length.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Needs:
+    """KV of the demand: tokens and blocks of one request and of everything.
+
+    ``prefill`` are the blocks that a long prompt takes beyond those of its decoding.
+    """
+
+    request: int
+    tokens: int
+    request_blocks: int
+    prefill: int
+    blocks: int
+
+
+def _needs(variant: Variant, settings: Settings, kv: Pool, demand: Demand) -> _Needs:
+    """What the largest batch takes, or one request of full length if that is more.
 
     Proposed tokens are written before they are judged, so each request has K more.
     """
-    block = settings.block_tokens
+    block, flight = settings.block_tokens, settings.in_flight
     lookahead = variant.speculation.num_tokens if variant.speculation else 0
     request = _round_up(demand.tokens_per_request + lookahead, block)
     longest = _round_up(settings.max_model_len, block)
-    return request, max(demand.max_batch * request, longest)
+    blocks = kv.blocks(request, in_flight=1 + lookahead)
+    prefill = kv.blocks(request, in_flight=flight) - blocks
+    return _Needs(
+        request=request,
+        tokens=max(demand.max_batch * request, longest),
+        request_blocks=blocks,
+        prefill=prefill,
+        blocks=max(demand.max_batch * blocks + prefill, kv.blocks(longest, in_flight=flight)),
+    )
 
 
-def _head_bytes(variant: Variant) -> int | None:
-    """What a head (EAGLE, Medusa) stores; None without one on the disk. Its KV is small."""
-    if variant.speculation is None or variant.speculation.draft_path is None:
+def _helper_bytes(variant: Variant, target: ModelFacts, settings: Settings) -> int | None:
+    """What a head (EAGLE, Medusa) or the target's own MTP layers store; their KV is small."""
+    if variant.speculation is None:
+        return None
+    if variant.speculation.method == "mtp" and target.mtp_bytes:
+        return math.ceil(target.mtp_bytes / settings.tensor_parallel)
+    if variant.speculation.draft_path is None:
         return None
     files = Path(variant.speculation.draft_path).glob("*.safetensors")
     return sum(file.stat().st_size for file in files) or None
 
 
 def _sizes(
+    variant: Variant,
     settings: Settings,
     models: tuple[ModelFacts, ModelFacts, ModelFacts | None],
     device: Device,
@@ -192,12 +215,20 @@ def _sizes(
     runtime = _CPU_RUNTIME_BYTES if device.kind == "cpu" else _GPU_RUNTIME_BYTES
     whole_draft = replace(settings, pipeline_parallel=1)  # a draft is not cut into stages
     graphs = graph_bytes(target, settings) if device.kind == "cuda" else 0
-    draft_token = 0 if draft is None else kv_bytes_per_token(draft, whole_draft)
+    kinds = kinds_of(target, settings) + ([] if draft is None else kinds_of(draft, whole_draft))
+    states = target.states.cached if target.states and variant.prefix_cache else 1
+    states += variant.speculation.num_tokens if variant.speculation else 0
+    helper = (
+        _helper_bytes(variant, stored, settings)
+        if draft is None
+        else loaded_bytes(draft, whole_draft)
+    )
     return _Sizes(
         weights=loaded_bytes(stored, settings),
-        draft=None if draft is None else loaded_bytes(draft, whole_draft),
+        draft=helper,
         activation=activation_bytes(target, settings) + graphs + runtime,
-        per_token=kv_bytes_per_token(target, settings) + draft_token,
+        per_token=growing_bytes(kinds),
+        kv=share_pool(kinds, block=settings.block_tokens, states=states),
         limit=whole if unbound else int(device.memory_bytes * settings.utilization),
         free=free,
     )
@@ -236,9 +267,9 @@ def _reason(
 def _too_few_tokens(plan: MemoryPlan, request: int, demand: Demand) -> str:
     """Which demand the KV pool does not meet, and each setting that would fix it."""
     fixes = []
-    if plan.kv_tokens < plan.max_model_len:
+    if (plan.fit_max_model_len or 0) < plan.max_model_len:
         fixes.append(f"set max_model_len to at most {plan.fit_max_model_len or 0}")
-    if plan.kv_tokens < demand.max_batch * request and plan.fit_batch_size:
+    if plan.fit_batch_size and plan.fit_batch_size < demand.max_batch:
         fixes.append(f"keep batch sizes to at most {plan.fit_batch_size}")
     if plan.fit_utilization is not None:
         fixes.append(f"set gpu_memory_utilization to at least {plan.fit_utilization}")

@@ -20,7 +20,8 @@ from whet.predict.memory import Demand, plan_memory
 from whet.predict.predict import predict_checkpoint
 from whet.predict.settings import Settings, read_settings
 
-_GROUP_SIZES: Final = (128, 64, 32)
+_SIZES: Final = ("layers", "hidden_size", "heads", "kv_heads", "head_dim")
+"""What a quantized copy has in common with its source."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,7 +136,7 @@ class _Models:
 
 
 def weights_facts(variant: Variant, *, target: ModelFacts, spec: Spec) -> ModelFacts:
-    """The weights of a variant: the target's, those on disk, or those predicted.
+    """The weights of a variant: the target's, those on disk, or those that a recipe will make.
 
     Raises ``CheckpointError`` for weights that no recipe makes or that cannot be read.
     """
@@ -177,8 +178,7 @@ def _expected_request(workload: WorkloadSpec) -> int:
 
 
 def _problems(case: _Case, demand: Demand) -> Iterator[Problem]:
-    yield from _weights(case)
-    yield from _shapes(case)
+    yield from _same_model(case)
     yield from _draft(case)
     yield from _adapters(case)
     yield from _scheduler(case)
@@ -267,23 +267,25 @@ def _adapters(case: _Case) -> Iterator[Problem]:
             )
 
 
-def _weights(case: _Case) -> Iterator[Problem]:
-    made = case.variant.weights != SIXTEEN_BIT
-    if case.target.stored.quantized_modules > 0:
-        yield case.problem(
-            "weights",
-            f"the target is already quantized ({case.target.stored.scheme}); "
-            "set model.target to the 16-bit checkpoint it was made of",
-        )
-    elif made and Path(case.stored.path).is_dir():
-        yield from _same_model(case)
-
-
 def _same_model(case: _Case) -> Iterator[Problem]:
     """A quantized copy must answer as the target does: same tokenizer, same end of an answer."""
-    names = ("target", f"{case.variant.weights} checkpoint")
-    fix = f"delete {case.stored.path} to make it again"
+    if case.variant.weights == SIXTEEN_BIT or not Path(case.stored.path).is_dir():
+        return
+    names = ("target", f"{case.variant.weights_label} checkpoint")
+    made = case.variant.weights in case.spec.recipes
+    fix = (
+        f"delete {case.stored.path} to make it again"
+        if made
+        else "give quantized weights of this target, with its tokenizer files"
+    )
     one, two = case.target.tokenizer, case.stored.tokenizer
+    for size in _SIZES:
+        mine, its = (getattr(facts, size) for facts in (case.target, case.stored))
+        if mine != its:
+            yield case.problem(
+                "shape", f"{size} is {mine} in the {names[0]} and {its} in the {names[1]}; {fix}"
+            )
+            return
     if one.sha256 != two.sha256:
         difference = tokenizer_difference(
             Path(case.target.path), Path(case.stored.path), names=names
@@ -299,25 +301,6 @@ def _same_model(case: _Case) -> Iterator[Problem]:
         Path(case.target.path), Path(case.stored.path), names=names
     ):
         yield case.problem("tokenizer", f"{difference}; {fix}")
-
-
-def _shapes(case: _Case) -> Iterator[Problem]:
-    """Groups must fill the input width of every linear layer."""
-    size = case.stored.stored.group_size
-    widths = case.target.linear_inputs
-    odd = [width for width in widths if size is not None and width % size]
-    if case.variant.weights == SIXTEEN_BIT or not odd:
-        return
-    even = [str(each) for each in _GROUP_SIZES if all(width % each == 0 for width in widths)]
-    fix = (
-        f"set recipes.{case.variant.weights}.group_size to {' or '.join(even)}"
-        if even
-        else "leave this variant out"
-    )
-    yield case.problem(
-        "shape",
-        f"the group size {size} does not divide the input width {odd[0]} of a linear layer; {fix}",
-    )
 
 
 def _draft(case: _Case) -> Iterator[Problem]:

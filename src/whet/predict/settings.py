@@ -31,7 +31,8 @@ class Settings:
     ``kv_pool_bytes`` is None where the engine sizes the pool. ``data_parallel`` counts the replicas
     of this host; ``elsewhere`` is True where other hosts' devices may serve too. ``max_seqs`` is
     never more than ``batched_tokens`` unless ``seqs_set``: a default gives way, a flag does not.
-    ``graph_tokens`` is the longest step that has a CUDA graph.
+    ``graph_tokens`` is the longest step that has a CUDA graph. ``in_flight`` tokens may be computed
+    before blocks that have left a window are freed; without ``free_windows`` none are.
     """
 
     max_model_len: int
@@ -50,6 +51,9 @@ class Settings:
     chunked_prefill: bool = True
     seqs_set: bool = False
     graph_tokens: int = LARGEST_GRAPH
+    in_flight: int = 1
+    free_windows: bool = True
+    float32_states: bool = False
 
 
 def read_settings(variant: Variant, *, target: ModelFacts, device: Device) -> Settings:
@@ -79,6 +83,11 @@ def read_settings(variant: Variant, *, target: ModelFacts, device: Device) -> Se
         chunked_prefill=args.get("enable_chunked_prefill") is not False,
         seqs_set="max_num_seqs" in args,
         graph_tokens=_graph_tokens(args),
+        in_flight=batched * _steps_at_once(args, device),
+        float32_states=float32
+        or device.kind == "cpu"
+        or args.get("mamba_ssm_cache_dtype") == "float32",
+        free_windows=args.get("disable_hybrid_kv_cache_manager") is not True,
     )
 
 
@@ -107,6 +116,11 @@ def _scheduled(
         tokens = max(tokens, length)
     batched = int(_number(args, "max_num_batched_tokens", tokens))
     return batched, int(_number(args, "max_num_seqs", min(most, batched)))
+
+
+def _steps_at_once(args: dict[str, Scalar], device: Device) -> int:
+    """A GPU's scheduler runs a step ahead (``max_concurrent_batches`` of vLLM 0.32)."""
+    return 1 if device.kind == "cpu" or args.get("async_scheduling") is False else 2
 
 
 def _elsewhere(args: dict[str, Scalar]) -> bool:

@@ -35,8 +35,7 @@ def find_cache(
         raise UsageError("give the cache's size once: --cache-tokens or --cache-gib")
     tokens = size.tokens
     if size.gib is not None:
-        shape = read_shape(locate_without_weights(target))
-        tokens = int(size.gib * GIB // shape.kv_bytes_per_token)
+        tokens = int(size.gib * GIB // _token_bytes(locate_without_weights(target)))
     if size.run is not None:
         store = RunStore.read(size.run)
         facts, declared = store.all("facts", EngineFacts), store.all("declared", Declared)
@@ -54,3 +53,15 @@ def find_cache(
             f"a cache of {tokens} tokens holds no block of {block_size}; give a larger one"
         )
     return block_size, tokens // block_size - 1
+
+
+def _token_bytes(target: Path) -> int:
+    """KV bytes a token, of all layers where none keeps every token.
+
+    Layers with a window keep little of a long prefix beside those without one.
+    """
+    kv = read_shape(target).kv
+    width = kv.growing or sum(each.layers * each.bytes_per_token for each in kv.layers)
+    if not width:
+        raise UsageError(f"{target} keeps no KV cache; give --cache-tokens")
+    return width

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from whet.checkpoint.thinking import Thinking
 from whet.client import Failure
 from whet.core.protocols import Progress
 from whet.core.records import Estimate, QualityRecord, TaskAnswer, TaskExample, TaskScore
@@ -44,41 +45,57 @@ def answer_tasks(
     prompts: Sequence[Ids],
     *,
     constraints: Sequence[Mapping[str, Any]] | None = None,
+    thinking: Sequence[Thinking | None] = (),
     progress: Progress | None = None,
 ) -> Answers:
     """Answer greedily, up to the model's own end of sequence or the task's ``max_tokens``.
 
     ``constraints`` holds extra fields of each task's request (a schema that the engine enforces).
+    A task with ``thinking`` may write its ``tokens`` more, and is scored on what follows.
     """
+    reasons = thinking or [None] * len(tasks)
     bodies = [
-        {"prompt": list(ids), "max_tokens": task.max_tokens, "temperature": 0.0, **more}
-        for task, ids, more in zip(tasks, prompts, constraints or [{}] * len(tasks), strict=True)
+        {
+            "prompt": list(ids),
+            "max_tokens": task.max_tokens + (how.tokens if how else 0),
+            "temperature": 0.0,
+            **({"skip_special_tokens": False} if how and how.special else {}),
+            **more,
+        }
+        for task, ids, how, more in zip(
+            tasks, prompts, reasons, constraints or [{}] * len(tasks), strict=True
+        )
     ]
     replies = ask(endpoint, bodies, progress=progress)
     answers, failures = [], []
-    for task, reply in zip(tasks, replies, strict=True):
+    for task, how, reply in zip(tasks, reasons, replies, strict=True):
         text = first_choice(reply).get("text")
         if isinstance(reply, Failure):
             failures.append(describe(reply))
         elif not isinstance(text, str):
             failures.append("a reply without text")
         else:
-            answers.append(_scored(task, text, reply))
+            answers.append(_scored(task, how, text, reply))
     missing = describe_missing(failures, len(tasks), "task requests failed")
     return Answers(answers=tuple(answers), missing=missing)
 
 
-def _scored(task: Task, text: str, reply: Mapping[str, Any]) -> TaskAnswer:
+def _scored(
+    task: Task, thinking: Thinking | None, written: str, reply: Mapping[str, Any]
+) -> TaskAnswer:
+    answer = written if thinking is None else thinking.answer(written)
+    text = "" if answer is None else answer
     finish_reason = first_choice(dict(reply)).get("finish_reason")
     tokens = (reply.get("usage") or {}).get("completion_tokens")
     return TaskAnswer(
         id=task.id,
         task=task.task,
-        text=text,
-        right=right(text, task.expected, task.scorer),
+        text=written if answer is None else answer,
+        right=answer is not None and right(text, task.expected, task.scorer),
         grade=grade(text, task.expected, task.scorer),
         finish_reason=finish_reason if isinstance(finish_reason, str) else None,
         tokens=tokens if isinstance(tokens, int) else None,
+        unfinished=answer is None,
     )
 
 

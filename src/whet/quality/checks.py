@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
+from whet.checkpoint.thinking import Thinking
 from whet.core.errors import StorageError, UsageError
 from whet.core.records import (
     LosslessCheck,
@@ -58,7 +59,11 @@ _SAMPLING: Final = Sampling(samples=8, tokens=16)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Questions:
-    """The text and tasks, the same for every variant; ``sources`` as in ``HeldoutText``."""
+    """The text and tasks, the same for every variant; ``sources`` as in ``HeldoutText``.
+
+    ``thinking`` says of each task how the model reasons first. ``variables`` are the chat
+    template's, and ``thinking_off`` those among them that the gate set of its own accord.
+    """
 
     tasks: Sequence[Task]
     prompts: Sequence[Ids]
@@ -66,6 +71,9 @@ class Questions:
     sources: Sequence[int]
     vocab_size: int
     data_sha256: str
+    thinking: Sequence[Thinking | None] = ()
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    thinking_off: tuple[str, ...] = ()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -139,12 +147,14 @@ def _check_identity(
     before = plan.baseline.identity if plan.baseline is not None else None
     if before is not None and before.problems:
         return
+    chats = (task.messages for task in questions.tasks if not task.chat_template_kwargs)
     results.identity = token_identity(
         endpoint.url,
         endpoint.model,
         plan.tokenizer,
         [task.messages[-1].content for task in questions.tasks[:_TEXTS]],
-        chats=[task.messages for task in questions.tasks[:_CHATS]],
+        chats=list(islice(chats, _CHATS)),
+        variables=questions.variables,
     )
     if plan.baseline is None:
         return

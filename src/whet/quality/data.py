@@ -41,6 +41,7 @@ class Task(_Line):
     """One question with a known answer, in the form that ``scorer`` takes.
 
     ``schema`` is the JSON Schema of an answer, for asking again under a constraint.
+    ``chat_template_kwargs`` replace the gate's, key by key.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
@@ -52,6 +53,7 @@ class Task(_Line):
     scorer: str
     max_tokens: Annotated[int, Field(ge=1)] = 256
     json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    chat_template_kwargs: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _known_scorer(self) -> Task:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from whet.checkpoint import load_tokenizer
+from whet.checkpoint.chat import FIXED_DATE, ChatTemplate
 from whet.client import Failure, post_many
 from whet.core.errors import CheckpointError
 from whet.core.records import TokenIdentity
@@ -24,6 +25,7 @@ _CONCURRENCY: Final = 4
 _TIMEOUT_S: Final = 120.0
 _MOST_FORCED: Final = 64
 _CUT: Final = 60
+_DATE: Final = {"date_string": FIXED_DATE.strftime("%d %b %Y")}
 PROBES: Final = (
     *("Hello, world!", " leading", "trailing ", "two  spaces", "a\tb\n\nc\r\n", "MiXeD cAsE ß İ"),
     *("0123456789", "1,234.50 EUR", "3.14e-10", "٣٤٥ ４２", "a1b2c3", "--- *** ###"),
@@ -85,11 +87,13 @@ def token_identity(
     texts: Sequence[str],
     *,
     chats: Sequence[Sequence[Message]] = (),
+    variables: Mapping[str, Any] | None = None,
 ) -> TokenIdentity:
     """Compare the server's tokens with those of the baseline's folder.
 
     Compares the ids of ``texts`` and ``PROBES``, the text of these ids, the ids of ``chats`` by the
-    server's own template, and the ids that end an answer. ``checked`` counts the texts, ``missing``
+    server's own template with ``variables``, and the ids that end an answer. A chat in which the
+    server writes today's date is left out. ``checked`` counts the texts, ``missing``
     says what the server did not answer. Raises ``CheckpointError`` if the folder has no tokenizer.
     """
     server = _Server(url=server_url, model=model, tokenizer=load_tokenizer(tokenizer_folder))
@@ -103,7 +107,7 @@ def token_identity(
     parts = [
         _compare(server, reading, ids, "a text is read as other tokens"),
         _compare(server, writing, decoded, "token ids are written as other text"),
-        _compare_chats(server, chats),
+        _compare_chats(server, chats, variables or {}),
         _compare_ends(server, _end_ids(tokenizer_folder, server.tokenizer)),
     ]
     gaps = dict.fromkeys(gap for _, gap in parts if gap is not None)
@@ -137,19 +141,22 @@ def _compare(server: _Server, request: _Request, wanted: Sequence[Ids | str], wh
     ], gap
 
 
-def _compare_chats(server: _Server, chats: Sequence[Sequence[Message]]) -> _Part:
+def _compare_chats(
+    server: _Server, chats: Sequence[Sequence[Message]], variables: Mapping[str, Any]
+) -> _Part:
     """Compare the ids of chats by the server's own template, with the assistant's turn open."""
-    if not chats or not server.tokenizer.chat_template:
+    template = ChatTemplate(server.tokenizer, variables=variables)
+    if not template.source:
         return [], None
     plain = [[{"role": each.role, "content": each.content} for each in chat] for chat in chats]
-    ids = [
-        server.encode(
-            server.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True),
-            specials=False,
-        )
-        for chat in plain
-    ]
-    bodies = [{"messages": chat, "add_generation_prompt": True} for chat in plain]
+    if template.takes_date:
+        template = template.with_variables({**_DATE, **variables})
+    undated = [template.folded(chat) for chat in plain if not template.shows_date(chat)]
+    if not undated:
+        return [], None
+    ids = [server.encode(text, specials=False) for text, _ in undated]
+    more = {"chat_template_kwargs": template.variables} if template.variables else {}
+    bodies = [{"messages": chat, "add_generation_prompt": True, **more} for _, chat in undated]
     request = _Request("/tokenize", bodies, "tokens")
     return _compare(server, request, ids, "a chat by the server's template is read as other tokens")
 

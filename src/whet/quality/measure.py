@@ -64,6 +64,7 @@ def measure_quality(
             endpoint,
             questions.tasks,
             questions.prompts,
+            thinking=questions.thinking,
             progress=part_of(progress, len(questions.documents), total),
         )
     if plan.checks is not None:
@@ -73,13 +74,16 @@ def measure_quality(
 
 
 def _questions(plan: QualityPlan) -> Questions:
-    encoder = Encoder(plan.tokenizer)
+    encoder = Encoder(plan.tokenizer, plan.spec.chat_template_kwargs)
     tasks = load_tasks(plan.tasks, plan.spec.max_tasks)
     prompts = [encoder.task(task) for task in tasks]
     heldout = read_heldout(plan.heldout, encoder, plan.spec)
     return Questions(
         tasks=tasks,
         prompts=prompts,
+        thinking=[encoder.thinking(task, plan.spec.thinking_tokens) for task in tasks],
+        variables=encoder.variables,
+        thinking_off=tuple(encoder.thinking_off),
         documents=heldout.documents,
         sources=heldout.sources,
         vocab_size=encoder.vocab_size,
@@ -89,13 +93,16 @@ def _questions(plan: QualityPlan) -> Questions:
 
 def tokens_needed(plan: QualityPlan) -> int:
     """Return the longest sequence, prompt and reply, that ``measure_quality`` requests."""
-    encoder = Encoder(plan.tokenizer)
+    encoder = Encoder(plan.tokenizer, plan.spec.chat_template_kwargs)
     tasks = load_tasks(plan.tasks, plan.spec.max_tasks)
     documents = heldout_ids(plan.heldout, encoder, plan.spec)
-    return max(
-        *(len(ids) + 1 for ids in documents),
-        *(len(encoder.task(task)) + task.max_tokens for task in tasks),
-    )
+    lengths = [len(ids) + 1 for ids in documents]
+    for task in tasks:
+        thinking = encoder.thinking(task, plan.spec.thinking_tokens)
+        lengths.append(
+            len(encoder.task(task)) + task.max_tokens + (thinking.tokens if thinking else 0)
+        )
+    return max(lengths)
 
 
 def _record(
@@ -129,8 +136,8 @@ def _record(
     scores_fail = likelihood.broken or broken or results.scores_differ or too_far
     if plan.scoring_defect and scores_fail:
         reason = f"{reason}; {plan.scoring_defect}"
-    if results.no_golden is not None:
-        reason = "; ".join(filter(None, (reason, f"no golden probes: {results.no_golden}")))
+    golden = f"no golden probes: {results.no_golden}" if results.no_golden is not None else None
+    reason = "; ".join(filter(None, (reason, golden, _thinking_note(questions)))) or None
     return QualityRecord(
         variant=plan.variant,
         baseline=plan.variant if plan.baseline is None else plan.baseline.variant,
@@ -153,6 +160,14 @@ def _record(
         parts=tuple(results.parts.items()),
         sources=_shared_sources(questions.sources),
     )
+
+
+def _thinking_note(questions: Questions) -> str | None:
+    """Say that the gate turned a model's reasoning off of its own accord."""
+    if not questions.thinking_off:
+        return None
+    names = ", ".join(f"{name}: false" for name in questions.thinking_off)
+    return f"tasks are answered without thinking ({names}; quality.chat_template_kwargs decides it)"
 
 
 def _shared_sources(sources: Sequence[int]) -> tuple[int, ...]:

@@ -13,7 +13,8 @@ Other defects (other tokens, other predictions on the same weights, speculation 
 answers) fail every tolerance; a check that could not run leaves it unknown (``checks.py``).
 
 A task that the baseline answers no better than chance is refused: it is named and not tested, and
-without another task the verdict is unknown.
+without another task the verdict is unknown. So it is where over a tenth of the answers on either
+side are reasoning that did not end.
 
 A test that finds no loss does not prove its absence: each score states its detectable drop.
 """
@@ -35,6 +36,8 @@ MIN_DOCUMENTS: Final = 60
 _MOST_NAMED: Final = 100_000
 _DEGENERATE: Final = "text that is not degenerate"
 _GARBAGE_SHARE: Final = 0.5
+_UNFINISHED_SHARE: Final = 0.1
+"""Above this share of answers that are all reasoning, tasks say nothing and the gate is unknown."""
 NEXT_SCHEMES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "W4A16": "try W8A16, then FP8",
@@ -73,7 +76,8 @@ def verdicts(
     usable = [score for score in findings.tasks if score.task not in refused]
     lost = _lost(findings, usable)
     broken = [*findings.broken, *lost, *_garbage(findings)]
-    missing = list(findings.missing)
+    unfinished, many = _unfinished(findings)
+    missing = [*findings.missing, *(unfinished if many else [])]
     if findings.ratio is None and not broken and not missing:
         missing.append("perplexity was not measured")
     if refused and not usable and findings.baseline is not None:
@@ -89,6 +93,7 @@ def verdicts(
         *_next_scheme(findings, lost=bool(lost) or "fail" in judged),
         *_refusal(findings),
         *_blind(usable),
+        *([] if many else unfinished),
     ]
     return tuple(zip(tolerances, words, strict=True)), "; ".join(reasons) or None
 
@@ -250,6 +255,24 @@ def _garbage(findings: Findings) -> list[str]:
 def _is_degenerate(answer: TaskAnswer) -> bool:
     # A right answer may be short or repeat itself; a wrong one that does is a symptom.
     return not answer.right and degenerate(answer.text) is not None
+
+
+def _unfinished(findings: Findings) -> tuple[list[str], bool]:
+    """Count answers that never end their reasoning; whether they are too many to judge by.
+
+    A question on which both sides reason to the limit would count as no loss.
+    """
+    here = sum(answer.unfinished for answer in findings.answers)
+    before = [] if findings.baseline is None else findings.baseline.answers
+    there = sum(answer.unfinished for answer in before)
+    if not here and not there:
+        return [], False
+    sides = f"{here} of {len(findings.answers)} answers here"
+    if findings.baseline is not None:
+        sides += f" and {there} of {len(before)} of the baseline's"
+    many = max(here, there) > _UNFINISHED_SHARE * max(1, len(findings.answers))
+    fix = "raise quality.thinking_tokens, or turn thinking off by quality.chat_template_kwargs"
+    return [f"{sides} did not end their reasoning and count as wrong; {fix}"], many
 
 
 def _blind(scores: Sequence[TaskScore]) -> list[str]:

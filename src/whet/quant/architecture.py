@@ -6,27 +6,35 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from whet.core.errors import QuantizationError
+from whet.quant.families import FAMILIES, UNFOLDABLE, Family
 
 Shapes = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnitMap:
-    """One fused unit of a decoder layer; names are relative to the layer.
+    """Linears of a decoder layer that engines fuse; names are relative to the layer.
 
     ``fold`` is the norm, or with ``fold_is_linear`` the linear, that takes 1/s; None where none is
-    known. The first ``unclipped`` linears keep their full range: clipping q or k changes attention
-    too much (llm-awq).
+    known. Of a linear only the last ``fold_rows`` outputs are read, all of them where it is 0.
+    ``beside`` names the linears in 16 bit that read the same norm, such as a router: they take s.
+    The first ``unclipped`` linears keep their full range: clipping q or k changes attention too
+    much (llm-awq). Units of one ``block`` have one scheme in an engine; by default it is the unit.
+    ``expert`` is the number of the expert that a unit belongs to.
     """
 
     name: str
     linears: tuple[str, ...]
     fold: str | None = None
     fold_is_linear: bool = False
+    fold_rows: int = 0
+    beside: tuple[str, ...] = ()
     unclipped: int = 0
+    block: str = ""
+    expert: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,15 +42,17 @@ class Architecture:
     """The decoder of one checkpoint.
 
     ``units`` are those of each layer, ``prefixes`` the start of their names. ``norm_offset`` is 1
-    where a norm multiplies by 1 + w. ``unmapped`` is the reason why inputs cannot be measured and
-    scales cannot be folded, None where they can. ``ignore`` names the linears that stay in 16 bit.
+    where a norm multiplies by 1 + w. ``unfolded`` is the reason why no scale can be folded, None
+    where one can; ``unmeasured`` the same of inputs. ``ignore`` are the patterns of everything that
+    stays in 16 bit.
     """
 
     model_type: str
     prefixes: tuple[str, ...]
     units: tuple[tuple[UnitMap, ...], ...]
     norm_offset: float
-    unmapped: str | None
+    unfolded: str | None
+    unmeasured: str | None
     ignore: tuple[str, ...]
 
     @property
@@ -56,105 +66,99 @@ class Architecture:
         ]
 
 
-def _dense(mlp_norm: str) -> tuple[UnitMap, ...]:
-    return (
-        UnitMap(
-            name="qkv",
-            linears=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-            fold="input_layernorm",
-            unclipped=2,
-        ),
-        UnitMap(
-            name="o", linears=("self_attn.o_proj",), fold="self_attn.v_proj", fold_is_linear=True
-        ),
-        UnitMap(name="gate_up", linears=("mlp.gate_proj", "mlp.up_proj"), fold=mlp_norm),
-        UnitMap(name="down", linears=("mlp.down_proj",), fold="mlp.up_proj", fold_is_linear=True),
-    )
-
-
-_LLAMA: Final = (_dense("post_attention_layernorm"), 0.0)
-_GEMMA: Final = (_dense("post_attention_layernorm"), 1.0)
-_GEMMA2: Final = (_dense("pre_feedforward_layernorm"), 1.0)
-_KNOWN: Final = {
-    "llama": _LLAMA,
-    "mistral": _LLAMA,
-    "qwen2": _LLAMA,
-    "qwen3": _LLAMA,
-    "gemma": _GEMMA,
-    "gemma2": _GEMMA2,
-    "gemma3_text": _GEMMA2,
-}
-"""The units of a layer and ``norm_offset``, by model type."""
-_REASONS: Final = (
-    (
-        r".*moe.*|mixtral|deepseek.*",
-        "it routes tokens to experts, whose inputs are not measured one by one, so scales and "
-        "GPTQ are not defined for it here",
-    ),
-    (r"qwen3_next.*|qwen3_5.*", "a gate is fused into its q_proj, which folding would ruin"),
-    (r".*_vl.*|gemma3|mistral3|mllama.*|llava.*", "it is more than a text decoder"),
-)
 _IN_LAYER: Final = re.compile(
-    r"^(?P<prefix>(?:.*\.)?(?:layers\.\d+|midlayer)\.)(?P<rest>.+)\.weight$"
+    r"^(?P<prefix>(?:.*\.)?(?:layers\.(?P<number>\d+)|midlayer)\.)(?P<rest>.+)\.weight$"
 )
+_OTHER_PART: Final = re.compile(r"vision|visual|vit\b|audio|image|multi_modal|(^|\.)mtp\.")
+"""Parts of a checkpoint that are no text decoder; they stay in 16 bit."""
 _FROM_TARGET: Final = "fc"
 """The linear of an EAGLE head that reads the hidden states of its target."""
 _HEAD_INPUTS: Final = (
     "a speculation head (EAGLE) reads the hidden states of its target, which calibration text "
     "alone does not give"
 )
-_ROUTERS: Final = frozenset({"gate", "router", "shared_expert_gate", "wg"})
+_ROUTERS: Final = frozenset({"gate", "router", "shared_expert_gate", "wg", "indexer"})
+_NOT_LINEAR: Final = frozenset(
+    {"embed_tokens", "head", "eh_proj", "conv1d", "in_proj_ba", "in_proj_a", "in_proj_b"}
+)
 _FUSED: Final = {
-    "q_proj": "qkv",
-    "k_proj": "qkv",
-    "v_proj": "qkv",
-    "gate_proj": "gate_up",
-    "up_proj": "gate_up",
-    "w1": "w13",
-    "w3": "w13",
+    "q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "qkv_proj": "qkv", "q_a_proj": "qkv_a",
+    "gate_proj": "gate_up", "up_proj": "gate_up", "gate_up_proj": "gate_up",
+    "w1": "gate_up", "w3": "gate_up", "w2": "down",
+}  # fmt: skip
+"""The unit of a linear, by the last part of its name, in the order of an engine's stack."""
+_LATENT: Final = "kv_a_proj_with_mqa"
+CACHED: Final = ("v_proj", "qkv_proj")
+"""The linears that make the values of a KV cache."""
+_READ_ATTENTION_NORM: Final = frozenset({"q_proj", "qkv_proj", "q_a_proj", _LATENT})
+_SIBLINGS: Final = {
+    "q_proj": ("k_proj", "v_proj", "o_proj"),
+    "qkv_proj": ("o_proj",),
+    "gate_proj": ("up_proj", "down_proj"),
+    "gate_up_proj": ("down_proj",),
+    "w1": ("w3", "w2"),
 }
-_SUPPORTED: Final = "Llama, Mistral, Qwen2, Qwen3 and Gemma"
+_BEFORE: Final = {
+    "o_proj": (("v_proj", ""), ("qkv_proj", "values")),
+    "down_proj": (("up_proj", ""), ("gate_up_proj", "half")),
+    "w2": (("w3", ""),),
+}
+"""The linear before a linear, and the part of its outputs that is read where it is fused."""
+_EXPERT: Final = re.compile(r"^(?P<experts>.*\bexperts)\.(?P<number>\d+)\.")
+_SUPPORTED: Final = "Llama, Mistral, Qwen, Gemma, Granite, Phi-3 or a mixture of experts like these"
 
 
-def read_architecture(model_type: str, shapes: Shapes) -> Architecture:
-    """The map of a checkpoint from its ``model_type`` and the shapes of its tensors.
+def read_architecture(config: Mapping[str, Any], shapes: Shapes) -> Architecture:
+    """The map of a checkpoint from its config.json and the shapes of its tensors.
 
-    An architecture without a map, and a speculation head, gets its units from the tensors' names,
-    which is enough to round to nearest. ``QuantizationError`` where even that is impossible.
+    An architecture without a family, and a speculation head, gets its units from the tensors'
+    names, without folds. ``QuantizationError`` where even that is impossible: no decoder layers, or
+    experts that are stored in one tensor.
     """
-    layers = _layers(shapes)
-    if f"{_FROM_TARGET}.weight" in shapes:
-        head = _by_names(model_type, layers, _HEAD_INPUTS)
-        # Engines prepend a name of their own.
-        return replace(head, ignore=(*head.ignore, f"re:.*{_FROM_TARGET}$"))
-    if model_type not in _KNOWN:
-        return _by_names(model_type, layers)
-    units, norm_offset = _KNOWN[model_type]
+    text = config.get("text_config")
+    text = {**config, **text} if isinstance(text, dict) else config
+    model_type = str(text.get("model_type"))
+    layers = _layers(shapes, text.get("num_hidden_layers"))
     prefixes = tuple(sorted(layers, key=_number))
-    linears = [linear for unit in units for linear in unit.linears]
-    for prefix in prefixes:
-        if missing := [linear for linear in linears if linear not in layers[prefix]]:
-            raise QuantizationError(
-                f"the checkpoint has no {prefix}{missing[0]}.weight, which its architecture needs; "
-                "download the checkpoint again"
-            )
+    head = f"{_FROM_TARGET}.weight" in shapes
+    family = None if head else FAMILIES.get(model_type)
+    _require_decoder(model_type, prefixes)
+    _require_plain_experts(model_type, shapes)
+    units = tuple(_units(layers[prefix], family, text) for prefix in prefixes)
+    for prefix, of_layer in zip(prefixes, units, strict=True):
+        if family is not None:
+            _require_siblings(prefix, of_layer, layers[prefix])
+    ignore = _ignored(shapes, prefixes, units)
     return Architecture(
         model_type=model_type,
         prefixes=prefixes,
-        units=tuple(units for _ in prefixes),
-        norm_offset=norm_offset,
-        unmapped=None,
-        ignore=("lm_head",),
+        units=units,
+        norm_offset=0.0 if family is None else family.norm_offset,
+        unfolded=None if family is not None else _why_unfolded(model_type, head),
+        unmeasured=_HEAD_INPUTS if head else _why_unmeasured(model_type),
+        # Engines prepend a name of their own.
+        ignore=(*ignore, f"re:.*{_FROM_TARGET}$") if head else ignore,
     )
 
 
-def require_measurable(architecture: Architecture, what: str) -> None:
-    """Raise ``QuantizationError`` where ``what`` needs inputs and there is no map."""
-    if architecture.unmapped is not None:
+def require_measurable(architecture: Architecture, what: str, *, folds: bool = False) -> None:
+    """Raise ``QuantizationError`` where ``what`` needs inputs or ``folds`` that there are not."""
+    reason, needed, instead = architecture.unmeasured, "the inputs", ""
+    if reason is None and folds:
+        reason, needed, instead = architecture.unfolded, "the scales", "method gptq, or "
+    if reason is not None:
         raise QuantizationError(
-            f"{what} needs the inputs of {architecture.model_type!r} layers, but "
-            f"{architecture.unmapped}; round to nearest instead (--method rtn with W4A16, or "
-            f"--scheme FP8_DYNAMIC), or choose a checkpoint of {_SUPPORTED}"
+            f"{what} needs {needed} of {architecture.model_type!r} layers, but {reason}; use "
+            f"{instead}round to nearest (--method rtn with W4A16, or --scheme FP8_DYNAMIC)"
+        )
+
+
+def require_cached(architecture: Architecture) -> None:
+    """Raise ``QuantizationError`` where no linear makes the values of a cache alone."""
+    if not any(linear.endswith(CACHED) for linear in architecture.linears):
+        raise QuantizationError(
+            f"{architecture.model_type!r} layers store no keys and values of their own, which an "
+            "FP8 KV cache with scales needs; leave kv_cache out"
         )
 
 
@@ -169,55 +173,185 @@ def require_groups(shapes: Shapes, linears: Sequence[str], group_size: int | Non
             )
 
 
-def _layers(shapes: Shapes) -> dict[str, dict[str, Sequence[int]]]:
-    """The matrices of each decoder layer, by their names within it, in the order of the file."""
+def _layers(shapes: Shapes, count: object) -> dict[str, dict[str, Sequence[int]]]:
+    """The tensors of each decoder layer, by their names within it, in the order of the file.
+
+    Layers from ``count`` on are for multi-token prediction.
+    """
     layers: dict[str, dict[str, Sequence[int]]] = defaultdict(dict)
     for name, shape in shapes.items():
         match = _IN_LAYER.match(name)
-        if match and len(shape) == 2:
-            layers[match["prefix"]][match["rest"]] = shape
+        if match is None or _OTHER_PART.search(name):
+            continue
+        if isinstance(count, int) and int(match["number"] or 0) >= count:
+            continue
+        layers[match["prefix"]][match["rest"]] = shape
     return dict(layers)
 
 
-def _by_names(
-    model_type: str, layers: Mapping[str, Mapping[str, object]], reason: str | None = None
-) -> Architecture:
-    reason = reason or next(
-        (why for pattern, why in _REASONS if re.fullmatch(pattern, model_type)),
-        "whet does not know which of its linears share an input, and which layer precedes them",
-    )
-    stems = {re.split(r"layers\.|midlayer", prefix)[0] for prefix in layers}
+def _require_decoder(model_type: str, prefixes: Sequence[str]) -> None:
+    stems = {re.split(r"layers\.|midlayer", prefix)[0] for prefix in prefixes}
     if len(stems) != 1:
         what = "no decoder layers" if not stems else f"layers of several parts ({sorted(stems)})"
         raise QuantizationError(
             f"the architecture {model_type!r} cannot be quantized: its checkpoint has {what}; "
             f"choose a text model, of {_SUPPORTED} for all methods"
         )
-    prefixes = tuple(sorted(layers, key=_number))
-    routers = [
-        prefix + linear
-        for prefix in prefixes
-        for linear in layers[prefix]
-        if linear.rpartition(".")[2] in _ROUTERS
-    ]
-    return Architecture(
-        model_type=model_type,
-        prefixes=prefixes,
-        units=tuple(_units_by_names(layers[prefix]) for prefix in prefixes),
-        norm_offset=0.0,
-        unmapped=reason,
-        ignore=("lm_head", *routers),
+
+
+def _require_plain_experts(model_type: str, shapes: Shapes) -> None:
+    """Experts in one tensor would stay in 16 bit, and an engine would look for packed ones."""
+    for name, shape in shapes.items():
+        if len(shape) == 3 and "expert" in name and not _OTHER_PART.search(name):
+            raise QuantizationError(
+                f"the architecture {model_type!r} cannot be quantized: {name} holds all experts of "
+                "a layer, a form that engines read in 16 bit only; serve it with quantization: "
+                "fp8, or choose a checkpoint whose experts are stored one by one"
+            )
+
+
+def _require_siblings(prefix: str, units: Sequence[UnitMap], layer: Mapping[str, object]) -> None:
+    """The linears that stand beside a projection, and the layer that takes its scale, are there."""
+    for unit in units:
+        needed = [] if unit.fold is None else [unit.fold]
+        for linear in unit.linears:
+            parent, _, leaf = linear.rpartition(".")
+            if f"{parent}.{_LATENT}" not in layer:
+                needed += [f"{parent}.{sibling}" for sibling in _SIBLINGS.get(leaf, ())]
+        if missing := [name for name in needed if name not in layer]:
+            raise QuantizationError(
+                f"the checkpoint has no {prefix}{missing[0]}.weight, which its architecture needs; "
+                "download the checkpoint again"
+            )
+
+
+def _units(
+    layer: Mapping[str, Sequence[int]], family: Family | None, config: Mapping[str, Any]
+) -> tuple[UnitMap, ...]:
+    """Linears of one parent that engines fuse are one unit, every other is its own."""
+    grouped: dict[str, list[str]] = defaultdict(list)
+    for linear, shape in layer.items():
+        if len(shape) == 2 and not _is_left(linear):
+            grouped[_unit_name(linear, layer)].append(linear)
+    units = [_unit(name, sorted(linears, key=_in_order)) for name, linears in grouped.items()]
+    if family is None:
+        return tuple(units)
+    return tuple(_folded(unit, layer, family, config) for unit in units)
+
+
+def _unit_name(linear: str, layer: Mapping[str, object]) -> str:
+    parent, _, leaf = linear.rpartition(".")
+    short = _FUSED.get(leaf, leaf.removesuffix("_proj"))
+    if f"{parent}.{_LATENT}" in layer and leaf in ("q_proj", _LATENT):
+        # vLLM fuses the two ways into the latents where queries have one too.
+        short = "q" if leaf == "q_proj" else "kv_a"
+        short = "qkv_a" if f"{parent}.q_a_proj" in layer else short
+    return short if parent in ("self_attn", "mlp") else f"{parent}.{short}".lstrip(".")
+
+
+def _in_order(linear: str) -> int:
+    """Queries, keys, values; gate, up: as engines stack them."""
+    leaf = linear.rpartition(".")[2]
+    return list(_FUSED).index(leaf) if leaf in _FUSED else len(_FUSED)
+
+
+def _unit(name: str, linears: Sequence[str]) -> UnitMap:
+    expert = _EXPERT.match(linears[0])
+    return UnitMap(
+        name=name,
+        linears=tuple(linears),
+        block=expert["experts"] if expert else name,
+        expert=int(expert["number"]) if expert else None,
     )
 
 
-def _units_by_names(linears: Mapping[str, object]) -> tuple[UnitMap, ...]:
-    """Linears of one parent that engines fuse are one unit, every other is its own."""
-    grouped: dict[str, list[str]] = defaultdict(list)
-    for linear in linears:
-        parent, _, leaf = linear.rpartition(".")
-        if leaf not in _ROUTERS:
-            grouped[f"{parent}.{_FUSED.get(leaf, leaf)}".lstrip(".")].append(linear)
-    return tuple(UnitMap(name=name, linears=tuple(members)) for name, members in grouped.items())
+def _folded(
+    unit: UnitMap, layer: Mapping[str, Sequence[int]], family: Family, config: Mapping[str, Any]
+) -> UnitMap:
+    """The unit with the norm or linear before it."""
+    parent, _, leaf = unit.linears[0].rpartition(".")
+    if leaf in _READ_ATTENTION_NORM:
+        unclipped = max(1, len(unit.linears) - ("v_proj" in unit.linears[-1]))
+        return replace(unit, fold=family.attention_norm, unclipped=unclipped)
+    if leaf in ("q_b_proj", "kv_b_proj"):
+        return replace(unit, fold=f"{parent}.{leaf.replace('b_proj', 'a_layernorm')}")
+    if leaf in ("gate_proj", "gate_up_proj", "w1"):
+        block = parent.partition(".experts")[0].partition(".shared_expert")[0]
+        beside = tuple(
+            name
+            for name, shape in layer.items()
+            if len(shape) == 2 and _is_left(name) and name.startswith(f"{block}.")
+        )
+        return replace(unit, fold=family.mlp_norm, beside=beside if family.mlp_norm else ())
+    for before, part in _BEFORE.get(leaf, ()):
+        if (name := f"{parent}.{before}") in layer:
+            rows = _value_rows(config) if part == "values" else layer[name][0] // 2
+            return replace(unit, fold=name, fold_is_linear=True, fold_rows=rows if part else 0)
+    return unit
+
+
+def _value_rows(config: Mapping[str, Any]) -> int:
+    heads = int(config["num_attention_heads"])
+    head_dim = config.get("head_dim") or int(config["hidden_size"]) // heads
+    return int(config.get("num_key_value_heads") or heads) * int(head_dim)
+
+
+def _is_left(linear: str) -> bool:
+    """Routers, gates of one number, and what only looks like a linear: never quantized."""
+    parts = linear.split(".")
+    return bool(_ROUTERS & set(parts)) or parts[-1] in _NOT_LINEAR
+
+
+def _why_unfolded(model_type: str, head: bool) -> str:
+    if head:
+        return _HEAD_INPUTS
+    known = (why for start, why in UNFOLDABLE.items() if model_type.startswith(start))
+    return next(known, "whet does not know which layer precedes its linears")
+
+
+def _why_unmeasured(model_type: str) -> str | None:
+    """The reason why calibration text cannot run through the layers; imports no torch."""
+    from transformers.models.auto import configuration_auto
+
+    known = configuration_auto.CONFIG_MAPPING_NAMES  # type: ignore[attr-defined]
+
+    if model_type in known or model_type.removesuffix("_text") in known:
+        return None
+    return "transformers has no code of its own for them"
+
+
+def _ignored(
+    shapes: Shapes, prefixes: Sequence[str], units: Sequence[Sequence[UnitMap]]
+) -> tuple[str, ...]:
+    """Patterns of every matrix that is not quantized, as engines match them.
+
+    Within a layer by name, whatever the layer; a whole part of the model (a vision tower, layers
+    for multi-token prediction) by its first name, because engines rename what is inside.
+    """
+    quantized = {
+        prefix + linear
+        for prefix, of_layer in zip(prefixes, units, strict=True)
+        for unit in of_layer
+        for linear in unit.linears
+    }
+    patterns = {"lm_head": None}
+    for name, shape in shapes.items():
+        module = name.removesuffix(".weight")
+        left = len(shape) == 2 and module != name and module not in quantized
+        if left and module.rpartition(".")[2] not in ("embed_tokens", "lm_head", _FROM_TARGET):
+            patterns[_pattern(module, prefixes)] = None
+    return tuple(patterns)
+
+
+def _pattern(module: str, prefixes: Sequence[str]) -> str:
+    match = _IN_LAYER.match(f"{module}.weight")
+    if match is not None and match["prefix"] in prefixes:
+        rest = re.sub(r"\\d\+", "[0-9]+", re.escape(re.sub(r"\d+", r"\\d+", match["rest"])))
+        return rf"re:.*\.{rest}$"
+    if match is not None and not _OTHER_PART.search(module):
+        return rf"re:.*layers\.{match['number']}\..*"
+    part = module.removeprefix("model.").partition(".")[0]
+    return rf"re:.*{re.escape(part)}\..*"
 
 
 def _number(prefix: str) -> int:

@@ -11,14 +11,15 @@ descent refits all scales of a row together (``coordinate_descent``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from whet.quant.coordinate_descent import CoordinateDescent, row_slices
-from whet.quant.gram import InputStats, diagonal_blocks, output_error, row_errors, scaled_gram
+from whet.quant.gram import diagonal_blocks, output_error, row_errors, scaled_gram
 from whet.quant.rounding import Grid, QParams
 from whet.quant.unit import UnitFit, UnitProblem, unscaled
 
@@ -32,18 +33,21 @@ _SHRINKS: Final = tuple(1 - step / 20 for step in range(1, 10))
 Family = Callable[[float], Tensor]
 
 
-def fit(unit: UnitProblem) -> UnitFit:
+def fit(units: Sequence[UnitProblem]) -> list[UnitFit]:
     """The scales of least output error; never worse than rounding to nearest by that error.
 
     Column scales first, then the range of each group, then all scales of a row together; with
     ``clip: false`` the column scales alone.
     """
-    assert unit.stats is not None
-    column_scale, ratio = search_scale(unit, unit.stats)
+    column_scale, ratio = search_scale(units)
+    return [_fit_ranges(unit, column_scale, ratio) for unit in units]
+
+
+def _fit_ranges(unit: UnitProblem, column_scale: Tensor, ratio: float | None) -> UnitFit:
     scaled = unit.weight * column_scale
     qparams = unit.grid.qparams(scaled)
     if unit.clip:
-        gram = scaled_gram(unit.stats.gram, column_scale)
+        gram = scaled_gram(unit.inputs.gram, column_scale)
         qparams = search_clip(unit, scaled, gram)
         for rows in row_slices(scaled):
             part = CoordinateDescent(scaled[rows], qparams.rows(rows), gram, unit.grid)
@@ -52,24 +56,25 @@ def fit(unit: UnitProblem) -> UnitFit:
     return UnitFit(weight=scaled, qparams=qparams, column_scale=column_scale, ratio=ratio)
 
 
-def search_scale(unit: UnitProblem, stats: InputStats) -> tuple[Tensor, float | None]:
+def search_scale(units: Sequence[UnitProblem]) -> tuple[Tensor, float | None]:
     """The column scale [K] of least output error, and its exponent (0.0 is the identity).
 
-    Exponents are tried in steps of 0.1, then 0.05 to both sides of the best. Candidates are first
-    scored on at most 1,024 rows, evenly spread, and the best few on all of them. Where nothing
-    before can absorb a scale, that is all ones and None.
+    Several units share it where one norm feeds them all, as it does the experts of a layer; their
+    errors are added. Exponents are tried in steps of 0.1, then 0.05 to both sides of the best.
+    Candidates are first scored on at most 1,024 rows of each, evenly spread, and the best few on
+    all of them. Where nothing before can absorb a scale, that is all ones and None.
     """
-    best = unscaled(unit.weight)
-    if unit.round_scale is None:
+    best = unscaled(units[0].weight)
+    if units[0].round_scale is None:
         return best, None
-    some = scored_rows(unit.weight)
+    some = [replace(unit, weight=scored_rows(unit.weight)) for unit in units]
     scored = []
-    for family in families(unit.weight, stats, unit.grid.group(unit.weight.shape[1])):
-        scored += _search_family(family, unit, some, stats)
+    for family in families(units):
+        scored += _search_family(family, some)
     scored.sort(key=lambda item: item[0])
-    best_ratio, least = 0.0, _error(unit.weight, best, unit, stats)
+    best_ratio, least = 0.0, _error(units, best)
     for _, ratio, scale in scored[:_FINALISTS]:
-        error = _error(unit.weight, scale, unit, stats)
+        error = _error(units, scale)
         if error < least:  # also False for a NaN, so a candidate that overflows is never chosen
             best, best_ratio, least = scale, ratio, error
     return best, best_ratio
@@ -81,16 +86,17 @@ def scored_rows(weight: Tensor) -> Tensor:
 
 
 def _search_family(
-    family: Family, unit: UnitProblem, weight: Tensor, stats: InputStats
+    family: Family, units: Sequence[UnitProblem]
 ) -> list[tuple[float, float, Tensor]]:
     """(error, r, s) of the candidates tried, without those that are not finite."""
-    assert unit.round_scale is not None
+    round_scale = units[0].round_scale
+    assert round_scale is not None
     tried: dict[int, tuple[float, float, Tensor]] = {}
 
     def attempt(step: int) -> None:
         if 0 < step < _STEPS and step not in tried:
-            scale = unit.round_scale(family(step / _STEPS))  # type: ignore[misc]
-            error = _error(weight, scale, unit, stats)
+            scale = round_scale(family(step / _STEPS))
+            error = _error(units, scale)
             if math.isfinite(error):
                 tried[step] = (error, step / _STEPS, scale)
 
@@ -103,24 +109,27 @@ def _search_family(
     return list(tried.values())
 
 
-def _error(weight: Tensor, scale: Tensor, unit: UnitProblem, stats: InputStats) -> float:
-    """tr(Δ·H·Δᵀ) after rounding ``weight`` [O, K] scaled by ``scale`` [K]."""
+def _error(units: Sequence[UnitProblem], scale: Tensor) -> float:
+    """tr(Δ·H·Δᵀ) after rounding each weight [O, K] scaled by ``scale`` [K], for all tokens."""
     total = 0.0
-    for rows in row_slices(weight):
-        part = weight[rows]
-        scaled = part * scale
-        delta = unit.grid.round(scaled, unit.grid.qparams(scaled)).div_(scale).sub_(part)
-        total += output_error(delta, stats.gram)
+    for unit in units:
+        for rows in row_slices(unit.weight):
+            part = unit.weight[rows]
+            scaled = part * scale
+            delta = unit.grid.round(scaled, unit.grid.qparams(scaled)).div_(scale).sub_(part)
+            total += unit.inputs.tokens * output_error(delta, unit.inputs.gram)
     return total
 
 
-def families(weight: Tensor, stats: InputStats, group_size: int) -> tuple[Family, Family]:
+def families(units: Sequence[UnitProblem]) -> tuple[Family, Family]:
     """r → s, with the weights' share and without; each centred so that max(s)·min(s) = 1."""
-    share = weight.view(weight.shape[0], -1, group_size).abs()
-    peak = share.amax(dim=-1, keepdim=True)
-    # A group of zeros has no peak to divide by.
-    share = torch.where(peak > 0, share / peak, 0.0).flatten(1).mean(dim=0)
-    activation = without_dead(stats.mean_abs)
+    share = torch.stack([_share(unit) for unit in units]).mean(dim=0)
+    tokens = sum(unit.inputs.tokens for unit in units)
+    activation = without_dead(
+        torch.stack([unit.inputs.mean_abs * (unit.inputs.tokens / tokens) for unit in units]).sum(
+            dim=0
+        )
+    )
 
     def duo(ratio: float) -> Tensor:
         return _centred(activation.pow(ratio) / (share.pow(1 - ratio) + 1e-4))
@@ -129,6 +138,15 @@ def families(weight: Tensor, stats: InputStats, group_size: int) -> tuple[Family
         return _centred(activation.pow(ratio))
 
     return duo, plain
+
+
+def _share(unit: UnitProblem) -> Tensor:
+    """Mean over the rows of each column's part of its group's largest weight: [K]."""
+    group_size = unit.grid.group(unit.weight.shape[1])
+    share = unit.weight.view(unit.weight.shape[0], -1, group_size).abs()
+    peak = share.amax(dim=-1, keepdim=True)
+    # A group of zeros has no peak to divide by.
+    return torch.where(peak > 0, share / peak, 0.0).flatten(1).mean(dim=0)
 
 
 def _centred(scale: Tensor) -> Tensor:

@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from whet.checkpoint import load_tokenizer
+from whet.checkpoint.chat import ChatTemplate, TemplateProblem, sent_at
 from whet.core.errors import UsageError
 from whet.core.records import CalibrationFacts
 from whet.core.request_log import (
@@ -33,18 +34,8 @@ if TYPE_CHECKING:
 
 _FORMS: Final = "JSONL rows with messages, text or prompt, a request log, or a .txt file"
 _ROWS: Final = frozenset({".jsonl", ".json", ".ndjson"})
-_RESERVED: Final = frozenset(
-    {
-        *("conversation", "tools", "documents", "chat_template", "add_generation_prompt"),
-        *("continue_final_message", "tokenize", "padding", "truncation", "max_length"),
-        *("return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"),
-    }
-)
-"""Parameters of ``apply_chat_template``: a request may set the template's own variables only."""
 _CHARS_PER_TOKEN: Final = 8  # more than real text has, so that a piece fills its window
 _MIN_TOKENS: Final = 2
-
-Message = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,7 +172,8 @@ def _tokenize(
     path: Path, sampled: Sequence[LoggedRequest], tokenizer: PreTrainedTokenizerBase
 ) -> list[Sequence[int]]:
     """Token ids of each request with its answer, in their order."""
-    if any(request.messages for request in sampled) and not tokenizer.chat_template:
+    template = ChatTemplate(tokenizer)
+    if any(request.messages for request in sampled) and not template.source:
         raise UsageError(
             f"{path} holds chat messages, but the tokenizer has no chat template; give rows "
             "with text"
@@ -190,7 +182,7 @@ def _tokenize(
     for special in (False, True):
         # A chat template writes its own first token; for plain text the tokenizer adds it.
         texts = {
-            index: _render(request, tokenizer) if request.messages else _text(request)
+            index: _render(request, template) if request.messages else _text(request)
             for index, request in enumerate(sampled)
             if not request.prompt_token_ids and special is not bool(request.messages)
         }
@@ -219,41 +211,19 @@ def _logged_ids(
     return [*ids, *answer]
 
 
-def _render(request: LoggedRequest, tokenizer: PreTrainedTokenizerBase) -> str:
-    from jinja2 import TemplateError
-
-    messages = plain_messages(request)
+def _render(request: LoggedRequest, template: ChatTemplate) -> str:
     try:
-        try:
-            return _apply(request, messages, tokenizer)
-        except TemplateError:  # Gemma's template, for one, refuses a system role
-            return _apply(request, _without_system(messages), tokenizer)
-    except (TemplateError, ValueError, TypeError, KeyError) as error:
+        return template.chat(
+            plain_messages(request),
+            answered=True,
+            tools=request.tools,
+            at=sent_at(request),
+            variables=request.chat_template_kwargs,
+        )
+    except TemplateProblem as problem:
         raise UsageError(
-            f"{request.place} does not fit the chat template ({error}); "
-            "change its roles, or give the row as text"
-        ) from error
-
-
-def _apply(
-    request: LoggedRequest, messages: list[Message], tokenizer: PreTrainedTokenizerBase
-) -> str:
-    options = request.chat_template_kwargs.items()
-    rendered = tokenizer.apply_chat_template(
-        messages,
-        tools=[dict(tool) for tool in request.tools] or None,
-        tokenize=False,
-        **{key: value for key, value in options if key not in _RESERVED},
-    )
-    return str(rendered)
-
-
-def _without_system(messages: list[Message]) -> list[Message]:
-    """Move the system prompt into the first turn, for templates without a system role."""
-    if len(messages) < 2 or messages[0]["role"] not in ("system", "developer"):
-        return messages
-    system, first, *rest = messages
-    return [{**first, "content": f"{system['content']}\n\n{first['content']}"}, *rest]
+            f"{request.place}: {problem}; change its roles, or give the row as text"
+        ) from problem
 
 
 def _cut(ids: Sequence[int], max_tokens: int, dice: random.Random) -> tuple[int, ...]:

@@ -45,15 +45,26 @@ def scale_rounding(
     """
     if unit.fold is None:
         return None
+    if unit.beside:
+        return round_to_power
     if not unit.fold_is_linear:
         return partial(round_to_norm, norm=tensors[f"{unit.fold}.weight"], offset=norm_offset)
     columns = tensors[f"{unit.linears[0]}.weight"].shape[1]
-    rows = tensors[f"{unit.fold}.weight"].shape[0]
+    rows = unit.fold_rows or tensors[f"{unit.fold}.weight"].shape[0]
     if rows == columns:
         return torch.Tensor.contiguous
     if columns % rows or rows % head_dim:
         return None
     return partial(share_across_heads, repeats=columns // rows, head_dim=head_dim)
+
+
+def round_to_power(scale: Tensor) -> Tensor:
+    """The powers of two nearest to ``scale``.
+
+    Every 16-bit number times or divided by one is exact, so that a router that reads the same norm
+    routes as before, bit for bit.
+    """
+    return torch.exp2(scale.log2().round())
 
 
 def round_to_norm(scale: Tensor, *, norm: Tensor, offset: float = 0.0) -> Tensor:
@@ -99,13 +110,17 @@ def fold_scales(
     scales: Mapping[str, LinearScales],
     norm_offset: float,
 ) -> dict[str, Tensor]:
-    """The changed norms and biases, so that the layer computes what it did before."""
+    """The changed norms, biases and routers, so that the layer computes what it did before."""
     changed = {}
     for unit in units:
-        if unit.fold is not None and not unit.fold_is_linear:
-            norm = tensors[f"{unit.fold}.weight"]
-            columns = scales[unit.linears[0]].columns
-            changed[f"{unit.fold}.weight"] = fold_norm(norm, columns, norm_offset)
+        if unit.fold is None or unit.fold_is_linear:
+            continue
+        columns = scales[unit.linears[0]].columns
+        norm = tensors[f"{unit.fold}.weight"]
+        changed[f"{unit.fold}.weight"] = fold_norm(norm, columns, norm_offset)
+        for linear in unit.beside:
+            weight = tensors[f"{linear}.weight"]
+            changed[f"{linear}.weight"] = (weight.to(columns) * columns).to(weight.dtype)
     for linear, linear_scales in scales.items():
         bias = tensors.get(f"{linear}.bias")
         if bias is not None:

@@ -8,6 +8,8 @@ feedback, clipping did not lower KL on held-out text and raised perplexity (docs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -28,42 +30,52 @@ _SWEEPS: Final = 3  # of refitting scales and feedback
 _WORTH: Final = 0.75  # smaller gains on the calibration text cost perplexity on other text
 
 
-def fit(unit: UnitProblem) -> UnitFit:
+def fit(units: Sequence[UnitProblem]) -> list[UnitFit]:
     """GPTQ's rounding without column scales."""
-    return _round_rows(unit.weight, unit, unscaled(unit.weight), None)[0]
+    return [_round_rows(unit, unscaled(unit.weight), None)[0] for unit in units]
 
 
-def fit_scaled(unit: UnitProblem) -> UnitFit:
+def fit_scaled(units: Sequence[UnitProblem]) -> list[UnitFit]:
     """GPTQ's rounding, with AWQ's column scales where they win.
 
     AWQ searched them for plain rounding, and the feedback often corrects by itself what they even
     out. The choice is made on some of the rows, so that one fit and one factor are in memory at a
     time.
     """
-    assert unit.stats is not None
-    column_scale, ratio = search_scale(unit, unit.stats)
+    column_scale, ratio = search_scale(units)
     if not ratio:
-        return _round_rows(unit.weight, unit, column_scale, ratio)[0]
-    some = scored_rows(unit.weight)
-    best, error = _round_rows(some, unit, unscaled(unit.weight), 0.0)
-    scaled, scaled_error = _round_rows(some, unit, column_scale, ratio)
-    if scaled_error < _WORTH * error:
-        best = scaled
-    if len(some) == len(unit.weight):
-        return best
-    return _round_rows(unit.weight, unit, best.column_scale, best.ratio)[0]
+        return [_round_rows(unit, column_scale, ratio)[0] for unit in units]
+    plain = unscaled(column_scale.unsqueeze(0))
+    some = [replace(unit, weight=scored_rows(unit.weight)) for unit in units]
+    fits, errors = _round_all(some, plain, 0.0)
+    scaled, scaled_errors = _round_all(some, column_scale, ratio)
+    if scaled_errors < _WORTH * errors:
+        fits = scaled
+    return [
+        fit
+        if len(fit.weight) == len(unit.weight)
+        else _round_rows(unit, fit.column_scale, fit.ratio)[0]
+        for unit, fit in zip(units, fits, strict=True)
+    ]
+
+
+def _round_all(
+    units: Sequence[UnitProblem], column_scale: Tensor, ratio: float
+) -> tuple[list[UnitFit], float]:
+    done = [_round_rows(unit, column_scale, ratio) for unit in units]
+    total = sum(error * unit.inputs.tokens for unit, (_, error) in zip(units, done, strict=True))
+    return [fit for fit, _ in done], total
 
 
 def _round_rows(
-    weight: Tensor, unit: UnitProblem, column_scale: Tensor, ratio: float | None
+    unit: UnitProblem, column_scale: Tensor, ratio: float | None
 ) -> tuple[UnitFit, float]:
-    """Round ``weight`` [O, K] with feedback; the fit and its error.
+    """Round the weight [O, K] with feedback; the fit and its error.
 
     A row keeps rounding to nearest where that is better.
     """
-    assert unit.stats is not None
-    weight = weight * column_scale if ratio else weight
-    gram = scaled_gram(unit.stats.gram, column_scale)
+    weight = unit.weight * column_scale if ratio else unit.weight
+    gram = scaled_gram(unit.inputs.gram, column_scale)
     qparams = unit.grid.qparams(weight)
     rounding = partial(Feedback(gram).round, grid=unit.grid)
     rounded, total = torch.empty_like(weight), 0.0

@@ -38,14 +38,17 @@ class InputStats:
 class InputMeter:
     """Accumulates the statistics of one linear input over batches."""
 
-    def __init__(self, channels: int, device: torch.device, name: str = "") -> None:
-        """Start with zero sums, in float32. ``name`` seeds the sample."""
-        self._name = name
-        self._gram = torch.zeros(channels, channels, device=device)
-        self._abs = torch.zeros(channels, device=device)
-        self._peak = torch.zeros(channels, device=device)
+    def __init__(self, device: torch.device, name: str = "") -> None:
+        """Start without inputs; sums are float32. ``name`` seeds the sample."""
+        self._device, self._name = device, name
+        self._gram = self._abs = self._peak = torch.zeros(0, device=device)
         self._sample: list[Tensor] = []
-        self._tokens = 0
+        self._tokens = self._block = 0
+
+    def _start(self, channels: int) -> None:
+        self._gram = torch.zeros(channels, channels, device=self._device)
+        self._abs = torch.zeros(channels, device=self._device)
+        self._peak = torch.zeros(channels, device=self._device)
         # H is symmetric: eight column blocks from the diagonal down cost 9/16 of the whole product.
         self._block = channels if channels <= _WHOLE else -(-channels // 8)
 
@@ -54,6 +57,8 @@ class InputMeter:
 
         The number of the batch and the unit's name seed the choice of sampled rows.
         """
+        if self._block == 0:
+            self._start(x.shape[1])
         # Tensor cores multiply 16-bit numbers exactly and accumulate in float32.
         native = x.is_cuda and x.dtype != torch.float32
         x = x if native else x.float()
@@ -64,6 +69,8 @@ class InputMeter:
                 target += torch.mm(left, right, out_dtype=torch.float32)
             else:
                 target.addmm_(left, right)
+        if x.shape[0] == 0:
+            return
         size = x.abs()
         self._abs += size.sum(dim=0, dtype=torch.float32)
         self._peak = torch.maximum(self._peak, size.amax(dim=0).float())

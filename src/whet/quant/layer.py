@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,10 +10,9 @@ from torch import Tensor
 
 from whet.core.errors import QuantizationError
 from whet.core.records import UnitError
-from whet.quant.architecture import UnitMap
-from whet.quant.coordinate_descent import row_slices
+from whet.quant.architecture import CACHED, UnitMap
 from whet.quant.fold import LinearScales, fold_scales, row_scale, scale_rounding
-from whet.quant.gram import output_error
+from whet.quant.meter import BlockMeter, FallbackForm, UnitMeter
 from whet.quant.methods import Method
 from whet.quant.packing import is_nearest, pack, unpack
 from whet.quant.rounding import Grid, QParams
@@ -36,9 +34,9 @@ class SourceLayer:
     tensors: Mapping[str, Tensor]
     stats: LayerStats | None
 
-    def unit_name(self, unit: UnitMap) -> str:
+    def full_name(self, name: str) -> str:
         """``layers.3.qkv``, or ``midlayer.qkv``."""
-        return self.prefix[max(self.prefix.rfind("layers."), 0) :] + unit.name
+        return self.prefix[max(self.prefix.rfind("layers."), 0) :] + name
 
     def stacked(self, unit: UnitMap, device: torch.device) -> Tensor:
         """The unit's linears stacked along their outputs: float32 [O, K] on ``device``."""
@@ -53,27 +51,6 @@ class QuantizedLayer:
     tensors: dict[str, Tensor]
     scales: dict[str, LinearScales]
     errors: tuple[UnitError, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FallbackForm:
-    """The form of the units that a mixed recipe keeps at more bits; ``grid`` None is 16 bit."""
-
-    grid: Grid | None
-    dtype: torch.dtype
-
-    def pack(self, weight: Tensor) -> dict[str, Tensor]:
-        """The tensors of one linear whose scaled weight is ``weight`` [O, K]."""
-        if self.grid is None:
-            return {"weight": weight.to(self.dtype)}
-        qparams = self.grid.qparams(weight)
-        return pack(weight, self.grid.stored(qparams), self.grid)
-
-    def dequantized(self, weight: Tensor) -> Tensor:
-        """The weight that an engine multiplies by: float32 [O, K]."""
-        if self.grid is None:
-            return weight.to(self.dtype).float()
-        return unpack(self.pack(weight), self.grid)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,19 +69,29 @@ class LayerQuantizer:
     @torch.no_grad()
     def quantize(self, layer: SourceLayer) -> QuantizedLayer:
         """The layer as it is stored; ``QuantizationError`` for a weight that is not finite."""
-        fits = [self.method.fit(self._problem(layer, unit)) for unit in layer.units]
+        fits: dict[str, UnitFit] = {}
+        for group in self._groups(layer.units):
+            found = self.method.fit([self._problem(layer, unit) for unit in group])
+            fits |= {unit.name: fit for unit, fit in zip(group, found, strict=True)}
         scales = self._linear_scales(layer, fits)
         stored = {
             **layer.tensors,
             **fold_scales(layer.units, layer.tensors, scales, self.norm_offset),
         }
-        errors = []
+        meters: dict[str, BlockMeter] = {}
         for unit in layer.units:
-            fit = fits.pop(0)  # frees the memory of each fit once it is stored
-            meter = None if layer.stats is None else self._error_meter(layer, unit)
+            fit = fits.pop(unit.name)  # frees the memory of each fit once it is stored
+            meter = None
+            if layer.stats is not None:
+                block = meters.setdefault(unit.block, BlockMeter(self.grid, self.fallback))
+                block.ratio = fit.ratio if block.ratio is None else block.ratio
+                meter = self._unit_meter(layer, unit, block)
             self._store(unit, fit, scales, stored, meter)
-            if meter is not None:
-                errors.append(meter.finish(layer.unit_name(unit), fit.ratio))
+        errors = [
+            meter.finish(layer.full_name(name), layer.stats.output_change)
+            for name, meter in meters.items()
+            if layer.stats is not None
+        ]
         if layer.stats is not None:
             stored |= self._activation_scales(layer, layer.stats, scales)
         return QuantizedLayer(
@@ -113,8 +100,16 @@ class LayerQuantizer:
             errors=tuple(errors),
         )
 
+    def _groups(self, units: Sequence[UnitMap]) -> list[list[UnitMap]]:
+        """Units that share a column scale, because one norm feeds them all."""
+        groups: dict[str, list[UnitMap]] = {}
+        for unit in units:
+            shared = self.method.needs_folds and unit.fold and not unit.fold_is_linear
+            groups.setdefault(f"{unit.fold}." if shared else unit.name, []).append(unit)
+        return list(groups.values())
+
     def _problem(self, layer: SourceLayer, unit: UnitMap) -> UnitProblem:
-        weight, name = layer.stacked(unit, self.device), layer.unit_name(unit)
+        weight, name = layer.stacked(unit, self.device), layer.full_name(unit.name)
         if not bool(torch.isfinite(weight).all()):
             raise QuantizationError(
                 f"a weight of {name} is not finite; download the checkpoint again, or repair it"
@@ -133,34 +128,34 @@ class LayerQuantizer:
         )
 
     def _linear_scales(
-        self, layer: SourceLayer, fits: Sequence[UnitFit]
+        self, layer: SourceLayer, fits: Mapping[str, UnitFit]
     ) -> dict[str, LinearScales]:
         """Columns of a linear take its own unit's scale, rows that of the unit it feeds."""
-        pairs = list(zip(layer.units, fits, strict=True))
         divisors = {
-            unit.fold: fit.column_scale
-            for unit, fit in pairs
-            if unit.fold_is_linear and fit.ratio is not None
+            unit.fold: (fits[unit.name].column_scale, unit.fold_rows)
+            for unit in layer.units
+            if unit.fold_is_linear and fits[unit.name].ratio is not None
         }
         scales = {}
-        for unit, fit in pairs:
+        for unit in layer.units:
             for linear in unit.linears:
                 outputs = layer.tensors[f"{linear}.weight"].shape[0]
                 rows = torch.ones(outputs, device=self.device)
                 if linear in divisors:
-                    rows = row_scale(divisors[linear], outputs, self.head_dim)
-                scales[linear] = LinearScales(columns=fit.column_scale, rows=rows.unsqueeze(1))
+                    divisor, last = divisors[linear]
+                    last = last or outputs
+                    rows[-last:] = row_scale(divisor, last, self.head_dim)
+                columns = fits[unit.name].column_scale
+                scales[linear] = LinearScales(columns=columns, rows=rows.unsqueeze(1))
         return scales
 
-    def _error_meter(self, layer: SourceLayer, unit: UnitMap) -> _ErrorMeter:
+    def _unit_meter(self, layer: SourceLayer, unit: UnitMap, block: BlockMeter) -> UnitMeter:
         assert layer.stats is not None
-        return _ErrorMeter(
+        return UnitMeter(
+            block=block,
             weights={linear: layer.tensors[f"{linear}.weight"] for linear in unit.linears},
             qparams=self.grid.qparams(layer.stacked(unit, self.device)),
-            output_change=layer.stats.output_change,
-            gram=layer.stats.units[unit.name].gram,
-            grid=self.grid,
-            fallback=self.fallback,
+            inputs=layer.stats.units[unit.name],
         )
 
     def _store(
@@ -169,7 +164,7 @@ class LayerQuantizer:
         fit: UnitFit,
         scales: Mapping[str, LinearScales],
         stored: dict[str, Tensor],
-        meter: _ErrorMeter | None,
+        meter: UnitMeter | None,
     ) -> None:
         """Replace the unit's weights in ``stored`` and measure their error."""
         start = 0
@@ -202,64 +197,19 @@ class LayerQuantizer:
             peak = (stats.units[unit.name].max_abs / scales[unit.linears[0]].columns).max()
             peaks |= {f"{linear}.input_scale": peak for linear in unit.linears}
         if self.kv_cache:
-            rows = scales["self_attn.v_proj"].rows.squeeze(1)
-            peaks["self_attn.k_scale"] = stats.keys.max()
-            peaks["self_attn.v_scale"] = (stats.values / rows).max()
+            attention, rows = _value_rows(scales, stats.values.numel())
+            peaks[f"{attention}.k_scale"] = stats.keys.max()
+            peaks[f"{attention}.v_scale"] = (stats.values / rows).max()
         return {
             name: self.grid.stored_scale((peak / _FLOAT8_MAX).reshape(1))
             for name, peak in peaks.items()
         }
 
 
-class _ErrorMeter:
-    """Adds up ‖X(W−Ŵ)ᵀ‖² and ‖XWᵀ‖² of a unit, and the errors of the forms it is compared with."""
-
-    def __init__(
-        self,
-        *,
-        weights: Mapping[str, Tensor],
-        qparams: QParams,
-        output_change: Callable[[Mapping[str, Tensor]], float],
-        gram: Tensor,
-        grid: Grid,
-        fallback: FallbackForm | None,
-    ) -> None:
-        """``qparams`` [O, K/g] are round-to-nearest's of the whole unit; ``gram`` is H, [K, K]."""
-        self._sources, self._qparams, self._gram = weights, qparams, gram
-        self._grid, self._fallback, self._output_change = grid, fallback, output_change
-        self._changed: dict[str, Tensor] = {}
-        self._weights = 0
-        self._whole = self._stored = self._nearest = self._fallback_error = 0.0
-
-    def add(self, linear: str, dequantized: Tensor, scales: LinearScales, rows: slice) -> None:
-        """Add ``linear``, the unit's ``rows``, whose stored weight is ``dequantized`` [O, K]."""
-        source, nearest = self._sources[linear], self._qparams.rows(rows)
-        if self._fallback is not None:
-            self._changed[f"{linear}.weight"] = scales.undo(dequantized)
-        self._weights += source.numel()
-        for part in row_slices(source):
-            weight, own = source[part].to(self._gram), scales.of_rows(part)
-            self._whole += output_error(weight, self._gram)
-            self._stored += self._error(own.undo(dequantized[part]), weight)
-            rounded = self._grid.round(weight, nearest.rows(part)).to(self._grid.dtype)
-            self._nearest += self._error(rounded.float(), weight)
-            if self._fallback is not None:
-                wide = self._fallback.dequantized(own.apply(weight))
-                self._fallback_error += self._error(own.undo(wide), weight)
-
-    def _error(self, stored: Tensor, weight: Tensor) -> float:
-        return output_error(stored.sub_(weight), self._gram)
-
-    def finish(self, name: str, ratio: float | None) -> UnitError:
-        """The errors relative to ‖XWᵀ‖²; 0 where that is 0."""
-        whole = self._whole or math.inf
-        mixed = self._fallback is not None
-        return UnitError(
-            unit=name,
-            error=self._stored / whole,
-            rtn_error=self._nearest / whole,
-            ratio=ratio,
-            weights=self._weights,
-            wide_error=self._fallback_error / whole if mixed else None,
-            layer_error=self._output_change(self._changed) if mixed else None,
-        )
+def _value_rows(scales: Mapping[str, LinearScales], channels: int) -> tuple[str, Tensor]:
+    """The attention's name, and the row scales [C] of the linear that makes its values."""
+    for linear, each in scales.items():
+        attention, _, leaf = linear.rpartition(".")
+        if leaf in CACHED:
+            return attention, each.rows.squeeze(1)[-channels:]
+    raise AssertionError("a recipe with KV scales was opened for layers that cache no values")

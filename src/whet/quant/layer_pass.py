@@ -82,9 +82,8 @@ def run_pass(
 
 def _read_model(facts: ModelFacts, device: torch.device) -> SourceModel:
     reader = TensorReader(Path(facts.path))
-    model_type = str(read_json(reader.folder / "config.json").get("model_type"))
     shapes = {name: header.shape for name, header in reader.headers.items()}
-    architecture = read_architecture(model_type, shapes)
+    architecture = read_architecture(read_json(reader.folder / "config.json"), shapes)
     return SourceModel(
         reader=reader,
         facts=facts,

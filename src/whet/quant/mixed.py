@@ -21,7 +21,7 @@ from whet.core.errors import QuantizationError
 from whet.core.records import UnitError
 from whet.core.spec import MixedSpec
 from whet.quant.fold import LinearScales
-from whet.quant.layer import FallbackForm
+from whet.quant.meter import FallbackForm
 from whet.quant.tensor_reader import TensorReader
 
 

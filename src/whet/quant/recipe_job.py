@@ -17,12 +17,19 @@ from whet.checkpoint.shards import ShardWriter
 from whet.core.records import ModelFacts, QuantizedCheckpoint, UnitError
 from whet.core.spec import GROUPED, SIXTEEN_BIT, RecipeSpec
 from whet.core.staging import require_space, staged
-from whet.quant.architecture import Architecture, require_groups, require_measurable
+from whet.quant.architecture import (
+    Architecture,
+    require_cached,
+    require_groups,
+    require_measurable,
+)
 from whet.quant.calibration import Calibration
 from whet.quant.checkpoint_record import CacheKey, write_record
 from whet.quant.copies import copy_beside, write_config
+from whet.quant.experts import FEWEST
 from whet.quant.fold import LinearScales
-from whet.quant.layer import FallbackForm, LayerQuantizer, SourceLayer
+from whet.quant.layer import LayerQuantizer, SourceLayer
+from whet.quant.meter import FallbackForm
 from whet.quant.methods import METHODS
 from whet.quant.mixed import UnitCost, choose_units, mark_wider, rewrite
 from whet.quant.packing import quantization_config
@@ -33,6 +40,7 @@ from whet.quant.verify import Expected, verify_copies, verify_weights
 
 _NARROW: Final = "narrow"
 _NO_GAIN: Final = 0.99
+_NAMED: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +68,8 @@ class RecipeJob:
         self._stack = ExitStack()
         self._scales: dict[str, LinearScales] = {}
         self._errors: list[UnitError] = []
-        self._linears: dict[str, tuple[str, ...]] = {}
+        self._linears: dict[str, list[str]] = {}
+        self._starved: list[tuple[str, int]] = []
 
     @property
     def needs_inputs(self) -> bool:
@@ -75,7 +84,9 @@ class RecipeJob:
         """
         recipe, model = self.recipe, self._model
         if (reason := needs_inputs(recipe)) is not None:
-            require_measurable(model.architecture, reason)
+            require_measurable(model.architecture, reason, folds=self._method.needs_folds)
+        if recipe.kv_cache is not None:
+            require_cached(model.architecture)
         shapes = {name: header.shape for name, header in model.reader.headers.items()}
         for grid in (self._grid, None if self._fallback is None else self._fallback.grid):
             if grid is not None:
@@ -115,7 +126,9 @@ class RecipeJob:
         self._errors += quantized.errors
         for unit in layer.units:
             linears = tuple(layer.prefix + linear for linear in unit.linears)
-            self._linears[layer.unit_name(unit)] = linears
+            self._linears.setdefault(layer.full_name(unit.block), []).extend(linears)
+        if layer.stats is not None:
+            self._starved += [(layer.full_name(""), each) for each in layer.stats.starved]
 
     def finish(self, calibration: Calibration | None, shared: PhaseTimer) -> QuantizedCheckpoint:
         """Complete the folder, read it all back, and rename it to ``out``.
@@ -227,6 +240,7 @@ class RecipeJob:
             warnings=(
                 *(() if calibration is None else calibration.facts.warnings),
                 *no_gain_warning(recipe.method, self._errors),
+                *_starved_warning(self._starved),
             ),
         )
 
@@ -255,6 +269,18 @@ def no_gain_warning(method: str, errors: Sequence[UnitError]) -> tuple[str, ...]
     return (
         f"{method} brought no layer nearer to 16 bit than rounding to nearest; give more "
         "calibration text, or compare with --device cpu",
+    )
+
+
+def _starved_warning(starved: Sequence[tuple[str, int]]) -> tuple[str, ...]:
+    """Which experts the calibration text hardly reaches, and what was done about it."""
+    if not starved:
+        return ()
+    named = ", ".join(f"{layer}experts.{expert}" for layer, expert in starved[:_NAMED])
+    more = f" and {len(starved) - _NAMED} more" if len(starved) > _NAMED else ""
+    return (
+        f"fewer than {FEWEST} tokens of the calibration text reached {named}{more}; a sample of "
+        "their layers' other tokens was added; give more or more varied text",
     )
 
 

@@ -8,56 +8,66 @@ s = 1 is one of the candidates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from whet.quant.awq import without_dead
-from whet.quant.gram import InputStats
 from whet.quant.unit import UnitFit, UnitProblem, unscaled
 
 _STEPS: Final = 20
 _LEVELS: Final = 127
 
 
-def fit(unit: UnitProblem) -> UnitFit:
+def fit(units: Sequence[UnitProblem]) -> list[UnitFit]:
     """The scale of least output error on the sample, on the full range of each row."""
-    assert unit.stats is not None
-    column_scale, ratio = _search(unit, unit.stats)
-    scaled = unit.weight * column_scale
-    return UnitFit(
-        weight=scaled, qparams=unit.grid.qparams(scaled), column_scale=column_scale, ratio=ratio
-    )
+    column_scale, ratio = _search(units)
+    fits = []
+    for unit in units:
+        scaled = unit.weight * column_scale
+        fits.append(
+            UnitFit(
+                weight=scaled,
+                qparams=unit.grid.qparams(scaled),
+                column_scale=column_scale,
+                ratio=ratio,
+            )
+        )
+    return fits
 
 
-def _search(unit: UnitProblem, stats: InputStats) -> tuple[Tensor, float | None]:
-    best = unscaled(unit.weight)
-    if unit.round_scale is None:
+def _search(units: Sequence[UnitProblem]) -> tuple[Tensor, float | None]:
+    best, round_scale = unscaled(units[0].weight), units[0].round_scale
+    if round_scale is None:
         return best, None
-    exact = stats.sample @ unit.weight.T
-    best_ratio, least = 0.0, _rounded_error(unit, stats.sample, best, exact)
-    for ratio, candidate in _candidates(unit.weight, stats):
-        scale = unit.round_scale(candidate)
-        error = _rounded_error(unit, stats.sample, scale, exact)
+    best_ratio, least = 0.0, _rounded_error(units, best)
+    for ratio, candidate in _candidates(units):
+        scale = round_scale(candidate)
+        error = _rounded_error(units, scale)
         if error < least:  # also False for a NaN
             best, best_ratio, least = scale, ratio, error
     return best, best_ratio
 
 
-def _candidates(weight: Tensor, stats: InputStats) -> Iterator[tuple[float, Tensor]]:
-    inputs, weights = without_dead(stats.max_abs), without_dead(weight.abs().amax(dim=0))
+def _candidates(units: Sequence[UnitProblem]) -> Iterator[tuple[float, Tensor]]:
+    inputs = torch.stack([unit.inputs.max_abs for unit in units]).amax(dim=0)
+    weights = torch.stack([unit.weight.abs().amax(dim=0) for unit in units]).amax(dim=0)
+    inputs, weights = without_dead(inputs), without_dead(weights)
     for step in range(1, _STEPS):
         ratio = step / _STEPS
         yield ratio, inputs.pow(ratio).div_(weights.pow(1 - ratio)).clamp_(min=1e-5)
 
 
-def _rounded_error(unit: UnitProblem, x: Tensor, scale: Tensor, exact: Tensor) -> float:
+def _rounded_error(units: Sequence[UnitProblem], scale: Tensor) -> float:
     """‖Q(X/s)·Q(W·s)ᵀ − XWᵀ‖² with 8-bit inputs, one scale a token."""
-    scaled = unit.weight * scale
-    output = round_tokens(x / scale) @ unit.grid.round(scaled, unit.grid.qparams(scaled)).T
-    return float((output - exact).square_().sum(dtype=torch.float64))
+    total = 0.0
+    for unit in units:
+        x, scaled = unit.inputs.sample, unit.weight * scale
+        output = round_tokens(x / scale) @ unit.grid.round(scaled, unit.grid.qparams(scaled)).T
+        total += float((output - x @ unit.weight.T).square_().sum(dtype=torch.float64))
+    return total
 
 
 def round_tokens(x: Tensor) -> Tensor:

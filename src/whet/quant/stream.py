@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from whet.core.errors import QuantizationError
 from whet.core.units import GB
 from whet.quant.architecture import Architecture, UnitMap
+from whet.quant.experts import METER, ExpertsMeter
 from whet.quant.gram import InputMeter, InputStats
+from whet.quant.skeleton import Skeleton
 
 _BATCH_TOKENS: Final = {"cpu": 4096, "cuda": 16384}
 _RESIDENT_BYTES: Final = 3 * GB  # hidden states up to this stay on the device
@@ -30,13 +32,15 @@ class LayerStats:
 
     Keys are as a cache stores them, after the rotary embedding. ``output_change`` runs the layer
     with some weights replaced: the mean over tokens of ‖Δy‖² / ‖y‖², y being the layer's output.
-    It can be called until the next layer is measured.
+    It can be called until the next layer is measured. ``starved`` are the experts that saw too few
+    tokens and got a sample of all.
     """
 
     units: Mapping[str, InputStats]
     keys: Tensor
     values: Tensor
     output_change: Callable[[Mapping[str, Tensor]], float]
+    starved: tuple[int, ...] = ()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -72,23 +76,17 @@ class LayerStream:
         device: torch.device,
     ) -> None:
         """Build the model's skeleton without weights; ``embed`` must follow."""
-        from transformers import AutoConfig, AutoModelForCausalLM
-
-        config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
-        # Only eager attention computes soft-capped scores (Gemma 2).
-        attention = "eager" if getattr(config, "attn_logit_softcapping", None) else "sdpa"
-        with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-                config, attn_implementation=attention
-            )
-        self._decoder = model.model
-        self._layers: list[nn.Module] = list(model.model.layers)
-        self._decoder.rotary_emb = type(model.model.rotary_emb)(config=config).to(device)
+        # Without bf16 instructions a CPU multiplies bf16 about a hundred times slower than fp32.
+        self._skeleton = Skeleton(source, torch.float32 if device.type == "cpu" else None)
+        self._decoder = self._skeleton.decoder
+        self._layers = self._decoder.layers
+        self._decoder.rotary_emb = type(self._decoder.rotary_emb)(config=self._decoder.config).to(
+            device
+        )
         self._architecture = architecture
         self._ids = ids
         self._device = device
-        # Without bf16 instructions a CPU multiplies bf16 about a hundred times slower than fp32.
-        self._dtype = torch.float32 if device.type == "cpu" else (config.dtype or torch.bfloat16)
+        self._dtype = self._skeleton.dtype
         self._batches: list[_Batch] = []
 
     @torch.no_grad()
@@ -126,13 +124,14 @@ class LayerStream:
 
         Its output becomes the input of the next layer.
         """
-        prefix = self._architecture.prefixes[index]
+        prefix, units = self._architecture.prefixes[index], self._architecture.units[index]
         layer = self._load(prefix, index, tensors)
         cache = _CacheMeter()
         middle = self._batches[len(self._batches) // 2]  # of medium length
         inputs = middle.head(_COMPARED_SAMPLES)
-        with _metered(layer, self._architecture.units[index], self._device) as meters:
+        with _metered(layer, units, self._device) as meters:
             self._advance(self._batches, index, layer, cache, meters)
+            starved = () if meters.experts is None else meters.experts.feed_starved()
         layer.to("meta")
 
         @torch.no_grad()
@@ -150,18 +149,19 @@ class LayerStream:
             keys=cache.keys,
             values=cache.values,
             output_change=output_change,
+            starved=starved,
         )
 
     def _load(self, prefix: str, index: int, tensors: Mapping[str, Tensor]) -> nn.Module:
-        layer = self._layers[index]
-        names = layer.state_dict().keys()
-        if missing := sorted(names - tensors.keys()):
+        layer: nn.Module = self._layers[index]
+        missing = self._skeleton.load(
+            {prefix + name: tensor for name, tensor in tensors.items()}, layer, self._device
+        )
+        if missing:
             raise QuantizationError(
-                f"the checkpoint has no {prefix}{missing[0]}, which its architecture needs; "
+                f"the checkpoint has no {prefix}{missing}, which its architecture needs; "
                 "download the checkpoint again"
             )
-        weights = {name: tensors[name].to(self._device, self._dtype) for name in names}
-        layer.load_state_dict(weights, assign=True)
         return layer.eval()
 
     def _advance(
@@ -175,14 +175,23 @@ class LayerStream:
         """Replace the hidden states of ``batches`` by the layer's output."""
         measured = _MeasuredLayer(layer, cache, first=index == 0)
         self._decoder.layers = nn.ModuleList([*(_SkippedLayer() for _ in range(index)), measured])
-        for number, batch in enumerate(batches):
-            meters.batch = number
-            meters.rows = cache.rows = batch.rows
-            measured.hidden = batch.hidden.to(self._device, non_blocking=True)
-            try:
-                self._decoder(inputs_embeds=measured.hidden, use_cache=False)
-            except _LayerOutput as output:
-                batch.hidden = output.hidden.to(batch.hidden.device)
+        try:
+            for number, batch in enumerate(batches):
+                meters.batch = number
+                meters.rows = cache.rows = batch.rows
+                if meters.experts is not None:
+                    meters.experts.rows = batch.rows
+                measured.hidden = batch.hidden.to(self._device, non_blocking=True)
+                batch.hidden = self._output(measured).to(batch.hidden.device)
+        finally:
+            self._decoder.layers = self._layers
+
+    def _output(self, measured: _MeasuredLayer) -> Tensor:
+        try:
+            self._decoder(inputs_embeds=measured.hidden, use_cache=False)
+        except _LayerOutput as output:
+            return output.hidden
+        raise AssertionError("the model did not run its last layer")
 
 
 class _LayerOutput(Exception):
@@ -248,6 +257,7 @@ class _Meters:
     """One meter a unit; ``rows`` are the real tokens of the current batch, number ``batch``."""
 
     units: dict[str, InputMeter]
+    experts: ExpertsMeter | None = None
     batch: int = 0
     rows: Tensor | None = None
 
@@ -257,15 +267,30 @@ def _metered(layer: nn.Module, units: Sequence[UnitMap], device: torch.device) -
     """Meters on the input of each unit, inside the block."""
     meters = _Meters(units={})
     hooks = []
+    of_expert: dict[tuple[int, str], InputMeter] = {}
     for unit in units:
-        linear = cast(nn.Linear, layer.get_submodule(unit.linears[0]))
-        meters.units[unit.name] = InputMeter(linear.in_features, device, unit.name)
+        if unit.expert is not None:
+            role = unit.name.rpartition(".")[2]
+            of_expert[unit.expert, role] = meters.units[unit.name] = InputMeter(device, unit.name)
+            continue
+        linear = layer.get_submodule(unit.linears[0])
+        meters.units[unit.name] = InputMeter(device, unit.name)
         hooks.append(linear.register_forward_pre_hook(partial(_observe, meters, unit.name)))
+    module = next((each for each in layer.modules() if hasattr(each, "_apply_gate")), None)
+    if module is not None:
+
+        def observe(expert: int, role: str, inputs: Tensor) -> None:
+            of_expert[expert, role].add(inputs, batch=meters.batch)
+
+        meters.experts = ExpertsMeter(module, observe)
+        setattr(module, METER, meters.experts)
     try:
         yield meters
     finally:
         for handle in hooks:
             handle.remove()
+        if module is not None:
+            delattr(module, METER)
 
 
 def _observe(meters: _Meters, unit: str, _module: nn.Module, inputs: tuple[Tensor, ...]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +30,12 @@ class UnitProblem:
     grid: Grid
     clip: bool
 
+    @property
+    def inputs(self) -> InputStats:
+        """The statistics, for methods that need them."""
+        assert self.stats is not None
+        return self.stats
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnitFit:
@@ -45,14 +51,17 @@ class UnitFit:
     ratio: float | None
 
 
-def round_to_nearest(unit: UnitProblem) -> UnitFit:
+def round_to_nearest(units: Sequence[UnitProblem]) -> list[UnitFit]:
     """Round on the full range of each group. The reference for every method; reads no inputs."""
-    return UnitFit(
-        weight=unit.weight,
-        qparams=unit.grid.qparams(unit.weight),
-        column_scale=unscaled(unit.weight),
-        ratio=None,
-    )
+    return [
+        UnitFit(
+            weight=unit.weight,
+            qparams=unit.grid.qparams(unit.weight),
+            column_scale=unscaled(unit.weight),
+            ratio=None,
+        )
+        for unit in units
+    ]
 
 
 def unscaled(weight: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from whet.core.errors import QuantizationError
+from whet.quant.architecture import CACHED
 from whet.quant.fold import LinearScales
 from whet.quant.packing import is_nearest, stored_parts, unpack
 from whet.quant.rounding import Grid, QParams
@@ -71,7 +72,7 @@ def _check_names(
         for part in _parts(each, source.headers[f"{linear}.weight"].shape)
     }
     if cache_scales:
-        attentions = {name.rpartition(".")[0] for name in expected if name.endswith(".v_proj")}
+        attentions = {name.rpartition(".")[0] for name in expected if name.endswith(CACHED)}
         parts |= {f"{attention}.{scale}" for attention in attentions for scale in _CACHE_SCALES}
     plain = source.headers.keys() - {f"{linear}.weight" for linear in expected}
     if wrong := sorted(written.headers.keys() ^ (parts | plain)):

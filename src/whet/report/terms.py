@@ -14,7 +14,7 @@ TERMS: Final[Mapping[str, str]] = {
     "Acceptance": "Tokens per step of a speculative server, and the share of drafts accepted",
     "Prefix hits": "Share of prompt tokens that the prefix cache answered, and the share expected",
     "Cells proved": "Loads at which the log and counters show that every feature was running",
-    "Perplexity": "Change of perplexity on held-out text against the 16-bit weights",
+    "Perplexity": "Change of perplexity on held-out text against the baseline",
     "KL": "Distance of the next-token distribution from the baseline's, in millinats",
     "KL p99": "The same at its 99th percentile over positions",
     "flips": "Positions whose likeliest token differs from the baseline's",

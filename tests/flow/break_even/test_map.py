@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.break_even_stage import Physics, at, mapped, spec_with_draft, stage
-from whet.core.errors import UsageError
+from whet.core.errors import InfeasibleError, UsageError
 from whet.core.records import BreakEvenMap, encode
 from whet.core.records.codec import decode
 from whet.core.run import Run
@@ -211,3 +212,22 @@ def test_servers_come_up_so_many_at_a_time(tmp_path: Path) -> None:
     assert three.load.together == (("plain", "k4.draft", "k4.noise0.5"),), "the last is alone"
     with pytest.raises(UsageError, match="--together 0: one server or more"):
         map_spec(request_of(tmp_path, together=0), tmp_path, synthetic=False)
+
+
+def test_a_map_is_not_measured_without_its_draft(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A run would leave the variant out and go on; a map of the rest says nothing."""
+    physics = stage(monkeypatch, Physics(accepted=ACCEPTED))
+    awq = {"speculation": {"draft": "awq"}}
+    spec = spec_with_draft(
+        tmp_path,
+        recipes={"awq": {"method": "awq"}},
+        variants={"fp16": {}, "self": awq},
+        model={"target": str(tmp_path / "target")},
+    )
+    request = request_of(tmp_path, spec=spec, levels=())
+    write_tiny_llama(tmp_path / "target", intermediate_size=320)
+    with pytest.raises(InfeasibleError, match=r"without k4\.draft: recipes\.awq: .*320 inputs"):
+        mapped(request, tmp_path / "map")
+    assert physics.engine.started == []

@@ -25,7 +25,7 @@ def variant(name: str, **change: Any) -> Variant:
     values: dict[str, Any] = {
         "name": name,
         "weights": "16bit",
-        "scheme": "BF16",
+        "scheme": "16bit",
         "model_path": "/m",
         "speculation": None,
         "prefix_cache": False,

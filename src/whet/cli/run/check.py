@@ -11,7 +11,7 @@ from rich.console import Console
 
 from whet.cli.options import OutputOptions, SpecFile, print_json
 from whet.core.errors import UsageError
-from whet.core.records import MemoryPlan, ModelFacts, ResolvedEngine, encode
+from whet.core.records import UNQUANTIZED, MemoryPlan, ModelFacts, ResolvedEngine, encode
 from whet.core.units import human_bytes
 from whet.flow.run.options import CheckOptions, SpecOptions
 
@@ -123,6 +123,8 @@ def _fit(plan: MemoryPlan) -> str:
 
 
 def _missing(target: ModelFacts) -> Iterator[str]:
-    """What the target lacks without being refused."""
+    """What a user should know of the target without its being refused."""
+    if target.stored.scheme not in UNQUANTIZED:
+        yield f"the baseline is the target as stored ({target.stored.scheme}), not in 16 bit"
     if target.tokenizer.chat_template_sha256 is None:
         yield "the target has no chat template: it takes plain prompts and no chat messages"

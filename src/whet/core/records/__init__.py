@@ -25,6 +25,7 @@ from whet.core.records.decision import (
 from whet.core.records.distances import Distances, DocumentDistance
 from whet.core.records.effects import LeverEffect, LeverEffects
 from whet.core.records.engine import (
+    UNQUANTIZED,
     Batching,
     ResolvedEngine,
     Scalar,
@@ -64,7 +65,13 @@ from whet.core.records.load import (
     TrialRecord,
     WorkloadFacts,
 )
-from whet.core.records.model import ModelFacts, StoredWeights, TokenizerIdentity
+from whet.core.records.model import (
+    KvLayers,
+    ModelFacts,
+    StateLayers,
+    StoredWeights,
+    TokenizerIdentity,
+)
 from whet.core.records.plan import MemoryPlan, Problem, ProblemKind
 from whet.core.records.quality import (
     QualityRecord,
@@ -101,6 +108,7 @@ from whet.core.records.summary import (
 )
 
 __all__ = [
+    "UNQUANTIZED",
     "AcceptanceLevel",
     "Batching",
     "BreakEven",
@@ -144,6 +152,7 @@ __all__ = [
     "HarnessTask",
     "HeadOfLineRecord",
     "HitTokens",
+    "KvLayers",
     "LeverCost",
     "LeverCosts",
     "LeverEffect",
@@ -177,6 +186,7 @@ __all__ = [
     "ServerDistances",
     "Speculation",
     "StartFacts",
+    "StateLayers",
     "Status",
     "StoredWeights",
     "StructuredScore",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 Scalar = str | int | float | bool
 Batching = Literal["continuous", "static"]
+UNQUANTIZED: Final = frozenset({"16bit", "32bit"})
+"""Schemes of weights that are not quantized."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,8 +36,9 @@ class Speculation:
 class Variant:
     """One serving configuration, resolved: every lever has a value, nothing is left to a default.
 
-    ``weights`` is ``16bit`` or the name of a quantization recipe; ``scheme`` what is stored there,
-    and ``recipe_schemes`` the recipe's own words for it, a mixed recipe's wider form after it.
+    ``weights`` is ``16bit`` for the target's own, the name of a quantization recipe, or the folder
+    or hub id of quantized weights. ``scheme`` is what is stored there, and ``recipe_schemes`` the
+    recipe's own words for it, a mixed recipe's wider form after it.
     ``engine_args`` are the engine's own flags without dashes (``max_model_len``), spec-wide ones
     first, a preset's after, the variant's own last. ``loras`` are (name, folder) of adapters,
     ``max_loras`` how many of them are in memory at once. ``batching`` is how requests are sent:
@@ -62,6 +66,13 @@ class Variant:
     secret_env: Annotated[tuple[tuple[str, str], ...], Field(exclude=True)] = field(
         default=(), repr=False, compare=False
     )
+
+    @property
+    def weights_label(self) -> str:
+        """``16bit``, ``as stored (FP8)`` of a quantized target, a recipe or a checkpoint."""
+        if self.weights == "16bit" and self.scheme not in UNQUANTIZED:
+            return f"as stored ({self.scheme})"
+        return Path(self.weights).name if self.weights.startswith("/") else self.weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,8 +18,9 @@ ProblemKind = Literal[
     "traffic",
     "flags",
     "unsupported",
+    "recipe",
 ]
-"""``unsupported`` is what the installed engine refuses."""
+"""``unsupported`` is what the installed engine refuses, ``recipe`` what cannot be quantized."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,9 +29,11 @@ class MemoryPlan:
 
     ``limit_bytes`` is what the engine may take; ``kv_pool_bytes`` what is left of it for the KV
     cache (0 where the weights alone are too large) and ``kv_tokens`` the tokens that fit there,
-    a draft's KV included. ``tokens_needed`` covers the largest batch and one request of
-    ``max_model_len``. The ``fit_*`` are the values with which it would fit, each alone; None where
-    no value of that setting is enough. ``reason`` is None where it fits.
+    a draft's KV included, if requests are as long as those that ``tokens_needed`` counts: the
+    largest batch, or one request of ``max_model_len``. ``kv_bytes_per_token`` is of the layers that
+    keep every token; ``kv_request_bytes`` is all that one request of the workload takes, in whole
+    blocks (0 in older records). The ``fit_*`` are the values with which it would fit, each
+    alone; None where no value of that setting is enough. ``reason`` is None where it fits.
     """
 
     variant: str
@@ -50,6 +53,7 @@ class MemoryPlan:
     fit_utilization: float | None
     fit_kv_bytes: int | None
     reason: str | None
+    kv_request_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -56,7 +56,8 @@ class TaskAnswer:
     """One raw answer, kept so that scores can be paired again.
 
     ``grade`` is from 0 to 1, None where the scorer says only right or wrong. ``finish_reason`` is
-    the server's word (``stop``, ``length``), ``tokens`` its count of output tokens.
+    the server's word (``stop``, ``length``), ``tokens`` its count of output tokens. ``text`` is
+    what follows the model's reasoning. An ``unfinished`` answer is all reasoning, and is wrong.
     """
 
     id: str
@@ -66,6 +67,7 @@ class TaskAnswer:
     grade: float | None = None
     finish_reason: str | None = None
     tokens: int | None = None
+    unfinished: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,8 @@ from typing import Annotated, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 SIXTEEN_BIT: Final = "16bit"
+"""The target's own weights, in whatever form it is stored."""
+_AS_STORED: Final = "as_stored"
 
 
 def _strict_int(value: object) -> object:
@@ -15,6 +17,12 @@ def _strict_int(value: object) -> object:
     return value
 
 
+def _own_weights(value: object) -> object:
+    return SIXTEEN_BIT if value == _AS_STORED else value
+
+
+Weights = Annotated[str, BeforeValidator(_own_weights)]
+"""``as_stored`` is another spelling of ``16bit``."""
 Whole = Annotated[int, BeforeValidator(_strict_int)]
 Positive = Annotated[Whole, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]

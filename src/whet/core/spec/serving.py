@@ -16,15 +16,24 @@ _SEVERAL: Final = re.compile(r"(?:(\d+) ?x )?(.+)")
 
 
 class ModelSpec(Strict):
-    """The 16-bit target and, for speculation, a draft: local folders or hub ids.
+    """The target and, for speculation, a draft: local folders or hub ids.
 
-    A revision left out is the newest commit of ``main``.
+    Recipes need a 16-bit target. One that is quantized already is served as it is stored.
+
+    A revision left out is the newest commit of ``main``. ``chat_template_kwargs`` are variables for
+    the chat template, such as ``enable_thinking: false``, in every prompt that whet makes.
     """
 
     target: str
     draft: str | None = None
     revision: str | None = None
     draft_revision: str | None = None
+    chat_template_kwargs: dict[str, Scalar] = {}
+
+    @property
+    def variables(self) -> tuple[tuple[str, Scalar], ...]:
+        """``chat_template_kwargs`` in an order, as a key."""
+        return tuple(sorted(self.chat_template_kwargs.items()))
 
 
 class EngineSpec(Strict):

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 
 from whet.core.load_point import Rate
 from whet.core.records.codec import STORED
+from whet.core.records.engine import Scalar
 from whet.core.spec.base import Positive, Share, Strict, Whole
 
 _MAX_TOP_LOGPROBS: Final = 20
@@ -214,6 +215,9 @@ class QualitySpec(Strict):
     ``structured`` repeats tasks that carry a schema with output bound to it. ``lossless_prompts``
     are continued by plain and speculative servers, and answers to ``golden_probes`` are stored for
     a monitor; 0 leaves either out. ``sampled: false`` compares greedy answers only.
+    ``chat_template_kwargs`` replace those of ``model`` in the gate, key by key. Where neither turns
+    thinking on, it is off in the gate. ``thinking_tokens`` are added to the answer of a model that
+    reasons first; the text after its reasoning is scored.
     """
 
     heldout: Path | None = None
@@ -228,6 +232,8 @@ class QualitySpec(Strict):
     lossless_prompts: Annotated[int, Field(ge=0)] = 16
     sampled: bool = True
     golden_probes: Annotated[int, Field(ge=0)] = 16
+    chat_template_kwargs: dict[str, Scalar] = {}
+    thinking_tokens: Annotated[Whole, Field(ge=0)] = 2048
 
     @model_validator(mode="before")
     @classmethod

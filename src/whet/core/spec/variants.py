@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from whet.core.names import did_you_mean
 from whet.core.records.engine import Scalar
-from whet.core.spec.base import SIXTEEN_BIT, Positive, Strict
+from whet.core.spec.base import SIXTEEN_BIT, Positive, Strict, Weights
 
 UNKNOWN_KEY: Final = "unknown_lever_key"
 SpeculationMethod = Literal[
@@ -75,9 +75,13 @@ class VariantSpec(Strict):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    weights: Annotated[str, Field(description="The target's own, or a recipe's name.")] = (
-        SIXTEEN_BIT
-    )
+    weights: Annotated[
+        Weights,
+        Field(
+            description="The target's own (16bit or as_stored), a recipe's name, or quantized "
+            "weights of the target: ./folder or a hub id."
+        ),
+    ] = SIXTEEN_BIT
     speculation: Annotated[SpeculationSpec | None, Field(description="Speculative decoding.")] = (
         None
     )

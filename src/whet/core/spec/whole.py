@@ -68,10 +68,11 @@ class Spec(Strict):
             known = _near(self.baseline, self.variants, fix="set baseline to one of them")
             raise ValueError(f"baseline {self.baseline!r} is not among the variants{known}")
         for name, variant in self.variants.items():
-            if variant.weights != SIXTEEN_BIT and variant.weights not in self.recipes:
+            if not self.is_known(variant.weights):
                 near = did_you_mean(variant.weights, [SIXTEEN_BIT, *self.recipes])
                 raise ValueError(
                     f"variant {name!r} has weights {variant.weights!r}, which is not a recipe{near}"
+                    + ("" if near else "; add it to recipes, or name a folder: ./FOLDER")
                 )
             speculation = variant.speculation
             if speculation is None or speculation.method != "draft_model":
@@ -79,6 +80,22 @@ class Spec(Strict):
             if self.model.draft is None and speculation.draft is None:
                 raise ValueError(f"variant {name!r} speculates with a draft model; set model.draft")
         return self
+
+    def is_known(self, weights: str) -> bool:
+        """Whether ``weights`` are the target's own, a recipe's, a folder's or a hub id's."""
+        return weights in (SIXTEEN_BIT, *self.recipes) or "/" in weights
+
+    def brings_weights(self, variant: str) -> bool:
+        """Whether a variant serves quantized weights that no recipe of this spec makes."""
+        return self.variants[variant].weights not in (SIXTEEN_BIT, *self.recipes)
+
+    def recipes_of(self, variant: str) -> tuple[str, ...]:
+        """The recipes whose checkpoints a variant serves or drafts with."""
+        item = self.variants.get(variant)
+        if item is None:
+            return ()
+        draft = None if item.speculation is None else item.speculation.draft
+        return tuple(name for name in self.recipes if name in (item.weights, draft))
 
     @property
     def is_private(self) -> bool:
@@ -223,6 +240,7 @@ def _absolute(spec: Spec, base: Path) -> Spec:
     variants = {
         name: variant.model_copy(
             update={
+                "weights": model(variant.weights) if "/" in variant.weights else variant.weights,
                 "loras": {key: model(path) for key, path in variant.loras.items()},
                 "speculation": _own_draft(variant.speculation, spec, model),
             }
@@ -239,7 +257,12 @@ def _absolute(spec: Spec, base: Path) -> Spec:
         )
         for name, recipe in spec.recipes.items()
     }
-    quality = {"heldout": below(spec.quality.heldout), "tasks": below(spec.quality.tasks)}
+    variables = {**spec.model.chat_template_kwargs, **spec.quality.chat_template_kwargs}
+    quality = {
+        "heldout": below(spec.quality.heldout),
+        "tasks": below(spec.quality.tasks),
+        "chat_template_kwargs": variables,
+    }
     return spec.model_copy(
         update={
             "model": spec.model.model_copy(

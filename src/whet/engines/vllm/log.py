@@ -16,6 +16,9 @@ _PREFIX = re.compile(
 _API_SERVER = re.compile(r"\(ApiServer_(\d+) ")
 _VERSION = re.compile(r"Initializing a V1 LLM engine \(v([^)]+)\)")
 _KERNEL = re.compile(r"(?:Using|Selected) (\w+Kernel) for ([\w-]+)")
+_EXPERT_KERNEL = re.compile(
+    r"Using '?(\w+)'? (Fp8|Int8|WNA16|Mxfp4|MxFp8|NvFp4) MoE backend(?! LoRA)"
+)
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+)")
 _ATTENTION = re.compile(r"Using (\w+) attention backend")
 _ATTENTION_CLASS = re.compile(r"\(attn\): \w+\(.*backend=(\w+)")
@@ -106,8 +109,14 @@ def _logged(pattern: re.Pattern[str], texts: Iterable[str]) -> bool | None:
 
 
 def _kernels(texts: Iterable[str]) -> tuple[str, ...]:
-    matches = (match for text in texts if (match := _KERNEL.search(text)))
-    return tuple(dict.fromkeys(f"{match[1]} for {match[2]}" for match in matches))
+    """``MarlinLinearKernel for AutoGPTQ``; of routed experts ``Mxfp4MoE-TRITON for experts``."""
+    lines: dict[str, None] = {}
+    for text in texts:
+        if match := _KERNEL.search(text):
+            lines[f"{match[1]} for {match[2]}"] = None
+        elif match := _EXPERT_KERNEL.search(text):
+            lines[f"{match[2]}MoE-{match[1]} for experts"] = None
+    return tuple(lines)
 
 
 def _async(texts: list[str]) -> bool | None:

@@ -1,8 +1,8 @@
 """The names of vLLM's kernels and the wording of its log, verified in its source.
 
-Kernel names: vLLM 0.32 ``model_executor/kernels/linear`` (``_POSSIBLE_KERNELS``, CPU and CUDA) and
-the lines ``Using %s for <scheme>`` and ``Selected %s for <scheme>`` of 0.26 to 0.33; whet's own
-``TorchInt4LinearKernel`` serves CPUs without AVX-512.
+Kernel names: vLLM 0.32 ``model_executor/kernels/linear`` (``_POSSIBLE_KERNELS``, CPU and CUDA), the
+backends of ``layers/fused_moe/oracle``, and the lines ``Using %s for <scheme>`` and ``Selected %s
+for <scheme>`` of 0.26 to 0.33; whet's own ``TorchInt4LinearKernel`` serves CPUs without AVX-512.
 """
 
 from __future__ import annotations
@@ -15,9 +15,20 @@ _WNA16_FALLBACK: Final = frozenset(
     {"ConchLinearKernel", "ExllamaLinearKernel", "TritonW4A16LinearKernel", "HummingLinearKernel"}
 )
 
+
+def _experts(kind: str, *backends: str) -> frozenset[str]:
+    """Kernels of routed experts as ``EngineFacts.weight_kernels`` names them."""
+    return frozenset(f"{kind}MoE-{backend}" for backend in backends)
+
+
+_DEEPGEMM: Final = ("DEEPGEMM", "BATCHED_DEEPGEMM", "VLLM_CUTLASS", "BATCHED_VLLM_CUTLASS")
+_MARLIN: Final = ("MARLIN", "BATCHED_MARLIN")
+_TRITON: Final = ("TRITON", "BATCHED_TRITON", "TRITON_UNFUSED")
+_SLOW: Final = ("EMULATION", "HUMMING")
 _BY_SCHEME: Final = {
     "W4A16": SchemeKernels(
-        native=frozenset(
+        native=_experts("WNA16", *_MARLIN, "FLASHINFER_TRTLLM", "CPU", "ZEN_CPU")
+        | frozenset(
             {
                 "CPUWNA16LinearKernel",
                 "TorchInt4LinearKernel",  # ours, for CPUs without AVX-512
@@ -26,7 +37,7 @@ _BY_SCHEME: Final = {
                 "MarlinLinearKernel",
             }
         ),
-        fallback=_WNA16_FALLBACK,
+        fallback=_WNA16_FALLBACK | _experts("WNA16", *_SLOW),
     ),
     "W8A16": SchemeKernels(
         native=frozenset({"MacheteLinearKernel", "MarlinLinearKernel", "AllSparkLinearKernel"}),
@@ -43,16 +54,29 @@ _BY_SCHEME: Final = {
         fallback=frozenset({"TritonInt8ScaledMMLinearKernel", "HummingInt8ScaledMMLinearKernel"}),
     ),
     "FP8": SchemeKernels(
-        native=frozenset(
+        native=_experts("Fp8", *_DEEPGEMM, *_TRITON, "CPU", "CPU_W8A8")
+        | _experts("Fp8", "FLASHINFER_TRTLLM", "FLASHINFER_CUTLASS")
+        | frozenset(
             {
                 "CutlassFP8ScaledMMLinearKernel",
                 "FlashInferFP8ScaledMMLinearKernel",
                 "B12xTensorFP8ScaledMMLinearKernel",
                 "PerTensorTorchFP8ScaledMMLinearKernel",
+                "FlashInferFp8DeepGEMMDynamicBlockScaledKernel",  # blocks of 128 × 128, as the next
+                "DeepGemmFp8BlockScaledMMKernel",
+                "CutlassFp8BlockScaledMMKernel",
+                "B12xFp8BlockScaledMMKernel",
+                "CPUFp8W8A8BlockScaledMMKernel",
+                "CPUFp8BlockScaledMMKernel",
+                "CPUFP8W8A8ScaledMMLinearKernel",
+                "CPUFp8PerTensorScaledMMLinearKernel",
             }
         ),
-        fallback=frozenset(
+        fallback=_experts("Fp8", *_SLOW, "MARLIN")
+        | frozenset(
             {
+                "TritonFp8BlockScaledMMKernel",
+                "BlockWiseTorchFP8ScaledMMLinearKernel",
                 "ChannelWiseTorchFP8ScaledMMLinearKernel",
                 "RowWiseTorchFP8ScaledMMLinearKernel",
                 "MarlinFP8ScaledMMLinearKernel",
@@ -63,9 +87,42 @@ _BY_SCHEME: Final = {
     ),
 }
 
+_FOUR_BIT_FLOATS: Final = {
+    "MXFP4": SchemeKernels(
+        native=_experts("Mxfp4", *_MARLIN, *_TRITON, "CPU", "DEEPGEMM_MXFP4", "CUTLASS_MXFP4_MXFP4")
+        | _experts("Mxfp4", "FLASHINFER_TRTLLM_MXFP4_MXFP8", "FLASHINFER_TRTLLM_MXFP4_BF16")
+        | _experts("Mxfp4", "FLASHINFER_CUTLASS_MXFP4_MXFP8", "FLASHINFER_CUTLASS_MXFP4_BF16")
+        | _experts("Mxfp4", "B12X_MXFP4_MXFP8", "B12X_MXFP4_BF16")
+        | {"B12xMxFp4LinearKernel", "FlashInferMxFp4LinearKernel", "MarlinMxFp4LinearKernel"},
+        fallback=_experts("Mxfp4", *_SLOW)
+        | {"EmulationMxfp4LinearKernel", "HummingMxFp4LinearKernel"},
+    ),
+    "NVFP4": SchemeKernels(
+        native=_experts("NvFp4", "FLASHINFER_TRTLLM", "FLASHINFER_CUTLASS", "FLASHINFER_CUTEDSL")
+        | _experts("NvFp4", "FLASHINFER_CUTEDSL_BATCHED", "FLASHINFER_B12X", "VLLM_CUTLASS", "B12X")
+        | {
+            "B12xNvFp4LinearKernel",
+            "CutlassNvFp4LinearKernel",
+            "FbgemmNvFp4LinearKernel",
+            "FlashInferB12xNvFp4LinearKernel",
+            "FlashInferCudnnNvFp4LinearKernel",
+            "FlashInferCuteDslNvFp4LinearKernel",
+            "FlashInferCutlassNvFp4LinearKernel",
+            "FlashInferTrtllmNvFp4LinearKernel",
+        },
+        fallback=_experts("NvFp4", *_SLOW, "MARLIN")
+        | {
+            "EmulationNvFp4LinearKernel",
+            "HummingNvFp4LinearKernel",
+            "MarlinNvFp4LinearKernel",
+        },
+    ),
+}
+
 # A mixed checkpoint names a kernel for each of its schemes, and none of them may be a fallback.
 KERNELS: Final = {
     **_BY_SCHEME,
+    **_FOUR_BIT_FLOATS,
     "mixed": SchemeKernels(
         native=frozenset().union(*(kernels.native for kernels in _BY_SCHEME.values())),
         fallback=frozenset().union(*(kernels.fallback for kernels in _BY_SCHEME.values())),

@@ -16,7 +16,7 @@ from typing import Final
 
 from whet.checkpoint import locate
 from whet.core.counters import ACCEPTED, DRAFTS
-from whet.core.errors import UsageError
+from whet.core.errors import InfeasibleError, UsageError
 from whet.core.names import did_you_mean
 from whet.core.protocols import Observer
 from whet.core.provenance import find_device
@@ -81,7 +81,10 @@ def run_map(request: MapRequest, store: RunStore, observer: Observer) -> BreakEv
     spec = map_spec(request, store.root, synthetic=find_device().kind == "cuda")
     _write_drafts(spec, request, store.root, observer)
     job = prepare(spec, store, observer, skip_infeasible=False)
-    quantize_recipes(job)
+    job = quantize_recipes(job)
+    if left_out := Run(store).left_out:
+        name, reason = next(iter(left_out.items()))
+        raise InfeasibleError(f"the map cannot be measured without {name}: {reason}")
     measure_all(job, quality=False)
     observer.stage("map", job.tier)
     result = read_map(Run(store), base=request.base or request.spec.baseline)
@@ -213,7 +216,7 @@ def read_map(run: Run, *, base: str) -> BreakEvenMap:
         name=run.name,
         tier=run.tier,
         base=base,
-        weights=run.engines[PLAIN].variant.weights,
+        weights=run.engines[PLAIN].variant.weights_label,
         method=speculation.method,
         draft=None if path is None else Path(path).name,
         points=tuple(points),

@@ -46,21 +46,12 @@ def _facts(run: Run, variant: str) -> dict[str, str]:
     for role, model in run.models.items():
         facts[f"{role} weights"] = model.weights_sha256[:_DIGITS]
         facts[f"{role} chat template"] = (model.tokenizer.chat_template_sha256 or _ABSENT)[:_DIGITS]
-    for name in _recipes(run, variant) & run.quantized.keys():
+    for name in run.quantized.keys() & run.require_spec().recipes_of(variant):
         facts[f"weights of recipe {name}"] = run.quantized[name].weights_sha256[:_DIGITS]
     record = run.quality.get(variant)
     if record is not None and record.data_sha256 is not None:
         facts["quality questions"] = record.data_sha256[:_DIGITS]
     return facts | dict(_traffic(run))
-
-
-def _recipes(run: Run, variant: str) -> set[str]:
-    """The recipes whose checkpoints the variant serves or drafts with."""
-    item = run.require_spec().variants.get(variant)
-    if item is None:
-        return set()
-    speculation = item.speculation
-    return {item.weights, *([speculation.draft] if speculation and speculation.draft else [])}
 
 
 def _traffic(run: Run) -> Iterator[tuple[str, str]]:
@@ -77,7 +68,7 @@ def _traffic(run: Run) -> Iterator[tuple[str, str]]:
 def _spec_keys(run: Run, variant: str) -> dict[str, str]:
     """Every key of the spec that concerns the variant, by its dotted path."""
     spec = redacted_spec(run.require_spec().model_dump(mode="json"))
-    used = {"variants": {variant}, "recipes": _recipes(run, variant)}
+    used = {"variants": {variant}, "recipes": set(run.require_spec().recipes_of(variant))}
     for section, names in used.items():
         spec[section] = {name: item for name, item in spec[section].items() if name in names}
     return {key: value for key, value in _flat(spec) if key not in _BY_CONTENT}

@@ -83,8 +83,8 @@ def _recommended(baseline: Run) -> str:
 
 
 def _checks(sides: Sides) -> tuple[Check, ...]:
-    refused = sides.candidate.store.reason("infeasible", sides.variant)
-    if refused is not None and sides.variant not in sides.candidate.engines:
+    refused = sides.candidate.left_out.get(sides.variant)
+    if refused is not None:
         why = f"cannot run on the candidate's machine: {refused}"
         return (Check(group="evidence", name="variant", verdict="fail", sentence=why),)
     return (

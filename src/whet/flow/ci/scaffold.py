@@ -108,8 +108,7 @@ def _pipeline(spec: Spec, spec_file: Path, root: Path) -> str:
 
 def _used_recipes(spec: Spec) -> tuple[str, ...]:
     """The recipes that some variant serves or drafts with, in the spec's order."""
-    used = {variant.weights for variant in spec.variants.values()}
-    used |= {v.speculation.draft or "" for v in spec.variants.values() if v.speculation}
+    used = {recipe for name in spec.variants for recipe in spec.recipes_of(name)}
     return tuple(name for name in spec.recipes if name in used)
 
 
@@ -159,7 +158,8 @@ def _inputs(spec: Spec) -> Iterator[Path]:
     """Every file and folder that the run reads; hub checkpoints are pinned by the spec."""
     drafts = (v.speculation.draft for v in spec.variants.values() if v.speculation is not None)
     loras = (path for variant in spec.variants.values() for path in variant.loras.values())
-    for ref in (spec.model.target, spec.model.draft, *drafts, *loras):
+    weights = (variant.weights for variant in spec.variants.values())
+    for ref in (spec.model.target, spec.model.draft, *drafts, *loras, *weights):
         if ref is not None and ref not in spec.recipes and _is_folder(ref):
             yield Path(ref)
     log = None if spec.traffic is None else spec.traffic.log

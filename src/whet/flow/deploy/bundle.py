@@ -123,7 +123,7 @@ def _monitoring(
 
 
 def _target_model(run: Run, resolved: ResolvedEngine) -> str:
-    """The run's 16-bit model, which every variant shares."""
+    """The run's target, which every variant shares."""
     target = run.models.get("target")
     return resolved.variant.model_path if target is None else target.path
 

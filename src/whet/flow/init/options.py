@@ -14,7 +14,7 @@ class InitOptions:
     """What the spec is written for."""
 
     model: str = "./model"
-    """16-bit checkpoint: folder or hub id."""
+    """Checkpoint: folder or hub id. One that is quantized already is measured as stored."""
     traffic: Path | None = None
     """Request log of your service, from which the values are taken. Default: a generated load."""
     device: str | None = None

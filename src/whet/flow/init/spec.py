@@ -16,7 +16,7 @@ from whet.checkpoint.encoder import load_encoder
 from whet.core.format import plural, significant
 from whet.core.prices import typical_price
 from whet.core.provenance import Device, cpu_dtype, find_device
-from whet.core.records import ModelFacts
+from whet.core.records import UNQUANTIZED, ModelFacts
 from whet.core.request_log.sample import Part
 from whet.core.spec import EngineSpec, QualitySpec, Spec, TrafficSpec, parse_spec
 from whet.core.units import GIB, human_bytes
@@ -24,12 +24,13 @@ from whet.engines.machine import find_capability
 from whet.engines.planned import PlannedMachine
 from whet.flow.init.options import InitOptions
 from whet.flow.init.profile import LogProfile, answers_known, name_of, profile_log
-from whet.flow.init.variants import RECIPES, Proposal, propose
+from whet.flow.init.variants import Proposal, propose
 from whet.flow.run.checkpoints import Checkpoints, open_checkpoints
 from whet.flow.run.logged import TrafficLog, gate_tokens, read_traffic, take_sample
 from whet.flow.run.planned import plan_machine
 from whet.flow.run.preflight import Preflight, feasible, run_preflight
 from whet.load.logged import MARK_TOKENS
+from whet.quant.suitability import settings_text
 
 _STEP: Final = 128
 _GREEDY: Final = 0.99
@@ -178,14 +179,13 @@ def _text(choice: _Choice) -> Iterator[str]:
         yield "  max_documents: 60"
         yield "  max_tasks: 48"
     yield ""
-    recipes = dict.fromkeys(each.recipe for each in choice.proposals if each.recipe is not None)
+    recipes = {each.recipe: each.made for each in choice.proposals if each.made is not None}
     samples = min(512, max(_documents(log, "calibration"), 32))
     yield "recipes:" if recipes else "recipes: {}"
-    for name in recipes:
-        calibration = f", calibration: {{samples: {samples}}}"
-        yield f"  {name}: {RECIPES[name]}{calibration}}}"
+    for name, recipe in recipes.items():
+        yield f"  {name}: {{{settings_text(recipe)}, calibration: {{samples: {samples}}}}}"
     yield ""
-    yield "baseline: fp16"
+    yield f"baseline: {choice.proposals[0].name}"
     yield "variants:"
     for each in choice.proposals:
         yield f"  # {each.why}"
@@ -234,9 +234,9 @@ def _engine_args(choice: _Choice) -> Iterator[str]:
 
 def _cpu_pool_gib(choice: _Choice) -> int:
     """Room for the largest load of long requests, and for one of ``max_model_len``."""
-    tokens = max(max(choice.batch_sizes) * choice.profile.traffic.p99, 2 * choice.longest)
-    width = 2 if cpu_dtype() == "float32" else 1
-    return math.ceil(tokens * choice.target.kv_bytes_per_token * width / GIB)
+    target, width = choice.target, 2 if cpu_dtype() == "float32" else 1
+    many = max(choice.batch_sizes) * target.kv_bytes(choice.profile.traffic.p99)
+    return math.ceil(max(many, 2 * target.kv_bytes(choice.longest)) * width / GIB)
 
 
 def _documents(log: TrafficLog, part: Part) -> int:
@@ -252,6 +252,11 @@ def _lines(choice: _Choice, checked: Preflight, file: Path) -> Iterator[str]:
         f"{human_bytes(target.weight_bytes)}, context {target.max_position:,}; "
         f"{_device_words(choice.device)}"
     )
+    if target.stored.scheme not in UNQUANTIZED:
+        yield (
+            f"  it is quantized already ({target.stored.scheme}): measured as stored, without "
+            "recipes, which need a 16-bit checkpoint"
+        )
     names = ", ".join(each.name for each in choice.proposals)
     yield f"  {plural(len(choice.proposals), 'variant')}: {names}"
     dropped = {problem.variant: problem.message for problem in checked.problems}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from whet.core.format import percent
 from whet.core.provenance import Device
-from whet.core.records import ModelFacts
+from whet.core.records import UNQUANTIZED, ModelFacts
+from whet.core.spec import RecipeSpec
 from whet.flow.init.profile import LogProfile
+from whet.quant.suitability import working_recipes
 
 _COPIED: Final = 0.3
 """Share of trigrams from the prompt, from which on n-grams are worth a try."""
@@ -23,20 +26,36 @@ _NEVER: Final = (0, 0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proposal:
-    """One line of ``variants:`` in whet.yaml, the recipe it needs, and why it is proposed."""
+    """One line of ``variants:`` in whet.yaml, the recipe it needs, and why it is proposed.
+
+    ``made`` is what the recipe of the name ``recipe`` sets.
+    """
 
     name: str
     value: str
     why: str
     recipe: str | None = None
+    made: RecipeSpec | None = None
 
 
-RECIPES: Final = {
-    "awq": "{method: awq, scheme: W4A16, group_size: 128",
-    "fp8": "{scheme: FP8_DYNAMIC",
-    "fp8-kv": "{scheme: FP8_DYNAMIC, kv_cache: fp8",
-    "int8": "{scheme: W8A8",
+_RECIPES: Final = {
+    "awq": RecipeSpec(),
+    "fp8": RecipeSpec(method="rtn", scheme="FP8_DYNAMIC"),
+    "fp8-kv": RecipeSpec(method="rtn", scheme="FP8_DYNAMIC", kv_cache="fp8"),
+    "int8": RecipeSpec(method="smoothquant", scheme="W8A8"),
 }
+_ROUNDED: Final = {"awq": "int4"}
+"""Names of recipes that round to nearest where the model cannot be quantized otherwise."""
+
+
+def fitting_recipe(name: str, folder: Path) -> tuple[str, RecipeSpec] | None:
+    """The recipe ``name``, or one of its scheme that can be made of the model, by its new name."""
+    usual = _RECIPES[name]
+    for recipe in working_recipes(folder, usual):
+        if (recipe.scheme, recipe.kv_cache) == (usual.scheme, usual.kv_cache):
+            rounded = recipe.method != usual.method
+            return _ROUNDED.get(name, name) if rounded else name, recipe
+    return None
 
 
 def propose(
@@ -49,18 +68,21 @@ def propose(
 ) -> Iterator[Proposal]:
     """The baseline, the engine's default, and at most five others."""
     hits = percent(profile.traffic.hit_rate)
-    yield Proposal(name="fp16", value="{}", why="the baseline: 16 bit, no prefix cache")
+    quantized = target.stored.scheme not in UNQUANTIZED
+    plain = "stored" if quantized else "fp16"
+    form = f"as stored ({target.stored.scheme})" if quantized else "16 bit"
+    yield Proposal(name=plain, value="{}", why=f"the baseline: {form}, no prefix cache")
     yield Proposal(
-        name="fp16+cache",
+        name=f"{plain}+cache",
         value="{prefix_cache: true}",
         why=f"vLLM's default, which savings are counted against; the log repeats {hits} of its "
         "prompts' tokens",
     )
     weights = list(_weights(target, device, capability or _NEVER, profile))
     yield from weights
-    best = weights[0].recipe if weights else None
+    best, made = (weights[0].recipe, weights[0].made) if weights else (None, None)
     chosen = "" if best is None else f"weights: {best}, "
-    prefix = best or "fp16"
+    prefix = best or plain
     if draft:
         yield Proposal(
             name=f"{prefix}+spec+cache",
@@ -68,6 +90,7 @@ def propose(
             "prefix_cache: true}",
             why="the draft proposes 3 tokens a step; pays where few requests are in flight",
             recipe=best,
+            made=made,
         )
     if profile.copied >= _COPIED:
         yield Proposal(
@@ -76,6 +99,7 @@ def propose(
             why=f"{percent(profile.copied)} of the answers' trigrams are in their prompts, so "
             "n-grams of the prompt can draft",
             recipe=best,
+            made=made,
         )
 
 
@@ -83,26 +107,32 @@ def _weights(
     target: ModelFacts, device: Device, capability: tuple[int, int], profile: LogProfile
 ) -> Iterator[Proposal]:
     """Quantized weights, those first that are likeliest to pay under load."""
-    if target.stored.scheme not in ("16bit", "32bit"):
+    if target.stored.scheme not in UNQUANTIZED:
         return
+    for name, why in _reasons(target, device, capability, profile):
+        if (fitting := fitting_recipe(name, Path(target.path))) is not None:
+            recipe, made = fitting
+            value = f"{{weights: {recipe}, prefix_cache: true}}"
+            yield Proposal(name=f"{recipe}+cache", value=value, why=why, recipe=recipe, made=made)
+
+
+def _reasons(
+    target: ModelFacts, device: Device, capability: tuple[int, int], profile: LogProfile
+) -> Iterator[tuple[str, str]]:
+    """(recipe, why it is proposed)."""
     if device.kind == "cuda" and capability >= _FP8_SINCE:
-        yield _cached("fp8", "half the weights, and this card computes in FP8")
+        yield "fp8", "half the weights, and this card computes in FP8"
         if _kv_share(target, device, profile) > _KV_SHARE:
-            yield _cached("fp8-kv", "the KV cache limits how many fit: in FP8 it holds twice them")
+            yield "fp8-kv", "the KV cache limits how many fit: in FP8 it holds twice them"
     elif device.kind == "cuda" and capability >= _INT8_SINCE:
-        yield _cached("int8", "half the weights, and this card computes in INT8")
+        yield "int8", "half the weights, and this card computes in INT8"
     if device.kind == "cpu" or capability >= _QUANTIZED_SINCE:
-        yield _cached(
+        yield (
             "awq",
             "a quarter of the weights; pays where a step waits for memory, with few in flight",
         )
 
 
-def _cached(recipe: str, why: str) -> Proposal:
-    value = f"{{weights: {recipe}, prefix_cache: true}}"
-    return Proposal(name=f"{recipe}+cache", value=value, why=why, recipe=recipe)
-
-
 def _kv_share(target: ModelFacts, device: Device, profile: LogProfile) -> float:
     """Share of the device's memory that the KV cache of 64 long requests takes."""
-    return _MANY * profile.traffic.p99 * target.kv_bytes_per_token / device.memory_bytes
+    return _MANY * target.kv_bytes(profile.traffic.p99) / device.memory_bytes

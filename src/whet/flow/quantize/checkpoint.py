@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whet.checkpoint import locate
-from whet.core.errors import EngineStartError
+from whet.core.errors import EngineStartError, QuantizationError
 from whet.core.protocols import Observer
 from whet.core.records import QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
 from whet.core.units import human_bytes, human_duration
 from whet.data import write_inputs
 from whet.flow.quantize.serve_check import CannotServe, check_serving, release_models
+from whet.quant.suitability import recipe_problem
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +77,8 @@ def _quantize(request: SingleRequest, observer: Observer) -> QuantizedCheckpoint
     from whet.quant import quantize
 
     folder, recipe = locate(request.model), request.recipe
+    if (problem := recipe_problem(folder, recipe)) is not None:
+        raise QuantizationError(problem)
     with _calibration(recipe) as calibration:
         return quantize(
             folder,

@@ -44,6 +44,7 @@ from whet.flow.quantize.serve_check import (
 from whet.flow.quantize.table import scheme_table
 from whet.predict import check_disk
 from whet.quality import Encoder, QualityPlan, heldout_ids, measure_quality, tokens_needed
+from whet.quant.suitability import recipe_problem
 
 _HOST_SHARE: Final = 0.5
 
@@ -109,8 +110,9 @@ def _quantize(job: CompareJob, names: Sequence[str]) -> None:
     )
     for name, outcome in outcomes.items():
         if isinstance(outcome, WhetError):
-            job.store.note("quantized", name, status="failed", reason=str(outcome))
-            job.observer.warn(f"{name}: {outcome}")
+            reason = recipe_problem(job.folder, job.request.recipes[name]) or str(outcome)
+            job.store.note("quantized", name, status="failed", reason=reason)
+            job.observer.warn(f"{name}: {reason}")
             continue
         job.store.put("quantized", name, outcome)
         job.observer.note(

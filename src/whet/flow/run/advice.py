@@ -156,7 +156,9 @@ def _drawn(spec: Spec, bounds: Traffic, *, folder: Path, target: ModelFacts) -> 
     """Lengths as the run will draw them, and the longest of the quality stage."""
     tokenizer = Path(target.path)
     draw = Draw(requests=_DRAWN, batch_size=bounds.largest_batch, trial=0, block_size=16)
-    requests = build_workload(folder / GENERATED, tokenizer, spec.workload, draw=draw).requests
+    requests = build_workload(
+        folder / GENERATED, tokenizer, spec.workload, draw=draw, variables=spec.model.variables
+    ).requests
     lengths = sorted(len(each.prompt_token_ids) + each.max_tokens for each in requests)
     quality = QualityPlan(
         variant=spec.baseline,

@@ -125,6 +125,7 @@ def stored_commits(store: RunStore) -> dict[str, str]:
     paths = [facts.path for facts in store.all("models", ModelFacts)]
     for resolved in store.all("variants", ResolvedEngine):
         variant = resolved.variant
+        paths.append(variant.model_path)
         if variant.speculation is not None and variant.speculation.draft_path is not None:
             paths.append(variant.speculation.draft_path)
         paths += [path for _, path in variant.loras]

@@ -206,12 +206,10 @@ def _demand(run: Run) -> float | None:
 
 def _refused(run: Run) -> Iterator[Excluded]:
     """Variants that preflight left out, and those that meet the objective at no rate."""
-    for name in run.require_spec().variants:
-        why = run.store.reason("infeasible", name)
-        if why is not None and name not in run.engines:
-            yield Excluded(
-                variant=name, batch_size=None, reason=why, tier=run.tier, kind="cannot run here"
-            )
+    for name, why in run.left_out.items():
+        yield Excluded(
+            variant=name, batch_size=None, reason=why, tier=run.tier, kind="cannot run here"
+        )
     for name, search in run.rate_searches.items():
         if not search.points:
             lowest = min(search.tried, key=lambda item: item.rate)

@@ -84,11 +84,12 @@ def _prompts(job: Job) -> Iterator[tuple[tuple[int, ...], int]]:
     """Prompts to answer, and how many tokens each answer has at most."""
     spec = job.spec
     if job.inputs.traffic is None or spec.traffic is None:
-        for prompt in sample_turns(job.inputs.pool, job.tokenizer, spec.workload):
+        turns = sample_turns(job.inputs.pool, job.tokenizer, spec.workload, spec.model.variables)
+        for prompt in turns:
             yield prompt, spec.workload.max_output_tokens
         return
     rows = [each.request for each in stored_part(job.inputs.traffic, "load")[:SAMPLED_TURNS]]
-    rendered = load_encoder(job.tokenizer).ids_many(rows)
+    rendered = load_encoder(job.tokenizer, variables=spec.model.chat_template_kwargs).ids_many(rows)
     for request, ids in zip(rows, rendered, strict=True):
         if not isinstance(ids, TemplateProblem):
             yield tuple(ids.tolist()), request.max_tokens or spec.traffic.max_output_tokens

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from whet.checkpoint.chat import TemplateProblem
+from whet.checkpoint.chat import TemplateProblem, Variables
 from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
 from whet.core.errors import UsageError
 from whet.core.format import percent, plural
@@ -105,13 +105,17 @@ class TrafficLog:
 
 @lru_cache(maxsize=2)
 def read_traffic(
-    traffic: TrafficSpec, tokenizer: Path, max_tokens: int, stored: Path | None
+    traffic: TrafficSpec,
+    tokenizer: Path,
+    max_tokens: int,
+    stored: Path | None,
+    variables: Variables = (),
 ) -> TrafficLog:
     """Sample the log, or read the sample ``stored`` beside a run, and render every request once.
 
     Prompts that do not fit ``max_tokens`` with their answer are left out, as are requests that the
     model's chat template refuses. Raises ``UsageError`` for a log that cannot be read, and where
-    nothing of it can be sent.
+    nothing of it can be sent. ``variables`` are for the chat template.
     """
     left_out: Counter[str] = Counter()
     if stored is None:
@@ -119,7 +123,7 @@ def read_traffic(
         left_out.update(dict(counts))
     else:
         sample = read_sample(LogReader(stored))
-    encoder = load_encoder(tokenizer)
+    encoder = load_encoder(tokenizer, variables=dict(variables))
     usable: list[SampledRequest] = []
     lengths: list[tuple[int, int]] = []
     prompts: list[Ids] = []

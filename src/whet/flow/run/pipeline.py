@@ -21,7 +21,7 @@ def run(
     Raises any branch of ``WhetError``; whatever was finished before stays in ``store``.
     """
     job = prepare(spec, store, observer, skip_infeasible=skip_infeasible)
-    quantize_recipes(job)
+    job = quantize_recipes(job)
     measure_all(job)
     confirm(job)
     return conclude(store, observer)

@@ -32,6 +32,7 @@ from whet.flow.run.resolve import (
     builtin_inputs,
     find_inputs,
     own_files,
+    quantized_path,
     resolve_variants,
 )
 from whet.flow.run.resume import refuse_changes, store_model
@@ -48,6 +49,7 @@ from whet.predict import (
     preflight,
 )
 from whet.predict.settings import read_settings
+from whet.quant.suitability import recipe_problem
 
 _SPEC_ERRORS: Final = ("flags", "traffic")
 """Kinds of problems that no other machine solves."""
@@ -108,7 +110,8 @@ def _preflight(
     if spec.traffic is not None:
         stored = root / "inputs" / TRAFFIC
         source = stored if stored.exists() else None
-        log = read_traffic(spec.traffic, Path(target.path), target.max_position, source)
+        variables = spec.model.variables
+        log = read_traffic(spec.traffic, Path(target.path), target.max_position, source, variables)
         spec = spec.model_copy(update={"workload": log.workload()})
     engine, device = _engine(spec, planned)
     resolved, refused = resolve_variants(
@@ -118,7 +121,10 @@ def _preflight(
     # With the environment as resolved: the engine's own default for the KV pool counts too.
     as_set = [replace(item.variant, env=item.env) for item in resolved]
     disks = disk_uses(as_set, target=target, spec=spec, downloads=checkpoints.download_bytes())
-    infeasible = preflight(as_set, target=target, draft=draft, device=device, spec=spec)
+    infeasible = (
+        *_recipe_problems(spec, root, resolved, target),
+        *preflight(as_set, target=target, draft=draft, device=device, spec=spec),
+    )
     if planned is None:  # a planned machine has another disk too
         infeasible += disk_problems(disks)
     blocked = {problem.variant for problem in infeasible}
@@ -199,7 +205,13 @@ def _traffic_problems(spec: Spec, root: Path, target: ModelFacts) -> Iterator[Pr
     draw = Draw(requests=spec.load.requests(size), batch_size=size, trial=0, block_size=1)
     with builtin_inputs(root) as folder:
         try:
-            build_workload(folder / GENERATED, Path(target.path), spec.workload, draw=draw)
+            build_workload(
+                folder / GENERATED,
+                Path(target.path),
+                spec.workload,
+                draw=draw,
+                variables=spec.model.variables,
+            )
         except UsageError as error:
             yield Problem(variant=None, kind="traffic", message=str(error))
 
@@ -217,6 +229,21 @@ def _log_problems(
     own = () if log is None else traffic_problems(log, spec.load, longest)
     for message in (*own, *log_problems(spec.load, Path(target.path), longest)):
         yield Problem(variant=None, kind="traffic", message=message)
+
+
+def _recipe_problems(
+    spec: Spec, root: Path, resolved: Sequence[ResolvedEngine], target: ModelFacts
+) -> Iterator[Problem]:
+    """Variants whose recipe cannot be made of the target, by its headers and config.json."""
+    users = [(item.variant.name, spec.recipes_of(item.variant.name)) for item in resolved]
+    for recipe in {name: None for _, names in users for name in names}:
+        if quantized_path(root, recipe).is_dir():
+            continue
+        reason = recipe_problem(Path(target.path), spec.recipes[recipe])
+        for variant, names in users if reason is not None else ():
+            if recipe in names:
+                message = f"recipes.{recipe}: {reason}"
+                yield Problem(variant=variant, kind="recipe", message=message)
 
 
 def _kv_problems(resolved: Sequence[ResolvedEngine]) -> Iterator[Problem]:
@@ -237,17 +264,18 @@ def prepare(spec: Spec, store: RunStore, observer: Observer, *, skip_infeasible:
     """Check the spec, store it with its variants, and return the job.
 
     Raises ``InfeasibleError`` with every problem, unless ``skip_infeasible`` leaves those
-    variants out, which the journal then says.
+    variants out, which the journal then says. A variant whose recipe cannot be made is left out
+    without it, if nothing else is wrong.
     """
     refuse_changes(spec, store)
     observer.stage("preflight", spec.model.target)
     with open_checkpoints(stored_commits(store)) as checkpoints:
         checked = run_preflight(spec, store.root, checkpoints)
-        variants = feasible(checked, spec, skip=skip_infeasible)
+        variants = feasible(checked, spec, skip=skip_infeasible or _only_recipes(checked))
         if checkpoints.missing:
             checkpoints.download(observer)
             checked = run_preflight(spec, store.root, checkpoints)
-            variants = feasible(checked, spec, skip=skip_infeasible)
+            variants = feasible(checked, spec, skip=skip_infeasible or _only_recipes(checked))
     write_json(store.path("resolved_spec.json"), redacted_spec(spec.model_dump(mode="json")))
     store_model("target", checked.target, store)
     if checked.draft is not None:
@@ -259,7 +287,10 @@ def prepare(spec: Spec, store: RunStore, observer: Observer, *, skip_infeasible:
     for sentence in checked.advice:
         observer.warn(sentence)
     for item in variants:
-        store.put("variants", item.variant.name, item)
+        name = item.variant.name
+        if spec.brings_weights(name):
+            store_model(f"weights-{name}", read_facts(Path(item.variant.model_path)), store)
+        store.put("variants", name, item)
     observer.note(f"{len(variants)} variants on {checked.device.name}")
     if checked.log is not None:
         observer.note(checked.log.describe())
@@ -274,6 +305,10 @@ def prepare(spec: Spec, store: RunStore, observer: Observer, *, skip_infeasible:
         inputs=find_inputs(spec, store.root, checked.log),
         resolved=variants,
     )
+
+
+def _only_recipes(checked: Preflight) -> bool:
+    return all(problem.kind == "recipe" for problem in checked.problems)
 
 
 def feasible(checked: Preflight, spec: Spec, *, skip: bool) -> tuple[ResolvedEngine, ...]:
@@ -291,7 +326,9 @@ def feasible(checked: Preflight, spec: Spec, *, skip: bool) -> tuple[ResolvedEng
     if any(problem.kind in _SPEC_ERRORS for problem in checked.problems):
         raise UsageError(sentences[0] if len(sentences) == 1 else f"the spec cannot run:\n{lines}")
     if bad and (not skip or spec.baseline in bad or None in bad):
-        fix = "" if skip else "\n(whet run --skip-infeasible measures the others without these)"
+        flag = "" if _only_recipes(checked) else " --skip-infeasible"
+        others = None not in bad and spec.baseline not in bad
+        fix = f"\n(whet run{flag} measures the others without these)" if others else ""
         raise InfeasibleError(f"preflight found what cannot run here:\n{lines}{fix}")
     good = [item for item in checked.resolved if item.variant.name not in bad]
     return tuple(sorted(good, key=lambda item: item.variant.name != spec.baseline))

@@ -42,7 +42,7 @@ def measure_variant_quality(job: Job, server: Server, resolved: ResolvedEngine) 
         tolerances=spec.objective.quality,
         checks=_checks(job, resolved),
         scoring_defect=_scoring_defect(job, resolved),
-        scheme=running_scheme(resolved),
+        scheme=None if _has_the_baselines_weights(job, resolved) else running_scheme(resolved),
     )
     try:
         measured = measure_quality(
@@ -61,6 +61,12 @@ def measure_variant_quality(job: Job, server: Server, resolved: ResolvedEngine) 
     if measured.plain is not None:
         store.put(PLAIN, name, measured.plain)
     store.put(KIND, name, measured.record)
+
+
+def _has_the_baselines_weights(job: Job, resolved: ResolvedEngine) -> bool:
+    """Whether a loss of quality is not one of the weights."""
+    sides = [(each.variant.model_path, running_scheme(each)) for each in (job.baseline(), resolved)]
+    return sides[0] == sides[1]
 
 
 def _checks(job: Job, resolved: ResolvedEngine) -> ChecksPlan:

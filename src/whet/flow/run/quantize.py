@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from whet.core.errors import QuantizationError
 from whet.core.records import QuantizedCheckpoint
-from whet.core.spec import SIXTEEN_BIT
 from whet.core.units import human_bytes, human_duration
 from whet.flow.run.context import Job
 from whet.flow.run.resolve import quantized_path
 
 
-def quantize_recipes(job: Job) -> None:
-    """Write each recipe that some variant uses, once; a finished checkpoint is used again, one
-    whose folder was deleted is made anew."""
-    wanted = {item.variant.weights for item in job.resolved} - {SIXTEEN_BIT}
-    for item in job.resolved:  # self-speculation: a copy that only drafts
-        speculation = job.spec.variants[item.variant.name].speculation
-        if speculation is not None and speculation.draft is not None:
-            wanted.add(speculation.draft)
-    for name in (name for name in job.spec.recipes if name in wanted):
+def quantize_recipes(job: Job) -> Job:
+    """Write each recipe that some variant uses, once; return the job with what can run.
+
+    A finished checkpoint is used again, one whose folder was deleted is made anew. A recipe that
+    cannot be made is journalled as failed and its variants are left out; ``QuantizationError``
+    where the baseline is one of them.
+    """
+    users: dict[str, list[str]] = {name: [] for name in job.spec.recipes}
+    for item in job.resolved:
+        for recipe in job.spec.recipes_of(item.variant.name):
+            users[recipe].append(item.variant.name)
+    failed: set[str] = set()
+    for name in (name for name, variants in users.items() if variants):
         exists = quantized_path(job.store.root, name).is_dir()
-        if not (exists and job.store.done("quantized", name)):
+        if exists and job.store.done("quantized", name):
+            continue
+        try:
             _quantize(job, name)
+        except QuantizationError as error:
+            job.store.note("quantized", name, status="failed", reason=str(error))
+            if job.spec.baseline in users[name]:
+                raise
+            job.observer.warn(f"{', '.join(users[name])} is left out: {error}")
+            failed.update(users[name])
+    return replace(job, resolved=tuple(r for r in job.resolved if r.variant.name not in failed))
 
 
 def _quantize(job: Job, name: str) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from whet.checkpoint import lora_rank
-from whet.core.errors import UsageError
+from whet.checkpoint import lora_rank, read_facts
+from whet.core.errors import CheckpointError, UsageError
 from whet.core.protocols import Engine
 from whet.core.records import ModelFacts, ResolvedEngine, Speculation, Variant
 from whet.core.redact import public_env, secret_env
@@ -34,16 +34,24 @@ def resolve_variants(
     engine: Engine,
     checkpoints: Checkpoints,
 ) -> tuple[tuple[ResolvedEngine, ...], tuple[Problem, ...]]:
-    """Every variant of the spec as the engine gets it, and those whose flags it refuses."""
+    """Every variant of the spec as the engine gets it, and those that are refused.
+
+    Refused are flags that the engine does not take, and weights that cannot be read.
+    """
     resolved, refused = [], []
     for name, item in spec.variants.items():
+        try:
+            stored = _own_weights(item.weights, spec, target=target, checkpoints=checkpoints)
+        except CheckpointError as error:
+            refused.append(Problem(variant=name, kind="weights", message=str(error)))
+            continue
         loras = {key: str(checkpoints.find(path)) for key, path in item.loras.items()}
         with_folders = item.model_copy(update={"loras": loras})
         speculation = _speculation(
             item.speculation, spec, root=root, draft=draft, checkpoints=checkpoints
         )
         variant = _variant(
-            name, with_folders, spec, root=root, target=target, speculation=speculation
+            name, with_folders, spec, root=root, stored=stored, speculation=speculation
         )
         try:
             resolved.append(engine.resolve(variant, spec.engine))
@@ -52,16 +60,30 @@ def resolve_variants(
     return tuple(resolved), tuple(refused)
 
 
+def _own_weights(
+    weights: str, spec: Spec, *, target: ModelFacts, checkpoints: Checkpoints
+) -> ModelFacts | None:
+    """The target, the checkpoint that the variant names, or None for one that a recipe makes."""
+    if weights == SIXTEEN_BIT:
+        return target
+    return None if weights in spec.recipes else read_facts(checkpoints.find(weights))
+
+
 def _variant(
     name: str,
     item: VariantSpec,
     spec: Spec,
     *,
     root: Path,
-    target: ModelFacts,
+    stored: ModelFacts | None,
     speculation: Speculation | None,
 ) -> Variant:
-    recipe = None if item.weights == SIXTEEN_BIT else spec.recipes[item.weights]
+    recipe = spec.recipes.get(item.weights)
+    if stored is not None:
+        scheme, path = stored.stored.scheme, stored.path
+    else:
+        made = quantized_path(root, item.weights)
+        scheme, path = spec.recipes[item.weights].stored_scheme, str(made)
     # Scales of keys and values are in the checkpoint to be used.
     cache = {"kv_cache_dtype": recipe.kv_cache} if recipe and recipe.kv_cache else {}
     own = {**lever_args(item.lever_values), **item.args}
@@ -69,8 +91,8 @@ def _variant(
     return Variant(
         name=name,
         weights=item.weights,
-        scheme=target.stored.scheme if recipe is None else recipe.stored_scheme,
-        model_path=target.path if recipe is None else str(quantized_path(root, item.weights)),
+        scheme=scheme,
+        model_path=path,
         speculation=speculation,
         prefix_cache=item.prefix_cache,
         engine_args=tuple({**cache, **spec.engine.args, **own}.items()),

@@ -44,7 +44,7 @@ def _observed(run: Run, cells: tuple[CellSummary, ...]) -> Iterator[Observed]:
 def _nearest(run: Run, name: str, names: Sequence[str]) -> str | None:
     baseline = run.require_spec().baseline
     whole = {other: drop_kv_sizing(labels(run.engines[other].variant)) for other in names}
-    plain = f"weights={run.engines[baseline].variant.weights}"
+    plain = f"weights={run.engines[baseline].variant.weights_label}"
     mine = whole[name] - {plain}
     parts = {
         other: len(mine - levers)

@@ -10,6 +10,7 @@ from itertools import cycle
 from pathlib import Path
 from secrets import token_hex
 
+from whet.checkpoint.chat import Variables
 from whet.checkpoint.encoder import PromptEncoder, load_encoder
 from whet.client import CompletionCall
 from whet.core.errors import UsageError
@@ -93,6 +94,7 @@ def _sent(
             job.spec.workload,
             draw=_draw(job, resolved, point, trial, requests=wanted if warm else 0),
             lengths=output_lengths(job),
+            variables=job.spec.model.variables,
         )
         sent = BenchLoad(workload=_workload(job, resolved, point, trial), warmup=warmup)
     if not isinstance(point, Rate):
@@ -111,7 +113,7 @@ def _of_sample(
     build = partial(
         build_logged,
         stored_part(path, part),
-        _encoder(job.tokenizer),
+        _encoder(job.tokenizer, job.spec.model.variables),
         warmup=warmup,
         lengths=output_lengths(job),
     )
@@ -129,8 +131,8 @@ def _of_sample(
 
 
 @lru_cache(maxsize=1)
-def _encoder(tokenizer: Path) -> PromptEncoder:
-    return load_encoder(tokenizer)
+def _encoder(tokenizer: Path, variables: Variables) -> PromptEncoder:
+    return load_encoder(tokenizer, variables=dict(variables))
 
 
 def _of_log(
@@ -180,6 +182,7 @@ def _workload(job: Job, resolved: ResolvedEngine, point: LoadPoint, trial: int) 
         job.spec.workload,
         draw=_draw(job, resolved, point, trial, requests=requests),
         lengths=output_lengths(job),
+        variables=job.spec.model.variables,
     )
     _require_same(job, workload, workload_key(point, trial))
     if resolved.url is None:
@@ -191,6 +194,7 @@ def _workload(job: Job, resolved: ResolvedEngine, point: LoadPoint, trial: int) 
         job.spec.workload,
         draw=replace(_draw(job, resolved, point, trial, requests=requests), attempt=token_hex(8)),
         lengths=output_lengths(job),
+        variables=job.spec.model.variables,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from whet.core.errors import StorageError, UsageError
 from whet.core.load_point import LoadPoint
-from whet.core.records import ResolvedEngine, decode, encode
+from whet.core.records import UNQUANTIZED, ResolvedEngine, decode, encode
 from whet.core.records.envelope import Envelope
 from whet.core.records.quality_checks import GoldenProbes
 from whet.core.redact import redact_json
@@ -45,7 +45,11 @@ def source_of_run(run: Run, variant: str, point: LoadPoint) -> WatchSource:
     Raises ``UsageError`` where the run has no usable trial of it.
     """
     spec = run.require_spec()
-    quantized = run.engines[variant].variant.scheme != "16bit"
+    own = run.engines[variant].variant
+    baseline = run.engines.get(spec.baseline)
+    quantized = own.scheme not in UNQUANTIZED and (
+        baseline is None or baseline.variant.model_path != own.model_path
+    )
     return WatchSource(
         references=References(
             envelope=envelope_of(run, variant, point),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from whet.core.format import number, percent, points
-from whet.core.records import QualityRecord, ServerDistances, TaskExample, TaskScore
+from whet.core.records import UNQUANTIZED, QualityRecord, ServerDistances, TaskExample, TaskScore
 from whet.core.run import Run
 from whet.report.document import (
     Bullets,
@@ -36,6 +36,10 @@ def build(run: Run) -> Section | None:
     if not records:
         return None
     nodes: list[Node] = [_likelihoods(records)]
+    target = run.models.get("target")
+    if target is not None and target.stored.scheme not in UNQUANTIZED:
+        words = f"Compared with the model as stored ({target.stored.scheme}), not with 16 bit."
+        nodes.insert(0, Paragraph(text=words, tone="strong"))
     if note := _distance_note(records):
         nodes.append(Paragraph(text=note, tone="muted"))
     reasons = merge_duplicates((each.variant, each.reason) for each in records if each.reason)

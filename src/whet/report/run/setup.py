@@ -85,9 +85,9 @@ def _engines(run: Run) -> Iterator[Node]:
 def _engine_words(run: Run, name: str) -> Iterator[str]:
     facts, start, engine = run.facts.get(name), run.starts.get(name), run.engines.get(name)
     if engine is not None:
-        scheme, weights = engine.variant.scheme, engine.variant.weights
+        scheme, weights = engine.variant.scheme, engine.variant.weights_label
         yield f"engine: {engine.engine} {engine.engine_version} on {engine.device}"
-        yield f"weights: {scheme if scheme == weights else f'{scheme} ({weights})'}"
+        yield f"weights: {weights if scheme in weights else f'{scheme} ({weights})'}"
     if facts is not None:
         yield f"weight kernels: {', '.join(facts.weight_kernels) or 'not reported'}"
         yield f"attention: {facts.attention_backend or 'not reported'}"

@@ -1,0 +1,167 @@
+"""What each layer keeps of a request: keys and values, a window of them, or a state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from whet.core.records import KvLayers, StateLayers
+
+KV_BYTES: Final = 2  # engines store the KV cache in 16 bits by default
+_WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})
+_STATEFUL: Final = frozenset({"linear_attention", "mamba", "conv", "recurrent", "hybrid"})
+"""Zamba-2's and Falcon-H1's ``hybrid`` layers have attention beside the state."""
+_WITHOUT_KV: Final = _STATEFUL - {"hybrid"} | {"moe", "mlp", "none"}
+_PATTERN: Final = {"M": "mamba", "*": "full_attention", "-": "mlp", "E": "moe"}
+"""Nemotron-H's ``hybrid_override_pattern``."""
+_INDEX_GROUP: Final = 128
+"""Elements of the sparse indexer's FP8 key that share a float32 scale (DeepSeek-V3.2)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KvLayout:
+    """Layers by what they keep: keys and values, or a state."""
+
+    layers: tuple[KvLayers, ...]
+    states: StateLayers | None
+
+    @property
+    def growing(self) -> int:
+        """KV bytes a token at 16 bits of the layers that keep every token."""
+        return sum(
+            each.layers * each.bytes_per_token for each in self.layers if each.window is None
+        )
+
+
+def read_layout(
+    config: Mapping[str, Any], *, kv_heads: int, head_dim: int, max_position: int
+) -> KvLayout:
+    """The layout that a decoder's whole configuration describes.
+
+    Attention keeps ``2 · kv_heads · head_dim`` numbers a token and layer. A window as long
+    as the longest sequence is left out.
+    """
+    kinds = layer_kinds(config)
+    own = kinds[: len(kinds) - _number(config, "num_kv_shared_layers")]
+    window = _number(config, "sliding_window")
+    layers: Counter[tuple[int, int, int | None, bool]] = Counter()
+    for index, kind in enumerate(own):
+        if kind in _WITHOUT_KV:
+            continue
+        chunked = kind == "chunked_attention"
+        tokens = _number(config, "attention_chunk_size") if chunked else window
+        bounded = tokens if kind in _WINDOWED and 0 < tokens < max_position else None
+        for heads, width in _widths(config, index, kind, kv_heads, head_dim):
+            layers[(heads, width, bounded, chunked and bounded is not None)] += 1
+    states = sum(kind in _STATEFUL for kind in kinds)
+    return KvLayout(
+        layers=tuple(
+            KvLayers(
+                layers=count, kv_heads=heads, bytes_per_token=width, window=size, chunked=chunk
+            )
+            for (heads, width, size, chunk), count in layers.items()
+        ),
+        states=_states(config, states) if states else None,
+    )
+
+
+def layer_kinds(config: Mapping[str, Any]) -> list[str]:
+    """The kind of each layer, by transformers' names; unknown names mean full attention."""
+    count = int(config["num_hidden_layers"])
+    pattern, blocks = config.get("hybrid_override_pattern"), config.get("block_configs")
+    kinds = config.get("layer_types") or config.get("layers_block_type")
+    if not isinstance(kinds, list) and isinstance(pattern, str):
+        kinds = [_PATTERN.get(letter, "full_attention") for letter in pattern]
+    if isinstance(kinds, list) and len(kinds) == count:
+        return [str(kind) for kind in kinds]
+    if isinstance(blocks, list) and len(blocks) == count:
+        return ["full_attention" if _group(block) else "none" for block in blocks]
+    bounded = _number(config, "sliding_window") and config.get("use_sliding_window") is not False
+    return ["sliding_attention" if bounded else "full_attention"] * count
+
+
+def _widths(
+    config: Mapping[str, Any], index: int, kind: str, kv_heads: int, head_dim: int
+) -> Iterator[tuple[int, int]]:
+    """Heads over which a layer's cache can be split, and its bytes a token at 16 bits.
+
+    Latent attention keeps ``kv_lora_rank + qk_rope_head_dim`` numbers (DeepSeek-V2, section 2.1),
+    a sparse indexer one FP8 key with its scales beside it. Gemma-4's full layers have heads of
+    their own, Nemotron-NAS those of the block.
+    """
+    if (latent := latent_width(config)) is not None:
+        yield 1, latent * KV_BYTES
+        if key := _number(config, "index_head_dim"):
+            yield 1, key + 4 * (key // _INDEX_GROUP)
+        return
+    blocks = config.get("block_configs")
+    if isinstance(blocks, list) and len(blocks) > index:
+        kv_heads = int(config["num_attention_heads"]) // (_group(blocks[index]) or 1)
+    elif kind == "full_attention":
+        head_dim = _number(config, "global_head_dim") or head_dim
+        own = _number(config, "num_global_key_value_heads")
+        kv_heads = own if own and config.get("attention_k_eq_v") is not False else kv_heads
+    yield kv_heads, 2 * kv_heads * head_dim * KV_BYTES
+
+
+def latent_width(config: Mapping[str, Any]) -> int | None:
+    """Cached numbers a token and layer of multi-head latent attention; None without it."""
+    rank, rope = _number(config, "kv_lora_rank"), _number(config, "qk_rope_head_dim")
+    return rank + rope if rank and rope else None
+
+
+def _group(block: Any) -> int:
+    """Query heads a KV head of a Nemotron-NAS block; 0 where it has no attention."""
+    attention = block.get("attention") if isinstance(block, dict) else None
+    size = attention.get("n_heads_in_group") if isinstance(attention, dict) else None
+    return size if isinstance(size, int) and size > 0 else 0
+
+
+def _states(config: Mapping[str, Any], layers: int) -> StateLayers:
+    """The last inputs of each layer's convolution in 16 bits, and its recurrence.
+
+    Shapes are those of vLLM's ``MambaStateShapeCalculator``. The recurrence has the bits that
+    config.json names (Qwen3.5, Nemotron-H), else 16, and 32 in Kimi's delta attention.
+    """
+    named = config.get("mamba_ssm_dtype") or config.get("mamba_ssm_cache_dtype")
+    size, cached = 4 if named == "float32" else 2, 2
+    kernel = _first(config, "linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel", "conv_L_cache")
+    hidden = int(config["hidden_size"])
+    if values := _number(config, "linear_num_value_heads"):  # gated delta net
+        key = _number(config, "linear_key_head_dim")
+        width = values * _number(config, "linear_value_head_dim")
+        inputs, state = 2 * _number(config, "linear_num_key_heads") * key + width, width * key
+    elif heads := _number(config, "linear_num_heads"):  # Kimi delta attention
+        width = heads * _number(config, "linear_head_dim")
+        inputs, state, size = 3 * width, width * _number(config, "linear_head_dim"), 4
+    elif heads := _first(config, "mamba_n_heads", "mamba_num_heads", "n_mamba_heads"):
+        width = heads * _first(config, "mamba_d_head", "mamba_head_dim", "mamba_headdim")
+        groups = _first(config, "mamba_n_groups", "n_groups", "mamba_ngroups")
+        state_size = _first(config, "mamba_d_state", "ssm_state_size")
+        inputs, state = width + 2 * groups * state_size, width * state_size
+        cached = 3  # Mamba-2 also has one at the end of the prompt
+    elif state_size := _number(config, "mamba_d_state"):  # Mamba-1
+        inputs = _number(config, "mamba_expand") * hidden
+        state = inputs * state_size
+    elif kernel:  # a short convolution alone
+        inputs, state = hidden, 0
+    else:  # lightning attention: a square matrix a head
+        inputs, state = 0, hidden * _first(config, "head_dim")
+    return StateLayers(
+        layers=layers,
+        bytes_per_request=inputs * max(kernel - 1, 0) * 2 + state * size,
+        half_bytes=state * size if size == KV_BYTES else 0,
+        cached=cached,
+    )
+
+
+def _first(config: Mapping[str, Any], *keys: str) -> int:
+    return next((value for key in keys if (value := _number(config, key))), 0)
+
+
+def _number(config: Mapping[str, Any], key: str) -> int:
+    """A positive whole number, or 0."""
+    value = config.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
