@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+import yaml
 from torch import Tensor
 
 from benchmarks.tiny_models import KINDS, MIXTURES, TOWERS, write_dequantized, write_tiny
@@ -225,7 +226,9 @@ def main() -> None:
     work.mkdir(parents=True)
     write_inputs(work / "inputs")
     calibration = work / "inputs" / "calibration.jsonl"
-    args = dict(each.split("=", 1) for each in options.args)
+    args = {
+        key: yaml.safe_load(value) for key, value in (each.split("=", 1) for each in options.args)
+    }
     rows: list[Row] = []
     with ThreadPoolExecutor(options.at_once) as pool:
         jobs = []

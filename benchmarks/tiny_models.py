@@ -55,8 +55,12 @@ KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "mistral": {"sliding_window": None},
     "qwen2": {},
     "qwen3": {},
-    "gemma2": {"sliding_window": 64, "query_pre_attn_scalar": 64},
-    "gemma3_text": {"sliding_window": 64, "query_pre_attn_scalar": 64},
+    "gemma2": {"sliding_window": 64, "query_pre_attn_scalar": 64, "tie_word_embeddings": True},
+    "gemma3_text": {
+        "sliding_window": 64,
+        "query_pre_attn_scalar": 64,
+        "tie_word_embeddings": True,
+    },
     "granite": {"residual_multiplier": 0.5, "embedding_multiplier": 2.0},
     "phi3": {"head_dim": None},
     "olmo2": {},
@@ -130,7 +134,7 @@ def write_tiny(kind: str, folder: Path, *, seed: int = 0) -> Path:
     dice = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(_values(name, parameter, dice))
+            parameter.copy_(_values(name, parameter, dice, tied="gemma" in kind))
     model.to(torch.bfloat16).save_pretrained(folder)
     return folder
 
@@ -149,7 +153,7 @@ def _config(kind: str, folder: Path, vocabulary: int) -> Any:
     processor = {"image_processor_type": image, "processor_class": whole}
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     # Whole rows of 128: more than the tokens added.
-    text = {**values, "vocab_size": vocabulary + 128}
+    text = {**values, "vocab_size": vocabulary + 128, "tie_word_embeddings": "gemma" in kind}
     if kind == "qwen2_5_vl":
         sections = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [8, 12, 12]}
         text["rope_parameters"] = sections
@@ -157,7 +161,7 @@ def _config(kind: str, folder: Path, vocabulary: int) -> Any:
         kind,
         text_config=text,
         vision_config=dict(TOWERS[kind]),
-        tie_word_embeddings=False,
+        tie_word_embeddings="gemma" in kind,
         **tokens,
     )
 
@@ -171,13 +175,13 @@ def _add_tokens(folder: Path, tokens: list[str]) -> None:
     tokenizer.save(file)
 
 
-def _values(name: str, like: Tensor, dice: torch.Generator) -> Tensor:
+def _values(name: str, like: Tensor, dice: torch.Generator, *, tied: bool) -> Tensor:
     noise = torch.randn(like.shape, generator=dice)
     if like.dim() == 1:
         is_norm = "norm" in name and name.endswith("weight")
         return like + 0.2 * noise if is_norm else 0.1 * noise
     if "embed" in name:
-        return noise
+        return noise * (1.5 / like.shape[-1] ** 0.5 if tied else 1.0)
     # Outputs of about unit size whatever the inputs, and sizes of rows and columns that differ.
     spread = torch.exp(0.5 * torch.randn(like.shape[:-1], generator=dice)).unsqueeze(-1)
     columns = torch.exp(0.4 * torch.randn(like.shape[-1], generator=dice))

@@ -101,11 +101,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--months", type=int, default=100)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--repetitions", type=int, default=20)
     options = parser.parse_args()
     with Pool(options.processes) as pool:
-        months = pool.map(false_alarms, range(options.months), chunksize=1)
+        seeds = range(options.first_seed, options.first_seed + options.months)
+        months = pool.map(false_alarms, seeds, chunksize=1)
     total = sum(months, Counter[str]())
     worst = max(sum(month.values()) for month in months)
     rows = [(name, count) for name, count in total.most_common()]

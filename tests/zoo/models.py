@@ -46,6 +46,11 @@ def write_model(name: str, folder: Path, *, headers_only: bool = True) -> Path:
     return folder
 
 
+def published_config(name: str) -> dict[str, Any]:
+    """config.json of the model, with the keys that have an effect."""
+    return dict(_models()[name]["config"])
+
+
 def tensors(name: str) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Safetensors dtype and shape of each tensor by its name."""
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
