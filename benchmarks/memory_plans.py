@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-
 from tests.zoo.models import write_model
+
 from whet.checkpoint import read_facts
 from whet.core.errors import WhetError
 from whet.core.provenance import find_device

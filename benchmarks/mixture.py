@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from tests.zoo.models import published_config
 
 import whet.demo
-from tests.zoo.models import published_config
 from whet.core.spec import RecipeSpec
 from whet.data import write_inputs
 from whet.quant import quantize
