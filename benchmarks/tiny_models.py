@@ -45,8 +45,8 @@ _EXPERTS: Final[Mapping[str, Any]] = {
 _LATENT: Final[Mapping[str, Any]] = {
     "kv_lora_rank": 128,
     "qk_rope_head_dim": 64,
-    "qk_nope_head_dim": 64,
-    "v_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
     "head_dim": 64,
     "num_key_value_heads": 4,
 }
@@ -69,7 +69,7 @@ KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "mixtral": {},
     "qwen2_moe": {"decoder_sparse_step": 1},
     "qwen3_moe": {},
-    "olmoe": {},
+    "olmoe": {"norm_topk_prob": False},
     "deepseek_v2": {**_LATENT, "q_lora_rank": None, "topk_method": "greedy"},
     "deepseek_v3": {**_LATENT, "q_lora_rank": 128},
     "glm4_moe": {"use_qk_norm": True},
@@ -103,9 +103,9 @@ _IMAGE_TOKENS: Final = {
         "vision_end_token_id": "<|vision_end|>",
     },
     "gemma3": {
-        "image_token_index": "<image_soft_token>",
-        "boi_token_index": "<start_of_image>",
-        "eoi_token_index": "<end_of_image>",
+        "image_token_id": "<image_soft_token>",
+        "boi_token_id": "<start_of_image>",
+        "eoi_token_id": "<end_of_image>",
     },
 }
 _PROCESSORS: Final = {
@@ -148,7 +148,7 @@ def _config(kind: str, folder: Path, vocabulary: int) -> Any:
     if kind not in TOWERS:
         return AutoConfig.for_model(kind, **values)
     tokens = {key: vocabulary + at for at, key in enumerate(_IMAGE_TOKENS[kind])}
-    _add_tokens(folder, list(_IMAGE_TOKENS[kind].values()))
+    _add_tokens(folder, _IMAGE_TOKENS[kind])
     image, whole = _PROCESSORS[kind]
     processor = {"image_processor_type": image, "processor_class": whole}
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
@@ -166,13 +166,18 @@ def _config(kind: str, folder: Path, vocabulary: int) -> Any:
     )
 
 
-def _add_tokens(folder: Path, tokens: list[str]) -> None:
+def _add_tokens(folder: Path, tokens: Mapping[str, str]) -> None:
     from tokenizers import AddedToken, Tokenizer
 
     file = str(folder / "tokenizer.json")
     tokenizer = Tokenizer.from_file(file)
-    tokenizer.add_special_tokens([AddedToken(each, special=True) for each in tokens])
+    tokenizer.add_special_tokens([AddedToken(each, special=True) for each in tokens.values()])
     tokenizer.save(file)
+    # Gemma's processor asks the tokenizer for its tokens by name.
+    config = folder / "tokenizer_config.json"
+    names = {key.removesuffix("_id"): token for key, token in tokens.items()}
+    values = json.loads(config.read_text()) | {"extra_special_tokens": names}
+    config.write_text(json.dumps(values))
 
 
 def _values(name: str, like: Tensor, dice: torch.Generator, *, tied: bool) -> Tensor:
