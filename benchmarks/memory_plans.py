@@ -99,8 +99,8 @@ def measure(model: str, work: Path, args: Mapping[str, Any]) -> Row:
 
 
 def _number(pattern: str, text: str) -> float:
-    found = re.search(pattern, text)
-    return float(found[1].replace(",", "")) if found else float("nan")
+    match = re.search(pattern, text)
+    return float(match[1].replace(",", "")) if match else float("nan")
 
 
 def main() -> None:

@@ -225,7 +225,7 @@ def test_the_lines_of_the_page_on_variants_are_a_spec() -> None:
     """The YAML of docs/story.md; its sweeps make two variants each."""
     page = Path(__file__).parents[2] / "docs" / "story.md"
     blocks = re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    (block,) = (block for block in blocks if "variants:" in block)
+    (block,) = (block for block in blocks if "head_of_line" in block)
     found = spec(**yaml.safe_load(block))
     assert {"seqs.max_num_seqs32", "seqs.max_num_seqs128", "k.k2", "k.k4"} < set(found.variants)
     assert found.load.head_of_line == HeadOfLineSpec(long_tokens=8192)

@@ -70,7 +70,7 @@ _IN_LAYER: Final = re.compile(
     r"^(?P<prefix>(?:.*\.)?(?:layers\.(?P<number>\d+)|midlayer)\.)(?P<rest>.+)\.weight$"
 )
 _OTHER_PART: Final = re.compile(r"vision|visual|vit\b|audio|image|multi_modal|(^|\.)mtp\.")
-"""Parts of a checkpoint that are no text decoder; they stay in 16 bit."""
+"""Parts of a checkpoint beside its text decoder; they stay in 16 bit."""
 _FROM_TARGET: Final = "fc"
 """The linear of an EAGLE head that reads the hidden states of its target."""
 _HEAD_INPUTS: Final = (
@@ -87,6 +87,7 @@ _FUSED: Final = {
     "w1": "gate_up", "w3": "gate_up", "w2": "down",
 }  # fmt: skip
 """The unit of a linear, by the last part of its name, in the order of an engine's stack."""
+_ORDER: Final = {"qkv": 0, "o": 1, "gate_up": 2, "down": 3}
 _LATENT: Final = "kv_a_proj_with_mqa"
 CACHED: Final = ("v_proj", "qkv_proj")
 """The linears that make the values of a KV cache."""
@@ -211,13 +212,14 @@ def _require_plain_experts(model_type: str, shapes: Shapes) -> None:
 
 
 def _require_siblings(prefix: str, units: Sequence[UnitMap], layer: Mapping[str, object]) -> None:
-    """The linears that stand beside a projection, and the layer that takes its scale, are there."""
+    """Raise where a linear that belongs to a projection, or what takes its scale, is missing."""
     for unit in units:
-        needed = [] if unit.fold is None else [unit.fold]
+        needed = []
         for linear in unit.linears:
             parent, _, leaf = linear.rpartition(".")
             if f"{parent}.{_LATENT}" not in layer:
                 needed += [f"{parent}.{sibling}" for sibling in _SIBLINGS.get(leaf, ())]
+        needed += [] if unit.fold is None else [unit.fold]
         if missing := [name for name in needed if name not in layer]:
             raise QuantizationError(
                 f"the checkpoint has no {prefix}{missing[0]}.weight, which its architecture needs; "
@@ -234,6 +236,7 @@ def _units(
         if len(shape) == 2 and not _is_left(linear):
             grouped[_unit_name(linear, layer)].append(linear)
     units = [_unit(name, sorted(linears, key=_in_order)) for name, linears in grouped.items()]
+    units.sort(key=lambda unit: _ORDER.get(unit.name, len(_ORDER)))
     if family is None:
         return tuple(units)
     return tuple(_folded(unit, layer, family, config) for unit in units)

@@ -32,17 +32,26 @@ class ExpertsMeter:
         self._module, self._observe = module, observe
         self._counts = [0] * int(module.num_experts)
         self._sample: list[Tensor] = []
-        self.rows: Tensor | None = None
+        self._rows: Tensor | None = None
+        self._is_real: Tensor | None = None
+
+    def begin(self, rows: Tensor | None) -> None:
+        """Begin a batch whose real tokens are ``rows`` of the flattened one, None for all."""
+        self._rows, self._is_real = rows, None
 
     def show(self, expert: int, rows: Tensor, hidden: Tensor) -> Tensor:
         """Run ``expert`` on ``hidden`` [tokens, K] from the flattened batch's ``rows``."""
-        real = slice(None) if self.rows is None else torch.isin(rows, self.rows)
+        real = slice(None) if self._is_real is None else self._is_real[rows]
         self._counts[expert] += int(hidden[real].shape[0])
         return self._run(expert, hidden, real)
 
     def keep(self, hidden: Tensor) -> None:
-        """Remember some evenly spread tokens of a batch [tokens, K]."""
-        real = hidden if self.rows is None else hidden[self.rows]
+        """Remember some evenly spread tokens of a batch [tokens, K], and which are real."""
+        real = hidden
+        if self._rows is not None:
+            real = hidden[self._rows]
+            self._is_real = torch.zeros(len(hidden), dtype=torch.bool, device=hidden.device)
+            self._is_real[self._rows] = True
         self._sample.append(real[:: max(1, len(real) // 32)][:32])
 
     def feed_starved(self) -> tuple[int, ...]:

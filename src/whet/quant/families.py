@@ -12,7 +12,7 @@ from typing import Final
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Family:
-    """The norms straight before the attention and the MLP; None where there is none.
+    """The norms straight before the attention and the MLP; None where there is not one.
 
     ``norm_offset`` is 1 where a norm multiplies by 1 + w.
     """

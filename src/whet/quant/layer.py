@@ -71,8 +71,9 @@ class LayerQuantizer:
         """The layer as it is stored; ``QuantizationError`` for a weight that is not finite."""
         fits: dict[str, UnitFit] = {}
         for group in self._groups(layer.units):
-            found = self.method.fit([self._problem(layer, unit) for unit in group])
-            fits |= {unit.name: fit for unit, fit in zip(group, found, strict=True)}
+            problems = [self._problem(layer, unit) for unit in group]
+            for unit, fit in zip(group, self.method.fit(problems), strict=True):
+                fits[unit.name] = fit
         scales = self._linear_scales(layer, fits)
         stored = {
             **layer.tensors,

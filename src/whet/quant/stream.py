@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from whet.core.errors import QuantizationError
 from whet.core.units import GB
-from whet.quant.architecture import Architecture, UnitMap
+from whet.quant.architecture import CACHED, Architecture, UnitMap
 from whet.quant.experts import METER, ExpertsMeter
 from whet.quant.gram import InputMeter, InputStats
 from whet.quant.skeleton import Skeleton
@@ -23,6 +23,7 @@ _BATCH_TOKENS: Final = {"cpu": 4096, "cuda": 16384}
 _RESIDENT_BYTES: Final = 3 * GB  # hidden states up to this stay on the device
 _RESIDENT_SHARE: Final = 4
 _COMPARED_SAMPLES: Final = 8
+_FAULTS: Final = (ValueError, TypeError, LookupError, AttributeError)
 _TINY: Final = torch.finfo(torch.float32).tiny
 
 
@@ -173,14 +174,16 @@ class LayerStream:
         meters: _Meters,
     ) -> None:
         """Replace the hidden states of ``batches`` by the layer's output."""
-        measured = _MeasuredLayer(layer, cache, first=index == 0)
+        linears = [name for unit in self._architecture.units[index] for name in unit.linears]
+        stores = any(name.endswith(CACHED) for name in linears)  # others keep a state, not a cache
+        measured = _MeasuredLayer(layer, cache if stores else None, first=index == 0)
         self._decoder.layers = nn.ModuleList([*(_SkippedLayer() for _ in range(index)), measured])
         try:
             for number, batch in enumerate(batches):
                 meters.batch = number
                 meters.rows = cache.rows = batch.rows
                 if meters.experts is not None:
-                    meters.experts.rows = batch.rows
+                    meters.experts.begin(batch.rows)
                 measured.hidden = batch.hidden.to(self._device, non_blocking=True)
                 batch.hidden = self._output(measured).to(batch.hidden.device)
         finally:
@@ -191,6 +194,11 @@ class LayerStream:
             self._decoder(inputs_embeds=measured.hidden, use_cache=False)
         except _LayerOutput as output:
             return output.hidden
+        except _FAULTS as error:
+            raise QuantizationError(
+                f"transformers cannot run a layer of {self._architecture.model_type!r} alone "
+                f"({type(error).__name__}: {error}); round to nearest instead (--method rtn)"
+            ) from error
         raise AssertionError("the model did not run its last layer")
 
 
@@ -215,7 +223,7 @@ class _MeasuredLayer(nn.Module):
     The first layer takes its input from the model, because some scale the embeddings.
     """
 
-    def __init__(self, layer: nn.Module, cache: _CacheMeter, *, first: bool) -> None:
+    def __init__(self, layer: nn.Module, cache: _CacheMeter | None, *, first: bool) -> None:
         super().__init__()
         self.layer = layer
         self.cache = cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,19 +22,25 @@ class TensorReader:
         """Read the headers; ``CheckpointError`` where a file is missing or not whole."""
         self.folder = folder
         self.headers = read_headers(folder)
+        self._files: dict[tuple[Path, str], Any] = {}
 
     def read(self, name: str, device: torch.device = _HOST) -> Tensor:
         """One tensor on ``device``."""
         file = self.headers[name].file
         try:
-            with safe_open(file, framework="pt", device=str(device)) as shard:
-                tensor: Tensor = shard.get_tensor(name)
+            tensor: Tensor = self._opened(file, str(device)).get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(
                 f"the tensor {name!r} of {file} cannot be read ({error}); download the checkpoint "
                 "again"
             ) from error
         return tensor
+
+    def _opened(self, file: Path, device: str) -> Any:
+        """A file, opened once: a shard's header names ten thousand tensors of experts."""
+        if (file, device) not in self._files:
+            self._files[file, device] = safe_open(file, framework="pt", device=device)
+        return self._files[file, device]
 
     def read_below(self, prefix: str, device: torch.device = _HOST) -> dict[str, Tensor]:
         """Every tensor whose name starts with ``prefix``, by the rest of its name."""

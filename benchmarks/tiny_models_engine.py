@@ -1,11 +1,11 @@
-"""Real architectures, tiny and random: quantized, served, compared with transformers.
+"""Real architectures, tiny and random: quantized and deployed, compared with transformers.
 
-    python -m benchmarks.served_models OUT [--kinds llama qwen3_moe] [--methods awq] [--at-once 2]
+    python -m benchmarks.tiny_models_engine OUT [--kinds llama qwen3_moe] [--methods awq] [--at-once 2]
 
-Each checkpoint is quantized to W4A16 and served by the installed vLLM. The log-probabilities that
+Each checkpoint is quantized to W4A16 and run by the installed vLLM. The log-probabilities that
 it gives a few random prompts are compared with those of transformers on the dequantized weights, in
 float32. The same checkpoint with the scales of one layer's last projections permuted must not
-pass. Writes ``served.csv``; OUT/work holds the checkpoints and logs. ``TOLERANCE`` is the bound.
+pass. Writes ``logprobs.csv``; OUT/work holds the checkpoints and logs. ``TOLERANCE`` is the bound.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _LAST: Final = ("down_proj", "w2")
 class Row:
     """RMS differences of log-probabilities, in nats, over the likeliest tokens at each place.
 
-    ``served`` and ``permuted`` against the dequantized weights in transformers, ``rounding`` of
+    ``difference`` and ``permuted`` against the dequantized weights in transformers, ``rounding`` of
     these against the 16-bit model.
     """
 
@@ -63,7 +63,7 @@ class Row:
     engine: str
     device: str
     kernels: str
-    served: float
+    difference: float
     permuted: float
     rounding: float
     passes: bool
@@ -159,7 +159,7 @@ def ask(folder: Path, method: str, args: Mapping[str, Any], log: Path) -> tuple[
 
 
 def distance(replies: Sequence[Any], exact: Tensor) -> float:
-    """RMS difference in nats over the served likeliest tokens of every place."""
+    """RMS difference in nats over the likeliest tokens of every place."""
     differences = []
     for number, reply in enumerate(replies):
         if isinstance(reply, Failure):
@@ -181,13 +181,13 @@ def rounding(case: Case) -> float:
 def measure(case: Case, args: Mapping[str, Any], logs: Path) -> Row:
     """Serve both copies and compare them; ``problem`` says why there is no figure."""
     stored = read_facts(case.folder).stored
-    served = permuted = float("nan")
+    difference = permuted = float("nan")
     title = kernels = problem = ""
     try:
         replies, title, kernels = ask(
             case.folder, case.method, args, logs / f"{case.kind}-{case.method}.log"
         )
-        served = distance(replies, case.exact)
+        difference = distance(replies, case.exact)
         replies, _, _ = ask(
             case.permuted, case.method, args, logs / f"{case.kind}-{case.method}-permuted.log"
         )
@@ -204,10 +204,10 @@ def measure(case: Case, args: Mapping[str, Any], logs: Path) -> Row:
         engine=title,
         device=find_device().name,
         kernels=kernels,
-        served=served,
+        difference=difference,
         permuted=permuted,
         rounding=rounding(case),
-        passes=served <= bound,
+        passes=difference <= bound,
         detected=permuted > bound,
         problem=problem,
     )
@@ -240,11 +240,11 @@ def main() -> None:
         for job in jobs:
             rows.append(row := job.result())
             print(
-                f"{row.model_type} {row.method}: served {row.served:.4f}, permuted "
+                f"{row.model_type} {row.method}: difference {row.difference:.4f}, permuted "
                 f"{row.permuted:.4f}, rounding {row.rounding:.4f} {row.kernels} {row.problem}",
                 flush=True,
             )
-            with (options.out / "served.csv").open("w", newline="") as file:
+            with (options.out / "logprobs.csv").open("w", newline="") as file:
                 writer = csv.DictWriter(file, list(asdict(row)), lineterminator="\n")
                 writer.writeheader()
                 writer.writerows(asdict(each) for each in rows)

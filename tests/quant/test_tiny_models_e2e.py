@@ -1,0 +1,34 @@
+"""Quantized checkpoints of real architectures on real vLLM, against transformers."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks.tiny_models import KINDS, MIXTURES
+from benchmarks.tiny_models_engine import measure, prepare
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+_DENSE = [kind for kind in KINDS if kind not in MIXTURES]
+
+
+def check(kind: str, method: str, calibration: Path, folder: Path) -> None:
+    os.environ["VLLM_CPU_INT4_W4A8"] = "0"  # inputs stay in 16 bit, as on a GPU
+    row = measure(prepare(kind, method, folder, calibration), {}, folder)
+    assert not row.problem
+    assert row.passes, (row.difference, row.rounding)
+    assert row.detected, (row.permuted, row.rounding)
+    assert "CPUWNA16LinearKernel" in row.kernels
+
+
+def test_fused_projections_answer_as_their_dequantized_weights(
+    calibration: Path, tmp_path: Path
+) -> None:
+    """Permuting the scales of one projection fails the same test."""
+    check("phi3", "awq", calibration, tmp_path)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", [kind for kind in _DENSE if kind != "phi3"])
+def test_every_dense_family(kind: str, calibration: Path, tmp_path: Path) -> None:
+    check(kind, "gptq" if kind == "qwen3" else "awq", calibration, tmp_path)
