@@ -52,8 +52,9 @@ lint: setup-dev  ## format, lint, words, types and the links of docs/
 check: lint  ## the same, layering and the fast tests
 	$(PYTEST) $(PARALLEL) -m "not e2e and not full"
 
-docs: setup-dev  ## docs/reference/ from the code, and the site of docs/ in site/
+docs: setup-dev  ## docs/reference/ and docs/models.md from the code, and the site of docs/ in site/
 	$(BIN)/python scripts/docs_reference.py
+	$(BIN)/python scripts/docs_models.py
 	$(SITE)
 
 package: setup  ## dist/, and the wheel tried in an empty environment: about a minute

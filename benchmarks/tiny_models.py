@@ -43,7 +43,7 @@ _EXPERTS: Final[Mapping[str, Any]] = {
     "norm_topk_prob": True,
 }
 _LATENT: Final[Mapping[str, Any]] = {
-    "kv_lora_rank": 128,
+    "kv_lora_rank": 512,  # with 64 beside it, the latent that kernels of vLLM take
     "qk_rope_head_dim": 64,
     "qk_nope_head_dim": 128,
     "v_head_dim": 128,
@@ -71,7 +71,7 @@ KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "qwen3_moe": {},
     "olmoe": {"norm_topk_prob": False},
     "deepseek_v2": {**_LATENT, "q_lora_rank": None, "topk_method": "greedy"},
-    "deepseek_v3": {**_LATENT, "q_lora_rank": 128},
+    "deepseek_v3": {**_LATENT, "q_lora_rank": 128, "topk_method": "noaux_tc"},
     "glm4_moe": {"use_qk_norm": True},
     "dots1": {},
 }
@@ -172,6 +172,7 @@ def _add_tokens(folder: Path, tokens: Mapping[str, str]) -> None:
     file = str(folder / "tokenizer.json")
     tokenizer = Tokenizer.from_file(file)
     tokenizer.add_special_tokens([AddedToken(each, special=True) for each in tokens.values()])
+    tokenizer.add_tokens(["\n" * lines for lines in (1, 2, 3, 4)])  # Gemma's are looked up
     tokenizer.save(file)
     # Gemma's processor asks the tokenizer for its tokens by name.
     config = folder / "tokenizer_config.json"

@@ -1,6 +1,6 @@
 """Real architectures, tiny and random: quantized and deployed, compared with transformers.
 
-    python -m benchmarks.tiny_models_engine OUT [--kinds llama qwen3_moe] [--methods awq] [--at-once 2]
+    python -m benchmarks.tiny_models_engine OUT [--kinds llama] [--methods awq] [--at-once 2]
 
 Each checkpoint is quantized to W4A16 and run by the installed vLLM. The log-probabilities that
 it gives a few random prompts are compared with those of transformers on the dequantized weights, in

@@ -1,9 +1,9 @@
-"""Make docs/models.md again: which model families work, and how that was shown.
+"""Make the tables of docs/models.md again: which model families work, and how that was shown.
 
     python scripts/docs_models.py
 
-Facts and plans come from the tests of tests/zoo, methods from what ``whet check`` says of its models, the
-last two columns from results/. About ten seconds.
+Recipes are those that ``whet check`` accepts for the models of tests/zoo, whose tests check facts
+and plans. Figures of engines come from results/.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import csv
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.checkpoint_factory import write_hollow  # noqa: E402
-from tests.zoo.models import names, published_config, tensors, write_model  # noqa: E402
+from tests.zoo.models import names, published_config, tensors  # noqa: E402
 from tests.zoo.truth import TRUTH  # noqa: E402
 
 from whet.core.spec import RecipeSpec  # noqa: E402
@@ -29,40 +29,21 @@ from whet.quant.families import FAMILIES  # noqa: E402
 from whet.quant.suitability import recipe_problem, working_recipes  # noqa: E402
 
 PAGE: Final = ROOT / "docs" / "models.md"
-_INTRO: Final = """<!-- Made by scripts/docs_models.py. Do not edit. -->
-
-# Models
-
-Which families of models whet reads, plans and quantizes, and how that was shown. A family is the `model_type` of
-config.json. `whet check` says the same of your own model before anything starts.
-
-| column | meaning | from |
-|---|---|---|
-| models | published models with true configs, names and shapes, without data; one is named | `tests/zoo` |
-| facts, plan | parameters, bytes, KV cache and memory plan are right for so many of them | `tests/zoo/test_zoo.py` |
-| vLLM's pool | planned and logged KV pool of published shapes with dummy weights | [memory.csv](../results/models-h100) |
-| read as stored | quantized forms among them; such a model is measured as it is | `tests/zoo` |
-| quantized by | what `whet check` takes a 16-bit model for, in groups of 128 unless stated | their headers |
-| H100, CPU | 4-bit weights in vLLM: difference of log-probabilities, of rounding's own | results, below |
-
-GPTQ implies round to nearest (`rtn`). "copy" is a published FP8 model's shape in 16 bit. "map" means that no 16-bit
-model of the family is in the zoo: its layers are known by the map alone. Headers show that a recipe fits the
-architecture, not how good its answers are: the quality gate shows that.
-
-`python -m benchmarks.tiny_models_engine` quantizes a tiny random model of the architecture (AWQ, W4A16), runs it in
-vLLM and compares its log-probabilities with transformers' on the dequantized weights. `0.039 of 0.99` are the RMS
-difference in nats and the difference that rounding to 4 bits makes. It passes up to a quarter of that, if
-permuted scales do not. "no figure" is explained beside the CSV: [H100](../results/models-h100),
-[CPU](../results/models-cpu).
-"""
+_BEGIN: Final = "<!-- made by scripts/docs_models.py -->\n"
 _REFUSALS: Final = (
     (r"holds all experts of a layer", "refused: experts in one tensor"),
     (r"has no decoder layers", "refused: its layers have other names"),
 )
-_TITLES: Final = ("Dense models", "Vision towers", "Mixtures of experts", "States and attention")
-_VISION: Final = ("vision_config", "visual")
-_SCALES: Final = ("_scale_inv", "_scale")
-_SHOWN: Final = 2
+_DENSE, _VISION, _MIXTURES, _STATES = (
+    "Dense models",
+    "Models with a vision tower",
+    "Mixtures of experts",
+    "Mamba and linear attention",
+)
+_TOWER: Final = re.compile("vision|visual")
+_FURTHER_EXPERT: Final = re.compile(r"\bexperts\.(?:[4-9]|\d\d+)\.")
+"""Experts are alike, and four of them are read faster than 512."""
+_EXAMPLES: Final = 2
 
 
 @dataclass(kw_only=True, slots=True)
@@ -78,30 +59,34 @@ class Family:
     def title(self) -> str:
         """The table in which the family is."""
         truths = [TRUTH[name] for name in self.models]
-        configs = [published_config(name) for name in self.models]
         rows = self.logprobs.values()
         if any(truth.state for truth in truths):
-            return "States and attention"
+            return _STATES
         if any(truth.idle for truth in truths) or any(row["mixture"] == "True" for row in rows):
-            return "Mixtures of experts"
-        if any(key in config for config in configs for key in _VISION):
-            return "Vision towers"
-        return "Dense models"
+            return _MIXTURES
+        towers = any(_TOWER.search(tensor) for name in self.models for tensor in tensors(name))
+        return _VISION if towers else _DENSE
+
+    @property
+    def sixteen_bit(self) -> list[str]:
+        """Its 16-bit models, those named after the family first."""
+        start = self.model_type[:4]
+        own = [name for name in self.models if TRUTH[name].scheme == "16bit"]
+        return sorted(own, key=lambda name: not name.lower().startswith(start))
 
 
 def page() -> str:
-    """Return docs/models.md."""
+    """Return docs/models.md: its own text, and the tables of today."""
     families = _families()
-    parts = [_INTRO]
-    header = (
-        "| family | models | facts, plan | vLLM's pool, GiB | read as stored | quantized by | H100 | CPU |\n"
-        "|---|---|--:|---|---|---|--:|--:|\n"
-    )
+    columns = ("family", "for example", "facts, plan", "pool", "as stored", "quantized by")
+    header = f"| {' | '.join((*columns, 'H100', 'CPU'))} |\n|---|---|--:|---|---|---|--:|--:|\n"
+    parts = []
     with tempfile.TemporaryDirectory() as folder:
-        for title in _TITLES:
+        for title in (_DENSE, _VISION, _MIXTURES, _STATES):
             rows = [_row(each, Path(folder)) for each in families if each.title == title]
             parts.append(f"## {title}\n\n{header}" + "".join(rows))
-    return "\n".join(parts)
+    before, mark, _ = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
+    return "\n".join([f"{before}{mark}", *parts])
 
 
 def _families() -> list[Family]:
@@ -126,15 +111,15 @@ def _csv(name: str) -> list[dict[str, str]]:
 
 
 def _row(family: Family, folder: Path) -> str:
-    own = [name for name in family.models if TRUTH[name].scheme == "16bit"]
+    examples = family.sixteen_bit or family.models
     schemes = sorted({TRUTH[name].scheme for name in family.models} - {"16bit"})
     cells = [
         f"`{family.model_type}`",
-        (own or family.models or [""])[0],
+        ", ".join(examples[:_EXAMPLES]),
         str(len(family.models) or ""),
         ", ".join(_pool(row) for row in family.pools if not row["problem"]),
         ", ".join(schemes),
-        _methods(family, own, folder),
+        _methods(family, folder),
         *(_difference(family.logprobs.get(device)) for device in ("h100", "cpu")),
     ]
     return f"| {' | '.join(cells)} |\n"
@@ -154,30 +139,27 @@ def _difference(row: Mapping[str, str] | None) -> str:
     return text if row["passes"] == row["detected"] == "True" else f"fails: {text}"
 
 
-def _methods(family: Family, own: Sequence[str], folder: Path) -> str:
+def _methods(family: Family, folder: Path) -> str:
     """What ``whet check`` says of the family's 16-bit models."""
-    if own:
-        folders = [write_model(name, folder / name) for name in own]
-        return _unique(_methods_of(each) for each in folders)
-    if family.models:
-        return f"{_methods_of(_sixteen_bit_copy(family.models[0], folder))} (copy)"
+    texts = [
+        _methods_of(_sixteen_bit_copy(name, folder))
+        for name in family.sixteen_bit or family.models[:1]
+    ]
+    if texts:
+        return "; ".join(dict.fromkeys(texts)) + ("" if family.sixteen_bit else " (copy)")
     return "AWQ, GPTQ, FP8 (map)" if family.model_type in FAMILIES else ""
 
 
-def _unique(texts: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(texts))
-
-
 def _sixteen_bit_copy(name: str, folder: Path) -> Path:
-    """The shapes of a published FP8 model in 16 bit."""
+    """A published model with its weights in 16 bit, and the first experts of each layer."""
     config: dict[str, Any] = published_config(name)
-    config.pop("quantization_config")
+    config.pop("quantization_config", None)
     shapes = {
         tensor: ("BF16", shape)
         for tensor, (_, shape) in tensors(name).items()
-        if not tensor.endswith(_SCALES)
+        if not tensor.endswith("_scale_inv") and not _FURTHER_EXPERT.search(tensor)
     }
-    return write_hollow(folder / name, config, shapes)
+    return write_hollow(folder, config, shapes)
 
 
 def _methods_of(checkpoint: Path) -> str:

@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 
 from whet.quant.coordinate_descent import CoordinateDescent, row_slices
-from whet.quant.gram import diagonal_blocks, output_error, row_errors, scaled_gram
+from whet.quant.gram import diagonal_blocks, row_errors, scaled_gram
 from whet.quant.rounding import Grid, QParams
 from whet.quant.unit import UnitFit, UnitProblem, unscaled
 
 _STEPS: Final = 20
 _COARSE: Final = 2
 _SCORED_ROWS: Final = 1024
+_FEWEST_ROWS: Final = 64
 _FINALISTS: Final = 3
 _SWEEPS: Final = 8  # of rounding and refitting scales; eight more lowered the error by 1%
 _SHRINKS: Final = tuple(1 - step / 20 for step in range(1, 10))
@@ -61,13 +62,13 @@ def search_scale(units: Sequence[UnitProblem]) -> tuple[Tensor, float | None]:
 
     Several units share it where one norm feeds them all, as it does the experts of a layer; their
     errors are added. Exponents are tried in steps of 0.1, then 0.05 to both sides of the best.
-    Candidates are first scored on at most 1,024 rows of each, evenly spread, and the best few on
-    all of them. Where nothing before can absorb a scale, that is all ones and None.
+    Candidates are first scored on some of the rows (``scored_parts``), the best few on all. Where
+    nothing before can absorb a scale, that is all ones and None.
     """
     best = unscaled(units[0].weight)
     if units[0].round_scale is None:
         return best, None
-    some = [replace(unit, weight=scored_rows(unit.weight)) for unit in units]
+    some = scored_parts(units)
     scored = []
     for family in families(units):
         scored += _search_family(family, some)
@@ -80,9 +81,12 @@ def search_scale(units: Sequence[UnitProblem]) -> tuple[Tensor, float | None]:
     return best, best_ratio
 
 
-def scored_rows(weight: Tensor) -> Tensor:
-    """Some 1,024 rows of ``weight`` [O, K], evenly spread; all of them where it has few."""
-    return weight[:: max(1, weight.shape[0] // _SCORED_ROWS)]
+def scored_parts(units: Sequence[UnitProblem]) -> list[UnitProblem]:
+    """The units with some 1,024 rows in all, evenly spread, and at least 64 of each."""
+    rows = max(_FEWEST_ROWS, _SCORED_ROWS // len(units))
+    return [
+        replace(unit, weight=unit.weight[:: max(1, unit.weight.shape[0] // rows)]) for unit in units
+    ]
 
 
 def _search_family(
@@ -111,14 +115,15 @@ def _search_family(
 
 def _error(units: Sequence[UnitProblem], scale: Tensor) -> float:
     """tr(Δ·H·Δᵀ) after rounding each weight [O, K] scaled by ``scale`` [K], for all tokens."""
-    total = 0.0
+    total = torch.zeros((), dtype=torch.float64, device=scale.device)
     for unit in units:
         for rows in row_slices(unit.weight):
             part = unit.weight[rows]
             scaled = part * scale
             delta = unit.grid.round(scaled, unit.grid.qparams(scaled)).div_(scale).sub_(part)
-            total += unit.inputs.tokens * output_error(delta, unit.inputs.gram)
-    return total
+            errors = row_errors(delta, unit.inputs.gram)
+            total += unit.inputs.tokens * errors.sum(dtype=torch.float64)
+    return float(total)  # once: each copy to the host waits for the GPU
 
 
 def families(units: Sequence[UnitProblem]) -> tuple[Family, Family]:

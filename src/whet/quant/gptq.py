@@ -9,7 +9,6 @@ feedback, clipping did not lower KL on held-out text and raised perplexity (docs
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from whet.core.errors import QuantizationError
-from whet.quant.awq import scored_rows, search_scale
+from whet.quant.awq import scored_parts, search_scale
 from whet.quant.coordinate_descent import CoordinateDescent, row_slices
 from whet.quant.gram import float32_products, scaled_gram
 from whet.quant.rounding import Grid, QParams
@@ -46,7 +45,7 @@ def fit_scaled(units: Sequence[UnitProblem]) -> list[UnitFit]:
     if not ratio:
         return [_round_rows(unit, column_scale, ratio)[0] for unit in units]
     plain = unscaled(column_scale.unsqueeze(0))
-    some = [replace(unit, weight=scored_rows(unit.weight)) for unit in units]
+    some = scored_parts(units)
     fits, errors = _round_all(some, plain, 0.0)
     scaled, scaled_errors = _round_all(some, column_scale, ratio)
     if scaled_errors < _WORTH * errors:

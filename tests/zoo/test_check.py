@@ -1,0 +1,107 @@
+"""``whet check`` of published models on planned H100s: what runs there, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from tests.cli.stage import Said, Whet, write_spec
+from tests.flow.stage import SHORT
+from tests.zoo.models import names, write_model
+from tests.zoo.recipes import AWQ, PLANS
+from whet.core.errors import InfeasibleError
+
+CARDS: Final = {
+    "DeepSeek-V3": 16,
+    "GLM-4.5-Air": 4,
+    "GLM-5": 32,
+    "Kimi-K2": 16,
+    "Llama-3.1-70B": 2,
+    "Llama-4-Scout": 4,
+    "Llama-4-Scout-FP8-dynamic": 2,
+    "MiniMax-M2.5": 4,
+    "Mixtral-8x7B": 2,
+    "Qwen3-Next-80B-A3B": 4,
+    "nvidia-Llama-3.1-70B-FP8": 2,
+    "nvidia-Qwen3-235B-NVFP4": 2,
+}
+"""GPUs of 80 GB, a power of 2, that hold the stored weights and some KV cache. The others: 1."""
+SAMPLE: Final = {
+    *("DeepSeek-V2-Lite", "Gemma-3-12b", "Llama-3.1-8B", "MiMo-7B", "Mistral-7B-v0.1"),
+    *("Qwen3-VL-30B-A3B", "Qwen3.5-27B", "gpt-oss-20b"),
+}
+"""One of each kind; the others run with the long tests."""
+LENGTH: Final = 2048
+LIMITS: Final = {"max_input_tokens": 1900, "max_output_tokens": 100}
+STORED: Final = ("fp16", "fp16+cache")
+
+
+def each(models: list[str]) -> list[object]:
+    full = pytest.mark.full
+    return [name if name in SAMPLE else pytest.param(name, marks=full) for name in models]
+
+
+def check(whet: Whet, folder: Path, name: str, cards: int) -> Said:
+    """Check the stored weights, a prefix cache, the default recipe and every one that works."""
+    write_model(name, folder / "target")
+    variants: dict[str, Any] = {"fp16": {}, "fp16+cache": {"prefix_cache": True}}
+    recipes = {}
+    if name in PLANS:
+        recipes["default"] = settings(AWQ)
+        works = [each for each in PLANS[name].recipes if each != AWQ]
+        recipes |= {f"works-{i}": settings(text) for i, text in enumerate(works)}
+    write_spec(
+        folder,
+        model={"target": "./target"},
+        engine={"args": {"max_model_len": LENGTH, "tensor_parallel_size": cards}},
+        workload=SHORT | LIMITS,
+        load={"batch_sizes": [8]},
+        recipes=recipes,
+        variants=variants | {recipe: {"weights": recipe} for recipe in recipes},
+    )
+    return whet("check", "--device", f"{cards}x H100 SXM", "--vllm", "0.26.0")
+
+
+def settings(text: str) -> dict[str, Any]:
+    """The keys of a recipe as ``settings_text`` writes them."""
+    return dict(yaml.safe_load(f"{{{text}}}"))
+
+
+def refusals(said: Said) -> dict[str, str]:
+    """The reasons by variant; exit code 4 if there is one, else 0."""
+    assert "Traceback" not in said.out + said.err
+    lines = re.findall(r"^  ([\w+, -]+?): (.*)$", said.err, flags=re.MULTILINE)
+    reasons = {name: text for names, text in lines for name in names.split(", ")}
+    assert said.code == (InfeasibleError.exit_code if reasons else 0), said.err
+    return reasons
+
+
+def refused_recipes(name: str) -> set[str]:
+    return {"default"} if name in PLANS and AWQ not in PLANS[name].recipes else set()
+
+
+@pytest.mark.parametrize("name", each([name for name in names() if CARDS.get(name, 1) <= 8]))
+def test_what_fits(name: str, whet: Whet, tmp_path: Path) -> None:
+    """Only a recipe that cannot be made is refused, with its reason and the one that works."""
+    reasons = refusals(check(whet, tmp_path, name, CARDS.get(name, 1)))
+    assert set(reasons) == refused_recipes(name)
+    for reason in reasons.values():
+        plan = PLANS[name]
+        assert reason.startswith("recipes.default: ")
+        assert plan.defect or plan.reason in reason
+        assert all(text in reason for text in plan.recipes)
+
+
+@pytest.mark.parametrize("name", each(list(CARDS)))
+def test_too_few_cards(name: str, whet: Whet, tmp_path: Path) -> None:
+    """The stored weights are refused on half as many GPUs, and 4-bit ones are not."""
+    reasons = refusals(check(whet, tmp_path, name, min(CARDS[name] // 2, 8)))
+    assert set(reasons) == {*STORED, *refused_recipes(name)}
+    for variant in STORED:
+        assert "leave no room for a KV cache" in reasons[variant] or (
+            "tokens of KV cache fit" in reasons[variant]
+        )
