@@ -67,6 +67,13 @@ def model(tmp_path: Path) -> Path:
         ("--public", "--public says how to upload; add --push-to-hub REPO"),
         ("--no-tasks", "--no-tasks belongs to --compare; add that, or leave this out"),
         ("--schemes w8a8", "--schemes belongs to --compare; add that, or leave this out"),
+        ("--loads 1 4", "--loads belongs to --compare; add that, or leave this out"),
+        ("--compare --loads 0", 'Invalid value "0" for --loads. Must be > 0.'),
+        (
+            "--compare --loads 1 4 --no-speed",
+            "--loads has no meaning with --no-speed; leave out one",
+        ),
+        ("--compare --loads 4 --no-tasks", "--loads has no meaning with --no-tasks; leave out one"),
         (
             "--compare --method awq",
             "--method has no meaning with --compare, which makes every scheme",

@@ -18,6 +18,7 @@ from whet.core.records import (
     QuantizedCheckpoint,
     SchemeOnServer,
     SchemeRow,
+    SchemeSpeed,
     SchemeTable,
     TaskScore,
 )
@@ -33,7 +34,8 @@ flips,flips_low,flips_high,kl_p99,documents,positions,\
 tasks_right,tasks_asked,tasks_lost,tasks_gained,task_scores,\
 quantize_seconds,peak_memory_bytes,quantize_device,kernels,engine,served_perplexity,rounded,\
 unit_error_mean,unit_error_max,unit_worst,\
-calibration_samples,calibration_tokens,calibration_seed,not_made,not_measured,not_served,notes"""
+calibration_samples,calibration_tokens,calibration_seed,not_made,not_measured,not_served,notes,\
+loads,output_tps,serving_memory_bytes"""
 
 
 def score(texts: Texts, right: int, *, paired: bool) -> TaskScore:
@@ -57,6 +59,13 @@ def served(texts: Texts, right: int, *, paired: bool) -> SchemeOnServer:
         tasks=(score(texts, right, paired=paired),),
         perplexity=around(5.52, 0.01, 200),
         reason=None,
+        memory_bytes=71_000_000_000,
+        speeds=(
+            SchemeSpeed(load=1, output_tps=102.34, window_s=9.0),
+            SchemeSpeed(load=8, output_tps=640.6, window_s=7.5)
+            if paired
+            else SchemeSpeed(load=8, output_tps=None, reason="trial 0 failed: no counters"),
+        ),
     )
 
 
@@ -173,6 +182,34 @@ def test_one_line_a_scheme_with_what_was_measured(table: SchemeTable, tmp_path: 
     assert awq["unit_worst"] == "layers.1.down"
     assert float(awq["unit_error_max"]) == pytest.approx(0.004 * 4 * 1.4 * 0.55)
     assert awq["peak_memory_bytes"] == "18253611008"
+
+
+def test_speeds_and_memory_of_the_server(table: SchemeTable, tmp_path: Path) -> None:
+    source, awq, *_, unserved = read(table, tmp_path / "schemes.csv")
+    assert (source["loads"], source["output_tps"]) == ("1; 8", "102.34; ?")
+    assert (awq["loads"], awq["output_tps"]) == ("1; 8", "102.34; 640.6")
+    assert awq["serving_memory_bytes"] == "71000000000"
+    assert unserved["loads"] == unserved["serving_memory_bytes"] == ""
+    wide = printed(table, 220)
+    assert "102 / 641" in wide
+    assert "102 / –" in wide
+    assert "16bit: no tokens/s at 8: trial 0 failed: no counters" in wide
+    words = " ".join(Page(render_html(scheme_document(table))).words)
+    assert "at 1 / 8" in words
+    assert "with 1 and 8 requests in flight, over 7.5 s or more" in words
+    assert "no interval, and small differences say nothing" in words
+    assert "on a GPU up to a fixed share of the device, whatever the scheme" in words
+
+
+def test_a_table_without_speeds_has_no_words_about_them(table: SchemeTable) -> None:
+    rows = tuple(
+        replace(row, served=replace(row.served, speeds=(), memory_bytes=None))
+        for row in table.rows
+        if row.served
+    )
+    text = printed(replace(table, rows=rows), 220)
+    assert "okens/s" not in text
+    assert "erving" not in text
 
 
 def test_missing_is_empty_and_has_its_reason(table: SchemeTable, tmp_path: Path) -> None:

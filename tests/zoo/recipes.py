@@ -15,15 +15,11 @@ _ROUND_64: Final = "method: rtn, scheme: W4A16, group_size: 64"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Quantized linears, the recipes that work, and words of the refusal of the default one.
-
-    ``defect`` says what whet gets wrong: the test of that model fails until it is fixed.
-    """
+    """Quantized linears, the recipes that work, and words of the refusal of the default one."""
 
     linears: int
     recipes: tuple[str, ...] = (AWQ,)
     reason: str = ""
-    defect: str = ""
 
 
 def _dense(layers: int) -> Plan:
@@ -43,8 +39,8 @@ def _mlps(layers: int, experts: int, matrices: int = 3) -> int:
 
 ONE_TENSOR: Final = Plan(0, (), "holds all experts of a layer")
 _HALF_GROUP: Final = "has 10944 inputs, not a multiple of the group size 128"  # 85.5 × 128
-_GATED: Final = "a gate is fused into its q_proj"
-_UNKNOWN: Final = "does not know which layer precedes its linears"
+_GATE: Final = "a gate is fused into its q_proj"
+_NOT_ALONE: Final = "transformers does not run one of them alone"
 PLANS: Final = {
     # q, kv_a, kv_b, o; one dense layer
     "DeepSeek-V2-Lite": Plan(27 * 4 + 3 + _mlps(26, 64 + 1), (_AWQ_64,), _HALF_GROUP),
@@ -53,7 +49,7 @@ PLANS: Final = {
     "Falcon3-7B": _dense(28),
     "GLM-4.5-Air": Plan(46 * 4 + 3 + _mlps(45, 128 + 1), (_AWQ_64,), _HALF_GROUP),
     # q_a, q_b, kv_a, kv_b, o; 3 dense layers; the indexer stays in 16 bit
-    "GLM-5": Plan(78 * 5 + 3 * 3 + _mlps(75, 256 + 1), (_GPTQ,), _UNKNOWN),
+    "GLM-5": Plan(78 * 5 + 3 * 3 + _mlps(75, 256 + 1), (_FP8, _ROUND), _NOT_ALONE),
     "Gemma-2-9b": _dense(42),
     "Gemma-3-1b": _dense(26),
     "Gemma-3-4b": _dense(34),
@@ -61,10 +57,7 @@ PLANS: Final = {
     "Gemma-3-27b": _dense(62),
     "Gemma-4-26B-A4B": ONE_TENSOR,
     "Granite-3.3-8b": _dense(40),
-    "Granite-4.0-h-tiny": Plan(
-        0, (), ONE_TENSOR.reason,
-        defect="block_sparse_moe.input_linear of 3 dimensions is not seen as experts",
-    ),
+    "Granite-4.0-h-tiny": ONE_TENSOR,
     "Llama-3.1-70B": _dense(80),
     "Llama-3.1-8B": _dense(32),
     "Llama-3.2-1B": _dense(16),
@@ -79,8 +72,7 @@ PLANS: Final = {
     "Mixtral-8x7B": Plan(32 * 4 + _mlps(32, 8)),
     # 6 layers of attention, 23 of Mamba (in, out), 23 of experts; 1856 = 14.5 × 128 inputs
     "Nemotron-3-Nano-30B": Plan(
-        6 * 4 + 23 * 2 + _mlps(23, 128 + 1, 2), (_FP8, _ROUND_64), _UNKNOWN,
-        defect="backbone.embeddings is ignored as re:.*backbone.*, which matches every linear",
+        6 * 4 + 23 * 2 + _mlps(23, 128 + 1, 2), (_FP8, _ROUND_64), _NOT_ALONE,
     ),
     "OLMo-2-7B": _dense(32),
     "Phi-3.5-mini": _fused(32),
@@ -92,11 +84,11 @@ PLANS: Final = {
     "Qwen3-32B": _dense(64),
     "Qwen3-8B": _dense(36),
     # 12 layers of attention, 36 of a delta net: in_proj_qkvz, out_proj
-    "Qwen3-Next-80B-A3B": Plan(12 * 4 + 36 * 2 + _mlps(48, 512 + 1), (_GPTQ,), _GATED),
+    "Qwen3-Next-80B-A3B": Plan(12 * 4 + 36 * 2 + _mlps(48, 512 + 1), (_GPTQ,), _GATE),
     "Qwen3-VL-30B-A3B": ONE_TENSOR,
     "Qwen3-VL-8B": _dense(36),
     # 16 layers of attention, 48 of a delta net: in_proj_qkv, in_proj_z, out_proj
-    "Qwen3.5-27B": Plan(16 * 4 + 48 * 3 + 64 * 3, (_GPTQ,), _GATED),
+    "Qwen3.5-27B": Plan(16 * 4 + 48 * 3 + 64 * 3, (_GPTQ,), _GATE),
     "Qwen3.5-35B-A3B": ONE_TENSOR,
     "gpt-oss-20b-BF16": ONE_TENSOR,
 }  # fmt: skip

@@ -40,7 +40,7 @@ LIMITS: Final = {"max_input_tokens": 1900, "max_output_tokens": 100}
 STORED: Final = ("fp16", "fp16+cache")
 
 
-def each(models: list[str]) -> list[object]:
+def sampled(models: list[str]) -> list[object]:
     full = pytest.mark.full
     return [name if name in SAMPLE else pytest.param(name, marks=full) for name in models]
 
@@ -52,8 +52,8 @@ def check(whet: Whet, folder: Path, name: str, cards: int) -> Said:
     recipes = {}
     if name in PLANS:
         recipes["default"] = settings(AWQ)
-        works = [each for each in PLANS[name].recipes if each != AWQ]
-        recipes |= {f"works-{i}": settings(text) for i, text in enumerate(works)}
+        others = [text for text in PLANS[name].recipes if text != AWQ]
+        recipes |= {settings(text)["scheme"]: settings(text) for text in others}
     write_spec(
         folder,
         model={"target": "./target"},
@@ -71,12 +71,12 @@ def settings(text: str) -> dict[str, Any]:
     return dict(yaml.safe_load(f"{{{text}}}"))
 
 
-def refusals(said: Said) -> dict[str, str]:
+def refusals(result: Said) -> dict[str, str]:
     """The reasons by variant; exit code 4 if there is one, else 0."""
-    assert "Traceback" not in said.out + said.err
-    lines = re.findall(r"^  ([\w+, -]+?): (.*)$", said.err, flags=re.MULTILINE)
+    assert "Traceback" not in result.out + result.err
+    lines = re.findall(r"^  ([\w+, -]+?): (.*)$", result.err, flags=re.MULTILINE)
     reasons = {name: text for names, text in lines for name in names.split(", ")}
-    assert said.code == (InfeasibleError.exit_code if reasons else 0), said.err
+    assert result.code == (InfeasibleError.exit_code if reasons else 0), result.err
     return reasons
 
 
@@ -84,7 +84,7 @@ def refused_recipes(name: str) -> set[str]:
     return {"default"} if name in PLANS and AWQ not in PLANS[name].recipes else set()
 
 
-@pytest.mark.parametrize("name", each([name for name in names() if CARDS.get(name, 1) <= 8]))
+@pytest.mark.parametrize("name", sampled([name for name in names() if CARDS.get(name, 1) <= 8]))
 def test_what_fits(name: str, whet: Whet, tmp_path: Path) -> None:
     """Only a recipe that cannot be made is refused, with its reason and the one that works."""
     reasons = refusals(check(whet, tmp_path, name, CARDS.get(name, 1)))
@@ -92,16 +92,20 @@ def test_what_fits(name: str, whet: Whet, tmp_path: Path) -> None:
     for reason in reasons.values():
         plan = PLANS[name]
         assert reason.startswith("recipes.default: ")
-        assert plan.defect or plan.reason in reason
+        assert plan.reason in reason
         assert all(text in reason for text in plan.recipes)
 
 
-@pytest.mark.parametrize("name", each(list(CARDS)))
+@pytest.mark.parametrize("name", sampled(list(CARDS)))
 def test_too_few_cards(name: str, whet: Whet, tmp_path: Path) -> None:
-    """The stored weights are refused on half as many GPUs, and 4-bit ones are not."""
+    """The stored weights are refused on half as many GPUs, and 4-bit ones are not.
+
+    GLM-5 would need a quarter of its GPUs for 4 bits, and half of them for FP8.
+    """
     reasons = refusals(check(whet, tmp_path, name, min(CARDS[name] // 2, 8)))
-    assert set(reasons) == {*STORED, *refused_recipes(name)}
-    for variant in STORED:
+    too_large = {*STORED, "FP8_DYNAMIC"} if name == "GLM-5" else {*STORED}
+    assert set(reasons) == too_large | refused_recipes(name)
+    for variant in too_large:
         assert "leave no room for a KV cache" in reasons[variant] or (
             "tokens of KV cache fit" in reasons[variant]
         )

@@ -11,23 +11,27 @@ from tests.zoo.models import names, published_config, tensors, write_model
 from tests.zoo.recipes import AWQ, PLANS
 from tests.zoo.truth import TRUTH
 from whet.core.spec import RecipeSpec
-from whet.quant.architecture import Architecture, Shapes, read_architecture
+from whet.quant.architecture import read_architecture
 from whet.quant.suitability import recipe_problem, settings_text, working_recipes
 
 DEFAULT = RecipeSpec()
 QUANTIZED = [name for name in names() if name not in PLANS]
+LARGE = {
+    *("DeepSeek-V3", "GLM-4.5-Air", "GLM-5", "Kimi-K2", "MiniMax-M2.5"),
+    *("Qwen3-Next-80B-A3B", "nvidia-Qwen3-235B-NVFP4"),
+}
+"""Over 40,000 tensors, or a test of some seconds; they run with the long tests."""
 LOOKED_UP = {"embed_tokens", "embeddings", "lm_head"}
 """Embeddings are not linears, and engines never quantize a head that is not stored so."""
 
 
-def models() -> list[object]:
-    """Every unquantized model; a known defect must still be one."""
-    return [
-        pytest.param(name, marks=[pytest.mark.xfail(reason=plan.defect, strict=True)])
-        if plan.defect
-        else name
-        for name, plan in PLANS.items()
-    ]
+def marked(models: list[str]) -> list[object]:
+    return [pytest.param(name, marks=pytest.mark.full if name in LARGE else ()) for name in models]
+
+
+def quantizable() -> list[str]:
+    """Models that take a recipe."""
+    return [name for name, plan in PLANS.items() if plan.recipes]
 
 
 def test_every_unquantized_model_has_a_plan() -> None:
@@ -35,7 +39,7 @@ def test_every_unquantized_model_has_a_plan() -> None:
     assert settings_text(DEFAULT) == AWQ
 
 
-@pytest.mark.parametrize("name", models())
+@pytest.mark.parametrize("name", marked([*PLANS]))
 def test_the_default_recipe(name: str, tmp_path: Path) -> None:
     folder, plan = write_model(name, tmp_path), PLANS[name]
     problem = recipe_problem(folder, DEFAULT)
@@ -45,11 +49,6 @@ def test_the_default_recipe(name: str, tmp_path: Path) -> None:
         assert problem is None
     else:
         right_refusal(problem, plan.reason, plan.recipes)
-    if recipes:
-        shapes = {name: shape for name, (_, shape) in tensors(name).items()}
-        architecture = read_architecture(published_config(name), shapes)
-        assert len(set(architecture.linears)) == plan.linears
-        right_ignore(architecture, shapes)
 
 
 def right_refusal(problem: str | None, reason: str, recipes: tuple[str, ...]) -> None:
@@ -61,9 +60,13 @@ def right_refusal(problem: str | None, reason: str, recipes: tuple[str, ...]) ->
         assert "; " in problem
 
 
-def right_ignore(architecture: Architecture, shapes: Shapes) -> None:
+@pytest.mark.parametrize("name", quantizable())
+def test_what_is_quantized_and_what_is_ignored(name: str) -> None:
     """Patterns match every linear that stays in 16 bit, and none that is quantized."""
+    shapes = {tensor: shape for tensor, (_, shape) in tensors(name).items()}
+    architecture = read_architecture(published_config(name), shapes)
     quantized = set(architecture.linears)
+    assert len(quantized) == PLANS[name].linears
     matrices = {
         name.removesuffix(".weight")
         for name, shape in shapes.items()
@@ -74,7 +77,7 @@ def right_ignore(architecture: Architecture, shapes: Shapes) -> None:
     assert {name for name in left | quantized if any(p.match(name) for p in patterns)} == left
 
 
-@pytest.mark.parametrize("name", QUANTIZED)
+@pytest.mark.parametrize("name", marked(QUANTIZED))
 def test_a_quantized_model_takes_no_recipe(name: str, tmp_path: Path) -> None:
     problem = recipe_problem(write_model(name, tmp_path), DEFAULT)
     assert problem is not None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from whet.core.errors import QuantizationError
-from whet.quant.families import FAMILIES, UNFOLDABLE, Family
+from whet.quant.families import FAMILIES, NOT_ALONE, UNFOLDABLE, Family
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -69,6 +69,7 @@ class Architecture:
 _IN_LAYER: Final = re.compile(
     r"^(?P<prefix>(?:.*\.)?(?:layers\.(?P<number>\d+)|midlayer)\.)(?P<rest>.+)\.weight$"
 )
+_LAYER: Final = re.compile(r"(^|\.)layers\.\d+\.")
 _OTHER_PART: Final = re.compile(r"vision|visual|vit\b|audio|image|multi_modal|(^|\.)mtp\.")
 """Parts of a checkpoint beside its text decoder; they stay in 16 bit."""
 _FROM_TARGET: Final = "fc"
@@ -81,6 +82,15 @@ _ROUTERS: Final = frozenset({"gate", "router", "shared_expert_gate", "wg", "inde
 _NOT_LINEAR: Final = frozenset(
     {"embed_tokens", "head", "eh_proj", "conv1d", "in_proj_ba", "in_proj_a", "in_proj_b"}
 )
+_NO_LINEAR: Final = (
+    "embed_tokens",
+    "embeddings",
+    "word_embeddings",
+    "wte",
+    "lm_head",
+    _FROM_TARGET,
+)
+"""Matrices outside the layers that engines do not look up, or by another pattern."""
 _FUSED: Final = {
     "q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "qkv_proj": "qkv", "q_a_proj": "qkv_a",
     "gate_proj": "gate_up", "up_proj": "gate_up", "gate_up_proj": "gate_up",
@@ -203,7 +213,8 @@ def _require_decoder(model_type: str, prefixes: Sequence[str]) -> None:
 def _require_plain_experts(model_type: str, shapes: Shapes) -> None:
     """Experts in one tensor would stay in 16 bit, and an engine would look for packed ones."""
     for name, shape in shapes.items():
-        if len(shape) == 3 and "expert" in name and not _OTHER_PART.search(name):
+        in_decoder = _LAYER.search(name) and not _OTHER_PART.search(name)
+        if len(shape) == 3 and in_decoder and "conv" not in name:
             raise QuantizationError(
                 f"the architecture {model_type!r} cannot be quantized: {name} holds all experts of "
                 "a layer, a form that engines read in 16 bit only; serve it with quantization: "
@@ -239,7 +250,8 @@ def _units(
     units.sort(key=lambda unit: _ORDER.get(unit.name, len(_ORDER)))
     if family is None:
         return tuple(units)
-    return tuple(_folded(unit, layer, family, config) for unit in units)
+    left = [name for name, shape in layer.items() if len(shape) == 2 and _is_left(name)]
+    return tuple(_folded(unit, layer, family, (config, left)) for unit in units)
 
 
 def _unit_name(linear: str, layer: Mapping[str, object]) -> str:
@@ -269,9 +281,16 @@ def _unit(name: str, linears: Sequence[str]) -> UnitMap:
 
 
 def _folded(
-    unit: UnitMap, layer: Mapping[str, Sequence[int]], family: Family, config: Mapping[str, Any]
+    unit: UnitMap,
+    layer: Mapping[str, Sequence[int]],
+    family: Family,
+    of_layer: tuple[Mapping[str, Any], Sequence[str]],
 ) -> UnitMap:
-    """The unit with the norm or linear before it."""
+    """The unit with the norm or linear before it.
+
+    ``of_layer`` is the config and the matrices that stay in 16 bit.
+    """
+    config, left = of_layer
     parent, _, leaf = unit.linears[0].rpartition(".")
     if leaf in _READ_ATTENTION_NORM:
         unclipped = max(1, len(unit.linears) - ("v_proj" in unit.linears[-1]))
@@ -280,11 +299,7 @@ def _folded(
         return replace(unit, fold=f"{parent}.{leaf.replace('b_proj', 'a_layernorm')}")
     if leaf in ("gate_proj", "gate_up_proj", "w1"):
         block = parent.partition(".experts")[0].partition(".shared_expert")[0]
-        beside = tuple(
-            name
-            for name, shape in layer.items()
-            if len(shape) == 2 and _is_left(name) and name.startswith(f"{block}.")
-        )
+        beside = tuple(name for name in left if name.startswith(f"{block}."))
         return replace(unit, fold=family.mlp_norm, beside=beside if family.mlp_norm else ())
     for before, part in _BEFORE.get(leaf, ()):
         if (name := f"{parent}.{before}") in layer:
@@ -314,6 +329,9 @@ def _why_unfolded(model_type: str, head: bool) -> str:
 
 def _why_unmeasured(model_type: str) -> str | None:
     """The reason why calibration text cannot run through the layers; imports no torch."""
+    for start, why in NOT_ALONE.items():
+        if model_type.startswith(start):
+            return why
     from transformers.models.auto import configuration_auto
 
     known = configuration_auto.CONFIG_MAPPING_NAMES  # type: ignore[attr-defined]
@@ -337,11 +355,12 @@ def _ignored(
         for unit in of_layer
         for linear in unit.linears
     }
-    patterns = {"lm_head": None}
+    nested = any(name.endswith(".lm_head.weight") for name in shapes)
+    patterns = dict.fromkeys(("lm_head", "re:.*lm_head$") if nested else ("lm_head",))
     for name, shape in shapes.items():
         module = name.removesuffix(".weight")
         left = len(shape) == 2 and module != name and module not in quantized
-        if left and module.rpartition(".")[2] not in ("embed_tokens", "lm_head", _FROM_TARGET):
+        if left and module.rpartition(".")[2] not in _NO_LINEAR:
             patterns[_pattern(module, prefixes)] = None
     return tuple(patterns)
 

@@ -45,3 +45,7 @@ UNFOLDABLE: Final = {
     "qwen3_5": "a gate is fused into its q_proj, which folding would ruin",
 }
 """Why other architectures, by the start of their ``model_type``, cannot take column scales."""
+NOT_ALONE: Final = dict.fromkeys(
+    ("glm_moe_dsa", "nemotron_h", "bamba"), "transformers does not run one of them alone"
+)
+"""Why the inputs of an architecture's layers, by the start of its name, are not measured."""

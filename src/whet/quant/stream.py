@@ -81,9 +81,9 @@ class LayerStream:
         self._skeleton = Skeleton(source, torch.float32 if device.type == "cpu" else None)
         self._decoder = self._skeleton.decoder
         self._layers = self._decoder.layers
-        self._decoder.rotary_emb = type(self._decoder.rotary_emb)(config=self._decoder.config).to(
-            device
-        )
+        rotary = self._decoder.rotary_emb  # built without data, as its buffers were; None: no rope
+        if rotary is not None:
+            self._decoder.rotary_emb = type(rotary)(config=self._decoder.config).to(device)
         self._architecture = architecture
         self._ids = ids
         self._device = device

@@ -9,21 +9,17 @@ from typing import Any
 import pytest
 
 from tests.checkpoint_factory import write_tiny_llama
+from tests.flow.quantize.compare_stage import TEXT, request, run, write_files
 from tests.flow.stage import FakeEngine
 from whet import quant
 from whet.core.errors import EngineStartError, StorageError, UsageError
-from whet.core.protocols import Silent
 from whet.core.records import Distances, ResolvedEngine, SchemeTable, Variant, decode
-from whet.core.spec import CalibrationSpec, EngineSpec, QualitySpec
+from whet.core.spec import CalibrationSpec, EngineSpec
 from whet.core.store import RunStore
 from whet.flow.quantize import compare as story
-from whet.flow.quantize.compare import compare
-from whet.flow.quantize.compare_job import CompareRequest, open_comparison
 from whet.flow.quantize.schemes import SCHEMES, choose_schemes
 from whet.flow.quantize.table import scheme_table
 from whet.quality.distance import DistanceMeter
-
-TEXT = "the order was shipped on monday and the parcel arrived on friday"
 
 
 @pytest.fixture(autouse=True)
@@ -35,35 +31,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, calibration text, held-out text and one task."""
-    folder = tmp_path_factory.mktemp("compare")
-    write_tiny_llama(folder / "model")
-    lines = [json.dumps({"text": f"{TEXT} {i}"}) for i in range(12)]
-    (folder / "text.jsonl").write_text("\n".join(lines))
-    task = {"id": "1", "task": "sum", "messages": [{"role": "user", "content": "1+1"}]}
-    (folder / "tasks.jsonl").write_text(
-        json.dumps({**task, "expected": "2", "scorer": "number", "max_tokens": 2})
-    )
-    return folder
-
-
-def request(files: Path, *names: str, **change: Any) -> CompareRequest:
-    quality = QualitySpec(
-        heldout=files / "text.jsonl", tasks=files / "tasks.jsonl", max_documents=6, max_tokens=32
-    )
-    usual: dict[str, Any] = {
-        "model": str(files / "model"),
-        "recipes": choose_schemes(names or None, CalibrationSpec(samples=8, max_tokens=32)),
-        "quality": quality,
-        "calibration": files / "text.jsonl",
-        "device": "cpu",
-    }
-    return CompareRequest(**{**usual, **change})
-
-
-def run(asked: CompareRequest, out: Path) -> SchemeTable:
-    with open_comparison(out) as store:
-        return compare(asked, store, Silent())
+    return write_files(tmp_path_factory.mktemp("compare"))
 
 
 def test_every_scheme_has_its_row_and_the_source_comes_first(
@@ -115,6 +83,7 @@ def test_what_is_asked_of_the_engine(files: Path, tmp_path: Path, engine: FakeEn
     assert "kv_cache_dtype" not in args["w8a8"]
     # The longest document has 32 − 1 tokens, and one is asked for.
     assert args["16bit"]["max_model_len"] == 32
+    assert all(each["enforce_eager"] is True for each in args.values()), "no speed is measured"
     assert not any(variant.prefix_cache for variant in asked)
 
 

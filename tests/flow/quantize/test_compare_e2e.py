@@ -26,6 +26,7 @@ def compare(out: Path, *more: str) -> subprocess.CompletedProcess[str]:
     limits = ["--samples", "16", "--max-tokens", "64", "--max-documents", "8"]
     words = [str(pair_paths()[0]), str(out), "--compare", "--schemes", "w4a16-rtn,w8a8"]
     words += [*limits, "--max-tasks", "8", "--max-document-tokens", "128", *more]
+    words += ["--loads", "1", "4"]
     return subprocess.run(
         [sys.executable, "-m", "whet", "quantize", *words],
         capture_output=True,
@@ -53,6 +54,13 @@ def test_two_schemes_made_measured_and_served(tmp_path: Path) -> None:
         assert row.served.perplexity is not None
         # Two ways to the same figure: vLLM's kernels, and float32 with everything rounded.
         assert row.served.perplexity.value == pytest.approx(row.perplexity.value, rel=0.01)
+    for row in table.rows:
+        assert row.served is not None
+        assert row.served.memory_bytes is not None
+        assert row.served.memory_bytes > row.weight_bytes
+        assert [each.load for each in row.served.speeds] == [1, 4]
+        for each in row.served.speeds:
+            assert each.output_tps or "is invalid" in str(each.reason), "other work may disturb it"
     assert source.served.perplexity.value == pytest.approx(source.perplexity.value, rel=1e-3)
     assert rtn.distances.kl.value > w8a8.distances.kl.value > 0
     quality = RunStore.read(out).get("quality", "w8a8", QualityRecord)
@@ -60,6 +68,7 @@ def test_two_schemes_made_measured_and_served(tmp_path: Path) -> None:
     assert quality.baseline == "16bit"
     lines = list(csv.DictReader((out / "schemes.csv").read_text().splitlines()))
     assert [line["tasks_asked"] for line in lines] == ["8", "8", "8"]
+    assert [line["loads"] for line in lines] == ["1; 4"] * 3
     before = (out / "served" / "w8a8.json").stat().st_mtime_ns
     again = compare(out)
     assert again.returncode == 0, again.stderr[-3000:]

@@ -95,7 +95,7 @@ from whet.core.records.quality_checks import (
 )
 from whet.core.records.quant import CalibrationFacts, Phase, QuantizedCheckpoint, UnitError
 from whet.core.records.rate_search import RateSearch, RateTried
-from whet.core.records.schemes import SchemeOnServer, SchemeRow, SchemeTable
+from whet.core.records.schemes import SchemeOnServer, SchemeRow, SchemeSpeed, SchemeTable
 from whet.core.records.summary import (
     CellSummary,
     Comparison,
@@ -182,6 +182,7 @@ __all__ = [
     "Scalar",
     "SchemeOnServer",
     "SchemeRow",
+    "SchemeSpeed",
     "SchemeTable",
     "ServerDistances",
     "Speculation",

@@ -13,11 +13,25 @@ from whet.core.records.summary import Estimate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SchemeSpeed:
+    """Output tokens per second with ``load`` requests in flight, over ``window_s`` seconds.
+
+    One trial on one start of the server, so without an interval. ``reason`` says why it is missing.
+    """
+
+    load: int
+    output_tps: float | None
+    window_s: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SchemeOnServer:
     """Figures of a real server of one checkpoint. ``tasks`` are paired with the 16-bit answers.
 
     ``kernels`` are those that the engine's log names for its weights.
-    ``perplexity`` is the server's own, in its own arithmetic.
+    ``perplexity`` is the server's own, in its own arithmetic. ``memory_bytes`` is the highest while
+    ``speeds`` were measured: of the device on a GPU, resident on a CPU.
     """
 
     engine: str
@@ -25,6 +39,8 @@ class SchemeOnServer:
     tasks: tuple[TaskScore, ...]
     perplexity: Estimate | None
     reason: str | None
+    memory_bytes: int | None = None
+    speeds: tuple[SchemeSpeed, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

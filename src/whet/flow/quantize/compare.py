@@ -41,6 +41,7 @@ from whet.flow.quantize.serve_check import (
     release_models,
     resolve_serving,
 )
+from whet.flow.quantize.speed import SpeedPlan, measure_speed, plan_speed
 from whet.flow.quantize.table import scheme_table
 from whet.predict import check_disk
 from whet.quality import Encoder, QualityPlan, heldout_ids, measure_quality, tokens_needed
@@ -160,7 +161,7 @@ def _measure(job: CompareJob, name: str, measure: Callable[..., Distances]) -> N
 
 
 def serve_schemes(job: CompareJob) -> None:
-    """Score every checkpoint on a server, one at a time, the 16-bit source first."""
+    """Score and time every checkpoint on a server, one at a time, the 16-bit source first."""
     plan = QualityPlan(
         variant=SIXTEEN_BIT,
         tokenizer=job.folder,
@@ -170,27 +171,40 @@ def serve_schemes(job: CompareJob) -> None:
         baseline=None,
         tolerances=(),  # the table has no verdicts
     )
-    longest = min(tokens_needed(plan), job.source.max_position)
-    pending = [Serving(name=SIXTEEN_BIT, path=job.folder, recipe=None, max_model_len=longest)]
-    for name in job.made:
-        pending.append(
-            Serving(
-                name=name,
-                path=job.store.path(name).resolve(),
-                recipe=job.request.recipes[name],
-                max_model_len=longest,
-            )
-        )
+    pending = [name for name in (SIXTEEN_BIT, *job.made) if not job.store.done("served", name)]
+    if not pending:
+        return
+    speed = _plan_speed(job)
+    longest = min(max(tokens_needed(plan), speed.longest), job.source.max_position)
     release_models()
-    for serving in pending:
-        if not job.store.done("served", serving.name):
-            _serve(job, serving, plan)
+    for name in pending:
+        source = name == SIXTEEN_BIT
+        serving = Serving(
+            name=name,
+            path=job.folder if source else job.store.path(name).resolve(),
+            recipe=None if source else job.request.recipes[name],
+            max_model_len=longest,
+            eager=not speed.loads,
+        )
+        _serve(job, serving, plan, speed)
 
 
-def _serve(job: CompareJob, serving: Serving, plan: QualityPlan) -> None:
+def _plan_speed(job: CompareJob) -> SpeedPlan:
+    plan = plan_speed(
+        job.inputs.pool,
+        job.folder,
+        slots=job.request.loads,
+        context=job.source.max_position,
+    )
+    if plan.problem is not None:
+        job.observer.warn(f"speed cannot be measured: {plan.problem}")
+    return plan
+
+
+def _serve(job: CompareJob, serving: Serving, plan: QualityPlan, speed: SpeedPlan) -> None:
     name, store = serving.name, job.store
     try:
-        record = _score(job, serving, plan)
+        record = _score(job, serving, plan, speed)
     except (CannotServe, EngineStartError, EngineLostError, MeasurementError) as error:
         store.note("served", name, status="failed", reason=str(error))
         job.observer.warn(f"{name} could not be served: {error}")
@@ -199,9 +213,16 @@ def _serve(job: CompareJob, serving: Serving, plan: QualityPlan) -> None:
     right, total = (sum(getattr(task, key) for task in record.tasks) for key in ("right", "n"))
     kernels = ", ".join(record.kernels) or "the log names no weight kernel"
     job.observer.note(f"{name}: {right} of {total} answers right; {kernels}")
+    for each in record.speeds:
+        if each.output_tps is not None:
+            job.observer.note(f"{name}: {each.output_tps:.4g} output tokens/s at {each.load}")
+        elif speed.problem is None:
+            job.observer.warn(f"{name}: no speed at {each.load}: {each.reason}")
 
 
-def _score(job: CompareJob, serving: Serving, plan: QualityPlan) -> SchemeOnServer:
+def _score(
+    job: CompareJob, serving: Serving, plan: QualityPlan, speed: SpeedPlan
+) -> SchemeOnServer:
     name, store = serving.name, job.store
     baseline = None
     if name != SIXTEEN_BIT and store.done("quality", SIXTEEN_BIT):
@@ -216,6 +237,12 @@ def _score(job: CompareJob, serving: Serving, plan: QualityPlan) -> SchemeOnServ
             progress=lambda done, total: job.observer.progress(f"{name} quality", done, total),
         ).record
         server.ensure_alive()
+        speeds, memory_bytes = measure_speed(
+            server,
+            resolved,
+            speed,
+            progress=lambda done, total: job.observer.progress(f"{name} speed", done, total),
+        )
         kernels = kernels_of(resolved, server)
     store.put("quality", name, quality)
     return SchemeOnServer(
@@ -224,6 +251,8 @@ def _score(job: CompareJob, serving: Serving, plan: QualityPlan) -> SchemeOnServ
         tasks=quality.tasks,
         perplexity=quality.perplexity,
         reason=quality.reason,
+        memory_bytes=memory_bytes,
+        speeds=speeds,
     )
 
 

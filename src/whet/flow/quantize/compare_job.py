@@ -28,13 +28,17 @@ _EMPTY: Final = {".lock", "inputs"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompareRequest:
-    """The model, the recipes and the data; a missing file is the built-in one."""
+    """The model, the recipes and the data; a missing file is the built-in one.
+
+    ``loads`` are the requests in flight at which speed is measured, none for no speed.
+    """
 
     model: str
     recipes: Mapping[str, RecipeSpec]
     quality: QualitySpec
     calibration: Path | None = None
     tasks: bool = True
+    loads: tuple[int, ...] = ()
     device: str | None = None
     engine: EngineSpec = field(default_factory=EngineSpec)
 
@@ -53,6 +57,7 @@ class ComparisonSettings:
     titles: dict[str, str]
     heldout: str
     tasks: bool
+    loads: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +124,8 @@ def _inputs(request: CompareRequest, store: RunStore) -> Inputs:
     for flag, path in given.items():
         if path is not None and not path.is_file():
             raise UsageError(f"{flag}: no file at {path}; correct the path or leave it out")
-    if None in given.values() and not (builtin / "workload.jsonl").exists():
+    needs_builtin = None in given.values() or request.loads
+    if needs_builtin and not (builtin / "workload.jsonl").exists():
         write_inputs(builtin)
     return Inputs(
         traffic=None,
@@ -149,6 +155,8 @@ def _merged_settings(job: CompareJob) -> ComparisonSettings:
         for key, text in _FIXED.items()
         if getattr(now, key) != getattr(before, key) and (key != "tasks_sha256" or before.tasks)
     ]
+    if now.tasks and before.tasks and now.loads != before.loads:
+        changed.append("--loads or --no-speed")
     changed += [
         f"the recipe {name}"
         for name, recipe in now.recipes.items()
@@ -164,6 +172,7 @@ def _merged_settings(job: CompareJob) -> ComparisonSettings:
         recipes={**before.recipes, **now.recipes},
         titles={**before.titles, **now.titles},
         tasks=before.tasks or now.tasks,
+        loads=before.loads if before.tasks else now.loads,
     )
 
 
@@ -185,6 +194,7 @@ def _settings(job: CompareJob) -> ComparisonSettings:
         titles={name: recipe.title for name, recipe in recipes.items()},
         heldout=job.inputs.heldout.name,
         tasks=job.request.tasks,
+        loads=job.request.loads,
     )
 
 

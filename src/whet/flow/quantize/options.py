@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from cyclopts import Group, Parameter
+from cyclopts.types import PositiveInt
 from pydantic import ValidationError
 
 from whet.core.errors import UsageError
@@ -94,7 +95,13 @@ class CompareOptions:
     schemes: str | None = None
     """Schemes to compare, such as w4a16-awq,w8a8. Default: all."""
     no_tasks: bool = False
-    """Start no server: no task scores, no kernels."""
+    """Start no server: no task scores, no kernels, no speed."""
+    loads: Annotated[
+        tuple[PositiveInt, ...], Parameter(consume_multiple=True, show_default=False)
+    ] = (1, 8)
+    """Requests in flight at which tokens/s and serving memory are measured. Default: 1 8."""
+    no_speed: bool = False
+    """Measure no speed and no serving memory. The engine starts sooner, in eager mode."""
     heldout: Path | None = None
     """Held-out text (JSONL). Default: the built-in text."""
     tasks_file: Path | None = None
@@ -105,6 +112,10 @@ class CompareOptions:
     """Tasks at most. Default: 120."""
     max_document_tokens: int | None = None
     """Tokens of a document at most. Default: 512."""
+
+    def speed_loads(self) -> tuple[int, ...]:
+        """The loads to time, ascending; none with --no-speed or --no-tasks."""
+        return () if self.no_speed or self.no_tasks else tuple(sorted(set(self.loads)))
 
     def quality(self) -> QualitySpec:
         """What each scheme is measured on. ``UsageError`` for a value out of range."""
@@ -139,11 +150,20 @@ class QuantizeOptions:
         if self.comparison.compare:
             for flag in (*_given(self.recipe), *_given(self.after)):
                 raise UsageError(f"{flag} has no meaning with --compare, which makes every scheme")
+            self._refuse_loads()
             return
         for flag in _given(self.comparison):
             raise UsageError(f"{flag} belongs to --compare; add that, or leave this out")
         if self.after.public and self.after.push_to_hub is None:
             raise UsageError("--public says how to upload; add --push-to-hub REPO")
+
+    def _refuse_loads(self) -> None:
+        comparison = self.comparison
+        if "--loads" not in _given(comparison):
+            return
+        for name in ("no_tasks", "no_speed"):
+            if getattr(comparison, name):
+                raise UsageError(f"--loads has no meaning with {_flag(name)}; leave out one")
 
     def recipe_spec(self) -> RecipeSpec:
         """The recipe. ``UsageError`` for a value that is wrong or means nothing beside others."""

@@ -20,12 +20,16 @@ _CHECK_TOKENS = 2048
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Serving:
-    """A checkpoint folder and its engine settings; ``recipe`` None is 16 bit."""
+    """A checkpoint folder and its engine settings; ``recipe`` None is 16 bit.
+
+    ``eager`` starts sooner; without it the engine runs as it would in use.
+    """
 
     name: str
     path: Path
     recipe: RecipeSpec | None
     max_model_len: int
+    eager: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,8 +126,10 @@ def _variant(serving: Serving, spec: EngineSpec) -> Variant:
 
 
 def _defaults(serving: Serving) -> dict[str, Scalar]:
-    """Eager, because speed is not measured; on a CPU the dtype that it computes fastest."""
-    args: dict[str, Scalar] = {"max_model_len": serving.max_model_len, "enforce_eager": True}
+    """Eager where no speed is measured; on a CPU the dtype that it computes fastest."""
+    args: dict[str, Scalar] = {"max_model_len": serving.max_model_len}
+    if serving.eager:
+        args["enforce_eager"] = True
     if find_device().kind == "cpu" and (dtype := cpu_dtype()) != "auto":
         args["dtype"] = dtype
     if serving.recipe is not None and serving.recipe.kv_cache is not None:

@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 from typing import Final
 
-from whet.core.records import Estimate, SchemeRow, SchemeTable
+from whet.core.records import Estimate, SchemeRow, SchemeSpeed, SchemeTable
 from whet.core.store import write_atomic
 from whet.report.run.cells_csv import Value, field
 from whet.report.schemes.document import row_notes
@@ -44,6 +44,9 @@ SCHEMES_COLUMNS: Final[tuple[str, ...]] = (
     "not_measured",
     "not_served",
     "notes",
+    "loads",
+    "output_tps",
+    "serving_memory_bytes",
 )
 """Every column of ``schemes.csv``; new ones are added at the end only."""
 
@@ -119,6 +122,7 @@ def _server_values(row: SchemeRow) -> dict[str, Value]:
     if row.served is None:
         return {}
     tasks = row.served.tasks
+    speeds = row.served.speeds
     paired = [task for task in tasks if task.lost is not None and task.gained is not None]
     return {
         "tasks_right": sum(task.right for task in tasks),
@@ -129,4 +133,12 @@ def _server_values(row: SchemeRow) -> dict[str, Value]:
         "kernels": "; ".join(row.served.kernels) or None,
         "engine": row.served.engine,
         "served_perplexity": row.served.perplexity.value if row.served.perplexity else None,
+        "loads": "; ".join(str(each.load) for each in speeds) or None,
+        "output_tps": "; ".join(_rate(each) for each in speeds) or None,
+        "serving_memory_bytes": row.served.memory_bytes,
     }
+
+
+def _rate(speed: SchemeSpeed) -> str:
+    """``102.3``; ``?`` for a load without a figure, so that the places match those of ``loads``."""
+    return "?" if speed.output_tps is None else f"{speed.output_tps:.6g}"

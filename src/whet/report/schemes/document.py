@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from whet.core.format import number, percent, plural
@@ -32,11 +33,13 @@ _COLUMNS: Final = (
     Column(name="perplexity", figure=True, drop=1),
     Column(name="vs 16 bit", figure=True),
     Column(name="KL", unit="millinats", figure=True),
-    Column(name="KL p99", unit="millinats", figure=True, drop=5),
+    Column(name="KL p99", unit="millinats", figure=True, drop=6),
     Column(name="flips", figure=True),
     Column(name="tasks", unit="right", figure=True),
-    Column(name="time", unit="to quantize", figure=True, drop=3),
-    Column(name="peak", unit="memory", figure=True, drop=4),
+    Column(name="tokens/s", figure=True),
+    Column(name="serving", unit="memory", figure=True, drop=3),
+    Column(name="time", unit="to quantize", figure=True, drop=4),
+    Column(name="peak", unit="memory", figure=True, drop=5),
 )
 _UNIT_ERROR: Final = (
     "‖X(W−Ŵ)ᵀ‖² ÷ ‖XWᵀ‖² of each fused unit on the calibration text: what the rounding of its "
@@ -57,7 +60,8 @@ def scheme_document(table: SchemeTable) -> Document:
 
 
 def _schemes(table: SchemeTable) -> Section:
-    figures = [_figures(row) for row in table.rows]
+    loads = speed_loads(table)
+    figures = [_figures(row, loads) for row in table.rows]
     filled = [at for at in range(len(_COLUMNS)) if any(line[at] != EMPTY for line in figures)]
     rows = [
         Row(
@@ -69,19 +73,22 @@ def _schemes(table: SchemeTable) -> Section:
         )
         for row, line in zip(table.rows, figures, strict=True)
     ]
-    columns = [Column(name="scheme"), *(_COLUMNS[at] for at in filled), Column(name="kernel")]
+    every = [_with_loads(column, loads) for column in _COLUMNS]
+    columns = [Column(name="scheme"), *(every[at] for at in filled), Column(name="kernel")]
     nodes: list[Node] = [Table(caption="Schemes", columns=columns, rows=rows)]
     if missing := missing_sentences(table):
         nodes.append(Bullets(items=missing, tone="muted"))
-    if words := _measured_on(table):
-        nodes.append(Paragraph(text=words, tone="muted"))
+    for words in (_measured_on(table), _speed_sentence(table)):
+        if words:
+            nodes.append(Paragraph(text=words, tone="muted"))
     return Section(
         id="schemes", title="Every scheme", group="Schemes", nodes=nodes, on_console=True
     )
 
 
-def _figures(row: SchemeRow) -> tuple[Shown, ...]:
+def _figures(row: SchemeRow, loads: Sequence[int]) -> tuple[Shown, ...]:
     distances, done = row.distances, row.checkpoint
+    memory = None if row.served is None else row.served.memory_bytes
     peak = None if done is None else done.peak_memory_bytes
     return (
         EMPTY if row.weight_bytes is None else Shown(text=human_bytes(row.weight_bytes)),
@@ -92,6 +99,8 @@ def _figures(row: SchemeRow) -> tuple[Shown, ...]:
         shown(millinats(distances.kl_p99)) if distances else EMPTY,
         shown(distances.flips, unit="%") if distances else EMPTY,
         _share(row.served.tasks if row.served else ()),
+        _speeds(row, loads),
+        EMPTY if memory is None else Shown(text=human_bytes(memory)),
         Shown(text=human_duration(done.seconds)) if done else EMPTY,
         EMPTY if peak is None else Shown(text=human_bytes(peak)),
     )
@@ -107,6 +116,28 @@ def _share(tasks: Sequence[TaskScore]) -> Shown:
     if paired and any(task.p_value is not None for task in tasks):
         change = f"−{sum(lost for lost, _ in paired)} +{sum(gained for _, gained in paired)}"
     return Shown(text=percent(right / count), interval=change)
+
+
+def speed_loads(table: SchemeTable) -> tuple[int, ...]:
+    """The loads of the table's speeds, the same for every row."""
+    every = {each.load for row in table.rows if row.served for each in row.served.speeds}
+    return tuple(sorted(every))
+
+
+def _with_loads(column: Column, loads: Sequence[int]) -> Column:
+    """The column of speeds under its loads: ``at 1 / 8``."""
+    if column.name != "tokens/s":
+        return column
+    return replace(column, unit=f"at {' / '.join(map(str, loads))}")
+
+
+def _speeds(row: SchemeRow, loads: Sequence[int]) -> Shown:
+    """``102 / 640``, one figure a load."""
+    rates = {each.load: each.output_tps for each in row.served.speeds} if row.served else {}
+    if all(rate is None for rate in rates.values()):
+        return EMPTY
+    texts = (DASH if (rate := rates.get(load)) is None else number(rate) for load in loads)
+    return Shown(text=" / ".join(texts))
 
 
 def _kernel(row: SchemeRow) -> str:
@@ -130,7 +161,12 @@ def row_notes(row: SchemeRow) -> tuple[str, ...]:
         ("on the server", server_reason),
     )
     warnings = row.checkpoint.warnings if row.checkpoint else ()
-    return (*(f"{words}: {reason}" for words, reason in reasons if reason), *warnings)
+    speeds = row.served.speeds if row.served else ()
+    return (
+        *(f"{words}: {reason}" for words, reason in reasons if reason),
+        *(f"no tokens/s at {each.load}: {each.reason}" for each in speeds if each.reason),
+        *warnings,
+    )
 
 
 def missing_sentences(table: SchemeTable) -> list[str]:
@@ -164,6 +200,24 @@ def _measured_on(table: SchemeTable) -> str:
             f"Tasks: {plural(count, 'question')}, answered greedily by {task_run.engine}."
         )
     return " ".join(sentences)
+
+
+def _speed_sentence(table: SchemeTable) -> str:
+    """What tokens/s and serving memory are of, and what they cannot say."""
+    speeds = [each for row in table.rows if row.served for each in row.served.speeds]
+    windows = [each.window_s for each in speeds if each.window_s is not None]
+    if not windows:
+        return ""
+    loads = " and ".join(map(str, speed_loads(table)))
+    words = (
+        f"Tokens/s: output tokens with {loads} requests in flight, over {min(windows):.1f} s or "
+        "more, on generated requests without the prefix cache. Each scheme has one start of its "
+        "server, so there is no interval, and small differences say nothing. Serving memory is "
+        "the server's highest under that load, with the KV cache that the engine reserves"
+    )
+    if any(row.served.engine.endswith("on cuda") for row in table.rows if row.served):
+        words += ": on a GPU up to a fixed share of the device, whatever the scheme"
+    return f"{words}."
 
 
 def _tasks(table: SchemeTable) -> Section | None:
