@@ -48,6 +48,17 @@ def with_outliers(seed: int) -> tuple[Tensor, Tensor]:
     return torch.randn(24, 96), x
 
 
+def test_units_that_share_a_scale_are_weighed_by_their_tokens() -> None:
+    """Two units of one weight are the unit of both inputs together, however they are cut."""
+    torch.manual_seed(0)
+    weight, x = torch.randn(24, 96), torch.randn(400, 96)
+    x[:8, [5, 33]] *= 60
+    x[8:, [40, 70]] *= 20
+    whole, _ = search_scale([problem(weight, x)])
+    parts, _ = search_scale([problem(weight, x[:8]), problem(weight, x[8:])])
+    torch.testing.assert_close(parts, whole)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_outlier_channels_lose_less_than_with_rounding_to_nearest(seed: int) -> None:
     weight, x = with_outliers(seed)

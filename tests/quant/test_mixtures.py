@@ -1,4 +1,7 @@
-"""Mixtures of experts: measured expert by expert, scaled together, routed as before."""
+"""Families whose layers are not plain: mixtures, fused projections, towers.
+
+Experts are measured one by one, scaled together and routed as before.
+"""
 
 import json
 import re
@@ -7,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.tiny_models import MIXTURES, write_dequantized, write_tiny
-from safetensors.torch import load_file, save_file
+from benchmarks.tiny_models import MIXTURES, TOWERS, write_dequantized, write_tiny
+from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 from whet.checkpoint import read_facts
 from whet.core.errors import QuantizationError
@@ -29,6 +32,10 @@ def recipe(**values: object) -> RecipeSpec:
     return RecipeSpec.model_validate({"calibration": LITTLE, **values})
 
 
+def model_of(kind: str) -> Any:
+    return AutoModelForImageTextToText if kind in TOWERS else AutoModelForCausalLM
+
+
 def stream_of(folder: Path, ids: list[list[int]]) -> tuple[LayerStream, TensorReader]:
     reader = TensorReader(folder)
     shapes = {name: header.shape for name, header in reader.headers.items()}
@@ -38,12 +45,14 @@ def stream_of(folder: Path, ids: list[list[int]]) -> tuple[LayerStream, TensorRe
     return stream, reader
 
 
-def expert_inputs(folder: Path, ids: list[list[int]], expert: int) -> tuple[Tensor, Tensor]:
-    """The inputs of one expert of the first layer by transformers' own forward, eager experts."""
+def expert_inputs(
+    folder: Path, ids: list[list[int]], expert: int, layer: int = 0
+) -> tuple[Tensor, Tensor]:
+    """The inputs of one expert of a layer by transformers' own forward, eager experts."""
     model: Any = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, experts_implementation="eager"
     )
-    experts = model.model.layers[0].mlp.experts
+    experts = model.model.layers[layer].mlp.experts
     seen: list[Tensor] = []
     handle = experts.register_forward_pre_hook(
         lambda _module, inputs: seen.append(inputs[0][(inputs[1] == expert).any(dim=-1)])
@@ -77,31 +86,32 @@ def test_each_expert_has_the_statistics_of_its_own_tokens(tmp_path: Path) -> Non
 
 
 @torch.no_grad()
-def test_an_expert_without_tokens_gets_a_sample_and_is_named(
+def test_an_expert_with_few_tokens_gets_a_sample_and_is_named(
     calibration: Path, tmp_path: Path
 ) -> None:
     folder = write_tiny("qwen3_moe", tmp_path / "model")
-    file = folder / "model.safetensors"
-    tensors = load_file(file)
-    tensors["model.layers.1.mlp.gate.weight"][5] = 0  # its logit is 0: never among the two largest
-    save_file(tensors, file, metadata={"format": "pt"})
     ids = [list(range(10, 210))]
     stream, reader = stream_of(folder, ids)
     stream.measure(0, reader.read_below("model.layers.0."))
     stats = stream.measure(1, reader.read_below("model.layers.1."))
-    assert 5 in stats.starved
-    assert stats.units["mlp.experts.5.down"].tokens < FEWEST
-    assert bool(stats.units["mlp.experts.5.down"].gram.any())
-    done = quantize(folder, tmp_path / "out", recipe(), calibration=calibration)
+    assert 0 < len(stats.starved) < 8
+    for expert in range(8):
+        routed = len(expert_inputs(folder, ids, expert, layer=1)[0])
+        assert (expert in stats.starved) == (routed < FEWEST)
+        sample = 32 if expert in stats.starved else 0  # of the one batch
+        for role in ("gate_up", "down"):
+            assert stats.units[f"mlp.experts.{expert}.{role}"].tokens == routed + sample
+    few = recipe(calibration={"samples": 4, "max_tokens": 64})
+    done = quantize(folder, tmp_path / "out", few, calibration=calibration)
     (warning,) = [each for each in done.warnings if "experts." in each]
-    assert "layers.1.experts.5" in warning or "more; a sample" in warning
+    assert re.search(r"reached layers\.0\.experts\.\d, .* a sample of their layers", warning)
 
 
-@pytest.mark.parametrize("kind", MIXTURES)
+@pytest.mark.parametrize("kind", [*MIXTURES, *TOWERS, "phi3", "olmo2"])
 def test_scales_are_folded_without_a_change_and_routers_stay(
     kind: str, calibration: Path, tmp_path: Path
 ) -> None:
-    """At 8 bits rounding is small, and a wrong fold is not."""
+    """At 8 bits rounding is small, and a wrong fold is not; towers stay as they are."""
     source = write_tiny(kind, tmp_path / "source")
     done = quantize(source, tmp_path / "out", recipe(scheme="W8A16"), calibration=calibration)
     folder = Path(done.path)
@@ -118,7 +128,7 @@ def test_scales_are_folded_without_a_change_and_routers_stay(
     ids = torch.randint(5, 4000, (4, 48), generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         logits = [
-            AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)(ids).logits
+            model_of(kind).from_pretrained(path, dtype=torch.float32)(ids).logits
             for path in (source, whole)
         ]
     exact, rounded = (each.log_softmax(-1) for each in logits)

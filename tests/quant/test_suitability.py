@@ -107,13 +107,3 @@ def test_a_folder_that_cannot_be_read(tmp_path: Path, damage: str) -> None:
 def test_torch_is_not_needed() -> None:
     code = "import sys, whet.quant.suitability; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_the_methods_that_fold_are_those_of_the_quantizer() -> None:
-    """``suitability`` has its own list, because the methods need torch."""
-    from whet.quant import suitability
-    from whet.quant.methods import METHODS
-
-    folding = {name for name, method in METHODS.items() if method.needs_folds}
-    assert set(suitability._FOLDS) == folding
-    assert {name for name, method in METHODS.items() if not method.needs_inputs} == {"rtn"}

@@ -55,9 +55,13 @@ class QuantizedLayer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerQuantizer:
-    """The settings that all layers of a recipe share."""
+    """The settings that all layers of a recipe share.
+
+    ``shares_scales``: units that read one norm have one column scale.
+    """
 
     method: Method
+    shares_scales: bool
     grid: Grid
     fallback: FallbackForm | None
     head_dim: int
@@ -105,7 +109,7 @@ class LayerQuantizer:
         """Units that share a column scale, because one norm feeds them all."""
         groups: dict[str, list[UnitMap]] = {}
         for unit in units:
-            shared = self.method.needs_folds and unit.fold and not unit.fold_is_linear
+            shared = self.shares_scales and unit.fold and not unit.fold_is_linear
             groups.setdefault(f"{unit.fold}." if shared else unit.name, []).append(unit)
         return list(groups.values())
 

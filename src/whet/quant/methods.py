@@ -15,21 +15,18 @@ from whet.quant.unit import UnitFit, UnitProblem, round_to_nearest
 class Method:
     """``fit`` chooses what is stored of units that share a column scale.
 
-    ``needs_inputs``: it reads the statistics of calibration text. ``needs_folds``: it has nothing
-    to do where no scale can be folded. ``nearest``: the stored weights are the scaled source
-    rounded to nearest, which is checked on the disk; error feedback moves them further.
+    ``nearest``: the stored weights are the scaled source rounded to nearest, which is checked on
+    the disk; error feedback moves them further.
     """
 
     fit: Callable[[Sequence[UnitProblem]], list[UnitFit]]
-    needs_inputs: bool = True
-    needs_folds: bool = False
     nearest: bool = True
 
 
 METHODS: Final[Mapping[MethodName, Method]] = {
-    "awq": Method(fit=awq.fit, needs_folds=True),
+    "awq": Method(fit=awq.fit),
     "gptq": Method(fit=gptq.fit, nearest=False),
-    "awq+gptq": Method(fit=gptq.fit_scaled, needs_folds=True, nearest=False),
-    "smoothquant": Method(fit=smoothquant.fit, needs_folds=True),
-    "rtn": Method(fit=round_to_nearest, needs_inputs=False),
+    "awq+gptq": Method(fit=gptq.fit_scaled, nearest=False),
+    "smoothquant": Method(fit=smoothquant.fit),
+    "rtn": Method(fit=round_to_nearest),
 }

@@ -17,12 +17,7 @@ from whet.checkpoint.shards import ShardWriter
 from whet.core.records import ModelFacts, QuantizedCheckpoint, UnitError
 from whet.core.spec import GROUPED, SIXTEEN_BIT, RecipeSpec
 from whet.core.staging import require_space, staged
-from whet.quant.architecture import (
-    Architecture,
-    require_cached,
-    require_groups,
-    require_measurable,
-)
+from whet.quant.architecture import Architecture
 from whet.quant.calibration import Calibration
 from whet.quant.checkpoint_record import CacheKey, write_record
 from whet.quant.copies import copy_beside, write_config
@@ -35,6 +30,7 @@ from whet.quant.mixed import UnitCost, choose_units, mark_wider, rewrite
 from whet.quant.packing import quantization_config
 from whet.quant.phase_timer import PhaseTimer
 from whet.quant.rounding import make_grid, with_static_order
+from whet.quant.suitability import FOLDING, inputs_needed, require_suitable
 from whet.quant.tensor_reader import TensorReader
 from whet.quant.verify import Expected, verify_copies, verify_weights
 
@@ -74,7 +70,7 @@ class RecipeJob:
     @property
     def needs_inputs(self) -> bool:
         """Whether calibration text has to run through the layers."""
-        return needs_inputs(self.recipe) is not None
+        return bool(inputs_needed(self.recipe))
 
     def open(self) -> None:
         """Check the recipe against the model and make the hidden folder.
@@ -83,14 +79,8 @@ class RecipeJob:
         small.
         """
         recipe, model = self.recipe, self._model
-        if (reason := needs_inputs(recipe)) is not None:
-            require_measurable(model.architecture, reason, folds=self._method.needs_folds)
-        if recipe.kv_cache is not None:
-            require_cached(model.architecture)
         shapes = {name: header.shape for name, header in model.reader.headers.items()}
-        for grid in (self._grid, None if self._fallback is None else self._fallback.grid):
-            if grid is not None:
-                require_groups(shapes, model.architecture.linears, grid.group_size)
+        require_suitable(model.architecture, shapes, recipe)
         needed_bytes = model.facts.weight_bytes * self._grid.bits // 8
         require_space(self._out, needed_bytes, "the checkpoint")
         self._stage = self._stack.enter_context(staged(self._out))
@@ -101,6 +91,7 @@ class RecipeJob:
         self._writer = ShardWriter(shards)
         self._quantizer = LayerQuantizer(
             method=self._method,
+            shares_scales=recipe.method in FOLDING,
             grid=self._grid,
             fallback=self._fallback,
             head_dim=model.facts.head_dim,
@@ -243,17 +234,6 @@ class RecipeJob:
                 *_starved_warning(self._starved),
             ),
         )
-
-
-def needs_inputs(recipe: RecipeSpec) -> str | None:
-    """The part of a recipe that needs the inputs of the layers, None where none does."""
-    if METHODS[recipe.method].needs_inputs:
-        return f"method {recipe.method}"
-    if recipe.scheme == "FP8":
-        return "the scheme FP8 (its inputs have a fixed scale)"
-    if recipe.kv_cache is not None:
-        return "an FP8 KV cache with scales"
-    return None if recipe.mixed is None else "mixed precision"
 
 
 def no_gain_warning(method: str, errors: Sequence[UnitError]) -> tuple[str, ...]:

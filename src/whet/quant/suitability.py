@@ -19,7 +19,7 @@ from whet.quant.architecture import (
     require_measurable,
 )
 
-_FOLDS: Final = ("awq", "awq+gptq", "smoothquant")
+FOLDING: Final = ("awq", "awq+gptq", "smoothquant")
 """Methods that move scales into the layer before."""
 _SIMPLE: Final = (("FP8_DYNAMIC", 128), ("W4A16", 128), ("W4A16", 64), ("W4A16", 32))
 """Schemes and group sizes that rounding to nearest makes, the first that work are proposed."""
@@ -103,25 +103,30 @@ def _working(folder: Path, shapes: Shapes, recipe: RecipeSpec) -> Iterator[Recip
 def _refusal(folder: Path, shapes: Shapes, recipe: RecipeSpec) -> str | None:
     try:
         architecture = read_architecture(read_json(folder / "config.json"), shapes)
-        _require(architecture, shapes, recipe)
+        require_suitable(architecture, shapes, recipe)
     except QuantizationError as error:
         return str(error)
     return None
 
 
-def _require(architecture: Architecture, shapes: Shapes, recipe: RecipeSpec) -> None:
-    if recipe.method != "rtn":
-        what = f"method {recipe.method}"
-        require_measurable(architecture, what, folds=recipe.method in _FOLDS)
-    for needed, what in (
-        (recipe.scheme == "FP8", "the scheme FP8 (its inputs have a fixed scale)"),
-        (recipe.kv_cache is not None, "an FP8 KV cache with scales"),
-        (recipe.mixed is not None, "mixed precision"),
-    ):
-        if needed:
-            require_measurable(architecture, what)
+def require_suitable(architecture: Architecture, shapes: Shapes, recipe: RecipeSpec) -> None:
+    """``QuantizationError`` where the recipe needs what the architecture does not give."""
+    for what in inputs_needed(recipe):
+        folds = what.startswith("method") and recipe.method in FOLDING
+        require_measurable(architecture, what, folds=folds)
     if recipe.kv_cache is not None:
         require_cached(architecture)
     for scheme in recipe.schemes:
         size = recipe.group_size if scheme in GROUPED else None
         require_groups(shapes, architecture.linears, size)
+
+
+def inputs_needed(recipe: RecipeSpec) -> list[str]:
+    """The parts of a recipe that need the inputs of the layers."""
+    parts = (
+        (recipe.method != "rtn", f"method {recipe.method}"),
+        (recipe.scheme == "FP8", "the scheme FP8 (its inputs have a fixed scale)"),
+        (recipe.kv_cache is not None, "an FP8 KV cache with scales"),
+        (recipe.mixed is not None, "mixed precision"),
+    )
+    return [what for needed, what in parts if needed]
