@@ -1,12 +1,14 @@
 """Scales and ranges lower the true output error, also on degenerate weights."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from whet.quant.awq import families, search_clip, search_scale
+from whet.quant.awq import families, search_clip, search_scale, stacks
 from whet.quant.gram import InputMeter, InputStats
 from whet.quant.methods import METHODS
 from whet.quant.rounding import Grid, QParams, make_grid
@@ -54,8 +56,9 @@ def test_units_that_share_a_scale_are_weighed_by_their_tokens() -> None:
     weight, x = torch.randn(24, 96), torch.randn(400, 96)
     x[:8, [5, 33]] *= 60
     x[8:, [40, 70]] *= 20
-    whole, _ = search_scale([problem(weight, x)])
-    parts, _ = search_scale([problem(weight, x[:8]), problem(weight, x[8:])])
+    whole, _ = search_scale(list(stacks([problem(weight, x)], shared=True)))
+    units = [problem(weight, x[:8]), problem(weight, x[8:])]
+    parts, _ = search_scale(list(stacks(units, shared=True)))
     torch.testing.assert_close(parts, whole)
 
 
@@ -63,8 +66,8 @@ def test_units_that_share_a_scale_are_weighed_by_their_tokens() -> None:
 def test_outlier_channels_lose_less_than_with_rounding_to_nearest(seed: int) -> None:
     weight, x = with_outliers(seed)
     unit = problem(weight, x)
-    nearest = METHODS["rtn"].fit([unit])[0]
-    fit = METHODS["awq"].fit([unit])[0]
+    nearest = METHODS["rtn"].fit([[unit]])[0]
+    fit = METHODS["awq"].fit([[unit]])[0]
     assert fit.ratio is not None
     assert fit.ratio > 0
     assert replayed(weight, x, fit) < 0.5 * replayed(weight, x, nearest)
@@ -83,15 +86,32 @@ def test_the_chosen_scale_is_the_best_when_every_one_is_run(outputs: int) -> Non
         stored = GRID.round(weight * scale, GRID.qparams(weight * scale)) / scale
         return float((x.double() @ (stored - weight).double().T).square().sum())
 
-    every = [loss(family(step / 20)) for family in families([unit]) for step in range(1, 20)]
-    scale, ratio = search_scale([unit])
+    stack = list(stacks([unit], shared=False))
+    steps = [torch.tensor([step / 20]) for step in range(1, 20)]
+    every = [loss(family(step)[0]) for family in families(stack) for step in steps]
+    (scale,), (ratio,) = search_scale(stack)
     assert ratio is not None
     assert loss(scale) <= 1.02 * min(every)
 
 
+def test_units_fitted_in_a_stack_are_as_each_alone() -> None:
+    units = []
+    for seed in range(3):
+        weight, x = with_outliers(seed)
+        units.append(replace(problem(weight, x[: 100 + 90 * seed]), name=f"experts.{seed}.down"))
+    units.insert(1, replace(problem(*with_outliers(9), folds=False), name="experts.9.down"))
+    together = METHODS["awq"].fit([[unit] for unit in units])
+    for unit, fit in zip(units, together, strict=True):
+        (alone,) = METHODS["awq"].fit([[unit]])
+        assert fit.ratio == alone.ratio
+        torch.testing.assert_close(fit.column_scale, alone.column_scale)
+        torch.testing.assert_close(fit.qparams.scale, alone.qparams.scale)
+    assert len({fit.ratio for fit in together}) > 2
+
+
 def test_nothing_to_absorb_a_scale_means_no_scale() -> None:
     weight, x = with_outliers(1)
-    fit = METHODS["awq"].fit([problem(weight, x, folds=False)])[0]
+    fit = METHODS["awq"].fit([[problem(weight, x, folds=False)]])[0]
     assert fit.ratio is None
     assert torch.equal(fit.column_scale, torch.ones(96))
 
@@ -101,7 +121,7 @@ def test_clipping_never_adds_error_to_any_row() -> None:
     weight = torch.randn(64, 96) ** 3  # heavy tails make clipping worth while
     x = torch.randn(300, 12) @ torch.randn(12, 96)  # correlated: the diagonal blocks mislead
     full = GRID.qparams(weight)
-    clipped = search_clip(problem(weight, x), weight, stats_of(x).gram)
+    clipped = search_clip(weight, stats_of(x).gram, GRID, unclipped_rows=0)
 
     def rows(qparams: QParams) -> Tensor:
         return (x.double() @ (GRID.round(weight, qparams) - weight).double().T).square().sum(dim=0)
@@ -113,7 +133,7 @@ def test_clipping_never_adds_error_to_any_row() -> None:
 def test_rows_that_must_not_be_clipped_keep_their_range() -> None:
     torch.manual_seed(4)
     weight, x = torch.randn(20, 96) ** 3, torch.randn(200, 96)
-    qparams = search_clip(problem(weight, x, unclipped=8), weight, x.T @ x / 200)
+    qparams = search_clip(weight, x.T @ x / 200, GRID, unclipped_rows=8)
     full = GRID.qparams(weight).scale
     assert torch.equal(qparams.scale[:8], full[:8])
     assert not torch.equal(qparams.scale[8:], full[8:])
@@ -136,8 +156,8 @@ def test_degenerate_inputs_and_weights_give_finite_answers(
     x[:, :dead] = 0
     x[:, -1] *= peak
     unit = problem(weight, x)
-    fit = METHODS["awq"].fit([unit])[0]
+    fit = METHODS["awq"].fit([[unit]])[0]
     for tensor in (fit.weight, fit.qparams.scale, fit.column_scale):
         assert bool(torch.isfinite(tensor).all())
-    nearest = METHODS["rtn"].fit([unit])[0]
+    nearest = METHODS["rtn"].fit([[unit]])[0]
     assert replayed(weight, x, fit) <= replayed(weight, x, nearest) * (1 + 1e-3) + 1e-9

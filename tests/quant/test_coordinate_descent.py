@@ -79,10 +79,10 @@ def test_a_second_moment_without_rank_leaves_usable_scales() -> None:
 def test_parts_of_the_rows_are_the_whole(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weight, x = torch.randn(37, 96), torch.randn(300, 96) @ torch.randn(96, 96)
     unit = problem(weight, x, grid=GRID)
-    whole = METHODS[method].fit([unit])[0]
-    monkeypatch.setattr(coordinate_descent, "_PART", 96 * 10)
+    whole = METHODS[method].fit([[unit]])[0]
+    monkeypatch.setattr(coordinate_descent, "PART", 96 * 10)
     assert len(list(row_slices(weight))) == 4
-    parts = METHODS[method].fit([unit])[0]
+    parts = METHODS[method].fit([[unit]])[0]
     torch.testing.assert_close(parts.qparams.scale, whole.qparams.scale)
     torch.testing.assert_close(parts.weight, whole.weight)
 

@@ -77,11 +77,11 @@ def test_what_it_stores_is_on_the_grid_and_better_than_nearest(method: str, sche
     x = x @ (torch.eye(96) + 0.2 * torch.randn(96, 96))
     grid = make_grid(scheme, 32, torch.bfloat16)
     unit = problem(weight, x, grid=grid)
-    fit = METHODS[method].fit([unit])[0]
+    fit = METHODS[method].fit([[unit]])[0]
     torch.testing.assert_close(
         grid.round(fit.weight, fit.qparams), fit.weight, rtol=1e-5, atol=1e-6
     )
-    nearest = METHODS["rtn"].fit([unit])[0]
+    nearest = METHODS["rtn"].fit([[unit]])[0]
     assert replayed(weight, x, fit, grid) < 0.8 * replayed(weight, x, nearest, grid)
 
 
@@ -90,8 +90,8 @@ def test_scaling_first_is_never_worse_than_the_feedback_alone() -> None:
         weight, x = with_outliers(seed)
         unit = problem(weight, x)
         alone, both = (
-            replayed(weight, x, METHODS["gptq"].fit([unit])[0]),
-            replayed(weight, x, METHODS["awq+gptq"].fit([unit])[0]),
+            replayed(weight, x, METHODS["gptq"].fit([[unit]])[0]),
+            replayed(weight, x, METHODS["awq+gptq"].fit([[unit]])[0]),
         )
         assert both <= alone * (1 + 1e-4)
 
@@ -115,8 +115,8 @@ def test_degenerate_inputs_and_weights_never_lose_to_nearest(
     x[:, :dead] = 0
     x[:, -1] *= peak
     unit = problem(weight, x, grid=grid)
-    fit = METHODS["awq+gptq"].fit([unit])[0]
+    fit = METHODS["awq+gptq"].fit([[unit]])[0]
     assert bool(torch.isfinite(fit.weight).all())
-    nearest = METHODS["rtn"].fit([unit])[0]
+    nearest = METHODS["rtn"].fit([[unit]])[0]
     ours, theirs = replayed(weight, x, fit, grid), replayed(weight, x, nearest, grid)
     assert ours <= theirs * (1 + 1e-3) + 1e-9

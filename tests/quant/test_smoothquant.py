@@ -26,14 +26,14 @@ def test_outlier_channels_lose_less_than_without_smoothing() -> None:
     for seed in range(3):
         weight, x = with_outliers(seed)
         unit = problem(weight, x, grid=INT8)
-        fit = METHODS["smoothquant"].fit([unit])[0]
+        fit = METHODS["smoothquant"].fit([[unit]])[0]
         assert fit.ratio
-        assert replayed(weight, x, fit) < 0.5 * replayed(weight, x, METHODS["rtn"].fit([unit])[0])
+        assert replayed(weight, x, fit) < 0.5 * replayed(weight, x, METHODS["rtn"].fit([[unit]])[0])
 
 
 def test_nothing_to_absorb_a_scale_means_no_scale() -> None:
     weight, x = with_outliers(1)
-    fit = METHODS["smoothquant"].fit([problem(weight, x, folds=False, grid=INT8)])[0]
+    fit = METHODS["smoothquant"].fit([[problem(weight, x, folds=False, grid=INT8)]])[0]
     assert fit.ratio is None
     assert torch.equal(fit.weight, weight)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from whet.quant.rounding import Grid, QParams
 
-_PART: Final = 1 << 26  # elements: 256 MiB
+PART: Final = 1 << 26  # elements: 256 MiB
 _RIDGE: Final = 1e-3  # of A's diagonal, towards the scales before
 _KERNEL_GROUPS: Final = (16, 32, 64, 128)
 _MAX_CHANGE: Final = 0.5  # a scale that would change by a larger part of itself stays
@@ -26,24 +26,25 @@ Rounding = Callable[[Tensor, QParams], Tensor]
 
 
 def row_slices(weight: Tensor) -> Iterator[slice]:
-    """The rows of ``weight`` [O, K] in parts of at most 2²⁶ elements."""
-    size = max(1, _PART // weight.shape[1])
-    for start in range(0, weight.shape[0], size):
+    """The rows of ``weight`` [..., O, K] in parts of at most 2²⁶ elements."""
+    rows = weight.shape[-2]
+    size = max(1, PART * rows // max(1, weight.numel()))
+    for start in range(0, rows, size):
         yield slice(start, start + size)
 
 
 class CoordinateDescent:
-    """The best rounding of each row of ``weight`` [O, K] so far.
+    """The best rounding of each row of ``weight`` [..., O, K] so far.
 
-    ``rounded`` holds the dequantized rows, ``qparams`` their scales, ``errors`` [O] their δ·H·δᵀ.
-    It begins with rounding to nearest.
+    ``rounded`` holds the dequantized rows, ``qparams`` their scales, ``errors`` [..., O] their
+    δ·H·δᵀ. It begins with rounding to nearest.
     """
 
     def __init__(self, weight: Tensor, qparams: QParams, gram: Tensor, grid: Grid) -> None:
-        """Round ``weight`` to nearest on ``grid`` with ``qparams``; ``gram`` is H, [K, K]."""
+        """Round ``weight`` to nearest on ``grid`` with ``qparams``; ``gram`` is H, [..., K, K]."""
         self._weight, self._gram, self._grid = weight, gram, grid
         self.rounded, self.qparams = weight, qparams
-        self.errors = torch.full_like(weight[:, 0], torch.inf)
+        self.errors = torch.full_like(weight[..., 0], torch.inf)
         self._keep_better(grid.round(weight, qparams), qparams)
 
     def sweep(self, rounding: Rounding, sweeps: int) -> None:
@@ -60,13 +61,13 @@ class CoordinateDescent:
         """Fit the scales once more and leave the codes, which may then not be the nearest."""
         qparams = self._fit_scales()
         grown = (qparams.scale / self._last[1].scale).unsqueeze(-1)
-        self._keep_better(self._grid.grouped(self._last[0]).mul(grown).flatten(1), qparams)
+        self._keep_better(self._grid.grouped(self._last[0]).mul(grown).flatten(-2), qparams)
 
     def _keep_better(self, rounded: Tensor, qparams: QParams) -> None:
         delta = rounded - self._weight
         pull = delta @ self._gram
-        errors = (pull * delta).sum(dim=1).clamp_(min=0)
-        better = (errors < self.errors).unsqueeze(1)
+        errors = (pull * delta).sum(dim=-1).clamp_(min=0)
+        better = (errors < self.errors).unsqueeze(-1)
         self.rounded = torch.where(better, rounded, self.rounded)
         self.qparams = self.qparams.where(better, qparams)
         self.errors = torch.minimum(errors, self.errors)
@@ -77,25 +78,30 @@ class CoordinateDescent:
         rounded, qparams, pull = self._last
         codes = self._grid.grouped(rounded) / qparams.scale.unsqueeze(-1)
         normal = group_products(codes, self._gram)
-        normal.diagonal(dim1=1, dim2=2).mul_(1 + _RIDGE).add_(torch.finfo(torch.float32).tiny)
+        normal.diagonal(dim1=-2, dim2=-1).mul_(1 + _RIDGE).add_(torch.finfo(torch.float32).tiny)
         factor, failed = torch.linalg.cholesky_ex(normal)
         slope = (codes * pull.view_as(codes)).sum(dim=-1, keepdim=True)
         change = torch.cholesky_solve(slope, factor).squeeze(-1).neg_()
-        usable = (change.abs() <= _MAX_CHANGE * qparams.scale) & (failed == 0).unsqueeze(1)
+        usable = (change.abs() <= _MAX_CHANGE * qparams.scale) & (failed == 0).unsqueeze(-1)
         moved = torch.where(usable, qparams.scale + change, qparams.scale)
         return replace(qparams, scale=self._grid.stored_scale(moved).float())
 
 
 def group_products(codes: Tensor, gram: Tensor) -> Tensor:
-    """q_g·H_gh·q_h of every row of ``codes`` [O, G, g]: [O, G, G], on and below the diagonal."""
-    groups, size = codes.shape[1:]
+    """q_g·H_gh·q_h of every row of ``codes`` [..., O, G, g], on and below the diagonal.
+
+    ``gram`` is [..., K, K], the result [..., O, G, G].
+    """
+    groups, size = codes.shape[-2:]
     if codes.is_cuda and size in _KERNEL_GROUPS:
         from whet.quant.coordinate_descent_cuda import group_products as on_gpu
 
+        if codes.dim() > 3:
+            return torch.stack([group_products(*each) for each in zip(codes, gram, strict=True)])
         return on_gpu(codes, gram.contiguous())
-    normal = codes.new_empty(len(codes), groups, groups)
+    normal = codes.new_empty(*codes.shape[:-1], groups)
     for here in range(groups):
-        rest = gram[here * size : (here + 1) * size, here * size :]
-        product = (codes[:, here] @ rest).view(len(codes), groups - here, size)
-        normal[:, here:, here] = product.mul_(codes[:, here:]).sum(dim=-1)
+        rest = gram[..., here * size : (here + 1) * size, here * size :]
+        product = (codes[..., here, :] @ rest).view(*codes.shape[:-2], groups - here, size)
+        normal[..., here:, here] = product.mul_(codes[..., here:, :]).sum(dim=-1)
     return normal

@@ -25,34 +25,26 @@ Observe = Callable[[int, str, Tensor], None]
 
 
 class ExpertsMeter:
-    """Shows the inputs of every expert of one layer to ``observe``."""
+    """Shows the inputs of every expert of one layer to ``observe``.
+
+    ``rows`` are the real tokens of the flattened batch, None for all; padding enters no expert.
+    """
 
     def __init__(self, module: Any, observe: Observe) -> None:
         """``module`` is the layer's experts, built with the implementation ``NAME``."""
         self._module, self._observe = module, observe
         self._counts = [0] * int(module.num_experts)
         self._sample: list[Tensor] = []
-        self._rows: Tensor | None = None
-        self._is_real: Tensor | None = None
+        self.rows: Tensor | None = None
 
-    def begin(self, rows: Tensor | None) -> None:
-        """Begin a batch whose real tokens are ``rows`` of the flattened one, None for all."""
-        self._rows, self._is_real = rows, None
-
-    def show(self, expert: int, rows: Tensor, hidden: Tensor) -> Tensor:
-        """Run ``expert`` on ``hidden`` [tokens, K] from the flattened batch's ``rows``."""
-        real = slice(None) if self._is_real is None else self._is_real[rows]
-        self._counts[expert] += int(hidden[real].shape[0])
-        return self._run(expert, hidden, real)
+    def show(self, expert: int, hidden: Tensor) -> Tensor:
+        """Run ``expert`` on ``hidden`` [tokens, K]."""
+        self._counts[expert] += len(hidden)
+        return self._run(expert, hidden)
 
     def keep(self, hidden: Tensor) -> None:
-        """Remember some evenly spread tokens of a batch [tokens, K], and which are real."""
-        real = hidden
-        if self._rows is not None:
-            real = hidden[self._rows]
-            self._is_real = torch.zeros(len(hidden), dtype=torch.bool, device=hidden.device)
-            self._is_real[self._rows] = True
-        self._sample.append(real[:: max(1, len(real) // 32)][:32])
+        """Remember some evenly spread tokens of a batch [tokens, K]."""
+        self._sample.append(hidden[:: max(1, len(hidden) // 32)][:32])
 
     def feed_starved(self) -> tuple[int, ...]:
         """Run the sample through experts that saw too few tokens; returns their numbers."""
@@ -61,15 +53,15 @@ class ExpertsMeter:
             sample = torch.cat(self._sample)
             sample = sample[:: max(1, len(sample) // _SAMPLE)][:_SAMPLE]
             for expert in starved:
-                self._run(expert, sample, slice(None))
+                self._run(expert, sample)
         return starved
 
-    def _run(self, expert: int, hidden: Tensor, real: slice | Tensor) -> Tensor:
+    def _run(self, expert: int, hidden: Tensor) -> Tensor:
         module = self._module
-        self._observe(expert, "gate_up", hidden[real])
+        self._observe(expert, "gate_up", hidden)
         between = _linear(module, "gate_up_proj" if module.has_gate else "up_proj", expert, hidden)
         between = module._apply_gate(between) if module.has_gate else module.act_fn(between)
-        self._observe(expert, "down", between[real])
+        self._observe(expert, "down", between)
         return _linear(module, "down_proj", expert, between)
 
 
@@ -92,11 +84,18 @@ def _forward(
     """The output of all experts: [tokens, K]; a module without a meter shows nothing."""
     meter: ExpertsMeter | None = getattr(module, METER, None)
     meter = meter or ExpertsMeter(module, lambda _expert, _name, _inputs: None)
-    meter.keep(hidden_states)
+    tokens = torch.arange(len(hidden_states), device=hidden_states.device)
+    tokens = tokens if meter.rows is None else meter.rows
+    meter.keep(hidden_states[tokens])
+    chosen = top_k_index[tokens].flatten()
+    order = chosen.argsort(stable=True)
+    counts = chosen.bincount(minlength=module.num_experts).tolist()
+    rows = torch.split(tokens[order // top_k_index.shape[1]], counts)
+    weights = torch.split(top_k_weights[tokens].flatten()[order], counts)
     total = torch.zeros_like(hidden_states)
-    for expert in sorted(set(top_k_index.flatten().tolist())):
-        rows, place = torch.where(top_k_index == expert)
-        output = meter.show(expert, rows, hidden_states[rows])
-        weighted = output * top_k_weights[rows, place, None]
-        total.index_add_(0, rows, weighted.to(total.dtype))
+    for expert, count in enumerate(counts):
+        if count:
+            output = meter.show(expert, hidden_states[rows[expert]])
+            weighted = output * weights[expert].unsqueeze(1)
+            total.index_add_(0, rows[expert], weighted.to(total.dtype))
     return total

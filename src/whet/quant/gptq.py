@@ -9,6 +9,7 @@ feedback, clipping did not lower KL on held-out text and raised perplexity (docs
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from whet.core.errors import QuantizationError
-from whet.quant.awq import scored_parts, search_scale
+from whet.quant.awq import scored_rows, search_scale, stacks
 from whet.quant.coordinate_descent import CoordinateDescent, row_slices
 from whet.quant.gram import float32_products, scaled_gram
 from whet.quant.rounding import Grid, QParams
@@ -29,23 +30,27 @@ _SWEEPS: Final = 3  # of refitting scales and feedback
 _WORTH: Final = 0.75  # smaller gains on the calibration text cost perplexity on other text
 
 
-def fit(units: Sequence[UnitProblem]) -> list[UnitFit]:
+def fit(groups: Sequence[Sequence[UnitProblem]]) -> list[UnitFit]:
     """GPTQ's rounding without column scales."""
-    return [_round_rows(unit, unscaled(unit.weight), None)[0] for unit in units]
+    return [_round_rows(unit, unscaled(unit.weight), None)[0] for units in groups for unit in units]
 
 
-def fit_scaled(units: Sequence[UnitProblem]) -> list[UnitFit]:
+def fit_scaled(groups: Sequence[Sequence[UnitProblem]]) -> list[UnitFit]:
     """GPTQ's rounding, with AWQ's column scales where they win.
 
     AWQ searched them for plain rounding, and the feedback often corrects by itself what they even
     out. The choice is made on some of the rows, so that one fit and one factor are in memory at a
     time.
     """
-    column_scale, ratio = search_scale(units)
+    return [fit for units in groups for fit in _fit_scaled(units)]
+
+
+def _fit_scaled(units: Sequence[UnitProblem]) -> list[UnitFit]:
+    (column_scale,), (ratio,) = search_scale(list(stacks(units, shared=True)))
     if not ratio:
         return [_round_rows(unit, column_scale, ratio)[0] for unit in units]
     plain = unscaled(column_scale.unsqueeze(0))
-    some = scored_parts(units)
+    some = [replace(unit, weight=scored_rows(unit.weight, len(units))) for unit in units]
     fits, errors = _round_all(some, plain, 0.0)
     scaled, scaled_errors = _round_all(some, column_scale, ratio)
     if scaled_errors < _WORTH * errors:

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from whet.core.errors import QuantizationError
 
-_WHOLE: Final = 512  # below this the narrow products waste more than the symmetry saves
+_WHOLE: Final = {"cpu": 512, "cuda": 2048}
+"""Up to this, narrow products cost more than the symmetry saves."""
 _SAMPLE_ROWS: Final = 8
 
 
@@ -50,7 +51,7 @@ class InputMeter:
         self._abs = torch.zeros(channels, device=self._device)
         self._peak = torch.zeros(channels, device=self._device)
         # H is symmetric: eight column blocks from the diagonal down cost 9/16 of the whole product.
-        self._block = channels if channels <= _WHOLE else -(-channels // 8)
+        self._block = channels if channels <= _WHOLE[self._device.type] else -(-channels // 8)
 
     def add(self, x: Tensor, *, batch: int = 0) -> None:
         """Add the rows of ``x`` [tokens, K], without padding.
@@ -127,8 +128,8 @@ def float32_products(precision: str) -> Iterator[None]:
 
 
 def row_errors(delta: Tensor, gram: Tensor) -> Tensor:
-    """δ·H·δᵀ of each row of ``delta`` [O, K]: [O], never below zero."""
-    return (delta @ gram).mul_(delta).sum(dim=1).clamp_(min=0)
+    """δ·H·δᵀ of each row of ``delta`` [..., O, K]: [..., O], never below zero."""
+    return (delta @ gram).mul_(delta).sum(dim=-1).clamp_(min=0)
 
 
 def output_error(delta: Tensor, gram: Tensor) -> float:
@@ -137,15 +138,18 @@ def output_error(delta: Tensor, gram: Tensor) -> float:
 
 
 def diagonal_blocks(gram: Tensor, group_size: int) -> Tensor:
-    """The g×g blocks on the diagonal of H: [K/g, g, g]."""
-    groups = gram.shape[0] // group_size
-    blocks = gram.view(groups, group_size, groups, group_size)
-    return blocks.diagonal(dim1=0, dim2=2).permute(2, 0, 1).contiguous()
+    """The g×g blocks on the diagonal of H [..., K, K]: [..., K/g, g, g]."""
+    groups = gram.shape[-1] // group_size
+    blocks = gram.view(*gram.shape[:-2], groups, group_size, groups, group_size)
+    return blocks.diagonal(dim1=-4, dim2=-2).movedim(-1, -3).contiguous()
 
 
 def scaled_gram(gram: Tensor, column_scale: Tensor) -> Tensor:
-    """H of the input x / s: S⁻¹HS⁻¹; H itself where s is one everywhere."""
+    """H of the input x / s: S⁻¹HS⁻¹; H itself where s is one everywhere.
+
+    ``gram`` is [..., K, K] and ``column_scale`` [K] or [..., K].
+    """
     if bool((column_scale == 1).all()):
         return gram
     inverse = column_scale.reciprocal()
-    return (gram * inverse).mul_(inverse.unsqueeze(1))
+    return (gram * inverse.unsqueeze(-2)).mul_(inverse.unsqueeze(-1))

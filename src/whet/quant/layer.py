@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -74,9 +75,10 @@ class LayerQuantizer:
     def quantize(self, layer: SourceLayer) -> QuantizedLayer:
         """The layer as it is stored; ``QuantizationError`` for a weight that is not finite."""
         fits: dict[str, UnitFit] = {}
-        for group in self._groups(layer.units):
-            problems = [self._problem(layer, unit) for unit in group]
-            for unit, fit in zip(group, self.method.fit(problems), strict=True):
+        for groups in self._blocks(layer.units):
+            problems = [[self._problem(layer, unit) for unit in group] for group in groups]
+            units = chain.from_iterable(groups)
+            for unit, fit in zip(units, self.method.fit(problems), strict=True):
                 fits[unit.name] = fit
         scales = self._linear_scales(layer, fits)
         stored = {
@@ -105,13 +107,19 @@ class LayerQuantizer:
             errors=tuple(errors),
         )
 
-    def _groups(self, units: Sequence[UnitMap]) -> list[list[UnitMap]]:
-        """Units that share a column scale, because one norm feeds them all."""
+    def _blocks(self, units: Sequence[UnitMap]) -> list[list[list[UnitMap]]]:
+        """Groups of units that share a column scale, because one norm feeds them all.
+
+        Those of a block, as all experts, are fitted in one go.
+        """
         groups: dict[str, list[UnitMap]] = {}
         for unit in units:
             shared = self.shares_scales and unit.fold and not unit.fold_is_linear
             groups.setdefault(f"{unit.fold}." if shared else unit.name, []).append(unit)
-        return list(groups.values())
+        blocks: dict[str, list[list[UnitMap]]] = {}
+        for group in groups.values():
+            blocks.setdefault(group[0].block, []).append(group)
+        return list(blocks.values())
 
     def _problem(self, layer: SourceLayer, unit: UnitMap) -> UnitProblem:
         weight, name = layer.stacked(unit, self.device), layer.full_name(unit.name)

@@ -13,13 +13,13 @@ from whet.quant.unit import UnitFit, UnitProblem, round_to_nearest
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Method:
-    """``fit`` chooses what is stored of units that share a column scale.
+    """``fit`` chooses what is stored of groups of units; those of a group share a column scale.
 
     ``nearest``: the stored weights are the scaled source rounded to nearest, which is checked on
     the disk; error feedback moves them further.
     """
 
-    fit: Callable[[Sequence[UnitProblem]], list[UnitFit]]
+    fit: Callable[[Sequence[Sequence[UnitProblem]]], list[UnitFit]]
     nearest: bool = True
 
 

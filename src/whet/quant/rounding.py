@@ -23,7 +23,8 @@ _FLOAT8 = torch.float8_e4m3fn
 class QParams:
     """Scales and zero points: ``scale`` [O, K/g] float32 and, where asymmetric, ``zero``.
 
-    ``zero`` holds whole numbers: the code that represents 0.
+    ``zero`` holds whole numbers: the code that represents 0. Those of a stack of units have its
+    dimension before.
     """
 
     scale: Tensor
@@ -31,8 +32,13 @@ class QParams:
 
     def rows(self, selected: slice) -> QParams:
         """Those of some rows."""
-        zero = None if self.zero is None else self.zero[selected]
-        return QParams(scale=self.scale[selected], zero=zero)
+        zero = None if self.zero is None else self.zero[..., selected, :]
+        return QParams(scale=self.scale[..., selected, :], zero=zero)
+
+    def of_unit(self, number: int) -> QParams:
+        """Those of one unit of a stack."""
+        zero = None if self.zero is None else self.zero[number]
+        return QParams(scale=self.scale[number], zero=zero)
 
     def where(self, mask: Tensor, other: QParams) -> QParams:
         """``other`` where ``mask`` ([O, K/g] or [O, 1]) holds, this one elsewhere."""
@@ -69,7 +75,7 @@ class Grid:
         return self.group_size or inputs
 
     def qparams(self, weight: Tensor, shrink: float = 1.0) -> QParams:
-        """The scales of ``weight`` [O, K]: absmax·``shrink`` / 7.5 at 4 bits, never zero."""
+        """The scales of ``weight`` [..., O, K]: absmax·``shrink`` / 7.5 at 4 bits, never zero."""
         low, high = self.grouped(weight).aminmax(dim=-1)
         if self.per_tensor:
             low, high = low.min().expand_as(low), high.max().expand_as(high)
@@ -86,12 +92,12 @@ class Grid:
         return QParams(scale=self.stored_scale(qparams.scale), zero=qparams.zero)
 
     def round(self, weight: Tensor, qparams: QParams) -> Tensor:
-        """``weight`` [O, K] moved to its nearest grid points, dequantized, float32."""
+        """``weight`` [..., O, K] moved to its nearest grid points, dequantized, float32."""
         scale = qparams.scale.unsqueeze(-1)
         codes = self.grouped(weight) / scale
         if self.is_float:
             largest = torch.finfo(_FLOAT8).max
-            return codes.clamp_(-largest, largest).to(_FLOAT8).float().mul_(scale).flatten(1)
+            return codes.clamp_(-largest, largest).to(_FLOAT8).float().mul_(scale).flatten(-2)
         zero = None if qparams.zero is None else qparams.zero.unsqueeze(-1)
         if zero is not None:
             codes += zero
@@ -99,7 +105,7 @@ class Grid:
         codes = codes.round_().clamp_(low, high)
         if zero is not None:
             codes -= zero
-        return codes.mul_(scale).flatten(1)
+        return codes.mul_(scale).flatten(-2)
 
     @property
     def code_range(self) -> tuple[int, int]:
@@ -108,8 +114,8 @@ class Grid:
         return -half, half - 1
 
     def grouped(self, weight: Tensor) -> Tensor:
-        """[O, K] as [O, K/g, g]."""
-        return weight.view(weight.shape[0], -1, self.group(weight.shape[1]))
+        """[..., O, K] as [..., O, K/g, g]."""
+        return weight.view(*weight.shape[:-1], -1, self.group(weight.shape[-1]))
 
     def stored_bits(self, outputs: int, inputs: int) -> int:
         """Bits on the disk of one linear: codes, scales, zero points, its shape."""

@@ -21,8 +21,12 @@ _STEPS: Final = 20
 _LEVELS: Final = 127
 
 
-def fit(units: Sequence[UnitProblem]) -> list[UnitFit]:
+def fit(groups: Sequence[Sequence[UnitProblem]]) -> list[UnitFit]:
     """The scale of least output error on the sample, on the full range of each row."""
+    return [fit for units in groups for fit in _fit(units)]
+
+
+def _fit(units: Sequence[UnitProblem]) -> list[UnitFit]:
     column_scale, ratio = _search(units)
     fits = []
     for unit in units:

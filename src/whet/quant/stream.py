@@ -20,6 +20,7 @@ from whet.quant.gram import InputMeter, InputStats
 from whet.quant.skeleton import Skeleton
 
 _BATCH_TOKENS: Final = {"cpu": 4096, "cuda": 16384}
+_MIXTURE: Final = 4  # as many tokens a batch, as each expert sees few of them
 _RESIDENT_BYTES: Final = 3 * GB  # hidden states up to this stay on the device
 _RESIDENT_SHARE: Final = 4
 _COMPARED_SAMPLES: Final = 8
@@ -99,7 +100,10 @@ class LayerStream:
             embedding.embed_scale = torch.tensor(embedding.scalar_embed_scale, device=self._device)
         tokens = sum(map(len, self._ids))
         hidden_device = self._hidden_device(tokens * table.shape[1] * self._dtype.itemsize)
-        for group in batch_by_length(self._ids, _BATCH_TOKENS.get(self._device.type, 4096)):
+        budget = _BATCH_TOKENS[self._device.type]
+        if any(unit.expert is not None for units in self._architecture.units for unit in units):
+            budget *= _MIXTURE
+        for group in batch_by_length(self._ids, budget):
             length = len(group[-1])
             padded = torch.tensor([[*ids, *[0] * (length - len(ids))] for ids in group])
             real = torch.tensor(
@@ -183,7 +187,7 @@ class LayerStream:
                 meters.batch = number
                 meters.rows = cache.rows = batch.rows
                 if meters.experts is not None:
-                    meters.experts.begin(batch.rows)
+                    meters.experts.rows = batch.rows
                 measured.hidden = batch.hidden.to(self._device, non_blocking=True)
                 batch.hidden = self._output(measured).to(batch.hidden.device)
         finally:

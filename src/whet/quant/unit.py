@@ -51,7 +51,7 @@ class UnitFit:
     ratio: float | None
 
 
-def round_to_nearest(units: Sequence[UnitProblem]) -> list[UnitFit]:
+def round_to_nearest(groups: Sequence[Sequence[UnitProblem]]) -> list[UnitFit]:
     """Round on the full range of each group. The reference for every method; reads no inputs."""
     return [
         UnitFit(
@@ -60,6 +60,7 @@ def round_to_nearest(units: Sequence[UnitProblem]) -> list[UnitFit]:
             column_scale=unscaled(unit.weight),
             ratio=None,
         )
+        for units in groups
         for unit in units
     ]
 
