@@ -118,6 +118,7 @@ def _proved(folder: Path) -> dict[str, list[bool]]:
 
 
 def _cli() -> str:
+    app.resolved_commands()  # they are paths until they are used
     text = app.generate_docs(usage_name="whet").rstrip()
     return _NOTICE + text.replace("# whet\n", "# Command line\n", 1) + "\n"
 
@@ -191,14 +192,17 @@ def _value(value: _Schema, path: str) -> str:
     """What a key takes, in words."""
     options = [each for each in value.get("anyOf", ()) if each.get("type") != "null"]
     if len(options) > 1:
-        return "text, number or `true`, `false`"
+        mixed = any("enum" in each or "additionalProperties" in each for each in options)
+        parts = [_value(each, path) for each in options] if mixed else []
+        return "; or ".join(parts) or "text, number or `true`, `false`"
     if _model(value):
         return f"[section](#{path.replace('.', '').lower()})"
     value = options[0] if options else value
     if "enum" in value or "const" in value:
         return ", ".join(f"`{each}`" for each in value.get("enum", [value.get("const")]))
     if value["type"] == "array":
-        return f"list: {_value(value['items'], path)}"
+        parts = [_value(each, path) for each in value.get("prefixItems") or [value["items"]]]
+        return f"[{', '.join(parts)}]" if "prefixItems" in value else f"list: {parts[0]}"
     if value["type"] == "object":
         return f"by name: {_value(_named(value), path + '.NAME')}"
     limits = [f"{sign} {value[name]:g}" for name, sign in _LIMITS.items() if name in value]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whet.checkpoint.chat import ChatTemplate, TemplateProblem
-from whet.checkpoint.tokenizer import load_tokenizer
+from whet.checkpoint.file_tokenizer import open_tokenizer
 from whet.core.errors import CheckpointError, UsageError
 from whet.core.request_log import LoggedRequest
 
@@ -191,7 +191,7 @@ def load_encoder(
     Raises ``CheckpointError`` if it cannot be read, ``UsageError`` if ``chat_template`` cannot be
     read or parsed.
     """
-    tokenizer = load_tokenizer(folder)
+    tokenizer = open_tokenizer(folder)
     if not getattr(tokenizer, "is_fast", False):
         raise CheckpointError(
             f"{folder} has only a slow tokenizer; write tokenizer.json once with "

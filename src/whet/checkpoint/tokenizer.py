@@ -25,7 +25,8 @@ _OTHER_FORMS: Final = {
     "tiktoken.model": "transformers.integrations.tiktoken.convert_tiktoken_to_fast(…)",
     "tekken.json": "transformers.integrations.mistral.convert_tekken_tokenizer(…)",
 }
-_GENERIC: Final = ("PreTrainedTokenizerFast", "TokenizersBackend")
+GENERIC: Final = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""Classes that take tokenizer.json as it is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +64,7 @@ def load_tokenizer(folder: Path) -> Any:
 def _tokenizer_class(folder: Path) -> Any:
     """The class that ``AutoTokenizer`` takes; without its import of torch where it is generic."""
     name = read_json_if_any(folder / "tokenizer_config.json").get("tokenizer_class")
-    if name in _GENERIC and (folder / "tokenizer.json").exists():
+    if name in GENERIC and (folder / "tokenizer.json").exists():
         from transformers import PreTrainedTokenizerFast
 
         return PreTrainedTokenizerFast

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from whet.cli.options import OutputOptions, SpecFile, print_json, print_line
+from whet.cli.options import OutputOptions, SpecFile, command_group, print_json, print_line
 from whet.core.errors import MeasurementError, NothingQualifiesError
 from whet.core.records import encode
 from whet.flow.ci.options import CiInitOptions, CiOptions
@@ -70,3 +70,7 @@ def ci_init(
 
     for line in write_pipelines(spec_file, options.output_dir):
         print_line(line)
+
+
+commands = command_group("ci", ci)
+commands.command(ci_init, name="init")

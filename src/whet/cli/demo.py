@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from whet.cli.options import OutputOptions, print_line
+from whet.cli.options import OutputOptions, command_group, print_line
 from whet.cli.run.output import write_and_print_report
 from whet.cli.run.run import execute
 from whet.core.errors import UsageError
@@ -90,3 +90,7 @@ def write_testbed_command(
     if options.eagle3:
         head = f"{{method: eagle3, draft: {out / 'eagle3'}}}"
         print_line(f"and in a variant: speculation: {head}")
+
+
+commands = command_group("demo", demo)
+commands.command(write_testbed_command, name="testbed")

@@ -5,53 +5,24 @@ from __future__ import annotations
 import io
 import signal
 import sys
-from collections.abc import Callable
 from types import FrameType
 from typing import Final, NoReturn
 
-from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
+from cyclopts import App, CycloptsError, Group, UnknownOptionError
 from cyclopts.config import Env
 from rich.console import Console
 
 from whet import __version__
-from whet.cli.bench.command import bench
-from whet.cli.break_even import break_even
-from whet.cli.ci import ci, ci_init
-from whet.cli.demo import demo, write_testbed_command
-from whet.cli.deploy import deploy
-from whet.cli.doctor import doctor
-from whet.cli.init import init
-from whet.cli.prompts.analyse import analyse
-from whet.cli.prompts.lint import lint
-from whet.cli.quality.command import quality
-from whet.cli.quantize.command import quantize
-from whet.cli.run.check import check
-from whet.cli.run.decide import decide
-from whet.cli.run.report import report
-from whet.cli.run.run import run
+from whet.cli.options import PARAMETER
 from whet.cli.stops import stop_message
-from whet.cli.watch import watch
 from whet.core.errors import InfeasibleError, Interrupted, UsageError, WhetError
 from whet.core.redact import redact
-from whet.flow.bench.options import REFUSED
 
 _MAIN: Final = Group.create_ordered("From a checkpoint to a decision")
 _TOOLS: Final = Group.create_ordered("The tools alone")
 _WITH_THE_ENGINE: Final = ("torch", "compressed_tensors")  # not among whet's own dependencies
 
 
-def _default_text(value: object) -> str | None:
-    """The default in a help text; an option that is off, or says it in words, shows none."""
-    return None if value is None or value is False or value == () else str(value)
-
-
-_PARAMETER: Final = Parameter(
-    negative=(),
-    show_default=_default_text,
-    show_env_var=False,
-    consume_multiple=False,
-    allow_repeating=True,
-)
 app = App(
     name="whet",
     help="Find the cheapest vLLM configuration that meets your latency and quality targets, and "
@@ -60,30 +31,36 @@ app = App(
     "Each option can be set by a variable: WHET_RUN_NAME is --name of whet run.",
     version=__version__,
     config=Env("WHET_", command=True),
-    default_parameter=_PARAMETER,
+    default_parameter=PARAMETER,
     result_action="return_value",
     suppress_keyboard_interrupt=False,
 )
-# A group of commands repeats the defaults: cyclopts' generated pages do not inherit them.
-_demo = App(name="demo", default_command=demo, help_epilogue="", default_parameter=_PARAMETER)
-_demo.command(write_testbed_command, name="testbed")
-_prompts = App(
-    name="prompts", default_command=analyse, help_epilogue="", default_parameter=_PARAMETER
-)
-_prompts.command(lint)
-_ci = App(name="ci", default_command=ci, help_epilogue="", default_parameter=_PARAMETER)
-_ci.command(ci_init, name="init")
-_COMMANDS: Final[dict[Group, tuple[App | Callable[..., None], ...]]] = {
-    _MAIN: (init, check, run, report, decide, deploy, watch, _ci, _demo),
-    _TOOLS: (doctor, bench, quality, quantize, break_even, _prompts),
+# Paths: a command is imported when it is used, and does not wait for the imports of the others.
+_COMMANDS: Final = {
+    _MAIN: {
+        "init": "init:init",
+        "check": "run.check:check",
+        "run": "run.run:run",
+        "report": "run.report:report",
+        "decide": "run.decide:decide",
+        "deploy": "deploy:deploy",
+        "watch": "watch:watch",
+        "ci": "ci:commands",
+        "demo": "demo:commands",
+    },
+    _TOOLS: {
+        "doctor": "doctor:doctor",
+        "bench": "bench.command:bench",
+        "quality": "quality.command:quality",
+        "quantize": "quantize.command:quantize",
+        "break-even": "break_even:break_even",
+        "prompts": "prompts.analyse:commands",
+    },
 }
 for _group, _members in _COMMANDS.items():
-    for _place, _member in enumerate(_members):
-        if isinstance(_member, App):
-            _member.group, _member.sort_key = _group, _place
-            app.command(_member)
-        else:
-            app.command(_member, group=_group, sort_key=_place, help_epilogue="")
+    for _place, (_name, _path) in enumerate(_members.items()):
+        _own = {} if _path.endswith(":commands") else {"help_epilogue": ""}
+        app.command(f"whet.cli.{_path}", name=_name, group=_group, sort_key=_place, **_own)
 app.register_install_completion_command()
 
 
@@ -94,8 +71,11 @@ def _stop(number: int, _frame: FrameType | None) -> NoReturn:
 def _usage_error(error: CycloptsError) -> UsageError:
     """A wrong option in one sentence."""
     option = error.token.keyword if isinstance(error, UnknownOptionError) and error.token else None
-    if option in REFUSED and sys.argv[1:2] == ["bench"]:
-        return UsageError(f"{option} is not supported: {REFUSED[option]}")
+    if sys.argv[1:2] == ["bench"]:
+        from whet.flow.bench.options import REFUSED
+
+        if option in REFUSED:
+            return UsageError(f"{option} is not supported: {REFUSED[option]}")
     return UsageError(" ".join(str(error).split()))
 
 
@@ -118,6 +98,8 @@ def main() -> None:
 
 
 def _call(words: list[str]) -> None:
+    if not words or words[0] in ("--help", "-h"):
+        app.resolved_commands()  # for the line that says what each does
     try:
         app(words, exit_on_error=False, print_error=False, console=_console())
     except CycloptsError as error:

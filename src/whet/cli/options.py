@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 from rich.console import Console
 
-from whet.cli.observer import ConsoleObserver
 from whet.core.redact import redact
 
+if TYPE_CHECKING:
+    from whet.cli.observer import ConsoleObserver
+
+
+def _default_text(value: object) -> str | None:
+    """The default in a help text; an option that is off, or says it in words, shows none."""
+    return None if value is None or value is False or value == () else str(value)
+
+
+PARAMETER: Final = Parameter(
+    negative=(),
+    show_default=_default_text,
+    show_env_var=False,
+    consume_multiple=False,
+    allow_repeating=True,
+)
 SpecFile = Annotated[Path, Parameter(help="The spec. Write one with: whet init.")]
 
 
@@ -34,6 +50,8 @@ class OutputOptions:
 
     def observer(self) -> ConsoleObserver:
         """Progress and warnings; use it as a context manager."""
+        from whet.cli.observer import ConsoleObserver
+
         return ConsoleObserver(Console(stderr=self.json), quiet=self.quiet)
 
 
@@ -46,3 +64,9 @@ def print_json(document: object) -> None:
 def print_line(text: str = "") -> None:
     """Print a line to stdout as it is."""
     sys.stdout.write(f"{text}\n")
+
+
+def command_group(name: str, default: Callable[..., None]) -> App:
+    """A command with commands below it; ``default`` is what it does itself."""
+    # It repeats the defaults of all options: cyclopts' generated pages do not inherit them.
+    return App(name=name, default_command=default, help_epilogue="", default_parameter=PARAMETER)

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Event
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from whet.core.records.engine import ResolvedEngine, StartFacts, Variant
-from whet.core.spec import EngineSpec
+
+if TYPE_CHECKING:
+    from whet.core.spec import EngineSpec
 
 
 class Server(Protocol):

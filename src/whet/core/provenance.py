@@ -8,7 +8,6 @@ import subprocess
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
@@ -88,6 +87,8 @@ def environment() -> Environment:
 
 def installed(name: str) -> str | None:
     """The version of an installed distribution, or None."""
+    from importlib import metadata
+
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

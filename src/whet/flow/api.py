@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import whet.levers  # noqa: F401  levers add their keys to whet.yaml
 from whet.core.names import require_name
 from whet.core.protocols import Observer, Silent
 from whet.core.records import Decision, QuantizedCheckpoint

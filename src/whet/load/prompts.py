@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from whet.checkpoint import load_tokenizer
-from whet.checkpoint.chat import ChatTemplate, TemplateProblem, Variables
 from whet.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from whet.checkpoint.chat import Variables
 
 
 class Renderer:
@@ -26,6 +27,8 @@ class Renderer:
 
         ``variables`` are handed to the chat template.
         """
+        from whet.checkpoint.chat import ChatTemplate
+
         self._tokenizer = tokenizer
         self._template = ChatTemplate(tokenizer, variables=variables)
         self._max_tokens = max_tokens
@@ -57,6 +60,8 @@ class Renderer:
         return longest
 
     def _encode(self, system: str, user: str) -> tuple[int, ...]:
+        from whet.checkpoint.chat import TemplateProblem
+
         if not self._template.source:
             return tuple(self._tokenizer.encode(f"{system}\n\n{user}"))
         messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
@@ -73,4 +78,6 @@ class Renderer:
 @lru_cache(maxsize=4)
 def load_renderer(folder: Path, max_tokens: int | None, variables: Variables = ()) -> Renderer:
     """Load the tokenizer in ``folder``; ``CheckpointError`` where it cannot be read."""
-    return Renderer(load_tokenizer(folder), max_tokens=max_tokens, variables=dict(variables))
+    from whet.checkpoint.file_tokenizer import open_tokenizer
+
+    return Renderer(open_tokenizer(folder), max_tokens=max_tokens, variables=dict(variables))

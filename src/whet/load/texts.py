@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from whet.checkpoint import load_tokenizer
-from whet.checkpoint.chat import ChatTemplate, TemplateProblem
 from whet.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from whet.checkpoint.chat import ChatTemplate
 
 _TRIES: Final = 40
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
@@ -22,7 +23,7 @@ class TextTokenizer:
     """Token ids of texts and chats as a server reads them, and words to write texts with."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """``tokenizer`` is one of transformers'."""
+        """``tokenizer`` is one that ``open_tokenizer`` returns."""
         self._tokenizer = tokenizer
         self._numbers: dict[int, int] = {}
 
@@ -36,6 +37,8 @@ class TextTokenizer:
 
     def chat_ids(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
         """A chat up to where the answer begins; ``UsageError`` where no template can hold it."""
+        from whet.checkpoint.chat import TemplateProblem
+
         if not self._template.source:
             raise UsageError("the tokenizer has no chat template; send plain prompts instead")
         try:
@@ -49,6 +52,8 @@ class TextTokenizer:
 
     @cached_property
     def _template(self) -> ChatTemplate:
+        from whet.checkpoint.chat import ChatTemplate
+
         return ChatTemplate(self._tokenizer)
 
     @cached_property
@@ -70,7 +75,7 @@ class TextTokenizer:
 
         The word with the fewest tokens, without the space, represents each first token.
         """
-        bare = self._tokenizer(list(self.words), add_special_tokens=False)["input_ids"]
+        bare = [self.content_ids(word) for word in self.words]
         first: dict[int, str] = {}
         for ids, word in sorted(zip(bare, self.words, strict=True), key=lambda pair: len(pair[0])):
             first.setdefault(ids[0], word)
@@ -88,7 +93,9 @@ def one_of_each(ids: Sequence[int], numbers: dict[int, int]) -> tuple[int, ...]:
 @lru_cache(maxsize=4)
 def load_text_tokenizer(folder: Path) -> TextTokenizer:
     """Load the tokenizer in ``folder``; ``CheckpointError`` where it cannot be read."""
-    return TextTokenizer(load_tokenizer(folder))
+    from whet.checkpoint.file_tokenizer import open_tokenizer  # prompts of token ids need none
+
+    return TextTokenizer(open_tokenizer(folder))
 
 
 def seeded(label: str) -> np.random.Generator:

@@ -7,15 +7,17 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from whet.checkpoint.chat import Variables
 from whet.core.records import PlannedRequest, WorkloadFacts
-from whet.core.spec import WorkloadSpec
 from whet.load.plan import Draw, Workload, hash_requests
 from whet.load.pool import PromptPool, read_pool
 from whet.load.prompts import Renderer, load_renderer
 from whet.load.sharing import shared_tokens
+
+if TYPE_CHECKING:
+    from whet.checkpoint.chat import Variables
+    from whet.core.spec import WorkloadSpec
 
 SAMPLED_TURNS: Final = 128
 """User turns whose answers are measured; the others take their lengths in turn."""

@@ -12,7 +12,7 @@ from whet.core.errors import MeasurementError
 from whet.core.load_point import LoadPoint
 from whet.core.records import CellSummary, Comparison, ComparisonVerdict, Estimate, TrialRecord
 from whet.core.units import NS_PER_MS
-from whet.metrics.estimates import CONFIDENCE, certified
+from whet.metrics.estimates import certified, student_t
 from whet.metrics.quantiles import clustered_mean
 from whet.metrics.requests import RequestFigures, request_figures
 from whet.metrics.starts import by_start, exp_of, pooled_rate
@@ -155,13 +155,11 @@ def _log_ratio(
 
 def _welch_half_width(variances: Sequence[float], counts: Sequence[int]) -> float:
     """t · √(Σ s²/n) with the degrees of freedom of Welch and Satterthwaite."""
-    from scipy.stats import t  # half a second to import, wanted here alone
-
     total = sum(variances)
     if total == 0:
         return 0.0
     freedom = total**2 / sum(v**2 / (n - 1) for v, n in zip(variances, counts, strict=True))
-    return float(t.ppf((1 + CONFIDENCE) / 2, freedom) * math.sqrt(total))
+    return student_t(freedom) * math.sqrt(total)
 
 
 def _verdict(ratio: Estimate, floor: float, *, more_is_better: bool) -> ComparisonVerdict:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from statistics import NormalDist
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -146,10 +146,11 @@ def wilson(hits: int, count: int) -> Estimate | None:
     """Return a share with its score interval (Wilson 1927); None for ``count`` 0."""
     if count == 0:
         return None
-    from scipy.stats import binomtest  # half a second to import, wanted here alone
-
-    ends: Any = binomtest(hits, count).proportion_ci(CONFIDENCE, method="wilson")
-    return Estimate(value=hits / count, low=float(ends.low), high=float(ends.high), samples=count)
+    share, z = hits / count, NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    centre = (hits + z**2 / 2) / (count + z**2)
+    half = z / (count + z**2) * math.sqrt(hits * (1 - share) + z**2 / 4)
+    low, high = centre - half if hits else 0.0, centre + half if hits < count else 1.0
+    return Estimate(value=share, low=low, high=high, samples=count)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

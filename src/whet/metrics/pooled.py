@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from whet.core.load_point import LoadPoint
 from whet.core.records import Difference, Estimate
-from whet.metrics.estimates import CONFIDENCE
+from whet.metrics.estimates import CONFIDENCE, student_t
 
 _POWER: Final = 0.8
 _MOST_STARTS: Final = 200
@@ -238,7 +238,7 @@ class StartTable:
             ratio=ratio,
             different=family > 0 and abs(change) > half,
             starts_needed=self._starts_needed(abs(change), family),
-            detectable=math.expm1(half + _quantile(_POWER, self.spread.freedom) * error),
+            detectable=math.expm1(half + student_t(self.spread.freedom, _POWER) * error),
         )
 
     def interval(self, cell: Cell, value: float) -> tuple[float, float] | None:
@@ -303,11 +303,4 @@ def fewest_starts(margin: float, half_width: Callable[[int], float]) -> int | No
 
 def critical_t(freedom: float, family: int) -> float:
     """Student's t of a 95% interval, Bonferroni's over ``family`` of them."""
-    return _quantile(1 - (1 - CONFIDENCE) / (2 * max(1, family)), freedom)
-
-
-@lru_cache(maxsize=4096)
-def _quantile(p: float, freedom: float) -> float:
-    from scipy.stats import t  # half a second to import, wanted here alone
-
-    return float(t.ppf(p, freedom))
+    return student_t(freedom, 1 - (1 - CONFIDENCE) / (2 * max(1, family)))

@@ -9,7 +9,7 @@ import numpy as np
 
 from whet.core.errors import UsageError
 from whet.core.records import Estimate
-from whet.metrics.estimates import CONFIDENCE, Floats, certified, certified_from
+from whet.metrics.estimates import Floats, certified, certified_from, student_t
 
 
 def narrow_enough(estimate: Estimate | None, target: float) -> bool:
@@ -86,8 +86,6 @@ def clustered_quantile(groups: Sequence[Floats], p: float) -> Estimate | None:
 
 
 def _mean_and_half_width(groups: Sequence[Floats]) -> tuple[float, float | None]:
-    from scipy.stats import t  # half a second to import, wanted here alone
-
     sums = np.array([group.sum() for group in groups])
     sizes = np.array([len(group) for group in groups])
     count, total = len(groups), sizes.sum()
@@ -96,7 +94,7 @@ def _mean_and_half_width(groups: Sequence[Floats]) -> tuple[float, float | None]
         return mean, None
     squares = float(((sums - mean * sizes) ** 2).sum())
     error = math.sqrt(count / (count - 1) * squares) / total
-    return mean, float(t.ppf((1 + CONFIDENCE) / 2, count - 1) * error)
+    return mean, student_t(count - 1) * error
 
 
 def _order_statistic(

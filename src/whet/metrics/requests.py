@@ -13,16 +13,20 @@ class RequestFigures:
     """Nanoseconds, counted from the scheduled send unless the name says otherwise.
 
     ``tpot_ns`` is (E2E − TTFT) ÷ (output tokens − 1): None for a single token, or where the server
-    reported no usage. ``itl_ns`` holds the gaps between pieces with output, which under
-    speculation are not gaps between tokens.
+    reported no usage. ``chunk_ns`` are the arrivals of its pieces with output.
     """
 
     ttft_ns: int
     ttft_from_send_ns: int
     tpot_ns: float | None
     e2e_ns: int
-    itl_ns: tuple[int, ...]
+    chunk_ns: tuple[int, ...]
     output_tokens: int | None
+
+    @property
+    def itl_ns(self) -> tuple[int, ...]:
+        """The gaps between pieces, which under speculation are not gaps between tokens."""
+        return tuple(after - before for before, after in pairwise(self.chunk_ns))
 
 
 def request_figures(event: RequestEvent) -> RequestFigures | None:
@@ -40,6 +44,6 @@ def request_figures(event: RequestEvent) -> RequestFigures | None:
         ttft_from_send_ns=first_ns - event.sent_ns,
         tpot_ns=None if tokens is None or tokens < 2 else (last_ns - first_ns) / (tokens - 1),
         e2e_ns=last_ns - event.scheduled_ns,
-        itl_ns=tuple(after - before for before, after in pairwise(event.chunk_ns)),
+        chunk_ns=event.chunk_ns,
         output_tokens=tokens,
     )

@@ -12,7 +12,7 @@ import numpy as np
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.records import Estimate
 from whet.core.units import NS_PER_S
-from whet.metrics.estimates import CONFIDENCE, Floats
+from whet.metrics.estimates import Floats, student_t
 
 MSER_BATCH: Final = 5
 ALWAYS_CUT: Final = 5
@@ -150,8 +150,6 @@ def _verdict(change: Estimate, max_change: float) -> str:
 
 def _trend(x: Floats, y: Floats) -> tuple[float, float | None]:
     """The least-squares slope and half its interval; None where too little is independent."""
-    from scipy.stats import t  # half a second to import, wanted here alone
-
     x, y = x - x.mean(), y - y.mean()
     spread = float((x**2).sum())
     slope = float((x * y).sum() / spread)
@@ -165,7 +163,7 @@ def _trend(x: Floats, y: Floats) -> tuple[float, float | None]:
     if effective <= 3:
         return slope, None
     error = math.sqrt(squares / (effective - 2) / spread)
-    return slope, float(t.ppf((1 + CONFIDENCE) / 2, effective - 2) * error)
+    return slope, student_t(effective - 2) * error
 
 
 def _monotone(means: Floats) -> bool:

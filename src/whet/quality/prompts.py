@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from whet.checkpoint import load_tokenizer
 from whet.checkpoint.chat import ChatTemplate, TemplateProblem
+from whet.checkpoint.file_tokenizer import open_tokenizer
 from whet.checkpoint.thinking import Thinking, find_thinking, thinking_off
 from whet.core.errors import UsageError
 from whet.quality.data import HeldoutDocument, Message, Task
@@ -28,7 +28,7 @@ class Encoder:
         ``variables`` are handed to the chat template. Thinking is off unless they decide it.
         """
         self._folder = folder
-        self._tokenizer = load_tokenizer(folder)
+        self._tokenizer = open_tokenizer(folder)
         template = ChatTemplate(self._tokenizer, variables=variables)
         self.thinking_off = thinking_off(template.source, template.variables)
         self._template = template.with_variables(self.thinking_off)
@@ -47,7 +47,7 @@ class Encoder:
         """A whole document: a chat without an opening for one more turn, or plain text."""
         if document.messages:
             return self._ids(self._chat(document.messages, {}, answered=True))
-        return tuple(self._tokenizer(document.text, verbose=False)["input_ids"])
+        return tuple(self._tokenizer.encode(document.text))
 
     def task(self, task: Task) -> Ids:
         """A question up to where the assistant speaks."""
@@ -62,7 +62,7 @@ class Encoder:
         return None if thinking is None else replace(thinking, tokens=tokens)
 
     def _ids(self, text: str) -> Ids:
-        return tuple(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
     def _chat(
         self, messages: Sequence[Message], own: Mapping[str, Any], *, answered: bool = False

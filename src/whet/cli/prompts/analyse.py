@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 
 from whet.cli.observer import ConsoleObserver
-from whet.cli.options import OutputOptions, print_json
+from whet.cli.options import OutputOptions, command_group, print_json
+from whet.cli.prompts.lint import lint
 from whet.core.errors import UsageError
 from whet.core.records import encode
 from whet.core.store import translate_disk_errors
@@ -133,3 +134,7 @@ def _write_log(
         for prompt in prompts.prompts():
             line = request_line(apply_fixes(prompt.request, variables, kinds))
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+commands = command_group("prompts", analyse)
+commands.command(lint)

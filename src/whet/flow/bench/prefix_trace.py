@@ -10,7 +10,6 @@ from whet.core.records import TrialRecord, WorkloadFacts
 from whet.flow.bench.replay import answer_lengths, warmed_alike
 from whet.flow.bench.request import BenchLoad, BenchRequest, PrefixReplay, Target
 from whet.flow.bench.synthetic import draw_of, require_memory
-from whet.levers.prefix_cache import HIT_RATE_MARGIN
 from whet.load.prefix_traces import load_prefix_trace
 from whet.load.synthetic import ordinary_ids
 from whet.metrics.counted import prefix_hit_rate
@@ -58,6 +57,8 @@ def report_hits(
     """Say what a prefix trace hit of what it can, and why where the two differ."""
     if not isinstance(request.source, PrefixReplay) or trial.counters_after is None:
         return
+    from whet.levers.prefix_cache import HIT_RATE_MARGIN
+
     measured, best = prefix_hit_rate([trial]), facts.expected_hit_rate
     if measured is None:
         observer.note(f"prefix hits are not counted by this server; built for {best:.1%}")

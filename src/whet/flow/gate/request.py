@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from whet.core.errors import UsageError
 from whet.core.records import GateVerdict, HarnessRun, HarnessScore, QualityRecord
 from whet.core.spec import EngineSpec, QualitySpec
-from whet.flow.gate.baseline import Endpoint, refuse_filled
+
+if TYPE_CHECKING:
+    from whet.flow.gate.baseline import Endpoint
 
 _ORDER: Final = ("fail", "unknown", "pass")
 
@@ -87,4 +89,6 @@ def refuse_misfits(request: GateRequest) -> None:
         if not 0 < tolerance < 1:
             raise UsageError(f"--tolerance {tolerance:g}: give a share, as 0.01 for 1 %")
     if request.save is not None:
+        from whet.flow.gate.baseline import refuse_filled
+
         refuse_filled(request.save)

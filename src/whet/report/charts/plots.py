@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
-
-import altair as alt
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from whet.report.charts.palette import GRID, INK, Look
 from whet.report.text import one_line
+
+if TYPE_CHECKING:
+    import altair as alt
 
 WIDTH: Final = 520
 HEIGHT: Final = 280
@@ -64,6 +65,8 @@ def plot(
     joined: bool = True,
 ) -> alt.LayerChart:
     """Points by series, with intervals and reference lines; control characters are replaced."""
+    import altair as alt  # takes 0.2 s to import, and most commands draw nothing
+
     looks = {one_line(name): look for name, look in looks.items()}
     rows = [_row(point) for point in points]
     names = [name for name in looks if any(row["series"] == name for row in rows)]
@@ -116,6 +119,8 @@ def _row(point: Point) -> dict[str, Any]:
 
 
 def _chart(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
+    import altair as alt
+
     return alt.Chart({"values": list(rows)})
 
 
@@ -132,6 +137,8 @@ def _scaled(kind: Any, names: Sequence[str], values: Sequence[object]) -> Any:
 
 
 def _reference(line: Line) -> list[alt.Chart]:
+    import altair as alt
+
     data = _chart([{"at": line.x if line.y is None else line.y}])
     words = alt.value(one_line(line.label))
     if line.y is not None:
