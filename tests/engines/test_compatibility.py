@@ -24,6 +24,7 @@ from whet.engines.machine import Machine, machine_applies
 AVX2 = Machine(kind="cpu", vectors="avx2")
 AVX512 = Machine(kind="cpu", vectors="avx512")
 HOPPER = Machine(kind="cuda", capability=(9, 0))
+BLACKWELL = Machine(kind="cuda", capability=(10, 0))
 HEADING = "engine,since,until,machine,lever,outcome,says,basis\n"
 
 
@@ -79,6 +80,8 @@ def test_words_are_the_same_however_a_flag_was_written() -> None:
 
 def test_what_is_told_from_tensors_is_put_in_a_recipes_words() -> None:
     assert lever_words(make_variant(scheme="W8A8-INT8")) == {"weights=W8A8"}
+    assert lever_words(make_variant(scheme="MXFP4-W4A4")) == {"weights=MXFP4"}
+    assert lever_words(make_variant(scheme="MXFP4")) == {"weights=MXFP4A16"}
     recipe = make_variant(scheme="mixed", recipe_schemes=("W4A16", "W8A8"))
     assert lever_words(recipe) == {"weights=W4A16", "weights=W8A8"}
 
@@ -99,9 +102,19 @@ def test_the_architecture_counts_where_the_checkpoint_is_there(tmp_path: Path) -
         (AVX2, "W8A16", "fails"),
         (HOPPER, "W8A16", "works"),
         (AVX2, "FP8", "fails"),
-        (AVX512, "FP8", "works, slow"),
+        (AVX512, "FP8", "fails"),
         (AVX2, "FP8_DYNAMIC", "works, slow"),
         (HOPPER, "FP8_DYNAMIC", "works"),
+        (HOPPER, "FP8_BLOCK", "works"),
+        (AVX2, "FP8_BLOCK", "fails"),
+        (AVX512, "FP8_BLOCK", "doubtful"),
+        (Machine(kind="cuda", capability=(8, 6)), "FP8_BLOCK", "works, slow"),
+        (HOPPER, "NVFP4", "works, slow"),
+        (HOPPER, "MXFP4", "works, slow"),
+        (HOPPER, "NVFP4A16", "works"),
+        (HOPPER, "MXFP4A16", "works"),
+        (BLACKWELL, "NVFP4", None),
+        (AVX2, "NVFP4A16", "fails"),
         (Machine(kind="cuda", capability=(8, 6)), "FP8_DYNAMIC", "works, slow"),
         (Machine(kind="cuda", capability=(7, 0)), "FP8_DYNAMIC", "fails"),
         (Machine(kind="cuda", capability=(7, 0)), "W4A16", "fails"),

@@ -229,20 +229,23 @@ def test_an_unknown_engine_is_named_with_its_neighbour() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "word"),
+    ("change", "word", "with_avx512"),
     [
-        ({"scheme": "FP8", "recipe_schemes": ("FP8",)}, "FP8_DYNAMIC"),
-        ({"args": (("kv_cache_dtype", "fp8"),)}, "FP8 KV cache"),
+        ({"scheme": "FP8", "recipe_schemes": ("FP8",)}, "FP8_DYNAMIC", "static_scaled_fp8_quant"),
+        ({"args": (("kv_cache_dtype", "fp8"),)}, "FP8 KV cache", ""),
     ],
 )
 def test_what_this_kind_of_cpu_cannot_serve_is_said_before_a_start(
-    change: dict[str, Any], word: str, monkeypatch: pytest.MonkeyPatch
+    change: dict[str, Any], word: str, with_avx512: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compatibility_machine, "without_avx512", lambda: True)
     assert word in (refused(**change) or "")
     assert refused(CUDA, gpu=True, **change) is None
     monkeypatch.setattr(compatibility_machine, "without_avx512", lambda: False)
-    assert refused(**change) is None
+    monkeypatch.setattr(compatibility_machine, "cpu_features", lambda: ("avx2", "avx512f"))
+    said = refused(**change)
+    assert with_avx512 in (said or "")
+    assert bool(said) is bool(with_avx512)
 
 
 def test_proposals_by_load_go_to_the_engine_as_a_list() -> None:

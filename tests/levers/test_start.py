@@ -84,6 +84,7 @@ def test_facts_of_a_whole_log() -> None:
         notices=("Enforce eager set, disabling torch.compile and CUDAGraphs",),
         attention_class="CPUAttentionBackendImpl",
         eager=True,
+        frontend="python",
     )
 
 

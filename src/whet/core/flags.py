@@ -9,6 +9,7 @@ from typing import Any, Final
 from whet.core.records.engine import Scalar, Variant
 
 CPU_KV_ENV: Final = "VLLM_CPU_KVCACHE_SPACE"
+RUST_FRONTEND_ENV: Final = "VLLM_USE_RUST_FRONTEND"
 _KV_SIZING: Final = (
     "kv_cache_memory_bytes=",
     "gpu_memory_utilization=",
@@ -40,6 +41,12 @@ def parse_json(value: Scalar) -> dict[str, Any] | list[Any] | None:
     except ValueError:
         return None
     return parsed
+
+
+def rust_frontend(env: Iterable[tuple[str, str]]) -> bool | None:
+    """Whether vLLM's Rust front end is requested; None where nobody says so."""
+    value = dict(env).get(RUST_FRONTEND_ENV)
+    return None if value is None else value == "1"
 
 
 def split_flag(name: str, value: Scalar) -> Iterator[tuple[str, Scalar]]:

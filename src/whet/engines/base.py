@@ -16,10 +16,17 @@ from whet.engines.planned import PlannedMachine
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SchemeKernels:
-    """Kernels made for a scheme (``native``), and those that only make it run (``fallback``)."""
+    """Kernels made for a scheme (``native``), and those that only make it run (``fallback``).
+
+    ``weight_only`` read the scheme's weights and leave activations in 16 bit, where the scheme has
+    them in fewer. ``method`` is what the log says a kernel is for, where its name does not show
+    the scheme.
+    """
 
     native: frozenset[str]
     fallback: frozenset[str]
+    weight_only: frozenset[str] = frozenset()
+    method: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +41,8 @@ class Patterns:
     graphs_changed: str = "(?!)"
     attention_refused: str = "(?!)"
     unit_kv_scale: str = "(?!)"
+    kernels_refused: str = "(?!)"
+    v1_runner: str = "(?!)"
     no_hardware: str = "\0"
     weight_fallbacks: tuple[str, ...] = ()
 
@@ -62,7 +71,8 @@ class EngineProfile:
     ``read_log`` turns a start-up log into facts, None where the log says nothing; ``read_notices``
     gives the lines that report something slower or other than requested. ``read_declared`` takes a
     base URL without ``/v1``. ``kernels`` are by scheme; ``forced_kernels`` map an environment
-    variable to the kernel it requests. ``attention_classes`` map a layer's class to the backend.
+    variable to the kernel it requests, ``kernel_libraries`` a name in the spec's ``kernels`` to the
+    pattern of its kernels' names. ``attention_classes`` map a layer's class to the backend.
     ``load_time_schemes`` map a ``quantization`` flag to the scheme it makes of 16-bit weights.
     ``setting_sections`` are the parts of the resolved configuration to look a flag up in.
     ``failures`` are the known signs of a failed start, the most specific first. ``counter_names``
@@ -83,6 +93,7 @@ class EngineProfile:
     patterns: Patterns = field(default_factory=Patterns)
     kernels: Mapping[str, SchemeKernels] = field(default_factory=dict)
     forced_kernels: Mapping[str, str] = field(default_factory=dict)
+    kernel_libraries: Mapping[str, str] = field(default_factory=dict)
     attention_classes: Mapping[str, str] = field(default_factory=dict)
     load_time_schemes: Mapping[str, str] = field(default_factory=dict)
     setting_sections: tuple[str, ...] = ()

@@ -32,7 +32,9 @@ WARNINGS: Final = frozenset({"works, slow", "doubtful"})
 STOPS: Final = frozenset({"no effect", "fails", "removed"})
 OUTCOMES: Final = frozenset({"works", "needs package", *WARNINGS, *STOPS})
 _AND: Final = " & "
-_STORED: Final = {"W8A8-INT8": "W8A8", "FP8": "FP8_CHECKPOINT"}
+_STORED: Final = {
+    "W8A8-INT8": "W8A8", "FP8": "FP8_CHECKPOINT", "MXFP4": "MXFP4A16", "MXFP4-W4A4": "MXFP4",
+}  # fmt: skip
 """Stored scheme → recipe scheme; FP8 scale granularity cannot be inferred from the tensors."""
 _NEWEST: Final = (10**6, 0, 0)
 _PACKAGE: Final = re.compile(r"pip install ([A-Za-z0-9_.-]*[A-Za-z0-9])")
@@ -95,8 +97,8 @@ def lever_words(variant: Variant) -> frozenset[str]:
     The names are those of ``whet.levers.labels``; the values are what the engine runs:
     ``weights=W4A16`` (a label has the recipe's name), ``speculation=ngram``, ``prefix_cache``,
     ``lora``, every engine flag and variable with its value. ``speculation.<option>=…`` and
-    ``model=`` with the architecture (and ``model=mla``) only qualify a row; the model is read where
-    the checkpoint is on the disk.
+    ``model=`` with the architecture or the dtype (and ``model=mla``) only qualify a row; the model
+    is read where the checkpoint is on the disk.
     """
     schemes = variant.recipe_schemes or (_STORED.get(variant.scheme, variant.scheme),)
     words = {f"weights={scheme}" for scheme in schemes}
@@ -189,6 +191,8 @@ def _model_words(folder: Path) -> frozenset[str]:
     text = outer.get("text_config")
     config = {**outer, **text} if isinstance(text, dict) else outer
     words = {f"model={name}" for name in names} if isinstance(names, list) else set()
+    dtype = config.get("dtype") or config.get("torch_dtype")
+    words |= {f"model={dtype}"} if dtype else set()
     return frozenset(words | ({"model=mla"} if config.get("kv_lora_rank") else set()))
 
 

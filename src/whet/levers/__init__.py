@@ -24,9 +24,11 @@ from whet.core.spec.variants import register_lever_keys
 from whet.levers.async_scheduling import AsyncScheduling
 from whet.levers.attention import Attention
 from whet.levers.base import NOTHING_DECLARED, Cell, Lever, Outcome, Start
-from whet.levers.batching import Batching, Preset
+from whet.levers.batching import Batching, PerformanceMode, Preset
 from whet.levers.counters import another_server
 from whet.levers.execution import Execution
+from whet.levers.frontend import Frontend
+from whet.levers.kernels import Kernels
 from whet.levers.kv_cache import KvCache
 from whet.levers.lora import Lora
 from whet.levers.parallelism import Parallelism
@@ -37,13 +39,16 @@ from whet.levers.weights import Weights
 
 LEVERS: Final[tuple[Lever, ...]] = (
     Weights(),
+    Kernels(),
     Preset(),
+    PerformanceMode(),
     Settings(),
     KvCache(),
     Attention(),
     Execution(),
     AsyncScheduling(),
     Parallelism(),
+    Frontend(),
     SpeculativeDecoding(),
     PrefixCache(),
     Lora(),
@@ -82,6 +87,15 @@ def lever_args(values: Mapping[str, Any]) -> dict[str, Scalar]:
         if lever.name in values:
             args |= lever.engine_args(values[lever.name])
     return args
+
+
+def lever_env(values: Mapping[str, Any]) -> dict[str, str]:
+    """The environment variables that a variant's own lever keys stand for (``frontend: rust``)."""
+    env: dict[str, str] = {}
+    for lever in LEVERS:
+        if lever.name in values:
+            env |= lever.engine_env(values[lever.name])
+    return env
 
 
 def problems(variant: Variant) -> tuple[str, ...]:

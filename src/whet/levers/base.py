@@ -84,6 +84,10 @@ class Lever:
         """The engine flags that the value of the lever's own key stands for."""
         return {}
 
+    def engine_env(self, value: Any) -> Mapping[str, str]:
+        """The environment variables that the value of the lever's own key stands for."""
+        return {}
+
     def labels(self, variant: Variant) -> Iterable[str]:
         """The words under which tables name this lever of a variant: ``speculation=ngram K=4``."""
         return ()

@@ -1,4 +1,4 @@
-"""Static batches, and scheduler presets."""
+"""Static batches, scheduler presets, and vLLM's performance modes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final, Literal
 
+from whet.core.flags import plain_args
 from whet.core.records import Claim, ResolvedEngine, Scalar, TrialRecord, Variant
 from whet.levers.base import Cell, Lever, Outcome, claim_per_cell
 
@@ -59,6 +60,37 @@ class Preset(Lever):
         return PRESETS[value]
 
 
+class PerformanceMode(Lever):
+    """``performance_mode``: defaults of vLLM for few requests or for many.
+
+    ``interactivity`` captures a CUDA graph of every size up to 32, ``throughput`` doubles the
+    sequences and tokens of a step where the spec does not set them.
+    """
+
+    name = "performance_mode"
+    spec_type = Literal["balanced", "interactivity", "throughput"]
+
+    def engine_args(self, value: Any) -> Mapping[str, Scalar]:
+        """The flag of the same name."""
+        return {"performance_mode": value}
+
+    def problem(self, variant: Variant) -> str | None:
+        """A mode whose every setting the spec has set itself."""
+        args = plain_args(variant)
+        if args.get("performance_mode") == "throughput" and args.keys() >= _DOUBLED:
+            return (
+                "performance_mode: throughput doubles max_num_seqs and max_num_batched_tokens "
+                "where they are not set, and both are set; leave one of them or the mode out"
+            )
+        if args.get("performance_mode") == "interactivity" and args.get("enforce_eager") is True:
+            return (
+                "performance_mode: interactivity captures more CUDA graphs, and enforce_eager "
+                "captures none; leave one of the two out"
+            )
+        return None
+
+
+_DOUBLED: Final = frozenset({"max_num_seqs", "max_num_batched_tokens"})
 PRESETS: Final[Mapping[str, Mapping[str, Scalar]]] = {
     "chat": {
         "enable_chunked_prefill": True,

@@ -13,6 +13,12 @@ from whet.levers.base import Lever, Outcome, Start, claim_per_start
 
 FP8_BYTES: Final = 1.5
 """Scales and a draft's share make 8 bits a little more than a byte; 16 bits are two."""
+_LARGEST: Final = (
+    (re.compile(r"fp8|int8"), FP8_BYTES),
+    (re.compile(r"int4|nvfp4|turboquant|ultraquant|octave"), 0.95),
+)
+"""Bytes that a number takes at most, by the type's name: 4 bits with scales are 0.5 to 0.8."""
+_FP8: Final = re.compile(r"fp8(?:_e\dm\d|_inc)?")
 _SMALLER_POOL: Final = 0.98
 """A KV pool below this share of the reference's is a side effect; starts differ by less."""
 
@@ -47,10 +53,12 @@ class KvCache(Lever):
             )
             if value is not None
         )
-        if size is not None and wanted.startswith("fp8") and size > FP8_BYTES:
+        largest = next((most for name, most in _LARGEST if name.match(wanted)), None)
+        if size is not None and largest is not None and size > largest:
             return "contradicted", f"a number in the cache takes {size:.2f} bytes", quotes
-        if label is not None and not label.startswith(wanted) and not wanted.startswith(label):
-            return "contradicted", f"the cache is stored in {label}", quotes
+        for reported in (label, logged):
+            if reported is not None and not _same_type(wanted, reported):
+                return "contradicted", f"the cache is stored in {reported}", quotes
         unit_scale = re.compile(start.profile.patterns.unit_kv_scale)
         unscaled = tuple(n for n in start.facts.notices if unit_scale.search(n))
         if start.variant.kv_scales and unscaled:
@@ -61,7 +69,7 @@ class KvCache(Lever):
             )
         if label is None:
             return "unproved", "vllm:cache_config_info does not report the cache's type", quotes
-        if wanted.startswith("fp8") and logged is None:
+        if largest is not None and logged is None:
             observed = f"the label says {label}, and the log reports no quantized cache"
             return "unproved", observed, quotes
         tokens = start.facts.kv_cache_tokens
@@ -74,6 +82,14 @@ class KvCache(Lever):
         pools = (mine.kv_cache_tokens, reference.kv_cache_tokens)
         if pools[0] is not None and pools[1] is not None and pools[0] < _SMALLER_POOL * pools[1]:
             yield "a smaller KV pool", f"{pools[0]:,} tokens, {pools[1]:,} without"
+
+
+def _same_type(wanted: str, reported: str) -> bool:
+    """``fp8`` is whichever of its formats the engine takes; other names are exact."""
+    if wanted == reported:
+        return True
+    plain = all(_FP8.fullmatch(name) for name in (wanted, reported))
+    return plain and "fp8" in (wanted, reported)
 
 
 def _bytes_per_number(start: Start) -> float | None:

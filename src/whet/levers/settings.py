@@ -7,14 +7,22 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from whet.core.flags import format_value, parse_json, plain_args, settings_of, split_flag
+from whet.core.flags import (
+    RUST_FRONTEND_ENV,
+    format_value,
+    parse_json,
+    plain_args,
+    settings_of,
+    split_flag,
+)
 from whet.core.records import Claim, ResolvedEngine, Scalar, Variant
 from whet.levers.base import Lever, Outcome, Start, claim_per_start
 
 NOT_LEVERS: Final = frozenset(
     {"disable_uvicorn_access_log", "disable_log_requests", "enable_prompt_tokens_details"}
+    | {RUST_FRONTEND_ENV}
 )
-"""Flags that change what is reported and not what runs."""
+"""Flags that change what is reported and not what runs, and a variable with a label of its own."""
 PARALLEL: Final = (
     "tensor_parallel_size",
     "pipeline_parallel_size",
@@ -23,11 +31,15 @@ PARALLEL: Final = (
 )
 _OWN_CLAIM: Final = frozenset(
     {"quantization", "kv_cache_dtype", "attention_backend", "async_scheduling", *PARALLEL}
+    | {"linear_backend", "kernel_config.linear_backend_per_quant"}
 )
 """Flags with a claim of their own; ``enforce_eager`` and the rest are among the settings too."""
 
 _LONG_LIST: Final = 6
 _SPECULATION: Final = "speculative_config"
+_VERIFICATION: Final = "rejection_sample_method"
+_DRAFT_SAMPLES: Final = "draft_sample_method"
+_DRAFT_HEAD: Final = "draft_lm_head_quantization"
 _CUSTOM_OPS: Final = "compilation_config.custom_ops"
 """A list that vLLM extends: a word for the operations that it does not name, and more of them."""
 _GRAPHS: Final = "compilation_config.cudagraph_mode"
@@ -104,7 +116,7 @@ def requested_settings(variant: Variant) -> dict[str, Scalar]:
         for name, whole in plain_args(variant).items()
         if name not in _OWN_CLAIM | NOT_LEVERS
         for part, value in split_flag(name, whole)
-        if value not in ("auto", -1, "-1")
+        if value not in ("auto", -1, "-1") and part not in _OWN_CLAIM
     }
     if variant.speculation is not None:
         requested["speculative_config.method"] = variant.speculation.method
@@ -112,6 +124,8 @@ def requested_settings(variant: Variant) -> dict[str, Scalar]:
         for name, value in variant.speculation.options:
             if (whole := parse_json(value)) is not None:
                 requested[f"speculative_config.{name}"] = json.dumps(whole)
+            elif name in (_DRAFT_HEAD, _DRAFT_SAMPLES) or (name, value) == (_VERIFICATION, "block"):
+                requested[f"speculative_config.{name}"] = value
     return requested
 
 
@@ -158,9 +172,14 @@ def _sources(name: str, start: Start) -> Iterator[tuple[str, str]]:
         "max_num_batched_tokens": start.facts.batched_tokens,
         "enforce_eager": start.facts.eager,
         "api_server_count": start.facts.api_servers,
+        "performance_mode": start.facts.performance_mode,
+        f"{_SPECULATION}.{_DRAFT_HEAD}": start.facts.draft_head,
     }
     if name == _GRAPHS:
         yield from _graph_modes(start)
+        return
+    if name == f"{_SPECULATION}.{_VERIFICATION}" and not start.facts.v2_model_runner:
+        yield from _no_block_verification(start)
         return
     if name == _CASCADE:
         yield from _no_cascade(start)
@@ -184,6 +203,14 @@ def _no_cascade(start: Start) -> Iterator[tuple[str, str]]:
     for notice in start.facts.notices:
         if notice.startswith("Disabling cascade attention"):
             yield "true", f"the log: {notice}"
+
+
+def _no_block_verification(start: Start) -> Iterator[tuple[str, str]]:
+    """The V1 runner verifies token by token, whatever is resolved (vLLM 0.33)."""
+    v1 = re.compile(start.profile.patterns.v1_runner)
+    for notice in start.facts.notices:
+        if v1.search(notice):
+            yield "standard", f"the log: {notice}"
 
 
 def _graph_modes(start: Start) -> Iterator[tuple[str, str]]:

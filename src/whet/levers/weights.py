@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
 
 from whet.core.flags import plain_args
 from whet.core.records import UNQUANTIZED, Claim, EngineFacts, ResolvedEngine, Variant
 from whet.engines import EngineProfile, SchemeKernels, get_profile
 from whet.levers.base import Lever, Outcome, Start, claim_per_start
+from whet.levers.kernels import requested_kernels
+
+_FOUR_BIT_INPUTS: Final = ("NVFP4", "MXFP4-W4A4")
+_FOUR_BIT_WEIGHTS: Final = ("NVFP4A16", "MXFP4")
+"""Weights only: hardware for 4-bit activations is not missed."""
 
 
 class Weights(Lever):
@@ -30,9 +37,10 @@ class Weights(Lever):
                 "quantized weights",
             )
             return
+        inputs = " and 4-bit activations" if scheme in _FOUR_BIT_INPUTS else ""
         yield claim_per_start(
             "weights",
-            f"{scheme} weights run on a kernel made for them",
+            f"{scheme} weights{inputs} run on a kernel made for them",
             "the log names such a kernel, shows quant= on the model's layers, and no fallback",
         )
 
@@ -73,10 +81,13 @@ def _unquantized(facts: EngineFacts, *, drafts: bool) -> Outcome:
     return "proved", f"no quantized layer: {_layers(facts)}", (_layers(facts),)
 
 
-def _forced(resolved: ResolvedEngine, profile: EngineProfile) -> frozenset[str]:
-    """Kernels that the variant's environment requests by name."""
+def _forced(
+    resolved: ResolvedEngine, profile: EngineProfile, known: SchemeKernels | None
+) -> frozenset[str]:
+    """Kernels that the variant requests, by ``kernels`` or through its environment."""
+    fallbacks = frozenset() if known is None else known.fallback
     values = {name: value.strip().lower() for name, value in resolved.env}
-    return frozenset(
+    return requested_kernels(resolved.variant, profile, fallbacks) | frozenset(
         kernel
         for name, kernel in profile.forced_kernels.items()
         if values.get(name) in ("1", "true")
@@ -85,14 +96,24 @@ def _forced(resolved: ResolvedEngine, profile: EngineProfile) -> frozenset[str]:
 
 def _quantized(scheme: str, start: Start) -> Outcome:
     facts, patterns = start.facts, start.profile.patterns
-    forced = _forced(start.resolved, start.profile)
-    words = [w for w in patterns.weight_fallbacks if not (forced and w == patterns.no_hardware)]
+    known = start.profile.kernels.get(scheme)
+    if known is not None and (only := _weight_only(facts, known)):
+        line, *_ = only
+        return "contradicted", f"activations stay in 16 bit: {line} quantizes weights only", only
+    forced = _forced(start.resolved, start.profile, known)
+    hardware = bool(forced) or scheme in _FOUR_BIT_WEIGHTS
+    words = [w for w in patterns.weight_fallbacks if not (hardware and w == patterns.no_hardware)]
     fell_back = tuple(n for n in facts.notices if any(word in n for word in words))
     if fell_back:
         return "contradicted", f"the engine fell back: {fell_back[0]}", fell_back
     if facts.quantized_layers == 0:
         return "contradicted", f"no layer is quantized: {_layers(facts)}", (_layers(facts),)
-    return _kernels(scheme, facts, start.profile.kernels.get(scheme), forced)
+    return _kernels(scheme, facts, known, forced)
+
+
+def _weight_only(facts: EngineFacts, known: SchemeKernels) -> tuple[str, ...]:
+    """The kernels that run and leave activations in 16 bit, of a scheme that does not."""
+    return tuple(n for n in facts.weight_kernels if n.split(" ", 1)[0] in known.weight_only)
 
 
 def _kernels(
@@ -100,14 +121,19 @@ def _kernels(
 ) -> Outcome:
     named = {line.split(" ", 1)[0]: line for line in facts.weight_kernels}
     if known is not None and (wanted := forced & known.fallback):
-        known = SchemeKernels(native=wanted, fallback=known.fallback - wanted)
+        known = replace(known, native=wanted, fallback=known.fallback - wanted)
     if known is not None and (slow := [named[k] for k in sorted(named.keys() & known.fallback)]):
         return "contradicted", f"a fallback kernel runs: {slow[0]}", tuple(slow)
     if facts.quantized_layers is None:
         return "unproved", "the log does not show the model's layers", facts.weight_kernels
     if not named:
         return "unproved", "the log names no kernel for quantized weights", (_layers(facts),)
-    right = tuple(line for k, line in named.items() if known is None or k in known.native)
+    method = "" if known is None else known.method
+    right = tuple(
+        line
+        for line in facts.weight_kernels
+        if (known is None or line.split(" ", 1)[0] in known.native) and line.endswith(method)
+    )
     # Routed experts are one layer and most of the weights.
     experts = any(line.endswith(" for experts") for line in facts.weight_kernels)
     few = facts.quantized_layers < (facts.unquantized_layers or 0)

@@ -12,6 +12,8 @@ Scalar = str | int | float | bool
 Batching = Literal["continuous", "static"]
 UNQUANTIZED: Final = frozenset({"16bit", "32bit"})
 """Schemes of weights that are not quantized."""
+BY_LOAD: Final = "num_speculative_tokens_per_batch_size"
+"""vLLM's option of K by the requests in flight."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +31,7 @@ class Speculation:
     @property
     def by_load(self) -> bool:
         """Whether K falls with the requests in flight (vLLM's schedule of K by batch size)."""
-        return "num_speculative_tokens_per_batch_size" in dict(self.options)
+        return BY_LOAD in dict(self.options)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -61,6 +61,9 @@ class EngineFacts:
     True if the log reports that CUDA graphs were captured; ``kv_cache_dtype`` is the type that the
     log names for a quantized KV cache, ``kv_elements`` how many numbers the target's layers keep of
     a token and ``kv_memory_gib`` the memory for them; ``loras`` names the adapters loaded.
+    ``draft_head`` is the type of the draft's copy of the output head,
+    ``frontend`` is ``python`` or ``rust``. ``load_s`` is the time that the weights took,
+    ``init_s`` that of profiling, cache and warm-up after them, ``compile_s`` torch.compile's part.
     """
 
     version: str | None = None
@@ -85,6 +88,12 @@ class EngineFacts:
     loras: tuple[str, ...] = ()
     api_servers: int | None = None
     v2_model_runner: bool | None = None
+    frontend: str | None = None
+    performance_mode: str | None = None
+    draft_head: str | None = None
+    load_s: float | None = None
+    init_s: float | None = None
+    compile_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from itertools import product
@@ -11,8 +12,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_vali
 from pydantic_core import PydanticCustomError
 
 from whet.core.names import did_you_mean
-from whet.core.records.engine import Scalar
-from whet.core.spec.base import SIXTEEN_BIT, Positive, Strict, Weights
+from whet.core.records.engine import BY_LOAD, Scalar
+from whet.core.spec.base import SIXTEEN_BIT, Positive, Strict, Weights, Whole
 
 UNKNOWN_KEY: Final = "unknown_lever_key"
 SpeculationMethod = Literal[
@@ -21,6 +22,12 @@ SpeculationMethod = Literal[
 NEEDS_HEAD: Final = ("eagle", "eagle3", "medusa")
 """Methods whose proposals come from a head that was trained for the target."""
 MAX_VARIANTS: Final = 500
+_OPTION_KEYS: Final = (
+    "rejection_sample_method",
+    "draft_sample_method",
+    "draft_lm_head_quantization",
+)
+_SHARE_HEAD: Final = ("eagle", "eagle3", "mtp")
 _NO_MODEL: Final = ("ngram", "ngram_gpu", "suffix")
 """Methods without a draft model: they propose what the text repeats."""
 
@@ -41,8 +48,7 @@ class SpeculationSpec(Strict):
     """Speculative decoding.
 
     The name of a recipe as ``draft`` lets the target's own quantized copy draft for it
-    (self-speculation). JSON text of a list among ``options`` is passed as that list:
-    ``num_speculative_tokens_per_batch_size: "[[1, 16, 6], [17, 256, 2]]"``.
+    (self-speculation). JSON text of a list among ``options`` is passed as that list.
     """
 
     method: Annotated[
@@ -56,10 +62,66 @@ class SpeculationSpec(Strict):
         str | None,
         Field(description="Folder, hub id or recipe that drafts, in place of model.draft; a head."),
     ] = None
+    num_tokens_by_load: Annotated[
+        list[tuple[Positive, Positive, Annotated[Whole, Field(ge=0)]]],
+        Field(description="K by requests in flight: [from, to, K] for each range."),
+    ] = []
+    rejection_sample_method: Annotated[
+        Literal["standard", "block", "synthetic", "fly"] | None,
+        Field(description="How drafts are verified. block is lossless, fly is not."),
+    ] = None
+    draft_sample_method: Annotated[
+        Literal["greedy", "probabilistic"] | None, Field(description="How the draft samples.")
+    ] = None
+    draft_lm_head_quantization: Annotated[
+        Literal["fp8", "nvfp4"] | None,
+        Field(description="Type of the draft's copy of the target's output head (EAGLE, MTP)."),
+    ] = None
     options: Annotated[
         dict[str, Scalar],
         Field(description="Settings that go to the engine, such as draft_tensor_parallel_size."),
     ] = {}
+
+    @property
+    def engine_options(self) -> dict[str, Scalar]:
+        """``options`` with the engine's names of the keys above."""
+        by_load = [list(each) for each in self.num_tokens_by_load]
+        own = {name: getattr(self, name) for name in _OPTION_KEYS}
+        own[BY_LOAD] = json.dumps(by_load) if by_load else None
+        return self.options | {name: value for name, value in own.items() if value is not None}
+
+    @model_validator(mode="after")
+    def _once(self) -> SpeculationSpec:
+        for name, own in (
+            *((name, name) for name in _OPTION_KEYS),
+            (BY_LOAD, "num_tokens_by_load"),
+        ):
+            if getattr(self, own) and name in self.options:
+                raise ValueError(f"{own} is set twice; take {name} out of options")
+        end = 0
+        for start, stop, tokens in self.num_tokens_by_load:
+            if start != end + 1 or stop < start:
+                raise ValueError(
+                    f"num_tokens_by_load: [{start}, {stop}, {tokens}] must begin at {end + 1}, "
+                    "where the range before it ends, and end there or above"
+                )
+            if tokens > self.num_tokens:
+                raise ValueError(
+                    f"num_tokens_by_load has K={tokens}, and num_tokens, the largest, is "
+                    f"{self.num_tokens}; raise num_tokens or lower K"
+                )
+            end = stop
+        return self
+
+    @model_validator(mode="after")
+    def _heads_only(self) -> SpeculationSpec:
+        method = self.engine_options.get("draft_lm_head_quantization")
+        if method is not None and self.method not in _SHARE_HEAD:
+            raise ValueError(
+                f"draft_lm_head_quantization is of a draft that shares the target's output head "
+                f"({', '.join(_SHARE_HEAD)}), and {self.method} does not; leave it out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _has_head(self) -> SpeculationSpec:

@@ -81,6 +81,18 @@ class Spec(Strict):
                 raise ValueError(f"variant {name!r} speculates with a draft model; set model.draft")
         return self
 
+    @model_validator(mode="after")
+    def _lossless(self) -> Spec:
+        for name, variant in self.variants.items():
+            options = variant.speculation.engine_options if variant.speculation else {}
+            if options.get("rejection_sample_method") == "fly" and self.quality.lossless_prompts:
+                raise ValueError(
+                    f"variant {name!r}: rejection_sample_method fly accepts tokens that the target "
+                    "would not choose, and the gate holds speculation to be lossless; use block, "
+                    "or set quality.lossless_prompts to 0"
+                )
+        return self
+
     def is_known(self, weights: str) -> bool:
         """Whether ``weights`` are the target's own, a recipe's, a folder's or a hub id's."""
         return weights in (SIXTEEN_BIT, *self.recipes) or "/" in weights

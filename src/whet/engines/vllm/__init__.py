@@ -33,6 +33,7 @@ PROFILE: Final = EngineProfile(
     patterns=signals.PATTERNS,
     kernels=signals.KERNELS,
     forced_kernels=signals.FORCED_KERNELS,
+    kernel_libraries=signals.KERNEL_LIBRARIES,
     attention_classes=signals.ATTENTION_CLASSES,
     load_time_schemes=signals.LOAD_TIME_SCHEMES,
     setting_sections=signals.SETTING_SECTIONS,

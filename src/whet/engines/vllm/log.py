@@ -14,6 +14,12 @@ _PREFIX = re.compile(
     r"(?:(?:INFO|WARNING|ERROR|CRITICAL|DEBUG) \d\d-\d\d [\d:]+ \[[^\]]+\] ?)?"
 )
 _API_SERVER = re.compile(r"\(ApiServer_(\d+) ")
+_FRONTENDS = (("rust", "(RustFrontend "), ("python", "(APIServer "), ("python", "(ApiServer_"))
+_MODE = re.compile(r"Performance mode set to '(\w+)'")
+_DRAFT_HEAD = re.compile(r"Quantized an? (\w+) copy of the lm_head")
+_LOAD_S = re.compile(r"Model loading took [\d.]+ GiB memory and ([\d.]+) seconds")
+_INIT_S = re.compile(r"init engine \(.*\) took ([\d.]+) s")
+_COMPILE_S = re.compile(r"init engine \(.*\(compilation: ([\d.]+) s\)")
 _VERSION = re.compile(r"Initializing a V1 LLM engine \(v([^)]+)\)")
 _KERNEL = re.compile(r"(?:Using|Selected) (\w+Kernel) for ([\w-]+)")
 _EXPERT_KERNEL = re.compile(
@@ -31,7 +37,9 @@ _EAGER = re.compile(r"Enforce eager set")
 _GRAPHS = re.compile(r"Graph capturing finished")
 _TP_SIZE = re.compile(r"Linear\(.*\btp_size=(\d+)")
 _FP8_KV = re.compile(r"Using (\w+) data type to store kv cache")
-_KV_MEMORY = re.compile(r"Available KV cache memory: ([\d.]+) GiB")
+_KV_MEMORY = re.compile(
+    r"(?:Available KV cache memory:|Initial free memory [\d.]+ GiB, reserved) ([\d.]+) GiB"
+)
 _KV_HEADS = re.compile(r"\(attn\): \w+\(.*head_size=(?P<size>\d+),.*num_kv_heads=(?P<heads>\d+)")
 _V2_RUNNER = re.compile(r"Using V2 Model Runner")
 _LORA = re.compile(r"Loaded new LoRA adapter: name '([^']+)'")
@@ -52,7 +60,6 @@ def read_log(log: str) -> EngineFacts:
     texts = [text for _, text in lines]
     layers = _target_layers(lines)
     quantized, unquantized = (None, None) if layers is None else _count_layers(layers)
-    memory = _first(_KV_MEMORY, texts)
     caching = _first(_PREFIX_CACHING, texts)
     return EngineFacts(
         version=_first(_VERSION, texts),
@@ -72,12 +79,18 @@ def read_log(log: str) -> EngineFacts:
         tensor_parallel=_number(_first(_TP_SIZE, texts)),
         # The layers' CompressedTensorsKVCacheMethod says nothing: every such checkpoint has it.
         kv_cache_dtype=_first(_FP8_KV, texts),
-        kv_memory_gib=None if memory is None else float(memory),
+        kv_memory_gib=_float(_first(_KV_MEMORY, texts)),
         kv_elements=None if layers is None else _kv_elements(layers),
         expert_parallel=_logged(_EXPERTS, texts),
         api_servers=len({m[1] for who, _ in lines if (m := _API_SERVER.match(who))}) or None,
         v2_model_runner=_logged(_V2_RUNNER, texts),
         loras=tuple(dict.fromkeys(m[1] for text in texts if (m := _LORA.search(text)))),
+        frontend=_frontend({who for who, _ in lines}),
+        performance_mode=_first(_MODE, texts),
+        draft_head=_first(_DRAFT_HEAD, texts),
+        load_s=_float(_first(_LOAD_S, texts)),
+        init_s=_float(_first(_INIT_S, texts)),
+        compile_s=_float(_first(_COMPILE_S, texts)),
     )
 
 
@@ -101,6 +114,18 @@ def _first(pattern: re.Pattern[str], texts: Iterable[str]) -> str | None:
 
 def _number(written: str | None) -> int | None:
     return None if written is None else int(written.replace(",", ""))
+
+
+def _float(written: str | None) -> float | None:
+    return None if written is None else float(written)
+
+
+def _frontend(processes: set[str]) -> str | None:
+    """The process that answers HTTP, by what its lines start with."""
+    for kind, start in _FRONTENDS:
+        if any(who.startswith(start) for who in processes):
+            return kind
+    return None
 
 
 def _logged(pattern: re.Pattern[str], texts: Iterable[str]) -> bool | None:

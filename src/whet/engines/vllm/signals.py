@@ -12,7 +12,7 @@ from typing import Final
 from whet.engines.base import Patterns, SchemeKernels
 
 _WNA16_FALLBACK: Final = frozenset(
-    {"ConchLinearKernel", "ExllamaLinearKernel", "TritonW4A16LinearKernel", "HummingLinearKernel"}
+    {"ConchLinearKernel", "ExllamaLinearKernel", "TritonW4A16LinearKernel"}
 )
 
 
@@ -25,9 +25,13 @@ _DEEPGEMM: Final = ("DEEPGEMM", "BATCHED_DEEPGEMM", "VLLM_CUTLASS", "BATCHED_VLL
 _MARLIN: Final = ("MARLIN", "BATCHED_MARLIN")
 _TRITON: Final = ("TRITON", "BATCHED_TRITON", "TRITON_UNFUSED")
 _SLOW: Final = ("EMULATION", "HUMMING")
+_FP8_EXPERTS: Final = _experts("Fp8", *_DEEPGEMM, *_TRITON, "CPU", "CPU_W8A8") | _experts(
+    "Fp8", "FLASHINFER_TRTLLM", "FLASHINFER_CUTLASS"
+)
+_FP8_SLOW_EXPERTS: Final = _experts("Fp8", *_SLOW, "MARLIN")
 _BY_SCHEME: Final = {
     "W4A16": SchemeKernels(
-        native=_experts("WNA16", *_MARLIN, "FLASHINFER_TRTLLM", "CPU", "ZEN_CPU")
+        native=_experts("WNA16", *_MARLIN, "FLASHINFER_TRTLLM", "CPU", "ZEN_CPU", "HUMMING")
         | frozenset(
             {
                 "CPUWNA16LinearKernel",
@@ -35,13 +39,21 @@ _BY_SCHEME: Final = {
                 "ZentorchWNA16LinearKernel",
                 "MacheteLinearKernel",
                 "MarlinLinearKernel",
+                "HummingLinearKernel",
             }
         ),
-        fallback=_WNA16_FALLBACK | _experts("WNA16", *_SLOW),
+        fallback=_WNA16_FALLBACK | _experts("WNA16", "EMULATION"),
     ),
     "W8A16": SchemeKernels(
-        native=frozenset({"MacheteLinearKernel", "MarlinLinearKernel", "AllSparkLinearKernel"}),
+        native=frozenset({"MacheteLinearKernel", "MarlinLinearKernel", "AllSparkLinearKernel"})
+        | {"HummingLinearKernel"},
         fallback=_WNA16_FALLBACK,
+    ),
+    "W4A8_FP8": SchemeKernels(
+        native=frozenset({"CutlassW4A8LinearKernel", "HummingLinearKernel"}),
+        fallback=_WNA16_FALLBACK,
+        weight_only=frozenset({"MacheteLinearKernel", "MarlinLinearKernel"}),
+        method="CompressedTensorsW4A8Fp8",
     ),
     "W8A8-INT8": SchemeKernels(
         native=frozenset(
@@ -53,30 +65,43 @@ _BY_SCHEME: Final = {
         ),
         fallback=frozenset({"TritonInt8ScaledMMLinearKernel", "HummingInt8ScaledMMLinearKernel"}),
     ),
+    "FP8_BLOCK": SchemeKernels(
+        native=_FP8_EXPERTS
+        | frozenset(
+            {
+                "FlashInferFp8DeepGEMMDynamicBlockScaledKernel",
+                "DeepGemmFp8BlockScaledMMKernel",
+                "CutlassFp8BlockScaledMMKernel",
+                "B12xFp8BlockScaledMMKernel",
+                "CPUFp8W8A8BlockScaledMMKernel",
+            }
+        ),
+        fallback=_FP8_SLOW_EXPERTS
+        | frozenset(
+            {
+                "TritonFp8BlockScaledMMKernel",
+                "BlockWiseTorchFP8ScaledMMLinearKernel",
+                "MarlinFP8ScaledMMLinearKernel",
+                "HummingFP8ScaledMMLinearKernel",
+            }
+        ),
+        weight_only=frozenset({"CPUFp8BlockScaledMMKernel"}),
+    ),
     "FP8": SchemeKernels(
-        native=_experts("Fp8", *_DEEPGEMM, *_TRITON, "CPU", "CPU_W8A8")
-        | _experts("Fp8", "FLASHINFER_TRTLLM", "FLASHINFER_CUTLASS")
+        native=_FP8_EXPERTS
         | frozenset(
             {
                 "CutlassFP8ScaledMMLinearKernel",
                 "FlashInferFP8ScaledMMLinearKernel",
                 "B12xTensorFP8ScaledMMLinearKernel",
                 "PerTensorTorchFP8ScaledMMLinearKernel",
-                "FlashInferFp8DeepGEMMDynamicBlockScaledKernel",  # blocks of 128 × 128, as the next
-                "DeepGemmFp8BlockScaledMMKernel",
-                "CutlassFp8BlockScaledMMKernel",
-                "B12xFp8BlockScaledMMKernel",
-                "CPUFp8W8A8BlockScaledMMKernel",
-                "CPUFp8BlockScaledMMKernel",
                 "CPUFP8W8A8ScaledMMLinearKernel",
                 "CPUFp8PerTensorScaledMMLinearKernel",
             }
         ),
-        fallback=_experts("Fp8", *_SLOW, "MARLIN")
+        fallback=_FP8_SLOW_EXPERTS
         | frozenset(
             {
-                "TritonFp8BlockScaledMMKernel",
-                "BlockWiseTorchFP8ScaledMMLinearKernel",
                 "ChannelWiseTorchFP8ScaledMMLinearKernel",
                 "RowWiseTorchFP8ScaledMMLinearKernel",
                 "MarlinFP8ScaledMMLinearKernel",
@@ -87,16 +112,36 @@ _BY_SCHEME: Final = {
     ),
 }
 
+_MXFP4_16: Final = (
+    _experts("Mxfp4", *_MARLIN, *_TRITON, "CPU", "B12X_MXFP4_BF16", "HUMMING")
+    | _experts("Mxfp4", "FLASHINFER_TRTLLM_MXFP4_BF16", "FLASHINFER_CUTLASS_MXFP4_BF16")
+    | {"HummingMxFp4LinearKernel", "MarlinMxFp4LinearKernel"}
+)
+"""The kernels that read MXFP4 weights and compute in 16 bit."""
+_MXFP4_FEWER: Final = _experts("Mxfp4", "DEEPGEMM_MXFP4", "CUTLASS_MXFP4_MXFP4") | _experts(
+    "Mxfp4", "FLASHINFER_TRTLLM_MXFP4_MXFP8", "FLASHINFER_CUTLASS_MXFP4_MXFP8", "B12X_MXFP4_MXFP8"
+)
+_MXFP4_LINEAR: Final = frozenset({"B12xMxFp4LinearKernel", "FlashInferMxFp4LinearKernel"})
+_MXFP4_SLOW: Final = _experts("Mxfp4", "EMULATION") | {"EmulationMxfp4LinearKernel"}
+_NVFP4_16: Final = _experts("NvFp4", "MARLIN") | {
+    "B12xNvFp4W4A16LinearKernel",
+    "FlashInferCuteDslNvFp4W4A16LinearKernel",
+    "MarlinNvFp4LinearKernel",
+}
+"""As ``_POSSIBLE_NVFP4_KERNELS`` of 0.33 allows without activations in 4 bits."""
+_NVFP4_HUMMING: Final = _experts("NvFp4", "HUMMING") | {"HummingNvFp4LinearKernel"}
+_NVFP4_SLOW: Final = _experts("NvFp4", "EMULATION") | {"EmulationNvFp4LinearKernel"}
 _FOUR_BIT_FLOATS: Final = {
     "MXFP4": SchemeKernels(
-        native=_experts("Mxfp4", *_MARLIN, *_TRITON, "CPU", "DEEPGEMM_MXFP4", "CUTLASS_MXFP4_MXFP4")
-        | _experts("Mxfp4", "FLASHINFER_TRTLLM_MXFP4_MXFP8", "FLASHINFER_TRTLLM_MXFP4_BF16")
-        | _experts("Mxfp4", "FLASHINFER_CUTLASS_MXFP4_MXFP8", "FLASHINFER_CUTLASS_MXFP4_BF16")
-        | _experts("Mxfp4", "B12X_MXFP4_MXFP8", "B12X_MXFP4_BF16")
-        | {"B12xMxFp4LinearKernel", "FlashInferMxFp4LinearKernel", "MarlinMxFp4LinearKernel"},
-        fallback=_experts("Mxfp4", *_SLOW)
-        | {"EmulationMxfp4LinearKernel", "HummingMxFp4LinearKernel"},
+        native=_MXFP4_16 | _MXFP4_FEWER | _MXFP4_LINEAR,
+        fallback=_MXFP4_SLOW,
     ),
+    "MXFP4-W4A4": SchemeKernels(
+        native=_MXFP4_LINEAR | _experts("Mxfp4", "CUTLASS_MXFP4_MXFP4"),
+        fallback=_MXFP4_SLOW,
+        weight_only=_MXFP4_16,
+    ),
+    "NVFP4A16": SchemeKernels(native=_NVFP4_16 | _NVFP4_HUMMING, fallback=_NVFP4_SLOW),
     "NVFP4": SchemeKernels(
         native=_experts("NvFp4", "FLASHINFER_TRTLLM", "FLASHINFER_CUTLASS", "FLASHINFER_CUTEDSL")
         | _experts("NvFp4", "FLASHINFER_CUTEDSL_BATCHED", "FLASHINFER_B12X", "VLLM_CUTLASS", "B12X")
@@ -109,13 +154,10 @@ _FOUR_BIT_FLOATS: Final = {
             "FlashInferCuteDslNvFp4LinearKernel",
             "FlashInferCutlassNvFp4LinearKernel",
             "FlashInferTrtllmNvFp4LinearKernel",
+            "TorchNvFp4LinearKernel",
         },
-        fallback=_experts("NvFp4", *_SLOW, "MARLIN")
-        | {
-            "EmulationNvFp4LinearKernel",
-            "HummingNvFp4LinearKernel",
-            "MarlinNvFp4LinearKernel",
-        },
+        fallback=_NVFP4_SLOW | _NVFP4_HUMMING,
+        weight_only=_NVFP4_16,
     ),
 }
 
@@ -133,6 +175,28 @@ FORCED_KERNELS: Final = {"VLLM_TEST_FORCE_FP8_MARLIN": "MarlinFP8ScaledMMLinearK
 """Variables that ask for a kernel which is a fallback where nobody asked: FP8 Marlin reads 8 bits a
 weight and computes in 16, without quantizing what comes in."""
 
+KERNEL_LIBRARIES: Final = {
+    "aiter": "Aiter",
+    "b12x": "B12x",
+    "conch": "Conch",
+    "cutlass": "Cutlass",
+    "deep_gemm": "DeepGemm",
+    "emulation": "Emulation",
+    "exllama": "Exllama",
+    "fbgemm": "Fbgemm",
+    "flashinfer_b12x": "FlashInferB12x",
+    "flashinfer_cudnn": "FlashInferCudnn",
+    "flashinfer_cutedsl": "FlashInferCute[Dd]sl",
+    "flashinfer_cutlass": "FlashInfer(?:Cutlass|FP8|Fp8|MxFp4)",
+    "flashinfer_trtllm": "FlashInferTrtllm",
+    "humming": "Humming",
+    "machete": "Machete",
+    "marlin": "Marlin",
+    "torch": "(?:PerTensor|ChannelWise|RowWise|BlockWise)?Torch",
+    "triton": "Triton",
+}
+"""How the kernels begin that ``--linear-backend`` takes (``_LINEAR_BACKEND_KERNEL_MAP``, 0.33)."""
+
 NOTICES: Final = (
     r"Cannot use .* backend on CPU",
     r"Async scheduling (?:not supported|is disabled|will be disabled|is not compatible).*",
@@ -147,6 +211,8 @@ NOTICES: Final = (
     r"--block-size .* precluded higher-priority backend.*",
     r"Failed to create oneDNN linear, fallback .*",
     r"Failed to find a kernel .*",
+    r"--linear-backend=\w+ (?:has no kernel for|was requested, but) .*",
+    r"VLLM_BATCH_INVARIANT overrides --linear-backend.*",
     r"Speculative decoding on CPU without Intel OpenMP .*",
     r"max_num_scheduled_tokens is set to .* based on the speculative decoding settings.*",
     r"lib(?:tcmalloc|iomp) is not found in LD_PRELOAD.*",
@@ -168,6 +234,8 @@ PATTERNS: Final = Patterns(
     # All that a loaded FP8 KV cache is scaled by is 1.0: vLLM's default, or stored so
     # (``layers/quantization/kv_cache.py``); a fault only of a checkpoint with scales of its own.
     unit_kv_scale=r"Using KV cache scaling factor 1\.0 for",
+    kernels_refused=r"--linear-backend",
+    v1_runner=r"using the V1 model runner instead",
     no_hardware=_NO_HARDWARE,
     weight_fallbacks=(_NO_HARDWARE, "Failed to find a kernel"),
 )
@@ -183,7 +251,7 @@ ATTENTION_CLASSES: Final = {
 LOAD_TIME_SCHEMES: Final = {
     "fp8": "FP8",
     "fp8_per_tensor": "FP8",
-    "fp8_per_block": "FP8",
+    "fp8_per_block": "FP8_BLOCK",
     "fp8_per_channel": "FP8",
     "bitsandbytes": "BNB",
     "gguf": "GGUF",

@@ -161,7 +161,12 @@ def _levels(
             forced = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": length}
             yield (
                 f"length{length:g}",
-                own.model_copy(update={"options": {**own.options, **forced}}),
+                own.model_copy(
+                    update={
+                        "options": {**own.options, **forced},
+                        "rejection_sample_method": None,
+                    }
+                ),
             )
     elif _own_weights(request, own) is not None:
         for share in _shares(request):
