@@ -20,7 +20,7 @@ from typing import Any, Final
 from whet.core.units import NS_PER_S
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-_PEER_SCRIPT: Final = Path(__file__).with_name("peer_llmcompressor.py")
+_PEER_SCRIPT: Final = ROOT / "src" / "whet" / "quant" / "llm_compressor" / "job.py"
 _SAMPLE_S: Final = 0.02
 
 
@@ -29,7 +29,8 @@ class Job:
     """What one process is to make.
 
     ``calibration`` is the text, for a tool that reads text; ``ids`` a JSON file of the same
-    samples as token ids, for one that does not. ``dtype`` is what the peer computes in.
+    samples as token ids, for one that does not. ``dtype`` is what the peer computes in, ``ignore``
+    what it leaves in 16 bits.
     """
 
     source: str
@@ -45,6 +46,7 @@ class Job:
     seed: int
     dtype: str = "auto"
     batch_size: int = 1
+    ignore: tuple[str, ...] = ("lm_head", r"re:.*\.(gate|router)$")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

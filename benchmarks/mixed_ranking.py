@@ -95,7 +95,7 @@ def quantized_units(
     def record(self: LayerQuantizer, layer: SourceLayer) -> QuantizedLayer:
         result = original(self, layer)
         for unit in layer.units:
-            weights[layer.unit_name(unit)] = {
+            weights[layer.full_name(unit.name)] = {
                 f"{layer.prefix}{linear}.weight": result.scales[linear].undo(
                     unpack(_parts(result.tensors, linear), self.grid)
                 )

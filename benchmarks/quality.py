@@ -151,8 +151,8 @@ def _judge(store: RunStore, work: Path, name: str, case: Case) -> None:
         tasks=work / "inputs" / "tasks.jsonl",
         baseline=baseline,
         tolerances=TOLERANCES,
+        arrays=store.path("top_logprobs"),
         checks=ChecksPlan(
-            arrays=store.path("top_logprobs"),
             golden=store.path("golden"),
             source=GoldenSource(variant=name, engine_version=resolved.engine_version),
             same_weights_reference=baseline if case.same else None,

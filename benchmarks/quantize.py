@@ -44,6 +44,7 @@ from whet.demo import pair_paths
 from whet.quality import Encoder, heldout_ids
 from whet.quality.distance import DistanceMeter
 from whet.quant import load_calibration
+from whet.quant.copies import copy_beside
 
 METHODS: Final = ("rtn", "awq", "gptq", "awq+gptq")
 _HELDOUT_TOKENS: Final = 1024
@@ -78,6 +79,8 @@ class Benchmark:
         """``work`` holds checkpoints, which are deleted once they are measured."""
         self._options = options
         self._work = work
+        self._no_ids = work / "no-ids.json"
+        self._no_ids.write_text("[]", encoding="utf-8")
         self._source: Path = options.model or pair_paths()[0]
         self._here = environment()
         self._rows: list[Row] = []
@@ -107,6 +110,8 @@ class Benchmark:
         row = self._row(tool, job)
         try:
             spent = run_job(tool, job, self._work / "scratch", limit_s=self._options.limit_s)
+            if tool.name != "whet":  # llm-compressor writes weights and config.json alone
+                copy_beside(self._source, out)
             facts = read_facts(out)
             stored = {
                 "bits_per_weight": facts.stored.bits_per_weight,
@@ -136,7 +141,7 @@ class Benchmark:
             group_size=128,
             device=options.device,
             calibration=str(text.file.resolve()),
-            ids=str(text.ids),
+            ids=str(self._no_ids if method == "rtn" else text.ids),
             samples=options.samples,
             max_tokens=options.max_tokens,
             seed=seed,

@@ -70,11 +70,27 @@ KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "qwen2_moe": {"decoder_sparse_step": 1},
     "qwen3_moe": {},
     "olmoe": {"norm_topk_prob": False},
-    "deepseek_v2": {**_LATENT, "q_lora_rank": None, "topk_method": "greedy"},
-    "deepseek_v3": {**_LATENT, "q_lora_rank": 128, "topk_method": "noaux_tc"},
+    # Transformers does not normalize the weights of V2's experts, as no published V2 asks it to.
+    "deepseek_v2": {
+        **_LATENT,
+        "q_lora_rank": None,
+        "topk_method": "greedy",
+        "norm_topk_prob": False,
+    },
+    # A factor of 2.5, the default, makes a tiny model chaotic: 16 bits alone move it by 0.3 nats.
+    "deepseek_v3": {
+        **_LATENT,
+        "q_lora_rank": 128,
+        "topk_method": "noaux_tc",
+        "routed_scaling_factor": 1.0,
+    },
     "glm4_moe": {"use_qk_norm": True},
     "dots1": {},
 }
+STORED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "gpt_oss": {"sliding_window": 64, "intermediate_size": 256, "initial_context_length": 2048},
+}
+"""Kinds that arrive quantized and that no recipe takes (``tiny_stored``)."""
 TOWERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "qwen2_5_vl": {
         "depth": 2,
@@ -136,21 +152,39 @@ def write_tiny(kind: str, folder: Path, *, seed: int = 0) -> Path:
         for name, parameter in model.named_parameters():
             parameter.copy_(_values(name, parameter, dice, tied="gemma" in kind))
     model.to(torch.bfloat16).save_pretrained(folder)
+    if kind == "gemma3":
+        _rename(folder / "model.safetensors", "vision_tower.", "vision_tower.vision_model.")
     return folder
+
+
+def _rename(file: Path, old: str, new: str) -> None:
+    """Names as in the published checkpoint; transformers 5 writes its own shorter ones."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = {name.replace(old, new, 1): tensor for name, tensor in load_file(file).items()}
+    save_file(tensors, file, metadata={"format": "pt"})
 
 
 def _config(kind: str, folder: Path, vocabulary: int) -> Any:
     from transformers import AutoConfig
 
-    experts = _EXPERTS if kind in MIXTURES else {}
-    values = {**_SHAPE, **experts, **KINDS.get(kind, {}), "vocab_size": vocabulary}
+    experts = _EXPERTS if kind in (*MIXTURES, *STORED) else {}
+    values = {
+        **_SHAPE,
+        **experts,
+        **KINDS.get(kind, STORED.get(kind, {})),
+        "vocab_size": vocabulary,
+    }
     values = {name: value for name, value in values.items() if value is not None}
     if kind not in TOWERS:
         return AutoConfig.for_model(kind, **values)
     tokens = {key: vocabulary + at for at, key in enumerate(_IMAGE_TOKENS[kind])}
     _add_tokens(folder, _IMAGE_TOKENS[kind])
     image, whole = _PROCESSORS[kind]
-    processor = {"image_processor_type": image, "processor_class": whole}
+    processor: dict[str, Any] = {"image_processor_type": image, "processor_class": whole}
+    if (size := TOWERS[kind].get("image_size")) is not None:
+        processor["size"] = {"height": size, "width": size}
+        tokens["mm_tokens_per_image"] = 4
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     # Whole rows of 128: more than the tokens added.
     text = {**values, "vocab_size": vocabulary + 128, "tie_word_embeddings": "gemma" in kind}

@@ -1,11 +1,12 @@
 """Real architectures, tiny and random: quantized and deployed, compared with transformers.
 
-    python -m benchmarks.tiny_models_engine OUT [--kinds llama] [--methods awq] [--at-once 2]
+    python -m benchmarks.tiny_models_engine OUT [--cases llama/awq gpt_oss/mxfp4] [--at-once 2]
 
-Each checkpoint is quantized to W4A16 and run by the installed vLLM. The log-probabilities that
-it gives a few random prompts are compared with those of transformers on the dequantized weights, in
-float32. The same checkpoint with the scales of one layer's last projections permuted must not
-pass. Writes ``logprobs.csv``; OUT/work holds the checkpoints and logs. ``TOLERANCE`` is the bound.
+Each checkpoint is quantized to W4A16, or written in a form that arrives quantized
+(``tiny_stored``), and run by the installed vLLM. The log-probabilities that it gives a few random
+prompts are compared with those of transformers on the dequantized weights, in float32. The same
+checkpoint with the scales of one layer's last projections permuted must not pass. Writes
+``logprobs.csv``; OUT/work holds the checkpoints and logs. ``TOLERANCE`` is the bound.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import torch
 import yaml
 from torch import Tensor
 
-from benchmarks.tiny_models import KINDS, MIXTURES, TOWERS, write_dequantized, write_tiny
+from benchmarks.tiny_models import KINDS, MIXTURES, STORED, TOWERS, write_dequantized, write_tiny
+from benchmarks.tiny_stored import FORMS, write_stored, write_wrong
 from whet.checkpoint import read_facts
 from whet.client import Failure, post_many
 from whet.core.errors import WhetError
@@ -42,9 +44,15 @@ from whet.quant import quantize
 
 TOLERANCE: Final = 0.25
 """Of the distance between the 16-bit model and the dequantized one, both RMS in nats."""
+_ROUNDED_INPUTS: Final = {"fp8-block": 1.5}
+"""The engine rounds inputs to 8 bits as well, which the dequantized weights do not show."""
 _PROMPTS, _LENGTH, _TOP = 8, 48, 20
 _TIMEOUT_S: Final = 120.0
 _LAST: Final = ("down_proj", "w2")
+CASES: Final = (
+    *(f"{kind}/awq" for kind in (*KINDS, *TOWERS)),
+    *("gpt_oss/mxfp4", "qwen3/fp8-block", "deepseek_v3/fp8-block"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +60,7 @@ class Row:
     """RMS differences of log-probabilities, in nats, over the likeliest tokens at each place.
 
     ``difference`` and ``permuted`` against the dequantized weights in transformers, ``rounding`` of
-    these against the 16-bit model.
+    these against the 16-bit model. ``noise`` is the engine's with 16-bit weights, where asked for.
     """
 
     model_type: str
@@ -66,6 +74,7 @@ class Row:
     difference: float
     permuted: float
     rounding: float
+    noise: float
     passes: bool
     detected: bool
     problem: str
@@ -106,10 +115,21 @@ def prepare(kind: str, method: str, work: Path, calibration: Path) -> Case:
     """Write, quantize and dequantize one checkpoint, and permute a copy."""
     base = work / f"{kind}-{method.replace('+', '-')}"
     source = write_tiny(kind, base / "source")
+    vocabulary = read_facts(source).vocab_size
+    if method in FORMS:
+        folder, plain = base / "stored", base / "dequantized"
+        write_stored(source, method, folder, plain)
+        return Case(
+            kind=kind,
+            method=method,
+            folder=folder,
+            permuted=write_wrong(folder, method, base / "permuted"),
+            exact=reference(plain, vocabulary),
+            sixteen=reference(source, vocabulary),
+        )
     recipe = recipe_of(method)
     done = quantize(source, base / "quantized", recipe, calibration=calibration)
     folder = Path(done.path)
-    vocabulary = read_facts(source).vocab_size
     return Case(
         kind=kind,
         method=method,
@@ -143,9 +163,10 @@ def permute_scales(folder: Path, out: Path) -> Path:
     return out
 
 
-def ask(folder: Path, method: str, args: Mapping[str, Any], log: Path) -> tuple[Any, ...]:
+def ask(folder: Path, method: str | None, args: Mapping[str, Any], log: Path) -> tuple[Any, ...]:
     """Serve a checkpoint: the likeliest tokens at each place, the engine and its kernels."""
-    serving = Serving(name=folder.name, path=folder, recipe=recipe_of(method), max_model_len=256)
+    recipe = None if method is None or method in FORMS else recipe_of(method)
+    serving = Serving(name=folder.name, path=folder, recipe=recipe, max_model_len=256)
     engine, resolved = resolve_serving(serving, EngineSpec(args=dict(args)))
     with engine.serve(resolved, log=log) as server:
         bodies = [
@@ -178,10 +199,10 @@ def rounding(case: Case) -> float:
     return float(change.square().mean().sqrt())
 
 
-def measure(case: Case, args: Mapping[str, Any], logs: Path) -> Row:
+def measure(case: Case, args: Mapping[str, Any], logs: Path, *, sixteen: bool = False) -> Row:
     """Serve both copies and compare them; ``problem`` says why there is no figure."""
     stored = read_facts(case.folder).stored
-    difference = permuted = float("nan")
+    difference = wrong = noise = float("nan")
     title = kernels = problem = ""
     try:
         replies, title, kernels = ask(
@@ -191,13 +212,17 @@ def measure(case: Case, args: Mapping[str, Any], logs: Path) -> Row:
         replies, _, _ = ask(
             case.permuted, case.method, args, logs / f"{case.kind}-{case.method}-permuted.log"
         )
-        permuted = distance(replies, case.exact)
+        wrong = distance(replies, case.exact)
+        if sixteen:
+            source = case.folder.parent / "source"
+            replies, _, _ = ask(source, None, args, logs / f"{case.kind}-{case.method}-16.log")
+            noise = distance(replies, case.sixteen)
     except (WhetError, CannotServe, RuntimeError) as error:
         problem = str(error).splitlines()[0][:300]
-    bound = TOLERANCE * rounding(case)
+    bound = _ROUNDED_INPUTS.get(case.method, TOLERANCE) * rounding(case)
     return Row(
         model_type=case.kind,
-        mixture=case.kind in MIXTURES,
+        mixture=case.kind in (*MIXTURES, *STORED),
         method=case.method,
         quantized=stored.quantized_modules,
         left=stored.unquantized_modules,
@@ -205,10 +230,11 @@ def measure(case: Case, args: Mapping[str, Any], logs: Path) -> Row:
         device=find_device().name,
         kernels=kernels,
         difference=difference,
-        permuted=permuted,
+        permuted=wrong,
         rounding=rounding(case),
+        noise=noise,
         passes=difference <= bound,
-        detected=permuted > bound,
+        detected=wrong > bound,
         problem=problem,
     )
 
@@ -217,8 +243,8 @@ def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--kinds", nargs="+", default=[*KINDS, *TOWERS])
-    parser.add_argument("--methods", nargs="+", default=["awq"])
+    parser.add_argument("--cases", nargs="+", default=CASES, metavar="KIND/METHOD")
+    parser.add_argument("--sixteen", action="store_true", help="run the 16-bit source too")
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--args", nargs="*", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
@@ -232,16 +258,16 @@ def main() -> None:
     rows: list[Row] = []
     with ThreadPoolExecutor(options.at_once) as pool:
         jobs = []
-        for kind in options.kinds:
-            for method in options.methods:
-                case = prepare(kind, method, work, calibration)
-                print(f"{kind} {method} prepared", flush=True)
-                jobs.append(pool.submit(measure, case, args, work))
+        for kind, method in (each.split("/") for each in options.cases):
+            case = prepare(kind, method, work, calibration)
+            print(f"{kind} {method} prepared", flush=True)
+            jobs.append(pool.submit(measure, case, args, work, sixteen=options.sixteen))
         for job in jobs:
             rows.append(row := job.result())
             print(
                 f"{row.model_type} {row.method}: difference {row.difference:.4f}, permuted "
-                f"{row.permuted:.4f}, rounding {row.rounding:.4f} {row.kernels} {row.problem}",
+                f"{row.permuted:.4f}, rounding {row.rounding:.4f}, noise {row.noise:.4f} "
+                f"{row.kernels} {row.problem}",
                 flush=True,
             )
             with (options.out / "logprobs.csv").open("w", newline="") as file:

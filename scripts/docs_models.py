@@ -101,7 +101,8 @@ def _families() -> list[Family]:
         family(str(published_config(row["model"])["model_type"])).pools.append(row)
     for device in ("h100", "cpu"):
         for row in _csv(f"models-{device}/logprobs.csv"):
-            family(row["model_type"]).logprobs[device] = row
+            if row["method"] == "awq":
+                family(row["model_type"]).logprobs[device] = row
     return [families[name] for name in sorted(families)]
 
 

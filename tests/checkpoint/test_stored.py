@@ -189,6 +189,11 @@ def nvfp4_of_modelopt(outputs: int, inputs: int) -> Shapes:
     }
 
 
+def nvfp4_without_input_scales(outputs: int, inputs: int) -> Shapes:
+    parts = nvfp4_of_compressed_tensors(outputs, inputs)
+    return {name: part for name, part in parts.items() if name != "input_global_scale"}
+
+
 def mxfp4_of_compressed_tensors(outputs: int, inputs: int) -> Shapes:
     return {
         "weight_packed": ("U8", (outputs, inputs // 2)),
@@ -243,11 +248,12 @@ def write_shapes(path: Path, layout: Callable[[int, int], Shapes], claim: Any = 
     [
         (nvfp4_of_compressed_tensors, "NVFP4", 16, 4.5),
         (nvfp4_of_modelopt, "NVFP4", 16, 4.5),
+        (nvfp4_without_input_scales, "NVFP4A16", 16, 4.5),
         (mxfp4_of_compressed_tensors, "MXFP4", 32, 4.25),
         # the tables of each of 14 modules weigh much beside such small matrices
         (nf4, "NF4", 64, 4 + 8 / 64 + 32 / 64 / 256 + 14 * (272 * 32 + 91 * 8) / LINEAR),
         (int8_of_bitsandbytes, "W8A8-INT8", None, 8.0),
-        (blocks_of_fp8, "FP8", None, 8.0),
+        (blocks_of_fp8, "FP8_BLOCK", None, 8.0),
     ],
 )
 def test_formats_of_four_and_eight_bits(
@@ -275,6 +281,16 @@ def test_the_claim_of_modelopt_is_a_file_of_its_own(tmp_path: Path) -> None:
     write_json(tmp_path / "hf_quant_config.json", {"quantization": claim | {"group_size": 32}})
     with pytest.raises(CheckpointError, match=r"hf_quant_config\.json claims group size 32"):
         read_facts(tmp_path)
+
+
+@pytest.mark.parametrize(("inputs", "scheme"), [({"num_bits": 4}, "MXFP4-W4A4"), (None, "MXFP4")])
+def test_mxfp4_activations_have_no_tensors_and_stand_in_the_config(
+    tmp_path: Path, inputs: Any, scheme: str
+) -> None:
+    group = {"weights": {"num_bits": 4, "group_size": 32}, "input_activations": inputs}
+    claim = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+    write_shapes(tmp_path, mxfp4_of_compressed_tensors, claim=claim)
+    assert read_facts(tmp_path).stored.scheme == scheme
 
 
 @pytest.mark.parametrize(

@@ -58,20 +58,20 @@ def test_a_quantized_model_is_measured_as_stored(whet: Whet, tmp_path: Path) -> 
     write_log(tmp_path / "log.jsonl")
     said = whet("init", "--model", "./model", *CARD)
     assert said.code == 0, said.err
-    assert "it is quantized already (FP8): measured as stored, without recipes" in said.out
+    assert "it is quantized already (FP8_BLOCK): measured as stored, without recipes" in said.out
     spec = load_spec(tmp_path / "whet.yaml")
     assert spec.recipes == {}
     assert (spec.baseline, list(spec.variants)) == ("stored", ["stored", "stored+cache"])
     checked = whet("check", "--device", "H100 SXM")
     assert (checked.code, checked.err) == (0, "")
-    assert "the baseline is the target as stored (FP8), not in 16 bit" in checked.out
+    assert "the baseline is the target as stored (FP8_BLOCK), not in 16 bit" in checked.out
 
 
 def test_the_commented_spec_of_a_quantized_model(whet: Whet, tmp_path: Path) -> None:
     in_fp8(tmp_path / "model")
     said = whet("init", "--model", "./model")
     assert said.code == 0, said.err
-    assert "No recipes: the model is quantized already (FP8) and measured as stored." in said.out
+    assert "quantized already (FP8_BLOCK) and measured as stored." in said.out
     spec = load_spec(tmp_path / "whet.yaml")
     assert (spec.recipes, spec.baseline) == ({}, "stored")
     assert list(spec.variants) == ["stored", "stored+cache"]

@@ -43,13 +43,37 @@ def model(tmp_path: Path) -> Path:
     ("flags", "told"),
     [
         ("--scheme W8A8 --method awq", "W8A8 is made by smoothquant, gptq, rtn, not by awq"),
-        ("--scheme W2A16", "--scheme: Input should be 'W4A16', 'W4A16_ASYM', 'W8A16', 'W8A8', "),
+        (
+            "--scheme W2A16",
+            "--scheme: unknown scheme 'W2A16'; did you mean 'W8A16'? (known: W4A16, ",
+        ),
+        ("--scheme fp8_dynamic", "'fp8_dynamic'; did you mean 'FP8_DYNAMIC'?"),
+        ("--scheme NF4", "NF4 is written by bitsandbytes through transformers: pip install bits"),
+        ("--scheme nf4", 'save_pretrained("out"); T.from_pretrained('),
+        ("--scheme GGUF", "GGUF is written by llama.cpp, from a folder: python convert_hf_to_gg"),
+        (
+            "--scheme q8_0",
+            "--outfile out-F16.gguf && llama-quantize out-F16.gguf out-Q8_0.gguf Q8_0",
+        ),
+        ("--scheme FP8_BLOCK --group-size 64", "--group-size has no meaning for FP8_BLOCK"),
+        ("--scheme FP8_BLOCK --method awq", "FP8_BLOCK is made by rtn, not by awq"),
+        ("--server-distances", "--server-distances belongs to --compare; add that, or leave"),
+        (
+            "--compare --server-distances --no-tasks",
+            "--server-distances has no meaning with --no-tasks, which starts no server",
+        ),
         ("--method hqq", "--method: Input should be 'awq', 'gptq', 'awq+gptq', 'smoothquant' or "),
         (
             "--scheme FP8 --group-size 64",
-            "--group-size has no meaning for FP8, which has one scale per row or matrix; leave it "
-            "out, or choose --scheme W4A16, W4A16_ASYM, W8A16",
+            "--group-size has no meaning for FP8, whose groups are given; leave it out, or choose "
+            "--scheme W4A16, W4A16_ASYM, W8A16",
         ),
+        ("--writer autoawq", "--writer: Input should be 'whet' or 'llm-compressor'"),
+        (
+            "--scheme NVFP4 --no-clip",
+            "llm-compressor, which writes this recipe, makes no clip: false",
+        ),
+        ("--scheme NVFP4", "WHET_LLM_COMPRESSOR does not name the Python of one: python3 -m venv"),
         ("--method gptq --no-clip", "--no-clip has no meaning for gptq, which does not clip"),
         ("--kv-cache int8", "--kv-cache: Input should be 'fp8' (got 'int8')"),
         ("--mixed-keep W8A16", "give one budget: --bits-per-weight or --max-error"),

@@ -184,7 +184,6 @@ def test_a_server_without_token_ids_has_no_golden_probes_and_is_judged(
         return model(uniform)(body)
 
     checks = ChecksPlan(
-        arrays=tmp_path / "arrays",
         golden=tmp_path / "golden",
         source=GoldenSource(variant="fp16", engine_version=None),
         same_weights_reference=None,

@@ -35,7 +35,8 @@ tasks_right,tasks_asked,tasks_lost,tasks_gained,task_scores,\
 quantize_seconds,peak_memory_bytes,quantize_device,kernels,engine,served_perplexity,rounded,\
 unit_error_mean,unit_error_max,unit_worst,\
 calibration_samples,calibration_tokens,calibration_seed,not_made,not_measured,not_served,notes,\
-loads,output_tps,serving_memory_bytes"""
+loads,output_tps,serving_memory_bytes,\
+distances_by,kl_top_k,kl_covered"""
 
 
 def score(texts: Texts, right: int, *, paired: bool) -> TaskScore:

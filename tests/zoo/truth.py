@@ -62,7 +62,7 @@ TRUTH: Final[dict[str, Truth]] = {
     ),
     "DeepSeek-V3": Truth(
         billions=671.03, full=((61, LATENT),), mtp=13.5, idle=_experts(58, 248, 7168, 2048),
-        scheme="FP8",
+        scheme="FP8_BLOCK",
     ),
     "Falcon-7b": Truth(billions=6.92, full=((32, _kv(1, 64)),)),
     "Falcon3-7B": Truth(billions=7.46, full=((28, _kv(4, 256)),)),
@@ -104,7 +104,8 @@ TRUTH: Final[dict[str, Truth]] = {
         vllm=298_188_800,
     ),
     "Kimi-K2": Truth(
-        billions=1026.4, full=((61, LATENT),), idle=_experts(60, 376, 7168, 2048), scheme="FP8"
+        billions=1026.4, full=((61, LATENT),), idle=_experts(60, 376, 7168, 2048),
+        scheme="FP8_BLOCK",
     ),
     "Llama-3.1-70B": Truth(billions=70.55, full=((80, _kv(8, 128)),)),
     "Llama-3.1-8B": Truth(billions=8.03, full=((32, _kv(8, 128)),)),
@@ -113,7 +114,8 @@ TRUTH: Final[dict[str, Truth]] = {
     "Llama-4-Scout": _llama_4("16bit"),
     "MiMo-7B": Truth(billions=7.62, full=((36, _kv(8, 128)),), mtp=0.211),
     "MiniMax-M2.5": Truth(
-        billions=228.7, full=((62, _kv(8, 128)),), idle=_experts(62, 248, 3072, 1536), scheme="FP8"
+        billions=228.7, full=((62, _kv(8, 128)),), idle=_experts(62, 248, 3072, 1536),
+        scheme="FP8_BLOCK",
     ),
     "Mistral-7B-v0.1": Truth(
         billions=7.242, windows=((32, _kv(8, 128), 4096),), vllm=2_686_451_712
@@ -184,9 +186,9 @@ TRUTH: Final[dict[str, Truth]] = {
         )
     },
     "Qwen3-30B-A3B-FP8": Truth(
-        billions=30.53, full=((48, _kv(4, 128)),), idle=_QWEN3_MOE, scheme="FP8"
+        billions=30.53, full=((48, _kv(4, 128)),), idle=_QWEN3_MOE, scheme="FP8_BLOCK"
     ),
-    "Qwen3-32B-FP8": Truth(billions=32.76, full=((64, _kv(8, 128)),), scheme="FP8"),
+    "Qwen3-32B-FP8": Truth(billions=32.76, full=((64, _kv(8, 128)),), scheme="FP8_BLOCK"),
     "Qwen3-32B-FP8-Static": Truth(billions=32.76, full=((64, _kv(8, 128)),), scheme="FP8"),
     "nvidia-Gemma-4-31B-NVFP4": Truth(
         billions=31.3, full=((10, _kv(4, 512)),), windows=((50, _kv(16, 256), 1024),),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,8 +15,11 @@ from whet.core.records import StoredWeights
 
 _MODELOPT: Final = "hf_quant_config.json"
 _BITS: Final[Mapping[str, int]] = {
-    "W4A16": 4, "W8A16": 8, "W8A8-INT8": 8, "FP8": 8, "NVFP4": 4, "MXFP4": 4, "NF4": 4,
+    "W4A16": 4, "W4A8_FP8": 4, "W8A16": 8, "W8A8-INT8": 8, "FP8": 8, "FP8_BLOCK": 8, "NF4": 4,
+    **dict.fromkeys(("NVFP4", "NVFP4A16", "MXFP4", "MXFP4-W4A4"), 4),
 }  # fmt: skip
+_IN_BLOCKS: Final[Mapping[str, bool]] = {"FP8": False, "FP8_BLOCK": True}
+_W4A8_GROUP: Final = 128
 _ROUTER: Final = re.compile(r"(?:^|\.)(?:router|gate|shared_expert_gate)(?:\.|$)")
 """Engines keep routers in 16 bits whether they are named or not."""
 
@@ -26,7 +29,9 @@ class QuantizationClaim:
     """What ``quantization_config`` states: the method, and every bit width and group size in it.
 
     ``ignore`` are the modules that it leaves in 16 bits, ``re:`` before a pattern; ``all_linears``
-    whether it quantizes every other linear layer. ``file`` is where it is written.
+    whether it quantizes every other linear layer. ``activation_bits`` are those of the inputs.
+    ``blocks``: whether blocks of weights share a scale, None if it does not say. ``file`` is where
+    it is written.
     """
 
     method: str
@@ -35,6 +40,9 @@ class QuantizationClaim:
     file: str
     ignore: tuple[str, ...] = ()
     all_linears: bool = False
+    activation_bits: frozenset[int] = frozenset()
+    float_activations: bool = False
+    blocks: bool | None = None
 
 
 def read_claim(path: Path, config: Mapping[str, Any]) -> QuantizationClaim | None:
@@ -48,6 +56,7 @@ def read_claim(path: Path, config: Mapping[str, Any]) -> QuantizationClaim | Non
     parts = [each for each in groups.values() if isinstance(each, dict)] if groups else []
     weights = [part.get("weights") for part in parts]
     schemes = [claim, *(each for each in weights if isinstance(each, dict))]
+    inputs = [each for part in parts if isinstance(each := part.get("input_activations"), dict)]
     ignore = claim.get("ignore")
     method = "modelopt" if file == _MODELOPT else str(claim.get("quant_method", "unnamed"))
     return QuantizationClaim(
@@ -60,7 +69,24 @@ def read_claim(path: Path, config: Mapping[str, Any]) -> QuantizationClaim | Non
         ignore=tuple(map(str, ignore)) if isinstance(ignore, list) else (),
         all_linears=method == "compressed-tensors"
         and any(part.get("targets") == ["Linear"] for part in parts),
+        activation_bits=_ints(inputs, ("num_bits",)),
+        float_activations=any(each.get("type") == "float" for each in inputs),
+        blocks=_blocks(schemes),
     )
+
+
+def with_activations(claim: QuantizationClaim | None, stored: StoredWeights) -> StoredWeights:
+    """The scheme of activations that are rounded at run time and have no tensors.
+
+    MXFP4 with 4 bits, or 4-bit integers with FP8, whose other group sizes than 128 are named.
+    """
+    bits = frozenset[int]() if claim is None else claim.activation_bits
+    if stored.scheme == "MXFP4" and 4 in bits:
+        return replace(stored, scheme="MXFP4-W4A4")
+    if stored.scheme == "W4A16" and claim is not None and 8 in bits and claim.float_activations:
+        group = "" if stored.group_size == _W4A8_GROUP else f"-G{stored.group_size}"
+        return replace(stored, scheme=f"W4A8_FP8{group}")
+    return stored
 
 
 def require_true_claim(
@@ -95,6 +121,12 @@ def require_true_claim(
                 f"tensors are stored with {actual}; restore the config.json that was written with "
                 "these weights"
             )
+    if claim.blocks is not None and claim.blocks != _IN_BLOCKS.get(stored.scheme, claim.blocks):
+        words = ("blocks", "rows") if claim.blocks else ("rows", "blocks")
+        raise CheckpointError(
+            f"{config} claims FP8 scales of {words[0]}, but the tensors have those of {words[1]}; "
+            "restore the config.json that was written with these weights"
+        )
     for sentence in _contradictions(claim, linears):
         raise CheckpointError(f"{config}: {sentence}; quantize the checkpoint again")
 
@@ -135,6 +167,12 @@ def _pattern(ignored: str) -> re.Pattern[str]:
         return re.compile(ignored.removeprefix("re:"))
     except re.error:
         return re.compile("")
+
+
+def _blocks(schemes: Sequence[Mapping[str, Any]]) -> bool | None:
+    if any(each.get("strategy") == "block" or each.get("weight_block_size") for each in schemes):
+        return True
+    return False if any("strategy" in each for each in schemes) else None
 
 
 def _ints(schemes: Sequence[Mapping[str, Any]], keys: tuple[str, ...]) -> frozenset[int]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from whet.checkpoint.claim import require_true_claim
+from whet.checkpoint.claim import require_true_claim, with_activations
 from whet.checkpoint.config import ModelShape, read_shape
 from whet.checkpoint.files import read_json
 from whet.checkpoint.headers import TensorHeader, read_headers
@@ -40,7 +40,7 @@ def read_facts(path: Path) -> ModelFacts:
     _require_layers(path, shape, inventory)
     _require_embeddings(path, shape, headers)
     tied = _tied(path, shape, inventory)
-    stored = summarize(inventory)
+    stored = with_activations(shape.claim, summarize(inventory))
     require_true_claim(path, shape.claim, stored, inventory.linears)
     snapshot = snapshot_of(path)
     return ModelFacts(

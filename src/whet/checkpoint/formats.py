@@ -32,10 +32,13 @@ BUFFERS: Final = frozenset(
     | {"_input_scale", "weight_format", "position_ids"}
     | {"d2t", "t2d"}  # the tokens of an EAGLE-3 head's smaller vocabulary
 )
+_INPUT_SCALES: Final = frozenset({"input_global_scale", "input_scale", "_input_scale"})
 _WORD_BITS: Final = 32
 _MATRIX: Final = 2
 _STACK: Final = 3
 _MX_GROUP: Final = 32
+_FP8_BLOCK: Final = 128
+_STACK_SCALES: Final = ("_weight_scale", "weight_scale", "_weight_scale_inv", "_scale_inv")
 _FUSED: Final = re.compile(r"^(.*\.experts\.[a-z_]*?proj)(_\w+)?$")
 _INSIDE: Final = re.compile(r"^(.*)\.(weight\..+)$")
 _GROWS: Final = re.compile(r"(?:gate|up|input)\w*$")
@@ -116,7 +119,7 @@ def _four_bit_float(
     if groups * _MX_GROUP == inputs:
         scheme = "MXFP4"
     elif groups * _MX_GROUP == 2 * inputs and scale.dtype == "F8_E4M3":
-        scheme = "NVFP4"
+        scheme = "NVFP4" if _INPUT_SCALES & parts.keys() else "NVFP4A16"
     else:
         raise unknown_form(words)
     return _linear(module, parts, scheme, (math.prod(words.shape[:-1]), inputs), groups=groups)
@@ -154,10 +157,10 @@ def _stack(module: str, parts: Parts, hidden: int) -> Linear | None:
     stack = parts.get("", parts.get("weight"))
     if stack is None or len(stack.shape) != _STACK or 1 in stack.shape[1:]:
         return None
-    scale = next((parts[key] for key in ("_weight_scale", "weight_scale") if key in parts), None)
+    scale = next((parts[key] for key in _STACK_SCALES if key in parts), None)
     if stack.dtype == "U8" and scale is not None:
         return _four_bit_float(module, parts, stack, scale)
-    scheme = _PLAIN.get(stack.dtype) or _EIGHT.get(stack.dtype)
+    scheme = _PLAIN.get(stack.dtype) or _eight_bits(stack, scale)
     if scheme is None:
         raise unknown_form(stack)
     _, rows, columns = stack.shape
@@ -177,10 +180,19 @@ def _unpacked(module: str, parts: Parts) -> Linear | None:
     if weight.dtype == "U8" and scale is not None and "weight_scale_2" in parts:
         return _four_bit_float(module, parts, weight, scale)
     plain = _PLAIN.get(weight.dtype)
-    scheme = plain or (_EIGHT.get(weight.dtype) if scale is not None else None)
+    scheme = plain or (_eight_bits(weight, scale) if scale is not None else None)
     if scheme is None:
         raise unknown_form(weight)
     return _linear(module, parts, scheme, (weight.shape[0], weight.shape[1]), groups=1)
+
+
+def _eight_bits(weight: TensorHeader, scale: TensorHeader | None) -> str | None:
+    """The scheme by the dtype, and for FP8 by whether blocks of 128 × 128 have one scale each."""
+    scheme = _EIGHT.get(weight.dtype)
+    blocks = tuple(math.ceil(size / _FP8_BLOCK) for size in weight.shape[-2:])
+    if scheme == "FP8" and scale is not None and scale.shape[-2:] == blocks:
+        return "FP8_BLOCK"
+    return scheme
 
 
 def _four_bit_codes(module: str, parts: Parts) -> Linear | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from whet.core.records import ModelFacts
-from whet.core.spec import GROUPED, SIXTEEN_BIT, RecipeSpec
+from whet.core.spec import FOUR_BIT_FLOATS, GROUPED, SIXTEEN_BIT, RecipeSpec
 
 _SHAPE_BYTES = 16  # the int64 [2] weight_shape of each module
 
@@ -37,8 +37,10 @@ def predict_bits(recipe: RecipeSpec, widths: Sequence[int]) -> float:
 def _scheme_bits(scheme: str, group_size: int, widths: Sequence[int]) -> float:
     if scheme == SIXTEEN_BIT:
         return 16.0
-    if scheme == "FP8":
-        return 8.0  # one scale a matrix
+    if scheme in ("FP8", "FP8_BLOCK"):
+        return 8.0  # one scale a matrix, or for 128 × 128 weights
+    if scheme in FOUR_BIT_FLOATS:
+        return 4 + (8 / 16 if scheme.startswith("NV") else 8 / 32)
     if scheme not in GROUPED:
         return bits_per_weight(8, min(widths, default=group_size))  # one scale a row
     asymmetric = scheme.endswith("_ASYM")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 from whet.checkpoint.thinking import Thinking
@@ -32,7 +33,7 @@ from whet.quality.greedy import Prompts
 from whet.quality.identity import token_identity
 from whet.quality.likelihood import Likelihood, measure_likelihood
 from whet.quality.lossless import LosslessPlan, PlainReference, check_lossless, plain_reference
-from whet.quality.plan import ChecksPlan, QualityPlan
+from whet.quality.plan import QualityPlan
 from whet.quality.prompts import Ids
 from whet.quality.server_distances import server_distances
 from whet.quality.structured import measure_structured
@@ -108,9 +109,10 @@ class CheckResults:
 
 @dataclass(frozen=True, slots=True)
 class GivenAnswers:
-    """The server's likelihoods and free answers."""
+    """The server's likelihoods, its likeliest tokens if it gives them, and free answers."""
 
     likelihood: Likelihood
+    top: TopLogprobs | None
     free: Sequence[TaskAnswer]
 
 
@@ -125,7 +127,7 @@ def run_checks(
     with results.timed("tokens"):
         _check_identity(endpoint, plan, questions, results)
     with results.timed("distances"):
-        _check_distances(endpoint, plan, questions, given.likelihood, results)
+        _check_same_weights(endpoint, plan, questions, given.top, results)
     if plan.spec.structured:
         with results.timed("structured"):
             results.structured = measure_structured(
@@ -163,31 +165,41 @@ def _check_identity(
         results.missing.append(results.identity.missing)
 
 
-def _check_distances(
+def measure_distances(
+    plan: QualityPlan, questions: Questions, likelihood: Likelihood, results: CheckResults
+) -> TopLogprobs | None:
+    """Store the likeliest tokens, and add the distances from the baseline to ``results``."""
+    if plan.arrays is None or likelihood.missing or likelihood.broken:
+        return None
+    if not likelihood.top:
+        results.missing += filter(None, (likelihood.top_missing,))
+        return None
+    here = _arrays(questions, likelihood)
+    write_top_logprobs(plan.arrays / f"{plan.variant}.npz", here)
+    if plan.baseline is not None:
+        results.distances = _from(plan.arrays, plan.baseline, here, results)
+    return here
+
+
+def _check_same_weights(
     endpoint: ModelEndpoint,
     plan: QualityPlan,
     questions: Questions,
-    likelihood: Likelihood,
+    here: TopLogprobs | None,
     results: CheckResults,
 ) -> None:
-    """Distances from the baseline, and from the first variant that served the same weights."""
+    """Distances from the first variant that served the same weights."""
     checks = plan.checks
-    if checks is None or likelihood.missing or likelihood.broken or not plan.spec.top_logprobs:
+    if checks is None or plan.arrays is None or here is None:
         return
-    if not likelihood.top:
-        if likelihood.top_missing is not None:
-            results.missing.append(likelihood.top_missing)
-        return
-    here = _arrays(questions, likelihood)
-    write_top_logprobs(checks.arrays / f"{plan.variant}.npz", here)
-    if plan.baseline is not None:
-        results.distances = _from(checks, plan.baseline, here, results)
     if checks.same_weights_reference is None:
         results.same_weights_reference = plan.variant
         results.same_weights_distances = _repeated(endpoint, questions, here)
         return
     results.same_weights_reference = checks.same_weights_reference.variant
-    results.same_weights_distances = _from(checks, checks.same_weights_reference, here, results)
+    results.same_weights_distances = _from(
+        plan.arrays, checks.same_weights_reference, here, results
+    )
     if results.same_weights_distances is not None:
         problem = same_weights_problem(
             results.same_weights_distances,
@@ -318,11 +330,11 @@ def _arrays(questions: Questions, likelihood: Likelihood) -> TopLogprobs:
 
 
 def _from(
-    checks: ChecksPlan, other: QualityRecord, here: TopLogprobs, results: CheckResults
+    arrays: Path, other: QualityRecord, here: TopLogprobs, results: CheckResults
 ) -> ServerDistances | None:
     """Return the distances from an earlier variant, or None and record why they are missing."""
     try:
-        there = read_top_logprobs(checks.arrays / f"{other.variant}.npz", here.data_sha256)
+        there = read_top_logprobs(arrays / f"{other.variant}.npz", here.data_sha256)
         return server_distances(here, there)
     except (StorageError, UsageError, ValueError) as error:
         results.missing.append(f"no distances from {other.variant}: {error}")

@@ -106,7 +106,8 @@ def load_scorer(path: Path, device: torch.device) -> Scorer:
     model, info = loaded
     if lacking := sorted({*info["missing_keys"], *map(str, info["mismatched_keys"])}):
         raise CheckpointError(f"{path} lacks {lacking[0]}, or has it in another shape; {_AGAIN}")
-    return Scorer(model.eval().to(device), path)
+    # compressed-tensors unpacks 4-bit floats to bfloat16, whatever dtype was asked for.
+    return Scorer(model.eval().float().to(device), path)
 
 
 def _quantized_options(path: Path) -> dict[str, Any]:

@@ -17,7 +17,13 @@ from whet.quality.answers import (
     tasks_at_chance,
 )
 from whet.quality.asking import ModelEndpoint, part_of
-from whet.quality.checks import CheckResults, GivenAnswers, Questions, run_checks
+from whet.quality.checks import (
+    CheckResults,
+    GivenAnswers,
+    Questions,
+    measure_distances,
+    run_checks,
+)
 from whet.quality.data import load_tasks
 from whet.quality.heldout import heldout_ids, read_heldout
 from whet.quality.likelihood import Likelihood, Nll, measure_likelihood
@@ -56,7 +62,7 @@ def measure_quality(
             endpoint,
             questions.documents,
             vocab_size=questions.vocab_size,
-            top_k=plan.spec.top_logprobs if plan.checks else 0,
+            top_k=plan.spec.top_logprobs if plan.arrays else 0,
             progress=part_of(progress, 0, total),
         )
     with results.timed("tasks"):
@@ -67,8 +73,11 @@ def measure_quality(
             thinking=questions.thinking,
             progress=part_of(progress, len(questions.documents), total),
         )
+    with results.timed("distances"):
+        top = measure_distances(plan, questions, likelihood, results)
     if plan.checks is not None:
-        run_checks(endpoint, plan, questions, GivenAnswers(likelihood, answers.answers), results)
+        given = GivenAnswers(likelihood, top, answers.answers)
+        run_checks(endpoint, plan, questions, given, results)
     record = _record(plan, questions, likelihood, answers, results)
     return Measured(record=replace(record, seconds=time.monotonic() - started), plain=results.plain)
 

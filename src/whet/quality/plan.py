@@ -16,7 +16,7 @@ from whet.quality.lossless import PlainReference
 class ChecksPlan:
     """The checks beside likelihoods and tasks, and the earlier results to compare with.
 
-    ``arrays`` and ``golden`` are folders of the run, with one file per variant.
+    ``golden`` is a folder of the run, with one file per variant.
     ``same_weights_reference`` is the record of the first variant with the same weights, None for
     that one itself. ``plain`` are the answers of a server without speculation and with the same
     weights, for a speculating variant; ``is_plain`` asks this variant for them. ``other_kernels``
@@ -24,7 +24,6 @@ class ChecksPlan:
     rounded to 8 bits.
     """
 
-    arrays: Path
     golden: Path
     source: GoldenSource
     same_weights_reference: QualityRecord | None
@@ -40,7 +39,9 @@ class QualityPlan:
 
     ``tokenizer`` is the folder whose chat template and vocabulary make every prompt; ``baseline``
     is the record to pair with, None if this variant is the baseline. ``tolerances`` are shares of
-    perplexity regression (0.01 is 1 %). Without ``checks`` only likelihoods and tasks are measured.
+    perplexity regression (0.01 is 1 %). ``arrays`` is the folder of the likeliest tokens, one file
+    per variant; without it no distances are measured, without ``checks`` only likelihoods and
+    tasks beside them.
     ``scoring_defect`` describes a known defect of this server's scores; it is named beside scores
     that fail and excuses none. ``scheme`` is the weights' stored scheme (``W4A16``, …), if known.
     """
@@ -52,6 +53,7 @@ class QualityPlan:
     tasks: Path
     baseline: QualityRecord | None
     tolerances: Sequence[float]
+    arrays: Path | None = None
     checks: ChecksPlan | None = None
     scoring_defect: str | None = None
     scheme: str | None = None

@@ -41,8 +41,10 @@ _UNFINISHED_SHARE: Final = 0.1
 NEXT_SCHEMES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "W4A16": "try W8A16, then FP8",
+        "W4A8_FP8": "try W4A16, then FP8",
         "W8A8-INT8": "try W8A16, then FP8",
         "FP8": "try W8A16, then 16-bit weights",
+        "FP8_BLOCK": "try W8A16, then 16-bit weights",
         "W8A16": "try 16-bit weights",
     }
 )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from whet.core.errors import QuantizationError
-from whet.quant.families import FAMILIES, NOT_ALONE, UNFOLDABLE, Family
+from whet.quant.families import FAMILIES, NOT_ALONE, UNFOLDABLE, Family, in_transformers
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -115,6 +115,8 @@ _BEFORE: Final = {
     "w2": (("w3", ""),),
 }
 """The linear before a linear, and the part of its outputs that is read where it is fused."""
+_BLOCK: Final = 128
+"""Rows and columns that share a scale in FP8_BLOCK."""
 _EXPERT: Final = re.compile(r"^(?P<experts>.*\bexperts)\.(?P<number>\d+)\.")
 _SUPPORTED: Final = "Llama, Mistral, Qwen, Gemma, Granite, Phi-3 or a mixture of experts like these"
 
@@ -184,6 +186,24 @@ def require_groups(shapes: Shapes, linears: Sequence[str], group_size: int | Non
             )
 
 
+def require_blocks(architecture: Architecture, shapes: Shapes) -> None:
+    """Every matrix, and every part that an engine splits it into, is whole blocks of 128 × 128.
+
+    ``QuantizationError`` otherwise: vLLM refuses other inputs and parts, and compressed-tensors
+    misreads a last block with fewer rows, and rows of one block.
+    """
+    for prefix, units in zip(architecture.prefixes, architecture.units, strict=True):
+        parts = {unit.fold: unit.fold_rows for unit in units if unit.fold_rows}
+        for linear in (linear for unit in units for linear in unit.linears):
+            outputs, inputs = shapes[f"{prefix}{linear}.weight"]
+            sizes = (outputs, inputs, parts.get(linear, 0))
+            if inputs == _BLOCK or any(size % _BLOCK for size in sizes):
+                raise QuantizationError(
+                    f"{prefix}{linear} is {outputs} × {inputs}, and FP8_BLOCK needs whole blocks "
+                    f"of {_BLOCK} × {_BLOCK}, two or more in a row; choose FP8_DYNAMIC"
+                )
+
+
 def _layers(shapes: Shapes, count: object) -> dict[str, dict[str, Sequence[int]]]:
     """The tensors of each decoder layer, by their names within it, in the order of the file.
 
@@ -218,7 +238,8 @@ def _require_plain_experts(model_type: str, shapes: Shapes) -> None:
             raise QuantizationError(
                 f"the architecture {model_type!r} cannot be quantized: {name} holds all experts of "
                 "a layer, a form that engines read in 16 bit only; serve it with quantization: "
-                "fp8, or choose a checkpoint whose experts are stored one by one"
+                "fp8, choose a checkpoint whose experts are stored one by one, or set writer: "
+                "llm-compressor in the recipe"
             )
 
 
@@ -328,15 +349,11 @@ def _why_unfolded(model_type: str, head: bool) -> str:
 
 
 def _why_unmeasured(model_type: str) -> str | None:
-    """The reason why calibration text cannot run through the layers; imports no torch."""
+    """The reason why calibration text cannot run through the layers."""
     for start, why in NOT_ALONE.items():
         if model_type.startswith(start):
             return why
-    from transformers.models.auto import configuration_auto
-
-    known = configuration_auto.CONFIG_MAPPING_NAMES  # type: ignore[attr-defined]
-
-    if model_type in known or model_type.removesuffix("_text") in known:
+    if in_transformers(model_type):
         return None
     return "transformers has no code of its own for them"
 

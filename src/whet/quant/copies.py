@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
-
-from compressed_tensors.quantization import QuantizationConfig
+from typing import Any, Final
 
 from whet.core.store import translate_disk_errors, write_json
 from whet.quant.checkpoint_record import RECORD
@@ -37,8 +36,8 @@ def _is_replaced(name: str) -> bool:
     return name in _REPLACED or name.endswith(".index.json")
 
 
-def write_config(source: Path, folder: Path, quantization: QuantizationConfig) -> None:
+def write_config(source: Path, folder: Path, quantization: Mapping[str, Any]) -> None:
     """config.json of the source with ``quantization_config`` added, nothing else changed."""
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    config["quantization_config"] = quantization.model_dump(mode="json")
+    config["quantization_config"] = dict(quantization)
     write_json(folder / "config.json", config)

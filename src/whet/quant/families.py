@@ -7,6 +7,8 @@ input follows from the tensors' names (``architecture``).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
 
@@ -49,3 +51,16 @@ NOT_ALONE: Final = dict.fromkeys(
     ("glm_moe_dsa", "nemotron_h", "bamba"), "transformers does not run one of them alone"
 )
 """Why the inputs of an architecture's layers, by the start of its name, are not measured."""
+
+
+def in_transformers(model_type: str) -> bool:
+    """Whether the installed transformers has code for an architecture."""
+    name, package = model_type.removesuffix("_text"), find_spec("transformers")
+    # The list of all takes seconds to import, as torch comes with it. These are in it by name.
+    folder = Path((package and package.origin) or "").parent / "models" / name
+    if model_type in FAMILIES and package is not None and folder.is_dir():
+        return True
+    from transformers.models.auto import configuration_auto
+
+    known = configuration_auto.CONFIG_MAPPING_NAMES  # type: ignore[attr-defined]
+    return model_type in known or name in known

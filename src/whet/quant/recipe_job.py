@@ -132,7 +132,8 @@ class RecipeJob:
             self._writer.finish()
             fallback_linears = self._rewrite_fallback()
             names = copy_beside(source, self._folder)
-            write_config(source, self._folder, self._config(fallback_linears))
+            quantization = self._config(fallback_linears).model_dump(mode="json")
+            write_config(source, self._folder, quantization)
         with self._timer.phase("verify"):
             verify_copies(self._folder, source, names)
             verify_weights(

@@ -17,6 +17,9 @@ from torch import Tensor
 from whet.core.spec import GROUPED
 
 _FLOAT8 = torch.float8_e4m3fn
+_PACKED_BITS = 4
+_PRESETS = {"W4A8_FP8": "W4AFP8"}
+"""The library's names where they differ."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,9 +60,9 @@ class QParams:
 class Grid:
     """The values that one scheme can store: integers of ``bits`` bits, or 8-bit floats.
 
-    One scale for ``group_size`` columns of a row, for the whole row where it is None, or for the
-    whole unit with ``per_tensor``. ``scheme`` is the library's own description and goes into
-    config.json; ``dtype`` is what scales are stored in, so that the search sees them rounded.
+    One scale for ``group_size`` columns of ``block_rows`` rows, for the whole row where it is None,
+    or for the whole unit with ``per_tensor``. ``scheme`` is the library's own description and goes
+    into config.json; ``dtype`` is what scales are stored in, so that the search sees them rounded.
     """
 
     scheme: QuantizationScheme
@@ -69,6 +72,7 @@ class Grid:
     symmetric: bool
     per_tensor: bool
     dtype: torch.dtype
+    block_rows: int = 1
 
     def group(self, inputs: int) -> int:
         """Columns that share a scale."""
@@ -79,6 +83,9 @@ class Grid:
         low, high = self.grouped(weight).aminmax(dim=-1)
         if self.per_tensor:
             low, high = low.min().expand_as(low), high.max().expand_as(high)
+        if self.block_rows > 1:
+            low, high = self._blocks(low).amin(dim=-2), self._blocks(high).amax(dim=-2)
+            low, high = (each.repeat_interleave(self.block_rows, dim=-2) for each in (low, high))
         scale, zero = calculate_qparams(low * shrink, high * shrink, self.scheme.weights)
         scale = self.stored_scale(scale).float()
         return QParams(scale=scale, zero=None if self.symmetric else zero.float())
@@ -117,19 +124,24 @@ class Grid:
         """[..., O, K] as [..., O, K/g, g]."""
         return weight.view(*weight.shape[:-1], -1, self.group(weight.shape[-1]))
 
+    def _blocks(self, values: Tensor) -> Tensor:
+        """[..., O, K/g] as [..., O/b, b, K/g]."""
+        return values.view(*values.shape[:-2], -1, self.block_rows, values.shape[-1])
+
     def stored_bits(self, outputs: int, inputs: int) -> int:
         """Bits on the disk of one linear: codes, scales, zero points, its shape."""
         groups = inputs // self.group(inputs)
         scale_bits = torch.finfo(self.dtype).bits
-        scales = scale_bits if self.per_tensor else outputs * groups * scale_bits
+        scales = scale_bits if self.per_tensor else outputs // self.block_rows * groups * scale_bits
         zeros = 0 if self.symmetric else outputs * groups * self.bits
         shape = 128 if self.packed else 0
         return outputs * inputs * self.bits + scales + zeros + shape
 
     @property
     def packed(self) -> bool:
-        """Whether several codes share one int32 (weight-only integers)."""
-        return not self.is_float and self.scheme.input_activations is None
+        """Whether several codes share one int32 (4 bits, or weight-only integers)."""
+        weight_only = self.scheme.input_activations is None
+        return not self.is_float and (weight_only or self.bits == _PACKED_BITS)
 
     @property
     def static_inputs(self) -> bool:
@@ -143,20 +155,22 @@ def make_grid(scheme: str, group_size: int, dtype: torch.dtype) -> Grid:
 
     ``group_size`` applies to the schemes that have groups; ``dtype`` is the model's own.
     """
-    preset = preset_name_to_scheme(scheme, ["Linear"])
+    preset = preset_name_to_scheme(_PRESETS.get(scheme, scheme), ["Linear"])
     weights = preset.weights
     assert weights is not None
     assert weights.num_bits is not None
     if scheme in GROUPED:
         weights = weights.model_copy(update={"group_size": group_size})
+    block_rows, columns = weights.block_structure or (1, weights.group_size)
     return Grid(
         scheme=preset.model_copy(update={"weights": weights}),
         bits=int(weights.num_bits),
-        group_size=group_size if scheme in GROUPED else None,
+        group_size=columns,
         is_float=weights.type == QuantizationType.FLOAT,
         symmetric=bool(weights.symmetric),
         per_tensor=weights.strategy == QuantizationStrategy.TENSOR,
         dtype=dtype,
+        block_rows=block_rows,
     )
 
 

@@ -9,8 +9,10 @@ from whet.checkpoint import read_facts
 from whet.core.errors import QuantizationError, WhetError
 from whet.core.protocols import Progress
 from whet.core.records import ModelFacts, QuantizedCheckpoint
-from whet.core.spec import RecipeSpec
+from whet.core.spec import LLM_COMPRESSOR, RecipeSpec
 from whet.quant.checkpoint_record import CacheKey, cache_key, find_existing
+from whet.quant.llm_compressor.environment import find_llm_compressor
+from whet.quant.llm_compressor.write import write_checkpoint
 
 _UNQUANTIZED = ("16bit", "32bit")
 
@@ -57,6 +59,7 @@ def quantize_many(
     """
     facts = read_facts(source)
     _require_sixteen_bit(facts)
+    progress = progress or (lambda _step, _total: None)
     outcomes: dict[str, QuantizedCheckpoint | WhetError] = {}
     keys: dict[str, tuple[Path, CacheKey]] = {}
     for name, (out, recipe) in recipes.items():
@@ -70,6 +73,7 @@ def quantize_many(
             keys[name] = (out, key)
         else:
             outcomes[name] = existing
+    outcomes |= _by_llm_compressor(facts, keys, calibration, progress, device)
     if keys:  # torch takes seconds to import, and existing checkpoints do not need it
         from whet.quant.layer_pass import run_pass
 
@@ -77,10 +81,38 @@ def quantize_many(
             facts,
             keys,
             calibration=calibration,
-            progress=progress or (lambda _step, _total: None),
+            progress=progress,
             device=device,
         )
     return {name: outcomes[name] for name in recipes}
+
+
+def _by_llm_compressor(
+    facts: ModelFacts,
+    keys: dict[str, tuple[Path, CacheKey]],
+    calibration: Path,
+    progress: Progress,
+    device: str | None,
+) -> dict[str, QuantizedCheckpoint | WhetError]:
+    """Write the recipes that llm-compressor writes, and take them out of ``keys``."""
+    names = [name for name, (_, key) in keys.items() if key.recipe.writer == LLM_COMPRESSOR]
+    if not names:
+        return {}
+    tool = find_llm_compressor()
+    outcomes: dict[str, QuantizedCheckpoint | WhetError] = {}
+    for name in names:
+        try:
+            outcomes[name] = write_checkpoint(
+                facts,
+                keys.pop(name),
+                tool=tool,
+                calibration=calibration,
+                progress=progress,
+                device=device,
+            )
+        except QuantizationError as error:
+            outcomes[name] = error
+    return outcomes
 
 
 def _require_sixteen_bit(facts: ModelFacts) -> None:

@@ -9,11 +9,12 @@ from typing import Final
 from whet.checkpoint.files import read_json
 from whet.checkpoint.headers import read_headers
 from whet.core.errors import QuantizationError
-from whet.core.spec import GROUPED, RecipeSpec
+from whet.core.spec import GROUPED, LLM_COMPRESSOR, RecipeSpec
 from whet.quant.architecture import (
     Architecture,
     Shapes,
     read_architecture,
+    require_blocks,
     require_cached,
     require_groups,
     require_measurable,
@@ -21,6 +22,7 @@ from whet.quant.architecture import (
 
 FOLDING: Final = ("awq", "awq+gptq", "smoothquant")
 """Methods that move scales into the layer before."""
+_FIXED_GROUPS: Final = {"NVFP4": 16, "NVFP4A16": 16, "MXFP4": 32, "MXFP4A16": 32}
 _SIMPLE: Final = (("FP8_DYNAMIC", 128), ("W4A16", 128), ("W4A16", 64), ("W4A16", 32))
 """Schemes and group sizes that rounding to nearest makes, the first that work are proposed."""
 
@@ -83,7 +85,8 @@ def _working(folder: Path, shapes: Shapes, recipe: RecipeSpec) -> Iterator[Recip
         if _refusal(folder, shapes, other) is None:
             yield other
             return
-    smaller = [size for size in (64, 32) if size < recipe.group_size and recipe.scheme in GROUPED]
+    regroups = recipe.scheme in GROUPED and recipe.scheme != "W4A8_FP8"
+    smaller = [size for size in (64, 32) if size < recipe.group_size and regroups]
     for size in smaller:
         other = recipe.model_copy(update={"group_size": size})
         if _refusal(folder, shapes, other) is None:
@@ -101,8 +104,16 @@ def _working(folder: Path, shapes: Shapes, recipe: RecipeSpec) -> Iterator[Recip
 
 
 def _refusal(folder: Path, shapes: Shapes, recipe: RecipeSpec) -> str | None:
+    config = read_json(folder / "config.json")
+    dtypes = (config.get("dtype"), config.get("torch_dtype"))
+    if recipe.scheme == "W4A8_FP8" and "float16" in dtypes:
+        return "W4A8_FP8 computes in bfloat16, and the model is float16; save it in bfloat16 first"
     try:
-        architecture = read_architecture(read_json(folder / "config.json"), shapes)
+        architecture = read_architecture(config, shapes)
+    except QuantizationError as error:
+        # llm-compressor knows architectures that whet does not, and says so itself if not.
+        return str(error) if recipe.writer != LLM_COMPRESSOR else None
+    try:
         require_suitable(architecture, shapes, recipe)
     except QuantizationError as error:
         return str(error)
@@ -111,13 +122,15 @@ def _refusal(folder: Path, shapes: Shapes, recipe: RecipeSpec) -> str | None:
 
 def require_suitable(architecture: Architecture, shapes: Shapes, recipe: RecipeSpec) -> None:
     """``QuantizationError`` where the recipe needs what the architecture does not give."""
-    for what in inputs_needed(recipe):
+    for what in inputs_needed(recipe) if recipe.writer != LLM_COMPRESSOR else ():
         folds = what.startswith("method") and recipe.method in FOLDING
         require_measurable(architecture, what, folds=folds)
     if recipe.kv_cache is not None:
         require_cached(architecture)
+    if recipe.scheme == "FP8_BLOCK":
+        require_blocks(architecture, shapes)
     for scheme in recipe.schemes:
-        size = recipe.group_size if scheme in GROUPED else None
+        size = recipe.group_size if scheme in GROUPED else _FIXED_GROUPS.get(scheme)
         require_groups(shapes, architecture.linears, size)
 
 
@@ -125,7 +138,10 @@ def inputs_needed(recipe: RecipeSpec) -> list[str]:
     """The parts of a recipe that need the inputs of the layers."""
     parts = (
         (recipe.method != "rtn", f"method {recipe.method}"),
-        (recipe.scheme == "FP8", "the scheme FP8 (its inputs have a fixed scale)"),
+        (
+            recipe.scheme in ("FP8", "NVFP4"),
+            f"the scheme {recipe.scheme} (its inputs have a fixed scale)",
+        ),
         (recipe.kv_cache is not None, "an FP8 KV cache with scales"),
         (recipe.mixed is not None, "mixed precision"),
     )

@@ -81,6 +81,26 @@ def _check_names(
         )
 
 
+@torch.no_grad()
+def require_finite(folder: Path) -> None:
+    """Every stored value is a number, and every scale of a float type above zero.
+
+    Raises ``QuantizationError`` naming the first tensor that is wrong.
+    """
+    written = TensorReader(folder)
+    for name in written.headers:
+        tensor = written.read(name)
+        if not tensor.is_floating_point():
+            continue
+        tensor = tensor.float()
+        positive = name.endswith("_scale") and "zero" not in name
+        if not bool(torch.isfinite(tensor).all()) or (positive and bool((tensor < 0).any())):
+            raise QuantizationError(
+                f"{name} holds a value that is not finite or a scale below zero; give other "
+                "calibration text, or another method"
+            )
+
+
 def verify_copies(folder: Path, source: Path, names: list[str]) -> None:
     """Tokenizer, generation config and the like are the source's, byte for byte."""
     for name in names:
@@ -145,6 +165,7 @@ def _qparams(state: Mapping[str, Tensor], scaled: Tensor, grid: Grid) -> QParams
     scale = state["weight_scale"].float()
     if grid.per_tensor:
         scale = scale.reshape(1, 1).expand(scaled.shape[0], 1)
+    scale = scale.repeat_interleave(grid.block_rows, dim=0)
     zero = None
     if not grid.symmetric:
         from compressed_tensors.compressors import unpack_from_int32

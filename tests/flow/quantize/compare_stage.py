@@ -19,7 +19,7 @@ TEXT = "the order was shipped on monday and the parcel arrived on friday"
 
 def write_files(folder: Path) -> Path:
     """A model, calibration text, held-out text and one task."""
-    write_tiny_llama(folder / "model")
+    write_tiny_llama(folder / "model", hidden_size=256, head_dim=128)
     lines = [json.dumps({"text": f"{TEXT} {i}"}) for i in range(12)]
     (folder / "text.jsonl").write_text("\n".join(lines))
     task = {"id": "1", "task": "sum", "messages": [{"role": "user", "content": "1+1"}]}

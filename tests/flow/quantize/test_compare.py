@@ -34,11 +34,25 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_files(tmp_path_factory.mktemp("compare"))
 
 
-def test_every_scheme_has_its_row_and_the_source_comes_first(
-    files: Path, tmp_path: Path, engine: FakeEngine
+def test_schemes_of_llm_compressor_need_its_environment(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("WHET_LLM_COMPRESSOR", "/no/python")
+    assert list(choose_schemes(None, CalibrationSpec())) == list(SCHEMES)
+    wanted = request(files, "w4a16-rtn", "nvfp4")
+    with pytest.raises(UsageError, match="cannot be started"):
+        run(wanted, tmp_path / "out")
+    assert not (tmp_path / "out" / "w4a16-rtn").exists()
+
+
+def test_every_scheme_has_its_row_and_the_source_comes_first(
+    files: Path, tmp_path: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an environment of llm-compressor, those that whet writes."""
+    monkeypatch.delenv("WHET_LLM_COMPRESSOR", raising=False)
     table = run(request(files), tmp_path / "out")
-    assert [row.name for row in table.rows] == ["16bit", *SCHEMES]
+    own = [name for name in SCHEMES if "fp4" not in name]
+    assert [row.name for row in table.rows] == ["16bit", *own]
     source, *rows = table.rows
     assert source.bits_per_weight == 16
     assert source.distances is None
@@ -58,7 +72,7 @@ def test_every_scheme_has_its_row_and_the_source_comes_first(
     assert rounded["w4a16-awq"] == ("weights",)
     assert rounded["w8a8"] == rounded["fp8-dynamic"] == ("weights", "activations")
     assert rounded["fp8-kv8"] == ("weights", "activations", "kv_cache")
-    assert engine.started == ["16bit", *SCHEMES], "one server at a time, the source's answers first"
+    assert engine.started == ["16bit", *own], "one server at a time, the source's answers first"
     kept = json.loads((tmp_path / "out" / "schemes.json").read_text())
     assert decode(SchemeTable, kept) == table
 

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from whet.core.records import QualityRecord
+from whet.core.spec import QualitySpec
 from whet.core.store import RunStore
 from whet.demo import pair_paths
 from whet.engines.vllm import find_installed
 from whet.flow.quantize.table import scheme_table
+from whet.quality import Encoder, heldout_ids
+from whet.quality.distance import DistanceMeter
 
 pytestmark = [
     pytest.mark.e2e,
@@ -73,3 +76,25 @@ def test_two_schemes_made_measured_and_served(tmp_path: Path) -> None:
     again = compare(out)
     assert again.returncode == 0, again.stderr[-3000:]
     assert (out / "served" / "w8a8.json").stat().st_mtime_ns == before, "nothing is done twice"
+
+
+def test_distances_through_the_server_agree_with_those_in_this_process(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = compare(out, "--server-distances")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    source = pair_paths()[0]
+    spec = QualitySpec(max_documents=8, max_tokens=128)
+    documents = heldout_ids(out / "inputs" / "heldout.jsonl", Encoder(source), spec)
+    meter = DistanceMeter(source, documents, device="cpu")
+    _, *rows = scheme_table(RunStore.read(out)).rows
+    for row in rows:
+        ours, exact = row.distances, meter.measure(out / row.name)
+        assert ours is not None, row.not_measured
+        assert ours.top_k == 20
+        assert ours.covered is not None
+        assert ours.covered > 0.9
+        # A lower bound by 20 of 4,096 tokens, and the engine's own arithmetic. In bf16 likeliest
+        # tokens are often alike, which is no flip.
+        assert ours.kl.value == pytest.approx(exact.kl.value, rel=0.3, abs=5e-4)
+        assert ours.flips.value < exact.flips.value + 0.01
+        assert ours.perplexity_ratio.value == pytest.approx(exact.perplexity_ratio.value, rel=3e-3)

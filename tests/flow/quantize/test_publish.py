@@ -13,6 +13,7 @@ import yaml
 from huggingface_hub import constants
 
 from tests.hub_standin import TOKEN, Hub, Repo, hub_standin
+from whet import __version__
 from whet.core.errors import CheckpointError, UsageError, WhetError
 from whet.core.protocols import Silent
 from whet.core.records import CalibrationFacts, QuantizedCheckpoint, UnitError, encode
@@ -99,6 +100,7 @@ def write_checkpoint(folder: Path) -> Path:
         seconds=42.0,
         peak_memory_bytes=None,
         device="cpu",
+        writer="llm-compressor 0.14.0",
     )
     record = {
         "origin": {"source_weights_sha256": "a" * 64, "recipe": {}, "calibration_sha256": "c" * 64},
@@ -162,6 +164,7 @@ def test_the_card_says_what_it_is_and_how_to_serve_it(hub: Hub, checkpoint: Path
     text = card.decode()
     assert f"vllm serve {REPO}\n" in text
     assert "| recipe | awq W4A16, groups of 128 |" in text
+    assert f"| made by | llm-compressor 0.14.0, started by whet {__version__}, in 42" in text
     assert "512 samples (chat+reply), 200000 tokens, at most 512 each, seed 7" in text
     assert "| qkv | 3 | 2.00e-02 | 5.00e-02 | 3.00e-02 |" in text
 

@@ -228,9 +228,9 @@ def facts(**change: Any) -> EngineFacts:
 @pytest.mark.parametrize(
     ("kernel", "outcome"),
     [
-        ("DeepGemmFp8BlockScaledMMKernel for Fp8LinearMethod", "proved"),
-        ("CutlassFp8BlockScaledMMKernel for Fp8LinearMethod", "proved"),
-        ("TritonFp8BlockScaledMMKernel for Fp8LinearMethod", "contradicted"),
+        ("CutlassFP8ScaledMMLinearKernel for Fp8LinearMethod", "proved"),
+        ("TritonFP8ScaledMMLinearKernel for Fp8LinearMethod", "contradicted"),
+        ("CutlassFp8BlockScaledMMKernel for Fp8LinearMethod", "unproved"),
         ("MarlinLinearKernel for AutoAWQMarlinLinearMethod", "unproved"),
         (None, "unproved"),
     ],
@@ -276,6 +276,65 @@ def test_experts_in_few_bits_beside_attention_in_16(
     log = replace(read_log(f"INFO 11-21 02:08:15 [oracle.py:1] {line}\n"), quantized_layers=24)
     verdicts = judge_start(resolved, replace(log, unquantized_layers=48))
     assert next(x for x in verdicts if x.claim.kind == "weights").outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("kernel", "outcome"),
+    [
+        ("DeepGemmFp8BlockScaledMMKernel", "proved"),
+        ("CutlassFp8BlockScaledMMKernel", "proved"),
+        ("FlashInferFp8DeepGEMMDynamicBlockScaledKernel", "proved"),
+        ("TritonFp8BlockScaledMMKernel", "contradicted"),
+        ("MarlinFP8ScaledMMLinearKernel", "contradicted"),
+        ("CPUFp8BlockScaledMMKernel", "contradicted"),
+        ("CutlassFP8ScaledMMLinearKernel", "unproved"),
+    ],
+)
+def test_blocks_of_fp8_need_a_kernel_for_blocks(
+    made: dict[str, Path], tmp_path: Path, kernel: str, outcome: str
+) -> None:
+    """The lines of 0.32 for compressed-tensors, and DeepSeek's own form."""
+    resolved = as_stored(tmp_path, made["fp8"])
+    resolved = replace(resolved, variant=replace(resolved.variant, scheme="FP8_BLOCK"))
+    for method in ("CompressedTensorsW8A8Fp8", "Fp8LinearMethod"):
+        log = read_log(f"INFO 11-25 02:08:15 [__init__.py:759] Selected {kernel} for {method}\n")
+        found = replace(log, quantized_layers=48, unquantized_layers=0)
+        verdict = next(x for x in judge_start(resolved, found) if x.claim.kind == "weights")
+        assert verdict.outcome == outcome, verdict.observed
+
+
+NO_FP4 = (
+    "WARNING 11-25 02:08:15 [marlin.py:34] Your GPU does not have native support for FP4 "
+    "computation but FP4 quantization is being used. Weight-only FP4 compression will be used "
+    "leveraging the Marlin kernel. This may degrade performance for compute-heavy workloads.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "kernel", "outcome", "words"),
+    [
+        ("NVFP4", "MarlinNvFp4LinearKernel for NVFP4", "contradicted", "stay in 16 bit: Marlin"),
+        ("NVFP4", "CutlassNvFp4LinearKernel for NVFP4", "proved", "CutlassNvFp4LinearKernel"),
+        ("NVFP4", "EmulationNvFp4LinearKernel for NVFP4", "contradicted", "a fallback kernel"),
+        ("NVFP4A16", "MarlinNvFp4LinearKernel for NVFP4", "proved", "MarlinNvFp4LinearKernel"),
+        ("NVFP4A16", "EmulationNvFp4LinearKernel for NVFP4", "contradicted", "a fallback kernel"),
+        ("MXFP4-W4A4", "MarlinMxFp4LinearKernel for MXFP4", "contradicted", "quantizes weights"),
+        ("MXFP4", "MarlinMxFp4LinearKernel for MXFP4", "proved", "MarlinMxFp4LinearKernel"),
+    ],
+)
+def test_four_bit_floats_on_hopper_are_weights_only(
+    made: dict[str, Path], tmp_path: Path, scheme: str, kernel: str, outcome: str, words: str
+) -> None:
+    """The lines of 0.33: a kernel, and on Marlin what the GPU lacks."""
+    resolved = as_stored(tmp_path, made["fp8"])
+    resolved = replace(resolved, variant=replace(resolved.variant, scheme=scheme))
+    notice = NO_FP4 if kernel.startswith("MarlinNv") else ""
+    log = read_log(f"INFO 11-25 02:08:15 [__init__.py:1259] Using {kernel} GEMM\n{notice}")
+    facts = replace(log, quantized_layers=48, unquantized_layers=0)
+    verdict = next(x for x in judge_start(resolved, facts) if x.claim.kind == "weights")
+    assert (verdict.outcome, words in verdict.observed) == (outcome, True)
+    both = "weights and 4-bit activations run"
+    assert (both in verdict.claim.statement) == (scheme in ("NVFP4", "MXFP4-W4A4"))
 
 
 def test_an_as_stored_model_that_is_loaded_unquantized_is_contradicted(

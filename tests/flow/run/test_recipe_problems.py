@@ -11,7 +11,7 @@ import pytest
 from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.run.test_quantize import Heard
 from tests.flow.stage import FakeEngine, tiny_spec
-from whet.core.errors import InfeasibleError, QuantizationError
+from whet.core.errors import InfeasibleError, QuantizationError, UsageError
 from whet.core.records import Decision, Problem
 from whet.core.run import Run
 from whet.core.spec import Spec
@@ -160,6 +160,23 @@ def test_a_resume_tries_the_recipe_again(tmp_path: Path, monkeypatch: pytest.Mon
 
 def refuse(*_args: object, **_kwargs: object) -> None:
     raise QuantizationError("the numbers overflow")
+
+
+def test_a_missing_environment_is_an_error_of_the_spec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is quantized or measured before the user has named it."""
+    monkeypatch.delenv("WHET_LLM_COMPRESSOR", raising=False)
+    recipes = {"fp4": {"scheme": "NVFP4"}, "fp8": {"scheme": "FP8_DYNAMIC"}}
+    variants = {"fp16": {}, "w4": {"weights": "fp4"}, "w8": {"weights": "fp8"}}
+    spec = spec_of(tmp_path, recipes=recipes, variants=variants)
+    (problem,) = problems_of(spec, tmp_path)
+    assert (problem.variant, problem.kind) == ("w4", "writer")
+    with (
+        RunStore.open(tmp_path / "run") as store,
+        pytest.raises(UsageError, match="WHET_LLM_COMPRESSOR"),
+    ):
+        prepare(spec, store, Heard(), skip_infeasible=True)
 
 
 def no_w8() -> dict[str, Any]:

@@ -20,18 +20,20 @@ def quantize(
     options: QuantizeOptions = QuantizeOptions(),
     output: OutputOptions = OutputOptions(),
 ) -> None:
-    """Quantize a checkpoint (AWQ, GPTQ, FP8, INT8) for vLLM.
+    """Quantize a checkpoint (AWQ, GPTQ, FP8, INT8, NVFP4, MXFP4) for vLLM.
 
-    The format is compressed-tensors. Not written: GGUF, bitsandbytes.
+    The format is compressed-tensors. For NF4 and GGUF, --scheme prints the command of their tools.
     """
     from whet.flow.quantize.checkpoint import SingleRequest, quantize_single
     from whet.flow.quantize.hub import require_login
+    from whet.flow.quantize.other_tools import require_own_scheme
     from whet.flow.quantize.publish import push
 
     options.refuse_misfits()
     if options.comparison.compare:
         run_comparison(model, out, options, output)
         return
+    require_own_scheme(options.recipe.scheme, model, out)
     after = options.after
     request = SingleRequest(
         model=model,

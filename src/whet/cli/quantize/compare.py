@@ -30,6 +30,7 @@ def run_comparison(model: str, out: Path, options: QuantizeOptions, output: Outp
         quality=comparison.quality(),
         calibration=calibration.source,
         tasks=not comparison.no_tasks,
+        server_distances=comparison.server_distances,
         loads=comparison.speed_loads(),
         device=options.device,
     )

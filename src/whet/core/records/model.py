@@ -25,8 +25,9 @@ class TokenizerIdentity:
 class StoredWeights:
     """The stored weights, as the tensors' names, dtypes and shapes show them.
 
-    ``scheme`` is ``16bit``, ``32bit``, ``W4A16``, ``W8A16``, ``W8A8-INT8``, ``FP8``, ``NVFP4``,
-    ``MXFP4``, ``NF4`` or ``mixed``.
+    ``scheme`` is ``16bit``, ``32bit``, ``W4A16``, ``W4A8_FP8``, ``W8A16``, ``W8A8-INT8``, ``FP8``,
+    ``NVFP4``, ``NVFP4A16``, ``MXFP4``, ``MXFP4-W4A4``, ``NF4`` or ``mixed``. NVFP4 has scales for
+    4-bit activations; of MXFP4 and 4-bit integers config.json says how activations are rounded.
     ``bits_per_weight`` counts every stored byte of the decoder's linear layers, scales included.
     """
 

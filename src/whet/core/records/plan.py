@@ -19,8 +19,10 @@ ProblemKind = Literal[
     "flags",
     "unsupported",
     "recipe",
+    "writer",
 ]
-"""``unsupported`` is what the installed engine refuses, ``recipe`` what cannot be quantized."""
+"""``unsupported`` is what the installed engine refuses, ``recipe`` what cannot be quantized,
+``writer`` an environment that is missing to do it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

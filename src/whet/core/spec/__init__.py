@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from whet.core.spec.base import SIXTEEN_BIT
-from whet.core.spec.recipe import GROUPED, METHODS_OF, CalibrationSpec, MixedSpec, RecipeSpec
+from whet.core.spec.recipe import (
+    FOUR_BIT_FLOATS,
+    GROUPED,
+    LLM_COMPRESSOR,
+    METHODS_OF,
+    CalibrationSpec,
+    MixedSpec,
+    RecipeSpec,
+)
 from whet.core.spec.redacted import redacted_source, redacted_spec
 from whet.core.spec.serving import EngineSpec, EvidenceSpec, HardwareSpec, ModelSpec
 from whet.core.spec.traffic import (
@@ -18,7 +26,9 @@ from whet.core.spec.variants import NEEDS_HEAD, SpeculationSpec, VariantSpec
 from whet.core.spec.whole import Spec, load_spec, parse_spec
 
 __all__ = [
+    "FOUR_BIT_FLOATS",
     "GROUPED",
+    "LLM_COMPRESSOR",
     "METHODS_OF",
     "NEEDS_HEAD",
     "SIXTEEN_BIT",

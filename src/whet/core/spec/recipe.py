@@ -21,19 +21,34 @@ class CalibrationSpec(Strict):
 
 
 Method = Literal["awq", "gptq", "awq+gptq", "smoothquant", "rtn"]
-Scheme = Literal["W4A16", "W4A16_ASYM", "W8A16", "W8A8", "FP8_DYNAMIC", "FP8"]
+Scheme = Literal[
+    "W4A16", "W4A16_ASYM", "W8A16", "W8A8", "FP8_DYNAMIC", "FP8", "FP8_BLOCK", "W4A8_FP8",
+    "NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16",
+]  # fmt: skip
+FOUR_BIT_FLOATS: Final = ("NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16")
+"""Schemes that llm-compressor writes."""
+LLM_COMPRESSOR: Final = "llm-compressor"
 _WEIGHT_ONLY: Final = ("awq", "gptq", "awq+gptq", "rtn")
 METHODS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "W4A16": _WEIGHT_ONLY,
     "W4A16_ASYM": _WEIGHT_ONLY,
+    "W4A8_FP8": _WEIGHT_ONLY,
     "W8A16": _WEIGHT_ONLY,
     "W8A8": ("smoothquant", "gptq", "rtn"),
     "FP8_DYNAMIC": ("rtn",),
     "FP8": ("rtn",),
+    "FP8_BLOCK": ("rtn",),
+    **dict.fromkeys(FOUR_BIT_FLOATS, ("rtn", "gptq", "awq", "awq+gptq")),
 }
 """The methods that make sense for a scheme, its default first."""
-GROUPED: Final = ("W4A16", "W4A16_ASYM", "W8A16")
-"""Schemes with a scale for every ``group_size`` columns; the others have one a row or matrix."""
+GROUPED: Final = ("W4A16", "W4A16_ASYM", "W8A16", "W4A8_FP8")
+"""Schemes with a scale for every ``group_size`` columns; those of the others are given."""
+
+
+_STORED: Final[Mapping[str, str]] = {
+    "W4A16_ASYM": "W4A16", "W8A8": "W8A8-INT8", "FP8_DYNAMIC": "FP8",
+    "MXFP4": "MXFP4-W4A4", "MXFP4A16": "MXFP4",
+}  # fmt: skip
 
 
 class MixedSpec(Strict):
@@ -72,26 +87,48 @@ class RecipeSpec(Strict):
         Literal["fp8"] | None, Field(description="Add calibrated scales of keys and values.")
     ] = None
     mixed: Annotated[MixedSpec | None, Field(description="Mixed precision.")] = None
+    writer: Annotated[
+        Literal["whet", "llm-compressor"],
+        Field(
+            description="What quantizes: whet, or llm-compressor in an environment of its own. "
+            "Default: llm-compressor for NVFP4 and MXFP4, else whet."
+        ),
+    ] = "whet"
     calibration: Annotated[
         CalibrationSpec, Field(description="Text that the weights are fitted on.")
     ] = CalibrationSpec()
 
     @model_validator(mode="before")
     @classmethod
-    def _usual_method(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("method") is None:
-            usual = METHODS_OF.get(str(data.get("scheme", "W4A16")), ("awq",))[0]
-            return {**data, "method": usual}
-        return data
+    def _usual(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        scheme = str(data.get("scheme", "W4A16"))
+        writer = LLM_COMPRESSOR if scheme in FOUR_BIT_FLOATS else "whet"
+        usual = {"method": METHODS_OF.get(scheme, ("awq",))[0], "writer": writer}
+        return {**data, **{key: usual[key] for key in usual if data.get(key) is None}}
 
     @model_validator(mode="after")
     def _fits(self) -> RecipeSpec:
         if self.method not in METHODS_OF[self.scheme]:
             known = ", ".join(METHODS_OF[self.scheme])
             raise ValueError(f"{self.scheme} is made by {known}, not by {self.method}")
+        self._fits_writer()
+        if self.scheme == "W4A8_FP8" and self.group_size != 128:
+            raise ValueError(f"W4A8_FP8 has groups of 128 (group_size is {self.group_size})")
         if self.mixed is not None and self.scheme not in ("W4A16", "W4A16_ASYM"):
-            raise ValueError(f"mixed keeps units above 4 bits, and {self.scheme} is 8 already")
+            what = "has activations in 8" if self.scheme == "W4A8_FP8" else "is 8 already"
+            raise ValueError(f"mixed keeps units above 4 bits, and {self.scheme} {what}")
         return self
+
+    def _fits_writer(self) -> None:
+        if self.writer == LLM_COMPRESSOR:
+            own = {"mixed": self.mixed, "kv_cache": self.kv_cache, "clip: false": not self.clip}
+            own["W4A8_FP8"] = self.scheme == "W4A8_FP8"
+            for name in (name for name, value in own.items() if value):
+                raise ValueError(f"llm-compressor, which writes this recipe, makes no {name}")
+        elif self.scheme in FOUR_BIT_FLOATS:
+            raise ValueError(f"{self.scheme} is written by llm-compressor; leave writer out")
 
     @property
     def title(self) -> str:
@@ -99,7 +136,8 @@ class RecipeSpec(Strict):
         group = f" g{self.group_size}" if self.scheme in GROUPED else ""
         mixed = "" if self.mixed is None else f" + {self.mixed.keep}"
         cache = "" if self.kv_cache is None else f", {self.kv_cache} KV"
-        return f"{self.method} {self.scheme}{group}{mixed}{cache}"
+        writer = "" if self.writer == "whet" else f", by {self.writer}"
+        return f"{self.method} {self.scheme}{group}{mixed}{cache}{writer}"
 
     @property
     def schemes(self) -> tuple[str, ...]:
@@ -111,6 +149,4 @@ class RecipeSpec(Strict):
         """The scheme as read from the stored tensors (``StoredWeights.scheme``)."""
         if self.mixed is not None and self.mixed.keep != SIXTEEN_BIT:
             return "mixed"
-        return {"W4A16_ASYM": "W4A16", "W8A8": "W8A8-INT8", "FP8_DYNAMIC": "FP8"}.get(
-            self.scheme, self.scheme
-        )
+        return _STORED.get(self.scheme, self.scheme)

@@ -140,6 +140,8 @@ def recipe_words(recipe: RecipeSpec) -> list[str]:
     words = ["--scheme", recipe.scheme, "--method", recipe.method]
     if recipe.scheme in GROUPED:
         words += ["--group-size", str(recipe.group_size)]
+    if recipe.writer != "whet":
+        words += ["--writer", recipe.writer]
     if "awq" in recipe.method and not recipe.clip:
         words.append("--no-clip")
     if recipe.kv_cache is not None:

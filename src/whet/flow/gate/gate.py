@@ -278,6 +278,7 @@ def _plan(job: _Job, name: str, side: Endpoint | None, base: _Base | None = None
         tasks=job.tasks,
         baseline=None if base is None else base.record,
         tolerances=job.request.tolerances,
+        arrays=job.scratch / ARRAYS if side is not None else None,
         checks=None if side is None else _checks(job, side, base),
         scheme=None if side is None else side.scheme,
     )
@@ -293,7 +294,6 @@ def _checks(job: _Job, side: Endpoint, base: _Base | None) -> ChecksPlan:
     speculative, saves = job.request.speculative, job.request.save is not None
     reference = base if base is not None and (speculative or side.computes_as(base.side)) else None
     return ChecksPlan(
-        arrays=job.scratch / ARRAYS,
         golden=job.scratch / GOLDEN,
         source=side.source,
         same_weights_reference=None if reference is None else reference.record,

@@ -94,7 +94,9 @@ def _recipe(done: QuantizedCheckpoint) -> Iterator[tuple[str, str]]:
         yield "KV cache", f"{done.kv_cache}, calibrated scales"
     if done.calibration is not None:
         yield "calibration", _calibration(done.calibration)
-    yield "made by", f"whet {__version__} in {human_duration(done.seconds)} on {done.device}"
+    whet = f"whet {__version__}"
+    writer = whet if done.writer == "whet" else f"{done.writer}, started by {whet},"
+    yield "made by", f"{writer} in {human_duration(done.seconds)} on {done.device}"
     yield "source weights", f"sha256 `{done.source_weights_sha256}`"
     yield "these weights", f"sha256 `{done.weights_sha256}`"
 

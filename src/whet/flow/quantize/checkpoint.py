@@ -40,7 +40,7 @@ def quantize_single(request: SingleRequest, observer: Observer) -> QuantizedChec
     done = _quantize(request, observer)
     observer.note(
         f"{done.path}: {human_bytes(done.weight_bytes)}, {done.bits_per_weight:.2f} bits "
-        f"a weight, in {human_duration(done.seconds)}"
+        f"a weight, written by {done.writer} in {human_duration(done.seconds)}"
     )
     for sentence in done.warnings:
         observer.warn(sentence)

@@ -29,7 +29,7 @@ from whet.core.records import (
     SchemeOnServer,
     SchemeTable,
 )
-from whet.core.spec import SIXTEEN_BIT, RecipeSpec
+from whet.core.spec import LLM_COMPRESSOR, SIXTEEN_BIT, RecipeSpec
 from whet.core.store import RunStore, write_json
 from whet.core.units import human_bytes, human_duration
 from whet.flow.quantize.compare_job import CompareJob, CompareRequest, prepare_comparison
@@ -45,6 +45,7 @@ from whet.flow.quantize.speed import SpeedPlan, measure_speed, plan_speed
 from whet.flow.quantize.table import scheme_table
 from whet.predict import check_disk
 from whet.quality import Encoder, QualityPlan, heldout_ids, measure_quality, tokens_needed
+from whet.quant.llm_compressor.environment import find_llm_compressor
 from whet.quant.suitability import recipe_problem
 
 _HOST_SHARE: Final = 0.5
@@ -76,6 +77,8 @@ def quantize_schemes(job: CompareJob) -> None:
     }
     if not pending:
         return
+    if any(recipe.writer == LLM_COMPRESSOR for recipe in pending.values()):
+        find_llm_compressor()
     job.observer.stage("quantize", ", ".join(pending))
     check_disk(store.root, sum(_bytes_of(job.source, recipe) for recipe in pending.values()))
     for names in _passes(job.source, pending):
@@ -125,6 +128,8 @@ def _quantize(job: CompareJob, names: Sequence[str]) -> None:
 def measure_schemes(job: CompareJob) -> None:
     """Measure how far every checkpoint is from the source, on the same held-out text."""
     store = job.store
+    if job.server_distances:
+        return
     pending = [name for name in job.made if not store.done("distances", name)]
     if not pending:
         return
@@ -152,6 +157,10 @@ def _measure(job: CompareJob, name: str, measure: Callable[..., Distances]) -> N
         job.store.note("distances", name, status="failed", reason=str(error))
         job.observer.warn(f"{name}: {error}")
         return
+    _put_distances(job, name, distances)
+
+
+def _put_distances(job: CompareJob, name: str, distances: Distances) -> None:
     job.store.put("distances", name, distances)
     job.observer.note(
         f"{name}: perplexity {distances.perplexity.value:.3f} "
@@ -170,8 +179,9 @@ def serve_schemes(job: CompareJob) -> None:
         tasks=job.inputs.tasks,
         baseline=None,
         tolerances=(),  # the table has no verdicts
+        arrays=job.store.path("top_logprobs") if job.server_distances else None,
     )
-    pending = [name for name in (SIXTEEN_BIT, *job.made) if not job.store.done("served", name)]
+    pending = [name for name in (SIXTEEN_BIT, *job.made) if not _is_complete(job, name)]
     if not pending:
         return
     speed = _plan_speed(job)
@@ -187,6 +197,11 @@ def serve_schemes(job: CompareJob) -> None:
             eager=not speed.loads,
         )
         _serve(job, serving, plan, speed)
+
+
+def _is_complete(job: CompareJob, name: str) -> bool:
+    likeliest = job.store.path("top_logprobs", f"{name}.npz")
+    return job.store.done("served", name) and (likeliest.exists() or not job.server_distances)
 
 
 def _plan_speed(job: CompareJob) -> SpeedPlan:
@@ -245,6 +260,8 @@ def _score(
         )
         kernels = kernels_of(resolved, server)
     store.put("quality", name, quality)
+    if job.server_distances and name != SIXTEEN_BIT:
+        _read_distances(job, quality, baseline, resolved.device)
     return SchemeOnServer(
         engine=engine_title(resolved),
         kernels=kernels,
@@ -256,8 +273,41 @@ def _score(
     )
 
 
+def _read_distances(
+    job: CompareJob, quality: QualityRecord, source: QualityRecord | None, device: str
+) -> None:
+    """Store the distances between two servers, or the reason why they are missing."""
+    name, measured = quality.variant, quality.distances
+    if (
+        measured is None
+        or source is None
+        or source.perplexity is None
+        or quality.perplexity is None
+        or quality.perplexity_ratio is None
+    ):
+        reason = "the 16-bit model was not served" if source is None else quality.reason
+        job.store.note("distances", name, status="failed", reason=reason or "no log-probabilities")
+        return
+    distances = Distances(
+        perplexity=quality.perplexity,
+        reference_perplexity=source.perplexity,
+        perplexity_ratio=quality.perplexity_ratio,
+        kl=measured.kl,
+        kl_p99=measured.kl_p99,
+        flips=measured.flips,
+        rounded=(),
+        documents=measured.documents,
+        data_sha256=quality.data_sha256 or "",
+        device=device,
+        seconds=quality.seconds,
+        top_k=measured.top_k,
+        covered=measured.covered,
+    )
+    _put_distances(job, name, distances)
+
+
 def _bytes_of(source: ModelFacts, recipe: RecipeSpec) -> int:
     """Approximate size of a recipe's checkpoint on the disk, 16-bit embeddings included."""
-    bits = 5 if recipe.scheme.startswith("W4") else 8.2
+    bits = 5 if recipe.scheme.startswith(("W4", "NVFP4", "MXFP4")) else 8.2
     linear = source.linear_parameters or source.parameters
     return round(source.weight_bytes - linear * (16 - bits) / 8)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from whet.checkpoint import locate, read_facts
-from whet.core.errors import StorageError, UsageError
+from whet.core.errors import CheckpointError, MeasurementError, StorageError, UsageError
 from whet.core.names import require_name
 from whet.core.protocols import Observer
 from whet.core.provenance import environment
@@ -31,6 +31,7 @@ class CompareRequest:
     """The model, the recipes and the data; a missing file is the built-in one.
 
     ``loads`` are the requests in flight at which speed is measured, none for no speed.
+    ``server_distances`` measures distances on the server also where memory would do.
     """
 
     model: str
@@ -38,6 +39,7 @@ class CompareRequest:
     quality: QualitySpec
     calibration: Path | None = None
     tasks: bool = True
+    server_distances: bool = False
     loads: tuple[int, ...] = ()
     device: str | None = None
     engine: EngineSpec = field(default_factory=EngineSpec)
@@ -58,17 +60,19 @@ class ComparisonSettings:
     heldout: str
     tasks: bool
     loads: tuple[int, ...] = ()
+    server_distances: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompareJob:
-    """A prepared comparison."""
+    """A prepared comparison; ``server_distances`` says how distances are measured."""
 
     request: CompareRequest
     store: RunStore
     observer: Observer
     source: ModelFacts
     inputs: Inputs
+    server_distances: bool = False
 
     @property
     def folder(self) -> Path:
@@ -110,7 +114,7 @@ def prepare_comparison(request: CompareRequest, store: RunStore, observer: Obser
     store.put("models", "source", source)
     write_json(store.path("environment.json"), environment())
     store.put(SETTINGS, SETTINGS, settings)
-    return job
+    return replace(job, server_distances=settings.server_distances)
 
 
 def _inputs(request: CompareRequest, store: RunStore) -> Inputs:
@@ -148,6 +152,15 @@ _FIXED: Final = {
 def _merged_settings(job: CompareJob) -> ComparisonSettings:
     """The settings, with the schemes of earlier calls; ``UsageError`` where they contradict."""
     now, before = _settings(job), job.store.get(SETTINGS, SETTINGS, ComparisonSettings)
+    if before is None or not any(job.store.done("distances", name) for name in before.recipes):
+        now = replace(now, server_distances=_needs_server(job))
+    elif job.request.server_distances and not before.server_distances:
+        raise UsageError(
+            f"{job.store.root} has distances measured in float32 in one process; leave "
+            "--server-distances out to resume, or choose another folder"
+        )
+    else:
+        now = replace(now, server_distances=before.server_distances)
     if before is None:
         return now
     changed = [
@@ -174,6 +187,20 @@ def _merged_settings(job: CompareJob) -> ComparisonSettings:
         tasks=before.tasks or now.tasks,
         loads=before.loads if before.tasks else now.loads,
     )
+
+
+def _needs_server(job: CompareJob) -> bool:
+    """Whether distances are measured on the server: on request, or if nothing else is possible."""
+    if job.request.server_distances or not job.request.tasks:
+        return job.request.server_distances
+    from whet.quality.loading import pick_device
+
+    try:
+        pick_device(job.request.device, job.folder)
+    except (CheckpointError, MeasurementError) as error:
+        job.observer.note(f"distances are measured on the server: {error}")
+        return True
+    return False
 
 
 def _settings(job: CompareJob) -> ComparisonSettings:

@@ -19,6 +19,8 @@ _MIXED: Final = {
     "bits_per_weight": "bits_per_weight",
     "max_error": "max_error",
 }
+_LIKELIEST: Final = 20
+"""Tokens a position for distances on the server: as many as vLLM names by default."""
 _LIMITS: Final = {"max_documents": 100, "max_tasks": 120, "max_document_tokens": 512}
 
 
@@ -28,7 +30,8 @@ class RecipeOptions:
     """The scheme and how it is computed."""
 
     scheme: str | None = None
-    """W4A16, W4A16_ASYM, W8A16, W8A8, FP8_DYNAMIC or FP8. Default: W4A16."""
+    """W4A16, W4A16_ASYM, W8A16, W8A8, FP8_DYNAMIC, FP8, FP8_BLOCK, W4A8_FP8, NVFP4, NVFP4A16, MXFP4
+    or MXFP4A16. Default: W4A16."""
     method: str | None = None
     """awq, gptq, awq+gptq or rtn; smoothquant for W8A8. Default: the scheme's usual one."""
     group_size: int | None = None
@@ -43,6 +46,9 @@ class RecipeOptions:
     """Mixed precision: average bits per weight at most."""
     max_error: float | None = None
     """Mixed precision: relative output error of a unit at most."""
+    writer: str | None = None
+    """whet, or llm-compressor in an environment of its own. Default: whet; llm-compressor for NVFP4
+    and MXFP4."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Calibration"))
@@ -93,9 +99,13 @@ class CompareOptions:
     compare: bool = False
     """Make, measure and serve every scheme, each in a folder below OUT. Continues when repeated."""
     schemes: str | None = None
-    """Schemes to compare, such as w4a16-awq,w8a8. Default: all."""
+    """Schemes to compare, such as w4a16-awq,w8a8. Default: all; NVFP4 and MXFP4 only where
+    llm-compressor has an environment."""
     no_tasks: bool = False
     """Start no server: no task scores, no kernels, no speed."""
+    server_distances: bool = False
+    """Measure KL, flips and perplexity on the server. Default: where two float32 copies of the
+    model do not fit memory, or transformers cannot load it."""
     loads: Annotated[
         tuple[PositiveInt, ...], Parameter(consume_multiple=True, show_default=False)
     ] = (1, 8)
@@ -126,7 +136,12 @@ class CompareOptions:
             for name, usual in _LIMITS.items()
         }
         try:
-            return QualitySpec(heldout=self.heldout, tasks=self.tasks_file, **limits)
+            return QualitySpec(
+                heldout=self.heldout,
+                tasks=self.tasks_file,
+                top_logprobs=_LIKELIEST,
+                **limits,
+            )
         except ValidationError as error:
             first = error.errors()[0]
             name = str(first["loc"][0]).replace("max_tokens", "max_document_tokens")
@@ -151,6 +166,11 @@ class QuantizeOptions:
             for flag in (*_given(self.recipe), *_given(self.after)):
                 raise UsageError(f"{flag} has no meaning with --compare, which makes every scheme")
             self._refuse_loads()
+            if self.comparison.server_distances and self.comparison.no_tasks:
+                raise UsageError(
+                    "--server-distances has no meaning with --no-tasks, which starts no server; "
+                    "leave out one"
+                )
             return
         for flag in _given(self.comparison):
             raise UsageError(f"{flag} belongs to --compare; add that, or leave this out")
@@ -170,7 +190,7 @@ class QuantizeOptions:
         options = self.recipe
         data: dict[str, Any] = {
             name: value
-            for name in ("method", "scheme", "group_size", "kv_cache")
+            for name in ("method", "scheme", "group_size", "kv_cache", "writer")
             if (value := getattr(options, name)) is not None
         }
         mixed = {
@@ -189,8 +209,8 @@ class QuantizeOptions:
             raise _usage_error(error) from error
         if options.group_size is not None and recipe.scheme not in GROUPED:
             raise UsageError(
-                f"--group-size has no meaning for {recipe.scheme}, which has one scale per row or "
-                f"matrix; leave it out, or choose --scheme {', '.join(GROUPED)}"
+                f"--group-size has no meaning for {recipe.scheme}, whose groups are given; leave "
+                f"it out, or choose --scheme {', '.join(GROUPED)}"
             )
         if options.no_clip and "awq" not in recipe.method:
             raise UsageError(f"--no-clip has no meaning for {recipe.method}, which does not clip")

@@ -17,6 +17,7 @@ from whet.core.protocols import Engine, Observer
 from whet.core.provenance import Device, environment, find_device
 from whet.core.records import MemoryPlan, ModelFacts, ResolvedEngine, Variant
 from whet.core.spec import (
+    LLM_COMPRESSOR,
     Spec,
     redacted_spec,
 )
@@ -49,9 +50,10 @@ from whet.predict import (
     preflight,
 )
 from whet.predict.settings import read_settings
+from whet.quant.llm_compressor.environment import find_llm_compressor
 from whet.quant.suitability import recipe_problem
 
-_SPEC_ERRORS: Final = ("flags", "traffic")
+_SPEC_ERRORS: Final = ("flags", "traffic", "writer")
 """Kinds of problems that no other machine solves."""
 _SCALED_KV: Final = ("fp8", "fp8_e4m3")
 """Types of the KV cache that a checkpoint's scales are for; e5m2 is meant to go without."""
@@ -131,6 +133,7 @@ def _preflight(
     kv_scales = _kv_problems([item for item in resolved if item.variant.name not in blocked])
     spec_errors = (
         *refused,
+        *(_writer_problems(spec, root, resolved) if planned is None else ()),
         *_traffic_problems(spec, root, target),
         *_log_problems(spec, log, target, device, as_set),
     )
@@ -244,6 +247,23 @@ def _recipe_problems(
             if recipe in names:
                 message = f"recipes.{recipe}: {reason}"
                 yield Problem(variant=variant, kind="recipe", message=message)
+
+
+def _writer_problems(
+    spec: Spec, root: Path, resolved: Sequence[ResolvedEngine]
+) -> Iterator[Problem]:
+    """Variants whose recipe llm-compressor writes, where its environment is missing."""
+    for item in resolved:
+        made_by = {
+            spec.recipes[name].writer
+            for name in spec.recipes_of(item.variant.name)
+            if not quantized_path(root, name).is_dir()
+        }
+        if LLM_COMPRESSOR in made_by:
+            try:
+                find_llm_compressor()
+            except UsageError as error:
+                yield Problem(variant=item.variant.name, kind="writer", message=str(error))
 
 
 def _kv_problems(resolved: Sequence[ResolvedEngine]) -> Iterator[Problem]:

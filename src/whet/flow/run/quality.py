@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from whet.core.errors import EngineLostError, MeasurementError
-from whet.core.flags import parse_json, plain_args
+from whet.core.flags import RUST_FRONTEND_ENV, parse_json, plain_args
 from whet.core.protocols import Server
 from whet.core.records import EngineFacts, QualityRecord, ResolvedEngine
 from whet.engines import get_profile
@@ -20,10 +20,10 @@ _NUMERIC_ARGS: Final = frozenset(
 )
 """Engine arguments that change what is computed, and not only in which order."""
 _KERNEL_ARGS: Final = frozenset(
-    {"attention_backend", "enforce_eager", "linear_backend", "optimization_level"}
+    {"attention_backend", "enforce_eager", "kernel_config", "linear_backend", "optimization_level"}
 )
 """Arguments that choose kernels; so do ``compilation_config`` and the variant's environment."""
-_ROUNDS: Final = frozenset({"W8A8-INT8", "FP8"})
+_ROUNDS: Final = frozenset({"W8A8-INT8", "FP8", "FP8_BLOCK", "W4A8_FP8"})
 """Schemes whose activations are rounded to 8 bits on the way. A mix is held to the strict limit:
 its distance from 16 bits is that of its 4-bit layers."""
 
@@ -40,6 +40,7 @@ def measure_variant_quality(job: Job, server: Server, resolved: ResolvedEngine) 
         tasks=job.inputs.tasks,
         baseline=None if is_baseline else store.get(KIND, spec.baseline, QualityRecord),
         tolerances=spec.objective.quality,
+        arrays=store.path("top_logprobs"),
         checks=_checks(job, resolved),
         scoring_defect=_scoring_defect(job, resolved),
         scheme=None if _has_the_baselines_weights(job, resolved) else running_scheme(resolved),
@@ -85,7 +86,6 @@ def _checks(job: Job, resolved: ResolvedEngine) -> ChecksPlan:
         (each for each in same if reference and each.variant.name == reference.variant), resolved
     )
     return ChecksPlan(
-        arrays=store.path("top_logprobs"),
         # Probes hold tokens of held-out text, which may be a user's own.
         golden=store.path("inputs") / "golden" if job.spec.is_private else store.path("golden"),
         source=GoldenSource(variant=variant.name, engine_version=resolved.engine_version),
@@ -139,4 +139,5 @@ def _kernels(resolved: ResolvedEngine) -> tuple[object, ...]:
     parts = compiled.items() if isinstance(compiled, dict) else ()
     chosen = [(k, v) for k, v in args.items() if k in _KERNEL_ARGS]
     chosen += [(k, str(v)) for k, v in parts if not k.startswith("cudagraph")]
-    return (tuple(sorted(chosen)), tuple(sorted(resolved.variant.env)))
+    env = [(k, v) for k, v in resolved.variant.env if k != RUST_FRONTEND_ENV]
+    return (tuple(sorted(chosen)), tuple(sorted(env)))

@@ -56,5 +56,6 @@ def _quantize(job: Job, name: str) -> None:
         job.observer.warn(f"{name}: {sentence}")
     job.observer.note(
         f"{name}: {human_bytes(job.target.weight_bytes)} → {human_bytes(done.weight_bytes)}, "
-        f"{done.bits_per_weight:.2f} bits a weight, in {human_duration(done.seconds)}"
+        f"{done.bits_per_weight:.2f} bits a weight, written by {done.writer} in "
+        f"{human_duration(done.seconds)}"
     )

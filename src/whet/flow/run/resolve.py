@@ -18,7 +18,7 @@ from whet.data import write_inputs
 from whet.flow.run.checkpoints import Checkpoints
 from whet.flow.run.context import Inputs
 from whet.flow.run.logged import TRAFFIC, TrafficLog, write_parts
-from whet.levers import lever_args
+from whet.levers import lever_args, lever_env
 from whet.predict import Problem
 
 GENERATED: Final = "workload.jsonl"
@@ -87,7 +87,7 @@ def _variant(
     # Scales of keys and values are in the checkpoint to be used.
     cache = {"kv_cache_dtype": recipe.kv_cache} if recipe and recipe.kv_cache else {}
     own = {**lever_args(item.lever_values), **item.args}
-    env = {**spec.engine.env, **item.env}
+    env = {**spec.engine.env, **lever_env(item.lever_values), **item.env}
     return Variant(
         name=name,
         weights=item.weights,
@@ -130,7 +130,7 @@ def _speculation(
         method=item.method,
         num_tokens=item.num_tokens,
         draft_path=path,
-        options=tuple(item.options.items()),
+        options=tuple(item.engine_options.items()),
     )
 
 

@@ -47,6 +47,9 @@ SCHEMES_COLUMNS: Final[tuple[str, ...]] = (
     "loads",
     "output_tps",
     "serving_memory_bytes",
+    "distances_by",
+    "kl_top_k",
+    "kl_covered",
 )
 """Every column of ``schemes.csv``; new ones are added at the end only."""
 
@@ -109,6 +112,9 @@ def _measured(row: SchemeRow) -> dict[str, Value]:
         "documents": len(distances.documents),
         "positions": sum(one.tokens for one in distances.documents),
         "rounded": " ".join(distances.rounded),
+        "distances_by": "transformers" if distances.top_k is None else "server",
+        "kl_top_k": distances.top_k,
+        "kl_covered": distances.covered,
     }
 
 

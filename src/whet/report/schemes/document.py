@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from whet.core.format import number, percent, plural
-from whet.core.records import QuantizedCheckpoint, SchemeRow, SchemeTable, TaskScore
+from whet.core.records import Distances, QuantizedCheckpoint, SchemeRow, SchemeTable, TaskScore
 from whet.core.spec import SIXTEEN_BIT
 from whet.core.units import human_bytes, human_duration
 from whet.report.charts.palette import looks
@@ -190,8 +190,7 @@ def _measured_on(table: SchemeTable) -> str:
         positions = sum(each.tokens for each in distances.documents)
         sentences.append(
             f"Perplexity, KL and flips on {plural(len(distances.documents), 'document')} "
-            f"({number(positions)} positions) of {table.heldout}, both models in float32 with "
-            "transformers; activations and FP8 keys and values are rounded as the checkpoint says."
+            f"({number(positions)} positions) of {table.heldout}, {_measured_by(distances)}."
         )
     task_run = next((row.served for row in table.rows if row.served is not None), None)
     if task_run is not None:
@@ -200,6 +199,19 @@ def _measured_on(table: SchemeTable) -> str:
             f"Tasks: {plural(count, 'question')}, answered greedily by {task_run.engine}."
         )
     return " ".join(sentences)
+
+
+def _measured_by(distances: Distances) -> str:
+    if distances.top_k is None or distances.covered is None:
+        return (
+            "both models in float32 with transformers; activations and FP8 keys and values are "
+            "rounded as the checkpoint says"
+        )
+    return (
+        "measured on the servers, each in its own arithmetic: KL over the "
+        f"{distances.top_k} likeliest tokens and the rest as one, a lower bound (the tokens "
+        f"compared have {percent(distances.covered)} of the 16-bit probability on average)"
+    )
 
 
 def _speed_sentence(table: SchemeTable) -> str:
