@@ -142,4 +142,4 @@ def _kernels(
     if not right:
         unknown = ", ".join(facts.weight_kernels)
         return "unproved", f"no kernel known for {scheme} is named: {unknown}", facts.weight_kernels
-    return "proved", f"{right[0]}; {_layers(facts)}", (*right, _layers(facts))
+    return "proved", f"{right[-1]}; {_layers(facts)}", (*right, _layers(facts))
