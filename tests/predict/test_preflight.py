@@ -189,6 +189,16 @@ def test_more_devices_than_there_are(bench: Bench) -> None:
     assert said.endswith("set it to 1")
 
 
+def test_heads_that_the_devices_cannot_share(bench: Bench) -> None:
+    """vLLM ends with the same reason after its imports."""
+    bench.device = replace(bench.device, count=8)
+    heads = read_facts(bench.target).heads
+    (problem,) = bench.check(engine_args=(("tensor_parallel_size", 3),))
+    assert problem.kind == "settings"
+    assert f"tensor_parallel_size 3 does not divide the {heads} attention heads" in problem.message
+    assert bench.check(engine_args=(("tensor_parallel_size", 2),)) == ()
+
+
 def test_made_weights_are_read_and_compared(bench: Bench) -> None:
     made = bench.root / "made"
     shutil.copytree(bench.target, made)

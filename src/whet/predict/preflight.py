@@ -241,6 +241,14 @@ def _scheduler(case: _Case) -> Iterator[Problem]:
             f"{settings.max_model_len}, and without chunked prefill a prompt must fit one step; "
             f"set it to at least {settings.max_model_len}, or leave enable_chunked_prefill on",
         )
+    parts, heads = settings.tensor_parallel, case.target.heads
+    if heads % parts:
+        fitting = ", ".join(str(each) for each in range(1, heads + 1) if heads % each == 0)
+        yield case.problem(
+            "settings",
+            f"tensor_parallel_size {parts} does not divide the {heads} attention heads; "
+            f"use one of {fitting}",
+        )
     if settings.expert_parallel and case.target.experts is None:
         yield case.problem(
             "settings",
