@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from whet.quant import awq
 from whet.quant.awq import families, search_clip, search_scale, stacks
 from whet.quant.gram import InputMeter, InputStats
 from whet.quant.methods import METHODS
@@ -107,6 +108,19 @@ def test_units_fitted_in_a_stack_are_as_each_alone() -> None:
         torch.testing.assert_close(fit.column_scale, alone.column_scale)
         torch.testing.assert_close(fit.qparams.scale, alone.qparams.scale)
     assert len({fit.ratio for fit in together}) > 2
+
+
+def test_a_shared_scale_is_one_over_several_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    units = [
+        replace(problem(*with_outliers(seed)), name=f"experts.{seed}.gate_up") for seed in range(3)
+    ]
+    (whole,), ratios = search_scale(list(stacks(units, shared=True)))
+    monkeypatch.setattr(awq, "PART", 2 * units[0].weight.numel())
+    assert [len(stack.units) for stack in stacks(units, shared=True)] == [2, 1]
+    fits = METHODS["awq"].fit([units])
+    assert {fit.ratio for fit in fits} == set(ratios)
+    for fit in fits:
+        torch.testing.assert_close(fit.column_scale, whole)
 
 
 def test_nothing_to_absorb_a_scale_means_no_scale() -> None:

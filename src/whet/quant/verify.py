@@ -83,7 +83,7 @@ def _check_names(
 
 @torch.no_grad()
 def require_finite(folder: Path) -> None:
-    """Every stored value is a number, and every scale of a float type above zero.
+    """Every stored value is a finite number, and no scale is below zero.
 
     Raises ``QuantizationError`` naming the first tensor that is wrong.
     """
@@ -93,8 +93,8 @@ def require_finite(folder: Path) -> None:
         if not tensor.is_floating_point():
             continue
         tensor = tensor.float()
-        positive = name.endswith("_scale") and "zero" not in name
-        if not bool(torch.isfinite(tensor).all()) or (positive and bool((tensor < 0).any())):
+        below = name.endswith("_scale") and bool((tensor < 0).any())
+        if below or not bool(torch.isfinite(tensor).all()):
             raise QuantizationError(
                 f"{name} holds a value that is not finite or a scale below zero; give other "
                 "calibration text, or another method"

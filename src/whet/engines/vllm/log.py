@@ -19,7 +19,6 @@ _MODE = re.compile(r"Performance mode set to '(\w+)'")
 _DRAFT_HEAD = re.compile(r"Quantized an? (\w+) copy of the lm_head")
 _LOAD_S = re.compile(r"Model loading took [\d.]+ GiB memory and ([\d.]+) seconds")
 _INIT_S = re.compile(r"init engine \(.*\) took ([\d.]+) s")
-_COMPILE_S = re.compile(r"init engine \(.*\(compilation: ([\d.]+) s\)")
 _VERSION = re.compile(r"Initializing a V1 LLM engine \(v([^)]+)\)")
 _KERNEL = re.compile(r"(?:Using|Selected) (\w+Kernel) for ([\w-]+)")
 _EXPERT_KERNEL = re.compile(
@@ -90,7 +89,6 @@ def read_log(log: str) -> EngineFacts:
         draft_head=_first(_DRAFT_HEAD, texts),
         load_s=_float(_first(_LOAD_S, texts)),
         init_s=_float(_first(_INIT_S, texts)),
-        compile_s=_float(_first(_COMPILE_S, texts)),
     )
 
 
