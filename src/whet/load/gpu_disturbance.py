@@ -10,6 +10,8 @@ from typing import Any, Final, TypedDict
 
 import pynvml
 
+from whet.core.gpus import visible_gpus
+
 _SLOWDOWNS: Final = ((0x20 | 0x40, "a thermal slowdown"), (0x80, "a power brake"))
 """Bits of nvmlClocksEventReasons. Left out: idle, the power cap (a property of the product), and
 the general hardware slowdown (0x8), which a mere change of clocks sets too."""
@@ -40,13 +42,9 @@ def read_gpus(pids: Collection[int], *, before: GpuReading | None = None) -> Gpu
     other processes used since ``before`` is unknown.
     """
     taken_us = time.time_ns() // 1000
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return GpuReading(taken_us=taken_us)
-    try:
-        count = _reported(pynvml.nvmlDeviceGetCount) or 0
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+    with visible_gpus() as handles:
+        if not handles:
+            return GpuReading(taken_us=taken_us)
         ours = [handle for handle in handles if _computes_on(handle, pids)]
         used = ours or (handles if len(handles) == 1 else [])
         shares = [_others(each, pids, before.taken_us) for each in ours] if before else []
@@ -56,8 +54,6 @@ def read_gpus(pids: Collection[int], *, before: GpuReading | None = None) -> Gpu
             thermal_s=_highest([_thermal_s(handle) for handle in used]),
             others=_highest(shares),
         )
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def compare_gpus(before: GpuReading, after: GpuReading) -> GpuFigures:
