@@ -29,6 +29,7 @@ from unittest import mock
 
 import yaml
 
+import whet.levers  # noqa: F401  levers add their keys to whet.yaml
 from lab.h100_profile import PROFILER, Where, profile_sizes
 from lab.h100_shares import keep_shares, measure_shares
 from lab.h100_table import HEAD_8BIT, StaticRow, keep_results, static_csv, static_rows
