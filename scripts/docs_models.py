@@ -31,7 +31,7 @@ from whet.quant.suitability import recipe_problem, working_recipes  # noqa: E402
 PAGE: Final = ROOT / "docs" / "models.md"
 _BEGIN: Final = "<!-- made by scripts/docs_models.py -->\n"
 _REFUSALS: Final = (
-    (r"holds all experts of a layer", "refused: experts in one tensor"),
+    (r"holds all experts of a layer", "by llm-compressor: experts in one tensor"),
     (r"has no decoder layers", "refused: its layers have other names"),
 )
 _DENSE, _VISION, _MIXTURES, _STATES = (
@@ -44,6 +44,8 @@ _TOWER: Final = re.compile("vision|visual")
 _FURTHER_EXPERT: Final = re.compile(r"\bexperts\.(?:[4-9]|\d\d+)\.")
 """Experts are alike, and four of them are read faster than 512."""
 _EXAMPLES: Final = 2
+_GPUS: Final = ("models-h100", "models-h200")
+_CPU: Final = "models-cpu"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -79,7 +81,7 @@ def page() -> str:
     """Return docs/models.md: its own text, and the tables of today."""
     families = _families()
     columns = ("family", "for example", "facts, plan", "pool", "as stored", "quantized by")
-    header = f"| {' | '.join((*columns, 'H100', 'CPU'))} |\n|---|---|--:|---|---|---|--:|--:|\n"
+    header = f"| {' | '.join((*columns, 'GPU', 'CPU'))} |\n|---|---|--:|---|---|---|--:|--:|\n"
     parts = []
     with tempfile.TemporaryDirectory() as folder:
         for title in (_DENSE, _VISION, _MIXTURES, _STATES):
@@ -97,11 +99,13 @@ def _families() -> list[Family]:
 
     for name in names():
         family(str(published_config(name)["model_type"])).models.append(name)
-    for row in _csv("models-h100/memory.csv"):
-        family(str(published_config(row["model"])["model_type"])).pools.append(row)
-    for device in ("h100", "cpu"):
-        for row in _csv(f"models-{device}/logprobs.csv"):
+    for folder in _GPUS:
+        for row in _csv(f"{folder}/memory.csv"):
+            family(str(published_config(row["model"])["model_type"])).pools.append(row)
+    for folder in (*_GPUS, _CPU):  # a later folder repeats what failed in an earlier one
+        for row in _csv(f"{folder}/logprobs.csv"):
             if row["method"] == "awq":
+                device = _CPU if folder == _CPU else _GPUS[0]
                 family(row["model_type"]).logprobs[device] = row
     return [families[name] for name in sorted(families)]
 
@@ -121,7 +125,7 @@ def _row(family: Family, folder: Path) -> str:
         ", ".join(_pool(row) for row in family.pools if not row["problem"]),
         ", ".join(schemes),
         _methods(family, folder),
-        *(_difference(family.logprobs.get(device)) for device in ("h100", "cpu")),
+        *(_difference(family.logprobs.get(device)) for device in (_GPUS[0], _CPU)),
     ]
     return f"| {' | '.join(cells)} |\n"
 

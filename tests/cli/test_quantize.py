@@ -116,7 +116,10 @@ def model(tmp_path: Path) -> Path:
         ("--compare --heldout gone.jsonl", "--heldout: no file at gone.jsonl; correct the path"),
     ],
 )
-def test_flags_that_cannot_be(whet: Whet, model: Path, flags: str, told: str) -> None:
+def test_flags_that_cannot_be(
+    whet: Whet, model: Path, flags: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WHET_LLM_COMPRESSOR", raising=False)
     said = whet("quantize", model, "out", *flags.split())
     assert said.code == USAGE, said.err
     assert told in said.err

@@ -35,10 +35,10 @@ def visible_gpus() -> Iterator[list[Any] | None]:
 
 def _named(visible: str, handles: list[Any]) -> Iterator[Any]:
     for word in map(str.strip, visible.split(",")):
-        found = handles[int(word) :][:1] if word.isdecimal() else _by_uuid(word, handles)
-        if not found:
+        matches = handles[int(word) :][:1] if word.isdecimal() else _by_uuid(word, handles)
+        if not matches:
             return
-        yield found[0]
+        yield matches[0]
 
 
 def _by_uuid(word: str, handles: list[Any]) -> list[Any]:
