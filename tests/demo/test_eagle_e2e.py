@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from whet.core.provenance import cpu_dtype
 from whet.core.spec import RecipeSpec
 from whet.data import write_inputs
 from whet.demo.shapes import Sizes
@@ -29,9 +30,9 @@ import json, sys
 def main():
     from vllm import LLM, SamplingParams
 
-    target, head, prompts = sys.argv[1:]
+    target, head, prompts, dtype = sys.argv[1:]
     llm = LLM(
-        model=target, dtype="float32", enforce_eager=True, max_model_len=512,
+        model=target, dtype=dtype, enforce_eager=True, max_model_len=512,
         disable_log_stats=False,
         speculative_config={"method": "eagle3", "model": head, "num_speculative_tokens": 4},
     )
@@ -73,11 +74,11 @@ def test_what_the_head_proposes_is_accepted(tmp_path: Path, recipe: dict[str, st
         for text in users[:4]
     ]
     (tmp_path / "generate.py").write_text(GENERATE, encoding="utf-8")
-    folders = [str(tmp_path / "pair" / "target"), str(head)]
+    words = [str(tmp_path / "pair" / "target"), str(head), json.dumps(prompts), cpu_dtype()]
     # In one process: two of vLLM's three imports are spared.
     alone = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "generate.py"), *folders, json.dumps(prompts)],
+        [sys.executable, str(tmp_path / "generate.py"), *words],
         env={**os.environ, **alone, "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
