@@ -1,4 +1,4 @@
-"""README's client table: ``whet bench`` beside vllm bench serve, GuideLLM and AIPerf.
+"""README's client table: ``whet bench`` beside vLLM's two clients, GuideLLM and AIPerf.
 
     python -m benchmarks.instrument --out results/instrument-cpu --vllm-python .venv/bin/python \
         --guidellm PATH --aiperf PATH
@@ -74,6 +74,7 @@ from benchmarks.instrument_tools import (
     aiperf_client,
     guidellm_client,
     read_answer,
+    rust_client,
     vllm_client,
     whet_client,
 )
@@ -341,6 +342,8 @@ def _clients(options: argparse.Namespace) -> list[Client]:
     clients = [whet_client(tokenizer)]
     if options.vllm_python:
         clients.append(vllm_client(options.vllm_python, tokenizer))
+    if options.vllm_rs:
+        clients.append(rust_client(options.vllm_rs, tokenizer))
     if options.guidellm:
         clients.append(guidellm_client(options.guidellm, tokenizer))
     if options.aiperf:
@@ -360,6 +363,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--out", type=Path, required=True, help="folder for runs.csv and table.md")
     add("--vllm-python", type=_program, help="interpreter that has vLLM")
+    add("--vllm-rs", type=_program, help="the Rust client, vllm/vllm-rs of vLLM's wheel")
     add("--guidellm", type=_program, help="its program")
     add("--aiperf", type=_program, help="its program")
     add("--tokenizer", type=Path, help="folder (default: the demo target's)")

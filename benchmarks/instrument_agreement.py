@@ -42,7 +42,7 @@ from whet.core.spec import EngineSpec
 from whet.demo import pair_paths
 from whet.engines import get_engine
 
-TOOLS: Final = ("whet", "vllm bench serve")
+TOOLS: Final = ("whet", "vllm bench serve", "vllm-rs bench serve")
 _P: Final = ("p50", "p99")
 _MS_PER_S: Final = 1000.0
 _READY_S: Final = 600.0

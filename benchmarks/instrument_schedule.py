@@ -274,6 +274,18 @@ def report_of_vllm(report: Mapping[str, Any]) -> ClientReport:
     )
 
 
+def report_of_rust(report: Mapping[str, Any]) -> ClientReport:
+    """As the Python client's; it says nothing of when a request was due."""
+    return ClientReport(
+        tails=Tails(
+            ttft_p99_ms=report["p99_ttft_ms"],
+            ttft_max_ms=report["p100_ttft_ms"],
+            e2e_p99_ms=report["p99_e2el_ms"],
+            e2e_max_ms=report["p100_e2el_ms"],
+        )
+    )
+
+
 def report_of_guidellm(report: Mapping[str, Any]) -> ClientReport:
     """Latencies from its request's start; ``targeted_start`` is the schedule.
 
@@ -317,6 +329,7 @@ def report_of_aiperf(report: Mapping[str, Any]) -> ClientReport:
 READERS: Final[dict[str, Callable[[Mapping[str, Any]], ClientReport]]] = {
     "whet": report_of_whet,
     "vllm bench serve": report_of_vllm,
+    "vllm-rs bench serve": report_of_rust,
     "guidellm": report_of_guidellm,
     "aiperf": report_of_aiperf,
 }

@@ -1,4 +1,4 @@
-"""The four clients: the arguments that give each the same load, and where each puts its figures."""
+"""The five clients: the arguments that give each the same load, and where each puts its figures."""
 
 from __future__ import annotations
 
@@ -119,21 +119,8 @@ def vllm_client(python: str, tokenizer: Path) -> Client:
     """``vllm bench serve`` by the interpreter that has vLLM."""
 
     def command(url: str, load: Load, folder: Path) -> list[str]:
-        how = ["--max-concurrency", str(load.cap)] if load.cap else []
-        if load.rate_rps:
-            how += ["--request-rate", f"{load.rate_rps:g}", "--burstiness", "1", "--save-detailed"]
         metrics = "ttft,tpot,itl,e2el,client_queue_time,e2el_including_client_queue"
-        return [
-            *(python, "-P", str(_VLLM), "--backend", "openai", "--base-url", url, *how),
-            *("--model", load.model, "--tokenizer", str(tokenizer), "--dataset-name", "random"),
-            *("--random-input-len", str(load.input_tokens)),
-            *("--random-output-len", str(load.tokens), "--ignore-eos"),
-            *("--num-prompts", str(load.requests), "--num-warmups", str(load.warmup)),
-            *("--ready-check-timeout-sec", "0", "--percentile-metrics", metrics),
-            *("--metric-percentiles", "50,99,100", "--save-result", "--disable-tqdm"),
-            *("--temperature", "0", "--seed", str(load.seed)),
-            *("--result-dir", str(folder), "--result-filename", "vllm.json"),
-        ]
+        return [python, "-P", str(_VLLM), *_vllm_words(url, load, folder, tokenizer, metrics)]
 
     version = (python, "-P", "-c", "import vllm; print(vllm.__version__)")
     return Client(
@@ -143,6 +130,40 @@ def vllm_client(python: str, tokenizer: Path) -> Client:
         read=read_vllm,
         version=version,
     )
+
+
+def rust_client(program: str, tokenizer: Path) -> Client:
+    """``vllm-rs bench serve``, the Rust client in vLLM's wheel."""
+
+    def command(url: str, load: Load, folder: Path) -> list[str]:
+        words = _vllm_words(url, load, folder, tokenizer, "ttft,tpot,itl,e2el")
+        return [program, "bench", "serve", *words]
+
+    return Client(
+        name="vllm-rs bench serve",
+        command=command,
+        answer="vllm.json",
+        read=read_vllm,
+        version=(program, "--version"),
+    )
+
+
+def _vllm_words(url: str, load: Load, folder: Path, tokenizer: Path, metrics: str) -> list[str]:
+    """The flags that both of vLLM's clients have."""
+    how = ["--max-concurrency", str(load.cap)] if load.cap else []
+    if load.rate_rps:
+        how += ["--request-rate", f"{load.rate_rps:g}", "--burstiness", "1", "--save-detailed"]
+    return [
+        *("--backend", "openai", "--base-url", url, *how),
+        *("--model", load.model, "--tokenizer", str(tokenizer), "--dataset-name", "random"),
+        *("--random-input-len", str(load.input_tokens)),
+        *("--random-output-len", str(load.tokens), "--ignore-eos"),
+        *("--num-prompts", str(load.requests), "--num-warmups", str(load.warmup)),
+        *("--ready-check-timeout-sec", "0", "--percentile-metrics", metrics),
+        *("--metric-percentiles", "50,99,100", "--save-result", "--disable-tqdm"),
+        *("--temperature", "0", "--seed", str(load.seed)),
+        *("--result-dir", str(folder), "--result-filename", "vllm.json"),
+    ]
 
 
 def guidellm_client(program: str, tokenizer: Path) -> Client:

@@ -81,8 +81,6 @@ def stub() -> Iterator[Stub]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # A suite under nohup ignores it, and so would its children.
-            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
             **options,
         )
         started.append(process)

@@ -71,6 +71,7 @@ def _stub() -> None:
 
 
 if __name__ == "__main__":
-    # Tests started in the background hand Ctrl-C down as ignored.
+    # Tests started in the background hand Ctrl-C down as ignored, and under nohup SIGHUP.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     _stub()

@@ -66,6 +66,7 @@ def read_facts(path: Path) -> ModelFacts:
         mla=shape.mla,
         experts=shape.experts,
         active_parameters=_active(shape, inventory),
+        expert_parameters=None if shape.experts is None else inventory.expert_parameters,
         mtp_parameters=inventory.mtp_parameters,
         mtp_bytes=inventory.mtp_bytes,
         kv_layers=shape.kv.layers,

@@ -39,6 +39,7 @@ app = App(
 _COMMANDS: Final = {
     _MAIN: {
         "init": "init:init",
+        "plan": "plan:plan",
         "check": "run.check:check",
         "run": "run.run:run",
         "report": "run.report:report",
@@ -51,6 +52,7 @@ _COMMANDS: Final = {
     _TOOLS: {
         "doctor": "doctor:doctor",
         "bench": "bench.command:bench",
+        "calibrate": "calibrate:calibrate",
         "quality": "quality.command:quality",
         "quantize": "quantize.command:quantize",
         "break-even": "break_even:break_even",

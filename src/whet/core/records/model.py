@@ -75,7 +75,8 @@ class ModelFacts:
 
     ``parameters`` counts logical weights, not packed words; ``linear_parameters`` those of the
     decoder's linear layers, and ``linear_inputs`` the distinct input widths K of these.
-    ``active_parameters`` are those that one token uses of a mixture of experts. Layers for
+    ``active_parameters`` are those that one token uses of a mixture of experts, and
+    ``expert_parameters`` those of all its routed experts. Layers for
     multi-token prediction are in ``mtp_parameters`` instead; engines load their ``mtp_bytes`` (a
     part of ``weight_bytes``) only where they speculate with them.
     ``kv_bytes_per_token`` is at 16 bits, of the layers that keep every token; with multi-head
@@ -112,6 +113,7 @@ class ModelFacts:
     hub_id: str | None = None
     commit: str | None = None
     active_parameters: int | None = None
+    expert_parameters: int | None = None
     mtp_parameters: int = 0
     mtp_bytes: int = 0
     kv_layers: tuple[KvLayers, ...] = ()

@@ -1,0 +1,194 @@
+"""Predicted latencies beside measured ones: the tables of docs/accuracy.md.
+
+    python -m benchmarks.accuracy add RUN --group NAME [--fitted VARIANT …] [--outside VARIANT …]
+    python -m benchmarks.accuracy fit GPU
+    python -m benchmarks.accuracy page
+
+``add`` takes the cells of a run into ``results/foresight/observations.jsonl.xz``; those of the
+variants after ``--fitted`` may be fitted to, all others are held out; those after ``--outside`` are
+what ``whet plan`` does not propose, and shown apart. ``fit`` writes the GPU's coefficients into the
+package, with the errors of what is held out. ``page`` predicts every cell with them, writes
+``results/foresight/accuracy.csv`` and the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import lzma
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from whet.core.records import decode, encode
+from whet.core.run import Run
+from whet.flow.calibrate.calibrate import rounded
+from whet.flow.calibrate.observe import observations_of
+from whet.predict.hardware import CUDA
+from whet.predict.performance import Coefficients, calibration_of
+from whet.predict.performance.fit import Observation, fit, predict_latencies
+
+ROOT: Final = Path(__file__).parents[1]
+FOLDER: Final = ROOT / "results" / "foresight"
+PAGE: Final = ROOT / "docs" / "accuracy.md"
+CALIBRATIONS: Final = ROOT / "src" / "whet" / "predict" / "performance" / "calibrations.json"
+_BEGIN: Final = "<!-- made by benchmarks/accuracy.py -->\n"
+_METRICS: Final = ("ttft", "tpot", "e2e")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One stored cell: its run, its GPU; ``part`` is ``fitted``, ``held out`` or ``outside``."""
+
+    group: str
+    gpu: str
+    engine: str
+    part: str
+    observation: Observation
+
+
+def stored() -> list[Row]:
+    """Every cell, in the order in which they were added."""
+    path = FOLDER / "observations.jsonl.xz"
+    if not path.exists():
+        return []
+    with lzma.open(path, "rt", encoding="utf-8") as file:
+        return [decode(Row, json.loads(line)) for line in file]
+
+
+def add(root: Path, group: str, fitted: Sequence[str], outside: Sequence[str]) -> None:
+    """Take a run's cells in, in place of an earlier state of the same group."""
+    run = Run.read(root)
+    device = run.require_environment().device.name
+    gpu = next(name for name in CUDA if name.split()[0] in device)
+    engine = f"vLLM {next(iter(run.engines.values())).engine_version}"
+    rows = [row for row in stored() if row.group != group]
+    for each in observations_of(run):
+        variant = each.group.rpartition(" ")[2]
+        rows.append(
+            Row(
+                group=group,
+                gpu=gpu,
+                engine=engine,
+                part="fitted"
+                if variant in fitted
+                else "outside"
+                if variant in outside
+                else "held out",
+                observation=replace(each, group=variant),
+            )
+        )
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with lzma.open(FOLDER / "observations.jsonl.xz", "wt", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(encode(row), separators=(",", ":")) + "\n")
+    print(f"{group}: {sum(row.group == group for row in rows)} cells of {len(rows)}")
+
+
+def write_coefficients(gpu: str) -> None:
+    """Fit to the rows that may be fitted to; errors are those of the rows held out."""
+    rows = [row for row in stored() if row.gpu == gpu]
+    own = [row.observation for row in rows if row.part == "fitted"]
+    coefficients = fit(own, CUDA[gpu].sheet)
+    held_out = [row.observation for row in rows if row.part == "held out"]
+    errors: dict[str, list[float]] = {name: [] for name in _METRICS}
+    for each in held_out:
+        for name, error in _errors(each, gpu, coefficients).items():
+            errors[name].append(error)
+    calibrations = [c for c in json.loads(CALIBRATIONS.read_text()) if c["gpu"] != gpu]
+    calibrations.append(
+        {
+            "gpu": gpu,
+            "engine": next(row.engine for row in rows),
+            "source": f"measured, {len(own)} cells",
+            "errors": {k: round(float(np.quantile(np.abs(v), 0.95)), 3) for k, v in errors.items()},
+            "coefficients": rounded(asdict(coefficients)),
+        }
+    )
+    CALIBRATIONS.write_text(json.dumps(calibrations, indent=1) + "\n")
+
+
+def _errors(observation: Observation, gpu: str, coefficients: Coefficients) -> dict[str, float]:
+    """predicted ÷ measured − 1, by metric."""
+    predicted = dict(predict_latencies(observation, coefficients, CUDA[gpu].sheet).items())
+    return {
+        name: (predicted[name] or 0.0) / value - 1
+        for name, value in observation.measured.items()
+        if name in _METRICS and value
+    }
+
+
+def tables(rows: Sequence[Row]) -> Iterator[str]:
+    """Errors by group, and those of every variant that was held out; writes accuracy.csv."""
+    errors = [
+        _errors(row.observation, row.gpu, calibration_of(row.gpu).coefficients) for row in rows
+    ]
+    _write_csv(rows, errors)
+    head = "| | cells | TTFT | TPOT | E2E |\n|---|--:|--:|--:|--:|\n"
+    named = list(zip(rows, errors, strict=True))
+    yield "## By run\n\n" + head
+    for group, part in dict.fromkeys((row.group, row.part) for row in rows):
+        mine = [each for row, each in named if (row.group, row.part) == (group, part)]
+        yield f"| {group}: {part} | {len(mine)} | {_cells(mine)} |\n"
+    for part, title in (("held out", "Held out"), ("outside", "Outside of the model")):
+        yield f"\n## {title}, by variant\n\n" + head
+        apart = [(row.observation.group, each) for row, each in named if row.part == part]
+        for variant in dict.fromkeys(name for name, _ in apart):
+            mine = [each for name, each in apart if name == variant]
+            yield f"| `{variant}` | {len(mine)} | {_cells(mine)} |\n"
+
+
+def _write_csv(rows: Sequence[Row], errors: Sequence[Mapping[str, float]]) -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "accuracy.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        names = [f"{name}_{what}" for name in _METRICS for what in ("ms", "error")]
+        writer.writerow(["group", "gpu", "engine", "part", "variant", "in_flight", *names])
+        for row, error in zip(rows, errors, strict=True):
+            cell = row.observation
+            where = [row.group, row.gpu, row.engine, row.part, cell.group, cell.in_flight]
+            measured = dict(cell.measured.items())
+            figures = [
+                text
+                for name in _METRICS
+                for text in (f"{1e3 * (measured[name] or 0):.4g}", f"{error[name]:.3f}")
+            ]
+            writer.writerow([*where, *figures])
+
+
+def _cells(errors: Sequence[Mapping[str, float]]) -> str:
+    """Median and p95 of the absolute errors, in percent."""
+    cells = []
+    for name in _METRICS:
+        sizes = np.abs(np.array([each[name] for each in errors]))
+        cells.append(f"{100 * np.median(sizes):.0f}, {100 * np.quantile(sizes, 0.95):.0f}")
+    return " | ".join(cells)
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    kinds = parser.add_subparsers(dest="what", required=True)
+    added = kinds.add_parser("add")
+    added.add_argument("run", type=Path)
+    added.add_argument("--group", required=True)
+    added.add_argument("--fitted", nargs="*", default=[])
+    added.add_argument("--outside", nargs="*", default=[])
+    kinds.add_parser("fit").add_argument("gpu")
+    kinds.add_parser("page")
+    options = parser.parse_args()
+    if options.what == "add":
+        add(options.run, options.group, options.fitted, options.outside)
+    elif options.what == "fit":
+        write_coefficients(options.gpu)
+    else:
+        before, mark, _ = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
+        PAGE.write_text(before + mark + "".join(tables(stored())), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""``whet calibrate``: measure this machine for ``whet plan``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from whet.cli.options import OutputOptions, print_json
+from whet.flow.calibrate.options import CalibrateOptions
+
+
+def calibrate(
+    model: Annotated[
+        Path | None, Parameter(help="Checkpoint folder to measure with; 16 bit, any size.")
+    ] = None,
+    /,
+    *,
+    options: CalibrateOptions = CalibrateOptions(),
+    output: OutputOptions = OutputOptions(),
+) -> None:
+    """Measure this machine in a few minutes, or fit to stored runs, for whet plan."""
+    from whet.flow.calibrate import calibrate as run_calibration
+
+    with output.observer() as observer:
+        done = run_calibration(model, options, observer)
+    if output.json:
+        print_json(done.document)
+        return
+    words = ", ".join(f"{name.upper()} {value:.0%}" for name, value in done.errors.items())
+    output.console.print(
+        f"{done.device.name}, {done.engine}: {done.cells} cells; p95 of the error of cells left "
+        f"out of the fit: {words}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    output.console.print(f"Use it: whet plan MODEL --calibration {options.out}", highlight=False)

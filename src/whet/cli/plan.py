@@ -1,0 +1,126 @@
+"""``whet plan``: predicted configurations, before anything is rented or started."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from whet.cli.options import OutputOptions, print_json
+from whet.core.units import GIB
+from whet.flow.plan.options import PlanOptions
+
+if TYPE_CHECKING:
+    from whet.flow.plan.evaluate import Prediction
+    from whet.flow.plan.plan import Plan
+
+_ROWS: Final = 12
+
+
+def plan(
+    model: Annotated[str, Parameter(help="Checkpoint: folder or Hugging Face id.")],
+    /,
+    *,
+    options: PlanOptions,
+    output: OutputOptions = OutputOptions(),
+) -> None:
+    """Predict which GPUs and precisions meet an objective, and at what cost, without a GPU.
+
+    Only headers of a Hugging Face checkpoint are downloaded. Exit code 4 if nothing meets the
+    objective.
+    """
+    from whet.flow.plan import make_plan
+    from whet.flow.run.checkpoints import open_checkpoints
+
+    with open_checkpoints() as checkpoints:
+        made = make_plan(checkpoints.find(model), options)
+    if output.json:
+        print_json(_document(made))
+    elif not output.quiet:
+        _print(made, model, output)
+
+
+def _print(plan: Plan, model: str, output: OutputOptions) -> None:
+    console = output.console
+    at = "" if plan.rate is None else f", {plan.rate:g} requests/s"
+    console.print(f"{model}: {plan.traffic.text}{at}; {plan.objective}", highlight=False)
+    console.print(_table(plan, plan.front[:_ROWS]))
+    best = plan.front[0]
+    console.print(
+        f"Predicted, not measured ({best.candidate.gpu}: {best.calibration.text}). ± is the p95 of "
+        "the error on configurations that were not fitted. Measure the best ones with whet run.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _table(plan: Plan, predictions: tuple[Prediction, ...]) -> Table:
+    title = "Cheapest first; p95 of latencies; GiB without KV cache of what may be used"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for name in ("replica", "variant"):
+        table.add_column(name, no_wrap=True)
+    heads = ("GiB", "in flight", "req/s", "TTFT ms", "TPOT ms", "± %", "$ per 1M")
+    rated = () if plan.rate is None else ("GPUs", "$ a month")
+    for name in (*heads, *rated):
+        table.add_column(name, justify="right")
+    for each in predictions:
+        table.add_row(*_cells(plan, each))
+    return table
+
+
+def _cells(plan: Plan, each: Prediction) -> list[str]:
+    figures, candidate, memory = dict(each.latencies), each.candidate, each.memory
+    weights = memory.weight_bytes + memory.activation_bytes
+    cells = [
+        candidate.text,
+        candidate.variant.name,
+        f"{weights / GIB:.0f}/{memory.limit_bytes / GIB:.0f}",
+        str(each.in_flight),
+        f"{each.requests_per_s:.3g}",
+        f"{figures['ttft p95']:,.0f}",
+        f"{figures['tpot p95']:.3g}",
+        ", ".join(f"{100 * each.errors[name]:.0f}" for name in ("ttft", "tpot")),
+        f"{each.cost_per_1m:.3g}",
+    ]
+    if plan.rate is not None:
+        count = plan.replicas(each) * candidate.devices
+        cells += [str(count), f"{count * candidate.price * 24 * 365 / 12:,.0f}"]
+    return cells
+
+
+def _document(plan: Plan) -> dict[str, object]:
+    return {
+        "parameters": plan.target.parameters,
+        "objective": plan.objective,
+        "rate": plan.rate,
+        "candidates": [
+            {
+                "gpu": each.candidate.gpu,
+                "gpus": each.candidate.devices,
+                "weights": each.candidate.variant.weights,
+                "variant": each.candidate.variant.name,
+                "fits": each.memory.fits,
+                "weight_bytes": each.memory.weight_bytes,
+                "kv_pool_bytes": each.memory.kv_pool_bytes,
+                "kv_tokens": each.memory.kv_tokens,
+                "in_flight": each.in_flight,
+                "requests_per_s": _number(each.requests_per_s),
+                "cost_per_1m_tokens": _number(each.cost_per_1m),
+                "latencies_ms": {name: _number(value) for name, value in each.latencies},
+                "relative_errors": dict(each.errors),
+                "calibration": each.calibration.source,
+                "kv_share": _number(each.kv_share),
+                "preemptions": each.preemptions,
+                "missed": each.missed,
+                "front": each in plan.front,
+                "predicted": True,
+            }
+            for each in plan.predictions
+        ],
+    }
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -1,0 +1,185 @@
+"""Trials as observations that coefficients are fitted to: of a stored run, or measured for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from statistics import mean
+from typing import Final
+
+from whet.core.flags import parse_json, plain_args, rust_frontend
+from whet.core.load_point import Rate
+from whet.core.provenance import Device
+from whet.core.records import EngineFacts, ModelFacts, ResolvedEngine, TrialRecord, Variant
+from whet.core.records.engine import BY_LOAD, Speculation
+from whet.core.run import Run
+from whet.levers.kernels import requested_libraries
+from whet.metrics.counted import acceptance_length, counter_delta
+from whet.metrics.requests import request_figures
+from whet.predict.performance.fit import Latencies, Observation, first_wave
+from whet.predict.performance.simulator import Limits, Request
+from whet.predict.performance.step import Draft
+from whet.predict.performance.work import Work, head_work, work_of
+from whet.predict.settings import Settings, read_settings
+
+_STEPS: Final = "vllm:iteration_tokens_total_count"
+"""Steps that the engine counted; absent of engines that do not."""
+_RUST: Final = 0.1
+"""The Rust front end's work beside the Python one's, from TTFT at 256 in flight (H200, 0.33)."""
+
+
+def observations_of(run: Run) -> list[Observation]:
+    """Every complete trial of a closed loop on the engine that the run started.
+
+    Left out: rates, static batches, and trials in which a request failed.
+    """
+    device = run.require_environment().device
+    return [
+        observation
+        for trial in run.trials
+        if trial.loop == "closed" and trial.status == "complete"
+        for observation in _observation(run, trial, device)
+    ]
+
+
+def _observation(run: Run, trial: TrialRecord, device: Device) -> Iterator[Observation]:
+    resolved, facts = run.engines.get(trial.variant), run.facts.get(trial.variant)
+    if resolved is None or isinstance(trial.batch_size, Rate):
+        return
+    variant, target = resolved.variant, run.models["target"]
+    shared = _shared_tokens(run, trial) if variant.prefix_cache else 0
+    servers = int(plain_args(variant).get("api_server_count", 1))
+    if (rows := timed_requests(trial, shared, servers=servers)) is None:
+        return
+    settings = read_settings(variant, target=target, device=device)
+    yield Observation(
+        group=f"{run.name} {trial.variant}",
+        work=_work(run, variant, target, settings),
+        draft=_draft(run, resolved, target, settings, trial),
+        limits=limits_of(variant, settings, facts, device),
+        requests=rows.requests,
+        in_flight=trial.batch_size,
+        measured=rows.latencies,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimedRequests:
+    """A trial's requests in the order they were sent, and their mean latencies."""
+
+    requests: tuple[Request, ...]
+    latencies: Latencies
+
+
+def timed_requests(trial: TrialRecord, shared: int, *, servers: int = 1) -> TimedRequests | None:
+    """The requests of a closed loop; None where one failed.
+
+    ``shared`` tokens of every prompt that names a prefix are taken as the prefix. Several API
+    ``servers`` count steps several times, so their count is left out.
+    """
+    rows = [
+        (event.sent_ns, event.prompt_tokens, event.prefix_id, figures)
+        for event in trial.requests
+        if (figures := request_figures(event)) is not None
+        and event.prompt_tokens
+        and figures.output_tokens
+    ]
+    if not rows or len(rows) < len(trial.requests):
+        return None
+    rows.sort(key=lambda row: row[0])
+    prefixes = {name: place for place, name in enumerate(dict.fromkeys(row[2] for row in rows))}
+    counted = [row[3] for row in rows[first_wave(int(trial.batch_size), len(rows)) :]]
+    tpot = [each.tpot_ns for each in counted if each.tpot_ns is not None]
+    return TimedRequests(
+        requests=tuple(
+            Request(
+                prompt=prompt or 1,
+                output=each.output_tokens or 1,
+                shared=0 if name is None else min(shared, (prompt or 1) - 1),
+                prefix=prefixes[name],
+            )
+            for _, prompt, name, each in rows
+        ),
+        latencies=Latencies(
+            ttft=mean(each.ttft_from_send_ns for each in counted) / 1e9,
+            tpot=mean(tpot) / 1e9 if tpot else 0.0,
+            e2e=mean(each.e2e_ns for each in counted) / 1e9,
+            steps=counter_delta(trial, _STEPS) if servers == 1 else None,
+        ),
+    )
+
+
+def _work(run: Run, variant: Variant, target: ModelFacts, settings: Settings) -> Work:
+    """The target's work with the weights that the variant serves."""
+    quantized = run.quantized.get(variant.weights)
+    bits = target.stored.bits_per_weight if quantized is None else quantized.bits_per_weight
+    library = "-".join(sorted(set(requested_libraries(variant).values())))
+    scheme = f"{variant.scheme}/{library}" if library else variant.scheme
+    stored = replace(target.stored, scheme=scheme, bits_per_weight=bits)
+    return work_of(replace(target, stored=stored), settings)
+
+
+def _draft(
+    run: Run,
+    resolved: ResolvedEngine,
+    target: ModelFacts,
+    settings: Settings,
+    trial: TrialRecord,
+) -> Draft | None:
+    """The draft with the acceptance that was measured; a head is one of the target's layers."""
+    speculation = resolved.variant.speculation
+    length = acceptance_length([trial])
+    if speculation is None or length is None:
+        return None
+    work = None
+    if speculation.method == "draft_model" and "draft" in run.models:
+        work = work_of(run.models["draft"], replace(settings, kv_factor=1.0))
+    elif speculation.draft_path is not None:
+        work = head_work(work_of(target, settings))
+    tokens = _proposed(speculation, int(trial.batch_size))
+    return Draft(tokens=tokens, length=length, work=work)
+
+
+def _proposed(speculation: Speculation, in_flight: int) -> int:
+    """K, by the requests in flight where it has a schedule."""
+    schedule = parse_json(dict(speculation.options).get(BY_LOAD, ""))
+    ranges = schedule if isinstance(schedule, list) else []
+    return next(
+        (int(k) for first, last, k in ranges if first <= in_flight <= last),
+        speculation.num_tokens,
+    )
+
+
+def limits_of(
+    variant: Variant, settings: Settings, facts: EngineFacts | None, device: Device
+) -> Limits:
+    """What the start's log says, else what the flags mean."""
+    tokens = None if facts is None else facts.kv_cache_tokens
+    batched = None if facts is None else facts.batched_tokens
+    return Limits(
+        batched_tokens=batched or settings.batched_tokens,
+        max_seqs=settings.max_seqs,
+        kv_tokens=tokens or settings.max_model_len * settings.max_seqs,
+        prefix_cache=variant.prefix_cache,
+        front_share=front_share(variant),
+        ahead=device.kind == "cuda" and (facts is None or facts.async_scheduling is not False),
+    )
+
+
+def front_share(variant: Variant) -> float:
+    """Of one Python front end's work: that of several, or of the one in Rust."""
+    if rust_frontend(variant.env):
+        return _RUST
+    return 1 / max(int(plain_args(variant).get("api_server_count", 1)), 1)
+
+
+def _shared_tokens(run: Run, trial: TrialRecord) -> int:
+    """Tokens of a shared prefix, from the hit rate that the workload states."""
+    facts = next(
+        (each for each in run.workloads.values() if each.sha256 == trial.workload_sha256), None
+    )
+    if facts is None or facts.expected_hit_rate is None:
+        return 0
+    prompts = [each.prompt_tokens or 0 for each in trial.requests]
+    sharing = sum(each.prefix_id is not None for each in trial.requests)
+    return round(facts.expected_hit_rate * sum(prompts) / sharing) if sharing else 0

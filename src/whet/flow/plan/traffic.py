@@ -1,0 +1,100 @@
+"""The traffic to plan for: from a few numbers, or from a log or a trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from whet.core.errors import UsageError
+from whet.core.units import ns_to_s
+from whet.load.trace import read_trace
+from whet.predict.performance import Request
+
+_KEYS: Final = ("prompt", "output", "shared")
+_COUNT: Final = 512
+_SPREAD: Final = 0.5
+_FORM: Final = "write prompt=1024,output=128,shared=896, or name a file"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedTraffic:
+    """Requests in their order; ``rate`` is their own, where they have times."""
+
+    requests: tuple[Request, ...]
+    rate: float | None
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt and its answer."""
+        return max(each.prompt + each.output for each in self.requests)
+
+    @property
+    def text(self) -> str:
+        """Means, in tokens."""
+        count = len(self.requests)
+        prompt = sum(each.prompt for each in self.requests) / count
+        output = sum(each.output for each in self.requests) / count
+        shared = sum(each.shared for each in self.requests) / count
+        return f"{prompt:,.0f} prompt tokens ({shared:,.0f} shared), {output:,.0f} output tokens"
+
+
+def read_traffic(text: str) -> PlannedTraffic:
+    """The traffic that ``--workload`` describes. ``UsageError`` for what it cannot be."""
+    if Path(text).is_file():
+        return _from_file(Path(text))
+    if "=" not in text:
+        raise UsageError(f"--workload {text!r} is not a file; {_FORM}")
+    return _from_numbers(text)
+
+
+def _from_numbers(text: str) -> PlannedTraffic:
+    """Lengths half to one and a half times the number, evenly and from a fixed seed."""
+    values: dict[str, int] = {}
+    for part in text.split(","):
+        key, _, value = part.partition("=")
+        if key.strip() not in _KEYS or not value.strip().isdecimal():
+            raise UsageError(f"--workload {part.strip()!r} is not understood; {_FORM}")
+        values[key.strip()] = int(value)
+    prompt, output, shared = (values.get(key, 0) for key in _KEYS)
+    if prompt < 1 or output < 1:
+        raise UsageError(f"--workload needs a prompt and an output of at least 1 token; {_FORM}")
+    if shared >= prompt:
+        raise UsageError(
+            f"--workload: {shared} shared tokens leave nothing of a prompt of {prompt}; give fewer"
+        )
+    rng = np.random.default_rng(0)
+    own = rng.uniform(1 - _SPREAD, 1 + _SPREAD, _COUNT) * (prompt - shared)
+    answers = rng.uniform(1 - _SPREAD, 1 + _SPREAD, _COUNT) * output
+    return PlannedTraffic(
+        requests=tuple(
+            Request(
+                prompt=shared + max(round(float(mine)), 1),
+                output=max(round(float(answer)), 1),
+                shared=shared,
+            )
+            for mine, answer in zip(own, answers, strict=True)
+        ),
+        rate=None,
+    )
+
+
+def _from_file(path: Path) -> PlannedTraffic:
+    """The rows of a log or a trace; leading blocks that rows have in common are shared."""
+    trace = read_trace(path)
+    rows = [row for row in trace.rows if row.input_tokens and row.output_tokens]
+    if not rows:
+        raise UsageError(
+            f"{path} says no lengths in tokens, which a plan needs; give prompt=…,output=…, or a "
+            "trace with them"
+        )
+    times = [row.at_ns for row in rows if row.at_ns is not None]
+    span_s = ns_to_s(times[-1] - times[0]) if len(times) == len(rows) > 1 else 0.0
+    return PlannedTraffic(
+        requests=tuple(
+            Request(prompt=row.input_tokens or 1, output=row.output_tokens or 1) for row in rows
+        ),
+        rate=(len(rows) - 1) / span_s if span_s > 0 else None,
+    )

@@ -1,0 +1,23 @@
+"""Latency and throughput without a GPU: step times, and the scheduler that puts them together."""
+
+from whet.predict.performance.calibration import Calibration, calibration_of, read_calibration
+from whet.predict.performance.coefficients import Coefficients
+from whet.predict.performance.simulator import Limits, Request, Simulated, simulate
+from whet.predict.performance.step import Draft, StepModel
+from whet.predict.performance.work import Work, head_work, work_of
+
+__all__ = [
+    "Calibration",
+    "Coefficients",
+    "Draft",
+    "Limits",
+    "Request",
+    "Simulated",
+    "StepModel",
+    "Work",
+    "calibration_of",
+    "head_work",
+    "read_calibration",
+    "simulate",
+    "work_of",
+]

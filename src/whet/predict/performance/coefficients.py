@@ -1,0 +1,64 @@
+"""How much of a device's data sheet an engine reaches, and what its steps cost besides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from whet.core.spec import SIXTEEN_BIT
+
+EIGHT_BIT: Final = frozenset({"W8A8-INT8", "FP8", "FP8_BLOCK", "W4A8_FP8"})
+"""Stored schemes whose products run at the 8-bit rate."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Coefficients:
+    """Shares of the data sheet in (0, 1], and seconds.
+
+    ``bandwidth`` and ``compute`` are those of linear layers, by stored scheme, or by scheme and
+    library (``W4A16/humming``) where one was asked for. What is not listed is taken as its scheme,
+    then as FP8 where it computes in 8 bits, else as W4A16. ``layer_s`` is a layer's cost in every
+    step, ``sequence_s`` that of each sequence in it. ``step_s`` is the host's work on a step,
+    ``prefill_s`` that on a step with a prompt in it,
+    ``reduce_s`` the latency of an all-reduce. ``request_s``, ``message_s`` and ``turns`` are the
+    front end's (``Limits``).
+    """
+
+    bandwidth: Mapping[str, float]
+    compute: Mapping[str, float]
+    kv_bandwidth: float
+    attention: float
+    layer_s: float
+    step_s: float
+    sequence_s: float
+    prefill_s: float
+    request_s: float
+    message_s: float
+    turns: float
+    reduce_s: float = 20e-6
+
+    def of(self, scheme: str) -> tuple[float, float]:
+        """Bandwidth and compute shares of a scheme."""
+        stored = scheme.partition("/")[0]
+        alike = (scheme, stored, "FP8" if stored in EIGHT_BIT else "W4A16", "16bit")
+        names = alike if stored != SIXTEEN_BIT else alike[-1:]
+        known = next(name for name in names if name in self.bandwidth)
+        return self.bandwidth[known], self.compute[known]
+
+
+TYPICAL: Final = Coefficients(
+    bandwidth=MappingProxyType({SIXTEEN_BIT: 0.8}),
+    compute=MappingProxyType({SIXTEEN_BIT: 0.7}),
+    kv_bandwidth=0.7,
+    attention=0.4,
+    layer_s=28e-6,
+    step_s=1e-3,
+    sequence_s=4e-6,
+    prefill_s=11e-3,
+    request_s=1.5e-3,
+    message_s=6e-5,
+    turns=8.0,
+)
+"""Where a fit begins."""

@@ -1,0 +1,37 @@
+"""``whet calibrate`` on the demo model in real vLLM on a CPU, and a plan with its result."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from whet.demo import pair_paths
+from whet.engines.vllm import find_installed
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.full,
+    pytest.mark.skipif(find_installed(sys.executable) is None, reason="vLLM is not installed"),
+]
+
+
+def test_a_machine_is_calibrated_with_the_error_of_what_was_left_out(tmp_path: Path) -> None:
+    target, _ = pair_paths()
+    words = ["calibrate", str(target), "--out", "mine.json", "--engine-arg"]
+    done = subprocess.run(
+        [sys.executable, "-m", "whet", *words, "kv_cache_memory_bytes=1000000000"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    document = json.loads((tmp_path / "mine.json").read_text())
+    assert document["cells"] >= 4
+    assert 0 < document["errors"]["e2e"] < 1
+    assert document["engine"].startswith("vLLM 0.")

@@ -1,0 +1,73 @@
+"""Step times: bounds that physics gives, and what makes a step longer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.predict.performance.builders import SHEET, WORK, step_model
+from whet.predict.performance.coefficients import TYPICAL
+from whet.predict.performance.step import Draft
+
+
+def test_a_step_of_one_sequence_reads_the_weights_once() -> None:
+    fastest = (WORK.weight_bytes + WORK.head_bytes) / SHEET.bandwidth
+    assert fastest < step_model().seconds(1, 1) < 2 * fastest
+
+
+def test_a_long_prompt_is_bound_by_compute() -> None:
+    fastest = 8192 * WORK.token_flops / SHEET.flops_16
+    assert fastest < step_model().seconds(0, 0, prefill=8192, pairs=8192**2 / 2) < 2 * fastest
+
+
+@pytest.mark.parametrize("scheme", ["FP8", "W4A16", "W8A8-INT8"])
+def test_fewer_bits_are_faster_for_one_sequence(scheme: str) -> None:
+    bits = 4.125 if scheme == "W4A16" else 8
+    work = replace(WORK, weight_bytes=WORK.weight_bytes * bits / 16, scheme=scheme)
+    assert step_model(work).seconds(1, 1) < step_model().seconds(1, 1)
+
+
+def test_more_sequences_and_longer_contexts_take_longer() -> None:
+    model = step_model()
+    for times in (
+        [model.seconds(n, n * 1000) for n in (1, 16, 256)],
+        [model.seconds(16, 16 * context) for context in (100, 1000, 8000)],
+    ):
+        assert times == sorted(times)
+
+
+def test_a_window_bounds_what_is_read() -> None:
+    work = replace(WORK, kv_bytes=((131072.0, 1024),))
+    assert step_model(work).seconds(8, 8 * 1024) == step_model(work).seconds(8, 8 * 100_000)
+
+
+def test_one_token_reads_its_experts_and_many_tokens_all() -> None:
+    work = replace(WORK, weight_bytes=1e9, expert_bytes=15e9, expert_share=1 / 16)
+    few, many = step_model(work).seconds(1, 1), step_model(work).seconds(256, 256)
+    assert few < step_model().seconds(1, 1) / 3
+    assert many > step_model(replace(work, token_flops=0.0)).seconds(1, 1) * 2
+
+
+def test_a_draft_adds_its_steps_and_the_rows_that_are_verified() -> None:
+    head = replace(WORK, layers=1, weight_bytes=5e8, token_flops=5e8)
+    drafted = step_model(draft=Draft(tokens=4, length=3.0, work=head))
+    plain = step_model().seconds(8, 8000)
+    assert plain < drafted.seconds(8, 8000) < 2 * plain
+    assert (drafted.rows, drafted.advance) == (5, 3.0)
+
+
+def test_tensor_parallelism_divides_the_weights_and_adds_all_reduces() -> None:
+    halves = replace(WORK, devices=2, weight_bytes=8e9, token_flops=8e9, head_bytes=5e8)
+    alone, together = step_model().seconds(1, 1), step_model(halves).seconds(1, 1)
+    assert alone / 2 < together < alone
+
+
+@pytest.mark.parametrize(
+    ("scheme", "known"),
+    [("W4A16/humming", "W4A16"), ("W8A8-INT8", "FP8"), ("NVFP4", "W4A16"), ("16bit", "16bit")],
+)
+def test_an_unknown_scheme_is_taken_as_the_nearest(scheme: str, known: str) -> None:
+    shares = {"16bit": 0.8, "FP8": 0.7, "W4A16": 0.5}
+    coefficients = replace(TYPICAL, bandwidth=shares, compute=shares)
+    assert coefficients.of(scheme)[0] == shares[known]
