@@ -19,7 +19,8 @@ import csv
 import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -37,7 +38,7 @@ from whet.predict.performance import (
     head_work,
     simulate,
 )
-from whet.predict.search import Arm, Measured, Outcome, search
+from whet.predict.search import Arm, Measured, Outcome, Visit, search
 
 ROOT: Final = Path(__file__).parents[1]
 GRID: Final = ROOT / "results" / "h100-7b-testbed" / "results.csv"
@@ -119,37 +120,40 @@ def predicted(name: str, loads: list[int]) -> Arm:
     return Arm(name=name, features=frozenset(features), costs=met or costs, start_s=_START_S)
 
 
-def replayed(cells: Cells, seed: int) -> Callable[[Arm, int], Measured]:
+def replayed(cells: Cells, seed: int) -> Visit:
     """Measurements of the grid, with noise within the stored intervals."""
     rng = np.random.default_rng(seed)
 
-    def measure(arm: Arm, load: int) -> Measured:
-        cell = cells[arm.name][load]
-        low, high = cell["cost_per_1m_tokens_low"], cell["cost_per_1m_tokens_high"]
-        noise = math.exp(rng.normal(0, math.log(high / low) / (2 * 1.96))) if high > low else 1.0
-        return Measured(
-            cost=cell["cost_per_1m_tokens"] * noise,
-            met=cell["ttft"] < TTFT_MS,
-            seconds=cell["s"] + _CELL_S,
-        )
+    @contextmanager
+    def visit(arm: Arm) -> Iterator[Callable[[int], Measured]]:
+        starting = [_START_S]
 
-    return measure
+        def measure(load: int) -> Measured:
+            cell = cells[arm.name][load]
+            low, high = cell["cost_per_1m_tokens_low"], cell["cost_per_1m_tokens_high"]
+            width = math.log(high / low) / (2 * 1.96) if high > low else 0.0
+            return Measured(
+                cost=cell["cost_per_1m_tokens"] * math.exp(rng.normal(0, width)),
+                met=cell["ttft"] < TTFT_MS,
+                seconds=cell["s"] + _CELL_S + (starting.pop() if starting else 0.0),
+            )
+
+        yield measure
+
+    return visit
 
 
-def at_random(
-    arms: Sequence[Arm], measure: Callable[[Arm, int], Measured], budget_s: float, seed: int
-) -> Outcome:
+def at_random(arms: Sequence[Arm], visit: Visit, budget_s: float, seed: int) -> Outcome:
     """Configurations in random order, each at all its loads, until the budget ends."""
     outcome, rng = Outcome(), np.random.default_rng(seed)
     for place in rng.permutation(len(arms)):
-        arm = arms[place]
-        outcome.seconds += arm.start_s
-        for load in rng.permutation(sorted(arm.costs)):
-            if outcome.seconds > budget_s:
-                return outcome
-            result = measure(arm, int(load))
-            outcome.seconds += result.seconds
-            outcome.cells.append((arm.name, int(load), result))
+        with visit(arms[place]) as measure:
+            for load in rng.permutation(sorted(arms[place].costs)):
+                if outcome.seconds > budget_s:
+                    return outcome
+                result = measure(int(load))
+                outcome.seconds += result.seconds
+                outcome.cells.append((arms[place].name, int(load), result))
     return outcome
 
 
@@ -172,9 +176,9 @@ def main() -> None:
     }
     rows = []
     for share, seed in itertools.product(_BUDGETS, range(options.seeds)):
-        measure, budget_s = replayed(cells, seed), share * whole_s
+        budget_s = share * whole_s
         for how, result in (
-            ("search", search(arms, measure, budget_s=budget_s)),
+            ("search", search(arms, replayed(cells, seed), budget_s=budget_s)),
             ("random", at_random(blind, replayed(cells, seed), budget_s, seed)),
         ):
             name, load, _ = result.best or ("", 0, None)

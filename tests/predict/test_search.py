@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
-from whet.predict.search import Arm, Measured, search
+from whet.predict.search import Arm, CannotMeasure, Measured, Visit, search
 
 LOADS = (1, 8, 64, 256)
 
@@ -29,9 +30,21 @@ def arms(count: int, seed: int = 0) -> tuple[list[Arm], dict[str, dict[int, floa
 
 
 def measuring(
-    truth: dict[str, dict[int, float]], most: int = 256
-) -> Callable[[Arm, int], Measured]:
-    return lambda arm, load: Measured(cost=truth[arm.name][load], met=load <= most, seconds=20.0)
+    truth: dict[str, dict[int, float]], most: int = 256, fails: frozenset[str] = frozenset()
+) -> Visit:
+    @contextmanager
+    def visit(arm: Arm) -> Iterator[Callable[[int], Measured]]:
+        if arm.name in fails:
+            raise CannotMeasure(arm.name)
+        starting = [90.0]
+
+        def measure(load: int) -> Measured:
+            seconds = 20.0 + (starting.pop() if starting else 0.0)
+            return Measured(cost=truth[arm.name][load], met=load <= most, seconds=seconds)
+
+        yield measure
+
+    return visit
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -54,8 +67,8 @@ def test_nothing_more_is_started_when_nothing_better_is_expected() -> None:
 def test_the_budget_is_kept_but_for_the_cells_of_the_last_start() -> None:
     made, truth = arms(30)
     result = search(made, measuring(truth), budget_s=500)
-    assert result.stopped == "budget"
-    assert result.seconds <= 500 + 2 * 20
+    assert result.stopped == "the budget is spent"
+    assert result.seconds <= 500 + 3 * 20
 
 
 def test_a_load_that_misses_the_objective_is_left_for_a_smaller_one() -> None:
@@ -68,3 +81,10 @@ def test_a_load_that_misses_the_objective_is_left_for_a_smaller_one() -> None:
 def test_a_budget_below_one_start_measures_nothing() -> None:
     made, truth = arms(5)
     assert search(made, measuring(truth), budget_s=60).cells == []
+
+
+def test_what_does_not_start_costs_its_start_and_no_more() -> None:
+    made, truth = arms(6)
+    result = search(made, measuring(truth, fails=frozenset({"v0", "v1"})), budget_s=1e9)
+    assert result.best is not None
+    assert not {"v0", "v1"} & {name for name, _, _ in result.cells}

@@ -27,6 +27,7 @@ from whet.core.records import (
     LeverCosts,
     LeverEffects,
     ModelFacts,
+    PredictedVariant,
     QualityRecord,
     QuantizedCheckpoint,
     RateSearch,
@@ -237,6 +238,8 @@ class Run:
         """The loads that a variant is measured at; empty before its search has ended."""
         if self.spec is None:
             return ()
+        if variant in self.predicted:
+            return self.predicted[variant].measured
         if self.spec.load.points:
             return self.spec.load.points
         search = self.rate_searches.get(variant)
@@ -308,6 +311,11 @@ class Run:
         return next((outcome for outcome in worst_first if outcome in outcomes), None)
 
     @cached_property
+    def predicted(self) -> Mapping[str, PredictedVariant]:
+        """The predictions of a search with a budget, by variant; empty without one."""
+        return self.store.keyed("predicted", PredictedVariant)
+
+    @cached_property
     def left_out(self) -> Mapping[str, str]:
         """Variants that cannot run here, each with its reason: preflight's or its recipe's."""
         spec, reason, reasons = self.spec, self.store.reason, dict[str, str]()
@@ -328,6 +336,7 @@ class Run:
             if self.store.status("infeasible", name) is None
             and name not in self.left_out
             and (self.spec is None or name in self.spec.variants)
+            and (name not in self.predicted or self.predicted[name].measured)
         )
 
     @cached_property

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -46,13 +47,24 @@ class Arm:
         return min(self.costs, key=lambda load: self.costs[load])
 
 
+class CannotMeasure(Exception):
+    """A configuration that does not start; the search goes on without it."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """One cell: its cost, whether it meets the objective, and the seconds that it took."""
+    """One cell: its cost, whether it meets the objective, and the seconds that it took.
+
+    A cell without figures has an infinite cost. The seconds of a start count with its first cell.
+    """
 
     cost: float
     met: bool
     seconds: float
+
+
+Visit = Callable[[Arm], AbstractContextManager[Callable[[int], Measured]]]
+"""Starts a configuration and gives what measures one of its loads; raises ``CannotMeasure``."""
 
 
 @dataclass(slots=True)
@@ -61,7 +73,7 @@ class Outcome:
 
     cells: list[tuple[str, int, Measured]] = field(default_factory=list)
     seconds: float = 0.0
-    stopped: str = "budget"
+    stopped: str = "every configuration was measured"
 
     @property
     def best(self) -> tuple[str, int, Measured] | None:
@@ -70,87 +82,88 @@ class Outcome:
 
 
 def search(
-    arms: Sequence[Arm], measure: Callable[[Arm, int], Measured], *, budget_s: float
+    arms: Sequence[Arm], visit: Visit, *, budget_s: float, outcome: Outcome | None = None
 ) -> Outcome:
     """Start one configuration after another until the budget or the expected improvement ends.
 
     Of a started configuration the predicted best load is measured, then its neighbours for as long
-    as they are better. ``measure`` is called with a load of the arm's.
+    as they are better. No start begins that would end after the budget. ``outcome`` is what was
+    measured before; its configurations are not started again.
     """
-    outcome, left = Outcome(), list(arms)
+    outcome = outcome or Outcome()
+    visited = {name for name, _, _ in outcome.cells}
+    left = [arm for arm in arms if arm.name not in visited]
     while left:
-        best = outcome.best
-        scores = _scores(arms, left, outcome, None if best is None else best[2].cost)
-        place = int(np.argmax([score / max(arm.start_s, 1.0) for arm, score in scores]))
-        arm, score = scores[place]
-        if best is not None and score < _LEAST:
+        affordable = [arm for arm in left if outcome.seconds + arm.start_s <= budget_s]
+        if not affordable:
+            outcome.stopped = "the budget is spent"
+            break
+        scores = _scores(arms, affordable, outcome)
+        arm, score = max(scores, key=lambda each: each[1] / max(each[0].start_s, 1.0))
+        if outcome.best is not None and score < _LEAST:
             outcome.stopped = "nothing better is expected"
             break
-        if outcome.seconds + arm.start_s > budget_s:
-            left = [each for each in left if outcome.seconds + each.start_s <= budget_s]
-            if arm in left or not left:
-                break
-            continue
         left.remove(arm)
-        outcome.seconds += arm.start_s
-        _climb(arm, measure, outcome, budget_s)
+        try:
+            with visit(arm) as measure:
+                climb(arm, measure, outcome, budget_s=budget_s)
+        except CannotMeasure:
+            outcome.seconds += arm.start_s
     return outcome
 
 
-def _climb(
-    arm: Arm, measure: Callable[[Arm, int], Measured], outcome: Outcome, budget_s: float
+def climb(
+    arm: Arm, measure: Callable[[int], Measured], outcome: Outcome, *, budget_s: float
 ) -> None:
     """Measure the predicted best load, then on to either side while the cost falls."""
+
+    def take(load: int) -> Measured:
+        result = measure(load)
+        outcome.seconds += result.seconds
+        outcome.cells.append((arm.name, load, result))
+        return result
+
     loads = sorted(arm.costs)
     place = loads.index(arm.best_load)
-    first = _take(arm, loads[place], measure, outcome)
-    steps = (-1, 1) if not first.met else (1, -1)
-    for step in steps:
+    first = take(loads[place])
+    for step in (1, -1) if first.met else (-1, 1):
         last, here = first, place
         while 0 <= here + step < len(loads) and outcome.seconds < budget_s:
             here += step
-            next_one = _take(arm, loads[here], measure, outcome)
-            better = next_one.met and (not last.met or next_one.cost < last.cost)
+            beside = take(loads[here])
+            better = beside.met and (not last.met or beside.cost < last.cost)
             if not better and (last.met or step > 0):
                 break
-            last = next_one
+            last = beside
         if last is not first and last.met:
             break
 
 
-def _take(
-    arm: Arm, load: int, measure: Callable[[Arm, int], Measured], outcome: Outcome
-) -> Measured:
-    result = measure(arm, load)
-    outcome.seconds += result.seconds
-    outcome.cells.append((arm.name, load, result))
-    return result
-
-
-def _scores(
-    arms: Sequence[Arm], left: Sequence[Arm], outcome: Outcome, best: float | None
-) -> list[tuple[Arm, float]]:
+def _scores(arms: Sequence[Arm], left: Sequence[Arm], outcome: Outcome) -> list[tuple[Arm, float]]:
     """Expected improvement on ln(cost) of every arm that is left; the best prediction at first."""
     predicted = {arm.name: math.log(arm.costs[arm.best_load]) for arm in arms}
+    best = outcome.best
     if best is None:
         lowest = min(predicted.values())
         return [(arm, math.exp(lowest - predicted[arm.name])) for arm in left]
-    means, deviations = _corrections(arms, left, outcome)
+    means, deviations = corrections(arms, left, outcome)
     scores = []
     for arm, mean, deviation in zip(left, means, deviations, strict=True):
-        gap = math.log(best) - (predicted[arm.name] + mean)
+        gap = math.log(best[2].cost) - (predicted[arm.name] + mean)
         z = gap / deviation
         scores.append((arm, float(gap * norm.cdf(z) + deviation * norm.pdf(z))))
     return scores
 
 
-def _corrections(
+def corrections(
     arms: Sequence[Arm], left: Sequence[Arm], outcome: Outcome
 ) -> tuple[_Vector, _Vector]:
-    """Mean and deviation of ln(measured ÷ predicted) of the arms that are left."""
+    """Mean and deviation of ln(measured ÷ predicted) of the arms that are left, [left]."""
     by_name = {arm.name: arm for arm in arms}
     ratios: dict[str, list[float]] = {}
     for name, load, cell in outcome.cells:
+        if math.isinf(cell.cost):
+            continue
         ratios.setdefault(name, []).append(math.log(cell.cost / by_name[name].costs[load]))
     features = sorted({feature for arm in arms for feature in arm.features})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from whet.cli.options import OutputOptions, SpecFile
@@ -10,7 +11,7 @@ from whet.core.names import require_name
 from whet.core.redact import redact
 from whet.core.spec import Spec, redacted_source
 from whet.core.store import RunStore, write_atomic
-from whet.flow.run.options import RunOptions, SpecOptions
+from whet.flow.run.options import ONE_START, RunOptions, SpecOptions
 
 
 def run(
@@ -25,6 +26,8 @@ def run(
 
     Exit code 0 with a recommendation, 9 if nothing meets the objective.
     """
+    if options.budget_s is not None:
+        change = replace(change, set=(*change.set, *ONE_START))
     spec = change.read(spec_file)
     root = options.output_dir / require_name(options.name or spec.name, "the run's name")
     source = redacted_source(spec_file).rstrip(b"\n") + b"\n"
@@ -45,7 +48,13 @@ def execute(
     with RunStore.open(root, resume=options.resume) as store, output.observer() as observer:
         write_atomic(root / "spec.yaml", source)
         try:
-            decision = run_pipeline(spec, store, observer, skip_infeasible=options.skip_infeasible)
+            decision = run_pipeline(
+                spec,
+                store,
+                observer,
+                skip_infeasible=options.skip_infeasible,
+                budget_s=options.budget_s,
+            )
         except BaseException:
             write_and_print_report(store, None)
             raise

@@ -73,6 +73,7 @@ from whet.core.records.model import (
     TokenizerIdentity,
 )
 from whet.core.records.plan import MemoryPlan, Problem, ProblemKind
+from whet.core.records.predicted import PredictedCell, PredictedVariant
 from whet.core.records.quality import (
     QualityRecord,
     TaskAnswer,
@@ -168,6 +169,8 @@ __all__ = [
     "Pays",
     "Phase",
     "PlannedRequest",
+    "PredictedCell",
+    "PredictedVariant",
     "Problem",
     "ProblemKind",
     "QualityRecord",

@@ -10,7 +10,7 @@ from typing import Final
 from whet.core.flags import parse_json, plain_args, rust_frontend
 from whet.core.load_point import Rate
 from whet.core.provenance import Device
-from whet.core.records import EngineFacts, ModelFacts, ResolvedEngine, TrialRecord, Variant
+from whet.core.records import EngineFacts, ModelFacts, TrialRecord, Variant
 from whet.core.records.engine import BY_LOAD, Speculation
 from whet.core.run import Run
 from whet.levers.kernels import requested_libraries
@@ -54,8 +54,10 @@ def _observation(run: Run, trial: TrialRecord, device: Device) -> Iterator[Obser
     settings = read_settings(variant, target=target, device=device)
     yield Observation(
         group=f"{run.name} {trial.variant}",
-        work=_work(run, variant, target, settings),
-        draft=_draft(run, resolved, target, settings, trial),
+        work=variant_work(run, variant, target, settings),
+        draft=draft_of(
+            run, variant, target, settings, trial.batch_size, length=acceptance_length([trial])
+        ),
         limits=limits_of(variant, settings, facts, device),
         requests=rows.requests,
         in_flight=trial.batch_size,
@@ -109,7 +111,7 @@ def timed_requests(trial: TrialRecord, shared: int, *, servers: int = 1) -> Time
     )
 
 
-def _work(run: Run, variant: Variant, target: ModelFacts, settings: Settings) -> Work:
+def variant_work(run: Run, variant: Variant, target: ModelFacts, settings: Settings) -> Work:
     """The target's work with the weights that the variant serves."""
     quantized = run.quantized.get(variant.weights)
     bits = target.stored.bits_per_weight if quantized is None else quantized.bits_per_weight
@@ -119,16 +121,17 @@ def _work(run: Run, variant: Variant, target: ModelFacts, settings: Settings) ->
     return work_of(replace(target, stored=stored), settings)
 
 
-def _draft(
+def draft_of(
     run: Run,
-    resolved: ResolvedEngine,
+    variant: Variant,
     target: ModelFacts,
     settings: Settings,
-    trial: TrialRecord,
+    in_flight: int,
+    *,
+    length: float | None,
 ) -> Draft | None:
-    """The draft with the acceptance that was measured; a head is one of the target's layers."""
-    speculation = resolved.variant.speculation
-    length = acceptance_length([trial])
+    """The draft with an acceptance ``length``; a head is one of the target's layers."""
+    speculation = variant.speculation
     if speculation is None or length is None:
         return None
     work = None
@@ -136,7 +139,7 @@ def _draft(
         work = work_of(run.models["draft"], replace(settings, kv_factor=1.0))
     elif speculation.draft_path is not None:
         work = head_work(work_of(target, settings))
-    tokens = _proposed(speculation, int(trial.batch_size))
+    tokens = _proposed(speculation, in_flight)
     return Draft(tokens=tokens, length=length, work=work)
 
 

@@ -260,19 +260,30 @@ def _measure(job: Job, server: Server, pending: PendingWork) -> None:
         if pending.search:
             pending.search = False
             find_rate(job, server, pending.resolved)
-        _load(job, server, pending)
-        if pending.head_of_line:
-            pending.head_of_line = False
-            measure_head_of_line(job, server, pending.resolved)
-        if pending.quality:
-            pending.quality = False
-            measure_variant_quality(job, server, pending.resolved)
+        measure_cells(job, server, pending)
+        measure_rest(job, server, pending)
     finally:
-        facts = get_profile(pending.resolved.engine).read_log(server.log_text())
-        job.store.put("facts", pending.name, facts)
+        _store_facts(job, server, pending)
 
 
-def _load(job: Job, server: Server, pending: PendingWork) -> None:
+def measure_rest(job: Job, server: Server, pending: PendingWork) -> None:
+    """The head-of-line test and the quality check that are pending, and the log's facts."""
+    if pending.head_of_line:
+        pending.head_of_line = False
+        measure_head_of_line(job, server, pending.resolved)
+    if pending.quality:
+        pending.quality = False
+        measure_variant_quality(job, server, pending.resolved)
+    _store_facts(job, server, pending)
+
+
+def _store_facts(job: Job, server: Server, pending: PendingWork) -> None:
+    facts = get_profile(pending.resolved.engine).read_log(server.log_text())
+    job.store.put("facts", pending.name, facts)
+
+
+def measure_cells(job: Job, server: Server, pending: PendingWork) -> None:
+    """Run the pending trials on a running server, and store each with its log lines."""
     for point, trial in list(pending.trials):
         job.observer.progress(
             f"{pending.name} trials", pending.of - len(pending.trials), pending.of

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from cyclopts import Parameter
 
 from whet.core.errors import UsageError
 from whet.core.spec import Spec, load_spec
 
+ONE_START: Final = ("load.trials=1", "load.order=blocks")
+"""Changes to the spec for a search: one start of each variant, finalists have fresh ones."""
 OutputDir = Annotated[Path, Parameter(name=["--output-dir", "-o"])]
 
 
@@ -55,6 +58,19 @@ class RunOptions:
     """Continue an interrupted run."""
     skip_infeasible: bool = False
     """Run the other variants when some cannot run here."""
+    budget: str | None = None
+    """Time for the search, such as 30m or 2h: predictions choose what is measured, one start each,
+    before the finalists are confirmed. Default: every variant at every load."""
+
+    @property
+    def budget_s(self) -> float | None:
+        """The budget in seconds. ``UsageError`` for a time that is not one."""
+        if self.budget is None:
+            return None
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)", self.budget.strip())
+        if match is None or float(match[1]) <= 0:
+            raise UsageError(f"--budget {self.budget!r}: write a time such as 90s, 30m or 2h")
+        return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
 @Parameter(name="*")

@@ -11,17 +11,28 @@ from whet.flow.run.confirm import confirm
 from whet.flow.run.measure import measure_all
 from whet.flow.run.preflight import prepare
 from whet.flow.run.quantize import quantize_recipes
+from whet.flow.run.race import measure_within
 
 
 def run(
-    spec: Spec, store: RunStore, observer: Observer, *, skip_infeasible: bool = False
+    spec: Spec,
+    store: RunStore,
+    observer: Observer,
+    *,
+    skip_infeasible: bool = False,
+    budget_s: float | None = None,
 ) -> Decision:
     """The main job. What ``store`` already holds is not done again.
+
+    With ``budget_s`` predictions choose what is measured before the finalists are confirmed.
 
     Raises any branch of ``WhetError``; whatever was finished before stays in ``store``.
     """
     job = prepare(spec, store, observer, skip_infeasible=skip_infeasible)
     job = quantize_recipes(job)
-    measure_all(job)
+    if budget_s is None:
+        measure_all(job)
+    else:
+        measure_within(job, budget_s)
     confirm(job)
     return conclude(store, observer)

@@ -1,0 +1,37 @@
+"""What a run predicted of a variant, and what it then measured of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from whet.core.load_point import LoadPoint
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PredictedCell:
+    """Mean latencies in ms and US$ per million output tokens at one load."""
+
+    batch_size: LoadPoint
+    cost_per_1m_tokens: float
+    ttft_ms: float
+    tpot_ms: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PredictedVariant:
+    """The predictions of a search with a budget, made before the variant was measured.
+
+    ``errors`` are relative, by metric (``ttft``, ``tpot``, ``e2e``), ``source`` says where the
+    coefficients are from. ``measured`` are the loads that the search measured; where there are
+    none, ``reason`` says why, ``factor`` is what the measured variants make of the cost, and
+    ``spread`` its relative standard deviation.
+    """
+
+    variant: str
+    cells: tuple[PredictedCell, ...]
+    errors: tuple[tuple[str, float], ...]
+    source: str
+    measured: tuple[LoadPoint, ...] = ()
+    reason: str | None = None
+    factor: float = 1.0
+    spread: float | None = None

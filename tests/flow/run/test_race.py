@@ -1,0 +1,100 @@
+"""``whet run --budget`` on the scripted engine: what is measured, left out, resumed and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flow.stage import FakeEngine, tiny_spec
+from whet.core.errors import UsageError
+from whet.core.protocols import Silent
+from whet.core.run import Run
+from whet.core.spec import Spec
+from whet.core.store import RunStore
+from whet.flow.run.options import RunOptions
+from whet.flow.run.pipeline import run
+
+VARIANTS: dict[str, Any] = {
+    "fp16": {},
+    **{f"cached{n}": {"prefix_cache": True, "args": {"max_num_seqs": n}} for n in (8, 16, 32)},
+}
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    fake = FakeEngine()
+    monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: fake)
+    return fake
+
+
+def spec(folder: Path, **change: Any) -> Spec:
+    load = {
+        "order": "blocks",
+        "batch_sizes": [1, 2, 4],
+        "trials": 1,
+        "confirm": False,
+        "min_requests": 4,
+        "requests_per_slot": 2,
+        "warmup_requests": 2,
+    }
+    return tiny_spec(folder, variants=VARIANTS, load=load | change)
+
+
+def ran(spec: Spec, root: Path, budget_s: float, *, resume: bool = False) -> Run:
+    with RunStore.open(root, resume=resume) as store:
+        run(spec, store, Silent(), budget_s=budget_s)
+    return Run.read(root)
+
+
+def test_a_small_budget_measures_the_baseline_and_predicts_the_others(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    result = ran(spec(tmp_path), tmp_path / "run", 0.01)
+    assert engine.started == ["fp16"]
+    assert result.predicted["fp16"].measured
+    left_out = [name for name, each in result.predicted.items() if not each.measured]
+    assert left_out == ["cached8", "cached16", "cached32"]
+    assert all(len(result.predicted[name].cells) == 3 for name in left_out)
+    assert result.predicted["cached8"].reason == "the budget is spent"
+    assert not result.missing
+
+
+def test_a_large_budget_measures_others_and_a_resume_starts_nothing(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    first = ran(spec(tmp_path), tmp_path / "run", 3600.0)
+    started = list(engine.started)
+    assert len(started) > 1
+    assert first.decision is not None
+    again = ran(spec(tmp_path), tmp_path / "run", 3600.0, resume=True)
+    assert engine.started == started
+    assert again.predicted == first.predicted
+
+
+def test_a_variant_that_does_not_start_is_left_and_the_others_go_on(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.refuses = {"cached8"}
+    result = ran(spec(tmp_path), tmp_path / "run", 3600.0)
+    assert result.decision is not None
+    failed = [cell for cell in result.cells if cell.variant == "cached8"]
+    assert failed == [] or failed[0].status == "failed"
+
+
+def test_rates_are_not_searched(engine: FakeEngine, tmp_path: Path) -> None:
+    load = {"order": "blocks", "rates": [1.0], "trials": 1, "seconds": 2, "min_requests": 1}
+    with pytest.raises(UsageError, match="--budget searches batch sizes"):
+        ran(tiny_spec(tmp_path, load=load), tmp_path / "run", 60.0)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), ("1.5h", 5400)])
+def test_a_budget_is_a_time(text: str, seconds: float) -> None:
+    assert RunOptions(budget=text).budget_s == seconds
+
+
+@pytest.mark.parametrize("text", ["30", "soon", "0m", "-1h"])
+def test_a_budget_that_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="write a time such as 90s, 30m or 2h"):
+        _ = RunOptions(budget=text).budget_s
