@@ -21,7 +21,7 @@ def calibrate(
     output: OutputOptions = OutputOptions(),
 ) -> None:
     """Measure this machine in a few minutes, or fit to stored runs, for whet plan."""
-    from whet.flow.calibrate import calibrate as run_calibration
+    from whet.flow.calibrate.calibrate import calibrate as run_calibration
 
     with output.observer() as observer:
         done = run_calibration(model, options, observer)

@@ -31,7 +31,7 @@ def plan(
     Only headers of a Hugging Face checkpoint are downloaded. Exit code 4 if nothing meets the
     objective.
     """
-    from whet.flow.plan import make_plan
+    from whet.flow.plan.plan import make_plan
     from whet.flow.run.checkpoints import open_checkpoints
 
     with open_checkpoints() as checkpoints:

@@ -236,12 +236,10 @@ class Run:
 
     def points_of(self, variant: str) -> tuple[LoadPoint, ...]:
         """The loads that a variant is measured at; empty before its search has ended."""
-        if self.spec is None:
-            return ()
         if variant in self.predicted:
             return self.predicted[variant].measured
-        if self.spec.load.points:
-            return self.spec.load.points
+        if self.spec is None or self.spec.load.points:
+            return self.spec.load.points if self.spec else ()
         search = self.rate_searches.get(variant)
         return () if search is None else search.points
 
@@ -279,17 +277,13 @@ class Run:
 
     def cell(self, variant: str, point: LoadPoint) -> CellSummary | None:
         """The summary of one cell, or None before it is stored."""
-        for cell in self.cells:
-            if cell.variant == variant and cell.batch_size == point:
-                return cell
-        return None
+        place = (variant, point)
+        return next((c for c in self.cells if (c.variant, c.batch_size) == place), None)
 
     def decided(self, variant: str, point: LoadPoint) -> CellDecision | None:
         """A cell's status in the decision, or None."""
-        for cell in self.decision.cells if self.decision else ():
-            if cell.variant == variant and cell.batch_size == point:
-                return cell
-        return None
+        cells = self.decision.cells if self.decision else ()
+        return next((c for c in cells if (c.variant, c.batch_size) == (variant, point)), None)
 
     def is_excluded(self, variant: str, point: LoadPoint | None = None) -> bool:
         """Whether the decision excludes a cell, or every measured cell of a variant."""

@@ -22,8 +22,8 @@ class PredictedVariant:
     """The predictions of a search with a budget, made before the variant was measured.
 
     ``errors`` are relative, by metric (``ttft``, ``tpot``, ``e2e``), ``source`` says where the
-    coefficients are from. ``measured`` are the loads that the search measured; where there are
-    none, ``reason`` says why, ``factor`` is what the measured variants make of the cost, and
+    coefficients are from. ``measured`` are the loads that the search measured. For a variant
+    without one, ``reason`` says why, ``factor`` is what the measured variants make of the cost, and
     ``spread`` its relative standard deviation.
     """
 
