@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -28,6 +29,7 @@ from typing import Any, Final
 from unittest import mock
 
 import yaml
+from safetensors.torch import load_file, save_file
 
 import whet.levers  # noqa: F401  levers add their keys to whet.yaml
 from lab.h100_profile import PROFILER, Where, profile_sizes
@@ -49,6 +51,7 @@ _PART: Final = "part_"
 _WEIGHTS: Final = ("checkpoints", "testbed", "drafts", "traces")
 _STATIC_BATCHES: Final = 2
 _PROFILED_PROMPTS: Final = 2000
+HEAD_SHARED: Final = f"{HEAD_8BIT}-shared"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -326,8 +329,20 @@ def make_checkpoints(work: Path) -> None:
             words = ("quantize", str(source), str(head), "--scheme", "FP8_DYNAMIC")
             running[HEAD_8BIT] = subprocess.Popen([sys.executable, "-m", "whet", *words])
     failed = [name for name, process in running.items() if process.wait() != 0]
+    for draft in drafts:
+        if draft and Path(draft).name == HEAD_SHARED and not Path(draft).exists():
+            share_head(work / "testbed" / HEAD_8BIT, Path(draft))
     if failed:
         sys.exit(f"the checkpoints of {', '.join(failed)} were not made; the lines above say why")
+
+
+def share_head(source: Path, out: Path) -> None:
+    """A copy of a speculation head without its output head, so that it shares the target's."""
+    shutil.copytree(source, out)
+    for file in out.glob("*.safetensors"):
+        tensors = load_file(file)
+        tensors.pop("lm_head.weight", None)
+        save_file(tensors, file, metadata={"format": "pt"})
 
 
 def make_checkpoint(work: Path, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,8 @@ from whet.quant.tensor_reader import TensorReader
 _AGAIN = "quantize again, and report it if it happens again"
 _CACHE_SCALES: Final = ("k_scale", "v_scale")
 _FEEDBACK_BOUND: Final = 8.0
+_AT_ONCE: Final = {"cuda": 4}
+"""Linears checked at once: reading the small matrices of experts takes longer than comparing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,9 +57,15 @@ def verify_weights(
         linear, _, part = name.rpartition(".")
         if part != "weight" or linear not in expected:
             _check_plain(name, written, source)
-    for linear, each in expected.items():
+
+    def check(linear: str) -> None:
         weight = source.read(f"{linear}.weight", device)
-        _check_linear(linear, written, weight, each, device)
+        with torch.no_grad():  # of this thread
+            _check_linear(linear, written, weight, expected[linear], device)
+
+    with ThreadPoolExecutor(_AT_ONCE.get(device.type, 1)) as pool:
+        for _ in pool.map(check, expected):
+            pass
 
 
 def _check_names(
