@@ -83,6 +83,22 @@ def test_a_variant_that_does_not_start_is_left_and_the_others_go_on(
     assert failed == [] or failed[0].status == "failed"
 
 
+def test_answers_that_a_stop_left_unchecked_are_checked_by_the_resume(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("whet.flow.run.measure.measure_variant_quality", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            ran(spec(tmp_path), tmp_path / "run", 0.01)
+    assert "fp16" not in Run.read(tmp_path / "run").quality
+    result = ran(spec(tmp_path), tmp_path / "run", 0.01, resume=True)
+    assert "fp16" in result.quality
+    assert engine.started == ["fp16", "fp16"]
+
+
 def test_rates_are_not_searched(engine: FakeEngine, tmp_path: Path) -> None:
     load = {"order": "blocks", "rates": [1.0], "trials": 1, "seconds": 2, "min_requests": 1}
     with pytest.raises(UsageError, match="--budget searches batch sizes"):

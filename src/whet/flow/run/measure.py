@@ -263,21 +263,21 @@ def _measure(job: Job, server: Server, pending: PendingWork) -> None:
         measure_cells(job, server, pending)
         measure_rest(job, server, pending)
     finally:
-        _store_facts(job, server, pending)
+        store_facts(job, server, pending)
 
 
 def measure_rest(job: Job, server: Server, pending: PendingWork) -> None:
-    """The head-of-line test and the quality check that are pending, and the log's facts."""
+    """The head-of-line test and the quality check that are pending."""
     if pending.head_of_line:
         pending.head_of_line = False
         measure_head_of_line(job, server, pending.resolved)
     if pending.quality:
         pending.quality = False
         measure_variant_quality(job, server, pending.resolved)
-    _store_facts(job, server, pending)
 
 
-def _store_facts(job: Job, server: Server, pending: PendingWork) -> None:
+def store_facts(job: Job, server: Server, pending: PendingWork) -> None:
+    """Store what the server's log says by now."""
     facts = get_profile(pending.resolved.engine).read_log(server.log_text())
     job.store.put("facts", pending.name, facts)
 

@@ -25,7 +25,7 @@ from whet.core.units import human_duration
 from whet.flow.calibrate.observe import draft_of, limits_of, variant_work
 from whet.flow.run.context import Job, trial_key
 from whet.flow.run.lengths import measure_lengths
-from whet.flow.run.measure import PendingWork, measure_cells, measure_rest, serve_one
+from whet.flow.run.measure import PendingWork, measure_cells, measure_rest, serve_one, store_facts
 from whet.flow.run.results import cells_of_variant, store_cells
 from whet.flow.run.resume import lacks_quality
 from whet.flow.run.workload import trial_plan
@@ -174,8 +174,11 @@ class _Race:
 
             try:
                 yield measure
+                if pending.quality and not server:  # stopped before its answers were checked
+                    server.append(self._start(stack, pending))
                 if server:
                     measure_rest(job, server[0], pending)
+                    store_facts(job, server[0], pending)
             except EngineStartError as error:
                 job.store.note("starts", arm.name, status="failed", reason=str(error))
                 self._note_load(arm.name, arm.best_load)
