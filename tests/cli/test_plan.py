@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,18 @@ def test_what_meets_the_objective_goes_before_what_does_not(whet: Whet, model: P
     costs = [row["cost_per_1m_tokens"] for row in rows if row["missed"] is None]
     assert costs == sorted(costs)
     assert any(row["front"] for row in rows)
+
+
+def test_memory_by_batch_and_context_for_every_precision(whet: Whet, model: Path) -> None:
+    words = (*TRAFFIC, "--memory", "--gpus", "H200", "--parallel", "1")
+    rows = json.loads(whet("plan", model, *words, "--json").out)
+    assert {row["variant"] for row in rows} == {"16bit", "FP8_DYNAMIC", "W4A16"}
+    long = [row for row in rows if row["context"] == 131_072]
+    # 8 KV heads of 128 numbers in 32 layers, keys and values at 16 bits: 131,072 bytes a token.
+    assert {row["kv_cache"] for row in long if row["in_flight"] == 8} == {8 * 131_072 * 131_072}
+    said = whet("plan", model, *words)
+    assert "GiB a GPU, 129 usable; ! does not fit" in said.out
+    assert re.search(r"131,072 +128 +\S+ !", said.out)
 
 
 def test_an_old_gpu_gets_int8_and_not_fp8(whet: Whet, model: Path) -> None:

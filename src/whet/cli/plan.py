@@ -9,11 +9,15 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from whet.cli.options import OutputOptions, print_json
+from whet.core.records import encode
 from whet.core.units import GIB
 from whet.flow.plan.options import PlanOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from whet.flow.plan.evaluate import Prediction
+    from whet.flow.plan.fit import Fit
     from whet.flow.plan.plan import Plan
 
 _ROWS: Final = 12
@@ -31,11 +35,19 @@ def plan(
     Only headers of a Hugging Face checkpoint are downloaded. Exit code 4 if nothing meets the
     objective.
     """
-    from whet.flow.plan.plan import make_plan
+    from whet.flow.plan.plan import make_memory_table, make_plan
     from whet.flow.run.checkpoints import open_checkpoints
 
     with open_checkpoints() as checkpoints:
-        made = make_plan(checkpoints.find(model), options)
+        folder = checkpoints.find(model)
+        if options.memory:
+            fits = make_memory_table(folder, options)
+            if output.json:
+                print_json([encode(each) for each in fits])
+            elif not output.quiet:
+                output.console.print(_memory(fits))
+            return
+        made = make_plan(folder, options)
     if output.json:
         print_json(_document(made))
     elif not output.quiet:
@@ -54,6 +66,26 @@ def _print(plan: Plan, model: str, output: OutputOptions) -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _memory(fits: Sequence[Fit]) -> Table:
+    """Totals by context and batch size, a column a precision; ``!`` does not fit."""
+    names = list(dict.fromkeys(each.variant for each in fits))
+    title = f"GiB a GPU, {fits[0].limit / GIB:.0f} usable; ! does not fit"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for name in ("context", "in flight", *names):
+        table.add_column(name, justify="right", no_wrap=True)
+    for place in dict.fromkeys((each.context, each.in_flight) for each in fits):
+        row = [each for each in fits if (each.context, each.in_flight) == place]
+        totals = [f"{each.total / GIB:,.0f}{'' if each.fits else ' !'}" for each in row]
+        table.add_row(f"{place[0]:,}", str(place[1]), *totals)
+    parts = {each.variant: each for each in fits}
+    weights = [f"{parts[name].weights / GIB:.1f}" for name in names]
+    working = [f"{parts[name].activations / GIB:.1f}" for name in names]
+    table.add_section()
+    table.add_row("weights", "", *weights)
+    table.add_row("working", "", *working)
+    return table
 
 
 def _table(plan: Plan, predictions: tuple[Prediction, ...]) -> Table:

@@ -36,5 +36,7 @@ class PlanOptions:
     """US$ an hour of a GPU in place of the built-in price: "H100 SXM=2.2,L4=0.5"."""
     max_model_len: int | None = None
     """Longest request in tokens. Default: the longest of the workload, in steps of 1,024."""
+    memory: bool = False
+    """Show the memory of the first GPU by batch size and context instead, in GiB a GPU."""
     calibration: Path | None = None
     """Coefficients that whet calibrate wrote. Default: the stored ones of the GPU."""

@@ -14,6 +14,7 @@ from whet.core.errors import InfeasibleError, UsageError
 from whet.core.records import ModelFacts, Variant
 from whet.core.spec import SIXTEEN_BIT, RecipeSpec
 from whet.flow.plan.evaluate import Candidate, Prediction, evaluate
+from whet.flow.plan.fit import Fit, memory_table
 from whet.flow.plan.options import PlanOptions
 from whet.flow.plan.traffic import PlannedTraffic, read_traffic
 from whet.metrics.objective import parse_objective
@@ -76,6 +77,15 @@ def make_plan(folder: Path, options: PlanOptions) -> Plan:
     if not plan.met:
         raise InfeasibleError(_nothing(plan))
     return plan
+
+
+def make_memory_table(folder: Path, options: PlanOptions) -> list[Fit]:
+    """The memory of every precision on the first GPU and number of GPUs that are considered."""
+    target, traffic = read_facts(folder), read_traffic(options.workload)
+    candidates = list(_candidates(target, traffic, options))
+    first = (candidates[0].gpu, candidates[0].devices)
+    chosen = [each for each in candidates if (each.gpu, each.devices) == first]
+    return list(memory_table(chosen, target))
 
 
 def _candidates(
