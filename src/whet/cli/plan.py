@@ -14,7 +14,7 @@ from whet.core.units import GIB
 from whet.flow.plan.options import PlanOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from whet.flow.plan.evaluate import Prediction
     from whet.flow.plan.fit import Fit
@@ -59,13 +59,18 @@ def _print(plan: Plan, model: str, output: OutputOptions) -> None:
     at = "" if plan.rate is None else f", {plan.rate:g} requests/s"
     console.print(f"{model}: {plan.traffic.text}{at}; {plan.objective}", highlight=False)
     console.print(_table(plan, plan.front[:_ROWS]))
-    best = plan.front[0]
     console.print(
-        f"Predicted, not measured ({best.candidate.gpu}: {best.calibration.text}). ± is the p95 of "
-        "the error on configurations that were not fitted. Measure the best ones with whet run.",
+        f"Predicted, not measured; {'; '.join(_errors(plan))}. Measure the best with whet run.",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _errors(plan: Plan) -> Iterator[str]:
+    """The errors of each GPU of the table, and where its coefficients are from."""
+    for gpu, each in {each.candidate.gpu: each for each in plan.front[:_ROWS]}.items():
+        words = ", ".join(f"{name.upper()} ±{each.errors[name]:.0%}" for name in ("ttft", "tpot"))
+        yield f"{gpu} ({each.calibration.text}): {words}"
 
 
 def _memory(fits: Sequence[Fit]) -> Table:
@@ -89,37 +94,35 @@ def _memory(fits: Sequence[Fit]) -> Table:
 
 
 def _table(plan: Plan, predictions: tuple[Prediction, ...]) -> Table:
-    title = "Cheapest first; p95 of latencies; GiB without KV cache of what may be used"
+    title = "Cheapest first, at the largest batch size that meets it; p95 in ms"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for name in ("replica", "variant"):
         table.add_column(name, no_wrap=True)
-    heads = ("GiB", "in flight", "req/s", "TTFT ms", "TPOT ms", "± %", "$ per 1M")
-    rated = () if plan.rate is None else ("GPUs", "$ a month")
+    heads = ("batch", "req/s", "TTFT", "TPOT", "$/1M")
+    rated = () if plan.rate is None else ("GPUs", "$/month")
     for name in (*heads, *rated):
         table.add_column(name, justify="right")
+    table.add_column("most of a step", no_wrap=True)
     for each in predictions:
         table.add_row(*_cells(plan, each))
     return table
 
 
 def _cells(plan: Plan, each: Prediction) -> list[str]:
-    figures, candidate, memory = dict(each.latencies), each.candidate, each.memory
-    weights = memory.weight_bytes + memory.activation_bytes
+    figures, candidate = dict(each.latencies), each.candidate
     cells = [
         candidate.text,
         candidate.variant.name,
-        f"{weights / GIB:.0f}/{memory.limit_bytes / GIB:.0f}",
         str(each.in_flight),
         f"{each.requests_per_s:.3g}",
         f"{figures['ttft p95']:,.0f}",
         f"{figures['tpot p95']:.3g}",
-        ", ".join(f"{100 * each.errors[name]:.0f}" for name in ("ttft", "tpot")),
         f"{each.cost_per_1m:.3g}",
     ]
     if plan.rate is not None:
         count = plan.replicas(each) * candidate.devices
         cells += [str(count), f"{count * candidate.price * 24 * 365 / 12:,.0f}"]
-    return cells
+    return [*cells, each.bound]
 
 
 def _document(plan: Plan) -> dict[str, object]:
@@ -144,6 +147,7 @@ def _document(plan: Plan) -> dict[str, object]:
                 "relative_errors": dict(each.errors),
                 "calibration": each.calibration.source,
                 "kv_share": _number(each.kv_share),
+                "bound": each.bound,
                 "preemptions": each.preemptions,
                 "missed": each.missed,
                 "front": each in plan.front,

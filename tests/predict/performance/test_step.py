@@ -57,6 +57,21 @@ def test_a_draft_adds_its_steps_and_the_rows_that_are_verified() -> None:
     assert (drafted.rows, drafted.advance) == (5, 3.0)
 
 
+@pytest.mark.parametrize("draft", [None, Draft(tokens=4, length=3.0, work=WORK)])
+def test_the_parts_of_a_step_add_up(draft: Draft | None) -> None:
+    model = step_model(draft=draft)
+    for decoding, context in ((1, 100), (64, 64_000), (256, 300_000)):
+        parts = model.parts(decoding, context)
+        assert sum(parts.values()) == pytest.approx(model.seconds(decoding, context))
+        assert min(parts.values()) >= 0
+
+
+def test_one_sequence_waits_for_weights_and_many_for_the_cache() -> None:
+    few, many = step_model().parts(1, 100), step_model().parts(256, 256 * 8000)
+    assert max(few, key=lambda name: few[name]) == "weights"
+    assert max(many, key=lambda name: many[name]) == "KV cache"
+
+
 def test_tensor_parallelism_divides_the_weights_and_adds_all_reduces() -> None:
     halves = replace(WORK, devices=2, weight_bytes=8e9, token_flops=8e9, head_bytes=5e8)
     alone, together = step_model().seconds(1, 1), step_model(halves).seconds(1, 1)

@@ -59,6 +59,7 @@ class Candidate:
 class Prediction:
     """What a candidate does at ``in_flight`` requests, its largest size within the objective.
 
+    ``bound`` names what most of a step waits for, with its share of the step.
     Latencies are in ms by metric and statistic, ``errors`` their relative errors by metric.
     ``missed`` names what keeps it from meeting the objective at any size, or from fitting; figures
     are then those of one request in flight, or absent.
@@ -74,6 +75,7 @@ class Prediction:
     cost_per_1m: float = math.nan
     preemptions: int = 0
     kv_share: float = math.nan
+    bound: str = ""
     missed: str | None = None
 
     @property
@@ -160,7 +162,26 @@ def _at(
         cost_per_1m=price / 3600 / tokens * 1e6,
         preemptions=result.preemptions,
         kv_share=result.peak_tokens / limits.kv_tokens,
+        bound=_bound(result, model, limits, size),
     )
+
+
+def _bound(result: Simulated, model: StepModel, limits: Limits, size: int) -> str:
+    """What limits the rate at ``size`` in flight: memory, the front end, the host, or a part."""
+    if result.preemptions:
+        return "KV cache is full"
+    requests = [each.request for each in result.requests]
+    context = size * sum(r.prompt + r.output / 2 for r in requests) / len(requests)
+    parts = model.parts(size, context)
+    step_s = sum(parts.values())
+    if size * limits.message_s * limits.front_share > step_s:
+        return "front end"
+    if model.host_s > step_s:
+        return "host"
+    prompt_s = 1 - result.steps * step_s / result.seconds
+    parts = {"prompts": prompt_s * step_s, **parts} if prompt_s > 0 else parts
+    name = max(parts, key=lambda each: parts[each])
+    return f"{name} {parts[name] / step_s:.0%}"
 
 
 def _repeated(requests: Sequence[Request], count: int) -> list[Request]:

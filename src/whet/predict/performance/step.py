@@ -67,6 +67,34 @@ class StepModel:
             self._token_s += 2 * work.layers * share * work.hidden_bytes / max(sheet.link, 1.0)
         self._drafter = StepModel(draft.work, sheet, coefficients) if draft and draft.work else None
 
+    def parts(self, decoding: int, context: float) -> dict[str, float]:
+        """Seconds of each part of a step without prompts; the products' larger bound stands.
+
+        Keys: ``weights`` or ``compute``, ``KV cache``, ``layers`` (launches and all-reduces),
+        ``sequences``, ``vocabulary``, ``draft``.
+        """
+        whole = self.seconds(decoding, context)
+        tokens = decoding * self.rows
+        memory_s = self._weight_s + self._expert_s * (1 - (1 - self._work.expert_share) ** tokens)
+        bound = "weights" if memory_s >= tokens * self._token_s else "compute"
+        mean = context / max(decoding, 1)
+        kv_s = sum(
+            decoding * token_s * (mean if window is None else min(mean, window))
+            for token_s, window in self._kv
+        )
+        drafter = self._drafter
+        draft_s = 0.0
+        if drafter is not None and self.draft is not None:
+            draft_s = self.draft.tokens * drafter.seconds(decoding, context)
+        others = {
+            "KV cache": kv_s + decoding * self._state_s,
+            "layers": self._fixed_s,
+            "sequences": decoding * self._c.sequence_s,
+            "vocabulary": max(self._head_s, tokens * self._row_s),
+            "draft": draft_s,
+        }
+        return {bound: whole - sum(others.values()), **others}
+
     def seconds(
         self, decoding: int, context: float, prefill: int = 0, pairs: float = 0.0, ended: int = 0
     ) -> float:
