@@ -96,6 +96,23 @@ def test_a_trace_is_traffic_too(whet: Whet, model: Path, tmp_path: Path) -> None
     assert json.loads(said.out)["rate"] == pytest.approx(4.0)
 
 
+def test_blocks_that_begin_an_earlier_row_are_cached(
+    whet: Whet, model: Path, tmp_path: Path
+) -> None:
+    for name, ids in (("same", [1, 2, 3]), ("other", None)):
+        rows = [
+            {"timestamp": n, "input_length": 2000, "output_length": 20, "hash_ids": ids or [n]}
+            for n in range(64)
+        ]
+        (tmp_path / name).write_text("\n".join(json.dumps(row) for row in rows))
+    rates = [
+        json.loads(whet("plan", model, "--workload", name, "--gpus", "L4", "--json").out)
+        for name in ("same", "other")
+    ]
+    same, other = (max(c["requests_per_s"] or 0 for c in each["candidates"]) for each in rates)
+    assert same > 1.5 * other
+
+
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,7 +11,9 @@ import numpy as np
 
 from whet.core.errors import UsageError
 from whet.core.units import ns_to_s
+from whet.flow.bench.replay import HASHED_TOKENS
 from whet.load.trace import read_trace
+from whet.load.trace_formats import TraceRow
 from whet.predict.performance import Request
 
 _KEYS: Final = ("prompt", "output", "shared")
@@ -37,7 +40,7 @@ class PlannedTraffic:
         count = len(self.requests)
         prompt = sum(each.prompt for each in self.requests) / count
         output = sum(each.output for each in self.requests) / count
-        shared = sum(each.shared for each in self.requests) / count
+        shared = sum(max(each.shared, each.cached) for each in self.requests) / count
         return f"{prompt:,.0f} prompt tokens ({shared:,.0f} shared), {output:,.0f} output tokens"
 
 
@@ -82,7 +85,7 @@ def _from_numbers(text: str) -> PlannedTraffic:
 
 
 def _from_file(path: Path) -> PlannedTraffic:
-    """The rows of a log or a trace; leading blocks that rows have in common are shared."""
+    """The rows of a log or a trace; blocks that begin an earlier row are taken to be cached."""
     trace = read_trace(path)
     rows = [row for row in trace.rows if row.input_tokens and row.output_tokens]
     if not rows:
@@ -93,8 +96,17 @@ def _from_file(path: Path) -> PlannedTraffic:
     times = [row.at_ns for row in rows if row.at_ns is not None]
     span_s = ns_to_s(times[-1] - times[0]) if len(times) == len(rows) > 1 else 0.0
     return PlannedTraffic(
-        requests=tuple(
-            Request(prompt=row.input_tokens or 1, output=row.output_tokens or 1) for row in rows
-        ),
+        requests=tuple(_with_cached(rows)),
         rate=(len(rows) - 1) / span_s if span_s > 0 else None,
     )
+
+
+def _with_cached(rows: Sequence[TraceRow]) -> Iterator[Request]:
+    """Each row with the tokens whose leading hash ids an earlier row had."""
+    beginnings: set[tuple[int, ...]] = set()
+    for row in rows:
+        prompt, ids = row.input_tokens or 1, row.prefix_ids
+        known = next((n for n in range(len(ids), 0, -1) if ids[:n] in beginnings), 0)
+        beginnings.update(ids[:n] for n in range(known + 1, len(ids) + 1))
+        cached = min(known * HASHED_TOKENS, prompt - 1)
+        yield Request(prompt=prompt, output=row.output_tokens or 1, cached=cached)

@@ -22,13 +22,18 @@ _EPSILON = 1e-9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """Tokens of a prompt and of its answer; ``shared`` of the prompt's begin prefix ``prefix``."""
+    """Tokens of a prompt and of its answer; ``shared`` of the prompt's begin prefix ``prefix``.
+
+    ``cached`` of them begin an earlier request of the same traffic and are taken to be in the cache
+    still; unlike ``shared``, they are counted in the memory of each request.
+    """
 
     prompt: int
     output: int
     arrival_s: float = 0.0
     shared: int = 0
     prefix: int = 0
+    cached: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,6 +209,8 @@ class _Engine:
             request = sequence.timed.request
             cached = self.prefixes.get(request.prefix, 0) if self.limits.prefix_cache else 0
             hit = min(cached, request.shared)
+            if self.limits.prefix_cache:
+                hit = max(hit, request.cached)
             new = sequence.left - hit if sequence.done == 0 else sequence.left
             busy = self.decoding + len(self.prefilling)
             if self._used() + new > self.limits.kv_tokens and busy:
