@@ -2,12 +2,16 @@
 
     python -m benchmarks.accuracy add RUN --group NAME [--fitted VARIANT …] [--outside VARIANT …]
     python -m benchmarks.accuracy fit GPU
+    python -m benchmarks.accuracy peer PROGRAM
     python -m benchmarks.accuracy page
 
 ``add`` takes the cells of a run into ``results/foresight/observations.jsonl.xz``; those of the
 variants after ``--fitted`` may be fitted to, all others are held out; those after ``--outside`` are
 what ``whet plan`` does not propose, and shown apart. ``fit`` writes the GPU's coefficients into the
-package, with the errors of what is held out. ``page`` predicts every cell with them, writes
+package, with the errors of what is held out. ``peer`` asks AIConfigurator (``aiconfigurator``, in
+an environment of its own, with its own measurements of the GPU) for the held-out cells that it has
+a form for: mean lengths, the shared prefix as ``--prefix``, its defaults otherwise; it writes
+``results/foresight/peer.csv``. ``page`` predicts every cell with them, writes
 ``results/foresight/accuracy.csv`` and the tables.
 """
 
@@ -17,6 +21,10 @@ import argparse
 import csv
 import json
 import lzma
+import math
+import re
+import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -38,6 +46,23 @@ PAGE: Final = ROOT / "docs" / "accuracy.md"
 CALIBRATIONS: Final = ROOT / "src" / "whet" / "predict" / "performance" / "calibrations.json"
 _BEGIN: Final = "<!-- made by benchmarks/accuracy.py -->\n"
 _METRICS: Final = ("ttft", "tpot", "e2e")
+_PEER_FORMS: Final = {"16bit": "bfloat16", "FP8": "fp8", "W4A16": "int4_wo"}
+_PEER_KV_BYTES: Final = 131072
+_PEER_MODEL: Final = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 4096,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "bfloat16",
+    "tie_word_embeddings": True,
+}
+"""The 7B testbed's sizes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,6 +137,86 @@ def write_coefficients(gpu: str) -> None:
     CALIBRATIONS.write_text(json.dumps(calibrations, indent=1) + "\n")
 
 
+def ask_peer(program: str) -> None:
+    """The peer's TTFT, TPOT and E2E of every held-out cell without a draft."""
+    rows = [row for row in stored() if row.part == "held out" and _peer_form(row) is not None]
+    answers: dict[tuple[str, ...], dict[str, float]] = {}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        (FOLDER / "peer.csv").open("w", newline="") as file,
+    ):
+        writer = csv.writer(file, lineterminator="\n")
+        names = [f"{name}_{what}" for name in _METRICS for what in ("ms", "error")]
+        writer.writerow(["group", "variant", "in_flight", *names])
+        for row in rows:
+            words = _peer_words(row, Path(folder))
+            if words not in answers:
+                answers[words] = _peer_answer(program, words)
+            cell, answer = row.observation, answers[words]
+            measured = dict(cell.measured.items())
+            figures = [
+                text
+                for name in _METRICS
+                for text in (
+                    f"{answer[name]:.4g}",
+                    f"{answer[name] / 1e3 / (measured[name] or math.nan) - 1:.3f}",
+                )
+            ]
+            writer.writerow([row.group, cell.group, cell.in_flight, *figures])
+            file.flush()
+
+
+def _peer_form(row: Row) -> str | None:
+    """Its name of the weights' form; None where it has none, at a rate, or with a draft."""
+    scheme = row.observation.work.scheme
+    other = row.observation.draft is not None or row.observation.in_flight is None
+    return None if other else _PEER_FORMS.get(scheme)
+
+
+def _peer_words(row: Row, folder: Path) -> tuple[str, ...]:
+    """The model as a config of the same sizes, and the load."""
+    (folder / "config.json").write_text(json.dumps(_PEER_MODEL))
+    cell = row.observation
+    prompt, output = (
+        round(float(np.mean([getattr(each, name) for each in cell.requests])))
+        for name in ("prompt", "output")
+    )
+    shared = cell.requests[0].shared if cell.limits.prefix_cache else 0
+    halved = cell.work.kv_bytes[0][0] < _PEER_KV_BYTES
+    return (
+        *("--model-path", str(folder), "--system", "h200_sxm", "--backend", "vllm"),
+        *("--isl", str(prompt), "--osl", str(output), "--batch-size", str(cell.in_flight)),
+        *("--prefix", str(shared), "--gemm-quant-mode", _peer_form(row) or ""),
+        *("--kvcache-quant-mode", "fp8" if halved else "bfloat16"),
+    )
+
+
+def _peer_answer(program: str, words: tuple[str, ...]) -> dict[str, float]:
+    command = [program, "cli", "estimate", "--estimate-mode", "agg", "--no-color", *words]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lines = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "Request Latency"}
+    matches = {name: re.search(rf"{line}: +([\d.,]+) ms", text) for name, line in lines.items()}
+    return {name: float(match[1].replace(",", "")) for name, match in matches.items() if match}
+
+
+def _beside_peer(rows: Sequence[Row], errors: Sequence[Mapping[str, float]]) -> Iterator[str]:
+    """Both tools on the cells that the peer answered."""
+    with (FOLDER / "peer.csv").open(newline="") as file:
+        theirs = list(csv.DictReader(file))
+    answered = {(each["group"], each["variant"], each["in_flight"]) for each in theirs}
+    ours = [
+        each
+        for row, each in zip(rows, errors, strict=True)
+        if (row.group, row.observation.group, str(row.observation.in_flight)) in answered
+        and row.part == "held out"
+    ]
+    peers = [{name: float(each[f"{name}_error"]) for name in _METRICS} for each in theirs]
+    yield "\n## Beside AIConfigurator 0.12, on the same cells\n\n"
+    yield "| | cells | TTFT | TPOT | E2E |\n|---|--:|--:|--:|--:|\n"
+    yield f"| whet | {len(ours)} | {_cells(ours)} |\n"
+    yield f"| AIConfigurator, vLLM 0.24 on H200 | {len(peers)} | {_cells(peers)} |\n"
+
+
 def _errors(observation: Observation, gpu: str, coefficients: Coefficients) -> dict[str, float]:
     """predicted ÷ measured − 1, by metric."""
     predicted = dict(predict_latencies(observation, coefficients, CUDA[gpu].sheet).items())
@@ -134,6 +239,7 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
     for group, part in dict.fromkeys((row.group, row.part) for row in rows):
         mine = [each for row, each in named if (row.group, row.part) == (group, part)]
         yield f"| {group}: {part} | {len(mine)} | {_cells(mine)} |\n"
+    yield from _beside_peer(rows, errors)
     for part, title in (("held out", "Held out"), ("outside", "Outside of the model")):
         yield f"\n## {title}, by variant\n\n" + head
         apart = [(row.observation.group, each) for row, each in named if row.part == part]
@@ -147,10 +253,13 @@ def _write_csv(rows: Sequence[Row], errors: Sequence[Mapping[str, float]]) -> No
     with (FOLDER / "accuracy.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         names = [f"{name}_{what}" for name in _METRICS for what in ("ms", "error")]
-        writer.writerow(["group", "gpu", "engine", "part", "variant", "in_flight", *names])
+        loads = ["in_flight", "rate_rps"]
+        writer.writerow(["group", "gpu", "engine", "part", "variant", *loads, *names])
         for row, error in zip(rows, errors, strict=True):
             cell = row.observation
             where = [row.group, row.gpu, row.engine, row.part, cell.group, cell.in_flight]
+            last_s = cell.requests[-1].arrival_s
+            where.append("" if cell.in_flight else f"{(len(cell.requests) - 1) / last_s:.3g}")
             measured = dict(cell.measured.items())
             figures = [
                 text
@@ -179,12 +288,15 @@ def main() -> None:
     added.add_argument("--fitted", nargs="*", default=[])
     added.add_argument("--outside", nargs="*", default=[])
     kinds.add_parser("fit").add_argument("gpu")
+    kinds.add_parser("peer").add_argument("program")
     kinds.add_parser("page")
     options = parser.parse_args()
     if options.what == "add":
         add(options.run, options.group, options.fitted, options.outside)
     elif options.what == "fit":
         write_coefficients(options.gpu)
+    elif options.what == "peer":
+        ask_peer(options.program)
     else:
         before, mark, _ = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
         PAGE.write_text(before + mark + "".join(tables(stored())), encoding="utf-8")

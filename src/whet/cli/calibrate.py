@@ -12,11 +12,10 @@ from whet.flow.calibrate.options import CalibrateOptions
 
 
 def calibrate(
-    model: Annotated[
-        Path | None, Parameter(help="Checkpoint folder to measure with; 16 bit, any size.")
-    ] = None,
-    /,
-    *,
+    *models: Annotated[
+        Path,
+        Parameter(help="Checkpoint folders to measure with: 16 bit, and other precisions."),
+    ],
     options: CalibrateOptions = CalibrateOptions(),
     output: OutputOptions = OutputOptions(),
 ) -> None:
@@ -24,7 +23,7 @@ def calibrate(
     from whet.flow.calibrate.calibrate import calibrate as run_calibration
 
     with output.observer() as observer:
-        done = run_calibration(model, options, observer)
+        done = run_calibration(models, options, observer)
     if output.json:
         print_json(done.document)
         return

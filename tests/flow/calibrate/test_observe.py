@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from tests.metrics.events import event, trial
+from whet.core.load_point import Rate
 from whet.core.run import Run
 from whet.demo.bundled import RECORDED
-from whet.flow.calibrate.observe import observations_of
+from whet.flow.calibrate.observe import observations_of, timed_requests
 from whet.predict.hardware import CUDA
 from whet.predict.performance import calibration_of
 from whet.predict.performance.fit import Observation, residuals
@@ -59,3 +62,11 @@ def test_coefficients_of_another_machine_and_other_loads_predict_it(
     for metric, median in (("tpot", 0.15), ("e2e", 0.15), ("ttft", 0.4)):
         errors = [abs(dict(each.errors)[metric]) for each in rows]
         assert np.median(errors) < median, metric
+
+
+def test_requests_of_a_rate_keep_their_arrivals() -> None:
+    sent = trial([event(index=index, start_ms=250.0 * index) for index in range(4)])
+    rows = timed_requests(replace(sent, batch_size=Rate(4.0), loop="open"), shared=0)
+    assert rows is not None
+    assert [each.arrival_s for each in rows.requests] == [0.0, 0.25, 0.5, 0.75]
+    assert rows.latencies.ttft == pytest.approx(0.010)

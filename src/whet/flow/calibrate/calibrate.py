@@ -63,8 +63,12 @@ class Calibrated:
         }
 
 
-def calibrate(model: Path | None, options: CalibrateOptions, observer: Observer) -> Calibrated:
+def calibrate(
+    models: Sequence[Path], options: CalibrateOptions, observer: Observer
+) -> Calibrated:
     """Write the calibration of this machine, or of the machine of stored runs.
+
+    ``models`` are measured one after the other, and their cells fitted together.
 
     ``UsageError`` without cells to fit to; ``MeasurementError`` where no cell has figures.
     """
@@ -74,11 +78,13 @@ def calibrate(model: Path | None, options: CalibrateOptions, observer: Observer)
         observations = [each for run in runs for each in observations_of(run)]
         versions = {each.engine_version for run in runs for each in run.engines.values()}
         engine = f"vLLM {', '.join(sorted(versions))}"
-    elif model is None:
+    elif not models:
         raise UsageError("give a model to calibrate with, or stored runs with --run")
     else:
-        device = find_device()
-        engine, observations = _measured(model, options, device, observer)
+        device, engine, observations = find_device(), "", []
+        for model in models:
+            engine, cells = _measured(model, options, device, observer)
+            observations += cells
     if not observations:
         raise MeasurementError("no cell has figures; see the warnings above, and calibrate again")
     sheet = sheet_of(device)
@@ -119,7 +125,8 @@ def _measured(
             reason = trial.failure or "requests failed"
             observer.warn(f"{point.in_flight} in flight has no figures: {reason}")
             continue
-        observations.append(_observation(facts, resolved, started, device, point.in_flight, rows))
+        cell = _observation(facts, resolved, started, device, point.in_flight, rows)
+        observations.append(cell)
     return f"{get_profile(resolved.engine).title} {resolved.engine_version}", observations
 
 
@@ -133,7 +140,7 @@ def _observation(
 ) -> Observation:
     settings = read_settings(resolved.variant, target=facts, device=device)
     return Observation(
-        group=f"{in_flight} in flight",
+        group=f"{facts.stored.scheme}, {in_flight} in flight",
         work=work_of(facts, settings),
         draft=None,
         limits=limits_of(resolved.variant, settings, started, device),

@@ -29,22 +29,23 @@ _RUST: Final = 0.1
 
 
 def observations_of(run: Run) -> list[Observation]:
-    """Every complete trial of a closed loop on the engine that the run started.
+    """Every complete trial of a closed loop or at a rate, on the engine that the run started.
 
-    Left out: rates, static batches, and trials in which a request failed.
+    Left out: static batches, conversations, and trials in which a request failed.
     """
     device = run.require_environment().device
     return [
         observation
         for trial in run.trials
-        if trial.loop == "closed" and trial.status == "complete"
+        if trial.loop == ("open" if isinstance(trial.batch_size, Rate) else "closed")
+        if trial.status == "complete"
         for observation in _observation(run, trial, device)
     ]
 
 
 def _observation(run: Run, trial: TrialRecord, device: Device) -> Iterator[Observation]:
     resolved, facts = run.engines.get(trial.variant), run.facts.get(trial.variant)
-    if resolved is None or isinstance(trial.batch_size, Rate):
+    if resolved is None:
         return
     variant, target = resolved.variant, run.models["target"]
     shared = _shared_tokens(run, trial) if variant.prefix_cache else 0
@@ -56,13 +57,18 @@ def _observation(run: Run, trial: TrialRecord, device: Device) -> Iterator[Obser
         group=f"{run.name} {trial.variant}",
         work=variant_work(run, variant, target, settings),
         draft=draft_of(
-            run, variant, target, settings, trial.batch_size, length=acceptance_length([trial])
+            run, variant, target, settings, _in_flight(trial), length=acceptance_length([trial])
         ),
         limits=limits_of(variant, settings, facts, device),
         requests=rows.requests,
-        in_flight=trial.batch_size,
+        in_flight=_in_flight(trial),
         measured=rows.latencies,
     )
+
+
+def _in_flight(trial: TrialRecord) -> int | None:
+    """Requests in flight of a closed loop."""
+    return None if isinstance(trial.batch_size, Rate) else trial.batch_size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +80,7 @@ class TimedRequests:
 
 
 def timed_requests(trial: TrialRecord, shared: int, *, servers: int = 1) -> TimedRequests | None:
-    """The requests of a closed loop; None where one failed.
+    """The requests of a closed loop, or with their arrivals at a rate; None where one failed.
 
     ``shared`` tokens of every prompt that names a prefix are taken as the prefix. Several API
     ``servers`` count steps several times, so their count is left out.
@@ -90,7 +96,8 @@ def timed_requests(trial: TrialRecord, shared: int, *, servers: int = 1) -> Time
         return None
     rows.sort(key=lambda row: row[0])
     prefixes = {name: place for place, name in enumerate(dict.fromkeys(row[2] for row in rows))}
-    counted = [row[3] for row in rows[first_wave(int(trial.batch_size), len(rows)) :]]
+    in_flight, begin_ns = _in_flight(trial), rows[0][0]
+    counted = [row[3] for row in rows[first_wave(in_flight, len(rows)) :]]
     tpot = [each.tpot_ns for each in counted if each.tpot_ns is not None]
     return TimedRequests(
         requests=tuple(
@@ -99,8 +106,9 @@ def timed_requests(trial: TrialRecord, shared: int, *, servers: int = 1) -> Time
                 output=each.output_tokens or 1,
                 shared=0 if name is None else min(shared, (prompt or 1) - 1),
                 prefix=prefixes[name],
+                arrival_s=0.0 if in_flight else (sent_ns - begin_ns) / 1e9,
             )
-            for _, prompt, name, each in rows
+            for sent_ns, prompt, name, each in rows
         ),
         latencies=Latencies(
             ttft=mean(each.ttft_from_send_ns for each in counted) / 1e9,
@@ -126,7 +134,7 @@ def draft_of(
     variant: Variant,
     target: ModelFacts,
     settings: Settings,
-    in_flight: int,
+    in_flight: int | None,
     *,
     length: float | None,
 ) -> Draft | None:
@@ -143,12 +151,12 @@ def draft_of(
     return Draft(tokens=tokens, length=length, work=work)
 
 
-def _proposed(speculation: Speculation, in_flight: int) -> int:
-    """K, by the requests in flight where it has a schedule."""
+def _proposed(speculation: Speculation, in_flight: int | None) -> int:
+    """K, by the requests in flight where it has a schedule and they are known."""
     schedule = parse_json(dict(speculation.options).get(BY_LOAD, ""))
     ranges = schedule if isinstance(schedule, list) else []
     return next(
-        (int(k) for first, last, k in ranges if first <= in_flight <= last),
+        (int(k) for first, last, k in ranges if in_flight and first <= in_flight <= last),
         speculation.num_tokens,
     )
 

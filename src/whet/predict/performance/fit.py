@@ -60,7 +60,8 @@ class Latencies:
 class Observation:
     """One measured cell: what ran, the requests in the order they were sent, and what it took.
 
-    ``group`` names the variant and the model, so that rows can be held out together.
+    ``group`` names the variant and the model, so that rows can be held out together. Without
+    ``in_flight`` the requests arrive when they say.
     """
 
     group: str
@@ -68,7 +69,7 @@ class Observation:
     draft: Draft | None
     limits: Limits
     requests: tuple[Request, ...]
-    in_flight: int
+    in_flight: int | None
     measured: Latencies
 
 
@@ -95,8 +96,8 @@ def predict_latencies(
     return mean_latencies(result, observation.in_flight)
 
 
-def mean_latencies(result: Simulated, in_flight: int) -> Latencies:
-    """Means without the first wave of requests."""
+def mean_latencies(result: Simulated, in_flight: int | None) -> Latencies:
+    """Means without the first wave of requests of a closed loop."""
     timed = result.requests[first_wave(in_flight, len(result.requests)) :]
     tpot = [each.tpot_s for each in timed if each.request.output > 1]
     return Latencies(
@@ -107,9 +108,9 @@ def mean_latencies(result: Simulated, in_flight: int) -> Latencies:
     )
 
 
-def first_wave(in_flight: int, requests: int) -> int:
+def first_wave(in_flight: int | None, requests: int) -> int:
     """How many requests to leave out: those sent at once, at most half of all."""
-    return min(in_flight, requests // 2)
+    return min(in_flight or 0, requests // 2)
 
 
 def residuals(
