@@ -22,9 +22,9 @@ class PredictedVariant:
     """The predictions of a search with a budget, made before the variant was measured.
 
     ``errors`` are relative, by metric (``ttft``, ``tpot``, ``e2e``), ``source`` says where the
-    coefficients are from. ``measured`` are the loads that the search measured. For a variant
-    without one, ``reason`` says why, ``factor`` is what the measured variants make of the cost, and
-    ``spread`` its relative standard deviation.
+    coefficients are from. ``measured`` are the loads that the search measured; for a variant
+    without one, ``reason`` says why. ``factor`` is what the measured cells make of the cost at all
+    other loads, and ``spread`` its relative standard deviation.
     """
 
     variant: str

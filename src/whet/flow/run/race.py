@@ -233,15 +233,15 @@ class _Race:
         return Measured(cost=cell.cost_per_1m_tokens.value, met=met, seconds=seconds)
 
     def close(self, arms: Sequence[Arm]) -> None:
-        """Store why the others were not measured, and what the measured ones say of them."""
+        """Store why the others were not measured, and what was measured says of all loads."""
         outcome, known = self.outcome, Run(self.job.store).predicted
         left = [arm for arm in arms if not known[arm.name].measured]
-        if left and outcome.cells:
-            means, deviations = corrections(arms, left, outcome)
-            for arm, mean, deviation in zip(left, means, deviations, strict=True):
+        if outcome.cells:
+            means, deviations = corrections(arms, arms, outcome)
+            for arm, mean, deviation in zip(arms, means, deviations, strict=True):
                 record = replace(
                     known[arm.name],
-                    reason=outcome.stopped,
+                    reason=outcome.stopped if arm in left else None,
                     factor=math.exp(mean),
                     spread=math.expm1(deviation),
                 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from whet.core.format import plural
-from whet.core.records import Decision, MatrixEntry
+from whet.core.records import Decision, MatrixEntry, PredictedVariant
 from whet.core.run import Run
 from whet.report.document import Bullets, Cell, Column, Heading, Node, Row, Section, Table, Tone
 from whet.report.run.common import is_corner, is_win, target_words, tolerance_words
+from whet.report.run.predicted import cheaper_by_prediction
 from whet.report.text import DASH, shown
 
 ORDER = 20
@@ -16,12 +17,14 @@ ORDER = 20
 
 def build(run: Run) -> Section | None:
     """Matrix, blank corners, and where speculation stops paying."""
-    return None if run.decision is None else matrix_section(run.decision)
+    return None if run.decision is None else matrix_section(run.decision, run.predicted)
 
 
-def matrix_section(decision: Decision) -> Section:
-    """The same without a run."""
-    nodes: list[Node] = list(_tables(decision))
+def matrix_section(
+    decision: Decision, predicted: Mapping[str, PredictedVariant] | None = None
+) -> Section:
+    """The same without a run; ``predicted`` are a search's variants by name."""
+    nodes: list[Node] = list(_tables(decision, predicted or {}))
     nodes.append(Bullets(items=list(_blank_corners(decision)), tone="muted"))
     if decision.break_even:
         nodes.append(Heading(text="Where speculation stops paying"))
@@ -39,7 +42,7 @@ def _outcome(entry: MatrixEntry | None) -> tuple[object, ...]:
     return () if entry is None else (entry.tier, entry.variant, entry.batch_size, entry.outcome)
 
 
-def _tables(decision: Decision) -> Iterator[Table]:
+def _tables(decision: Decision, predicted: Mapping[str, PredictedVariant]) -> Iterator[Table]:
     entries = {(e.tier, e.ttft_target_ms, e.quality_tolerance): e for e in decision.matrix}
     for tier in dict.fromkeys(entry.tier for entry in decision.matrix):
         own = [entry for entry in decision.matrix if entry.tier == tier]
@@ -57,7 +60,10 @@ def _tables(decision: Decision) -> Iterator[Table]:
                 Row(
                     cells=[
                         Cell(text=target_words(target)),
-                        *(_entry(entries.get((tier, target, t)), decision) for t in shown_at),
+                        *(
+                            _entry(entries.get((tier, target, t)), decision, predicted)
+                            for t in shown_at
+                        ),
                     ]
                 )
                 for target in targets
@@ -72,9 +78,17 @@ def _shown_tolerance(limits: list[float], decision: Decision) -> float:
     return chosen.quality_tolerance if chosen is not None and here else limits[0]
 
 
-def _entry(entry: MatrixEntry | None, decision: Decision) -> Cell:
-    if entry is None or entry.outcome == "none":
-        return Cell(text=DASH if entry is None else "none", tone="muted")
+def _entry(
+    entry: MatrixEntry | None, decision: Decision, predicted: Mapping[str, PredictedVariant]
+) -> Cell:
+    if entry is None:
+        return Cell(text=DASH, tone="muted")
+    cost_now = entry.cost_per_1m_tokens
+    cheaper = cheaper_by_prediction(
+        predicted, entry.ttft_target_ms, None if cost_now is None else cost_now.value
+    )
+    if entry.outcome == "none":
+        return Cell(text="none", tone="muted", detail=cheaper or "")
     title = f"{entry.variant} @ {entry.batch_size}"
     cost = f"{shown(entry.cost_per_1m_tokens, unit='$').text} per 1M"
     if entry.fleet is not None:
@@ -83,7 +97,8 @@ def _entry(entry: MatrixEntry | None, decision: Decision) -> Cell:
     latency = f"TTFT p95 {shown(entry.ttft_p95_ms).marked} ms"
     chosen = is_corner(decision.recommendation, entry)
     tone: Tone = "good" if chosen and is_win(decision) else "strong" if chosen else "plain"
-    return Cell(text=title, tone=tone, detail=f"{cost}, {latency}; {entry.outcome}")
+    detail = f"{cost}, {latency}; {entry.outcome}"
+    return Cell(text=title, tone=tone, detail=f"{detail}; {cheaper}" if cheaper else detail)
 
 
 def _blank_corners(decision: Decision) -> Iterator[str]:

@@ -1,55 +1,86 @@
-"""What a search with a budget predicted and did not measure."""
+"""Measured and predicted costs in one table, and what is cheaper by prediction alone."""
 
 from __future__ import annotations
 
-from whet.core.load_point import load_words
+from collections.abc import Iterable, Iterator, Mapping
+
+from whet.core.load_point import LoadPoint, load_words
 from whet.core.records import PredictedCell, PredictedVariant
 from whet.core.run import Run
-from whet.report.document import Column, Paragraph, Row, Section, Table, text_cell
+from whet.report.document import Cell, Column, Paragraph, Row, Section, Table, text_cell
+from whet.report.text import DASH, shown
 
 ORDER = 45
+_SURE = 2.0
+"""Standard deviations by which a prediction has to be cheaper than what was measured."""
 
 
 def build(run: Run) -> Section | None:
-    """One line a variant that was left out, at its cheapest load; None without such a variant."""
-    left_out = [each for each in run.predicted.values() if not each.measured and each.cells]
-    if not left_out:
+    """US$ per million tokens by variant and load; None where every cell was measured."""
+    records = [each for each in run.predicted.values() if each.cells]
+    unmeasured = [each for each in records if list(predicted_cells(each))]
+    if not unmeasured:
         return None
-    columns = [
-        Column(name="config"),
-        Column(name="load"),
-        *(Column(name=name, figure=True) for name in ("mean TTFT ms", "mean TPOT ms")),
-        Column(name="$ per 1M tok", figure=True),
-        Column(name="cost off by", figure=True),
-    ]
+    loads = sorted({cell.batch_size for each in records for cell in each.cells})
+    reason = next((f"The search ended: {each.reason}. " for each in records if each.reason), "")
     return Section(
         id="predicted",
-        title="Predicted, not measured",
+        title="Measured and predicted",
         group="Results",
         nodes=[
             Paragraph(
-                text=f"The search left them out: {left_out[0].reason or 'it has not ended'}. None "
-                f"of these figures was measured. Coefficients: {left_out[0].source}. Costs are "
-                "corrected by what was measured of other variants; the last column is one standard "
-                "deviation of that."
+                text=f"{reason}Figures with ~ are predicted, all others measured; ± is one "
+                f"standard deviation. Coefficients: {unmeasured[0].source}. Predictions are "
+                "corrected by what was measured, and say nothing about answers."
             ),
             Table(
-                caption="Predicted at the cheapest load",
-                columns=columns,
-                rows=[Row(cells=[text_cell(text) for text in _cells(each)]) for each in left_out],
+                caption="US$ per million output tokens by requests in flight",
+                columns=[
+                    Column(name="config"),
+                    *(Column(name=load_words(load), figure=True) for load in loads),
+                ],
+                rows=[Row(cells=list(_row(run, each, loads))) for each in records],
             ),
         ],
         on_console=True,
     )
 
 
-def _cells(variant: PredictedVariant) -> list[str]:
-    cheapest: PredictedCell = min(variant.cells, key=lambda each: each.cost_per_1m_tokens)
-    return [
-        variant.variant,
-        load_words(cheapest.batch_size),
-        f"~{cheapest.ttft_ms:,.0f}",
-        f"~{cheapest.tpot_ms:.3g}",
-        f"~{variant.factor * cheapest.cost_per_1m_tokens:.3g}",
-        "" if variant.spread is None else f"±{variant.spread:.0%}",
+def predicted_cells(variant: PredictedVariant) -> Iterator[tuple[PredictedCell, float]]:
+    """The cells that were not measured, each with its corrected cost."""
+    for cell in variant.cells:
+        if cell.batch_size not in variant.measured:
+            yield cell, variant.factor * cell.cost_per_1m_tokens
+
+
+def cheaper_by_prediction(
+    predicted: Mapping[str, PredictedVariant], ttft_ms: float, cost: float | None
+) -> str | None:
+    """The cheapest predicted cell within the TTFT, where it beats ``cost`` beyond its error."""
+    options = [
+        (expected, each, cell)
+        for each in predicted.values()
+        for cell, expected in predicted_cells(each)
+        if cell.ttft_ms <= ttft_ms and each.spread is not None
+        if cost is None or expected * (1 + _SURE * each.spread) < cost
     ]
+    if not options:
+        return None
+    expected, each, cell = min(options, key=lambda option: option[0])
+    return (
+        f"predicted: {each.variant} @ {cell.batch_size}, ~${expected:.3g} per 1M "
+        f"±{each.spread:.0%}, not measured"
+    )
+
+
+def _row(run: Run, variant: PredictedVariant, loads: Iterable[LoadPoint]) -> Iterator[Cell]:
+    yield text_cell(variant.variant)
+    spread = "" if variant.spread is None else f"±{variant.spread:.0%}"
+    costs = {cell.batch_size: cost for cell, cost in predicted_cells(variant)}
+    for load in loads:
+        if load in costs:
+            yield Cell(text=f"~{costs[load]:.3g}", tone="muted", detail=spread)
+        else:
+            cell = run.cell(variant.variant, load)
+            cost = None if cell is None else cell.cost_per_1m_tokens
+            yield text_cell(DASH if cost is None else shown(cost).text)
