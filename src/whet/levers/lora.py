@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from whet.core.adapters import adapter_order, adapters_words
 from whet.core.counters import LORA_RUNNING
 from whet.core.records import Claim, ResolvedEngine, Variant
 from whet.levers.base import Cell, Lever, Outcome, Start, claim_per_cell, claim_per_start
 
 
 class Lora(Lever):
-    """``loras``: adapters that the timed requests name in turn; ``max_loras`` fit at once."""
+    """``loras``: adapters that the timed requests name; ``max_loras`` fit at once."""
 
     name = "lora"
 
@@ -18,22 +19,23 @@ class Lora(Lever):
         """``lora=a+b``, with ``cold`` where not all fit beside the weights."""
         if variant.loras:
             few = variant.max_loras is not None and variant.max_loras < len(variant.loras)
-            names = "+".join(name for name, _ in variant.loras)
-            yield f"lora={names}{' cold' if few else ''}"
+            names = adapters_words([name for name, _ in variant.loras]).replace(", ", "+")
+            skew = f" skew {variant.lora_skew:g}" if variant.lora_skew else ""
+            yield f"lora={names}{skew}{' cold' if few else ''}"
 
     def claims(self, resolved: ResolvedEngine) -> Iterator[Claim]:
         """Loaded at the start, and run by the timed requests."""
         if not resolved.variant.loras:
             return
-        names = ", ".join(name for name, _ in resolved.variant.loras)
+        names = adapters_words([name for name, _ in resolved.variant.loras])
         yield claim_per_start(
             "lora",
-            f"the adapters {names} are loaded",
+            f"{_adapters(names)} are loaded",
             "/v1/models lists them and the log reports each",
         )
         yield claim_per_cell(
             "lora_requests",
-            f"the timed requests ran with the adapters {names}",
+            f"the timed requests ran with {_adapters(names)}",
             "the server answered each request under its adapter's name, and its metrics count them",
         )
 
@@ -43,13 +45,16 @@ class Lora(Lever):
             return None
         wanted = [name for name, _ in start.variant.loras]
         listed, loaded = start.declared.models, start.facts.loras
-        quotes = (f"/v1/models: {', '.join(listed) or 'nothing'}", f"the log: {', '.join(loaded)}")
+        quotes = (
+            f"/v1/models: {adapters_words(listed, most=9) or 'nothing'}",
+            f"the log: {adapters_words(loaded, most=9)}",
+        )
         absent = [name for name in wanted if name not in listed]
         if absent and listed:
-            return "contradicted", f"not listed: {', '.join(absent)}", quotes
+            return "contradicted", f"not listed: {adapters_words(absent)}", quotes
         unproved = [name for name in wanted if name not in loaded or name not in listed]
         if unproved:
-            return "unproved", f"nothing shows that {', '.join(unproved)} was loaded", quotes
+            return "unproved", f"nothing shows that {adapters_words(unproved)} was loaded", quotes
         return "proved", f"{len(wanted)} adapters loaded and listed", quotes
 
     def judge_cell(self, claim: Claim, cell: Cell) -> Outcome:
@@ -69,13 +74,23 @@ class Lora(Lever):
             reported = reported or bool(groups)
             now = {one for group in groups for one in group.split(",") if one}
             together = max(together, *(len(group.split(",")) for group in groups), 0)
-            missing |= set(names) - now
+            named = adapter_order(
+                names, len(trial.requests), skew=cell.variant.lora_skew, seed=trial.trial
+            )
+            missing |= set(named) - now
             ran |= now
         quotes = (
-            f"vllm:lora_requests_info running_lora_adapters: {', '.join(sorted(ran)) or 'none'}",
+            "vllm:lora_requests_info running_lora_adapters: "
+            f"{adapters_words(sorted(ran), most=9) or 'none'}",
         )
         if not reported:
             return "unproved", "no data: vllm:lora_requests_info reports no adapter", quotes
         if missing:
-            return "contradicted", f"no request ran with {', '.join(sorted(missing))}", quotes
-        return "proved", f"{len(names)} adapters ran, up to {together} together", quotes
+            absent = adapters_words(sorted(missing))
+            return "contradicted", f"no request ran with {absent}", quotes
+        return "proved", f"{len(ran)} adapters ran, up to {together} together", quotes
+
+
+def _adapters(names: str) -> str:
+    """``the adapters a, b``, or ``100 adapters``."""
+    return names if names.endswith(" adapters") else f"the adapters {names}"

@@ -43,7 +43,8 @@ class Variant:
     recipe's own words for it, a mixed recipe's wider form after it.
     ``engine_args`` are the engine's own flags without dashes (``max_model_len``), spec-wide ones
     first, a preset's after, the variant's own last. ``loras`` are (name, folder) of adapters,
-    ``max_loras`` how many of them are in memory at once. ``batching`` is how requests are sent:
+    ``max_loras`` how many of them are in memory at once, ``lora_skew`` how unevenly requests use
+    them (``core.adapters``). ``batching`` is how requests are sent:
     ``continuous``, or ``static`` batches that wait for their slowest member. ``own_args`` names the
     flags that this variant sets itself: they are levers, those that all variants share are not.
     ``kv_scales`` says that the checkpoint brings scales of its own for an FP8 KV cache.
@@ -62,6 +63,7 @@ class Variant:
     loras: tuple[tuple[str, str], ...] = ()
     max_loras: int | None = None
     lora_rank: int | None = None
+    lora_skew: float = 0.0
     batching: Batching = "continuous"
     own_args: tuple[str, ...] = ()
     kv_scales: bool = False

@@ -8,7 +8,14 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from whet.core.names import did_you_mean
@@ -22,6 +29,8 @@ SpeculationMethod = Literal[
 NEEDS_HEAD: Final = ("eagle", "eagle3", "medusa")
 """Methods whose proposals come from a head that was trained for the target."""
 MAX_VARIANTS: Final = 500
+EVERY_ADAPTER: Final = "*"
+"""In place of a name in ``loras``: each folder below the one that is given."""
 _OPTION_KEYS: Final = (
     "rejection_sample_method",
     "draft_sample_method",
@@ -156,11 +165,18 @@ class VariantSpec(Strict):
     ] = "continuous"
     loras: Annotated[
         dict[str, str],
-        Field(description="Adapters by name: folders or hub ids. Timed requests use them in turn."),
+        Field(
+            description="LoRA adapters by name: folders or hub ids; or one folder that holds them. "
+            "Timed requests use them in turn."
+        ),
     ] = {}
     max_loras: Annotated[
         Positive | None, Field(description="Adapters in memory; below their number some are cold.")
     ] = None
+    lora_skew: Annotated[
+        float,
+        Field(ge=0, description="Use the n-th adapter as often as n^-skew (Zipf), not in turn."),
+    ] = 0.0
     args: Annotated[
         dict[str, Scalar],
         Field(description="Flags of the engine. A list makes one variant per value."),
@@ -188,10 +204,16 @@ class VariantSpec(Strict):
                 raise ValueError(f"{name}: {message} (got {value!r})") from error
         return self
 
+    @field_validator("loras", mode="before")
+    @classmethod
+    def _folder_of_adapters(cls, value: Any) -> Any:
+        return {EVERY_ADAPTER: value} if isinstance(value, str) else value
+
     @model_validator(mode="after")
     def _adapters(self) -> VariantSpec:
-        if self.max_loras is not None and not self.loras:
-            raise ValueError("max_loras needs loras; add adapters or leave max_loras out")
+        for name in ("max_loras", "lora_skew"):
+            if getattr(self, name) and not self.loras:
+                raise ValueError(f"{name} needs loras; add adapters or leave {name} out")
         return self
 
 

@@ -27,6 +27,7 @@ from whet.core.spec.traffic import (
     WorkloadSpec,
 )
 from whet.core.spec.variants import (
+    EVERY_ADAPTER,
     UNKNOWN_KEY,
     SpeculationSpec,
     VariantSpec,
@@ -36,6 +37,7 @@ from whet.core.spec.variants import (
 
 _SCALARS: Final = ("str", "int", "float", "bool")
 _FEWEST_TOGETHER: Final = 2
+ADAPTER_CONFIG: Final = "adapter_config.json"
 
 
 class Spec(Strict):
@@ -220,13 +222,14 @@ def parse_spec(data: dict[str, Any], *, base: Path) -> Spec:
     require_name(spec.name, "the run's name")
     if spec.engine.url is not None:
         split_server_url(spec.engine.url, "engine.url")
-    for name in spec.variants:
-        require_name(name, "the variant")
-        for adapter in spec.variants[name].loras:
-            require_name(adapter, "the adapter")
     for name in spec.recipes:
         require_name(name, "the recipe")
-    return _absolute(spec, base.resolve())
+    spec = _absolute(spec, base.resolve())
+    for name, variant in spec.variants.items():
+        require_name(name, "the variant")
+        for adapter in variant.loras:
+            require_name(adapter, "the adapter")
+    return spec
 
 
 def _environments(data: Mapping[str, Any]) -> Iterator[Mapping[Any, Any]]:
@@ -253,7 +256,7 @@ def _absolute(spec: Spec, base: Path) -> Spec:
         name: variant.model_copy(
             update={
                 "weights": model(variant.weights) if "/" in variant.weights else variant.weights,
-                "loras": {key: model(path) for key, path in variant.loras.items()},
+                "loras": _every_adapter({key: model(p) for key, p in variant.loras.items()}),
                 "speculation": _own_draft(variant.speculation, spec, model),
             }
         )
@@ -288,6 +291,20 @@ def _absolute(spec: Spec, base: Path) -> Spec:
             "quality": spec.quality.model_copy(update=quality),
         }
     )
+
+
+def _every_adapter(loras: dict[str, str | None]) -> dict[str, str | None]:
+    """Put the adapters of a folder in place of the folder."""
+    folder = loras.get(EVERY_ADAPTER)
+    if folder is None:
+        return loras
+    each = {file.parent.name: str(file.parent) for file in Path(folder).glob(f"*/{ADAPTER_CONFIG}")}
+    if not each:
+        raise UsageError(
+            f"loras: {folder} holds no folder with an {ADAPTER_CONFIG}; give the folder of "
+            "adapters, or each by its name"
+        )
+    return dict(sorted(each.items()))
 
 
 def _own_draft(

@@ -63,9 +63,7 @@ class Calibrated:
         }
 
 
-def calibrate(
-    models: Sequence[Path], options: CalibrateOptions, observer: Observer
-) -> Calibrated:
+def calibrate(models: Sequence[Path], options: CalibrateOptions, observer: Observer) -> Calibrated:
     """Write the calibration of this machine, or of the machine of stored runs.
 
     ``models`` are measured one after the other, and their cells fitted together.

@@ -101,6 +101,7 @@ def _variant(
         recipe_schemes=() if recipe is None else recipe.schemes,
         loras=tuple(item.loras.items()),
         max_loras=item.max_loras or len(item.loras) or None,
+        lora_skew=item.lora_skew,
         lora_rank=max((lora_rank(Path(path)) for path in item.loras.values()), default=None),
         batching=item.batching,
         own_args=tuple(own),

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import cycle
 from pathlib import Path
 from secrets import token_hex
 
 from whet.checkpoint.chat import Variables
 from whet.checkpoint.encoder import PromptEncoder, load_encoder
 from whet.client import CompletionCall
+from whet.core.adapters import adapter_order
 from whet.core.errors import UsageError
 from whet.core.load_point import LoadPoint, Rate, load_key
 from whet.core.records import Loop, PlannedRequest, ResolvedEngine, Variant, WorkloadFacts
@@ -65,8 +65,8 @@ def trial_plan(
         counter_names=tuple(get_profile(resolved.engine).counter_names.items()),
         loop=loop,
         offsets_ns=sent.offsets_ns,
-        calls=_calls(sent.calls, sent.workload.requests, resolved.variant),
-        warmup_calls=_calls(sent.warmup_calls, sent.warmup, resolved.variant),
+        calls=_calls(sent.calls, sent.workload.requests, resolved.variant, trial),
+        warmup_calls=_calls(sent.warmup_calls, sent.warmup, resolved.variant, trial),
         device=resolved.device,
     )
 
@@ -160,16 +160,20 @@ def _offsets(job: Job, rate: Rate, trial: int, requests: int) -> tuple[int, ...]
 
 
 def _calls(
-    own: Sequence[CompletionCall] | None, requests: Sequence[PlannedRequest], variant: Variant
+    own: Sequence[CompletionCall] | None,
+    requests: Sequence[PlannedRequest],
+    variant: Variant,
+    trial: int,
 ) -> tuple[CompletionCall, ...] | None:
-    """The calls under the adapters' names in turn; without adapters the source's own, if any."""
+    """The calls under the adapters' names; without adapters the source's own, if any."""
     if not variant.loras:
         return None if own is None else tuple(own)
-    names = cycle(name for name, _ in variant.loras)
     calls = own or [to_call(request) for request in requests]
+    loaded = [name for name, _ in variant.loras]
+    names = adapter_order(loaded, len(calls), skew=variant.lora_skew, seed=trial)
     return tuple(
         replace(call, extra={**call.extra, "model": name})
-        for call, name in zip(calls, names, strict=False)
+        for call, name in zip(calls, names, strict=True)
     )
 
 
