@@ -1,6 +1,6 @@
 """One base with 1, 10 and 100 LoRA adapters beside a server for each.
 
-    python -m benchmarks.lora OUT [--target FOLDER] [--sizes 1 16] [--price 1.0]
+    python -m benchmarks.lora OUT [--target FOLDER] [--sizes 1 16] [--trials 2] [--price 1.0]
 
 The adapters are copies of the demo pair's, under a name each: an engine treats them as it would
 treat any others of their rank. Without ``--target`` the demo pair serves. ``whet run`` measures the
@@ -21,6 +21,8 @@ import json
 import math
 import shutil
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -30,7 +32,6 @@ from typing import Any, Final
 
 import yaml
 
-from whet.cli.main import main as whet
 from whet.core.run import Run
 from whet.demo import pair_paths
 from whet.demo.bundled import PAIR
@@ -49,6 +50,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--target", type=Path, default=pair_paths()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--trials", type=int, default=2)
     parser.add_argument("--price", type=float, default=1.0, help="US$ an hour of one server")
     parser.add_argument("--args", type=json.loads, default={}, help="the engine's, as JSON")
     options = parser.parse_args()
@@ -57,10 +59,9 @@ def main() -> None:
         copy_adapters(out / "adapters" / str(count), count)
     spec = out / "whet.yaml"
     spec.write_text(yaml.safe_dump(spec_of(options, out), sort_keys=False))
-    try:
-        whet(["run", str(spec), "--output-dir", str(out / "runs"), "--resume"])
-    except SystemExit as ended:  # 0, or no variant is recommended
-        print(f"whet run ended with {ended.code}")
+    words = ["run", str(spec), "--output-dir", str(out / "runs"), "--resume"]
+    done = subprocess.run([sys.executable, "-m", "whet", *words], check=False)
+    print(f"whet run ended with {done.returncode}")  # 0, or no variant is recommended
     run = Run.read(out / "runs" / "lora")
     write(out / "lora.csv", list(cell_rows(run)))
     write(out / "servers.csv", list(server_rows(run, max(options.sizes), options.price)))
@@ -69,7 +70,7 @@ def main() -> None:
 
 def copy_adapters(folder: Path, count: int) -> None:
     """``count`` adapters, half of each of the pair's two."""
-    sources = sorted((PAIR / "adapters").iterdir())
+    sources = sorted(each.parent for each in (PAIR / "adapters").glob("*/adapter_config.json"))
     for number in range(count):
         if not (place := folder / f"a{number:03d}").exists():
             shutil.copytree(sources[number % len(sources)], place)
@@ -94,7 +95,7 @@ def spec_of(options: argparse.Namespace, out: Path) -> dict[str, Any]:
         "recipes": {},
         "workload": {"max_output_tokens": 64},
         "load": {
-            "batch_sizes": options.sizes, "trials": 2, "min_requests": 200, "confirm": False,
+            "batch_sizes": options.sizes, "trials": options.trials, "min_requests": 200, "confirm": False,
         },
         "quality": {"max_documents": 8, "max_tasks": 8, "max_tokens": 64},
         "objective": {"ttft_ms": [5000], "recommend_ttft_ms": 5000},

@@ -53,7 +53,7 @@ def test_a_folder_of_adapters_is_each_of_them(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_adapters_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no folder with an adapter_config.json"):
+    with pytest.raises(UsageError, match="holds no folder with an adapter_config"):
         spec("./adapters", tmp_path)
 
 
