@@ -30,6 +30,7 @@ from whet.levers.execution import Execution
 from whet.levers.frontend import Frontend
 from whet.levers.kernels import Kernels
 from whet.levers.kv_cache import KvCache
+from whet.levers.layout import LayoutLever
 from whet.levers.lora import Lora
 from whet.levers.parallelism import Parallelism
 from whet.levers.prefix_cache import PrefixCache
@@ -48,6 +49,7 @@ LEVERS: Final[tuple[Lever, ...]] = (
     Execution(),
     AsyncScheduling(),
     Parallelism(),
+    LayoutLever(),
     Frontend(),
     SpeculativeDecoding(),
     PrefixCache(),

@@ -216,6 +216,8 @@ def _devices(case: _Case) -> Iterator[Problem]:
         "pipeline_parallel_size": settings.pipeline_parallel,
         "data_parallel_size": settings.data_parallel,
     }
+    if case.variant.layout is not None and case.device.kind == "cuda":
+        sizes["the layout's servers"] = case.variant.layout.servers
     above = {name: size for name, size in sizes.items() if size > 1}
     needed = math.prod(sizes.values())
     if needed > count and not settings.elsewhere:

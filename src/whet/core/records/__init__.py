@@ -27,6 +27,7 @@ from whet.core.records.effects import LeverEffect, LeverEffects
 from whet.core.records.engine import (
     UNQUANTIZED,
     Batching,
+    Layout,
     ResolvedEngine,
     Scalar,
     Speculation,
@@ -154,6 +155,7 @@ __all__ = [
     "HeadOfLineRecord",
     "HitTokens",
     "KvLayers",
+    "Layout",
     "LeverCost",
     "LeverCosts",
     "LeverEffect",

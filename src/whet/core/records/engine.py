@@ -35,6 +35,31 @@ class Speculation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """Servers of one variant behind a router, each on devices of its own.
+
+    ``decode`` servers take requests in turn. Where there are ``prefill`` servers, those compute the
+    prompts and hand the KV cache over through ``connector``.
+    """
+
+    decode: int
+    prefill: int = 0
+    connector: str | None = None
+
+    @property
+    def servers(self) -> int:
+        """How many there are."""
+        return self.prefill + self.decode
+
+    @property
+    def text(self) -> str:
+        """``2 replicas``, ``1 prefill + 1 decode``."""
+        if not self.prefill:
+            return f"{self.decode} replicas"
+        return f"{self.prefill} prefill + {self.decode} decode"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Variant:
     """One serving configuration, resolved: every lever has a value, nothing is left to a default.
 
@@ -47,6 +72,7 @@ class Variant:
     them (``core.adapters``). ``batching`` is how requests are sent:
     ``continuous``, or ``static`` batches that wait for their slowest member. ``own_args`` names the
     flags that this variant sets itself: they are levers, those that all variants share are not.
+    ``layout`` is set where several servers answer together.
     ``kv_scales`` says that the checkpoint brings scales of its own for an FP8 KV cache.
     ``secret_env`` goes to the engine's process only: it is never stored, printed or compared.
     """
@@ -64,6 +90,7 @@ class Variant:
     max_loras: int | None = None
     lora_rank: int | None = None
     lora_skew: float = 0.0
+    layout: Layout | None = None
     batching: Batching = "continuous"
     own_args: tuple[str, ...] = ()
     kv_scales: bool = False

@@ -21,6 +21,7 @@ from pydantic_core import PydanticCustomError
 from whet.core.names import did_you_mean
 from whet.core.records.engine import BY_LOAD, Scalar
 from whet.core.spec.base import SIXTEEN_BIT, Positive, Strict, Weights, Whole
+from whet.core.spec.layout import LayoutSpec
 
 UNKNOWN_KEY: Final = "unknown_lever_key"
 SpeculationMethod = Literal[
@@ -163,6 +164,9 @@ class VariantSpec(Strict):
         Literal["continuous", "static"],
         Field(description="Static batches wait for their slowest member."),
     ] = "continuous"
+    layout: Annotated[LayoutSpec | None, Field(description="Several servers behind a router.")] = (
+        None
+    )
     loras: Annotated[
         dict[str, str],
         Field(

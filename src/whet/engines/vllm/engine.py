@@ -28,6 +28,7 @@ from whet.core.units import GIB
 from whet.engines.compatibility import compatibility_rows
 from whet.engines.installed import Installed
 from whet.engines.launch import serve_process
+from whet.engines.layout import SHARED_FOLDER, serve_layout
 from whet.engines.machine import without_avx512
 from whet.engines.planned import PlannedMachine
 from whet.engines.vllm import int4_cpu
@@ -42,6 +43,19 @@ _CPU_CACHE_CAP_GIB: Final = 4
 _CPU_CACHE_SHARE: Final = 6
 _NGRAM_DEFAULTS: Final = {"prompt_lookup_min": 5, "prompt_lookup_max": 5}
 _LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+_TRANSFER: Final[Mapping[str, Any]] = {
+    "NixlConnector": {
+        "kv_connector": "NixlConnector",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "fail",
+    },
+    "ExampleConnector": {
+        "kv_connector": "ExampleConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"shared_storage_path": SHARED_FOLDER},
+    },
+}
+"""A request says by itself which side it is for, so both sides are started alike."""
 _QUIET_ENV: Final = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
@@ -153,6 +167,8 @@ class VllmEngine:
         self, resolved: ResolvedEngine, *, log: Path, stop: Event | None = None
     ) -> AbstractContextManager[Server]:
         """Start it, wait for the canary, reap the whole tree whatever happens."""
+        if resolved.variant.layout is not None:
+            return serve_layout(resolved, log=log, stop=stop)
         return serve_process(resolved, log=log, stop=stop)
 
     def _device(self) -> Device:
@@ -217,6 +233,8 @@ def _server_words(variant: Variant, python: str) -> list[str]:
     if variant.speculation is not None:
         words += ["--speculative-config", speculative_config(variant.speculation)]
     words += _lora_words(variant)
+    if (layout := variant.layout) is not None and layout.connector is not None:
+        words += ["--kv-transfer-config", json.dumps(_TRANSFER[layout.connector])]
     given = {key.lstrip("-").replace("-", "_") for key, _ in variant.engine_args}
     if "disable_uvicorn_access_log" not in given and not rust_frontend(variant.env):
         words.append("--disable-uvicorn-access-log")

@@ -58,6 +58,11 @@ def _require_qualified(decision: Decision, run: Run, name: str) -> None:
 
 def _require_own_server(run: Run, name: str) -> None:
     resolved = run.engines[name]
+    if (layout := resolved.variant.layout) is not None:
+        raise UsageError(
+            f"{name} is {layout.text} behind a router, and whet deploy writes manifests of one "
+            f"server; start each with: {resolved.serve_line}"
+        )
     if resolved.url is not None or get_profile(resolved.engine).plan_deployment is None:
         raise UsageError(
             f"{name} was measured on a server that whet did not start ({resolved.url}), so its "

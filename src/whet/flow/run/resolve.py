@@ -102,6 +102,7 @@ def _variant(
         loras=tuple(item.loras.items()),
         max_loras=item.max_loras or len(item.loras) or None,
         lora_skew=item.lora_skew,
+        layout=None if item.layout is None else item.layout.record,
         lora_rank=max((lora_rank(Path(path)) for path in item.loras.values()), default=None),
         batching=item.batching,
         own_args=tuple(own),
