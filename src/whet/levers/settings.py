@@ -190,7 +190,7 @@ def _sources(name: str, start: Start) -> Iterator[tuple[str, str]]:
     keys = (name, *(f"{section}.{name}" for section in start.profile.setting_sections))
     for key in keys:
         if (setting := start.declared.setting(key)) is not None:
-            yield setting, f"/server_info says {key}: {setting}"
+            yield setting, f"{start.profile.settings_page} says {key}: {setting}"
             return
 
 

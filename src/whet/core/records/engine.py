@@ -46,6 +46,7 @@ class Variant:
     ``max_loras`` how many of them are in memory at once. ``batching`` is how requests are sent:
     ``continuous``, or ``static`` batches that wait for their slowest member. ``own_args`` names the
     flags that this variant sets itself: they are levers, those that all variants share are not.
+    ``engine`` is the spec's name of an engine that is not the run's own.
     ``kv_scales`` says that the checkpoint brings scales of its own for an FP8 KV cache.
     ``secret_env`` goes to the engine's process only: it is never stored, printed or compared.
     """
@@ -65,6 +66,7 @@ class Variant:
     batching: Batching = "continuous"
     own_args: tuple[str, ...] = ()
     kv_scales: bool = False
+    engine: str | None = None
     secret_env: Annotated[tuple[tuple[str, str], ...], Field(exclude=True)] = field(
         default=(), repr=False, compare=False
     )

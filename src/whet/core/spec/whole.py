@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -46,6 +46,10 @@ class Spec(Strict):
     hardware: HardwareSpec
     recipes: dict[str, RecipeSpec] = {"awq": RecipeSpec()}
     engine: EngineSpec = EngineSpec()
+    engines: Annotated[
+        dict[str, EngineSpec],
+        Field(description="Further engines, by the name that a variant's engine gives."),
+    ] = {}
     traffic: TrafficSpec | None = None
     workload: WorkloadSpec = WorkloadSpec()
     load: LoadSpec = LoadSpec()
@@ -62,12 +66,25 @@ class Spec(Strict):
             return {**data, "variants": expand_sweeps(data["variants"])}
         return data
 
+    @model_validator(mode="before")
+    @classmethod
+    def _engine_names(cls, data: Any) -> Any:
+        """The key of an engine is its name unless it has one."""
+        if not isinstance(data, dict) or not isinstance(data.get("engines"), dict):
+            return data
+        engines = {
+            key: {"name": key, **(item or {})} if isinstance(item, dict | None) else item
+            for key, item in data["engines"].items()
+        }
+        return {**data, "engines": engines}
+
     @model_validator(mode="after")
     def _references(self) -> Spec:
         if self.baseline not in self.variants:
             known = _near(self.baseline, self.variants, fix="set baseline to one of them")
             raise ValueError(f"baseline {self.baseline!r} is not among the variants{known}")
         for name, variant in self.variants.items():
+            self._require_engine(name, variant.engine)
             if not self.is_known(variant.weights):
                 near = did_you_mean(variant.weights, [SIXTEEN_BIT, *self.recipes])
                 raise ValueError(
@@ -81,6 +98,15 @@ class Spec(Strict):
                 raise ValueError(f"variant {name!r} speculates with a draft model; set model.draft")
         return self
 
+    def _require_engine(self, variant: str, engine: str | None) -> None:
+        known = [self.engine.name, *self.engines]
+        if engine is not None and engine not in known:
+            near = did_you_mean(engine, known)
+            raise ValueError(
+                f"variant {variant!r} has the engine {engine!r}, which is not among engines{near}"
+                + ("" if near else f"; add it there (known: {', '.join(known)})")
+            )
+
     @model_validator(mode="after")
     def _lossless(self) -> Spec:
         for name, variant in self.variants.items():
@@ -92,6 +118,18 @@ class Spec(Strict):
                     "or set quality.lossless_prompts to 0"
                 )
         return self
+
+    def engine_of(self, variant: str) -> EngineSpec:
+        """The engine that serves a variant: its own, or the run's."""
+        item = self.variants.get(variant)
+        key = None if item is None else item.engine
+        return self.engine if key is None else self.engines.get(key, self.engine)
+
+    @property
+    def engines_used(self) -> tuple[EngineSpec, ...]:
+        """The engines of the variants, each once."""
+        keys = dict.fromkeys(item.engine for item in self.variants.values())
+        return tuple(self.engine if key is None else self.engines.get(key, self.engine) for key in keys)
 
     def is_known(self, weights: str) -> bool:
         """Whether ``weights`` are the target's own, a recipe's, a folder's or a hub id's."""
@@ -218,8 +256,9 @@ def parse_spec(data: dict[str, Any], *, base: Path) -> Spec:
         sentences = dict.fromkeys(_sentence(item) for item in error.errors())
         raise UsageError("; ".join(list(sentences)[:3])) from error
     require_name(spec.name, "the run's name")
-    if spec.engine.url is not None:
-        split_server_url(spec.engine.url, "engine.url")
+    for key, engine in {"engine": spec.engine, **_sections(spec.engines)}.items():
+        if engine.url is not None:
+            split_server_url(engine.url, f"{key}.url")
     for name in spec.variants:
         require_name(name, "the variant")
         for adapter in spec.variants[name].loras:
@@ -229,10 +268,14 @@ def parse_spec(data: dict[str, Any], *, base: Path) -> Spec:
     return _absolute(spec, base.resolve())
 
 
+def _sections(engines: Mapping[str, EngineSpec]) -> dict[str, EngineSpec]:
+    return {f"engines.{name}": engine for name, engine in engines.items()}
+
+
 def _environments(data: Mapping[str, Any]) -> Iterator[Mapping[Any, Any]]:
     """Every ``env`` of the spec, before it is checked."""
-    variants = data.get("variants")
-    sections = [data.get("engine"), *(variants.values() if isinstance(variants, dict) else ())]
+    maps = [data.get("variants"), data.get("engines")]
+    sections = [data.get("engine"), *(x for one in maps if isinstance(one, dict) for x in one.values())]
     for section in sections:
         if isinstance(section, dict) and isinstance(section.get("env"), dict):
             yield section["env"]
@@ -248,6 +291,11 @@ def _absolute(spec: Spec, base: Path) -> Spec:
         local = base / Path(ref).expanduser()
         looks_local = ref.startswith((".", "/", "~")) or local.is_dir()
         return str(local.resolve()) if looks_local else ref
+
+    def engine(given: EngineSpec) -> EngineSpec:
+        program = given.program
+        named = program is None or program.parent == Path()  # a bare name is looked up on PATH
+        return given if named else given.model_copy(update={"program": below(program)})
 
     variants = {
         name: variant.model_copy(
@@ -281,6 +329,8 @@ def _absolute(spec: Spec, base: Path) -> Spec:
                 update={"target": model(spec.model.target), "draft": model(spec.model.draft)}
             ),
             "recipes": recipes,
+            "engine": engine(spec.engine),
+            "engines": {name: engine(each) for name, each in spec.engines.items()},
             "variants": variants,
             "traffic": spec.traffic
             and spec.traffic.model_copy(update={"log": below(spec.traffic.log)}),

@@ -58,7 +58,13 @@ def _require_qualified(decision: Decision, run: Run, name: str) -> None:
 
 def _require_own_server(run: Run, name: str) -> None:
     resolved = run.engines[name]
-    if resolved.url is not None or get_profile(resolved.engine).plan_deployment is None:
+    profile = get_profile(resolved.engine)
+    if resolved.url is None and profile.plan_deployment is None:
+        raise UsageError(
+            f"{name} runs on {profile.title}, which whet deploy has no manifests for; start it "
+            f"with the command in the report, or deploy a variant of vLLM: {resolved.serve_line}"
+        )
+    if resolved.url is not None:
         raise UsageError(
             f"{name} was measured on a server that whet did not start ({resolved.url}), so its "
             "command is unknown; measure a variant that whet starts (engine.name: vllm)"
