@@ -81,7 +81,7 @@ def read_facts(path: Path) -> ModelFacts:
 
 
 def weights_facts(path: Path, target: ModelFacts) -> ModelFacts:
-    """The facts of weights that stand in for ``target``'s: a folder, or a GGUF file of it."""
+    """The facts of other weights of ``target``: a checkpoint folder, or a GGUF file."""
     if path.is_file():
         return gguf_facts(path, model=Path(target.path))
     return read_facts(path)

@@ -175,6 +175,7 @@ def _sources(name: str, start: Start) -> Iterator[tuple[str, str]]:
         "performance_mode": start.facts.performance_mode,
         f"{_SPECULATION}.{_DRAFT_HEAD}": start.facts.draft_head,
     }
+    logged |= dict(start.facts.settings)
     if name == _GRAPHS:
         yield from _graph_modes(start)
         return

@@ -129,7 +129,9 @@ class Spec(Strict):
     def engines_used(self) -> tuple[EngineSpec, ...]:
         """The engines of the variants, each once."""
         keys = dict.fromkeys(item.engine for item in self.variants.values())
-        return tuple(self.engine if key is None else self.engines.get(key, self.engine) for key in keys)
+        return tuple(
+            self.engine if key is None else self.engines.get(key, self.engine) for key in keys
+        )
 
     def is_known(self, weights: str) -> bool:
         """Whether ``weights`` are the target's own, a recipe's, a folder's or a hub id's."""
@@ -275,7 +277,10 @@ def _sections(engines: Mapping[str, EngineSpec]) -> dict[str, EngineSpec]:
 def _environments(data: Mapping[str, Any]) -> Iterator[Mapping[Any, Any]]:
     """Every ``env`` of the spec, before it is checked."""
     maps = [data.get("variants"), data.get("engines")]
-    sections = [data.get("engine"), *(x for one in maps if isinstance(one, dict) for x in one.values())]
+    sections = [
+        data.get("engine"),
+        *(x for one in maps if isinstance(one, dict) for x in one.values()),
+    ]
     for section in sections:
         if isinstance(section, dict) and isinstance(section.get("env"), dict):
             yield section["env"]

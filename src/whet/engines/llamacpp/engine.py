@@ -19,6 +19,7 @@ from whet.core.llama_cpp import GGUF_NAME, find_program
 from whet.core.names import did_you_mean
 from whet.core.protocols import Server
 from whet.core.records.engine import ResolvedEngine, Scalar, Speculation, Variant
+from whet.core.redact import public_env
 from whet.core.spec import GGUF_SCHEMES, EngineSpec
 from whet.engines.launch import serve_process
 from whet.engines.llamacpp.tokens import require_same_ids
@@ -26,7 +27,9 @@ from whet.engines.llamacpp.tokens import require_same_ids
 PROGRAM: Final = "llama-server"
 SLOTS: Final = 8
 """Requests in flight where ``max_num_seqs`` is not set; further ones wait."""
-_VERSION: Final = re.compile(r"version: (\d+) \((\w+)\)")
+_VERSION: Final = re.compile(
+    r"version: (?:\S+ \(build (\d+), commit (\w+)\)|(\d+) \((\w+)\))"  # newer, older
+)
 _FLAG: Final = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _COMMON: Final = {"max_num_batched_tokens": "batch-size"}
 """Names that all engines share, and llama-server's own."""
@@ -44,10 +47,16 @@ _OWNED: Final = {
     "spec_draft_model": "the variant's speculation",
     "spec_draft_n_max": "the variant's speculation",
     "metrics": "nothing: the evidence is read from them",
+    "verbosity": "nothing: the evidence is read from the log",
     "api_key": "nothing: a key has no place in a spec",
 }
 """Flags that whet sets itself (or must not have), and what to set instead."""
 SPEC_TYPES: Final = {"draft_model": "draft-simple", "ngram": "ngram-simple"}
+_COUNTS: Final = {"draft_model": "--spec-draft-n-max", "ngram": "--spec-ngram-simple-size-m"}
+_NEUTRAL: Final = {"temp": "1.0", "top_k": "0", "top_p": "1.0", "min_p": "0.0"}
+"""Sampling where a request does not set it: the model's own distribution, as on vLLM."""
+_VERBOSITY: Final = "4"
+"""``trace``: from here on the log shows the tensors by type, and what drafts."""
 _LIMIT_S: Final = 30.0
 
 
@@ -64,8 +73,10 @@ class LlamaCppEngine:
         """Every flag; ``UsageError`` for one that this llama-server does not have."""
         program = _program(spec)
         name = _name(variant.model_path)
-        listen = ("--alias", name, "--host", "127.0.0.1", "--port", "{port}", "--metrics")
-        argv = (program, "--model", gguf_file(variant.model_path), *listen, *_words(variant, program))
+        model = ("--model", gguf_file(variant.model_path), "--alias", name)
+        listen = ("--host", "127.0.0.1", "--port", "{port}", "--metrics")
+        argv = (program, *model, *listen, "--offline", *_words(variant, program))
+        env = tuple(sorted({**_ambient(), **dict(variant.env)}.items()))
         return ResolvedEngine(
             variant=variant,
             engine=self.name,
@@ -73,8 +84,8 @@ class LlamaCppEngine:
             device="cpu",
             served_model_name=name,
             argv=argv,
-            env=variant.env,
-            serve_line=_serve_line(argv, variant.env),
+            env=env,
+            serve_line=_serve_line(argv, env),
             ready_timeout_s=spec.ready_timeout_s,
         )
 
@@ -169,7 +180,7 @@ def _version(program: str) -> str:
     match = _VERSION.search(_ask(program, "--version"))
     if match is None:
         raise EngineStartError(f"{program} does not say its version; is it llama-server?")
-    return f"b{match[1]} ({match[2]})"
+    return f"b{match[1] or match[3]} ({match[2] or match[4]})"
 
 
 def known_flags(program: str) -> frozenset[str]:
@@ -181,12 +192,19 @@ def known_flags(program: str) -> frozenset[str]:
 def _words(variant: Variant, program: str) -> list[str]:
     args = {key.lstrip("-").replace("-", "_"): value for key, value in variant.engine_args}
     slots, length = int(args.get("max_num_seqs", SLOTS)), args.get("max_model_len")
-    words = ["--parallel", str(slots)]
+    words = ["--parallel", str(slots), "--verbosity", _VERBOSITY, "--log-colors", "off"]
     if length is None:  # all requests share the context that the model was made for
         words += ["--ctx-size", "0", "--kv-unified"]
     else:
         words += ["--ctx-size", str(int(length) * slots), "--no-kv-unified"]
-    words += ["--cache-prompt"] if variant.prefix_cache else ["--no-cache-prompt", "--cache-ram", "0"]
+    off = ["--no-cache-prompt", "--cache-ram", "0"]
+    words += ["--cache-prompt"] if variant.prefix_cache else off
+    words += [
+        word
+        for name, value in _NEUTRAL.items()
+        if name not in args
+        for word in (f"--{name.replace('_', '-')}", value)
+    ]
     if "threads" not in args:  # its own default leaves out the second thread of each core
         words += ["--threads", str(len(os.sched_getaffinity(0)))]
     if variant.speculation is not None:
@@ -195,8 +213,10 @@ def _words(variant: Variant, program: str) -> list[str]:
 
 
 def _speculation_words(speculation: Speculation) -> list[str]:
-    kind, count = SPEC_TYPES.get(speculation.method, ""), str(speculation.num_tokens)
-    words = ["--spec-type", kind, "--spec-draft-n-max", count]
+    if speculation.method not in SPEC_TYPES:  # ``unsupported`` says so
+        return []
+    words = ["--spec-type", SPEC_TYPES[speculation.method]]
+    words += [_COUNTS[speculation.method], str(speculation.num_tokens)]
     if speculation.draft_path is not None:
         words += ["--spec-draft-model", gguf_file(speculation.draft_path)]
     return words
@@ -221,6 +241,11 @@ def _flag_words(args: dict[str, Scalar], program: str) -> list[str]:
     if wrong:
         raise UsageError("; ".join(wrong))
     return words
+
+
+def _ambient() -> dict[str, str]:
+    """Variables of this process that change llama-server, so that they are recorded."""
+    return public_env({k: v for k, v in os.environ.items() if k.startswith("LLAMA_")})
 
 
 def _serve_line(argv: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> str:

@@ -26,11 +26,9 @@ def read_declared(base_url: str) -> Declared:
     """
     props, models = _object(base_url, "/props"), _object(base_url, "/v1/models").get("data")
     generation = props.get("default_generation_settings") or {}
-    params = generation.get("params") or {}
     settings = {
         "max_num_seqs": props.get("total_slots"),
         "max_model_len": generation.get("n_ctx"),
-        "speculative_config.num_speculative_tokens": params.get("speculative.n_max"),
     }
     return Declared(
         version=props.get("build_info"),

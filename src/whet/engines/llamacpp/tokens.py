@@ -53,4 +53,6 @@ def _tokenize(base_url: str, text: str) -> list[int]:
             raise NoAnswer(f"/tokenize answered {status}")
         return [int(each) for each in json.loads(answer)["tokens"]]
     except (NoAnswer, ValueError, KeyError, TypeError) as error:
-        raise EngineStartError(f"llama-server does not tokenize ({error}); build it again") from error
+        raise EngineStartError(
+            f"llama-server does not tokenize ({error}); build it again"
+        ) from error

@@ -13,11 +13,11 @@ from whet.checkpoint import read_facts, weights_facts
 from whet.checkpoint.kv_scales import kv_scales_problem
 from whet.core.errors import CheckpointError, InfeasibleError, UsageError, WhetError
 from whet.core.flags import plain_args
+from whet.core.llama_cpp import find_program
 from whet.core.names import did_you_mean
 from whet.core.protocols import Engine, Observer
 from whet.core.provenance import Device, environment, find_device
 from whet.core.records import MemoryPlan, ModelFacts, ResolvedEngine, Variant
-from whet.core.llama_cpp import find_program
 from whet.core.spec import LLAMA_CPP, LLM_COMPRESSOR, Spec, redacted_spec
 from whet.core.store import RunStore, write_json
 from whet.engines import get_engine, get_profile
@@ -171,9 +171,7 @@ def _answer_tokens(spec: Spec, log: TrafficLog | None) -> float:
     return (spec.workload.min_output_tokens + spec.workload.max_output_tokens) / 2
 
 
-def _engines(
-    spec: Spec, planned: PlannedMachine | None
-) -> tuple[Callable[[str], Engine], Device]:
+def _engines(spec: Spec, planned: PlannedMachine | None) -> tuple[Callable[[str], Engine], Device]:
     """What makes the engine of a name, for this machine or the planned one."""
     if planned is None:
         return get_engine, find_device()

@@ -23,7 +23,7 @@ from whet.quant.llama_cpp.convert import write_gguf
 
 _SIXTEEN_BIT: Final = "16bit.gguf"
 _FALLBACKS: Final = re.compile(r"(\d+) of (\d+) tensor\(s\) required fallback quantization")
-_BUILD: Final = re.compile(r"build(?: =|:) (\S+) \((\w+)\)")
+_BUILD: Final = re.compile(r"build (?:= )?(\d+)(?:, commit | \()(\w+)\)")
 _SHOWN: Final = 300
 
 
@@ -64,7 +64,7 @@ def write_checkpoint(
             peak_memory_bytes=None,
             device="cpu",
             warnings=_warnings(printed, key.recipe.scheme),
-            writer="llama.cpp" if build is None else f"llama.cpp {build[1]} ({build[2]})",
+            writer="llama.cpp" if build is None else f"llama.cpp b{build[1]} ({build[2]})",
         )
         write_record(stage.folder, key, done)
         stage.keep()
