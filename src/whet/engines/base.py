@@ -86,7 +86,8 @@ class EngineProfile:
     ``load_time_schemes`` map a ``quantization`` flag to the scheme it makes of 16-bit weights.
     ``setting_sections`` are the parts of the resolved configuration to look a flag up in.
     ``settings_page`` is the endpoint that reports it, ``layer_words`` how the log shows quantized
-    layers. ``failures`` are the known signs of a failed start, the most specific first.
+    layers. ``caches_tokens``: the prefix cache matches token by token, not by blocks.
+    ``failures`` are the known signs of a failed start, the most specific first.
     ``counter_names`` map the engine's counters to those of ``core.counters`` where they differ.
     ``planned_engine`` makes an engine that resolves variants for another machine, and
     ``find_installed`` takes the path of a Python; both are None for an engine that whet does not
@@ -109,6 +110,7 @@ class EngineProfile:
     load_time_schemes: Mapping[str, str] = field(default_factory=dict)
     setting_sections: tuple[str, ...] = ()
     layer_words: LayerWords = LayerWords()
+    caches_tokens: bool = False
     settings_page: str = "/server_info"
     failures: tuple[FailureSign, ...] = ()
     counter_names: Mapping[str, str] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from whet.core.records import (
     Variant,
     WorkloadFacts,
 )
+from whet.engines import get_profile
 from whet.levers.base import Cell, Lever, Outcome, Start, claim_per_cell
 from whet.levers.counters import counter_change, idle, unread
 
@@ -88,10 +89,12 @@ def hit_rate_bounds(cell: Cell) -> HitRateBounds:
     A trial whose warm-up could not touch every shared prefix may lose more: requests in flight
     together cannot hit what none of them has finished to fill in, so of its n requests up to
     max(batch size, shared prefixes) may lose their hits: expected × that ÷ n. A log's trial may
-    lose down to its least rate, and gain up to its most.
+    lose down to its least rate, and gain up to its most. A cache that matches token by token may
+    hit up to one block more of every request.
     """
     by_hash = {item.sha256: _reachable(cell.variant, item) for item in cell.workloads}
     first = next(iter(by_hash.values()))
+    by_token = get_profile(cell.resolved.engine).caches_tokens
     total = wanted = lost = more = 0.0
     for trial in cell.trials:
         workload = by_hash.get(trial.workload_sha256, first)
@@ -100,6 +103,8 @@ def hit_rate_bounds(cell: Cell) -> HitRateBounds:
         wanted += tokens * workload.expected_hit_rate
         if workload.most_hit_rate is not None:
             more += tokens * (workload.most_hit_rate - workload.expected_hit_rate)
+        if by_token:
+            more += tokens * workload.block_size / workload.input_tokens_mean
         if workload.least_hit_rate is not None:
             lost += tokens * (workload.expected_hit_rate - workload.least_hit_rate)
         elif trial.excluded_warmup < workload.shared_prefixes and trial.requests:

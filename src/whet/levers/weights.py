@@ -147,4 +147,4 @@ def _kernels(start: Start, known: SchemeKernels | None, forced: frozenset[str]) 
     if not right:
         unknown = ", ".join(facts.weight_kernels)
         return "unproved", f"no kernel known for {scheme} is named: {unknown}", facts.weight_kernels
-    return "proved", f"{right[-1]}; {layers}", (*right, layers)
+    return "proved", f"{', '.join(right)}; {layers}", (*right, layers)

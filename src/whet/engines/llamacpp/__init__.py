@@ -27,6 +27,7 @@ PROFILE: Final = EngineProfile(
         quantized="tensors of quantized types",
         unquantized="matrices in 16 bits",
     ),
+    caches_tokens=True,
     settings_page="/props",
     failures=FAILURES,
     counter_names=COUNTERS,

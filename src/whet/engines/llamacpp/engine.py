@@ -25,6 +25,7 @@ from whet.engines.launch import serve_process
 from whet.engines.llamacpp.tokens import require_same_ids
 
 PROGRAM: Final = "llama-server"
+_STEP: Final = 256
 SLOTS: Final = 8
 """Requests in flight where ``max_num_seqs`` is not set; further ones wait."""
 _VERSION: Final = re.compile(
@@ -53,6 +54,8 @@ _OWNED: Final = {
 """Flags that whet sets itself (or must not have), and what to set instead."""
 SPEC_TYPES: Final = {"draft_model": "draft-simple", "ngram": "ngram-simple"}
 _COUNTS: Final = {"draft_model": "--spec-draft-n-max", "ngram": "--spec-ngram-simple-size-m"}
+_NGRAM: Final = "5"
+"""Tokens that must repeat before a draft is made, as whet sets it on vLLM."""
 _NEUTRAL: Final = {"temp": "1.0", "top_k": "0", "top_p": "1.0", "min_p": "0.0"}
 """Sampling where a request does not set it: the model's own distribution, as on vLLM."""
 _VERBOSITY: Final = "4"
@@ -192,6 +195,11 @@ def known_flags(program: str) -> frozenset[str]:
 def _words(variant: Variant, program: str) -> list[str]:
     args = {key.lstrip("-").replace("-", "_"): value for key, value in variant.engine_args}
     slots, length = int(args.get("max_num_seqs", SLOTS)), args.get("max_model_len")
+    if length is not None and int(length) % _STEP:
+        raise UsageError(
+            f"llama.cpp's context of a request is a multiple of {_STEP}; set max_model_len to "
+            f"{-(-int(length) // _STEP) * _STEP} in the args of this engine"
+        )
     words = ["--parallel", str(slots), "--verbosity", _VERBOSITY, "--log-colors", "off"]
     if length is None:  # all requests share the context that the model was made for
         words += ["--ctx-size", "0", "--kv-unified"]
@@ -217,6 +225,8 @@ def _speculation_words(speculation: Speculation) -> list[str]:
         return []
     words = ["--spec-type", SPEC_TYPES[speculation.method]]
     words += [_COUNTS[speculation.method], str(speculation.num_tokens)]
+    if speculation.method == "ngram":
+        words += ["--spec-ngram-simple-size-n", _NGRAM]
     if speculation.draft_path is not None:
         words += ["--spec-draft-model", gguf_file(speculation.draft_path)]
     return words
