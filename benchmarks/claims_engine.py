@@ -41,7 +41,7 @@ def resolved_variants(spec: Spec, out: Path, engine: Engine) -> Iterator[Resolve
             out,
             target=target,
             draft=None if draft is None else read_facts(checkpoints.find(draft)),
-            engine=engine,
+            engine_for=lambda _name: engine,
             checkpoints=checkpoints,
         )
         write_inputs(out / "inputs")

@@ -160,3 +160,26 @@ def test_a_missing_query_counter_proves_nothing_about_a_cache() -> None:
     silent = trial(counters(generated=1), counters(generated=41))
     assert cache(silent).outcome == "unproved"
     assert cache(silent, on=False).outcome == "unproved"
+
+
+def responses(*, cached: int, on: bool) -> Verdict:
+    """A server without cache counters whose 20 responses say how many prompt tokens were cached."""
+    plain = trial(counters(generated=0), counters(generated=40))
+    events = tuple(replace(event, cached_tokens=cached) for event in plain.requests)
+    return cache(replace(plain, requests=events), on=on)
+
+
+def test_a_server_without_cache_counters_is_judged_by_its_responses() -> None:
+    assert responses(cached=0, on=False).outcome == "proved"
+    assert responses(cached=3, on=False).outcome == "contradicted"
+    rate = workload().expected_hit_rate
+    verdict = responses(cached=round(10 * rate), on=True)
+    assert verdict.outcome == "proved"
+    assert verdict.sources[0].startswith("usage of the responses:")
+    assert responses(cached=0, on=True).outcome == "contradicted"
+
+
+def test_responses_that_do_not_report_cached_tokens_prove_nothing() -> None:
+    assert cache(trial(counters(generated=0), counters(generated=40)), on=False).outcome == (
+        "unproved"
+    )

@@ -1,6 +1,6 @@
 """Facts of a checkpoint, from its files: shape, stored weights, tokenizer."""
 
-from whet.checkpoint.facts import read_facts
+from whet.checkpoint.facts import read_facts, weights_facts
 from whet.checkpoint.headers import TensorHeader, read_headers
 from whet.checkpoint.identity import hash_weights
 from whet.checkpoint.locate import locate, locate_without_weights
@@ -24,4 +24,5 @@ __all__ = [
     "serving_difference",
     "tokenizer_difference",
     "tokenizer_identity",
+    "weights_facts",
 ]

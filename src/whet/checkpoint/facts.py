@@ -9,6 +9,7 @@ from typing import Final
 from whet.checkpoint.claim import require_true_claim, with_activations
 from whet.checkpoint.config import ModelShape, read_shape
 from whet.checkpoint.files import read_json
+from whet.checkpoint.gguf_file import find_gguf, gguf_facts
 from whet.checkpoint.headers import TensorHeader, read_headers
 from whet.checkpoint.hollow import is_hollow
 from whet.checkpoint.identity import hash_weights
@@ -31,6 +32,8 @@ def read_facts(path: Path) -> ModelFacts:
     says one thing and the tensors another. Code that the checkpoint brings (``auto_map``) is never
     run.
     """
+    if find_gguf(path) is not None:
+        return gguf_facts(path, model=path)
     shape = read_shape(path)
     headers = read_headers(path)
     _require_tokenizer(path, headers)
@@ -75,6 +78,13 @@ def read_facts(path: Path) -> ModelFacts:
         hub_id=None if snapshot is None else snapshot.hub_id,
         commit=None if snapshot is None else snapshot.commit,
     )
+
+
+def weights_facts(path: Path, target: ModelFacts) -> ModelFacts:
+    """The facts of other weights of ``target``: a checkpoint folder, or a GGUF file."""
+    if path.is_file():
+        return gguf_facts(path, model=Path(target.path))
+    return read_facts(path)
 
 
 def _testbed(path: Path) -> str | None:

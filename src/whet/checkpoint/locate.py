@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from whet.checkpoint.gguf_file import SUFFIX
 from whet.checkpoint.hub import fetch_all, fetch_small_files
 from whet.core.errors import CheckpointError
 
@@ -26,12 +27,12 @@ def locate_without_weights(ref: str) -> Path:
 
 
 def local_folder(ref: str) -> Path | None:
-    """The folder that ``ref`` names on this machine; None where it is a hub id.
+    """The folder or GGUF file that ``ref`` names on this machine; None where it is a hub id.
 
     ``CheckpointError`` where it is neither.
     """
     local = Path(ref).expanduser()
-    if local.is_dir():
+    if local.is_dir() or (local.suffix == SUFFIX and local.is_file()):
         return local.resolve()
     if local.exists():
         raise CheckpointError(f"{ref} is a file; give the checkpoint's folder")

@@ -83,7 +83,7 @@ def tokenizer_identity(path: Path) -> TokenizerIdentity:
         [(role, vocabulary.roles[role]) for role in _ROLES],
         [(step, vocabulary.steps[step]) for step in _STEPS],
     ]
-    template = _chat_template(path)
+    template = read_chat_template(path)
     return TokenizerIdentity(
         vocab_size=len(set(vocabulary.ids.values())),
         sha256=_sha256(json.dumps(content, ensure_ascii=True)),
@@ -119,7 +119,7 @@ def serving_difference(a: Path, b: Path, *, names: tuple[str, str]) -> str | Non
     if (difference := tokenizer_difference(a, b, names=names)) is not None:
         return difference
     one, two = read_vocabulary(a), read_vocabulary(b)
-    if (_chat_template(a) or "").strip() != (_chat_template(b) or "").strip():
+    if (read_chat_template(a) or "").strip() != (read_chat_template(b) or "").strip():
         return f"the {names[0]} and the {names[1]} have different chat templates"
     return _named_difference(("eos_token",), one.roles, two.roles, names) or _named_difference(
         ("post_processor",), one.steps, two.steps, names
@@ -199,7 +199,8 @@ def _content(role: Any) -> str | None:
     return None if content is None else str(content)
 
 
-def _chat_template(path: Path) -> str | None:
+def read_chat_template(path: Path) -> str | None:
+    """The chat template of a checkpoint, or None; several are given as JSON."""
     file = path / "chat_template.jinja"
     if file.exists():
         return file.read_text(encoding="utf-8", errors="replace")

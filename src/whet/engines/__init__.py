@@ -13,10 +13,11 @@ from typing import Final
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
 from whet.core.protocols import Engine
-from whet.engines.base import EngineProfile, Patterns, SchemeKernels
+from whet.engines.base import EngineProfile, LayerWords, Patterns, SchemeKernels
 
 __all__ = [
     "EngineProfile",
+    "LayerWords",
     "Patterns",
     "SchemeKernels",
     "engine_names",
@@ -26,6 +27,7 @@ __all__ = [
 
 _ENGINES: Final[dict[str, str]] = {
     "vllm": "whet.engines.vllm",
+    "llamacpp": "whet.engines.llamacpp",
     "openai": "whet.engines.openai",
 }
 

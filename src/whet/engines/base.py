@@ -51,6 +51,16 @@ def _no_defect(variant: Variant, facts: EngineFacts | None) -> str | None:
     return None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerWords:
+    """How the log shows which weights are quantized: for claims, and for what was observed."""
+
+    expected: str = "shows quant= on the model's layers"
+    not_expected: str = "shows the model's layers, none with quant="
+    quantized: str = "layers with quant="
+    unquantized: str = "linear without"
+
+
 class InstallationProblem(Protocol):
     """Why what a Python has installed cannot run on this machine, with the fix, or None."""
 
@@ -75,8 +85,10 @@ class EngineProfile:
     pattern of its kernels' names. ``attention_classes`` map a layer's class to the backend.
     ``load_time_schemes`` map a ``quantization`` flag to the scheme it makes of 16-bit weights.
     ``setting_sections`` are the parts of the resolved configuration to look a flag up in.
-    ``failures`` are the known signs of a failed start, the most specific first. ``counter_names``
-    map the engine's counters to those of ``core.counters`` where they differ.
+    ``settings_page`` is the endpoint that reports it, ``layer_words`` how the log shows quantized
+    layers. ``caches_tokens``: the prefix cache matches token by token, not by blocks.
+    ``failures`` are the known signs of a failed start, the most specific first.
+    ``counter_names`` map the engine's counters to those of ``core.counters`` where they differ.
     ``planned_engine`` makes an engine that resolves variants for another machine, and
     ``find_installed`` takes the path of a Python; both are None for an engine that whet does not
     start. ``installation_problem`` says why an installation cannot run here, with the fix.
@@ -97,6 +109,9 @@ class EngineProfile:
     attention_classes: Mapping[str, str] = field(default_factory=dict)
     load_time_schemes: Mapping[str, str] = field(default_factory=dict)
     setting_sections: tuple[str, ...] = ()
+    layer_words: LayerWords = LayerWords()
+    caches_tokens: bool = False
+    settings_page: str = "/server_info"
     failures: tuple[FailureSign, ...] = ()
     counter_names: Mapping[str, str] = field(default_factory=dict)
     planned_engine: Callable[[PlannedMachine], Engine] | None = None

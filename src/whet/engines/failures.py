@@ -9,7 +9,7 @@ from typing import Final
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _PREFIX = re.compile(
-    r"^(?:\([^)]*pid=\d+\)\s*)?"
+    r"^(?:\([^)]*pid=\d+\)\s*)?(?:\d+\.\d\d\.\d{3}\.\d{3} [DIWE] )?"
     r"(?:(?:INFO|WARNING|ERROR|CRITICAL|DEBUG) \d\d-\d\d [\d:]+ \[[^\]]+\]\s?)?"
 )
 _EXCEPTION = re.compile(r"^\s*(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt)\w*): \S")

@@ -26,6 +26,7 @@ from whet.levers.attention import Attention
 from whet.levers.base import NOTHING_DECLARED, Cell, Lever, Outcome, Start
 from whet.levers.batching import Batching, PerformanceMode, Preset
 from whet.levers.counters import another_server
+from whet.levers.engine import EngineChoice
 from whet.levers.execution import Execution
 from whet.levers.frontend import Frontend
 from whet.levers.kernels import Kernels
@@ -39,6 +40,7 @@ from whet.levers.speculation import SpeculativeDecoding
 from whet.levers.weights import Weights
 
 LEVERS: Final[tuple[Lever, ...]] = (
+    EngineChoice(),
     Weights(),
     Kernels(),
     Preset(),

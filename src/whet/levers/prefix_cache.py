@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from whet.core.counters import GENERATED, PREFIX_HITS, PREFIX_QUERIES
-from whet.core.records import Claim, ResolvedEngine, Variant, WorkloadFacts
+from whet.core.records import (
+    Claim,
+    RequestEvent,
+    ResolvedEngine,
+    TrialRecord,
+    Variant,
+    WorkloadFacts,
+)
+from whet.engines import get_profile
 from whet.levers.base import Cell, Lever, Outcome, Start, claim_per_cell
 from whet.levers.counters import counter_change, idle, unread
 
@@ -60,7 +68,9 @@ class PrefixCache(Lever):
         return ("contradicted", f"the engine started with {wrong[0]}", wrong) if wrong else None
 
     def judge_cell(self, claim: Claim, cell: Cell) -> Outcome:
-        """By the counters of tokens looked up and hit."""
+        """By the counters of tokens looked up and hit, else by what each response reports."""
+        if counter_change(PREFIX_QUERIES, cell.trials).absent and _responses_say(cell.trials):
+            return _by_responses(cell)
         return _on(cell) if cell.variant.prefix_cache else _off(cell)
 
 
@@ -79,19 +89,22 @@ def hit_rate_bounds(cell: Cell) -> HitRateBounds:
     A trial whose warm-up could not touch every shared prefix may lose more: requests in flight
     together cannot hit what none of them has finished to fill in, so of its n requests up to
     max(batch size, shared prefixes) may lose their hits: expected × that ÷ n. A log's trial may
-    lose down to its least rate, and gain up to its most.
+    lose down to its least rate, and gain up to its most. A cache that matches token by token may
+    hit up to one block more of every request.
     """
     by_hash = {item.sha256: _reachable(cell.variant, item) for item in cell.workloads}
     first = next(iter(by_hash.values()))
+    by_token = get_profile(cell.resolved.engine).caches_tokens
     total = wanted = lost = more = 0.0
     for trial in cell.trials:
         workload = by_hash.get(trial.workload_sha256, first)
-        change = counter_change(PREFIX_QUERIES, [trial])
-        tokens = change.delta or 0.0
+        tokens = counter_change(PREFIX_QUERIES, [trial]).delta or _prompt_tokens([trial])
         total += tokens
         wanted += tokens * workload.expected_hit_rate
         if workload.most_hit_rate is not None:
             more += tokens * (workload.most_hit_rate - workload.expected_hit_rate)
+        if by_token:
+            more += tokens * workload.block_size / workload.input_tokens_mean
         if workload.least_hit_rate is not None:
             lost += tokens * (workload.expected_hit_rate - workload.least_hit_rate)
         elif trial.excluded_warmup < workload.shared_prefixes and trial.requests:
@@ -141,18 +154,50 @@ def _on(cell: Cell) -> Outcome:
     queries = counter_change(PREFIX_QUERIES, cell.trials)
     if hits.delta is None or queries.delta is None:
         return unread(hits, queries)
-    sources = (hits.source, queries.source)
-    if queries.delta <= 0:
+    return _judge_rate(cell, hits.delta, queries.delta, (hits.source, queries.source))
+
+
+def _judge_rate(cell: Cell, hits: float, queries: float, sources: tuple[str, ...]) -> Outcome:
+    """The hit rate against what the workload was built to have."""
+    if queries <= 0:
         return "contradicted", "no token was looked up in a prefix cache", sources
-    rate = hits.delta / queries.delta
-    bounds = hit_rate_bounds(cell)
+    rate, bounds = hits / queries, hit_rate_bounds(cell)
     observed = f"hit rate {rate:.1%}, built for {bounds.expected:.1%}"
     if rate < bounds.low:
         return "contradicted", f"{observed}: under the bound of {bounds.low:.1%}", sources
     if rate > bounds.high:
         why = "an earlier trial's entries were hit"
         return "contradicted", f"{observed}: over the bound of {bounds.high:.1%}, so {why}", sources
-    if hits.delta <= 0:
+    if hits <= 0:
         why = "the workload cannot hit, so a cache that never does looks the same"
         return "unproved", f"{observed}: {why}", sources
     return "proved", f"{observed} (bounds {bounds.low:.1%} to {bounds.high:.1%})", sources
+
+
+def _by_responses(cell: Cell) -> Outcome:
+    """Of a server without such counters: ``cached_tokens`` in the usage of every response."""
+    hits, queries = _cached_tokens(cell.trials), _prompt_tokens(cell.trials)
+    source = (f"usage of the responses: {hits:,.0f} of {queries:,.0f} prompt tokens cached",)
+    if cell.variant.prefix_cache:
+        return _judge_rate(cell, hits, queries, source)
+    if hits > 0:
+        return "contradicted", f"{hits:,.0f} prompt tokens came from a prefix cache", source
+    return "proved", "no prompt token came from a prefix cache", source
+
+
+def _completed(trials: Sequence[TrialRecord]) -> list[RequestEvent]:
+    return [each for trial in trials for each in trial.requests if each.error is None]
+
+
+def _responses_say(trials: Sequence[TrialRecord]) -> bool:
+    """Whether every completed response reports its cached tokens, and there are any."""
+    events = _completed(trials)
+    return bool(events) and all(None not in (e.cached_tokens, e.prompt_tokens) for e in events)
+
+
+def _cached_tokens(trials: Sequence[TrialRecord]) -> float:
+    return float(sum(each.cached_tokens or 0 for each in _completed(trials)))
+
+
+def _prompt_tokens(trials: Sequence[TrialRecord]) -> float:
+    return float(sum(each.prompt_tokens or 0 for each in _completed(trials)))

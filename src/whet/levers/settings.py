@@ -175,6 +175,7 @@ def _sources(name: str, start: Start) -> Iterator[tuple[str, str]]:
         "performance_mode": start.facts.performance_mode,
         f"{_SPECULATION}.{_DRAFT_HEAD}": start.facts.draft_head,
     }
+    logged |= dict(start.facts.settings)
     if name == _GRAPHS:
         yield from _graph_modes(start)
         return
@@ -190,7 +191,7 @@ def _sources(name: str, start: Start) -> Iterator[tuple[str, str]]:
     keys = (name, *(f"{section}.{name}" for section in start.profile.setting_sections))
     for key in keys:
         if (setting := start.declared.setting(key)) is not None:
-            yield setting, f"/server_info says {key}: {setting}"
+            yield setting, f"{start.profile.settings_page} says {key}: {setting}"
             return
 
 

@@ -28,20 +28,19 @@ class Weights(Lever):
 
     def claims(self, resolved: ResolvedEngine) -> Iterator[Claim]:
         """Quantized weights on a kernel made for them, or no quantized layer at all."""
-        scheme = running_scheme(resolved)
+        scheme, words = running_scheme(resolved), get_profile(resolved.engine).layer_words
         if scheme in UNQUANTIZED:
             yield claim_per_start(
                 "weights",
                 f"{scheme} weights, not quantized",
-                "the log shows the model's layers, none with quant=, and no kernel for "
-                "quantized weights",
+                f"the log {words.not_expected}, and no kernel for quantized weights",
             )
             return
         inputs = " and 4-bit activations" if scheme in _FOUR_BIT_INPUTS else ""
         yield claim_per_start(
             "weights",
             f"{scheme} weights{inputs} run on a kernel made for them",
-            "the log names such a kernel, shows quant= on the model's layers, and no fallback",
+            f"the log names such a kernel, {words.expected}, and no fallback",
         )
 
     def judge_start(self, claim: Claim, start: Start) -> Outcome:
@@ -50,7 +49,7 @@ class Weights(Lever):
         if scheme in UNQUANTIZED:
             speculation = start.variant.speculation
             drafts = speculation is not None and speculation.draft_path is not None
-            return _unquantized(start.facts, drafts=drafts)
+            return _unquantized(start.facts, start.profile, drafts=drafts)
         return _quantized(scheme, start)
 
 
@@ -63,22 +62,27 @@ def running_scheme(resolved: ResolvedEngine) -> str:
     return variant.scheme
 
 
-def _layers(facts: EngineFacts) -> str:
-    return f"{facts.quantized_layers} layers with quant=, {facts.unquantized_layers} linear without"
+def _layers(facts: EngineFacts, profile: EngineProfile) -> str:
+    words = profile.layer_words
+    return (
+        f"{facts.quantized_layers} {words.quantized}, {facts.unquantized_layers} "
+        f"{words.unquantized}"
+    )
 
 
-def _unquantized(facts: EngineFacts, *, drafts: bool) -> Outcome:
+def _unquantized(facts: EngineFacts, profile: EngineProfile, *, drafts: bool) -> Outcome:
     """The layers are the target's; with a draft, a kernel that is named may be the draft's."""
     if facts.weight_kernels and not drafts:
         named = ", ".join(facts.weight_kernels)
         return "contradicted", f"a kernel for quantized weights runs: {named}", facts.weight_kernels
     if facts.quantized_layers is None:
         return "unproved", "the log does not show the model's layers", ()
+    layers = _layers(facts, profile)
     if facts.quantized_layers > 0:
-        return "contradicted", _layers(facts), (_layers(facts),)
+        return "contradicted", layers, (layers,)
     if not facts.unquantized_layers:
-        return "unproved", "the log shows a model without linear layers", (_layers(facts),)
-    return "proved", f"no quantized layer: {_layers(facts)}", (_layers(facts),)
+        return "unproved", "the log shows a model without linear layers", (layers,)
+    return "proved", f"no quantized layer: {layers}", (layers,)
 
 
 def _forced(
@@ -106,9 +110,10 @@ def _quantized(scheme: str, start: Start) -> Outcome:
     fell_back = tuple(n for n in facts.notices if any(word in n for word in words))
     if fell_back:
         return "contradicted", f"the engine fell back: {fell_back[0]}", fell_back
+    layers = _layers(facts, start.profile)
     if facts.quantized_layers == 0:
-        return "contradicted", f"no layer is quantized: {_layers(facts)}", (_layers(facts),)
-    return _kernels(scheme, facts, known, forced)
+        return "contradicted", f"no layer is quantized: {layers}", (layers,)
+    return _kernels(start, known, forced)
 
 
 def _weight_only(facts: EngineFacts, known: SchemeKernels) -> tuple[str, ...]:
@@ -116,9 +121,9 @@ def _weight_only(facts: EngineFacts, known: SchemeKernels) -> tuple[str, ...]:
     return tuple(n for n in facts.weight_kernels if n.split(" ", 1)[0] in known.weight_only)
 
 
-def _kernels(
-    scheme: str, facts: EngineFacts, known: SchemeKernels | None, forced: frozenset[str]
-) -> Outcome:
+def _kernels(start: Start, known: SchemeKernels | None, forced: frozenset[str]) -> Outcome:
+    scheme, facts = running_scheme(start.resolved), start.facts
+    layers = _layers(facts, start.profile)
     named = {line.split(" ", 1)[0]: line for line in facts.weight_kernels}
     if known is not None and (wanted := forced & known.fallback):
         known = replace(known, native=wanted, fallback=known.fallback - wanted)
@@ -127,7 +132,7 @@ def _kernels(
     if facts.quantized_layers is None:
         return "unproved", "the log does not show the model's layers", facts.weight_kernels
     if not named:
-        return "unproved", "the log names no kernel for quantized weights", (_layers(facts),)
+        return "unproved", "the log names no kernel for quantized weights", (layers,)
     method = "" if known is None else known.method
     right = tuple(
         line
@@ -138,8 +143,8 @@ def _kernels(
     experts = any(line.endswith(" for experts") for line in facts.weight_kernels)
     few = facts.quantized_layers < (facts.unquantized_layers or 0)
     if few and not experts and scheme != "mixed":
-        return "unproved", f"most of the model is not quantized: {_layers(facts)}", tuple(right)
+        return "unproved", f"most of the model is not quantized: {layers}", tuple(right)
     if not right:
         unknown = ", ".join(facts.weight_kernels)
         return "unproved", f"no kernel known for {scheme} is named: {unknown}", facts.weight_kernels
-    return "proved", f"{right[-1]}; {_layers(facts)}", (*right, _layers(facts))
+    return "proved", f"{', '.join(right)}; {layers}", (*right, layers)

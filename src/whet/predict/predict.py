@@ -12,6 +12,9 @@ from whet.core.spec import FOUR_BIT_FLOATS, GROUPED, SIXTEEN_BIT, RecipeSpec
 
 _SHAPE_BYTES = 16  # the int64 [2] weight_shape of each module
 
+_GGUF_BITS = {"Q4_K_M": 4.85, "Q5_K_M": 5.69, "Q8_0": 8.5}
+"""Of a 7B Llama (llama.cpp's own table, tools/quantize); the embedding is quantized as well."""
+
 
 def bits_per_weight(bits: int, group_size: int, *, zero_points: bool = False) -> float:
     """Stored bits a weight: the code, a 16-bit scale a group, and a zero point where there is one.
@@ -39,6 +42,8 @@ def _scheme_bits(scheme: str, group_size: int, widths: Sequence[int]) -> float:
         return 16.0
     if scheme in ("FP8", "FP8_BLOCK"):
         return 8.0  # one scale a matrix, or for 128 × 128 weights
+    if scheme in _GGUF_BITS:
+        return _GGUF_BITS[scheme]
     if scheme in FOUR_BIT_FLOATS:
         return 4 + (8 / 16 if scheme.startswith("NV") else 8 / 32)
     if scheme not in GROUPED:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from whet.checkpoint import read_facts, serving_difference, tokenizer_difference
+from whet.checkpoint import weights_facts as stored_facts
 from whet.checkpoint.headers import read_headers
 from whet.core.errors import CheckpointError
 from whet.core.names import did_you_mean
@@ -144,8 +145,8 @@ def weights_facts(variant: Variant, *, target: ModelFacts, spec: Spec) -> ModelF
     if variant.weights == SIXTEEN_BIT:
         return target
     path = Path(variant.model_path)
-    if path.is_dir():
-        return read_facts(path)
+    if path.exists():
+        return stored_facts(path, target)
     recipe = spec.recipes.get(variant.weights)
     if recipe is None:
         near = did_you_mean(variant.weights, [SIXTEEN_BIT, *spec.recipes])
@@ -187,7 +188,7 @@ def _problems(case: _Case, demand: Demand) -> Iterator[Problem]:
     lengths = tuple(_lengths(case))
     yield from lengths
     # An external server has a device of its own; a wrong length is already reported.
-    if case.spec.engine.url is None and not lengths:
+    if case.spec.engine_of(case.variant.name).url is None and not lengths:
         yield from _room(case, demand)
 
 

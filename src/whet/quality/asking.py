@@ -21,13 +21,15 @@ _HTTP_ERRORS: Final = ("http_", "bad_json", "server_error")
 class ModelEndpoint:
     """A server, the name of its model, and the number of concurrent requests.
 
-    ``timeout_s`` bounds each request.
+    ``timeout_s`` bounds each request. ``counter_names`` are the engine's names of its counters and
+    those of ``core.counters``.
     """
 
     url: str
     model: str
     concurrency: int
     timeout_s: float = _TIMEOUT_S
+    counter_names: tuple[tuple[str, str], ...] = ()
 
 
 Reply = dict[str, Any] | Failure

@@ -187,7 +187,11 @@ def tokens_of(choice: Mapping[str, Any]) -> Tokens | None:
     ids = choice.get("token_ids")
     if isinstance(ids, list):
         return tuple(int(token) for token in ids)
-    words = (choice.get("logprobs") or {}).get("tokens")
+    logprobs = choice.get("logprobs") or {}
+    content = logprobs.get("content")
+    if isinstance(content, list) and all("id" in each for each in content):  # llama-server
+        return tuple(int(each["id"]) for each in content)
+    words = logprobs.get("tokens")
     if not isinstance(words, list):
         return None
     if words and all(str(word).startswith(_ID_PREFIX) for word in words):

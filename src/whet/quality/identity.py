@@ -43,11 +43,11 @@ Ids = list[int]
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What is posted where, and the field to read of each reply."""
+    """What is posted where, and the field to read of each reply, by any of its names."""
 
     path: str
     bodies: Sequence[Mapping[str, Any]]
-    field: str
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,9 +64,13 @@ class _Server:
 
     def fields(self, request: _Request) -> list[Any]:
         """Return the requested field of each reply, or its failure."""
-        gap = Failure(error="bad_json", detail=f"a reply without {request.field}")
-        replies = self.post(request.path, request.bodies)
-        return [r if isinstance(r, Failure) else r.get(request.field, gap) for r in replies]
+        gap = Failure(error="bad_json", detail=f"a reply without {' or '.join(request.names)}")
+        return [
+            reply
+            if isinstance(reply, Failure)
+            else next((reply[name] for name in request.names if reply.get(name)), gap)
+            for reply in self.post(request.path, request.bodies)
+        ]
 
     def show(self, value: Ids | str) -> str:
         """Return ids with the start of their text, or a text, short enough for a sentence."""
@@ -99,10 +103,8 @@ def token_identity(
     server = _Server(url=server_url, model=model, tokenizer=load_tokenizer(tokenizer_folder))
     every = [*PROBES, *texts]
     ids = [server.encode(text) for text in every]
-    reading = _Request(
-        "/tokenize", [{"prompt": text, "add_special_tokens": True} for text in every], "tokens"
-    )
-    writing = _Request("/detokenize", [{"tokens": each} for each in ids], "prompt")
+    reading = _Request("/tokenize", [_to_read(text) for text in every], ("tokens",))
+    writing = _Request("/detokenize", [{"tokens": each} for each in ids], ("prompt", "content"))
     decoded = [str(server.tokenizer.decode(each)) for each in ids]
     parts = [
         _compare(server, reading, ids, "a text is read as other tokens"),
@@ -116,6 +118,12 @@ def token_identity(
         problems=tuple(problem for problems, _ in parts for problem in problems),
         missing="; ".join(gaps) or None,
     )
+
+
+def _to_read(text: str) -> dict[str, Any]:
+    """The request of a text's ids, in vLLM's words and in llama-server's."""
+    vllm = {"prompt": text, "add_special_tokens": True}
+    return {**vllm, "content": text, "add_special": True, "parse_special": True}
 
 
 _Part = tuple[list[str], str | None]
@@ -157,7 +165,7 @@ def _compare_chats(
     ids = [server.encode(text, specials=False) for text, _ in undated]
     more = {"chat_template_kwargs": template.variables} if template.variables else {}
     bodies = [{"messages": chat, "add_generation_prompt": True, **more} for _, chat in undated]
-    request = _Request("/tokenize", bodies, "tokens")
+    request = _Request("/tokenize", bodies, ("tokens",))
     return _compare(server, request, ids, "a chat by the server's template is read as other tokens")
 
 

@@ -283,7 +283,7 @@ def _gaps(**sides: Continuations | Samples) -> list[Finding]:
 def _counters(endpoint: ModelEndpoint) -> Counters | None:
     """Read the engine's counters; None where the server exports none."""
     try:
-        return scrape(endpoint.url)
+        return scrape(endpoint.url, names=dict(endpoint.counter_names))
     except (EngineLostError, MeasurementError):
         return None
 

@@ -54,7 +54,12 @@ def measure_quality(
     """
     started = time.monotonic()
     questions = _questions(plan)
-    endpoint = ModelEndpoint(url=server_url, model=model, concurrency=plan.spec.concurrency)
+    endpoint = ModelEndpoint(
+        url=server_url,
+        model=model,
+        concurrency=plan.spec.concurrency,
+        counter_names=plan.counter_names,
+    )
     results = CheckResults()
     total = len(questions.documents) + len(questions.tasks)
     with results.timed("likelihood"):

@@ -44,6 +44,7 @@ class QualityPlan:
     tasks beside them.
     ``scoring_defect`` describes a known defect of this server's scores; it is named beside scores
     that fail and excuses none. ``scheme`` is the weights' stored scheme (``W4A16``, …), if known.
+    ``counter_names`` are the engine's own and those of ``core.counters``.
     """
 
     variant: str
@@ -57,3 +58,4 @@ class QualityPlan:
     checks: ChecksPlan | None = None
     scoring_defect: str | None = None
     scheme: str | None = None
+    counter_names: tuple[tuple[str, str], ...] = ()

@@ -9,8 +9,9 @@ from whet.checkpoint import read_facts
 from whet.core.errors import QuantizationError, WhetError
 from whet.core.protocols import Progress
 from whet.core.records import ModelFacts, QuantizedCheckpoint
-from whet.core.spec import LLM_COMPRESSOR, RecipeSpec
+from whet.core.spec import LLAMA_CPP, LLM_COMPRESSOR, RecipeSpec
 from whet.quant.checkpoint_record import CacheKey, cache_key, find_existing
+from whet.quant.llama_cpp.write import write_checkpoint as write_gguf_checkpoint
 from whet.quant.llm_compressor.environment import find_llm_compressor
 from whet.quant.llm_compressor.write import write_checkpoint
 
@@ -74,6 +75,7 @@ def quantize_many(
         else:
             outcomes[name] = existing
     outcomes |= _by_llm_compressor(facts, keys, calibration, progress, device)
+    outcomes |= _by_llama_cpp(facts, keys, progress)
     if keys:  # torch takes seconds to import, and existing checkpoints do not need it
         from whet.quant.layer_pass import run_pass
 
@@ -85,6 +87,19 @@ def quantize_many(
             device=device,
         )
     return {name: outcomes[name] for name in recipes}
+
+
+def _by_llama_cpp(
+    facts: ModelFacts, keys: dict[str, tuple[Path, CacheKey]], progress: Progress
+) -> dict[str, QuantizedCheckpoint | WhetError]:
+    """Write the recipes that llama.cpp writes, and take them out of ``keys``."""
+    outcomes: dict[str, QuantizedCheckpoint | WhetError] = {}
+    for name in [name for name, (_, key) in keys.items() if key.recipe.writer == LLAMA_CPP]:
+        try:
+            outcomes[name] = write_gguf_checkpoint(facts, keys.pop(name), progress=progress)
+        except QuantizationError as error:
+            outcomes[name] = error
+    return outcomes
 
 
 def _by_llm_compressor(

@@ -9,7 +9,7 @@ from typing import Final
 from whet.checkpoint.files import read_json
 from whet.checkpoint.headers import read_headers
 from whet.core.errors import QuantizationError
-from whet.core.spec import GROUPED, LLM_COMPRESSOR, RecipeSpec
+from whet.core.spec import GROUPED, LLAMA_CPP, LLM_COMPRESSOR, RecipeSpec
 from whet.quant.architecture import (
     Architecture,
     Shapes,
@@ -19,6 +19,7 @@ from whet.quant.architecture import (
     require_groups,
     require_measurable,
 )
+from whet.quant.llama_cpp.convert import conversion_problem
 
 FOLDING: Final = ("awq", "awq+gptq", "smoothquant")
 """Methods that move scales into the layer before."""
@@ -37,6 +38,8 @@ def recipe_problem(folder: Path, recipe: RecipeSpec) -> str | None:
             "the model is quantized already, and recipes need 16-bit weights; give the 16-bit "
             "checkpoint that it was made of, or leave the recipe out and serve it as stored"
         )
+    if recipe.writer == LLAMA_CPP:
+        return conversion_problem(folder)
     shapes = _shapes(folder)
     reason = _refusal(folder, shapes, recipe)
     if reason is None:

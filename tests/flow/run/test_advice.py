@@ -33,7 +33,7 @@ def told(folder: Path, variants: dict[str, Any], **change: Any) -> tuple[str, ..
         folder,
         target=target,
         draft=None,
-        engine=FakeEngine(),
+        engine_for=lambda _name: FakeEngine(),
         checkpoints=Checkpoints(folder, {}),
     )
     return advice_of(spec, folder, resolved=resolved, target=target, device=DEVICE)

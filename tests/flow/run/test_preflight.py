@@ -35,7 +35,7 @@ def variant(
         folder / "run",
         target=target,
         draft=draft,
-        engine=FakeEngine(),
+        engine_for=lambda _name: FakeEngine(),
         checkpoints=Checkpoints(folder, {}),
     )
     return found[1].variant

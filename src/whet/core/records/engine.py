@@ -73,6 +73,7 @@ class Variant:
     ``continuous``, or ``static`` batches that wait for their slowest member. ``own_args`` names the
     flags that this variant sets itself: they are levers, those that all variants share are not.
     ``layout`` is set where several servers answer together.
+    ``engine`` is the spec's name of an engine that is not the run's own.
     ``kv_scales`` says that the checkpoint brings scales of its own for an FP8 KV cache.
     ``secret_env`` goes to the engine's process only: it is never stored, printed or compared.
     """
@@ -94,6 +95,7 @@ class Variant:
     batching: Batching = "continuous"
     own_args: tuple[str, ...] = ()
     kv_scales: bool = False
+    engine: str | None = None
     secret_env: Annotated[tuple[tuple[str, str], ...], Field(exclude=True)] = field(
         default=(), repr=False, compare=False
     )

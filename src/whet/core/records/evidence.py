@@ -63,7 +63,8 @@ class EngineFacts:
     a token and ``kv_memory_gib`` the memory for them; ``loras`` names the adapters loaded.
     ``draft_head`` is the type of the draft's copy of the output head,
     ``frontend`` is ``python`` or ``rust``. ``load_s`` is the time that the weights took,
-    ``init_s`` that of profiling, cache, compilation and warm-up after them.
+    ``init_s`` that of profiling, cache, compilation and warm-up after them. ``settings`` are others
+    that the log reports, by the names of the spec.
     """
 
     version: str | None = None
@@ -93,6 +94,7 @@ class EngineFacts:
     draft_head: str | None = None
     load_s: float | None = None
     init_s: float | None = None
+    settings: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

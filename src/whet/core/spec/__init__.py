@@ -5,7 +5,9 @@ from __future__ import annotations
 from whet.core.spec.base import SIXTEEN_BIT
 from whet.core.spec.recipe import (
     FOUR_BIT_FLOATS,
+    GGUF_SCHEMES,
     GROUPED,
+    LLAMA_CPP,
     LLM_COMPRESSOR,
     METHODS_OF,
     CalibrationSpec,
@@ -27,7 +29,9 @@ from whet.core.spec.whole import Spec, load_spec, parse_spec
 
 __all__ = [
     "FOUR_BIT_FLOATS",
+    "GGUF_SCHEMES",
     "GROUPED",
+    "LLAMA_CPP",
     "LLM_COMPRESSOR",
     "METHODS_OF",
     "NEEDS_HEAD",

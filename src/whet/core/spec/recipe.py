@@ -20,14 +20,17 @@ class CalibrationSpec(Strict):
     seed: Annotated[Whole, Field(description="Seed that draws the samples.")] = 0
 
 
-Method = Literal["awq", "gptq", "awq+gptq", "smoothquant", "rtn"]
+Method = Literal["awq", "gptq", "awq+gptq", "smoothquant", "rtn", "k-quant"]
 Scheme = Literal[
     "W4A16", "W4A16_ASYM", "W8A16", "W8A8", "FP8_DYNAMIC", "FP8", "FP8_BLOCK", "W4A8_FP8",
-    "NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16",
+    "NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16", "Q4_K_M", "Q5_K_M", "Q8_0",
 ]  # fmt: skip
 FOUR_BIT_FLOATS: Final = ("NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16")
 """Schemes that llm-compressor writes."""
 LLM_COMPRESSOR: Final = "llm-compressor"
+GGUF_SCHEMES: Final = ("Q4_K_M", "Q5_K_M", "Q8_0")
+"""Schemes of GGUF files, which llama.cpp writes and serves."""
+LLAMA_CPP: Final = "llama.cpp"
 _WEIGHT_ONLY: Final = ("awq", "gptq", "awq+gptq", "rtn")
 METHODS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "W4A16": _WEIGHT_ONLY,
@@ -39,6 +42,9 @@ METHODS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "FP8": ("rtn",),
     "FP8_BLOCK": ("rtn",),
     **dict.fromkeys(FOUR_BIT_FLOATS, ("rtn", "gptq", "awq", "awq+gptq")),
+    "Q4_K_M": ("k-quant",),
+    "Q5_K_M": ("k-quant",),
+    "Q8_0": ("rtn",),
 }
 """The methods that make sense for a scheme, its default first."""
 GROUPED: Final = ("W4A16", "W4A16_ASYM", "W8A16", "W4A8_FP8")
@@ -49,6 +55,12 @@ _STORED: Final[Mapping[str, str]] = {
     "W4A16_ASYM": "W4A16", "W8A8": "W8A8-INT8", "FP8_DYNAMIC": "FP8",
     "MXFP4": "MXFP4-W4A4", "MXFP4A16": "MXFP4",
 }  # fmt: skip
+
+
+_USUAL_WRITER: Final[Mapping[str, str]] = {
+    **dict.fromkeys(FOUR_BIT_FLOATS, LLM_COMPRESSOR),
+    **dict.fromkeys(GGUF_SCHEMES, LLAMA_CPP),
+}
 
 
 class MixedSpec(Strict):
@@ -88,10 +100,11 @@ class RecipeSpec(Strict):
     ] = None
     mixed: Annotated[MixedSpec | None, Field(description="Mixed precision.")] = None
     writer: Annotated[
-        Literal["whet", "llm-compressor"],
+        Literal["whet", "llm-compressor", "llama.cpp"],
         Field(
             description="What quantizes: whet, or llm-compressor in an environment of its own. "
-            "Default: llm-compressor for NVFP4 and MXFP4, else whet."
+            "Default: llm-compressor for NVFP4 and MXFP4, llama.cpp for Q4_K_M, Q5_K_M and Q8_0, "
+            "else whet."
         ),
     ] = "whet"
     calibration: Annotated[
@@ -104,7 +117,7 @@ class RecipeSpec(Strict):
         if not isinstance(data, dict):
             return data
         scheme = str(data.get("scheme", "W4A16"))
-        writer = LLM_COMPRESSOR if scheme in FOUR_BIT_FLOATS else "whet"
+        writer = _USUAL_WRITER.get(scheme, "whet")
         usual = {"method": METHODS_OF.get(scheme, ("awq",))[0], "writer": writer}
         return {**data, **{key: usual[key] for key in usual if data.get(key) is None}}
 
@@ -122,6 +135,13 @@ class RecipeSpec(Strict):
         return self
 
     def _fits_writer(self) -> None:
+        if (self.writer == LLAMA_CPP) != (self.scheme in GGUF_SCHEMES):
+            raise ValueError(
+                f"llama.cpp writes {', '.join(GGUF_SCHEMES)} and nothing else does (scheme is "
+                f"{self.scheme}); leave writer out"
+            )
+        if self.scheme in GGUF_SCHEMES and self.kv_cache is not None:
+            raise ValueError("a GGUF file has no scales of keys and values; leave kv_cache out")
         if self.writer == LLM_COMPRESSOR:
             own = {"mixed": self.mixed, "kv_cache": self.kv_cache, "clip: false": not self.clip}
             own["W4A8_FP8"] = self.scheme == "W4A8_FP8"

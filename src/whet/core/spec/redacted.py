@@ -16,11 +16,17 @@ _SECRET_ARGS: Final = ("api_key", "hf_token")
 
 def redacted_spec(data: Mapping[str, Any]) -> dict[str, Any]:
     """A dumped spec with its secret variables redacted."""
-    engine = {**data["engine"], "env": shown_env(data["engine"]["env"])}
-    variants = {
-        name: {**item, "env": shown_env(item["env"])} for name, item in data["variants"].items()
+
+    def shown(items: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: {**item, "env": shown_env(item["env"])} for name, item in items.items()}
+
+    engines = {"engines": shown(data["engines"])} if "engines" in data else {}
+    return {
+        **data,
+        **shown({"engine": data["engine"]}),
+        **engines,
+        "variants": shown(data["variants"]),
     }
-    return {**data, "engine": engine, "variants": variants}
 
 
 def redacted_source(path: Path) -> bytes:

@@ -37,13 +37,16 @@ class ModelSpec(Strict):
 
 
 class EngineSpec(Strict):
-    """The engine and the flags that every variant shares (vLLM's own names)."""
+    """An engine and the flags that all of its variants share (the engine's own names)."""
 
     name: str = "vllm"
     url: Annotated[
         str | None, Field(description="Address of a running server to measure; with name openai.")
     ] = None
-    python: Path | None = None
+    python: Annotated[Path | None, Field(description="Python that has vLLM.")] = None
+    program: Annotated[
+        Path | None, Field(description="llama-server to start. Default: the one on PATH.")
+    ] = None
     args: dict[str, Scalar] = {}
     env: dict[str, str] = {}
     ready_timeout_s: Annotated[float, Field(gt=0)] = 900.0

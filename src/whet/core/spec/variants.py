@@ -151,7 +151,7 @@ class VariantSpec(Strict):
         Weights,
         Field(
             description="The target's own (16bit or as_stored), a recipe's name, or quantized "
-            "weights of the target: ./folder or a hub id."
+            "weights of the target: ./folder, ./file.gguf or a hub id."
         ),
     ] = SIXTEEN_BIT
     speculation: Annotated[SpeculationSpec | None, Field(description="Speculative decoding.")] = (
@@ -160,6 +160,9 @@ class VariantSpec(Strict):
     prefix_cache: Annotated[bool, Field(description="Reuse the KV cache of shared prefixes.")] = (
         False
     )
+    engine: Annotated[
+        str | None, Field(description="Which of engines serves it. Default: the run's engine.")
+    ] = None
     batching: Annotated[
         Literal["continuous", "static"],
         Field(description="Static batches wait for their slowest member."),

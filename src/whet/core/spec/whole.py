@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -16,6 +15,7 @@ from whet.core.redact import is_secret_name, remember_secrets
 from whet.core.server_url import split_server_url
 from whet.core.spec.base import SIXTEEN_BIT, Strict
 from whet.core.spec.overrides import apply_overrides
+from whet.core.spec.paths import absolute_paths
 from whet.core.spec.recipe import RecipeSpec
 from whet.core.spec.serving import EngineSpec, EvidenceSpec, HardwareSpec, ModelSpec
 from whet.core.spec.traffic import (
@@ -27,9 +27,7 @@ from whet.core.spec.traffic import (
     WorkloadSpec,
 )
 from whet.core.spec.variants import (
-    EVERY_ADAPTER,
     UNKNOWN_KEY,
-    SpeculationSpec,
     VariantSpec,
     expand_sweeps,
     standard_variants,
@@ -37,7 +35,6 @@ from whet.core.spec.variants import (
 
 _SCALARS: Final = ("str", "int", "float", "bool")
 _FEWEST_TOGETHER: Final = 2
-ADAPTER_CONFIG: Final = "adapter_config.json"
 
 
 class Spec(Strict):
@@ -48,6 +45,10 @@ class Spec(Strict):
     hardware: HardwareSpec
     recipes: dict[str, RecipeSpec] = {"awq": RecipeSpec()}
     engine: EngineSpec = EngineSpec()
+    engines: Annotated[
+        dict[str, EngineSpec],
+        Field(description="Further engines, by the name that a variant's engine gives."),
+    ] = {}
     traffic: TrafficSpec | None = None
     workload: WorkloadSpec = WorkloadSpec()
     load: LoadSpec = LoadSpec()
@@ -64,12 +65,25 @@ class Spec(Strict):
             return {**data, "variants": expand_sweeps(data["variants"])}
         return data
 
+    @model_validator(mode="before")
+    @classmethod
+    def _engine_names(cls, data: Any) -> Any:
+        """The key of an engine is its name unless it has one."""
+        if not isinstance(data, dict) or not isinstance(data.get("engines"), dict):
+            return data
+        engines = {
+            key: {"name": key, **(item or {})} if isinstance(item, dict | None) else item
+            for key, item in data["engines"].items()
+        }
+        return {**data, "engines": engines}
+
     @model_validator(mode="after")
     def _references(self) -> Spec:
         if self.baseline not in self.variants:
             known = _near(self.baseline, self.variants, fix="set baseline to one of them")
             raise ValueError(f"baseline {self.baseline!r} is not among the variants{known}")
         for name, variant in self.variants.items():
+            self._require_engine(name, variant.engine)
             if not self.is_known(variant.weights):
                 near = did_you_mean(variant.weights, [SIXTEEN_BIT, *self.recipes])
                 raise ValueError(
@@ -83,6 +97,15 @@ class Spec(Strict):
                 raise ValueError(f"variant {name!r} speculates with a draft model; set model.draft")
         return self
 
+    def _require_engine(self, variant: str, engine: str | None) -> None:
+        known = [self.engine.name, *self.engines]
+        if engine is not None and engine not in known:
+            near = did_you_mean(engine, known)
+            raise ValueError(
+                f"variant {variant!r} has the engine {engine!r}, which is not among engines{near}"
+                + ("" if near else f"; add it there (known: {', '.join(known)})")
+            )
+
     @model_validator(mode="after")
     def _lossless(self) -> Spec:
         for name, variant in self.variants.items():
@@ -94,6 +117,20 @@ class Spec(Strict):
                     "or set quality.lossless_prompts to 0"
                 )
         return self
+
+    def engine_of(self, variant: str) -> EngineSpec:
+        """The engine that serves a variant: its own, or the run's."""
+        item = self.variants.get(variant)
+        key = None if item is None else item.engine
+        return self.engine if key is None else self.engines.get(key, self.engine)
+
+    @property
+    def engines_used(self) -> tuple[EngineSpec, ...]:
+        """The engines of the variants, each once."""
+        keys = dict.fromkeys(item.engine for item in self.variants.values())
+        return tuple(
+            self.engine if key is None else self.engines.get(key, self.engine) for key in keys
+        )
 
     def is_known(self, weights: str) -> bool:
         """Whether ``weights`` are the target's own, a recipe's, a folder's or a hub id's."""
@@ -220,11 +257,12 @@ def parse_spec(data: dict[str, Any], *, base: Path) -> Spec:
         sentences = dict.fromkeys(_sentence(item) for item in error.errors())
         raise UsageError("; ".join(list(sentences)[:3])) from error
     require_name(spec.name, "the run's name")
-    if spec.engine.url is not None:
-        split_server_url(spec.engine.url, "engine.url")
+    for key, engine in {"engine": spec.engine, **_sections(spec.engines)}.items():
+        if engine.url is not None:
+            split_server_url(engine.url, f"{key}.url")
     for name in spec.recipes:
         require_name(name, "the recipe")
-    spec = _absolute(spec, base.resolve())
+    spec = absolute_paths(spec, base.resolve())
     for name, variant in spec.variants.items():
         require_name(name, "the variant")
         for adapter in variant.loras:
@@ -232,88 +270,20 @@ def parse_spec(data: dict[str, Any], *, base: Path) -> Spec:
     return spec
 
 
+def _sections(engines: Mapping[str, EngineSpec]) -> dict[str, EngineSpec]:
+    return {f"engines.{name}": engine for name, engine in engines.items()}
+
+
 def _environments(data: Mapping[str, Any]) -> Iterator[Mapping[Any, Any]]:
     """Every ``env`` of the spec, before it is checked."""
-    variants = data.get("variants")
-    sections = [data.get("engine"), *(variants.values() if isinstance(variants, dict) else ())]
+    maps = [data.get("variants"), data.get("engines")]
+    sections = [
+        data.get("engine"),
+        *(x for one in maps if isinstance(one, dict) for x in one.values()),
+    ]
     for section in sections:
         if isinstance(section, dict) and isinstance(section.get("env"), dict):
             yield section["env"]
-
-
-def _absolute(spec: Spec, base: Path) -> Spec:
-    def below(path: Path | None) -> Path | None:
-        return None if path is None else Path(os.path.normpath(base / path.expanduser()))
-
-    def model(ref: str | None) -> str | None:
-        if ref is None:
-            return None
-        local = base / Path(ref).expanduser()
-        looks_local = ref.startswith((".", "/", "~")) or local.is_dir()
-        return str(local.resolve()) if looks_local else ref
-
-    variants = {
-        name: variant.model_copy(
-            update={
-                "weights": model(variant.weights) if "/" in variant.weights else variant.weights,
-                "loras": _every_adapter({key: model(p) for key, p in variant.loras.items()}),
-                "speculation": _own_draft(variant.speculation, spec, model),
-            }
-        )
-        for name, variant in spec.variants.items()
-    }
-    recipes = {
-        name: recipe.model_copy(
-            update={
-                "calibration": recipe.calibration.model_copy(
-                    update={"source": below(recipe.calibration.source)}
-                )
-            }
-        )
-        for name, recipe in spec.recipes.items()
-    }
-    variables = {**spec.model.chat_template_kwargs, **spec.quality.chat_template_kwargs}
-    quality = {
-        "heldout": below(spec.quality.heldout),
-        "tasks": below(spec.quality.tasks),
-        "chat_template_kwargs": variables,
-    }
-    return spec.model_copy(
-        update={
-            "model": spec.model.model_copy(
-                update={"target": model(spec.model.target), "draft": model(spec.model.draft)}
-            ),
-            "recipes": recipes,
-            "variants": variants,
-            "traffic": spec.traffic
-            and spec.traffic.model_copy(update={"log": below(spec.traffic.log)}),
-            "load": spec.load.model_copy(update={"trace": below(spec.load.trace)}),
-            "quality": spec.quality.model_copy(update=quality),
-        }
-    )
-
-
-def _every_adapter(loras: dict[str, str | None]) -> dict[str, str | None]:
-    """Put the adapters of a folder in place of the folder."""
-    folder = loras.get(EVERY_ADAPTER)
-    if folder is None:
-        return loras
-    each = {file.parent.name: str(file.parent) for file in Path(folder).glob(f"*/{ADAPTER_CONFIG}")}
-    if not each:
-        raise UsageError(
-            f"loras: {folder} holds no folder with an {ADAPTER_CONFIG}; give the folder of "
-            "adapters, or each by its name"
-        )
-    return dict(sorted(each.items()))
-
-
-def _own_draft(
-    speculation: SpeculationSpec | None, spec: Spec, model: Callable[[str | None], str | None]
-) -> SpeculationSpec | None:
-    """Make the path of a draft absolute, unless it is a recipe's name or a hub id."""
-    if speculation is None or speculation.draft is None or speculation.draft in spec.recipes:
-        return speculation
-    return speculation.model_copy(update={"draft": model(speculation.draft)})
 
 
 def _sentence(item: Any) -> str:

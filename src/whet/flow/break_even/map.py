@@ -100,7 +100,7 @@ def map_spec(request: MapRequest, root: Path, *, synthetic: bool) -> Spec:
     without anything to speculate with, or for an impossible K or level.
     """
     spec = request.spec
-    if spec.engine.url is not None:
+    if spec.engine_of(request.base or spec.baseline).url is not None:
         raise UsageError("a break-even map starts servers of its own; leave engine.url out")
     if not request.ks or min(request.ks) < 1:
         raise UsageError("K must be 1 or more; give --k 2,4,6")

@@ -63,7 +63,13 @@ def _require_own_server(run: Run, name: str) -> None:
             f"{name} is {layout.text} behind a router, and whet deploy writes manifests of one "
             f"server; start each with: {resolved.serve_line}"
         )
-    if resolved.url is not None or get_profile(resolved.engine).plan_deployment is None:
+    profile = get_profile(resolved.engine)
+    if resolved.url is None and profile.plan_deployment is None:
+        raise UsageError(
+            f"{name} runs on {profile.title}, which whet deploy has no manifests for; start it "
+            f"with the command in the report, or deploy a variant of vLLM: {resolved.serve_line}"
+        )
+    if resolved.url is not None:
         raise UsageError(
             f"{name} was measured on a server that whet did not start ({resolved.url}), so its "
             "command is unknown; measure a variant that whet starts (engine.name: vllm)"

@@ -34,7 +34,7 @@ class _ServerThread(Thread):
 
     def run(self) -> None:
         try:
-            with self._job.engine.serve(
+            with self._job.engine_for(self.resolved.engine).serve(
                 self.resolved, log=log_of(self._job, self.resolved), stop=self.release
             ) as server:
                 self.server = server

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,12 +30,15 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A prepared run: everything is resolved, nothing has started."""
+    """A prepared run: everything is resolved, nothing has started.
+
+    ``engine_for`` makes the engine of a name, as each resolved variant has one.
+    """
 
     spec: Spec
     store: RunStore
     observer: Observer
-    engine: Engine
+    engine_for: Callable[[str], Engine]
     device: Device
     target: ModelFacts
     draft: ModelFacts | None

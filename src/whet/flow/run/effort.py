@@ -58,7 +58,8 @@ def effort_of(spec: Spec, names: list[str], *, device: str, answer_tokens: float
     beside = sum(len(group) - 1 for group in groups if group)
     rounds = load.trials if load.order == "interleaved" else 1
     again = min(_FINALISTS, len(names)) * _CONFIRMATIONS if load.confirm and names[1:] else 0
-    start_s = 0.0 if spec.engine.url is not None else _START_S[device]
+    attached = all(each.url is not None for each in spec.engines_used)
+    start_s = 0.0 if attached else _START_S[device]
     waited = rounds * (len(names) - (1 - _BESIDE) * beside) + again
     return Effort(
         starts=len(names) * rounds + again,

@@ -239,7 +239,8 @@ def absorb_engine_failure(
 def serve_one(job: Job, pending: PendingWork) -> Iterator[Server]:
     """One server from start to end."""
     job.observer.waiting("starting", log_of(job, pending.resolved))
-    with job.engine.serve(pending.resolved, log=log_of(job, pending.resolved)) as server:
+    engine, log = job.engine_for(pending.resolved.engine), log_of(job, pending.resolved)
+    with engine.serve(pending.resolved, log=log) as server:
         pending.start = _store_start(job, server, pending.resolved)
         job.observer.note(f"ready in {human_duration(server.start.ready_s)}")
         yield server

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Final
 
-from whet.checkpoint import read_facts
+from whet.checkpoint import read_facts, weights_facts
 from whet.checkpoint.kv_scales import kv_scales_problem
 from whet.core.errors import CheckpointError, InfeasibleError, UsageError, WhetError
 from whet.core.flags import plain_args
+from whet.core.llama_cpp import find_program
 from whet.core.names import did_you_mean
 from whet.core.protocols import Engine, Observer
 from whet.core.provenance import Device, environment, find_device
 from whet.core.records import MemoryPlan, ModelFacts, ResolvedEngine, Variant
-from whet.core.spec import (
-    LLM_COMPRESSOR,
-    Spec,
-    redacted_spec,
-)
+from whet.core.spec import LLAMA_CPP, LLM_COMPRESSOR, Spec, redacted_spec
 from whet.core.store import RunStore, write_json
 from whet.engines import get_engine, get_profile
 from whet.engines.planned import PlannedMachine
@@ -57,16 +55,22 @@ _SPEC_ERRORS: Final = ("flags", "traffic", "writer")
 """Kinds of problems that no other machine solves."""
 _SCALED_KV: Final = ("fp8", "fp8_e4m3")
 """Types of the KV cache that a checkpoint's scales are for; e5m2 is meant to go without."""
+_TOOLS: Final[dict[str, Callable[[], object]]] = {
+    LLM_COMPRESSOR: find_llm_compressor,
+    LLAMA_CPP: partial(find_program, "llama-quantize"),
+}
+"""What finds the tool of a recipe's writer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preflight:
     """A spec checked on this machine, before anything is written or started.
 
-    ``problems`` stop a run; ``advice`` is about what runs and could run better.
+    ``engine_for`` makes the engine of a name. ``problems`` stop a run; ``advice`` is about what
+    runs and could run better.
     """
 
-    engine: Engine
+    engine_for: Callable[[str], Engine]
     device: Device
     target: ModelFacts
     draft: ModelFacts | None
@@ -115,9 +119,9 @@ def _preflight(
         variables = spec.model.variables
         log = read_traffic(spec.traffic, Path(target.path), target.max_position, source, variables)
         spec = spec.model_copy(update={"workload": log.workload()})
-    engine, device = _engine(spec, planned)
+    engine_for, device = _engines(spec, planned)
     resolved, refused = resolve_variants(
-        spec, root, target=target, draft=draft, engine=engine, checkpoints=checkpoints
+        spec, root, target=target, draft=draft, checkpoints=checkpoints, engine_for=engine_for
     )
     _check_accepted(spec, resolved)
     # With the environment as resolved: the engine's own default for the KV pool counts too.
@@ -146,12 +150,12 @@ def _preflight(
     memory = memory_plans(as_set, target=target, draft=draft, device=device, spec=spec)
     grouped = group_memory_warnings(spec.load.together, memory, device)
     return Preflight(
-        engine=engine,
+        engine_for=engine_for,
         device=device,
         target=target,
         draft=draft,
         resolved=resolved,
-        problems=(*spec_errors, *infeasible, *kv_scales, *_unsupported(resolved, engine)),
+        problems=(*spec_errors, *infeasible, *kv_scales, *_unsupported(resolved, engine_for)),
         advice=(*advice, *grouped),
         disks=disks,
         memory=tuple(memory.values()),
@@ -167,16 +171,18 @@ def _answer_tokens(spec: Spec, log: TrafficLog | None) -> float:
     return (spec.workload.min_output_tokens + spec.workload.max_output_tokens) / 2
 
 
-def _engine(spec: Spec, planned: PlannedMachine | None) -> tuple[Engine, Device]:
+def _engines(spec: Spec, planned: PlannedMachine | None) -> tuple[Callable[[str], Engine], Device]:
+    """What makes the engine of a name, for this machine or the planned one."""
     if planned is None:
-        return get_engine(spec.engine.name), find_device()
-    planned_engine = get_profile(spec.engine.name).planned_engine
-    if planned_engine is None or spec.engine.url is not None:
+        return get_engine, find_device()
+    makers = {each.name: get_profile(each.name).planned_engine for each in spec.engines_used}
+    if None in makers.values() or any(each.url is not None for each in spec.engines_used):
         raise UsageError(
-            "another machine can be planned only for an engine that whet starts; leave engine.url "
-            "out and set engine.name to vllm"
+            "another machine can be planned only for vLLM as whet starts it; leave engine.url and "
+            "other engines out"
         )
-    return planned_engine(planned), planned.device
+    engines = {name: maker(planned) for name, maker in makers.items() if maker is not None}
+    return engines.__getitem__, planned.device
 
 
 def _check_accepted(spec: Spec, resolved: Sequence[ResolvedEngine]) -> None:
@@ -190,10 +196,12 @@ def _check_accepted(spec: Spec, resolved: Sequence[ResolvedEngine]) -> None:
             )
 
 
-def _unsupported(resolved: Iterable[ResolvedEngine], engine: Engine) -> Iterator[Problem]:
+def _unsupported(
+    resolved: Iterable[ResolvedEngine], engine_for: Callable[[str], Engine]
+) -> Iterator[Problem]:
     """What levers and the installed engine refuse."""
     for item in resolved:
-        refusal = engine.unsupported(item)
+        refusal = engine_for(item.engine).unsupported(item)
         reasons = [*problems(item.variant), *([refusal] if refusal else [])]
         for reason in reasons:
             yield Problem(variant=item.variant.name, kind="unsupported", message=reason)
@@ -252,16 +260,16 @@ def _recipe_problems(
 def _writer_problems(
     spec: Spec, root: Path, resolved: Sequence[ResolvedEngine]
 ) -> Iterator[Problem]:
-    """Variants whose recipe llm-compressor writes, where its environment is missing."""
+    """Variants whose recipe another tool writes, where that tool is missing."""
     for item in resolved:
         made_by = {
             spec.recipes[name].writer
             for name in spec.recipes_of(item.variant.name)
             if not quantized_path(root, name).is_dir()
         }
-        if LLM_COMPRESSOR in made_by:
+        for writer in made_by & _TOOLS.keys():
             try:
-                find_llm_compressor()
+                _TOOLS[writer]()
             except UsageError as error:
                 yield Problem(variant=item.variant.name, kind="writer", message=str(error))
 
@@ -309,7 +317,8 @@ def prepare(spec: Spec, store: RunStore, observer: Observer, *, skip_infeasible:
     for item in variants:
         name = item.variant.name
         if spec.brings_weights(name):
-            store_model(f"weights-{name}", read_facts(Path(item.variant.model_path)), store)
+            facts = weights_facts(Path(item.variant.model_path), checked.target)
+            store_model(f"weights-{name}", facts, store)
         store.put("variants", name, item)
     observer.note(f"{len(variants)} variants on {checked.device.name}")
     if checked.log is not None:
@@ -318,7 +327,7 @@ def prepare(spec: Spec, store: RunStore, observer: Observer, *, skip_infeasible:
         spec=spec,
         store=store,
         observer=observer,
-        engine=checked.engine,
+        engine_for=checked.engine_for,
         device=checked.device,
         target=checked.target,
         draft=checked.draft,

@@ -43,6 +43,7 @@ def measure_variant_quality(job: Job, server: Server, resolved: ResolvedEngine) 
         arrays=store.path("top_logprobs"),
         checks=_checks(job, resolved),
         scoring_defect=_scoring_defect(job, resolved),
+        counter_names=tuple(get_profile(resolved.engine).counter_names.items()),
         scheme=None if _has_the_baselines_weights(job, resolved) else running_scheme(resolved),
     )
     try:

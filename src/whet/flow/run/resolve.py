@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from whet.checkpoint import lora_rank, read_facts
-from whet.core.errors import CheckpointError, UsageError
+from whet.checkpoint import lora_rank, weights_facts
+from whet.core.errors import CheckpointError, EngineStartError, UsageError
 from whet.core.protocols import Engine
 from whet.core.records import ModelFacts, ResolvedEngine, Speculation, Variant
 from whet.core.redact import public_env, secret_env
@@ -31,12 +31,13 @@ def resolve_variants(
     *,
     target: ModelFacts,
     draft: ModelFacts | None,
-    engine: Engine,
     checkpoints: Checkpoints,
+    engine_for: Callable[[str], Engine],
 ) -> tuple[tuple[ResolvedEngine, ...], tuple[Problem, ...]]:
-    """Every variant of the spec as the engine gets it, and those that are refused.
+    """Every variant of the spec as its engine gets it, and those that are refused.
 
-    Refused are flags that the engine does not take, and weights that cannot be read.
+    Refused are flags that the engine does not take, weights that cannot be read, and variants whose
+    own engine is not installed; ``EngineStartError`` where the run's engine is not.
     """
     resolved, refused = [], []
     for name, item in spec.variants.items():
@@ -54,9 +55,14 @@ def resolve_variants(
             name, with_folders, spec, root=root, stored=stored, speculation=speculation
         )
         try:
-            resolved.append(engine.resolve(variant, spec.engine))
+            own = spec.engine_of(name)
+            resolved.append(engine_for(own.name).resolve(variant, own))
         except UsageError as error:
             refused.append(Problem(variant=name, kind="flags", message=str(error)))
+        except EngineStartError as error:
+            if item.engine is None:
+                raise
+            refused.append(Problem(variant=name, kind="unsupported", message=str(error)))
     return tuple(resolved), tuple(refused)
 
 
@@ -66,7 +72,7 @@ def _own_weights(
     """The target, the checkpoint that the variant names, or None for one that a recipe makes."""
     if weights == SIXTEEN_BIT:
         return target
-    return None if weights in spec.recipes else read_facts(checkpoints.find(weights))
+    return None if weights in spec.recipes else weights_facts(checkpoints.find(weights), target)
 
 
 def _variant(
@@ -87,7 +93,8 @@ def _variant(
     # Scales of keys and values are in the checkpoint to be used.
     cache = {"kv_cache_dtype": recipe.kv_cache} if recipe and recipe.kv_cache else {}
     own = {**lever_args(item.lever_values), **item.args}
-    env = {**spec.engine.env, **lever_env(item.lever_values), **item.env}
+    engine = spec.engine_of(name)
+    env = {**engine.env, **lever_env(item.lever_values), **item.env}
     return Variant(
         name=name,
         weights=item.weights,
@@ -95,7 +102,7 @@ def _variant(
         model_path=path,
         speculation=speculation,
         prefix_cache=item.prefix_cache,
-        engine_args=tuple({**cache, **spec.engine.args, **own}.items()),
+        engine_args=tuple({**cache, **engine.args, **own}.items()),
         env=tuple(public_env(env).items()),
         secret_env=tuple(secret_env(env).items()),
         recipe_schemes=() if recipe is None else recipe.schemes,
@@ -107,6 +114,7 @@ def _variant(
         batching=item.batching,
         own_args=tuple(own),
         kv_scales=recipe is not None and recipe.kv_cache is not None,
+        engine=None if engine == spec.engine else item.engine,
     )
 
 

@@ -61,9 +61,10 @@ def refuse_changes(spec: Spec, store: RunStore) -> None:
             key for key in _FIXED_ON_RESUME if _measured(before, key) != _measured(data, key)
         ]
         changed += [
-            f"variants.{name}"
-            for name, item in before.get("variants", {}).items()
-            if name in data["variants"] and data["variants"][name] != item
+            f"{section}.{name}"
+            for section in ("engines", "variants")
+            for name, item in before.get(section, {}).items()
+            if name in data[section] and data[section][name] != item
         ]
         if changed:
             raise UsageError(

@@ -1,0 +1,36 @@
+"""llama.cpp's programs, and the name of the GGUF file that whet writes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+from whet.core.errors import UsageError
+
+GGUF_NAME: Final = "model.gguf"
+VARIABLE: Final = "WHET_LLAMA_CPP"
+BUILT: Final = Path("~/.cache/whet/llama.cpp/bin")
+"""Where ``scripts/build_llamacpp.py`` puts the programs."""
+
+
+def find_program(name: str) -> Path:
+    """``llama-server`` or ``llama-quantize``: in ``WHET_LLAMA_CPP``, on PATH, or built by whet.
+
+    ``UsageError`` with what builds it.
+    """
+    named = os.environ.get(VARIABLE)
+    if named:
+        program = Path(named).expanduser() / name
+        if not os.access(program, os.X_OK):
+            raise UsageError(f"{VARIABLE} names {named}, which has no {name}; correct it")
+        return program
+    built = BUILT.expanduser() / name
+    path = shutil.which(name) or (str(built) if os.access(built, os.X_OK) else None)
+    if path is None:
+        raise UsageError(
+            f"llama.cpp's {name} is not installed; put it on PATH, name its folder in {VARIABLE}, "
+            "or build it from a checkout of whet: python scripts/build_llamacpp.py"
+        )
+    return Path(path)

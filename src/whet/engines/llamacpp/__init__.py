@@ -1,0 +1,34 @@
+"""llama.cpp: GGUF files on ``llama-server``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from whet.engines.base import EngineProfile, LayerWords
+from whet.engines.llamacpp.engine import LlamaCppEngine
+from whet.engines.llamacpp.failures import FAILURES
+from whet.engines.llamacpp.log import read_log, read_notices
+from whet.engines.llamacpp.pages import COUNTERS, read_declared
+from whet.engines.llamacpp.types import KERNELS
+
+__all__ = ["ENGINE", "PROFILE"]
+
+ENGINE: Final = LlamaCppEngine
+PROFILE: Final = EngineProfile(
+    name="llamacpp",
+    title="llama.cpp",
+    read_log=read_log,
+    read_notices=read_notices,
+    read_declared=read_declared,
+    kernels=KERNELS,
+    layer_words=LayerWords(
+        expected="counts the model's tensors by type, no matrix in 16 bits",
+        not_expected="counts the model's tensors by type, all in 16 or 32 bits",
+        quantized="tensors of quantized types",
+        unquantized="matrices in 16 bits",
+    ),
+    caches_tokens=True,
+    settings_page="/props",
+    failures=FAILURES,
+    counter_names=COUNTERS,
+)

@@ -1,0 +1,268 @@
+"""llama.cpp's ``llama-server``: a GGUF file on a CPU or a GPU, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+from whet.core.errors import EngineStartError, UsageError
+from whet.core.llama_cpp import GGUF_NAME, find_program
+from whet.core.names import did_you_mean
+from whet.core.protocols import Server
+from whet.core.records.engine import ResolvedEngine, Scalar, Speculation, Variant
+from whet.core.redact import public_env
+from whet.core.spec import GGUF_SCHEMES, EngineSpec
+from whet.engines.launch import serve_process
+from whet.engines.llamacpp.tokens import require_same_ids
+
+PROGRAM: Final = "llama-server"
+_STEP: Final = 256
+SLOTS: Final = 8
+"""Requests in flight where ``max_num_seqs`` is not set; further ones wait."""
+_VERSION: Final = re.compile(
+    r"version: (?:\S+ \(build (\d+), commit (\w+)\)|(\d+) \((\w+)\))"  # newer, older
+)
+_FLAG: Final = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+_COMMON: Final = {"max_num_batched_tokens": "batch-size"}
+"""Names that all engines share, and llama-server's own."""
+_SIZES: Final = ("max_model_len", "max_num_seqs")
+_OWNED: Final = {
+    "model": "model.target or the variant's weights",
+    "alias": "nothing: whet names the model itself",
+    "host": "nothing: the server listens on the loopback",
+    "port": "nothing: a free port is chosen at each start",
+    "parallel": "max_num_seqs",
+    "ctx_size": "max_model_len, the context of one request",
+    "cache_prompt": "the variant's prefix_cache",
+    "no_cache_prompt": "the variant's prefix_cache",
+    "spec_type": "the variant's speculation",
+    "spec_draft_model": "the variant's speculation",
+    "spec_draft_n_max": "the variant's speculation",
+    "metrics": "nothing: the evidence is read from them",
+    "verbosity": "nothing: the evidence is read from the log",
+    "api_key": "nothing: a key has no place in a spec",
+}
+"""Flags that whet sets itself (or must not have), and what to set instead."""
+SPEC_TYPES: Final = {"draft_model": "draft-simple", "ngram": "ngram-simple"}
+_COUNTS: Final = {"draft_model": "--spec-draft-n-max", "ngram": "--spec-ngram-simple-size-m"}
+_NGRAM: Final = "5"
+"""Tokens that must repeat before a draft is made, as whet sets it on vLLM."""
+_NEUTRAL: Final = {"temp": "1.0", "top_k": "0", "top_p": "1.0", "min_p": "0.0"}
+"""Sampling where a request does not set it: the model's own distribution, as on vLLM."""
+_VERBOSITY: Final = "4"
+"""``trace``: from here on the log shows the tensors by type, and what drafts."""
+_LIMIT_S: Final = 30.0
+
+
+class LlamaCppEngine:
+    """llama-server behind ``core.protocols.Engine``."""
+
+    name = "llamacpp"
+
+    def version(self, spec: EngineSpec) -> str:
+        """``b7312 (4a1c9f3)``; ``EngineStartError`` with the fix where there is no llama-server."""
+        return _version(_program(spec))
+
+    def resolve(self, variant: Variant, spec: EngineSpec) -> ResolvedEngine:
+        """Every flag; ``UsageError`` for one that this llama-server does not have."""
+        program = _program(spec)
+        name = _name(variant.model_path)
+        model = ("--model", gguf_file(variant.model_path), "--alias", name)
+        listen = ("--host", "127.0.0.1", "--port", "{port}", "--metrics")
+        argv = (program, *model, *listen, "--offline", *_words(variant, program))
+        env = tuple(sorted({**_ambient(), **dict(variant.env)}.items()))
+        return ResolvedEngine(
+            variant=variant,
+            engine=self.name,
+            engine_version=_version(program),
+            device="cpu",
+            served_model_name=name,
+            argv=argv,
+            env=env,
+            serve_line=_serve_line(argv, env),
+            ready_timeout_s=spec.ready_timeout_s,
+        )
+
+    def unsupported(self, resolved: ResolvedEngine) -> str | None:
+        """What llama-server does not serve, or whet does not set up on it."""
+        variant = resolved.variant
+        if not _is_gguf(variant.model_path, variant.scheme):
+            return (
+                f"llama.cpp serves GGUF files, and these weights are {variant.scheme}; use a "
+                f"recipe with scheme {' or '.join(GGUF_SCHEMES)}, or weights: ./file.gguf"
+            )
+        if variant.loras:
+            return "whet serves adapters on vLLM only; leave loras out, or the engine"
+        return None if variant.speculation is None else _no_speculation(variant.speculation)
+
+    def serve(
+        self, resolved: ResolvedEngine, *, log: Path, stop: Event | None = None
+    ) -> AbstractContextManager[Server]:
+        """Start it, wait for the canary, compare its tokenizer, reap the tree whatever happens."""
+        return _serve(resolved, log, stop)
+
+
+@contextmanager
+def _serve(resolved: ResolvedEngine, log: Path, stop: Event | None) -> Iterator[Server]:
+    with serve_process(resolved, log=log, stop=stop) as server:
+        require_same_ids(server.base_url, Path(resolved.variant.model_path))
+        yield server
+
+
+def gguf_file(path: str) -> str:
+    """The file itself, or the one that a recipe writes into its folder."""
+    return path if path.endswith(".gguf") else str(Path(path) / GGUF_NAME)
+
+
+def _is_gguf(path: str, scheme: str) -> bool:
+    return path.endswith(".gguf") or scheme in GGUF_SCHEMES or Path(gguf_file(path)).is_file()
+
+
+def _no_speculation(speculation: Speculation) -> str | None:
+    method = speculation.method
+    if method not in SPEC_TYPES:
+        return f"whet sets up {' and '.join(SPEC_TYPES)} on llama.cpp; {method} needs vLLM"
+    if speculation.options:
+        names = ", ".join(name for name, _ in speculation.options)
+        return f"llama.cpp has no speculation option {names}; leave it out"
+    path = speculation.draft_path
+    # A recipe of the spec is written before its server starts, so the folder may be empty yet.
+    if path is not None and Path(path).is_dir() and not Path(gguf_file(path)).is_file():
+        return (
+            f"llama.cpp drafts with a GGUF file, and {path} has none; write one (whet quantize "
+            f"DRAFT OUT --scheme Q8_0) and set speculation.draft to it"
+        )
+    return None
+
+
+def _program(spec: EngineSpec) -> str:
+    """The llama-server that the spec names, or the one that is installed."""
+    if spec.program is None:
+        try:
+            return str(find_program(PROGRAM))
+        except UsageError as error:
+            raise EngineStartError(str(error)) from error
+    program = shutil.which(str(spec.program))
+    if program is None:
+        raise EngineStartError(
+            f"no program at {spec.program}; correct program, or leave it out to take the "
+            f"{PROGRAM} on PATH"
+        )
+    return program
+
+
+@cache
+def _ask(program: str, flag: str) -> str:
+    try:
+        done = subprocess.run(
+            [program, flag],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = getattr(error, "strerror", None) or "it does not answer"
+        raise EngineStartError(f"{program} cannot be started ({reason}); build it again") from error
+    return done.stdout
+
+
+def _version(program: str) -> str:
+    match = _VERSION.search(_ask(program, "--version"))
+    if match is None:
+        raise EngineStartError(f"{program} does not say its version; is it llama-server?")
+    return f"b{match[1] or match[3]} ({match[2] or match[4]})"
+
+
+def known_flags(program: str) -> frozenset[str]:
+    """The long flags of this llama-server, with underscores and without dashes."""
+    words = _FLAG.findall(_ask(program, "--help"))
+    return frozenset(word.removeprefix("--").replace("-", "_") for word in words)
+
+
+def _words(variant: Variant, program: str) -> list[str]:
+    args = {key.lstrip("-").replace("-", "_"): value for key, value in variant.engine_args}
+    slots, length = int(args.get("max_num_seqs", SLOTS)), args.get("max_model_len")
+    if length is not None and int(length) % _STEP:
+        raise UsageError(
+            f"llama.cpp's context of a request is a multiple of {_STEP}; set max_model_len to "
+            f"{-(-int(length) // _STEP) * _STEP} in the args of this engine"
+        )
+    words = ["--parallel", str(slots), "--verbosity", _VERBOSITY, "--log-colors", "off"]
+    if length is None:  # all requests share the context that the model was made for
+        words += ["--ctx-size", "0", "--kv-unified"]
+    else:
+        words += ["--ctx-size", str(int(length) * slots), "--no-kv-unified"]
+    off = ["--no-cache-prompt", "--cache-ram", "0"]
+    words += ["--cache-prompt"] if variant.prefix_cache else off
+    words += [
+        word
+        for name, value in _NEUTRAL.items()
+        if name not in args
+        for word in (f"--{name.replace('_', '-')}", value)
+    ]
+    if "threads" not in args:  # its own default leaves out the second thread of each core
+        words += ["--threads", str(len(os.sched_getaffinity(0)))]
+    if variant.speculation is not None:
+        words += _speculation_words(variant.speculation)
+    return words + _flag_words({k: v for k, v in args.items() if k not in _SIZES}, program)
+
+
+def _speculation_words(speculation: Speculation) -> list[str]:
+    if speculation.method not in SPEC_TYPES:  # ``unsupported`` says so
+        return []
+    words = ["--spec-type", SPEC_TYPES[speculation.method]]
+    words += [_COUNTS[speculation.method], str(speculation.num_tokens)]
+    if speculation.method == "ngram":
+        words += ["--spec-ngram-simple-size-n", _NGRAM]
+    if speculation.draft_path is not None:
+        words += ["--spec-draft-model", gguf_file(speculation.draft_path)]
+    return words
+
+
+def _flag_words(args: dict[str, Scalar], program: str) -> list[str]:
+    """Plain flags, each checked against what this llama-server has."""
+    known, words, wrong = known_flags(program), list[str](), list[str]()
+    for key, value in args.items():
+        name = _COMMON.get(key, key).replace("-", "_")
+        negative = f"no_{name}"
+        if name in _OWNED:
+            wrong.append(f"engine flag {key!r} cannot be set here; set {_OWNED[name]}")
+        elif name not in known:
+            near = did_you_mean(name, known)
+            wrong.append(f"llama-server has no flag {key!r}{near or '; correct args'}")
+        elif value is False and negative not in known:
+            wrong.append(f"engine flag {key!r} cannot be switched off; leave it out")
+        else:
+            flag = f"--{(negative if value is False else name).replace('_', '-')}"
+            words += [flag] if isinstance(value, bool) else [flag, str(value)]
+    if wrong:
+        raise UsageError("; ".join(wrong))
+    return words
+
+
+def _ambient() -> dict[str, str]:
+    """Variables of this process that change llama-server, so that they are recorded."""
+    return public_env({k: v for k, v in os.environ.items() if k.startswith("LLAMA_")})
+
+
+def _serve_line(argv: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> str:
+    own = [f"{key}={shlex.quote(value)}" for key, value in env]
+    return " ".join([*own, shlex.join("8080" if word == "{port}" else word for word in argv)])
+
+
+def _name(path: str) -> str:
+    """The folder's name, or the file's without its ending."""
+    return Path(path).stem if path.endswith(".gguf") else Path(path).name
