@@ -2,11 +2,12 @@
 
     python -m benchmarks.lora OUT [--target FOLDER] [--sizes 1 16] [--trials 2] [--price 1.0]
 
-The adapters are copies of the demo pair's, under a name each: an engine treats them as it would
-treat any others of their rank. Without ``--target`` the demo pair serves. ``whet run`` measures the
-base alone, then with all adapters in turn, with skewed use (Zipf, 1), and with room for an eighth
-of them at once; every claim is judged. A server with adapters is then asked to load others while it
-runs: seconds to load, and to the first token of the first request and of later ones.
+The adapters have rank 8 on every projection and change nothing, so that answers stay the base's: an
+engine treats them as it would treat any others. Without ``--target`` the demo pair serves.
+``whet run`` measures the base alone, then with all adapters in turn, with skewed use (Zipf, 1), and
+with room for an eighth of them at once; every claim is judged. A server with adapters is then asked
+to load others while it runs: seconds to load, and to the first token of the first request and of
+later ones.
 
 Writes ``lora.csv`` (a row for each variant and load), ``loading.csv`` (a row for each adapter) and
 ``servers.csv``: by the demand of all adapters together, the servers that take it on one base and
@@ -19,6 +20,7 @@ import argparse
 import csv
 import json
 import math
+import os
 import shutil
 import statistics
 import subprocess
@@ -30,17 +32,21 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
 
+from whet.checkpoint.headers import read_headers
 from whet.core.run import Run
 from whet.demo import pair_paths
-from whet.demo.bundled import PAIR
 from whet.engines import get_engine
 from whet.engines.probe import request
 
 COUNTS: Final = (1, 10, 100)
 _LOADED: Final = 20
 _REPEATS: Final = 3
+_RANK: Final = 8
 _PROMPT: Final = "Where is my parcel?"
 
 
@@ -56,7 +62,7 @@ def main() -> None:
     options = parser.parse_args()
     out: Path = options.out.resolve()
     for count in COUNTS:
-        copy_adapters(out / "adapters" / str(count), count)
+        write_adapters(out / "adapters" / str(count), count, options.target)
     spec = out / "whet.yaml"
     spec.write_text(yaml.safe_dump(spec_of(options, out), sort_keys=False))
     words = ["run", str(spec), "--output-dir", str(out / "runs"), "--resume"]
@@ -68,12 +74,31 @@ def main() -> None:
     write(out / "loading.csv", list(loading_rows(run, out)))
 
 
-def copy_adapters(folder: Path, count: int) -> None:
-    """``count`` adapters, half of each of the pair's two."""
-    sources = sorted(each.parent for each in (PAIR / "adapters").glob("*/adapter_config.json"))
-    for number in range(count):
+def write_adapters(folder: Path, count: int, target: Path) -> None:
+    """``count`` adapters of every projection of ``target``; B is 0, so answers are its own."""
+    first = folder / "a000"
+    if not first.exists():
+        first.mkdir(parents=True)
+        tensors = dict(_matrices(target))
+        modules = sorted({name.split(".")[-3] for name in tensors})
+        config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": _RANK, "lora_alpha": _RANK}
+        config |= {"base_model_name_or_path": "target", "bias": "none", "target_modules": modules}
+        (first / "adapter_config.json").write_text(json.dumps(config))
+        save_file(tensors, first / "adapter_model.safetensors")
+    for number in range(1, count):
         if not (place := folder / f"a{number:03d}").exists():
-            shutil.copytree(sources[number % len(sources)], place)
+            shutil.copytree(first, place, copy_function=os.link)
+
+
+def _matrices(target: Path) -> Iterator[tuple[str, NDArray[np.float16]]]:
+    random = np.random.default_rng(0)
+    for name, header in read_headers(target).items():
+        if name.endswith("_proj.weight") and len(header.shape) == 2:
+            rows, columns = header.shape
+            module = f"base_model.model.{name.removesuffix('.weight')}"
+            values = 0.01 * random.standard_normal((_RANK, columns))
+            yield f"{module}.lora_A.weight", values.astype(np.float16)
+            yield f"{module}.lora_B.weight", np.zeros((rows, _RANK), np.float16)
 
 
 def spec_of(options: argparse.Namespace, out: Path) -> dict[str, Any]:
