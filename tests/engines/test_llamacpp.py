@@ -119,7 +119,9 @@ def test_drafts_are_named_in_llama_servers_words(program: Path) -> None:
     assert after(made, "--spec-draft-n-max") == "3"
     assert after(made, "--spec-draft-model") == "/checkpoints/draft/model.gguf"
     ngram = Speculation(method="ngram", num_tokens=4, draft_path=None)
-    assert after(resolve(program, speculation=ngram), "--spec-ngram-simple-size-m") == "4"
+    words = resolve(program, speculation=ngram)
+    assert after(words, "--spec-ngram-simple-size-m") == "4"
+    assert after(words, "--spec-ngram-simple-size-n") == "4"  # a longer match drafts nothing
 
 
 def test_what_llama_server_does_not_serve(program: Path, tmp_path: Path) -> None:
@@ -163,7 +165,7 @@ def test_a_missing_program_says_how_to_get_one(
     engine = get_engine("llamacpp")
     with pytest.raises(EngineStartError, match=r"scripts/build_llamacpp\.py"):
         engine.version(EngineSpec(name="llamacpp"))
-    with pytest.raises(EngineStartError, match="no program at .*nowhere; correct program"):
+    with pytest.raises(EngineStartError, match=r"no program at .*nowhere; correct program"):
         engine.version(EngineSpec(name="llamacpp", program=tmp_path / "nowhere"))
     (tmp_path / "echo").write_text("#!/bin/sh\n")
     (tmp_path / "echo").chmod(0o755)

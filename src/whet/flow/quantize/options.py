@@ -33,7 +33,8 @@ class RecipeOptions:
     """W4A16, W4A16_ASYM, W8A16, W8A8, FP8_DYNAMIC, FP8, FP8_BLOCK, W4A8_FP8, NVFP4, NVFP4A16, MXFP4
     or MXFP4A16; Q4_K_M, Q5_K_M or Q8_0 (GGUF). Default: W4A16."""
     method: str | None = None
-    """awq, gptq, awq+gptq or rtn; smoothquant for W8A8; k-quant for GGUF. Default: the scheme's usual one."""
+    """awq, gptq, awq+gptq or rtn; smoothquant for W8A8; k-quant for GGUF. Default: the scheme's
+    usual one."""
     group_size: int | None = None
     """Columns that share a scale: 32, 64 or 128. Default: 128."""
     no_clip: bool = False
