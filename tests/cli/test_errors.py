@@ -125,8 +125,8 @@ def test_words_that_no_command_has(whet: Whet, tmp_path: Path, words: list[str],
         (
             "--method",
             "gptk",
-            "--method: Input should be 'awq', 'gptq', 'awq+gptq', 'smoothquant', 'rtn' or 'k-quant' "
-            "(got 'gptk')",
+            "--method: Input should be 'awq', 'gptq', 'awq+gptq', 'smoothquant', 'rtn' or "
+            "'k-quant' (got 'gptk')",
         ),
         ("--samples", "-3", "--samples: Input should be greater than or equal to 1 (got -3)"),
     ],
