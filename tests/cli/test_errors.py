@@ -95,7 +95,7 @@ def test_a_wrong_batch_size_in_the_flag(whet: Whet, tmp_path: Path, sizes: str, 
 def test_an_unknown_engine(whet: Whet, pair: Path) -> None:
     write_spec(pair, engine={"name": "vlm"})
     said = whet("check").sentence(USAGE)
-    assert said == "unknown engine 'vlm'; did you mean 'vllm'? (known: vllm, openai)"
+    assert said == "unknown engine 'vlm'; did you mean 'vllm'? (known: vllm, llamacpp, openai)"
 
 
 # Words of the command line
@@ -125,8 +125,8 @@ def test_words_that_no_command_has(whet: Whet, tmp_path: Path, words: list[str],
         (
             "--method",
             "gptk",
-            "--method: Input should be 'awq', 'gptq', 'awq+gptq', 'smoothquant' or 'rtn' "
-            "(got 'gptk')",
+            "--method: Input should be 'awq', 'gptq', 'awq+gptq', 'smoothquant', 'rtn' or "
+            "'k-quant' (got 'gptk')",
         ),
         ("--samples", "-3", "--samples: Input should be greater than or equal to 1 (got -3)"),
     ],

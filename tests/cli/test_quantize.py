@@ -62,13 +62,13 @@ def model(tmp_path: Path) -> Path:
             "--compare --server-distances --no-tasks",
             "--server-distances has no meaning with --no-tasks, which starts no server",
         ),
-        ("--method hqq", "--method: Input should be 'awq', 'gptq', 'awq+gptq', 'smoothquant' or "),
+        ("--method hqq", "--method: Input should be 'awq', 'gptq', 'awq+gptq', 'smoothquant', "),
         (
             "--scheme FP8 --group-size 64",
             "--group-size has no meaning for FP8, whose groups are given; leave it out, or choose "
             "--scheme W4A16, W4A16_ASYM, W8A16",
         ),
-        ("--writer autoawq", "--writer: Input should be 'whet' or 'llm-compressor'"),
+        ("--writer autoawq", "--writer: Input should be 'whet', 'llm-compressor' or 'llama.cpp'"),
         (
             "--scheme NVFP4 --no-clip",
             "llm-compressor, which writes this recipe, makes no clip: false",

@@ -61,7 +61,7 @@ def model(source: Path, tmp_path: Path) -> Path:
         ({"writer": "llm-compressor", "mixed": {"max_error": 0.1}}, "makes no mixed"),
         ({"writer": "llm-compressor", "clip": False}, "makes no clip: false"),
         ({"writer": "llm-compressor", "scheme": "W4A8_FP8"}, "makes no W4A8_FP8"),
-        ({"writer": "gptqmodel"}, "Input should be 'whet' or 'llm-compressor'"),
+        ({"writer": "gptqmodel"}, "Input should be 'whet', 'llm-compressor' or 'llama.cpp'"),
     ],
 )
 def test_recipes_that_it_does_not_write(recipe: dict[str, object], message: str) -> None:

@@ -82,7 +82,10 @@ def _problem(
     profile: EngineProfile, python: str, installed: Installed | None, *, gpu: bool
 ) -> str | None:
     if profile.find_installed is None:
-        return f"whet does not start the engine {profile.name!r}; attach a server with engine.url"
+        return (
+            f"whet doctor does not examine {profile.title}; use whet check with a spec of it, or "
+            "attach a server with engine.url"
+        )
     return profile.installation_problem(python, installed, gpu=gpu)
 
 

@@ -39,7 +39,9 @@ class ModelSpec(Strict):
 class EngineSpec(Strict):
     """An engine and the flags that all of its variants share (the engine's own names)."""
 
-    name: str = "vllm"
+    name: Annotated[str, Field(description="Engine that serves: vllm, llamacpp or openai.")] = (
+        "vllm"
+    )
     url: Annotated[
         str | None, Field(description="Address of a running server to measure; with name openai.")
     ] = None
@@ -47,9 +49,13 @@ class EngineSpec(Strict):
     program: Annotated[
         Path | None, Field(description="llama-server to start. Default: the one on PATH.")
     ] = None
-    args: dict[str, Scalar] = {}
-    env: dict[str, str] = {}
-    ready_timeout_s: Annotated[float, Field(gt=0)] = 900.0
+    args: Annotated[
+        dict[str, Scalar], Field(description="Flags of the engine for all of its variants.")
+    ] = {}
+    env: Annotated[dict[str, str], Field(description="Environment of the server.")] = {}
+    ready_timeout_s: Annotated[
+        float, Field(gt=0, description="Seconds until a server has to be ready.")
+    ] = 900.0
 
 
 class EvidenceSpec(Strict):

@@ -54,8 +54,9 @@ _OWNED: Final = {
 """Flags that whet sets itself (or must not have), and what to set instead."""
 SPEC_TYPES: Final = {"draft_model": "draft-simple", "ngram": "ngram-simple"}
 _COUNTS: Final = {"draft_model": "--spec-draft-n-max", "ngram": "--spec-ngram-simple-size-m"}
-_NGRAM: Final = "5"
-"""Tokens that must repeat before a draft is made, as whet sets it on vLLM."""
+_NGRAM: Final = 5
+"""Tokens that must repeat before a draft is made, as whet sets it on vLLM; at most K, because
+llama-server makes no draft that is shorter than the match."""
 _NEUTRAL: Final = {"temp": "1.0", "top_k": "0", "top_p": "1.0", "min_p": "0.0"}
 """Sampling where a request does not set it: the model's own distribution, as on vLLM."""
 _VERBOSITY: Final = "4"
@@ -226,7 +227,7 @@ def _speculation_words(speculation: Speculation) -> list[str]:
     words = ["--spec-type", SPEC_TYPES[speculation.method]]
     words += [_COUNTS[speculation.method], str(speculation.num_tokens)]
     if speculation.method == "ngram":
-        words += ["--spec-ngram-simple-size-n", _NGRAM]
+        words += ["--spec-ngram-simple-size-n", str(min(_NGRAM, speculation.num_tokens))]
     if speculation.draft_path is not None:
         words += ["--spec-draft-model", gguf_file(speculation.draft_path)]
     return words

@@ -11,7 +11,9 @@ from typing import Any, Final
 import yaml
 
 from whet import __version__
+from whet.core.llama_cpp import GGUF_NAME
 from whet.core.records import CalibrationFacts, QuantizedCheckpoint, UnitError
+from whet.core.spec import GGUF_SCHEMES
 from whet.core.units import human_bytes, human_duration
 
 CARD: Final = "README.md"
@@ -54,7 +56,7 @@ def model_card(done: QuantizedCheckpoint, repo: str, lineage: Lineage) -> str:
         f"# {repo.rpartition('/')[2]}",
         _opening(done, lineage),
         "## Serve it",
-        f"```\nvllm serve {repo}{' --kv-cache-dtype fp8' if done.kv_cache == 'fp8' else ''}\n```",
+        f"```\n{_serve_line(done, repo)}\n```",
         "## How it was made",
         _table(("", ""), list(_recipe(done))),
         *_errors(done.units),
@@ -62,9 +64,20 @@ def model_card(done: QuantizedCheckpoint, repo: str, lineage: Lineage) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _serve_line(done: QuantizedCheckpoint, repo: str) -> str:
+    if done.scheme in GGUF_SCHEMES:
+        return f"llama-server --hf-repo {repo} --hf-file {GGUF_NAME}"
+    return f"vllm serve {repo}{' --kv-cache-dtype fp8' if done.kv_cache == 'fp8' else ''}"
+
+
+def _formats(done: QuantizedCheckpoint) -> tuple[str, str]:
+    """What serves it, and the format."""
+    return ("llama.cpp", "gguf") if done.scheme in GGUF_SCHEMES else ("vllm", "compressed-tensors")
+
+
 def _metadata(done: QuantizedCheckpoint, lineage: Lineage) -> dict[str, Any]:
     base = {"base_model": lineage.base_model, "base_model_relation": "quantized"}
-    tags = ["whet", "vllm", "compressed-tensors", done.scheme.lower(), done.method]
+    tags = ["whet", *_formats(done), done.scheme.lower(), done.method]
     return {
         **dict(lineage.license),
         **(base if lineage.base_model else {}),
@@ -80,7 +93,7 @@ def _opening(done: QuantizedCheckpoint, lineage: Lineage) -> str:
     return (
         f"{of}, quantized to {done.scheme} with {done.method}: {human_bytes(done.weight_bytes)}, "
         f"{done.bits_per_weight:.2f} bits a weight of the decoder's linear layers, in the "
-        "compressed-tensors format."
+        f"{_formats(done)[1]} format."
     )
 
 

@@ -31,9 +31,10 @@ class RecipeOptions:
 
     scheme: str | None = None
     """W4A16, W4A16_ASYM, W8A16, W8A8, FP8_DYNAMIC, FP8, FP8_BLOCK, W4A8_FP8, NVFP4, NVFP4A16, MXFP4
-    or MXFP4A16. Default: W4A16."""
+    or MXFP4A16; Q4_K_M, Q5_K_M or Q8_0 (GGUF). Default: W4A16."""
     method: str | None = None
-    """awq, gptq, awq+gptq or rtn; smoothquant for W8A8. Default: the scheme's usual one."""
+    """awq, gptq, awq+gptq or rtn; smoothquant for W8A8; k-quant for GGUF. Default: the scheme's
+    usual one."""
     group_size: int | None = None
     """Columns that share a scale: 32, 64 or 128. Default: 128."""
     no_clip: bool = False
@@ -48,7 +49,7 @@ class RecipeOptions:
     """Mixed precision: relative output error of a unit at most."""
     writer: str | None = None
     """whet, or llm-compressor in an environment of its own. Default: whet; llm-compressor for NVFP4
-    and MXFP4."""
+    and MXFP4, llama.cpp for Q4_K_M, Q5_K_M and Q8_0."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Calibration"))

@@ -12,7 +12,7 @@ from whet.core.protocols import Engine, Server
 from whet.core.provenance import cpu_dtype, find_device
 from whet.core.records import QuantizedCheckpoint, ResolvedEngine, Scalar, Variant
 from whet.core.redact import public_env, secret_env
-from whet.core.spec import SIXTEEN_BIT, EngineSpec, RecipeSpec
+from whet.core.spec import GGUF_SCHEMES, SIXTEEN_BIT, EngineSpec, RecipeSpec
 from whet.engines import get_engine, get_profile
 
 _CHECK_TOKENS = 2048
@@ -68,7 +68,8 @@ def check_serving(
         recipe=recipe,
         max_model_len=min(_CHECK_TOKENS, facts.max_position),
     )
-    spec = spec or EngineSpec()
+    own = "llamacpp" if recipe.scheme in GGUF_SCHEMES else "vllm"
+    spec = spec or EngineSpec(name=own)
     engine, resolved = resolve_serving(serving, spec)
     with engine.serve(resolved, log=log) as server:
         return ServeCheck(
@@ -118,16 +119,18 @@ def _variant(serving: Serving, spec: EngineSpec) -> Variant:
         model_path=str(serving.path),
         speculation=None,
         prefix_cache=False,
-        engine_args=tuple({**_defaults(serving), **spec.args}.items()),
+        engine_args=tuple({**_defaults(serving, spec.name), **spec.args}.items()),
         env=tuple(public_env(spec.env).items()),
         secret_env=tuple(secret_env(spec.env).items()),
         recipe_schemes=() if recipe is None else recipe.schemes,
     )
 
 
-def _defaults(serving: Serving) -> dict[str, Scalar]:
+def _defaults(serving: Serving, engine: str) -> dict[str, Scalar]:
     """Eager where no speed is measured; on a CPU the dtype that it computes fastest."""
     args: dict[str, Scalar] = {"max_model_len": serving.max_model_len}
+    if engine != "vllm":
+        return args
     if serving.eager:
         args["enforce_eager"] = True
     if find_device().kind == "cpu" and (dtype := cpu_dtype()) != "auto":

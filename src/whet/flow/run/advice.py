@@ -46,7 +46,7 @@ def advice_of(
     A server elsewhere has its flags already. Drawing from the workload takes seconds, so it is done
     only where ``max_model_len`` is far beyond what the spec itself bounds.
     """
-    resolved = [item for item in resolved if item.url is None]
+    resolved = [each for each in resolved if spec.engine_of(each.variant.name).url is None]
     if not resolved:
         return ()
     variants = [replace(item.variant, env=item.env) for item in resolved]

@@ -178,8 +178,8 @@ def _engines(spec: Spec, planned: PlannedMachine | None) -> tuple[Callable[[str]
     makers = {each.name: get_profile(each.name).planned_engine for each in spec.engines_used}
     if None in makers.values() or any(each.url is not None for each in spec.engines_used):
         raise UsageError(
-            "another machine can be planned only for vLLM as whet starts it; leave engine.url and "
-            "other engines out"
+            "another machine can be planned only for vLLM as whet starts it; leave engine.url out, "
+            "and other engines too"
         )
     engines = {name: maker(planned) for name, maker in makers.items() if maker is not None}
     return engines.__getitem__, planned.device

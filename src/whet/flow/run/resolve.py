@@ -54,9 +54,10 @@ def resolve_variants(
         variant = _variant(
             name, with_folders, spec, root=root, stored=stored, speculation=speculation
         )
+        own = spec.engine_of(name)
+        engine = engine_for(own.name)
         try:
-            own = spec.engine_of(name)
-            resolved.append(engine_for(own.name).resolve(variant, own))
+            resolved.append(engine.resolve(variant, own))
         except UsageError as error:
             refused.append(Problem(variant=name, kind="flags", message=str(error)))
         except EngineStartError as error:
