@@ -107,6 +107,7 @@ from whet.core.records.summary import (
     MemoryKind,
     Status,
 )
+from whet.core.records.workers import WorkerCheck, WorkerSpeed
 
 __all__ = [
     "UNQUANTIZED",
@@ -207,6 +208,8 @@ __all__ = [
     "Variant",
     "Verdict",
     "VerdictSet",
+    "WorkerCheck",
+    "WorkerSpeed",
     "WorkloadFacts",
     "decode",
     "encode",
