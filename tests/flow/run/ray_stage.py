@@ -21,7 +21,7 @@ import pytest
 
 from tests.flow.rounds_stage import DECLARED, Bench, Stand, patch_declared
 from whet.core.protocols import Server
-from whet.core.records import ResolvedEngine, TrialRecord
+from whet.core.records import Claim, ResolvedEngine, TrialRecord, Verdict
 from whet.engines.process import EngineProcess
 from whet.flow.run.workers.process import main
 from whet.load import TrialPlan
@@ -75,7 +75,20 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Bench:
         monkeypatch.setattr(f"whet.flow.run.{module}.run_trial", bench.run_trial)
     patch_declared(monkeypatch, lambda _url: DECLARED)
     monkeypatch.setattr("whet.flow.run.quality.measure_quality", bench.measure_quality)
+    monkeypatch.setattr("whet.flow.run.results.judge_start", lambda item, *_: [_proved(item)])
+    monkeypatch.setattr("whet.flow.run.results.judge_cell", lambda *_: [])
     return bench
+
+
+def _proved(resolved: ResolvedEngine) -> Verdict:
+    return Verdict(
+        variant=resolved.variant.name,
+        claim=Claim(kind="weights", statement="s", expected="e", per_cell=False),
+        batch_size=None,
+        outcome="proved",
+        observed="o",
+        sources=(),
+    )
 
 
 def engines() -> list[psutil.Process]:
