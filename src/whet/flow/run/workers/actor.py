@@ -17,7 +17,7 @@ from whet.checkpoint import read_facts
 from whet.core.errors import WhetError
 from whet.core.gpus import VISIBLE_DEVICES_ENV
 from whet.core.provenance import Device, find_device
-from whet.flow.run.workers.messages import read_frame, write_frame
+from whet.flow.run.workers.frames import read_frame, write_frame
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

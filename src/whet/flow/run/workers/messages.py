@@ -1,19 +1,15 @@
-"""What the driver and a worker's process say to each other, in pickles of a stated length."""
+"""What the driver and a worker's process say to each other."""
 
 from __future__ import annotations
 
-import pickle
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import IO, Final, Literal
+from typing import Literal
 
 from whet.core.load_point import LoadPoint
 from whet.core.records import ResolvedEngine
 from whet.flow.run.context import Job
 from whet.flow.run.measure import PendingWork
-
-_LENGTH: Final = struct.Struct(">Q")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,24 +111,3 @@ class Ended:
 
 ToWorker = Setup | VisitOrder | CheckOrder | Window | Done
 FromWorker = Entry | File | Ready | Speed | Line | Measured | Ended
-
-
-def write_message(stream: IO[bytes], message: object) -> None:
-    """Write one message and flush."""
-    write_frame(stream, pickle.dumps(message))
-
-
-def write_frame(stream: IO[bytes], data: bytes) -> None:
-    """Write one message that is pickled already."""
-    stream.write(_LENGTH.pack(len(data)) + data)
-    stream.flush()
-
-
-def read_frame(stream: IO[bytes]) -> bytes | None:
-    """One pickled message; None at the end of the stream, also in the middle of one."""
-    head = stream.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        return None
-    (size,) = _LENGTH.unpack(head)
-    data = stream.read(size)
-    return data if len(data) == size else None

@@ -27,6 +27,7 @@ from whet.core.errors import Interrupted, WhetError
 from whet.flow.run.context import Inputs, Job
 from whet.flow.run.measure import visit
 from whet.flow.run.workers.check import serve_check
+from whet.flow.run.workers.frames import read_frame, write_message
 from whet.flow.run.workers.messages import (
     CheckOrder,
     Ended,
@@ -35,8 +36,6 @@ from whet.flow.run.workers.messages import (
     Setup,
     ToWorker,
     VisitOrder,
-    read_frame,
-    write_message,
 )
 from whet.flow.run.workers.mirror import MirrorStore, SendingObserver
 
