@@ -165,7 +165,7 @@ def test_two_workers_decide_as_one_machine_does(nodes: Nodes, tmp_path: Path, st
 
 
 @pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(n, marks=pytest.mark.full) for n in range(2, 10))]
+    "seed", [pytest.param(n, marks=() if n == 1 else pytest.mark.full) for n in range(10)]
 )
 def test_a_death_at_any_moment_loses_nothing(
     nodes: Nodes, tmp_path: Path, stage: Path, seed: int
@@ -197,6 +197,7 @@ def test_a_death_at_any_moment_loses_nothing(
     assert done(root) == done(tmp_path / "local")
 
 
+@pytest.mark.full
 def test_a_variant_that_kills_its_workers_has_failed(
     nodes: Nodes, tmp_path: Path, stage: Path
 ) -> None:
@@ -211,6 +212,7 @@ def test_a_variant_that_kills_its_workers_has_failed(
     }
 
 
+@pytest.mark.full
 def test_a_stop_leaves_no_engine_and_either_executor_goes_on(
     nodes: Nodes, tmp_path: Path, stage: Path
 ) -> None:

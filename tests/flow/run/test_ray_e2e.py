@@ -66,7 +66,7 @@ def write_spec(folder: Path) -> Path:
             "confirm": False,
         },
         "quality": {"max_documents": 60, "max_tasks": 16, "max_tokens": 64, "sampled": False},
-        "objective": {"recommend_ttft_ms": 60000},
+        "objective": {"ttft_ms": [60000], "recommend_ttft_ms": 60000},
         "variants": {"fp16": {}, "cache": {"prefix_cache": True}},
     }
     path = folder / "whet.yaml"

@@ -22,9 +22,13 @@ from whet.flow.run.workers.frames import read_frame, write_frame
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where a worker is, and what is wrong with it for a job; ``problem`` is a sentence."""
+    """Where a worker is, and what is wrong with it for a job; ``problem`` is a sentence.
+
+    ``nice`` is the priority value of its process.
+    """
 
     host: str
+    nice: int
     gpus: str
     device: Device
     problem: str | None
@@ -42,6 +46,9 @@ class Worker:
             env=_node_environment(),
             start_new_session=True,
         )
+        with suppress(PermissionError):  # Ray starts workers at nice 15; ``Place`` has the value
+            node = os.getpriority(os.PRIO_PROCESS, os.getppid())
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, node)
         self._sending = threading.Lock()
 
     def describe(self, version: str, target_sha256: str, paths: Iterable[str]) -> Place:
@@ -50,6 +57,7 @@ class Worker:
         device = find_device()
         return Place(
             host=socket.gethostname(),
+            nice=os.getpriority(os.PRIO_PROCESS, self._process.pid),
             gpus=gpus if device.kind == "cuda" else "",
             device=device,
             problem=_problem(version, target_sha256, list(paths)),
@@ -70,10 +78,6 @@ class Worker:
     def stop(self) -> None:
         """Ask the process to end its engine and itself."""
         self._process.terminate()
-
-    def pids(self) -> tuple[int, int]:
-        """Of this actor and of its process."""
-        return os.getpid(), self._process.pid
 
 
 def _node_environment() -> dict[str, str]:

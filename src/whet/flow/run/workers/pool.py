@@ -147,6 +147,11 @@ class Pool:
             self._job.observer.warn(f"the worker on {where} {problem}")
             self._drop(member)
             return
+        if place.nice > 0:
+            self._job.observer.warn(
+                f"the worker on {where} runs at nice {place.nice}, so other processes go before "
+                "it; start its node with RAY_worker_niceness=0"
+            )
         self._failures = 0
         member.label = self._label(member, place)
         member.expected = member.actor.receive.remote()
