@@ -57,11 +57,14 @@ def main() -> None:
             write_message(out, message)
 
     with suppress(Interrupted), TemporaryDirectory(prefix="whet-worker-") as folder:
-        setup = orders.get()
-        assert isinstance(setup, Setup)
-        job = _job(setup, Path(folder), send)
-        while True:
-            _carry_out(job, orders.get(), orders.get, send)
+        try:
+            setup = orders.get()
+            assert isinstance(setup, Setup)
+            job = _job(setup, Path(folder), send)
+            while True:
+                _carry_out(job, orders.get(), orders.get, send)
+        finally:  # the end of stdin asks once more, which must not cut the clean-up short
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _stop(number: int, _frame: FrameType | None) -> NoReturn:
