@@ -43,11 +43,19 @@ def head(tmp_path: Path) -> Iterator[str]:
     first = ["--head", "--port", address.split(":")[1], "--include-dashboard", "false"]
     common = ["--num-cpus", "1", "--object-store-memory", str(100 * 2**20), "--node-ip-address"]
     cores = sorted(os.sched_getaffinity(0))
+    nodes: list[subprocess.Popen[bytes]] = []
     for core, words in zip(cores, (first, ["--address", address]), strict=False):
-        command = ["taskset", "-c", str(core), *RAY, "start", *words, *common, "127.0.0.1"]
-        subprocess.run(command, check=True, capture_output=True, timeout=120)
+        command = ["taskset", "-c", str(core), *RAY, "start", "--block", *words, *common]
+        with (tmp_path / "ray.txt").open("ab") as log:
+            nodes.append(subprocess.Popen([*command, "127.0.0.1"], stdout=log, stderr=log))
+        deadline = time.monotonic() + 60
+        while (tmp_path / "ray.txt").read_text().count("Ray runtime started") < len(nodes):
+            assert time.monotonic() < deadline, "the node did not start"
+            time.sleep(0.2)
     yield address
-    subprocess.run([*RAY, "stop", "--force"], check=False, capture_output=True)
+    for node in reversed(nodes):  # ``ray stop`` would end every cluster of this machine
+        node.terminate()
+        node.wait(60)
 
 
 def write_spec(folder: Path) -> Path:

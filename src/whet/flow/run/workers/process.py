@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import signal
 import sys
 import threading
@@ -18,9 +19,11 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from queue import SimpleQueue
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from types import FrameType
 from typing import IO, Any, Final, NoReturn
+
+import psutil
 
 from whet.core import errors
 from whet.core.errors import Interrupted, WhetError
@@ -56,7 +59,7 @@ def main() -> None:
         with suppress(BrokenPipeError):  # the actor is gone, and stdin is about to say so
             write_message(out, message)
 
-    with suppress(Interrupted), TemporaryDirectory(prefix="whet-worker-") as folder:
+    with suppress(Interrupted), _folder() as folder:
         try:
             setup = orders.get()
             assert isinstance(setup, Setup)
@@ -65,6 +68,18 @@ def main() -> None:
                 _carry_out(job, orders.get(), orders.get, send)
         finally:  # the end of stdin asks once more, which must not cut the clean-up short
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _folder() -> TemporaryDirectory[str]:
+    """Named after this process; those of killed ones, which hold prompts, are removed first.
+
+    Errors are ignored: a guardian may still write the last lines of a log.
+    """
+    for old in Path(gettempdir()).glob("whet-worker-*-*"):
+        pid = old.name.split("-")[2]
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(old, ignore_errors=True)
+    return TemporaryDirectory(prefix=f"whet-worker-{os.getpid()}-", ignore_cleanup_errors=True)
 
 
 def _stop(number: int, _frame: FrameType | None) -> NoReturn:
