@@ -163,15 +163,16 @@ class RunStore:
 
     def all(self, kind: str, cls: type[T]) -> list[T]:
         """Every stored record of a kind, in the order in which keys were first journalled."""
-        records = (self.get(kind, key, cls) for key in self._keys(kind))
+        records = (self.get(kind, key, cls) for key in self.keys(kind))
         return [record for record in records if record is not None]
 
     def keyed(self, kind: str, cls: type[T]) -> dict[str, T]:
         """Like ``all``, by key; keys below another key (``earlier/…``) are left out."""
-        records = {key: self.get(kind, key, cls) for key in self._keys(kind) if "/" not in key}
+        records = {key: self.get(kind, key, cls) for key in self.keys(kind) if "/" not in key}
         return {key: record for key, record in records.items() if record is not None}
 
-    def _keys(self, kind: str) -> list[str]:
+    def keys(self, kind: str) -> list[str]:
+        """Every journalled key of a kind, in the order in which they were first journalled."""
         return [key for entry_kind, key in self._journal if entry_kind == kind]
 
     def status(self, kind: str, key: str) -> str | None:

@@ -35,8 +35,17 @@ def run(
 
     spec = change.read(Path(spec_file))
     root = options.output_dir / require_name(options.name or spec.name, "the run's name")
-    with RunStore.open(root, resume=options.resume) as store:
-        run_pipeline(spec, store, observer or Silent(), skip_infeasible=options.skip_infeasible)
+    with (
+        RunStore.open(root, resume=options.resume) as store,
+        options.open_executor() as executor,
+    ):
+        run_pipeline(
+            spec,
+            store,
+            observer or Silent(),
+            skip_infeasible=options.skip_infeasible,
+            executor=executor,
+        )
     return Run.read(root)
 
 

@@ -20,9 +20,9 @@ from whet.core.run import Run
 from whet.core.spec import Spec, parse_spec
 from whet.core.store import RunStore
 from whet.flow.run.conclude import conclude, decide_over, speculation_pairs
-from whet.flow.run.measure import measure_all
 from whet.flow.run.pipeline import run
 from whet.flow.run.preflight import prepare
+from whet.flow.run.rounds import measure_all
 from whet.load import run_trial
 from whet.metrics import summarise
 from whet.report.run.files import write_reports

@@ -48,13 +48,15 @@ def execute(
     with RunStore.open(root, resume=options.resume) as store, output.observer() as observer:
         write_atomic(root / "spec.yaml", source)
         try:
-            decision = run_pipeline(
-                spec,
-                store,
-                observer,
-                skip_infeasible=options.skip_infeasible,
-                budget_s=options.budget_s,
-            )
+            with options.open_executor() as executor:
+                decision = run_pipeline(
+                    spec,
+                    store,
+                    observer,
+                    skip_infeasible=options.skip_infeasible,
+                    budget_s=options.budget_s,
+                    executor=executor,
+                )
         except BaseException:
             write_and_print_report(store, None)
             raise

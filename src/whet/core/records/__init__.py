@@ -108,6 +108,7 @@ from whet.core.records.summary import (
     MemoryKind,
     Status,
 )
+from whet.core.records.workers import WorkerCheck, WorkerSpeed
 
 __all__ = [
     "UNQUANTIZED",
@@ -209,6 +210,8 @@ __all__ = [
     "Variant",
     "Verdict",
     "VerdictSet",
+    "WorkerCheck",
+    "WorkerSpeed",
     "WorkloadFacts",
     "decode",
     "encode",

@@ -134,7 +134,8 @@ class ResolvedEngine:
 class StartFacts:
     """How the server came up, in seconds from spawn to the canary's last token.
 
-    ``nice`` is the process' priority value, 0 is normal; None where it is unknown.
+    ``nice`` is the process' priority value, 0 is normal; None where it is unknown. ``worker`` names
+    the worker of ``--executor ray`` that it came up on; None on this machine.
     """
 
     variant: str
@@ -144,3 +145,4 @@ class StartFacts:
     pid: int | None
     attempts: int
     nice: int | None = None
+    worker: str | None = None

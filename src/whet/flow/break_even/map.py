@@ -40,10 +40,10 @@ from whet.core.spec import Spec, SpeculationSpec, VariantSpec, parse_spec
 from whet.core.store import RunStore, write_json
 from whet.flow.break_even.fit import Measured, fit_break_even
 from whet.flow.break_even.noisy_draft import write_noisy_draft
-from whet.flow.run.measure import measure_all
 from whet.flow.run.preflight import prepare
 from whet.flow.run.quantize import quantize_recipes
 from whet.flow.run.results import RunSummary, summarize_run
+from whet.flow.run.rounds import measure_all
 from whet.levers.counters import counter_change
 
 PLAIN: Final = "plain"

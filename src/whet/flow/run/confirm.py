@@ -11,15 +11,15 @@ from whet.core.records import Finalists, ResolvedEngine
 from whet.core.run import Run
 from whet.flow.run.conclude import confirmation_of, reference_of
 from whet.flow.run.context import Job
-from whet.flow.run.measure import measure_rounds
 from whet.flow.run.results import summarize_run
+from whet.flow.run.rounds import Executor, measure_rounds
 from whet.flow.run.schedule import confirmation_rounds
 
 _STARTS: Final = 2
 _ATTEMPTS: Final = 3
 
 
-def confirm(job: Job) -> None:
+def confirm(job: Job, executor: Executor | None = None) -> None:
     """Serve the cheapest cell, the next variant's and the reference's again.
 
     Each has two fresh starts, in turn, on traffic that the run has not sent, or as many as
@@ -34,7 +34,7 @@ def confirm(job: Job) -> None:
         cells = _finalists(job, attempt)
         if len(cells) < (2 if attempt == 0 else 1):
             return
-        _measure(job, [(engines[name], load) for name, load in cells], attempt)
+        _measure(job, [(engines[name], load) for name, load in cells], attempt, executor)
         run = Run(job.store)
         shown = confirmation_of(run)
         if not shown.arms or shown.settled(reference_of(run)):
@@ -55,13 +55,18 @@ def _finalists(job: Job, attempt: int) -> tuple[tuple[str, LoadPoint], ...]:
     return stored.cells
 
 
-def _measure(job: Job, finalists: Sequence[tuple[ResolvedEngine, LoadPoint]], attempt: int) -> None:
+def _measure(
+    job: Job,
+    finalists: Sequence[tuple[ResolvedEngine, LoadPoint]],
+    attempt: int,
+    executor: Executor | None,
+) -> None:
     load = job.spec.load
     first = load.trials + attempt * load.max_starts
     most = _STARTS if load.precision is None else load.max_starts
     for starts in range(_STARTS, most + 1):
         rounds = confirmation_rounds(finalists, range(first, first + starts))
-        measure_rounds(job, rounds, quality=False, title="confirmation")
+        measure_rounds(job, rounds, executor, quality=False, title="confirmation")
         if load.precision is None or _half_width(job, *finalists[0]) <= load.precision:
             return
     job.observer.warn(

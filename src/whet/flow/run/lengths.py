@@ -32,7 +32,7 @@ def measure_lengths(job: Job, server: Server, resolved: ResolvedEngine) -> None:
 
     Raises ``EngineLostError`` where it answers nothing.
     """
-    if not _are_natural(job.spec) or job.store.done("lengths", "answers"):
+    if not lacks_lengths(job):
         return
     requests = tuple(
         PlannedRequest(
@@ -72,6 +72,11 @@ def measure_lengths(job: Job, server: Server, resolved: ResolvedEngine) -> None:
     )
     lengths = OutputLengths(variant=resolved.variant.name, tokens=tokens)
     job.store.put("lengths", "answers", lengths)
+
+
+def lacks_lengths(job: Job) -> bool:
+    """Whether answers have the model's own length, and it is still to be measured."""
+    return _are_natural(job.spec) and not job.store.done("lengths", "answers")
 
 
 def _are_natural(spec: Spec) -> bool:

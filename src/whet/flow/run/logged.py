@@ -43,7 +43,7 @@ from whet.quality import QualityPlan, tokens_needed
 from whet.quality.verdicts import MIN_DOCUMENTS
 
 TRAFFIC: Final = "traffic.jsonl"
-_TIMES: Final = "arrivals.json"
+TIMES: Final = "arrivals.json"
 _NOTICE: Final = b"""This folder holds prompts and answers of a request log. Do not publish it.
 """
 _MOST_GAP_NS: Final = 365 * 86_400 * NS_PER_S
@@ -229,7 +229,7 @@ def write_parts(log: TrafficLog, folder: Path) -> None:
         for each in log.sample.requests
     )
     _write(folder / TRAFFIC, lines)
-    write_atomic(folder / _TIMES, json.dumps(_busiest(log.sample.times_ns)).encode())
+    write_atomic(folder / TIMES, json.dumps(_busiest(log.sample.times_ns)).encode())
     for name, part, least in _TEXTS:
         documents = list(_documents(log.sample, part))
         if len(documents) >= least:
@@ -291,4 +291,4 @@ def stored_part(path: Path, part: Part) -> tuple[SampledRequest, ...]:
 @lru_cache(maxsize=1)
 def stored_times(path: Path) -> tuple[int, ...]:
     """Arrivals of the log whose sample is at ``path``, in ns from the first; empty without any."""
-    return tuple(json.loads((path.parent / _TIMES).read_text(encoding="utf-8")))
+    return tuple(json.loads((path.parent / TIMES).read_text(encoding="utf-8")))

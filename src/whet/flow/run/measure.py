@@ -1,9 +1,8 @@
-"""Every variant on a real server: evidence at the start, load at each batch size, quality."""
+"""One visit to a server: evidence at the start, load at each batch size, quality."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -11,24 +10,17 @@ from whet.core.errors import EngineLostError, EngineStartError
 from whet.core.load_point import LoadPoint
 from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine, TrialNotices, TrialRecord
-from whet.core.run import Run
 from whet.core.units import human_duration
 from whet.engines import get_profile
 from whet.flow.run.concurrent import log_of, serve_together
 from whet.flow.run.context import Job, trial_key
 from whet.flow.run.find_rate import find_rate
-from whet.flow.run.head_of_line import measure_head_of_line, wants_head_of_line
+from whet.flow.run.head_of_line import measure_head_of_line
 from whet.flow.run.lengths import measure_lengths
 from whet.flow.run.quality import is_held_against, measure_variant_quality
-from whet.flow.run.results import cells_of_variant, store_cells
-from whet.flow.run.resume import lacks_quality, lacks_rates, missing_trials
-from whet.flow.run.schedule import Round, groups_of, rounds_of, store_start
-from whet.flow.run.traced import store_points
+from whet.flow.run.schedule import store_start
 from whet.flow.run.workload import trial_plan
 from whet.load import TrialInterrupted, TrialLost, run_trial
-
-_MAX_STARTS = 3
-"""A server that dies under load is started again; a variant's third death in a run ends it."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -58,108 +50,30 @@ class PendingWork:
         return bool(self.trials) or self.quality or self.head_of_line or self.search
 
 
-def measure_all(job: Job, *, quality: bool = True) -> None:
-    """Measure each variant in rounds of starts; with ``load.find`` its rates are searched before.
-
-    Without ``quality`` only speed is measured. A variant whose server does not start or keeps
-    dying is journalled as failed and left; the others go on.
-    """
-    store_points(job)
-    if job.spec.load.find is not None:
-        search = Round(servers=tuple((item, ()) for item in job.resolved))
-        measure_rounds(job, [search], quality=False, title="search")
-    measure_rounds(job, rounds_of(job), quality=quality)
-
-
-def measure_rounds(job: Job, rounds: Sequence[Round], *, quality: bool, title: str = "") -> None:
-    """Measure what ``rounds`` still lack, and invalid trials once more on fresh starts."""
-    _measure_rounds(job, rounds, quality=quality, title=title)
-    invalid = [part for turn in rounds if (part := _invalid_part(job, turn)).servers]
-    if invalid:
-        _measure_rounds(job, invalid, quality=False, title="repetition")
-
-
-def _invalid_part(job: Job, turn: Round) -> Round:
-    """The trials of a round that ended but do not count: a late client, a disturbed machine."""
-
-    def invalid(resolved: ResolvedEngine, cell: tuple[LoadPoint, int]) -> bool:
-        key = trial_key(resolved.variant.name, *cell)
-        record = job.store.get("trials", key, TrialRecord)
-        return record is not None and record.status == "complete" and not record.health.valid
-
-    parts = (
-        (resolved, tuple(cell for cell in cells if invalid(resolved, cell)))
-        for resolved, cells in turn.servers
-    )
-    return Round(servers=tuple((resolved, cells) for resolved, cells in parts if cells))
-
-
-def _measure_rounds(job: Job, rounds: Sequence[Round], *, quality: bool, title: str) -> None:
-    """Measure what ``rounds`` still lack; answers are checked in the first round."""
-    starts_left = {item.variant.name: _MAX_STARTS for item, _ in rounds[0].servers}
-    pace = _Pace(total=sum(len(turn.servers) for turn in rounds))
-    for number, turn in enumerate(rounds):
-        label = f"{title or 'round'} {number + 1} of {len(rounds)}" if rounds[1:] else title
-        for group in groups_of(job, turn):
-            place = ", ".join(filter(None, (pace.words(len(group)), label, pace.left())))
-            works = [
-                PendingWork(
-                    resolved=resolved,
-                    trials=missing_trials(job, resolved, cells),
-                    quality=quality and number == 0 and lacks_quality(job, resolved),
-                    head_of_line=quality and number == 0 and wants_head_of_line(job, resolved),
-                    of=len(cells),
-                    search=title == "search" and lacks_rates(job, resolved),
-                )
-                for resolved, cells in group
-            ]
-            works = [pending for pending in works if pending and starts_left[pending.name]]
-            _visit(job, works, starts_left, place)
-            pace.advance(len(group), visited=len(works))
-
-
-@dataclass(slots=True)
-class _Pace:
-    """How many of ``total`` starts are done, and how long the others may take."""
-
-    total: int
-    done: int = 0
-    visited: int = 0
-    began: float = field(default_factory=time.monotonic)
-
-    def advance(self, count: int, *, visited: int) -> None:
-        self.done += count
-        self.visited += visited
-
-    def words(self, count: int) -> str:
-        """``server 3 of 8``, ``servers 3 to 5 of 8``."""
-        if count == 1:
-            return f"server {self.done + 1} of {self.total}"
-        return f"servers {self.done + 1} to {self.done + count} of {self.total}"
-
-    def left(self) -> str:
-        """About how long the others take; nothing before the first is done."""
-        if not self.visited:
-            return ""
-        each_s = (time.monotonic() - self.began) / self.visited
-        return f"about {human_duration(each_s * (self.total - self.done))} left"
-
-
-def _visit(
-    job: Job, works: Sequence[PendingWork], starts_left: MutableMapping[str, int], place: str
+def visit(
+    job: Job,
+    works: Sequence[PendingWork],
+    starts_left: MutableMapping[str, int],
+    place: str,
+    *,
+    after: Callable[[str], None],
 ) -> None:
-    """Bring up what a group still needs, together where that is more than one server."""
+    """Bring up what a group still needs, together where that is more than one server.
+
+    ``after`` is called with the name of each variant that has been measured. A variant whose server
+    does not start or keeps dying has no ``starts_left``; the others go on.
+    """
     again = False
     if len(works) > 1:
         names = ", ".join(pending.name for pending in works)
         job.observer.stage("serve", f"{names} together ({place})")
-        _serve_together(job, works, starts_left)
+        _serve_together(job, works, starts_left, after)
         again = True
     for pending in works:
         if pending and starts_left[pending.name]:
             place = "started again" if again else place
             _serve(job, pending, starts_left, place)
-            _store_cells(job, pending.name)
+            after(pending.name)
 
 
 def _serve(
@@ -175,7 +89,10 @@ def _serve(
 
 
 def _serve_together(
-    job: Job, works: Sequence[PendingWork], starts_left: MutableMapping[str, int]
+    job: Job,
+    works: Sequence[PendingWork],
+    starts_left: MutableMapping[str, int],
+    after: Callable[[str], None],
 ) -> None:
     """One start of each at the same time; then one is measured while the others idle.
 
@@ -196,7 +113,7 @@ def _serve_together(
                     f"{pending.name} ready in {ready}, one of {len(works)} that came up together"
                 )
             if not starts_left[pending.name]:
-                _store_cells(job, pending.name)
+                after(pending.name)
         for pending, server in up:
             waits = any(_waits_for(job, pending, each) for each in lost)
             if waits or not pending or not starts_left[pending.name]:
@@ -204,7 +121,7 @@ def _serve_together(
             with absorb_engine_failure(job, pending, starts_left, lost):
                 server.ensure_alive()
                 _measure(job, server, pending)
-            _store_cells(job, pending.name)
+            after(pending.name)
 
 
 def _waits_for(job: Job, pending: PendingWork, lost: PendingWork) -> bool:
@@ -327,7 +244,3 @@ def _store_notices(job: Job, record: TrialRecord, notices: tuple[str, ...]) -> N
         variant=record.variant, batch_size=record.batch_size, trial=record.trial, notices=notices
     )
     job.store.put("notices", key, trial_notices)
-
-
-def _store_cells(job: Job, name: str) -> None:
-    store_cells(job.store, cells_of_variant(Run(job.store), name))

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cyclopts import Parameter
 
 from whet.core.errors import UsageError
 from whet.core.spec import Spec, load_spec
+
+if TYPE_CHECKING:
+    from whet.flow.run.rounds import Executor
 
 ONE_START: Final = ("load.trials=1", "load.order=blocks")
 """Changes to the spec for a search: one start of each variant, finalists have fresh ones."""
@@ -61,6 +66,34 @@ class RunOptions:
     budget: str | None = None
     """Time for the search, such as 30m or 2h: predictions choose what is measured, one start each,
     before the finalists are confirmed. Default: every variant at every load."""
+
+    executor: Literal["local", "ray"] = "local"
+    """Where servers run: on this machine one after the other, or on every device of a Ray cluster
+    (pip install 'whet[ray]')."""
+    address: str | None = None
+    """HOST:PORT of the Ray cluster's head. Default: the cluster that this machine is a node of."""
+
+    @contextmanager
+    def open_executor(self) -> Iterator[Executor]:
+        """The executor of these options; ended, with its engines, at the end.
+
+        ``UsageError`` for options that do not go together, or where no cluster answers.
+        """
+        if self.executor == "local":
+            from whet.flow.run.rounds import LocalExecutor
+
+            if self.address is not None:
+                raise UsageError("--address is that of a Ray cluster; add --executor ray")
+            yield LocalExecutor()
+            return
+        from whet.flow.run.workers.executor import ray_executor
+
+        if self.budget is not None:
+            raise UsageError(
+                "--budget measures one configuration after the other; leave out --executor ray"
+            )
+        with ray_executor(self.address) as executor:
+            yield executor
 
     @property
     def budget_s(self) -> float | None:

@@ -8,10 +8,10 @@ from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.conclude import conclude
 from whet.flow.run.confirm import confirm
-from whet.flow.run.measure import measure_all
 from whet.flow.run.preflight import prepare
 from whet.flow.run.quantize import quantize_recipes
 from whet.flow.run.race import measure_within
+from whet.flow.run.rounds import Executor, LocalExecutor, measure_all
 
 
 def run(
@@ -21,18 +21,22 @@ def run(
     *,
     skip_infeasible: bool = False,
     budget_s: float | None = None,
+    executor: Executor | None = None,
 ) -> Decision:
     """The main job. What ``store`` already holds is not done again.
 
     With ``budget_s`` predictions choose what is measured before the finalists are confirmed.
+    Without ``executor`` everything is measured in this process.
 
     Raises any branch of ``WhetError``; whatever was finished before stays in ``store``.
     """
+    executor = executor or LocalExecutor()
     job = prepare(spec, store, observer, skip_infeasible=skip_infeasible)
+    executor.require(job)
     job = quantize_recipes(job)
     if budget_s is None:
-        measure_all(job)
+        measure_all(job, executor)
     else:
         measure_within(job, budget_s)
-    confirm(job)
+    confirm(job, executor)
     return conclude(store, observer)

@@ -86,18 +86,35 @@ def store_start(store: RunStore, name: str, start: StartFacts, report: StartRepo
     The previous newest start moves to ``<kind>/earlier/<name>/<n>``. Return the start's number:
     the count of earlier starts of this server in the run.
     """
-    number = next(n for n in count() if store.status("starts", _earlier(name, n)) is None)
-    first = store.get("starts", name, StartFacts) is None
-    for kind, cls in _RECORDS:
-        before = store.get(kind, name, cls)
-        if before is not None:
-            store.put(kind, _earlier(name, number), before)
+    number = make_room(store, name)
     facts, declared = report
     store.put("starts", name, start)
     store.put("facts", name, facts)
     if declared is not None:
         store.put("declared", name, declared)
-    return 0 if first else number + 1
+    return number
+
+
+def make_room(store: RunStore, name: str) -> int:
+    """Move the newest start of a variant's server to the earlier ones; the next start's number."""
+    number = _count_earlier(store, name)
+    if store.get("starts", name, StartFacts) is None:
+        return 0
+    for kind, cls in _RECORDS:
+        before = store.get(kind, name, cls)
+        if before is not None:
+            store.put(kind, _earlier(name, number), before)
+    return number + 1
+
+
+def start_key(store: RunStore, name: str, number: int) -> str:
+    """The store's key of a start by its number."""
+    newest = _count_earlier(store, name)
+    return name if number >= newest else _earlier(name, number)
+
+
+def _count_earlier(store: RunStore, name: str) -> int:
+    return next(n for n in count() if store.status("starts", _earlier(name, n)) is None)
 
 
 def every_start(store: RunStore, name: str) -> tuple[StartReport, ...]:

@@ -1,0 +1,115 @@
+"""Two workers of a real Ray cluster on one host, with a scripted engine and trials in no time.
+
+Run as a module this is a worker's process with those patches. The folder in ``WHET_TEST_FOLDER``
+has ``lethal.json``, the variants that kill their worker, and ``ledger.txt``, a line a trial.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.flow.rounds_stage import DECLARED, Bench, Stand, patch_declared
+from whet.core.protocols import Server
+from whet.core.records import Claim, ResolvedEngine, TrialRecord, Verdict
+from whet.engines.process import EngineProcess
+from whet.flow.run.workers.process import main
+from whet.load import TrialPlan
+
+FOLDER = "WHET_TEST_FOLDER"
+MODULE = "tests.flow.run.ray_stage"
+TRIAL_S = 0.1
+SPEEDS = {("b", 1): 1.5, ("b", 2): 1.5, ("c", 1): 1.2, ("c", 2): 1.2}
+
+
+def mark() -> str:
+    """The argument of every engine process of this test session."""
+    return f"600.{int.from_bytes(os.environ[FOLDER].encode()[-6:]) % 10**9:09d}"
+
+
+@dataclass
+class GuardedStand(Stand):
+    """Servers without a socket, each with a process below a guardian."""
+
+    @contextmanager
+    def _serve(self, resolved: ResolvedEngine, log: Path) -> Iterator[Server]:
+        process = EngineProcess(["sleep", mark()], env=os.environ, log=log, grace_s=0.5)
+        try:
+            with super()._serve(resolved, log) as server:
+                yield server
+        finally:
+            process.stop()
+
+
+@dataclass
+class EngineFor:
+    """The same engine for every name; a job with it can be pickled."""
+
+    engine: Stand
+
+    def __call__(self, _name: str) -> Stand:
+        return self.engine
+
+
+@dataclass
+class WorkerBench(Bench):
+    """Trials that take ``TRIAL_S``, are noted in the ledger, and may kill their worker."""
+
+    def run_trial(self, _url: str, _model: str, *, plan: TrialPlan, **asked: Any) -> TrialRecord:
+        folder = Path(os.environ[FOLDER])
+        time.sleep(TRIAL_S)
+        if plan.variant in json.loads((folder / "lethal.json").read_text()):
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(60)
+        record = super().run_trial(_url, _model, plan=plan, **asked)
+        with (folder / "ledger.txt").open("a") as file:
+            file.write(f"{plan.variant} {plan.batch_size} {plan.trial}\n")
+        return record
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """The scripted engine, trials and answers in this process."""
+    bench = WorkerBench(engine=GuardedStand(), speeds=SPEEDS, passes=True)
+    monkeypatch.setattr("whet.flow.run.preflight.get_engine", EngineFor(bench.engine))
+    for module in ("measure", "find_rate", "workers.check"):
+        monkeypatch.setattr(f"whet.flow.run.{module}.run_trial", bench.run_trial)
+    patch_declared(monkeypatch, lambda _url: DECLARED)
+    monkeypatch.setattr("whet.flow.run.quality.measure_quality", bench.measure_quality)
+    monkeypatch.setattr("whet.flow.run.results.judge_start", lambda item, *_: [_proved(item)])
+    monkeypatch.setattr("whet.flow.run.results.judge_cell", lambda *_: [])
+    return bench
+
+
+def _proved(resolved: ResolvedEngine) -> Verdict:
+    return Verdict(
+        variant=resolved.variant.name,
+        claim=Claim(kind="weights", statement="s", expected="e", per_cell=False),
+        batch_size=None,
+        outcome="proved",
+        observed="o",
+        sources=(),
+    )
+
+
+def engines() -> list[psutil.Process]:
+    """Engine processes of this session that still run."""
+    return [
+        each
+        for each in psutil.process_iter(["cmdline", "status"])
+        if each.info["cmdline"] == ["sleep", mark()] and each.info["status"] != "zombie"
+    ]
+
+
+if __name__ == "__main__":
+    install(pytest.MonkeyPatch())
+    main()

@@ -1,0 +1,267 @@
+"""Two workers on one host: nothing that was measured is lost or measured twice, whoever dies."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.flow.rounds_stage import spec_of
+from tests.flow.run.ray_stage import FOLDER, MODULE, engines, install
+from whet.core.errors import InfeasibleError, UsageError
+from whet.core.protocols import Silent
+from whet.core.provenance import Device
+from whet.core.records import Decision, StartFacts, TrialRecord, WorkerCheck
+from whet.core.run import Run
+from whet.core.spec import Spec
+from whet.core.store import RunStore
+from whet.flow.run.pipeline import run
+from whet.flow.run.preflight import prepare
+from whet.flow.run.workers.executor import RayExecutor, ray_executor
+from whet.report.run.files import write_reports
+
+pytest.importorskip("ray")
+REPOSITORY = Path(__file__).resolve().parents[3]
+VARIANTS: dict[str, Any] = {"fp16": {}, "b": {}, "c": {"prefix_cache": True}}
+OBJECTIVE = {"ttft_ms": [10_000], "recommend_ttft_ms": 10_000}
+
+
+class Nodes:
+    """A cluster of two nodes with a CPU each; the second can be killed and started again."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        arguments = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+        self.cluster = Cluster(initialize_head=True, head_node_args=arguments)
+        self.second: Any = None
+        self.start()
+
+    @property
+    def address(self) -> str:
+        return str(self.cluster.address)
+
+    def start(self) -> None:
+        if self.second is None:
+            self.second = self.cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
+
+    def kill(self) -> None:
+        for infos in self.second.all_processes.values():
+            for info in infos:
+                with suppress(ProcessLookupError):
+                    os.kill(info.process.pid, signal.SIGKILL)
+        self.cluster.remove_node(self.second, allow_graceful=False)
+        self.second = None
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    folder = tmp_path_factory.mktemp("ray")
+    paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER, str(folder))
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        patch.setenv("RAY_health_check_initial_delay_ms", "500")
+        patch.setenv("RAY_health_check_period_ms", "500")
+        patch.setenv("RAY_health_check_failure_threshold", "3")
+        made = Nodes()
+        yield made
+        made.cluster.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def stage(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder that workers read; no engine is left at the end."""
+    folder = Path(os.environ[FOLDER])
+    (folder / "lethal.json").write_text("[]")
+    (folder / "ledger.txt").write_text("")
+    nodes.start()
+    install(monkeypatch)
+    yield folder
+    assert eventually(lambda: not engines()), engines()
+
+
+def eventually(holds: Callable[[], bool], *, timeout_s: float = 15.0) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return holds()
+
+
+def spec_for(folder: Path, **change: Any) -> Spec:
+    return spec_of(folder, trials=2, **{"variants": VARIANTS, "objective": OBJECTIVE, **change})
+
+
+def story(spec: Spec, root: Path, address: str | None, *, resume: bool = False) -> Decision:
+    with RunStore.open(root, resume=resume) as store:
+        if address is None:
+            return run(spec, store, Silent())
+        with ray_executor(address, module=MODULE) as executor:
+            return run(spec, store, Silent(), executor=executor)
+
+
+def outcome(decision: Decision) -> tuple[object, ...]:
+    """What was decided. Figures differ by rounding: sums are made in the order of the journal."""
+    chosen = decision.recommendation
+    return (
+        chosen and (chosen.variant, chosen.batch_size),
+        [(each.outcome, each.variant, each.batch_size) for each in decision.matrix],
+        sorted((each.variant, str(each.batch_size), each.status) for each in decision.cells),
+        [(each.variant, each.kind) for each in decision.excluded],
+    )
+
+
+def ledger(stage: Path) -> Counter[str]:
+    return Counter((stage / "ledger.txt").read_text().splitlines())
+
+
+def done(root: Path) -> set[str]:
+    """Trials that are stored, as the ledger writes them."""
+    trials = RunStore.read(root).all("trials", TrialRecord)
+    return {f"{t.variant} {t.batch_size} {t.trial}" for t in trials if t.status == "complete"}
+
+
+def workers_of(nodes: Nodes) -> list[int]:
+    """Process ids of the actors."""
+    return [
+        parent.pid
+        for each in psutil.process_iter(["cmdline"])
+        if MODULE in (each.info["cmdline"] or []) and (parent := each.parent()) is not None
+    ]
+
+
+def test_two_workers_decide_as_one_machine_does(nodes: Nodes, tmp_path: Path, stage: Path) -> None:
+    spec = spec_for(tmp_path)
+    local = story(spec, tmp_path / "local", None)
+    (stage / "ledger.txt").write_text("")
+    root = tmp_path / "ray"
+    assert outcome(story(spec, root, nodes.address)) == outcome(local)
+    assert local.recommendation is not None
+    counts = ledger(stage)
+    assert {cell: n for cell, n in counts.items() if int(cell.split()[2]) < 900_000 and n > 1} == {}
+    store = RunStore.read(root)
+    starts = [store.get("starts", key, StartFacts) for key in store.keys("starts")]
+    assert len({start.worker for start in starts if start}) == 2
+    numbers = {(t.variant, t.trial): t.start for t in store.all("trials", TrialRecord)}
+    assert len({numbers["fp16", trial] for trial in range(2)}) == 2, "each start has its number"
+    check = store.get("worker_check", "all", WorkerCheck)
+    assert check is not None
+    assert len(check.speeds) == 2
+    assert check.alike
+    write_reports(Run(store), root)
+    assert "Beside the other workers the baseline is" in (root / "report.md").read_text()
+    assert (root / "logs" / "fp16.log").exists()
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=() if n == 1 else pytest.mark.full) for n in range(10)]
+)
+def test_a_death_at_any_moment_loses_nothing(
+    nodes: Nodes, tmp_path: Path, stage: Path, seed: int
+) -> None:
+    spec, root = spec_for(tmp_path), tmp_path / "ray"
+    local = story(spec, tmp_path / "local", None)
+    (stage / "ledger.txt").write_text("")
+    draw = random.Random(seed)
+    what, after_s = ("actor", "node", "process")[seed % 3], draw.uniform(0.0, 4.0)
+    killed: list[tuple[set[str], Counter[str]]] = []
+
+    def kill() -> None:
+        eventually(lambda: len(engines()) > 0, timeout_s=60)
+        time.sleep(after_s)
+        if what == "node":
+            nodes.kill()
+        elif pids := workers_of(nodes):
+            victim = psutil.Process(draw.choice(pids))
+            (victim if what == "actor" else victim.children()[0]).kill()
+        killed.append((done(root), ledger(stage)))
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    decision = story(spec, root, nodes.address)
+    killer.join()
+    assert outcome(decision) == outcome(local)
+    (stored, before), after = killed[0], ledger(stage)
+    assert {cell: after[cell] - before[cell] for cell in stored if after[cell] > before[cell]} == {}
+    assert done(root) == done(tmp_path / "local")
+
+
+@pytest.mark.full
+def test_a_variant_that_kills_its_workers_has_failed(
+    nodes: Nodes, tmp_path: Path, stage: Path
+) -> None:
+    (stage / "lethal.json").write_text('["b"]')
+    root = tmp_path / "ray"
+    decision = story(spec_for(tmp_path), root, nodes.address)
+    reasons = {item.variant: item.reason for item in decision.excluded}
+    assert "3 workers were lost while they measured it" in reasons["b"]
+    assert {cell.variant for cell in Run.read(root).cells if cell.status == "complete"} == {
+        "fp16",
+        "c",
+    }
+
+
+@pytest.mark.full
+def test_a_stop_leaves_no_engine_and_either_executor_goes_on(
+    nodes: Nodes, tmp_path: Path, stage: Path
+) -> None:
+    spec, root = spec_for(tmp_path), tmp_path / "ray"
+    local = story(spec, tmp_path / "local", None)
+    (stage / "ledger.txt").write_text("")
+
+    def stop() -> None:
+        eventually(lambda: sum(ledger(stage).values()) > 8, timeout_s=60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
+    threading.Thread(target=stop).start()
+    with pytest.raises(KeyboardInterrupt):
+        story(spec, root, nodes.address)
+    assert not engines()
+    assert not workers_of(nodes)
+    stored, before = done(root), ledger(stage)
+    assert stored
+    assert outcome(story(spec, root, None, resume=True)) == outcome(local)
+    after = ledger(stage)
+    assert all(after[cell] == before[cell] for cell in stored)
+
+
+def test_what_the_cluster_cannot_do_is_one_sentence(nodes: Nodes, tmp_path: Path) -> None:
+    gpu = Device(kind="cuda", name="H100", memory_bytes=1, count=1, driver=None)
+    with RunStore.open(tmp_path / "run") as store:
+        job = prepare(spec_for(tmp_path), store, Silent(), skip_infeasible=False)
+        with ray_executor(nodes.address) as executor:
+            assert isinstance(executor, RayExecutor)
+            with pytest.raises(InfeasibleError, match=r"has no GPU, and the spec was resolved"):
+                executor.require(replace(job, device=gpu))
+            attached = tuple(replace(each, url="http://h") for each in job.resolved)
+            with pytest.raises(UsageError, match=r"engine\.url is one that runs"):
+                executor.require(replace(job, resolved=attached))
+
+
+def test_workers_refuse_another_machine_and_missing_files(nodes: Nodes, tmp_path: Path) -> None:
+    with RunStore.open(tmp_path / "run") as store:
+        job = prepare(spec_for(tmp_path), store, Silent(), skip_infeasible=False)
+        other = replace(job.device, name="another CPU")
+        gone = replace(job.target, path=str(tmp_path / "gone"))
+        for wrong, says in (
+            (replace(job, device=other), "measure unlike devices in runs of their own"),
+            (replace(job, target=gone), "put a copy at the same path on every node"),
+            (replace(job, target=replace(job.target, weights_sha256="0")), "has other weights at"),
+        ):
+            with (
+                ray_executor(nodes.address, module=MODULE) as executor,
+                pytest.raises(InfeasibleError, match=says),
+            ):
+                executor._open(wrong)
