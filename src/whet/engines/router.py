@@ -82,13 +82,13 @@ class Router:
         """POST: through a prefill server where there is one, then streamed from a decode server."""
         body = await request.read()
         if self.prefill and request.path in _COMPLETIONS:
-            asked = json.loads(body)
-            if not any(asked.get(name) for name in _SCORES):
-                status, text = await self._prefill(request.path, asked)
+            wanted = json.loads(body)
+            if not any(wanted.get(name) for name in _SCORES):
+                status, text = await self._prefill(request.path, wanted)
                 if status != web.HTTPOk.status_code:
                     return web.Response(status=status, text=text, content_type="application/json")
                 if params := json.loads(text).get("kv_transfer_params"):
-                    body = json.dumps({**asked, "kv_transfer_params": params}).encode()
+                    body = json.dumps({**wanted, "kv_transfer_params": params}).encode()
         url = next(self._next_decode) + request.path_qs
         headers = {"Content-Type": "application/json"}
         async with self.session.post(url, data=body, headers=headers) as reply:
@@ -101,8 +101,8 @@ class Router:
             await out.write_eof()
             return out
 
-    async def _prefill(self, path: str, asked: dict[str, Any]) -> tuple[int, str]:
-        first = {name: value for name, value in asked.items() if name not in _NOT_FOR_PREFILL}
+    async def _prefill(self, path: str, wanted: dict[str, Any]) -> tuple[int, str]:
+        first = {name: value for name, value in wanted.items() if name not in _NOT_FOR_PREFILL}
         first |= {"max_tokens": 1, "stream": False}
         if self.hand_over:
             first["kv_transfer_params"] = _ASK
