@@ -125,7 +125,7 @@ def spec_of(options: argparse.Namespace, out: Path) -> dict[str, Any]:
             "min_requests": 200,
             "confirm": False,
         },
-        "quality": {"max_documents": 8, "max_tasks": 8, "max_tokens": 64, "concurrency": 1},
+        "quality": {"max_documents": 8, "max_tasks": 8, "max_tokens": 64},
         "objective": {"ttft_ms": [5000], "recommend_ttft_ms": 5000},
         "baseline": "base",
         "variants": variants,

@@ -8,7 +8,7 @@ import pytest
 
 from tests.levers.builders import resolved
 from whet.core.records import EngineFacts, Speculation
-from whet.engines.vllm.defects import scoring_defect
+from whet.engines.vllm.defects import scores_alone, scoring_defect
 
 V1_WITH_GRAPHS = EngineFacts(
     version="0.26.0", weight_kernels=(), quantized_layers=None, unquantized_layers=None,
@@ -42,3 +42,11 @@ def test_no_other_server_is_suspected(
     speculation: Speculation | None, facts: EngineFacts | None
 ) -> None:
     assert scoring_defect(resolved(speculation=speculation).variant, facts) is None
+
+
+def test_prompts_are_scored_one_at_a_time_beside_adapters_on_a_cpu() -> None:
+    plain = resolved()
+    loaded = replace(plain, variant=replace(plain.variant, loras=(("a", "/a"),)))
+    assert not scores_alone(plain)
+    assert scores_alone(loaded)
+    assert not scores_alone(replace(loaded, device="cuda"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from whet.core.protocols import Engine
-from whet.core.records import Declared, EngineFacts, Variant
+from whet.core.records import Declared, EngineFacts, ResolvedEngine, Variant
 from whet.engines.deployment import DeploymentPlanner
 from whet.engines.failures import FailureSign
 from whet.engines.installed import Installed
@@ -61,6 +61,10 @@ class LayerWords:
     unquantized: str = "linear without"
 
 
+def _never(resolved: ResolvedEngine) -> bool:
+    return False
+
+
 class InstallationProblem(Protocol):
     """Why what a Python has installed cannot run on this machine, with the fix, or None."""
 
@@ -94,7 +98,8 @@ class EngineProfile:
     start. ``installation_problem`` says why an installation cannot run here, with the fix.
     ``plan_deployment`` plans it in a container; None where there is nothing to deploy.
     ``start_line`` is printed once a start of the engine, before what evidence reads.
-    ``scoring_defect`` names a known defect that makes prompt log-probabilities wrong, or None.
+    ``scoring_defect`` names a known defect that makes prompt log-probabilities wrong, or None;
+    ``scores_alone`` says that the engine does not survive several scored prompts at once.
     """
 
     name: str
@@ -120,3 +125,4 @@ class EngineProfile:
     plan_deployment: DeploymentPlanner | None = None
     start_line: str = ""
     scoring_defect: Callable[[Variant, EngineFacts | None], str | None] = _no_defect
+    scores_alone: Callable[[ResolvedEngine], bool] = _never

@@ -8,7 +8,7 @@ from whet.core.protocols import Engine
 from whet.engines.base import EngineProfile
 from whet.engines.planned import PlannedMachine
 from whet.engines.vllm import signals
-from whet.engines.vllm.defects import scoring_defect
+from whet.engines.vllm.defects import scores_alone, scoring_defect
 from whet.engines.vllm.deployment import plan_deployment
 from whet.engines.vllm.engine import VllmEngine, find_installed, model_name
 from whet.engines.vllm.failures import FAILURES
@@ -44,4 +44,5 @@ PROFILE: Final = EngineProfile(
     plan_deployment=plan_deployment,
     start_line="Initializing a V1 LLM engine (v",
     scoring_defect=scoring_defect,
+    scores_alone=scores_alone,
 )

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from whet.core.records import EngineFacts, Variant
+from whet.core.records import EngineFacts, ResolvedEngine, Variant
 
 _DRAFTS_ON_HOST: Final = frozenset({"ngram", "suffix", "medusa"})
 _LATER: Final = "disable_padded_drafter_batch"
+
+
+def scores_alone(resolved: ResolvedEngine) -> bool:
+    """Whether prompts have to be scored one at a time, because several end the engine.
+
+    vLLM 0.32 on a CPU with adapters loaded: ``einsum(): subscript b has size 2 … 62`` where two
+    prompts of one step have log-probabilities.
+    """
+    return resolved.device == "cpu" and bool(resolved.variant.loras)
 
 
 def scoring_defect(variant: Variant, facts: EngineFacts | None) -> str | None:

@@ -32,10 +32,13 @@ def measure_variant_quality(job: Job, server: Server, resolved: ResolvedEngine) 
     """Measure and store; what fails is journalled, and only a lost engine raises."""
     name, spec, store = resolved.variant.name, job.spec, job.store
     is_baseline = name == spec.baseline
+    quality, profile = spec.quality, get_profile(resolved.engine)
+    if profile.scores_alone(resolved):
+        quality = quality.model_copy(update={"concurrency": 1})
     plan = QualityPlan(
         variant=name,
         tokenizer=job.tokenizer,
-        spec=spec.quality,
+        spec=quality,
         heldout=job.inputs.heldout,
         tasks=job.inputs.tasks,
         baseline=None if is_baseline else store.get(KIND, spec.baseline, QualityRecord),
@@ -43,7 +46,7 @@ def measure_variant_quality(job: Job, server: Server, resolved: ResolvedEngine) 
         arrays=store.path("top_logprobs"),
         checks=_checks(job, resolved),
         scoring_defect=_scoring_defect(job, resolved),
-        counter_names=tuple(get_profile(resolved.engine).counter_names.items()),
+        counter_names=tuple(profile.counter_names.items()),
         scheme=None if _has_the_baselines_weights(job, resolved) else running_scheme(resolved),
     )
     try:
