@@ -8,6 +8,7 @@ import pytest
 
 from tests.levers.builders import resolved, trial, workload
 from whet.core.records import Counters, Layout, ResolvedEngine, Verdict
+from whet.engines import get_engine
 from whet.levers import judge_cell
 from whet.levers.layout import BY_SOURCE, GENERATED_BY
 
@@ -62,3 +63,12 @@ def test_a_transfer_that_failed_contradicts() -> None:
     counts = {RECEIVED: 900.0, COMPUTED: 100.0, **by(1000)}
     failed = counts | {"vllm:nixl_num_failed_transfers_total": 2.0}
     assert verdict(APART, "kv_transfer", failed).outcome == "contradicted"
+
+
+@pytest.mark.parametrize("engine", ["openai", "llamacpp"])
+def test_engines_that_cannot_have_a_layout_refuse_it(engine: str) -> None:
+    plain = server(REPLICAS)
+    gguf = replace(plain.variant, model_path="/m.gguf", scheme="Q8_0")
+    refusal = get_engine(engine).unsupported(replace(plain, engine=engine, variant=gguf))
+    assert refusal is not None
+    assert "leave layout out" in refusal

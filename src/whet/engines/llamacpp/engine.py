@@ -103,6 +103,8 @@ class LlamaCppEngine:
             )
         if variant.loras:
             return "whet serves adapters on vLLM only; leave loras out, or the engine"
+        if variant.layout is not None:
+            return "whet puts a router before servers of vLLM only; leave layout out, or the engine"
         return None if variant.speculation is None else _no_speculation(variant.speculation)
 
     def serve(

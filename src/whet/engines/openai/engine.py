@@ -85,8 +85,10 @@ class RemoteEngine:
         )
 
     def unsupported(self, resolved: ResolvedEngine) -> str | None:
-        """None: the limits of an external server are unknown."""
-        return None
+        """A layout is for servers that whet starts; other limits of an external one are unknown."""
+        if resolved.variant.layout is None:
+            return None
+        return "an attached server is one address, whatever is behind it; leave layout out"
 
     @contextmanager
     def serve(

@@ -236,7 +236,7 @@ class _Race:
         """Store why the others were not measured, and what was measured says of all loads."""
         outcome, known = self.outcome, Run(self.job.store).predicted
         left = [arm for arm in arms if not known[arm.name].measured]
-        if outcome.cells:
+        if any(math.isfinite(cell.cost) for *_, cell in outcome.cells):
             means, deviations = corrections(arms, arms, outcome)
             for arm, mean, deviation in zip(arms, means, deviations, strict=True):
                 record = replace(
