@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,17 +13,18 @@ import numpy as np
 import yaml
 
 from whet.checkpoint import read_facts
-from whet.core.errors import MeasurementError, UsageError
-from whet.core.protocols import Observer
+from whet.core.errors import EngineStartError, MeasurementError, UsageError
+from whet.core.protocols import Observer, Server
 from whet.core.provenance import Device, find_device, now
 from whet.core.records import EngineFacts, ModelFacts, ResolvedEngine
 from whet.core.run import Run
 from whet.core.spec import EngineSpec
 from whet.core.store import write_atomic
 from whet.engines import get_profile
+from whet.engines.together import Start, serve_together
 from whet.flow.calibrate.observe import limits_of, observations_of, timed_requests
 from whet.flow.calibrate.options import CalibrateOptions
-from whet.flow.calibrate.points import CPU_POINTS, GPU_POINTS, measure_points
+from whet.flow.calibrate.points import CPU_POINTS, GPU_POINTS, Point, measure_points
 from whet.flow.quantize.serve_check import Serving, resolve_serving
 from whet.predict.hardware import Sheet, sheet_of
 from whet.predict.performance.coefficients import Coefficients
@@ -34,6 +35,8 @@ from whet.predict.settings import read_settings
 _FIGURES: Final = ("ttft", "tpot", "e2e")
 _ROUNDED: Final = 4
 _FOLDS: Final = 5
+_SPARE: Final = 1.2
+"""KV cache of a server beside others, over the mean tokens in flight of the largest point."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +69,8 @@ class Calibrated:
 def calibrate(models: Sequence[Path], options: CalibrateOptions, observer: Observer) -> Calibrated:
     """Write the calibration of this machine, or of the machine of stored runs.
 
-    ``models`` are measured one after the other, and their cells fitted together.
+    The servers of ``models`` start together and are measured one after the other; their cells are
+    fitted together.
 
     ``UsageError`` without cells to fit to; ``MeasurementError`` where no cell has figures.
     """
@@ -79,10 +83,8 @@ def calibrate(models: Sequence[Path], options: CalibrateOptions, observer: Obser
     elif not models:
         raise UsageError("give a model to calibrate with, or stored runs with --run")
     else:
-        device, engine, observations = find_device(), "", []
-        for model in models:
-            engine, cells = _measured(model, options, device, observer)
-            observations += cells
+        device = find_device()
+        engine, observations = _measured(models, options, device, observer)
     if not observations:
         raise MeasurementError("no cell has figures; see the warnings above, and calibrate again")
     sheet = sheet_of(device)
@@ -99,33 +101,66 @@ def calibrate(models: Sequence[Path], options: CalibrateOptions, observer: Obser
 
 
 def _measured(
-    model: Path, options: CalibrateOptions, device: Device, observer: Observer
+    models: Sequence[Path], options: CalibrateOptions, device: Device, observer: Observer
 ) -> tuple[str, list[Observation]]:
-    """Start a server of the checkpoint and measure the points that it has room for."""
-    facts = read_facts(model)
+    """Measure the points that each model has room for; the engine's name and version."""
     every = GPU_POINTS if device.kind == "cuda" else CPU_POINTS
-    points = tuple(each for each in every if each.longest <= facts.max_position)
+    facts = [read_facts(model) for model in models]
+    limit = min(each.max_position for each in facts)
+    points = tuple(each for each in every if each.longest <= limit)
+    observations: list[Observation] = []
+    with TemporaryDirectory(prefix="whet-") as scratch:
+        several = device.kind == "cuda" and len(models) > 1
+        starts = [
+            _start(
+                model,
+                points,
+                {**(_share(known, points) if several else {}), **_engine_args(options.engine_arg)},
+                Path(scratch) / f"{model.name}-{number}.log",
+            )
+            for number, (model, known) in enumerate(zip(models, facts, strict=True))
+        ]
+        observer.stage("serve", f"{', '.join(each.name for each in models)} on {device.name}")
+        with serve_together(starts, observer) as outcomes:
+            for model, known, start, server in zip(models, facts, starts, outcomes, strict=True):
+                if isinstance(server, EngineStartError):
+                    raise server
+                observer.stage("measure", model.name)
+                observations += _cells(known, start, server, points, observer)
+    resolved = starts[0].resolved
+    return f"{get_profile(resolved.engine).title} {resolved.engine_version}", observations
+
+
+def _start(model: Path, points: Sequence[Point], args: Mapping[str, Any], log: Path) -> Start:
     length = max((each.longest for each in points), default=0)
-    args = {"max_model_len": length, **_engine_args(options.engine_arg)}
+    args = {"max_model_len": length, **args}
     serving = Serving(name=model.name, path=model, recipe=None, max_model_len=length, eager=False)
     engine, resolved = resolve_serving(serving, EngineSpec(args=args))
-    observer.stage("serve", f"{model.name} on {device.name}")
-    with (
-        TemporaryDirectory(prefix="whet-") as scratch,
-        engine.serve(resolved, log=Path(scratch) / "engine.log") as server,
+    return Start(engine=engine, resolved=resolved, log=log)
+
+
+def _share(facts: ModelFacts, points: Sequence[Point]) -> dict[str, Any]:
+    """One of several servers on a GPU takes the KV cache that the points need, and no more."""
+    tokens = max((each.in_flight * (each.prompt + each.output) for each in points), default=0)
+    pool = round(_SPARE * tokens * facts.kv_bytes_per_token)
+    return {"gpu_memory_utilization": 0.1, "kv_cache_memory_bytes": pool}
+
+
+def _cells(
+    facts: ModelFacts, start: Start, server: Server, points: Sequence[Point], observer: Observer
+) -> Iterator[Observation]:
+    resolved, model = start.resolved, Path(start.resolved.variant.model_path)
+    started = get_profile(resolved.engine).read_log(server.log_text())
+    device = find_device()
+    for point, trial in measure_points(
+        server, resolved, points, tokenizer=model, observer=observer
     ):
-        started = get_profile(resolved.engine).read_log(server.log_text())
-        trials = list(measure_points(server, resolved, points, tokenizer=model, observer=observer))
-    observations = []
-    for point, trial in trials:
         rows = timed_requests(trial, shared=0) if trial.status == "complete" else None
         if rows is None:
             reason = trial.failure or "requests failed"
             observer.warn(f"{point.in_flight} in flight has no figures: {reason}")
             continue
-        cell = _observation(facts, resolved, started, device, point.in_flight, rows)
-        observations.append(cell)
-    return f"{get_profile(resolved.engine).title} {resolved.engine_version}", observations
+        yield _observation(facts, resolved, started, device, point.in_flight, rows)
 
 
 def _observation(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -56,7 +56,7 @@ CPU_POINTS: Final = (
 def measure_points(
     server: Server,
     resolved: ResolvedEngine,
-    points: tuple[Point, ...],
+    points: Sequence[Point],
     *,
     tokenizer: Path,
     observer: Observer,

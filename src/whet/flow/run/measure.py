@@ -12,7 +12,7 @@ from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine, TrialNotices, TrialRecord
 from whet.core.units import human_duration
 from whet.engines import get_profile
-from whet.flow.run.concurrent import log_of, serve_together
+from whet.engines.together import Start, serve_together
 from whet.flow.run.context import Job, trial_key
 from whet.flow.run.find_rate import find_rate
 from whet.flow.run.head_of_line import measure_head_of_line
@@ -101,7 +101,7 @@ def _serve_together(
     """
     up: list[tuple[PendingWork, Server]] = []
     lost: list[PendingWork] = []
-    with serve_together(job, [pending.resolved for pending in works]) as outcomes:
+    with serve_together([_start(job, pending) for pending in works], job.observer) as outcomes:
         for pending, outcome in zip(works, outcomes, strict=True):
             with absorb_engine_failure(job, pending, starts_left, lost):
                 if isinstance(outcome, EngineStartError):
@@ -152,12 +152,20 @@ def absorb_engine_failure(
             lost.append(pending)
 
 
+def _start(job: Job, pending: PendingWork) -> Start:
+    return Start(
+        engine=job.engine_for(pending.resolved.engine),
+        resolved=pending.resolved,
+        log=job.store.path("logs", f"{pending.name}.log"),
+    )
+
+
 @contextmanager
 def serve_one(job: Job, pending: PendingWork) -> Iterator[Server]:
     """One server from start to end."""
-    job.observer.waiting("starting", log_of(job, pending.resolved))
-    engine, log = job.engine_for(pending.resolved.engine), log_of(job, pending.resolved)
-    with engine.serve(pending.resolved, log=log) as server:
+    start = _start(job, pending)
+    job.observer.waiting("starting", start.log)
+    with start.engine.serve(start.resolved, log=start.log) as server:
         pending.start = _store_start(job, server, pending.resolved)
         job.observer.note(f"ready in {human_duration(server.start.ready_s)}")
         yield server

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Thread
 
 from whet.core.errors import EngineStartError
-from whet.core.protocols import Server
+from whet.core.protocols import Engine, Observer, Server
 from whet.core.records import ResolvedEngine
-from whet.flow.run.context import Job
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """A server to start, and where it writes its log."""
+
+    engine: Engine
+    resolved: ResolvedEngine
+    log: Path
 
 
 class _ServerThread(Thread):
@@ -21,21 +30,18 @@ class _ServerThread(Thread):
     its start has ended, with ``server`` or ``error`` set.
     """
 
-    def __init__(
-        self, job: Job, resolved: ResolvedEngine, ended: SimpleQueue[_ServerThread]
-    ) -> None:
+    def __init__(self, start: Start, ended: SimpleQueue[_ServerThread]) -> None:
         # A daemon: a second Ctrl-C must not wait here, and the guardians outlive this process.
-        super().__init__(name=f"whet-start-{resolved.variant.name}", daemon=True)
+        super().__init__(name=f"whet-start-{start.resolved.variant.name}", daemon=True)
         self.server: Server | None = None
         self.error: BaseException | None = None
         self.release = Event()
-        self.resolved = resolved
-        self._job, self._ended = job, ended
+        self.wanted, self._ended = start, ended
 
     def run(self) -> None:
         try:
-            with self._job.engine_for(self.resolved.engine).serve(
-                self.resolved, log=log_of(self._job, self.resolved), stop=self.release
+            with self.wanted.engine.serve(
+                self.wanted.resolved, log=self.wanted.log, stop=self.release
             ) as server:
                 self.server = server
                 self._ended.put(self)
@@ -54,7 +60,7 @@ class _ServerThread(Thread):
 
 @contextmanager
 def serve_together(
-    job: Job, wanted: Sequence[ResolvedEngine]
+    wanted: Sequence[Start], observer: Observer
 ) -> Iterator[tuple[Server | EngineStartError, ...]]:
     """Yield each server, or why it did not start, once every start has ended; stop all at the end.
 
@@ -62,14 +68,12 @@ def serve_together(
     are still on their way up, and is raised. The observer is called from the calling thread alone.
     """
     ended: SimpleQueue[_ServerThread] = SimpleQueue()
-    threads = [_ServerThread(job, resolved, ended) for resolved in wanted]
+    threads = [_ServerThread(start, ended) for start in wanted]
     try:
         for each in threads:
             each.start()
         for number in range(len(threads)):
-            job.observer.waiting(
-                f"starting, {number} of {len(threads)} ready", log_of(job, threads[-1].resolved)
-            )
+            observer.waiting(f"starting, {number} of {len(threads)} ready", wanted[-1].log)
             error = ended.get().error
             if error is not None and not isinstance(error, EngineStartError):
                 raise error
@@ -79,11 +83,6 @@ def serve_together(
     for each in threads:
         if each.error is not None and each.server is not None:  # it came up and could not be ended
             raise each.error
-
-
-def log_of(job: Job, resolved: ResolvedEngine) -> Path:
-    """Where a variant's server writes its log."""
-    return job.store.path("logs", f"{resolved.variant.name}.log")
 
 
 def _stop(threads: Sequence[_ServerThread]) -> None:
