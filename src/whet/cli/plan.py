@@ -67,8 +67,9 @@ def _print(plan: Plan, model: str, output: OutputOptions) -> None:
 
 
 def _errors(plan: Plan) -> Iterator[str]:
-    """The errors of each GPU of the table, and where its coefficients are from."""
-    for gpu, each in {each.candidate.gpu: each for each in plan.front[:_ROWS]}.items():
+    """The widest error of each GPU of the table, and where its coefficients are from."""
+    widest = sorted(plan.front[:_ROWS], key=lambda each: each.errors["tpot"])
+    for gpu, each in {each.candidate.gpu: each for each in widest}.items():
         words = ", ".join(f"{name.upper()} ±{each.errors[name]:.0%}" for name in ("ttft", "tpot"))
         yield f"{gpu} ({each.calibration.text}): {words}"
 
@@ -94,14 +95,15 @@ def _memory(fits: Sequence[Fit]) -> Table:
 
 
 def _table(plan: Plan, predictions: tuple[Prediction, ...]) -> Table:
-    title = "Cheapest first, at the largest batch size that meets it; p95 in ms"
+    at = "by batch size" if plan.sizes else "at the largest batch size that meets it"
+    title = f"Cheapest first, {at}; p95 in ms{'; ! misses the objective' if plan.sizes else ''}"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for name in ("replica", "variant"):
-        table.add_column(name, no_wrap=True)
+    for name in ("GPUs", "variant"):
+        table.add_column(name)
     heads = ("batch", "req/s", "TTFT", "TPOT", "$/1M")
-    rated = () if plan.rate is None else ("GPUs", "$/month")
+    rated = () if plan.rate is None else ("all GPUs", "$/month")
     for name in (*heads, *rated):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("most of a step", no_wrap=True)
     for each in predictions:
         table.add_row(*_cells(plan, each))
@@ -113,7 +115,7 @@ def _cells(plan: Plan, each: Prediction) -> list[str]:
     cells = [
         candidate.text,
         candidate.variant.name,
-        str(each.in_flight),
+        f"{each.in_flight}{' !' if each.missed else ''}",
         f"{each.requests_per_s:.3g}",
         f"{figures['ttft p95']:,.0f}",
         f"{figures['tpot p95']:.3g}",
@@ -134,6 +136,7 @@ def _document(plan: Plan) -> dict[str, object]:
             {
                 "gpu": each.candidate.gpu,
                 "gpus": each.candidate.devices,
+                "layout": each.candidate.parallel.text,
                 "weights": each.candidate.variant.weights,
                 "variant": each.candidate.variant.name,
                 "fits": each.memory.fits,

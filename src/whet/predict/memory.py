@@ -139,7 +139,7 @@ def kv_bytes_per_token(facts: ModelFacts, settings: Settings) -> int:
 def loaded_bytes(facts: ModelFacts, settings: Settings) -> int:
     """Weight bytes a device once loaded: 32-bit weights are cast to 16 unless float32 is set.
 
-    Layers for multi-token prediction are not loaded.
+    Layers for multi-token prediction are not loaded. Data parallel engines share routed experts.
     """
     stored = facts.stored.scheme
     factor = 1.0
@@ -148,7 +148,9 @@ def loaded_bytes(facts: ModelFacts, settings: Settings) -> int:
     elif stored == "16bit" and settings.float32:
         factor = 2.0
     split = settings.tensor_parallel * settings.pipeline_parallel
-    return math.ceil((facts.weight_bytes - facts.mtp_bytes) * factor / split)
+    experts = (facts.expert_parameters or 0) * facts.stored.bits_per_weight / 8
+    elsewhere = experts * (1 - 1 / settings.data_parallel)
+    return math.ceil((facts.weight_bytes - facts.mtp_bytes - elsewhere) * factor / split)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
