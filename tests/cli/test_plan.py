@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.cli.stage import Whet
 from tests.zoo.models import write_model
@@ -208,3 +209,42 @@ def test_one_sentence_for_what_cannot_be_planned(
     assert said.code == code, said.err
     assert sentence in said.err
     assert "Traceback" not in said.err
+
+
+def test_the_best_go_into_a_spec_that_can_be_checked(
+    whet: Whet, large: Path, tmp_path: Path
+) -> None:
+    words = ("--gpus", "8x H200", "--batch-sizes", "8,64", "--spec", "best.yaml")
+    said = whet("plan", large, *TRAFFIC, *words)
+    assert said.code == 0, said.err
+    assert "Wrote best.yaml. Next: whet check best.yaml" in said.out
+    spec = yaml.safe_load((tmp_path / "best.yaml").read_text())
+    assert spec["hardware"]["tier"] == "8x H200"
+    assert spec["load"]["batch_sizes"] == [8, 64]
+    assert spec["objective"] == {"ttft_ms": [500], "recommend_ttft_ms": 500, "tpot_ms": 50}
+    assert spec["baseline"].startswith("fp16-")
+    assert 2 < len(spec["variants"]) <= 5
+    checked = whet("check", "best.yaml", "--device", "8x H200")
+    assert checked.code == 0, checked.err
+    again = whet("plan", large, *TRAFFIC, *words)
+    assert "best.yaml exists; name another file" in again.sentence(USAGE)
+
+
+def test_a_checkpoint_as_stored_is_its_own_baseline(whet: Whet, tmp_path: Path) -> None:
+    experts = write_model("Qwen3-30B-A3B-FP8", tmp_path / "model")
+    words = ("--gpus", "2x H200", "--spec", "best.yaml")
+    assert whet("plan", experts, *TRAFFIC, *words).code == 0
+    spec = yaml.safe_load((tmp_path / "best.yaml").read_text())
+    assert spec["baseline"].startswith("stored-")
+    assert all("weights" not in variant for variant in spec["variants"].values())
+    checked = whet("check", "best.yaml", "--device", "2x H200")
+    assert checked.code == 0, checked.err
+
+
+def test_a_head_that_a_plan_does_not_know_is_not_in_the_spec(whet: Whet, model: Path) -> None:
+    words = ("--gpus", "H200", "--parallel", "1", "--weights", "16bit,FP8_DYNAMIC")
+    head = ("--speculation", "4:3.4", "--spec", "best.yaml")
+    assert whet("plan", model, *TRAFFIC, *words, *head).code == 0
+    assert set(yaml.safe_load((model.parent / "best.yaml").read_text())["variants"]) == {
+        *("fp16-tp1", "fp8-tp1")
+    }

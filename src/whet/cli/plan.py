@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 from rich.table import Table
 
-from whet.cli.options import OutputOptions, print_json
+from whet.cli.options import OutputOptions, print_json, print_line
+from whet.core.errors import UsageError
 from whet.core.records import encode
+from whet.core.store import write_atomic
 from whet.core.units import GIB
 from whet.flow.plan.options import PlanOptions
 
@@ -36,8 +38,11 @@ def plan(
     objective.
     """
     from whet.flow.plan.plan import make_memory_table, make_plan
+    from whet.flow.plan.spec import spec_text
     from whet.flow.run.checkpoints import open_checkpoints
 
+    if options.spec is not None and options.spec.exists():
+        raise UsageError(f"--spec {options.spec} exists; name another file or move it away")
     with open_checkpoints() as checkpoints:
         folder = checkpoints.find(model)
         if options.memory:
@@ -48,10 +53,14 @@ def plan(
                 output.console.print(_memory(fits))
             return
         made = make_plan(folder, options)
+    if options.spec is not None:
+        write_atomic(options.spec, spec_text(made, model, options.spec).encode())
     if output.json:
         print_json(_document(made))
     elif not output.quiet:
         _print(made, model, output)
+        if (file := options.spec) is not None:
+            print_line(f"Wrote {file}. Next: whet check {file}, then: whet run {file}")
 
 
 def _print(plan: Plan, model: str, output: OutputOptions) -> None:

@@ -28,8 +28,13 @@ def test_words_and_flags() -> None:
     ]
     assert [each.devices for each in (one, tensor, both, experts)] == [1, 8, 8, 8]
     assert one.args == ()
-    assert dict(both.args) == {"tensor_parallel_size": 2, "data_parallel_size": 4}
-    assert dict(experts.args) == {"data_parallel_size": 8, "enable_expert_parallel": True}
+    fronts = {"data_parallel_size": 4, "api_server_count": 4}
+    assert dict(both.args) == {"tensor_parallel_size": 2, **fronts}
+    assert dict(experts.args) == {
+        "data_parallel_size": 8,
+        "api_server_count": 8,
+        "enable_expert_parallel": True,
+    }
 
 
 @pytest.mark.parametrize(

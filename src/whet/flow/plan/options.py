@@ -44,5 +44,7 @@ class PlanOptions:
     """Longest request in tokens. Default: the longest of the workload, in steps of 1,024."""
     memory: bool = False
     """Show the memory of the first GPU by batch size and context instead, in GiB a GPU."""
+    spec: Path | None = None
+    """File to write: a whet.yaml that measures the best predicted configurations."""
     calibration: Path | None = None
     """Coefficients that whet calibrate wrote. Default: the stored ones of the GPU."""

@@ -41,11 +41,15 @@ class Parallelism:
 
     @property
     def args(self) -> tuple[tuple[str, Scalar], ...]:
-        """vLLM's flags, without those that are its defaults."""
+        """vLLM's flags, without those that are its defaults.
+
+        Each engine has a front end, as ``vllm serve`` starts them by itself.
+        """
         degrees: dict[str, Scalar] = {
             "tensor_parallel_size": self.tensor,
             "data_parallel_size": self.data,
             "pipeline_parallel_size": self.pipeline,
+            "api_server_count": self.data,
         }
         args = tuple((name, degree) for name, degree in degrees.items() if degree != 1)
         return (*args, ("enable_expert_parallel", True)) if self.experts else args

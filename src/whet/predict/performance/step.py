@@ -28,7 +28,7 @@ class StepModel:
     """Seconds of a step, by what it holds.
 
     ``seconds`` adds up: linear layers (a p-norm of bytes ÷ bandwidth and operations ÷ compute),
-    those of experts by the same rule, the vocabulary head of sampled rows, attention (bytes of the KV
+    those of experts by the same rule, the vocabulary head of sampled rows, attention (bytes of KV
     cache, operations of prompts), a fixed cost a layer, a step and a sequence, what devices send
     each other, and the draft's own steps.
 
