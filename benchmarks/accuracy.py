@@ -137,7 +137,7 @@ def ask_peer(program: str) -> None:
         for row in rows:
             words = peer_words(row, Path(folder))
             if words not in answers:
-                answers[words] = _peer_answer(program, words)
+                answers[words] = peer_answer(program, words)
             cell, answer = row.observation, answers[words]
             measured = dict(cell.measured.items())
             figures = [
@@ -216,7 +216,7 @@ def peer_words(row: Row, folder: Path) -> tuple[str, ...]:
     )
 
 
-def _peer_answer(program: str, words: tuple[str, ...]) -> dict[str, float]:
+def peer_answer(program: str, words: tuple[str, ...]) -> dict[str, float]:
     command = [program, "cli", "estimate", "--estimate-mode", "agg", "--no-color", *words]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     lines = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "Request Latency"}

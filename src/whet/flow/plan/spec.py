@@ -56,7 +56,7 @@ def spec_text(plan: Plan, model: str, file: Path) -> str:
     }
     head = (
         f"# Written by whet plan: predicted, not measured, on {first.devices} × {first.gpu}.\n"
-        "# The built-in texts stand in for your prompts: give traffic: your-log.jsonl instead.\n"
+        "# Prompts are built-in texts: give traffic: log.jsonl for your own.\n"
     )
     return head + yaml.safe_dump(data, sort_keys=False, width=100)
 
