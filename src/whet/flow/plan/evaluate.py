@@ -29,6 +29,7 @@ from whet.predict.performance import (
     simulate,
     work_of,
 )
+from whet.predict.performance.bound import largest_part
 from whet.predict.settings import read_settings
 
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -206,21 +207,9 @@ def _at(engines: _Engines, traffic: PlannedTraffic, size: int) -> Prediction:
 
 
 def _bound(result: Simulated, model: StepModel, limits: Limits, size: int) -> str:
-    """What limits the rate at ``size`` in flight: memory, the front end, the host, or a part."""
-    if result.preemptions:
-        return "KV cache is full"
-    requests = [each.request for each in result.requests]
-    context = size * sum(r.prompt + r.output / 2 for r in requests) / len(requests)
-    parts = model.parts(size, context)
-    step_s = sum(parts.values())
-    if size * limits.message_s * limits.front_share > step_s:
-        return "front end"
-    if model.host_s > step_s:
-        return "host"
-    prompt_s = 1 - result.steps * step_s / result.seconds
-    parts = {"prompts": prompt_s * step_s, **parts} if prompt_s > 0 else parts
-    name = max(parts, key=lambda each: parts[each])
-    return f"{name} {parts[name] / step_s:.0%}"
+    """What limits the rate at ``size`` in flight: ``weights 43%``, ``front end``."""
+    name, share = largest_part(result, model, limits, size)
+    return name if share is None else f"{name} {share:.0%}"
 
 
 def _repeated(requests: Sequence[Request], count: int) -> list[Request]:
