@@ -182,6 +182,7 @@ def test_blocks_that_begin_an_earlier_row_are_cached(
         ([*TRAFFIC, "--parallel", "tp3"], USAGE, "none of these layouts divides the model"),
         ([*TRAFFIC, "--batch-sizes", "0,8"], USAGE, "give numbers of at least 1"),
         ([*TRAFFIC, "--batch-sizes", "x"], USAGE, "give whole numbers, such as 8,64,256"),
+        ([*TRAFFIC, "--memory", "--spec", "a.yaml"], USAGE, "there is nothing for --spec"),
         ([*TRAFFIC, "--weights", "Q4"], USAGE, "--weights 'Q4' is not a precision"),
         ([*TRAFFIC, "--prices", "L4"], USAGE, 'write "L4=0.5" in US$ an hour'),
         ([*TRAFFIC, "--objective", "fast"], USAGE, "is not a constraint"),

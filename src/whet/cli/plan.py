@@ -41,6 +41,8 @@ def plan(
     from whet.flow.plan.spec import spec_text
     from whet.flow.run.checkpoints import open_checkpoints
 
+    if options.spec is not None and options.memory:
+        raise UsageError("--memory predicts no speed, so there is nothing for --spec; give one")
     if options.spec is not None and options.spec.exists():
         raise UsageError(f"--spec {options.spec} exists; name another file or move it away")
     with open_checkpoints() as checkpoints:
