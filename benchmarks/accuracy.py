@@ -34,10 +34,11 @@ import numpy as np
 
 from whet.core.records import decode, encode
 from whet.core.run import Run
+from whet.demo.shapes import SHAPES, Sizes
 from whet.flow.calibrate.calibrate import rounded
 from whet.flow.calibrate.observe import observations_of
 from whet.predict.hardware import CUDA
-from whet.predict.performance import Coefficients, calibration_of
+from whet.predict.performance import Coefficients, Work, calibration_of
 from whet.predict.performance.fit import Observation, fit, predict_latencies
 
 ROOT: Final = Path(__file__).parents[1]
@@ -47,22 +48,7 @@ CALIBRATIONS: Final = ROOT / "src" / "whet" / "predict" / "performance" / "calib
 _BEGIN: Final = "<!-- made by benchmarks/accuracy.py -->\n"
 _METRICS: Final = ("ttft", "tpot", "e2e")
 _PEER_FORMS: Final = {"16bit": "bfloat16", "FP8": "fp8", "W4A16": "int4_wo"}
-_PEER_KV_BYTES: Final = 131072
-_PEER_MODEL: Final = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "vocab_size": 4096,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "bfloat16",
-    "tie_word_embeddings": True,
-}
-"""The 7B testbed's sizes."""
+_PEER_SYSTEMS: Final = {"H200": "h200_sxm", "H100 SXM": "h100_sxm"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,9 +135,9 @@ def ask_peer(program: str) -> None:
         names = [f"{name}_{what}" for name in _METRICS for what in ("ms", "error")]
         writer.writerow(["group", "variant", "in_flight", *names])
         for row in rows:
-            words = _peer_words(row, Path(folder))
+            words = peer_words(row, Path(folder))
             if words not in answers:
-                answers[words] = _peer_answer(program, words)
+                answers[words] = peer_answer(program, words)
             cell, answer = row.observation, answers[words]
             measured = dict(cell.measured.items())
             figures = [
@@ -168,30 +154,69 @@ def ask_peer(program: str) -> None:
 
 def _peer_form(row: Row) -> str | None:
     """Its name of the weights' form; None where it has none, at a rate, or with a draft."""
-    scheme = row.observation.work.scheme
-    other = row.observation.draft is not None or row.observation.in_flight is None
-    return None if other else _PEER_FORMS.get(scheme)
-
-
-def _peer_words(row: Row, folder: Path) -> tuple[str, ...]:
-    """The model as a config of the same sizes, and the load."""
-    (folder / "config.json").write_text(json.dumps(_PEER_MODEL))
     cell = row.observation
+    other = cell.draft is not None or cell.in_flight is None or row.gpu not in _PEER_SYSTEMS
+    return None if other else _PEER_FORMS.get(cell.work.scheme)
+
+
+def peer_sizes(work: Work) -> Sizes:
+    """The testbed's shape that has the work's hidden size, layers and attention.
+
+    ``SystemExit`` where none has: the peer needs sizes that work does not hold.
+    """
+    hidden, width = work.hidden_bytes / 2, work.pair_flops * work.devices / 4 / work.layers
+    for sizes in SHAPES.values():
+        attention = sizes.heads * sizes.head_dim
+        if sizes.hidden == hidden and sizes.layers == work.layers and attention == width:
+            return sizes
+    raise SystemExit(
+        f"no testbed has hidden size {hidden:.0f}, {work.layers} layers and attention of "
+        f"{width:.0f}; add its shape to src/whet/demo/shapes.py"
+    )
+
+
+def _peer_config(sizes: Sizes) -> dict[str, object]:
+    """Its config.json."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": sizes.hidden,
+        "intermediate_size": sizes.intermediate,
+        "num_hidden_layers": sizes.layers,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "head_dim": sizes.head_dim,
+        "vocab_size": sizes.vocabulary,
+        "max_position_embeddings": 4096,
+        "torch_dtype": "bfloat16",
+        "tie_word_embeddings": sizes.tied,
+    }
+
+
+def peer_words(row: Row, folder: Path) -> tuple[str, ...]:
+    """The model as a config of the same sizes (written into ``folder``), and the load."""
+    cell = row.observation
+    sizes = peer_sizes(cell.work)
+    model = folder / f"{sizes.hidden}-{sizes.layers}"
+    model.mkdir(exist_ok=True)
+    (model / "config.json").write_text(json.dumps(_peer_config(sizes)))
     prompt, output = (
         round(float(np.mean([getattr(each, name) for each in cell.requests])))
         for name in ("prompt", "output")
     )
     shared = cell.requests[0].shared if cell.limits.prefix_cache else 0
-    halved = cell.work.kv_bytes[0][0] < _PEER_KV_BYTES
+    heads = max(sizes.kv_heads / cell.work.devices, 1)
+    halved = cell.work.kv_bytes[0][0] < sizes.layers * heads * sizes.head_dim * 4
     return (
-        *("--model-path", str(folder), "--system", "h200_sxm", "--backend", "vllm"),
+        *("--model-path", str(model), "--system", _PEER_SYSTEMS[row.gpu], "--backend", "vllm"),
         *("--isl", str(prompt), "--osl", str(output), "--batch-size", str(cell.in_flight)),
         *("--prefix", str(shared), "--gemm-quant-mode", _peer_form(row) or ""),
         *("--kvcache-quant-mode", "fp8" if halved else "bfloat16"),
+        *("--tp-size", str(cell.work.devices)),
     )
 
 
-def _peer_answer(program: str, words: tuple[str, ...]) -> dict[str, float]:
+def peer_answer(program: str, words: tuple[str, ...]) -> dict[str, float]:
     command = [program, "cli", "estimate", "--estimate-mode", "agg", "--no-color", *words]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     lines = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "Request Latency"}

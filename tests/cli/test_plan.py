@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.cli.stage import Whet
 from tests.zoo.models import write_model
@@ -46,6 +47,59 @@ def test_every_candidate_says_that_it_is_predicted(whet: Whet, model: Path) -> N
     h200, l4 = (next(row for row in rows if row["gpu"] == name) for name in ("H200", "L4"))
     assert (h200["calibration"], l4["calibration"]) != (l4["calibration"], h200["calibration"])
     assert l4["relative_errors"]["tpot"] > h200["relative_errors"]["tpot"]
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    return write_model("Llama-3.1-70B", tmp_path / "model")
+
+
+def test_eight_gpus_by_layout_and_load(whet: Whet, large: Path) -> None:
+    layouts = {"TP4": "tp4", "TP8": "tp8", "TP2×DP4": "tp2xdp4", "TP4×DP2": "tp4xdp2"}
+    words = ("--gpus", "8x H200", "--parallel", ",".join(layouts.values()))
+    weights = ("--weights", "FP8_DYNAMIC,W4A16", "--batch-sizes", "8,64,256")
+    rows = planned(whet, large, *words, *weights)["candidates"]
+    assert len(rows) == len(layouts) * 2 * 3
+    by = {(row["layout"], row["weights"], row["in_flight"]): row for row in rows}
+    assert {key[0] for key in by} == set(layouts)
+    # One request waits for fewer weights on each GPU; many have more room in two engines.
+    few = {name: by[name, "FP8_DYNAMIC", 8] for name in layouts}
+    tpot = {name: row["latencies_ms"]["tpot mean"] for name, row in few.items()}
+    assert tpot["TP8"] < tpot["TP4×DP2"] < tpot["TP2×DP4"]
+    many = {name: by[name, "FP8_DYNAMIC", 256]["requests_per_s"] for name in layouts}
+    assert max(many, key=lambda name: many[name]) == "TP2×DP4"
+    # Within 20% of AIConfigurator 0.12's TPOT at 8 in flight (vLLM 0.24, prompts of 1,056).
+    assert tpot["TP8"] == pytest.approx(9.0, rel=0.2)
+    assert few["TP8"]["relative_errors"]["tpot"] > 0.3
+    assert "several GPUs never measured" in few["TP8"]["calibration"]
+
+
+def test_without_layouts_a_number_of_gpus_has_all_of_them(whet: Whet, large: Path) -> None:
+    words = ("--gpus", "4x H200", "--weights", "FP8_DYNAMIC", "--batch-sizes", "16")
+    rows = planned(whet, large, *words)["candidates"]
+    assert {row["layout"] for row in rows} == {
+        *("TP4", "TP2×DP2", "DP4", "TP2×PP2", "DP2×PP2", "PP4")
+    }
+    assert {row["gpus"] for row in rows} == {4}
+
+
+def test_experts_whole_or_divided(whet: Whet, tmp_path: Path) -> None:
+    experts = write_model("Qwen3-30B-A3B", tmp_path / "model")
+    words = ("--gpus", "H200", "--parallel", "tp8,tp8xep,dp8xep", "--weights", "16bit")
+    rows = planned(whet, experts, *words, "--batch-sizes", "64,512")["candidates"]
+    by = {(row["layout"], row["in_flight"]): row for row in rows}
+    assert by["DP8×EP", 64]["weight_bytes"] > by["TP8×EP", 64]["weight_bytes"]
+    # Each rank keeps its own requests' 4 KV heads, which TP8 stores twice.
+    assert by["DP8×EP", 512]["requests_per_s"] > by["TP8×EP", 512]["requests_per_s"]
+    text = whet("plan", experts, *TRAFFIC, *words, "--batch-sizes", "64").out
+    assert "several GPUs and experts never measured" in text
+
+
+def test_the_objective_is_marked_where_batch_sizes_are_given(whet: Whet, model: Path) -> None:
+    words = ("--gpus", "H200", "--batch-sizes", "1,256", "--objective", "tpot:p95<9ms")
+    text = whet("plan", model, *TRAFFIC, *words).out
+    assert "256 !" in text
+    assert "! misses the objective" in text
 
 
 def test_what_meets_the_objective_goes_before_what_does_not(whet: Whet, model: Path) -> None:
@@ -123,7 +177,12 @@ def test_blocks_that_begin_an_earlier_row_are_cached(
         (["--workload", "prompt=200000,output=9"], USAGE, "do not fit the model's 131,072"),
         ([*TRAFFIC, "--gpus", "H300"], USAGE, "no GPU is known as 'H300'"),
         ([*TRAFFIC, "--gpus", "H100"], USAGE, "'H100' is ambiguous: H100 PCIe, H100 SXM"),
-        ([*TRAFFIC, "--parallel", "two"], USAGE, "give whole numbers, such as 1,2,4"),
+        ([*TRAFFIC, "--parallel", "two"], USAGE, "'two' is not understood; give numbers of GPUs"),
+        ([*TRAFFIC, "--gpus", "4x L4", "--parallel", "tp8"], USAGE, "TP8 needs 8 GPUs and --gpus"),
+        ([*TRAFFIC, "--parallel", "tp3"], USAGE, "none of these layouts divides the model"),
+        ([*TRAFFIC, "--batch-sizes", "0,8"], USAGE, "give numbers of at least 1"),
+        ([*TRAFFIC, "--batch-sizes", "x"], USAGE, "give whole numbers, such as 8,64,256"),
+        ([*TRAFFIC, "--memory", "--spec", "a.yaml"], USAGE, "there is nothing for --spec"),
         ([*TRAFFIC, "--weights", "Q4"], USAGE, "--weights 'Q4' is not a precision"),
         ([*TRAFFIC, "--prices", "L4"], USAGE, 'write "L4=0.5" in US$ an hour'),
         ([*TRAFFIC, "--objective", "fast"], USAGE, "is not a constraint"),
@@ -151,3 +210,42 @@ def test_one_sentence_for_what_cannot_be_planned(
     assert said.code == code, said.err
     assert sentence in said.err
     assert "Traceback" not in said.err
+
+
+def test_the_best_go_into_a_spec_that_can_be_checked(
+    whet: Whet, large: Path, tmp_path: Path
+) -> None:
+    words = ("--gpus", "8x H200", "--batch-sizes", "8,64", "--spec", "best.yaml")
+    said = whet("plan", large, *TRAFFIC, *words)
+    assert said.code == 0, said.err
+    assert "Wrote best.yaml. Next: whet check best.yaml" in said.out
+    spec = yaml.safe_load((tmp_path / "best.yaml").read_text())
+    assert spec["hardware"]["tier"] == "8x H200"
+    assert spec["load"]["batch_sizes"] == [8, 64]
+    assert spec["objective"] == {"ttft_ms": [500], "recommend_ttft_ms": 500, "tpot_ms": 50}
+    assert spec["baseline"].startswith("fp16-")
+    assert 2 < len(spec["variants"]) <= 5
+    checked = whet("check", "best.yaml", "--device", "8x H200")
+    assert checked.code == 0, checked.err
+    again = whet("plan", large, *TRAFFIC, *words)
+    assert "best.yaml exists; name another file" in again.sentence(USAGE)
+
+
+def test_a_checkpoint_as_stored_is_its_own_baseline(whet: Whet, tmp_path: Path) -> None:
+    experts = write_model("Qwen3-30B-A3B-FP8", tmp_path / "model")
+    words = ("--gpus", "2x H200", "--spec", "best.yaml")
+    assert whet("plan", experts, *TRAFFIC, *words).code == 0
+    spec = yaml.safe_load((tmp_path / "best.yaml").read_text())
+    assert spec["baseline"].startswith("stored-")
+    assert all("weights" not in variant for variant in spec["variants"].values())
+    checked = whet("check", "best.yaml", "--device", "2x H200")
+    assert checked.code == 0, checked.err
+
+
+def test_a_head_that_a_plan_does_not_know_is_not_in_the_spec(whet: Whet, model: Path) -> None:
+    words = ("--gpus", "H200", "--parallel", "1", "--weights", "16bit,FP8_DYNAMIC")
+    head = ("--speculation", "4:3.4", "--spec", "best.yaml")
+    assert whet("plan", model, *TRAFFIC, *words, *head).code == 0
+    assert set(yaml.safe_load((model.parent / "best.yaml").read_text())["variants"]) == {
+        *("fp16-tp1", "fp8-tp1")
+    }

@@ -130,6 +130,33 @@ def test_dtypes(args: dict[str, Any], per_token: int, weights: int) -> None:
     assert found.weight_bytes == weights * 13_476_831_232
 
 
+def test_engines_share_experts_and_each_has_its_attention() -> None:
+    facts = model(weight_bytes=60 * GB, expert_parameters=28 * GB, experts=128)
+    for parallel, expected in ((1, 60), (4, 4 + 56 / 4)):
+        settings = read_settings(
+            variant(data_parallel_size=parallel), target=facts, device=gpu(80, count=8)
+        )
+        assert loaded_bytes(facts, settings) == expected * GB
+
+
+def test_engines_divide_the_batch() -> None:
+    args = {"max_model_len": 1024, "data_parallel_size": 4}
+    plan = plan_memory(
+        variant(**args),
+        target=model(),
+        stored=model(),
+        draft=None,
+        device=gpu(24, count=4),
+        demand=Demand(max_batch=256, tokens_per_request=1024),
+    )
+    assert plan.tokens_needed == 64 * 1024
+    assert plan.reason is not None
+    assert "batch 256 of 1024 tokens each, divided among 4 engines" in plan.reason
+    fitting = plan.fit_batch_size or 0
+    assert fitting % 4 == 0
+    assert f"keep batch sizes to at most {fitting}" in plan.reason
+
+
 def test_7b_at_16_bits_on_24_gib() -> None:
     """0.92 · 24 GiB − 12.55 GiB of weights leaves under 9.53 GiB; at 0.5 MiB a token < 19,517."""
     found = plan(variant(max_model_len=4096), device=gpu(24), batch=4, tokens=2048)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 from rich.table import Table
 
-from whet.cli.options import OutputOptions, print_json
+from whet.cli.options import OutputOptions, print_json, print_line
+from whet.core.errors import UsageError
 from whet.core.records import encode
+from whet.core.store import write_atomic
 from whet.core.units import GIB
 from whet.flow.plan.options import PlanOptions
 
@@ -36,8 +38,13 @@ def plan(
     objective.
     """
     from whet.flow.plan.plan import make_memory_table, make_plan
+    from whet.flow.plan.spec import spec_text
     from whet.flow.run.checkpoints import open_checkpoints
 
+    if options.spec is not None and options.memory:
+        raise UsageError("--memory predicts no speed, so there is nothing for --spec; give one")
+    if options.spec is not None and options.spec.exists():
+        raise UsageError(f"--spec {options.spec} exists; name another file or move it away")
     with open_checkpoints() as checkpoints:
         folder = checkpoints.find(model)
         if options.memory:
@@ -48,10 +55,14 @@ def plan(
                 output.console.print(_memory(fits))
             return
         made = make_plan(folder, options)
+    if options.spec is not None:
+        write_atomic(options.spec, spec_text(made, model, options.spec).encode())
     if output.json:
         print_json(_document(made))
     elif not output.quiet:
         _print(made, model, output)
+        if (file := options.spec) is not None:
+            print_line(f"Wrote {file}. Next: whet check {file}, then: whet run {file}")
 
 
 def _print(plan: Plan, model: str, output: OutputOptions) -> None:
@@ -67,8 +78,9 @@ def _print(plan: Plan, model: str, output: OutputOptions) -> None:
 
 
 def _errors(plan: Plan) -> Iterator[str]:
-    """The errors of each GPU of the table, and where its coefficients are from."""
-    for gpu, each in {each.candidate.gpu: each for each in plan.front[:_ROWS]}.items():
+    """The widest error of each GPU of the table, and where its coefficients are from."""
+    widest = sorted(plan.front[:_ROWS], key=lambda each: each.errors["tpot"])
+    for gpu, each in {each.candidate.gpu: each for each in widest}.items():
         words = ", ".join(f"{name.upper()} ±{each.errors[name]:.0%}" for name in ("ttft", "tpot"))
         yield f"{gpu} ({each.calibration.text}): {words}"
 
@@ -94,14 +106,15 @@ def _memory(fits: Sequence[Fit]) -> Table:
 
 
 def _table(plan: Plan, predictions: tuple[Prediction, ...]) -> Table:
-    title = "Cheapest first, at the largest batch size that meets it; p95 in ms"
+    at = "by batch size" if plan.sizes else "at the largest batch size that meets it"
+    title = f"Cheapest first, {at}; p95 in ms{'; ! misses the objective' if plan.sizes else ''}"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for name in ("replica", "variant"):
-        table.add_column(name, no_wrap=True)
+    for name in ("GPUs", "variant"):
+        table.add_column(name)
     heads = ("batch", "req/s", "TTFT", "TPOT", "$/1M")
-    rated = () if plan.rate is None else ("GPUs", "$/month")
+    rated = () if plan.rate is None else ("all GPUs", "$/month")
     for name in (*heads, *rated):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("most of a step", no_wrap=True)
     for each in predictions:
         table.add_row(*_cells(plan, each))
@@ -113,7 +126,7 @@ def _cells(plan: Plan, each: Prediction) -> list[str]:
     cells = [
         candidate.text,
         candidate.variant.name,
-        str(each.in_flight),
+        f"{each.in_flight}{' !' if each.missed else ''}",
         f"{each.requests_per_s:.3g}",
         f"{figures['ttft p95']:,.0f}",
         f"{figures['tpot p95']:.3g}",
@@ -134,6 +147,7 @@ def _document(plan: Plan) -> dict[str, object]:
             {
                 "gpu": each.candidate.gpu,
                 "gpus": each.candidate.devices,
+                "layout": each.candidate.parallel.text,
                 "weights": each.candidate.variant.weights,
                 "variant": each.candidate.variant.name,
                 "fits": each.memory.fits,

@@ -98,14 +98,21 @@ def plan_memory(
         required_bytes=sizes.fixed + max(needed_bytes, explicit or 0),
         fits=reason is None and blocks >= needs.blocks,
         fit_max_model_len=sizes.kv.longest(blocks, in_flight=settings.in_flight) or None,
-        fit_batch_size=max((blocks - needs.prefill) // needs.request_blocks, 0) or None,
+        fit_batch_size=settings.data_parallel
+        * max((blocks - needs.prefill) // needs.request_blocks, 0)
+        or None,
         fit_utilization=_fit_utilization(settings, sizes, needed_bytes, device),
         fit_kv_bytes=_fit_kv(sizes, needed_bytes, device),
         reason=reason,
         kv_request_bytes=(needs.request_blocks + needs.prefill) * sizes.kv.block_bytes,
     )
     short = reason is None and not plan.fits
-    return replace(plan, reason=_too_few_tokens(plan, needs.request, demand)) if short else plan
+    if not short:
+        return plan
+    many = f"batch {demand.max_batch} of {needs.request} tokens each"
+    if settings.data_parallel > 1:
+        many += f", divided among {settings.data_parallel} engines"
+    return replace(plan, reason=_too_few_tokens(plan, many, demand))
 
 
 def activation_bytes(facts: ModelFacts, settings: Settings) -> int:
@@ -139,7 +146,7 @@ def kv_bytes_per_token(facts: ModelFacts, settings: Settings) -> int:
 def loaded_bytes(facts: ModelFacts, settings: Settings) -> int:
     """Weight bytes a device once loaded: 32-bit weights are cast to 16 unless float32 is set.
 
-    Layers for multi-token prediction are not loaded.
+    Layers for multi-token prediction are not loaded. Data parallel engines share routed experts.
     """
     stored = facts.stored.scheme
     factor = 1.0
@@ -148,7 +155,9 @@ def loaded_bytes(facts: ModelFacts, settings: Settings) -> int:
     elif stored == "16bit" and settings.float32:
         factor = 2.0
     split = settings.tensor_parallel * settings.pipeline_parallel
-    return math.ceil((facts.weight_bytes - facts.mtp_bytes) * factor / split)
+    experts = (facts.expert_parameters or 0) * facts.stored.bits_per_weight / 8
+    elsewhere = experts * (1 - 1 / settings.data_parallel)
+    return math.ceil((facts.weight_bytes - facts.mtp_bytes - elsewhere) * factor / split)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,6 +180,7 @@ def _needs(variant: Variant, settings: Settings, kv: Pool, demand: Demand) -> _N
     Proposed tokens are written before they are judged, so each request has K more.
     """
     block, flight = settings.block_tokens, settings.in_flight
+    batch = math.ceil(demand.max_batch / settings.data_parallel)
     lookahead = variant.speculation.num_tokens if variant.speculation else 0
     request = _round_up(demand.tokens_per_request + lookahead, block)
     longest = _round_up(settings.max_model_len, block)
@@ -178,10 +188,10 @@ def _needs(variant: Variant, settings: Settings, kv: Pool, demand: Demand) -> _N
     prefill = kv.blocks(request, in_flight=flight) - blocks
     return _Needs(
         request=request,
-        tokens=max(demand.max_batch * request, longest),
+        tokens=max(batch * request, longest),
         request_blocks=blocks,
         prefill=prefill,
-        blocks=max(demand.max_batch * blocks + prefill, kv.blocks(longest, in_flight=flight)),
+        blocks=max(batch * blocks + prefill, kv.blocks(longest, in_flight=flight)),
     )
 
 
@@ -264,7 +274,7 @@ def _reason(
     return None
 
 
-def _too_few_tokens(plan: MemoryPlan, request: int, demand: Demand) -> str:
+def _too_few_tokens(plan: MemoryPlan, many: str, demand: Demand) -> str:
     """Which demand the KV pool does not meet, and each setting that would fix it."""
     fixes = []
     if (plan.fit_max_model_len or 0) < plan.max_model_len:
@@ -276,9 +286,8 @@ def _too_few_tokens(plan: MemoryPlan, request: int, demand: Demand) -> str:
     elif plan.fit_kv_bytes is not None:
         fixes.append(f"give the KV cache {human_bytes(plan.fit_kv_bytes)} ({CPU_KV_ENV} on a CPU)")
     return (
-        f"{plan.kv_tokens} tokens of KV cache fit, but {plan.tokens_needed} are needed (batch "
-        f"{demand.max_batch} of {request} tokens each; max_model_len {plan.max_model_len}); "
-        + ", or ".join(fixes)
+        f"{plan.kv_tokens} tokens of KV cache fit, but {plan.tokens_needed} are needed ({many}; "
+        f"max_model_len {plan.max_model_len}); " + ", or ".join(fixes)
     )
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from tests.predict.builders import gpu, model, variant
 from tests.predict.performance.builders import SHEET, WORK, step_model
+from whet.predict.hardware import CUDA
+from whet.predict.performance import Work, calibration_of, work_of
 from whet.predict.performance.coefficients import TYPICAL
-from whet.predict.performance.step import Draft
+from whet.predict.performance.step import Draft, StepModel
+from whet.predict.settings import read_settings
 
 
 def test_a_step_of_one_sequence_reads_the_weights_once() -> None:
@@ -57,9 +62,17 @@ def test_a_draft_adds_its_steps_and_the_rows_that_are_verified() -> None:
     assert (drafted.rows, drafted.advance) == (5, 3.0)
 
 
-@pytest.mark.parametrize("draft", [None, Draft(tokens=4, length=3.0, work=WORK)])
-def test_the_parts_of_a_step_add_up(draft: Draft | None) -> None:
-    model = step_model(draft=draft)
+@pytest.mark.parametrize(
+    ("draft", "work"),
+    [
+        (None, WORK),
+        (Draft(tokens=4, length=3.0, work=WORK), WORK),
+        (None, replace(WORK, devices=2, stages=2)),
+        (None, replace(WORK, ranks=4, expert_bytes=1e9, expert_share=0.1, expert_layers=32)),
+    ],
+)
+def test_the_parts_of_a_step_add_up(draft: Draft | None, work: Work) -> None:
+    model = step_model(work, draft=draft)
     for decoding, context in ((1, 100), (64, 64_000), (256, 300_000)):
         parts = model.parts(decoding, context)
         assert sum(parts.values()) == pytest.approx(model.seconds(decoding, context))
@@ -76,6 +89,69 @@ def test_tensor_parallelism_divides_the_weights_and_adds_all_reduces() -> None:
     halves = replace(WORK, devices=2, weight_bytes=8e9, token_flops=8e9, head_bytes=5e8)
     alone, together = step_model().seconds(1, 1), step_model(halves).seconds(1, 1)
     assert alone / 2 < together < alone
+
+
+def test_large_all_reduces_take_their_bytes() -> None:
+    """134 MB among 8 H200s: 1.05 ms (AIConfigurator's custom_allreduce_perf, vLLM 0.24)."""
+    eighth = replace(WORK, devices=8, layers=1, hidden_bytes=16384.0, token_flops=0.0)
+    h200, tokens = replace(SHEET, link=450e9), 134_217_728 // 16384
+    alone, together = (
+        StepModel(work, h200, TYPICAL).seconds(0, 0, prefill=tokens)
+        for work in (replace(eighth, devices=1), eighth)
+    )
+    assert (together - alone) / 2 == pytest.approx(1.05e-3, rel=0.3)
+
+
+def test_a_pipeline_is_as_fast_as_one_device_for_one_sequence_and_faster_for_many() -> None:
+    halves = replace(WORK, stages=2, layers=16, weight_bytes=8e9, token_flops=8e9)
+    halves = replace(halves, kv_bytes=((65536.0, None),))
+    alone, together = step_model().seconds(1, 1000), step_model(halves).seconds(1, 1000)
+    assert together == pytest.approx(alone, rel=0.15)
+    many = 256, 256 * 4000
+    assert step_model(halves).seconds(*many) < 0.7 * step_model().seconds(*many)
+
+
+def test_ranks_share_experts_and_each_computes_its_own_attention() -> None:
+    whole = replace(WORK, weight_bytes=1e9, expert_bytes=15e9, expert_share=1 / 16)
+    ranks = replace(whole, ranks=4, expert_bytes=15e9 / 4, expert_layers=32)
+    few, many = (1, 1000), (256, 256 * 4000)
+    assert step_model(ranks).seconds(*few) > 0.5 * step_model(whole).seconds(*few)
+    assert step_model(ranks).seconds(*many) < 0.4 * step_model(whole).seconds(*many)
+    assert step_model(ranks).parts(*many)["exchange"] > 0
+
+
+@pytest.mark.parametrize(
+    ("tokens", "experts", "milliseconds"),
+    [
+        # One layer of 128 experts of 2,048 × 768 in 16 bits, 8 of them a token, on one H200 and on
+        # 8 with whole experts (moe_perf of AIConfigurator 0.12, vLLM 0.24, power law 1.01).
+        (64, 1, 0.292),
+        (1024, 1, 0.437),
+        (16384, 1, 2.647),
+        (64, 8, 0.075),
+        (16384, 8, 1.251),
+    ],
+)
+def test_a_layer_of_experts_as_measured(tokens: int, experts: int, milliseconds: float) -> None:
+    args: dict[str, Any] = {"enable_expert_parallel": True} if experts > 1 else {}
+    facts = model(
+        hidden_size=2048,
+        intermediate_size=768,
+        layers=1,
+        parameters=128 * 3 * 2048 * 768,
+        linear_parameters=128 * 3 * 2048 * 768,
+        expert_parameters=128 * 3 * 2048 * 768,
+        active_parameters=8 * 3 * 2048 * 768,
+        experts=128,
+    )
+    settings = read_settings(
+        variant(tensor_parallel_size=experts, **args), target=facts, device=gpu(141)
+    )
+    work = replace(work_of(facts, settings), devices=1, pair_flops=0.0)
+    model_ = StepModel(work, CUDA["H200"].sheet, calibration_of("H200").coefficients)
+    # Without what every layer costs: this is the products' share alone.
+    seconds = model_.seconds(0, 0, prefill=tokens) - calibration_of("H200").coefficients.layer_s
+    assert 1e3 * seconds == pytest.approx(milliseconds, rel=0.3)
 
 
 @pytest.mark.parametrize(

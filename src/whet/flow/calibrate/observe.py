@@ -35,17 +35,15 @@ def observations_of(run: Run) -> list[Observation]:
     """
     device = run.require_environment().device
     return [
-        observation
-        for trial in run.trials
-        if trial.loop == ("open" if isinstance(trial.batch_size, Rate) else "closed")
-        if trial.status == "complete"
-        for observation in _observation(run, trial, device)
+        observation for trial in run.trials for observation in observation_of(run, trial, device)
     ]
 
 
-def _observation(run: Run, trial: TrialRecord, device: Device) -> Iterator[Observation]:
+def observation_of(run: Run, trial: TrialRecord, device: Device) -> Iterator[Observation]:
+    """One trial's, or none where ``observations_of`` leaves it out."""
     resolved, facts = run.engines.get(trial.variant), run.facts.get(trial.variant)
-    if resolved is None:
+    loop = "open" if isinstance(trial.batch_size, Rate) else "closed"
+    if resolved is None or trial.loop != loop or trial.status != "complete":
         return
     variant, target = resolved.variant, run.models["target"]
     shared = _shared_tokens(run, trial) if variant.prefix_cache else 0

@@ -13,6 +13,7 @@ from whet.core.provenance import Device
 from whet.core.records import MemoryPlan, ModelFacts, Variant
 from whet.core.records.objective import Constraint
 from whet.core.units import MIB
+from whet.flow.plan.parallelism import Parallelism
 from whet.flow.plan.traffic import PlannedTraffic
 from whet.predict.hardware import CUDA
 from whet.predict.memory import Demand, plan_memory
@@ -28,6 +29,7 @@ from whet.predict.performance import (
     simulate,
     work_of,
 )
+from whet.predict.performance.bound import largest_part
 from whet.predict.settings import read_settings
 
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -37,22 +39,29 @@ _LEAST: Final = 48
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """GPUs of one replica, and the variant that they serve; ``stored`` are its weights' facts.
+    """A layout of GPUs, and the variant that they serve; ``stored`` are its weights' facts.
 
     ``speculation`` is K and the acceptance length of a head that is taken for granted.
     """
 
     gpu: str
-    devices: int
+    parallel: Parallelism
     variant: Variant
     stored: ModelFacts
     price: float
     speculation: tuple[int, float] | None = None
 
     @property
+    def devices(self) -> int:
+        """GPUs of the layout."""
+        return self.parallel.devices
+
+    @property
     def text(self) -> str:
-        """``2 × L4``."""
-        return self.gpu if self.devices == 1 else f"{self.devices} × {self.gpu}"
+        """``2 × L4, TP2``."""
+        if self.devices == 1:
+            return self.gpu
+        return f"{self.devices} × {self.gpu}, {self.parallel.text}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +93,16 @@ class Prediction:
         return self.calibration.errors
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Engines:
+    """``count`` engines alike that share the requests; ``empty`` is their prediction so far."""
+
+    empty: Prediction
+    model: StepModel
+    limits: Limits
+    count: int
+
+
 def evaluate(
     candidate: Candidate,
     *,
@@ -91,11 +110,36 @@ def evaluate(
     traffic: PlannedTraffic,
     constraints: Sequence[Constraint],
     own: Calibration | None = None,
-) -> Prediction:
+    sizes: Sequence[int] = (),
+) -> list[Prediction]:
     """Fit, then the largest number of requests in flight that meets every constraint.
 
-    ``own`` is a calibration that goes before the stored one.
+    With ``sizes`` the predictions at these, whether they meet them or not. ``own`` is a calibration
+    that goes before the stored one.
     """
+    engines = _engines(candidate, target, traffic, own)
+    if isinstance(engines, Prediction):
+        return [engines]
+    if sizes:
+        results = [_at(engines, traffic, size) for size in sizes]
+        return [replace(each, missed=_missed(each, constraints)) for each in results]
+    best: Prediction | None = None
+    low, high = 0, len(_SIZES) - 1
+    while low <= high:
+        middle = (low + high) // 2
+        result = _at(engines, traffic, _SIZES[middle])
+        if missed := _missed(result, constraints):
+            best = replace(result, missed=missed) if middle == 0 else best
+            high = middle - 1
+        else:
+            best, low = result, middle + 1
+    return [best or replace(engines.empty, missed="never meets it")]
+
+
+def _engines(
+    candidate: Candidate, target: ModelFacts, traffic: PlannedTraffic, own: Calibration | None
+) -> _Engines | Prediction:
+    """What is simulated; a prediction without figures where the candidate does not fit."""
     gpu = CUDA[candidate.gpu]
     device = Device(
         kind="cuda",
@@ -112,76 +156,60 @@ def evaluate(
         device=device,
         demand=Demand(max_batch=1, tokens_per_request=traffic.longest),
     )
-    calibration = calibration_of(candidate.gpu, own)
+    settings = read_settings(candidate.variant, target=target, device=device)
+    work = work_of(candidate.stored, settings)
+    calibration = calibration_of(candidate.gpu, own).extended(work)
     empty = Prediction(candidate=candidate, memory=memory, calibration=calibration)
     if not memory.fits:
         return replace(empty, missed="does not fit")
-    settings = read_settings(candidate.variant, target=target, device=device)
-    work = work_of(candidate.stored, settings)
     draft = None
     if candidate.speculation is not None:
         tokens, length = candidate.speculation
         draft = Draft(tokens=tokens, length=length, work=head_work(work))
-    model = StepModel(work, gpu.sheet, calibration.coefficients, draft=draft)
+    coefficients = calibration.coefficients
     limits = Limits(
-        batched_tokens=settings.batched_tokens,
-        max_seqs=settings.max_seqs,
-        kv_tokens=memory.kv_tokens,
+        batched_tokens=settings.batched_tokens * work.ranks,
+        max_seqs=settings.max_seqs * work.ranks,
+        kv_tokens=memory.kv_tokens * work.ranks,
         prefix_cache=candidate.variant.prefix_cache,
-        request_s=calibration.coefficients.request_s,
-        message_s=calibration.coefficients.message_s,
-        turns=calibration.coefficients.turns,
+        request_s=coefficients.request_s,
+        message_s=coefficients.message_s,
+        turns=coefficients.turns,
+        front_share=1 / work.ranks,
     )
-    best: Prediction | None = None
-    low, high = 0, len(_SIZES) - 1
-    while low <= high:
-        middle = (low + high) // 2
-        result = _at(empty, model, limits, traffic, _SIZES[middle])
-        if missed := _missed(result, constraints):
-            best = replace(result, missed=missed) if middle == 0 else best
-            high = middle - 1
-        else:
-            best, low = result, middle + 1
-    return best or replace(empty, missed="never meets it")
+    return _Engines(
+        empty=empty,
+        model=StepModel(work, gpu.sheet, coefficients, draft=draft),
+        limits=limits,
+        count=settings.data_parallel // work.ranks,
+    )
 
 
-def _at(
-    empty: Prediction, model: StepModel, limits: Limits, traffic: PlannedTraffic, size: int
-) -> Prediction:
+def _at(engines: _Engines, traffic: PlannedTraffic, size: int) -> Prediction:
     """Figures at one number of requests in flight; those of the first wave are left out."""
-    requests = _repeated(traffic.requests, max(_ROUNDS * size, _LEAST))
-    result = simulate(requests, model, limits, in_flight=size)
-    tokens = sum(each.output for each in requests) / result.seconds
-    price = empty.candidate.price * empty.candidate.devices
+    busy = min(engines.count, size)
+    share = math.ceil(size / busy)
+    requests = _repeated(traffic.requests, max(_ROUNDS * share, _LEAST))
+    result = simulate(requests, engines.model, engines.limits, in_flight=share)
+    tokens = busy * sum(each.output for each in requests) / result.seconds
+    candidate = engines.empty.candidate
     return replace(
-        empty,
+        engines.empty,
         in_flight=size,
-        requests_per_s=len(requests) / result.seconds,
+        requests_per_s=busy * len(requests) / result.seconds,
         tokens_per_s=tokens,
-        latencies=tuple(_latencies(result, skip=min(size, len(requests) // 2))),
-        cost_per_1m=price / 3600 / tokens * 1e6,
+        latencies=tuple(_latencies(result, skip=min(share, len(requests) // 2))),
+        cost_per_1m=candidate.price * candidate.devices / 3600 / tokens * 1e6,
         preemptions=result.preemptions,
-        kv_share=result.peak_tokens / limits.kv_tokens,
-        bound=_bound(result, model, limits, size),
+        kv_share=result.peak_tokens / engines.limits.kv_tokens,
+        bound=_bound(result, engines.model, engines.limits, share),
     )
 
 
 def _bound(result: Simulated, model: StepModel, limits: Limits, size: int) -> str:
-    """What limits the rate at ``size`` in flight: memory, the front end, the host, or a part."""
-    if result.preemptions:
-        return "KV cache is full"
-    requests = [each.request for each in result.requests]
-    context = size * sum(r.prompt + r.output / 2 for r in requests) / len(requests)
-    parts = model.parts(size, context)
-    step_s = sum(parts.values())
-    if size * limits.message_s * limits.front_share > step_s:
-        return "front end"
-    if model.host_s > step_s:
-        return "host"
-    prompt_s = 1 - result.steps * step_s / result.seconds
-    parts = {"prompts": prompt_s * step_s, **parts} if prompt_s > 0 else parts
-    name = max(parts, key=lambda each: parts[each])
-    return f"{name} {parts[name] / step_s:.0%}"
+    """What limits the rate at ``size`` in flight: ``weights 43%``, ``front end``."""
+    name, share = largest_part(result, model, limits, size)
+    return name if share is None else f"{name} {share:.0%}"
 
 
 def _repeated(requests: Sequence[Request], count: int) -> list[Request]:

@@ -21,9 +21,15 @@ class PlanOptions:
     rate: float | None = None
     """Requests per second to plan for. Default: one replica, and what it takes."""
     gpus: str | None = None
-    """GPUs to consider, such as "H100 SXM,L4". Default: all that are known."""
-    parallel: str = "1,2,4,8"
-    """Numbers of GPUs that share a replica by tensor parallelism."""
+    """GPUs to consider, such as "H100 SXM,L4"; with a number, such as "8x H200", every layout of
+    exactly so many. Default: all that are known."""
+    parallel: str | None = None
+    """Layouts to consider, such as 4,tp2xdp4,tp4xpp2,dp8xep: tensor, data, pipeline and expert
+    parallel; a number is tensor parallel. Default: 1, 2, 4 and 8, and of a mixture of experts
+    expert parallel too; or all of the number in --gpus."""
+    batch_sizes: str | None = None
+    """Predict at these requests in flight, such as 8,64,256, whether they meet the objective or
+    not. Default: the largest that meets it."""
     weights: str | None = None
     """Precisions to consider, such as 16bit,W4A16. Default: 16 bit, 4 bit, and the 8 bit of the
     GPU. A quantized checkpoint is planned as stored."""
@@ -38,5 +44,7 @@ class PlanOptions:
     """Longest request in tokens. Default: the longest of the workload, in steps of 1,024."""
     memory: bool = False
     """Show the memory of the first GPU by batch size and context instead, in GiB a GPU."""
+    spec: Path | None = None
+    """File to write: a whet.yaml that measures the best predicted configurations."""
     calibration: Path | None = None
     """Coefficients that whet calibrate wrote. Default: the stored ones of the GPU."""

@@ -27,6 +27,7 @@ from whet.decision.eligible import split_eligible
 from whet.decision.matrix import recommended_point
 from whet.decision.select import Confirmation, confirmation
 from whet.deploy import write_deployment
+from whet.flow.run.bottleneck import with_bottleneck
 from whet.flow.run.degenerate import examine_all
 from whet.flow.run.results import RunSummary, store_cells, summarize_run
 from whet.flow.run.side_effects import lever_costs
@@ -43,7 +44,7 @@ def conclude(store: RunStore, observer: Observer) -> Decision:
     run = Run(store)
     summary = summarize_run(run)
     _store_summary(run, summary)
-    decision = _decide([(run, summary)])
+    decision = with_bottleneck(run, _decide([(run, summary)]))
     write_json(store.path("decision.json"), decision)
     store.note("decision", "decision", status="complete")
     _deploy(run, decision)

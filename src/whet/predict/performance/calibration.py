@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -13,8 +14,12 @@ from typing import Any, Final
 from whet.core.errors import UsageError
 from whet.predict.hardware import model_words
 from whet.predict.performance.coefficients import Coefficients
+from whet.predict.performance.work import Work
 
 _STORED: Final = "calibrations.json"
+_PARALLEL_ERROR: Final = 0.3
+_EXPERT_ERROR: Final = 0.4
+"""Stated errors of what no calibration has, added as independent ones."""
 _METRICS: Final = ("ttft", "tpot", "e2e")
 _NEAREST: Final = {"H100 SXM": "H200", "H100 PCIe": "H200", "B200": "H200"}
 """Where nothing was measured: whose shares of the data sheet are taken."""
@@ -36,6 +41,19 @@ class Calibration:
     source: str
     errors: Mapping[str, float]
     coefficients: Coefficients
+
+    def extended(self, work: Work) -> Calibration:
+        """With wider errors where the work is divided as no calibration was, or has experts."""
+        unknown = {}
+        if work.devices * work.stages * work.ranks > 1:
+            unknown["several GPUs"] = _PARALLEL_ERROR
+        if work.expert_bytes:
+            unknown["experts"] = _EXPERT_ERROR
+        if not unknown:
+            return self
+        errors = {name: math.hypot(error, *unknown.values()) for name, error in self.errors.items()}
+        source = f"{self.source}; {' and '.join(unknown)} never measured"
+        return replace(self, source=source, errors=errors)
 
     @property
     def text(self) -> str:

@@ -21,9 +21,15 @@ class Coefficients:
     library (``W4A16/humming``) where one was asked for. What is not listed is taken as its scheme,
     then as FP8 where it computes in 8 bits, else as W4A16. ``layer_s`` is a layer's cost in every
     step, ``sequence_s`` that of each sequence in it. ``step_s`` is the host's work on a step,
-    ``prefill_s`` that on a step with a prompt in it,
-    ``reduce_s`` the latency of an all-reduce. ``request_s``, ``message_s`` and ``turns`` are the
-    front end's (``Limits``).
+    ``prefill_s`` that on a step with a prompt in it. ``request_s``, ``message_s`` and ``turns`` are
+    the front end's (``Limits``).
+
+    What no calibration has measured yet is from NVIDIA's measurements of an H200, published with
+    AIConfigurator 0.12 (``custom_allreduce_perf`` and ``moe_perf`` of vLLM 0.24, ``nccl_perf`` of
+    NCCL 2.29): ``reduce_s``, an all-reduce in a CUDA graph, 4 to 7 µs; ``gather_s``, a gather or
+    scatter of the ranks' tokens, 5 to 13 µs; ``link``, the share of the data sheet that large ones
+    reach, 0.36 to 0.5; ``expert_s``, a layer of experts beyond its bytes and operations, 22 µs.
+    ``send_s``, the hand-over between two stages of a pipeline, is that tool's own constant.
     """
 
     bandwidth: Mapping[str, float]
@@ -37,7 +43,11 @@ class Coefficients:
     request_s: float
     message_s: float
     turns: float
-    reduce_s: float = 20e-6
+    reduce_s: float = 6e-6
+    gather_s: float = 10e-6
+    link: float = 0.4
+    expert_s: float = 22e-6
+    send_s: float = 10e-6
 
     def of(self, scheme: str) -> tuple[float, float]:
         """Bandwidth and compute shares of a scheme."""

@@ -1,0 +1,260 @@
+"""Layouts of eight GPUs: checkpoints without weights to measure them, and what whet predicts.
+
+    python -m benchmarks.layouts shapes WORK       # sparse checkpoints for lab/x8_*.yaml
+    python -m benchmarks.layouts predict [--peer aiconfigurator]
+
+``shapes`` writes Llama-3-70B's and Qwen3-30B-A3B's sizes with the demo's tokenizer and vocabulary,
+in 16 bits, FP8 and 4 bits. The files take no room: vLLM makes up the weights (``load_format:
+dummy``). ``predict`` plans the variants of both specs at their loads on 8 × H200 into
+``results/x8-predicted/predicted.csv``, beside AIConfigurator's figures where it has the form.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from lab.shapes import SHAPES
+from tests.checkpoint_factory import write_hollow_file, write_json
+
+from benchmarks.accuracy import peer_answer
+from whet.checkpoint.headers import read_file_headers
+from whet.demo import pair_paths
+from whet.flow.plan.evaluate import Prediction
+from whet.flow.plan.options import PlanOptions
+from whet.flow.plan.parallelism import Parallelism
+from whet.flow.plan.plan import make_plan
+
+OUT: Final = Path(__file__).parents[1] / "results" / "x8-predicted"
+TRAFFIC: Final = "prompt=1150,output=256"
+"""Prompts of the lab's long system prompt and one turn, answers of a fixed share of them."""
+PLANS: Final[tuple[tuple[str, str, str, str], ...]] = (
+    ("70b", "tp4,tp8,tp2xdp4,tp4xdp2", "FP8_DYNAMIC,W4A16", "8,64,256"),
+    ("30b-a3b", "tp8,tp8xep,tp2xdp4xep,dp8,dp8xep", "16bit,FP8_DYNAMIC", "8,64,512"),
+)
+"""Model, layouts, precisions and requests in flight."""
+_VOCAB: Final = 4096
+_GROUP: Final = 128
+_MOE: Final = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "vocab_size": _VOCAB,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "max_position_embeddings": 8192,
+    "rope_theta": 1000000.0,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+_FLOAT8: Final = {"num_bits": 8, "type": "float", "symmetric": True}
+_INT4: Final = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group"}
+_FORMS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
+    "fp8": (
+        "float-quantized",
+        {
+            "weights": {**_FLOAT8, "strategy": "channel", "dynamic": False},
+            "input_activations": {**_FLOAT8, "strategy": "token", "dynamic": True},
+        },
+    ),
+    "w4": ("pack-quantized", {"weights": {**_INT4, "group_size": _GROUP}}),
+}
+"""compressed-tensors' format and group of each form."""
+
+
+def write_shapes(work: Path, *, headers_only: bool = False) -> None:
+    """``WORK/70b``, ``WORK/30b-a3b`` and their quantized forms, each with the demo's tokenizer.
+
+    With ``headers_only`` they are marked as without weights: nothing hashes the zeros.
+    """
+    for model, forms in (("70b", ("", "fp8", "w4")), ("30b-a3b", ("", "fp8"))):
+        config: dict[str, Any] = dict(_MOE) if model == "30b-a3b" else SHAPES["70b"].config()
+        for form in forms:
+            folder = work / "-".join(filter(None, (model, form)))
+            _write_model(folder, config, form)
+            if headers_only:
+                (folder / ".headers-only").touch()
+
+
+def _write_model(folder: Path, config: dict[str, Any], form: str) -> None:
+    folder.mkdir(parents=True)
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        shutil.copy(pair_paths()[0] / name, folder / name)
+    if form:
+        kind, group = _FORMS[form]
+        config = config | {
+            "quantization_config": {
+                "quant_method": "compressed-tensors",
+                "format": kind,
+                "config_groups": {"group_0": {"targets": ["Linear"], **group}},
+                "ignore": ["lm_head", "re:.*mlp.gate$"],
+            }
+        }
+    write_json(folder / "config.json", config)
+    file = folder / "model.safetensors"
+    write_hollow_file(file, dict(_tensors(config, form)))
+    with file.open("r+b") as handle:  # the logical shapes beside packed weights are read
+        headers = read_file_headers(file) if form == "w4" else {}
+        for name in (each for each in headers if each.endswith(".weight_shape")):
+            outputs, words = headers[name.replace("_shape", "_packed")].shape
+            handle.seek(headers[name].start)
+            handle.write(b"".join(size.to_bytes(8, "little") for size in (outputs, 8 * words)))
+
+
+def _tensors(config: Mapping[str, Any], form: str) -> Iterator[tuple[str, tuple[str, Any]]]:
+    """Names with dtype and shape."""
+    hidden, heads, kv = (
+        config[name] for name in ("hidden_size", "num_attention_heads", "num_key_value_heads")
+    )
+    width = config["head_dim"]
+    yield "model.embed_tokens.weight", ("BF16", (_VOCAB, hidden))
+    yield "lm_head.weight", ("BF16", (_VOCAB, hidden))
+    yield "model.norm.weight", ("BF16", (hidden,))
+    experts = config.get("num_experts")
+    inner = config["moe_intermediate_size"] if experts else config["intermediate_size"]
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}"
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            yield f"{at}.{norm}.weight", ("BF16", (hidden,))
+        sizes = {"q_proj": heads, "k_proj": kv, "v_proj": kv}
+        linears = {f"self_attn.{name}": (size * width, hidden) for name, size in sizes.items()}
+        linears["self_attn.o_proj"] = (hidden, heads * width)
+        if experts:
+            yield f"{at}.mlp.gate.weight", ("BF16", (experts, hidden))
+            for norm in ("q_norm", "k_norm"):
+                yield f"{at}.self_attn.{norm}.weight", ("BF16", (width,))
+        for mlp in [f"mlp.experts.{each}" for each in range(experts)] if experts else ["mlp"]:
+            linears |= dict.fromkeys((f"{mlp}.gate_proj", f"{mlp}.up_proj"), (inner, hidden))
+            linears[f"{mlp}.down_proj"] = (hidden, inner)
+        for name, (outputs, inputs) in linears.items():
+            yield from _stored(f"{at}.{name}.weight", outputs, inputs, form)
+
+
+def _stored(
+    name: str, outputs: int, inputs: int, form: str
+) -> Iterator[tuple[str, tuple[str, Any]]]:
+    if form == "w4":
+        yield f"{name}_packed", ("I32", (outputs, inputs // 8))
+        yield f"{name}_scale", ("BF16", (outputs, inputs // _GROUP))
+        yield f"{name}_shape", ("I64", (2,))
+        return
+    yield name, ("F8_E4M3" if form else "BF16", (outputs, inputs))
+    if form:
+        yield f"{name}_scale", ("BF16", (outputs, 1))
+
+
+def predict(peer: str | None) -> None:
+    """Write ``predicted.csv``."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        (OUT / "predicted.csv").open("w", newline="", encoding="utf-8") as file,
+    ):
+        write_shapes(Path(folder), headers_only=True)
+        writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        for model, layouts, weights, sizes in PLANS:
+            path = Path(folder) / model
+            options = PlanOptions(
+                workload=TRAFFIC,
+                gpus="8x H200",
+                parallel=layouts,
+                weights=weights,
+                batch_sizes=sizes,
+                max_model_len=2048,
+            )
+            for each in make_plan(path, options).predictions:
+                writer.writerow({"model": model, **_figures(each), **_peer(peer, path, each)})
+                file.flush()
+
+
+_COLUMNS: Final = (
+    *("model", "layout", "gpus", "weights", "in_flight", "requests_per_s", "tokens_per_s"),
+    *("ttft_mean_ms", "ttft_p95_ms", "tpot_mean_ms", "tpot_p95_ms", "e2e_mean_ms"),
+    *("ttft_error", "tpot_error", "usd_per_1m_tokens", "weights_gib", "kv_tokens", "bound"),
+    *("peer_ttft_ms", "peer_tpot_ms"),
+)
+
+
+def _figures(each: Prediction) -> dict[str, Any]:
+    latencies, errors = dict(each.latencies), each.errors
+    return {
+        "layout": each.candidate.parallel.text,
+        "gpus": each.candidate.devices,
+        "weights": each.candidate.variant.weights,
+        "in_flight": each.in_flight,
+        "requests_per_s": f"{each.requests_per_s:.4g}",
+        "tokens_per_s": f"{each.tokens_per_s:.4g}",
+        "ttft_mean_ms": f"{latencies['ttft mean']:.4g}",
+        "ttft_p95_ms": f"{latencies['ttft p95']:.4g}",
+        "tpot_mean_ms": f"{latencies['tpot mean']:.4g}",
+        "tpot_p95_ms": f"{latencies['tpot p95']:.4g}",
+        "e2e_mean_ms": f"{latencies['e2e mean']:.4g}",
+        "ttft_error": f"{errors['ttft']:.2f}",
+        "tpot_error": f"{errors['tpot']:.2f}",
+        "usd_per_1m_tokens": f"{each.cost_per_1m:.4g}",
+        "weights_gib": f"{each.memory.weight_bytes / 2**30:.1f}",
+        "kv_tokens": each.memory.kv_tokens,
+        "bound": each.bound,
+    }
+
+
+def _peer(program: str | None, path: Path, each: Prediction) -> dict[str, str]:
+    """AIConfigurator's, of one engine's share of the requests; it has no 4 bits for vLLM."""
+    weights, parallel = each.candidate.variant.weights, each.candidate.parallel
+    form = {"16bit": "bfloat16", "FP8_DYNAMIC": "fp8"}.get(weights)
+    experts = each.candidate.stored.experts is not None
+    if program is None or form is None or each.in_flight < parallel.data:
+        return {}
+    prompt, output = (part.partition("=")[2] for part in TRAFFIC.split(","))
+    words = (
+        *("--model-path", str(path), "--system", "h200_sxm", "--backend", "vllm"),
+        *("--isl", prompt, "--osl", output, "--gemm-quant-mode", form),
+        *("--kvcache-quant-mode", "bfloat16", "--tp-size", str(parallel.tensor)),
+        *("--batch-size", str(each.in_flight // parallel.data)),
+        *(_peer_experts(parallel, form) if experts else ()),
+    )
+    answer = peer_answer(program, words)
+    return {f"peer_{name}_ms": f"{answer[name]:.4g}" for name in ("ttft", "tpot")}
+
+
+def _peer_experts(parallel: Parallelism, form: str) -> Iterator[str]:
+    whole = parallel.devices if parallel.experts else 1
+    yield from ("--attention-dp-size", str(parallel.data), "--moe-quant-mode", form)
+    yield from ("--moe-ep-size", str(whole), "--moe-tp-size", str(parallel.devices // whole))
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    kinds = parser.add_subparsers(dest="what", required=True)
+    kinds.add_parser("shapes").add_argument("work", type=Path)
+    kinds.add_parser("predict").add_argument("--peer")
+    options = parser.parse_args()
+    if options.what == "shapes":
+        write_shapes(options.work)
+    else:
+        predict(options.peer)
+
+
+if __name__ == "__main__":
+    main()
