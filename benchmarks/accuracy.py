@@ -37,7 +37,7 @@ from whet.core.run import Run
 from whet.demo.shapes import SHAPES, Sizes
 from whet.flow.calibrate.calibrate import rounded
 from whet.flow.calibrate.observe import observations_of
-from whet.predict.hardware import CUDA
+from whet.predict.hardware import CUDA, known_name
 from whet.predict.performance import Coefficients, Work, calibration_of
 from whet.predict.performance.fit import Observation, fit, predict_latencies
 
@@ -74,8 +74,8 @@ def stored() -> list[Row]:
 def add(root: Path, group: str, fitted: Sequence[str], outside: Sequence[str]) -> None:
     """Take a run's cells in, in place of an earlier state of the same group."""
     run = Run.read(root)
-    device = run.require_environment().device.name
-    gpu = next(name for name in CUDA if name.split()[0] in device)
+    gpu = known_name(run.require_environment().device)
+    assert gpu is not None, "the run's GPU is not one of whet.predict.hardware"
     engine = f"vLLM {next(iter(run.engines.values())).engine_version}"
     rows = [row for row in stored() if row.group != group]
     for each in observations_of(run):
@@ -239,7 +239,7 @@ def _beside_peer(rows: Sequence[Row], errors: Sequence[Mapping[str, float]]) -> 
     yield "\n## Beside AIConfigurator 0.12, on the same cells\n\n"
     yield "| | cells | TTFT | TPOT | E2E |\n|---|--:|--:|--:|--:|\n"
     yield f"| whet | {len(ours)} | {_cells(ours)} |\n"
-    yield f"| AIConfigurator, vLLM 0.24 on H200 | {len(peers)} | {_cells(peers)} |\n"
+    yield f"| AIConfigurator, vLLM 0.24 | {len(peers)} | {_cells(peers)} |\n"
 
 
 def _errors(observation: Observation, gpu: str, coefficients: Coefficients) -> dict[str, float]:

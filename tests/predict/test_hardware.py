@@ -7,8 +7,9 @@ import re
 import pytest
 
 from whet.core.errors import UsageError
-from whet.core.units import GIB
-from whet.predict.hardware import planned_device
+from whet.core.provenance import Device
+from whet.core.units import GIB, MIB
+from whet.predict.hardware import CUDA, known_name, planned_device, sheet_of
 
 
 def test_the_memory_of_a_gpu_is_what_its_name_says() -> None:
@@ -50,3 +51,21 @@ def test_no_other_model_is_suggested(text: str, suggestion: str | None) -> None:
         planned_device(text)
     found = re.search("did you mean '(.+?)'", str(caught.value))
     assert re.fullmatch(suggestion, found[1]) if suggestion and found else found is suggestion
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_mib", "known"),
+    [
+        ("NVIDIA H100 80GB HBM3", 81559, "H100 SXM"),
+        ("NVIDIA H100 PCIe", 81559, "H100 PCIe"),
+        ("NVIDIA H200", 143771, "H200"),
+        ("NVIDIA A100-SXM4-80GB", 81920, "A100 80GB SXM"),
+        ("NVIDIA A100-PCIE-40GB", 40960, "A100 40GB"),
+        ("NVIDIA GeForce GTX 1080", 8192, None),
+    ],
+)
+def test_a_gpu_as_its_driver_names_it(name: str, memory_mib: int, known: str | None) -> None:
+    device = Device(kind="cuda", name=name, memory_bytes=memory_mib * MIB, count=1, driver=None)
+    assert known_name(device) == known
+    if known is not None:
+        assert sheet_of(device) == CUDA[known].sheet

@@ -93,13 +93,24 @@ _NOMINAL: Final = Sheet(bandwidth=2e11, flops_16=5e12, flops_8=1e13)
 
 
 def sheet_of(device: Device) -> Sheet:
-    """The data sheet of a device as its driver names it."""
-    if device.kind == "cpu":
-        return _NOMINAL
-    words = model_words(device.name)
-    alike = [gpu for name, gpu in CUDA.items() if model_words(name) & words]
-    by_memory = sorted(alike, key=lambda gpu: abs(gpu.memory_mib * MIB - device.memory_bytes))
-    return by_memory[0].sheet if by_memory else _NOMINAL
+    """The data sheet of a device as its driver names it; nominal figures of one nobody knows."""
+    name = None if device.kind == "cpu" else known_name(device)
+    return CUDA[name].sheet if name else _NOMINAL
+
+
+def known_name(device: Device) -> str | None:
+    """``H100 SXM`` for ``NVIDIA H100 80GB HBM3``: of a model's GPUs the one nearest in memory.
+
+    nvidia-smi names PCIe cards so, and SXM ones of the H100 not at all.
+    """
+    words, pcie = model_words(device.name), "PCIE" in device.name.upper()
+    alike = [name for name in CUDA if model_words(name) & words]
+
+    def distance(name: str) -> tuple[int, bool]:
+        apart = abs(CUDA[name].memory_mib * MIB - device.memory_bytes)
+        return apart, ("PCIE" in name.upper()) != pcie
+
+    return min(alike, key=distance, default=None)
 
 
 def model_words(name: str) -> set[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from whet.core.records import Decision
 from whet.core.run import Run
 from whet.flow.calibrate.observe import observation_of
-from whet.predict.hardware import sheet_of
+from whet.predict.hardware import known_name, sheet_of
 from whet.predict.performance import StepModel, calibration_of, simulate
 from whet.predict.performance.bound import CHANGES, largest_part
 from whet.predict.performance.fit import mean_latencies
@@ -33,7 +33,7 @@ def _sentence(run: Run, variant: str, load: object) -> str | None:
     cells = (cell for each in trials for cell in observation_of(run, each, device))
     if (cell := next(cells, None)) is None:
         return None
-    coefficients = calibration_of(device.name).coefficients
+    coefficients = calibration_of(known_name(device) or device.name).coefficients
     model = StepModel(cell.work, sheet_of(device), coefficients, draft=cell.draft)
     limits = replace(
         cell.limits,

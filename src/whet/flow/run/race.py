@@ -29,7 +29,7 @@ from whet.flow.run.measure import PendingWork, measure_cells, measure_rest, serv
 from whet.flow.run.results import cells_of_variant, store_cells
 from whet.flow.run.resume import lacks_quality
 from whet.flow.run.workload import trial_plan
-from whet.predict.hardware import sheet_of
+from whet.predict.hardware import known_name, sheet_of
 from whet.predict.performance import Calibration, Request, StepModel, calibration_of, simulate
 from whet.predict.search import Arm, CannotMeasure, Measured, Outcome, climb, corrections, search
 from whet.predict.settings import read_settings
@@ -64,7 +64,7 @@ class _Race:
         self.job, self.budget_s, self.outcome = job, budget_s, outcome
         self.sizes = sorted(int(point) for point in job.spec.load.points)
         self.resolved = {item.variant.name: item for item in job.resolved}
-        self.calibration: Calibration = calibration_of(job.device.name)
+        self.calibration: Calibration = calibration_of(known_name(job.device) or job.device.name)
         self.start_s: list[float] = []
         self.began = time.monotonic()
 
