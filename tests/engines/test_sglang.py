@@ -155,6 +155,13 @@ def test_what_whet_does_not_set_up(change: dict[str, object], reason: str) -> No
     assert reason in str(limitation(variant, THERE, gpu=True))
 
 
+def test_a_head_that_sglang_computes_otherwise_is_refused(tmp_path: Path) -> None:
+    variant = resolve(speculation=replace(EAGLE, draft_path=str(tmp_path))).variant
+    for before, refused in ((False, False), (True, True)):
+        (tmp_path / "config.json").write_text(json.dumps({"norm_before_residual": before}))
+        assert ("norm_before_residual" in str(limitation(variant, THERE, gpu=True))) is refused
+
+
 def test_what_cannot_run_here_says_what_to_do() -> None:
     variant = resolve().variant
     assert limitation(variant, THERE, gpu=True) is None

@@ -14,6 +14,9 @@ PATH: Final = "/generate"
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "ignore_eos", "stop")
 _PROMPT: Final = "prompt_logprobs"
 
+_Tops = Sequence[Sequence[Sequence[Any]] | None]
+"""(log-probability, token) of the likeliest tokens, by position."""
+
 
 def asks_natively(body: Mapping[str, Any]) -> bool:
     """Whether a request needs what only ``/generate`` has, and can be put in its words."""
@@ -41,11 +44,7 @@ def reply(answer: Mapping[str, Any]) -> dict[str, Any]:
     meta = answer.get("meta_info") or {}
     written = meta.get("output_token_logprobs") or []
     names = [f"token_id:{token}" for _, token, *_ in written]
-    tops = [
-        {f"token_id:{token}": logprob for logprob, token, *_ in top or ()}
-        for top in meta.get("output_top_logprobs") or [None] * len(written)
-    ]
-    own = [{name: row[0]} for name, row in zip(names, written, strict=True)]
+    tops = meta.get("output_top_logprobs") or []
     choice = {
         "text": answer.get("text"),
         "token_ids": answer.get("output_ids") or [token for _, token, *_ in written],
@@ -53,7 +52,10 @@ def reply(answer: Mapping[str, Any]) -> dict[str, Any]:
         "logprobs": {
             "tokens": names,
             "token_logprobs": [logprob for logprob, *_ in written],
-            "top_logprobs": [{**top, **one} for top, one in zip(tops, own, strict=True)],
+            "top_logprobs": [
+                {f"token_id:{number}": value for value, number, *_ in [*_at(tops, at), row]}
+                for at, row in enumerate(written)
+            ],
         },
         _PROMPT: _prompt(meta.get("input_token_logprobs"), meta.get("input_top_logprobs")),
     }
@@ -61,14 +63,18 @@ def reply(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prompt(
-    own: Sequence[Sequence[Any]] | None, tops: Sequence[Sequence[Sequence[Any]] | None] | None
+    own: Sequence[Sequence[Any]] | None, tops: _Tops | None
 ) -> list[dict[str, Any] | None] | None:
     """An entry for every position, the likeliest first; the first token has none."""
     if not own:
         return None
     entries: list[dict[str, Any] | None] = [None]
     for position, (logprob, token, *_) in enumerate(own[1:], start=1):
-        named = (tops[position] if tops and position < len(tops) else None) or ()
-        entry = {str(number): {"logprob": value} for value, number, *_ in named}
-        entries.append({**entry, str(token): {"logprob": logprob}})
+        named = [*_at(tops or (), position), (logprob, token)]
+        entries.append({str(number): {"logprob": value} for value, number, *_ in named})
     return entries
+
+
+def _at(tops: _Tops, position: int) -> Sequence[Sequence[Any]]:
+    """The likeliest tokens of a position; none where the server gives none."""
+    return (tops[position] if position < len(tops) else None) or ()

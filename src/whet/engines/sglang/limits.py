@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Final
 
 from whet.core.flags import plain_args, rust_frontend
@@ -74,4 +76,18 @@ def _no_speculation(speculation: Speculation) -> str | None:
     if speculation.options:
         names = ", ".join(name for name, _ in speculation.options)
         return f"whet sets no speculation option on SGLang ({names}); leave it out"
+    if method == "eagle3" and _norms_first(speculation.draft_path):
+        return (
+            "SGLang ignores norm_before_residual, with which this head was made, and its drafts "
+            "would be wrong; use a head without it, or vLLM"
+        )
     return None
+
+
+def _norms_first(folder: str | None) -> bool:
+    """Whether a head's stream begins as the normed hidden state."""
+    try:
+        config = json.loads((Path(folder or "") / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get("norm_before_residual") is True
