@@ -1,4 +1,7 @@
-"""SGLang's command line, log, pages, counters and faults; the files are from its source, 0.5.17."""
+"""SGLang's command line, log, pages, counters and faults, all of 0.5.17.
+
+``sglang_cpu*`` are recorded on a CPU; the other files are written from its source.
+"""
 
 from __future__ import annotations
 
@@ -192,6 +195,15 @@ def test_a_log_gives_layers_attention_cache_and_sizes() -> None:
     assert notice.startswith("Using FP8 KV cache but no scaling factors provided")
 
 
+def test_a_recorded_log_of_a_cpu_is_read() -> None:
+    facts = PROFILE.read_log(recorded("cpu.log"))
+    assert (facts.attention_backend, facts.prefix_cache_enabled) == ("torch_native", True)
+    assert (facts.quantized_layers, facts.unquantized_layers) == (0, 1)
+    assert (facts.kv_cache_tokens, facts.kv_cache_dtype) == (4096, None)
+    assert (facts.max_model_len, facts.batched_tokens, facts.load_s) == (256, 2048, 0.09)
+    assert facts.notices == ()
+
+
 def test_an_empty_log_says_nothing() -> None:
     facts = PROFILE.read_log("")
     assert (facts.attention_backend, facts.quantized_layers, facts.eager) == (None, None, None)
@@ -271,6 +283,13 @@ def test_counters_are_read_and_summed_under_the_common_names() -> None:
     assert not {DRAFTS, DRAFT_TOKENS, ACCEPTED} & {*rename_counters(plain, names)}
 
 
+def test_recorded_counters_give_the_cached_tokens_of_the_responses() -> None:
+    names = dict(PROFILE.counters_of(resolve().variant))
+    values = rename_counters(dict(parse_counters(recorded("cpu_metrics.txt"))), names)
+    assert (values[GENERATED], values[QUERIES], values[PREFIX_HITS]) == (112, 209, 120)
+    assert DRAFTS not in values
+
+
 @pytest.mark.parametrize(("hits", "outcome"), [(0, "proved"), (40, "contradicted")])
 def test_without_a_cache_no_token_may_come_from_one(hits: int, outcome: str) -> None:
     before = counters(queries=0, hits=0, generated=0)
@@ -308,6 +327,19 @@ def test_a_failed_start_is_one_sentence_with_the_fix(name: str, kind: str, words
     assert failure is not None
     assert failure.kind == kind
     assert words in failure.sentence
+
+
+def test_a_server_that_ended_itself_is_not_taken_for_one_out_of_memory(
+    scripted: ResolvedEngine, tmp_path: Path
+) -> None:
+    words = "ValueError: no such thing\\nReceived sigquit from a child process."
+    script = f"import os; print('{words}', flush=True); os.kill(os.getpid(), 9)"
+    made = replace(scripted, argv=(sys.executable, "-c", script))
+    with (
+        pytest.raises(EngineStartError, match="it reported: ValueError: no such thing"),
+        get_engine("sglang").serve(made, log=tmp_path / "log.txt"),
+    ):
+        pass
 
 
 @pytest.fixture

@@ -97,7 +97,8 @@ class EngineProfile:
     ``failures`` are the known signs of a failed start, the most specific first.
     ``counter_names`` map the engine's counters, or sums of them (``client.counters``), to those of
     ``core.counters`` where they differ; ``K`` in them is the number of draft tokens.
-    ``dialect`` is how the engine is asked for the log-probabilities of a prompt.
+    ``dialect`` is how the engine is asked for the log-probabilities of a prompt. ``ends_itself`` is
+    what the log says where the engine kills its own processes, so that memory is not suspected.
     ``planned_engine`` makes an engine that resolves variants for another machine, and
     ``find_installed`` takes the path of a Python; both are None for an engine that whet does not
     start. ``installation_problem`` says why an installation cannot run here, with the fix.
@@ -135,6 +136,7 @@ class EngineProfile:
     scoring_defect: Callable[[Variant, EngineFacts | None], str | None] = _no_defect
     scores_alone: Callable[[ResolvedEngine], bool] = _never
     dialect: Dialect = "vllm"
+    ends_itself: str = "\0"
 
     def counters_of(self, variant: Variant) -> tuple[tuple[str, str], ...]:
         """``counter_names`` with the variant's number of draft tokens."""

@@ -43,4 +43,5 @@ PROFILE: Final = EngineProfile(
     installation_problem=installation_problem,
     start_line=START_LINE,
     dialect="sglang",
+    ends_itself="Received sigquit from a child process",
 )

@@ -35,6 +35,12 @@ FAILURES: Final = (
         "fewer bits",
     ),
     failure_sign(
+        "killed",
+        r"crashed with exit code -9\b",
+        "one of its processes was killed (signal 9), usually because memory ran out; free some, or "
+        "lower max_num_seqs",
+    ),
+    failure_sign(
         "attention",
         r"Can not import FA3 in sgl_kernel",
         "its FlashAttention 3 is missing; install sglang-kernel again (attention_backend: triton "
@@ -77,7 +83,7 @@ FAILURES: Final = (
     ),
     failure_sign(
         "missing_module",
-        r"(?:ModuleNotFoundError|ImportError): (?P<line>[^\n]*)",
+        r"(?m:^)(?:ModuleNotFoundError|ImportError): (?P<line>[^\n]*)",
         "a Python package of the engine is missing ({line}); install it beside the engine",
     ),
 )

@@ -34,8 +34,8 @@ _SIZES: Final = re.compile(
 _GRAPHS: Final = re.compile(r"Capture target (?:decode|verify) CUDA graph end")
 _LEVEL: Final = re.compile(r"^(?:WARNING|ERROR) \d\d-\d\d [\d:]+ \[[^\]]+\] (?P<text>.+)$", re.M)
 _NOTICE: Final = re.compile(
-    r"fall(?:ing|s)? ?back|[Dd]isabl|is reset to|[Oo]verrid|not support|does not have native"
-    rf"|[Ss]etting attention backend|{UNIT_KV_SCALE}"
+    r"[Ff]all(?:ing|s)? back|^Disabl|disabled because|is reset to|[Oo]verrid|not support"
+    rf"|does not have native|[Ss]etting attention backend|{UNIT_KV_SCALE}"
 )
 _FP8: Final = {"float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2"}
 
