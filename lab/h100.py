@@ -35,6 +35,7 @@ import whet.levers  # noqa: F401  levers add their keys to whet.yaml
 from lab.h100_profile import PROFILER, Where, profile_sizes
 from lab.h100_shares import keep_shares, measure_shares
 from lab.h100_table import HEAD_8BIT, StaticRow, keep_results, static_csv, static_rows
+from lab.sglang_head import SUFFIX, sglang_head
 from whet.core.spec import Spec, load_spec
 from whet.core.spec.variants import expand_sweeps
 from whet.core.store import write_atomic
@@ -332,6 +333,8 @@ def make_checkpoints(work: Path) -> None:
     for draft in drafts:
         if draft and Path(draft).name == HEAD_SHARED and not Path(draft).exists():
             share_head(work / "testbed" / HEAD_8BIT, Path(draft))
+        if draft and draft.endswith(SUFFIX) and not Path(draft).exists():
+            sglang_head(Path(draft.removesuffix(SUFFIX)), Path(draft))
     if failed:
         sys.exit(f"the checkpoints of {', '.join(failed)} were not made; the lines above say why")
 

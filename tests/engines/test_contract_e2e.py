@@ -19,10 +19,12 @@ from whet.client import scrape
 from whet.core.counters import GENERATED
 from whet.core.errors import EngineLostError, EngineStartError, UsageError
 from whet.core.llama_cpp import find_program
+from whet.core.provenance import find_device
 from whet.core.records import ResolvedEngine, Variant
 from whet.core.spec import EngineSpec, RecipeSpec
 from whet.engines import engine_names, get_engine, get_profile
 from whet.engines.probe import request
+from whet.engines.sglang import find_installed as find_sglang
 from whet.engines.vllm import find_installed
 from whet.levers import judge_start
 from whet.quant import quantize
@@ -53,7 +55,18 @@ def make_llamacpp(folder: Path) -> Variant:
     return variant("Q8_0", Path(made.path), args=ARGS)
 
 
-MAKERS: dict[str, Callable[[Path], Variant]] = {"vllm": make_vllm, "llamacpp": make_llamacpp}
+def make_sglang(folder: Path) -> Variant:
+    from tests.engines.tiny import write_pair
+
+    target, _ = write_pair(folder)
+    return variant("16bit", target, args=(*ARGS, ("mem_fraction_static", 0.2)))
+
+
+MAKERS: dict[str, Callable[[Path], Variant]] = {
+    "vllm": make_vllm,
+    "llamacpp": make_llamacpp,
+    "sglang": make_sglang,
+}
 
 
 def variant(scheme: str, path: Path, *, args: tuple[tuple[str, object], ...]) -> Variant:
@@ -72,6 +85,11 @@ def variant(scheme: str, path: Path, *, args: tuple[tuple[str, object], ...]) ->
 def why_not(name: str) -> str | None:
     if name == "vllm":
         return None if find_installed(sys.executable) else "vLLM is not installed"
+    if name == "sglang":
+        profile = get_profile(name)
+        gpu = find_device().kind == "cuda"
+        there = find_sglang(sys.executable)
+        return profile.installation_problem(sys.executable, there, gpu=gpu)
     try:
         find_program("llama-server")
         find_program("llama-quantize")
@@ -114,13 +132,15 @@ def test_it_comes_up_proves_itself_counts_and_ends(
         assert server.model_name in profile.read_declared(server.base_url).models
         assert (server.memory_bytes() or 0) > 10**6
         facts = profile.read_log(server.log_text())
-        assert facts.version == resolved.engine_version
-        verdicts = judge_start(resolved, facts, profile.read_declared(server.base_url))
+        declared = profile.read_declared(server.base_url)
+        assert (facts.version or declared.version) == resolved.engine_version
+        verdicts = judge_start(resolved, facts, declared)
         weights, *_ = [each for each in verdicts if each.claim.kind == "weights"]
         assert weights.outcome == "proved", weights
         settings, *_ = [each for each in verdicts if each.claim.kind == "settings"]
         assert settings.outcome == "proved", settings
-        before = scrape(server.base_url, names=profile.counter_names).get(GENERATED)
+        names = dict(profile.counters_of(resolved.variant))
+        before = scrape(server.base_url, names=names).get(GENERATED)
         body = {"model": server.model_name, "prompt": [5, 6, 7], "max_tokens": 5, "temperature": 0}
         status, text = request(
             server.base_url, "/v1/completions", body=body | {"ignore_eos": True}, timeout_s=60
@@ -130,7 +150,7 @@ def test_it_comes_up_proves_itself_counts_and_ends(
             json.loads(text)["usage"] | {"prompt_tokens": 3, "completion_tokens": 5}
             == (json.loads(text)["usage"])
         )
-        after = scrape(server.base_url, names=profile.counter_names).get(GENERATED)
+        after = scrape(server.base_url, names=names).get(GENERATED)
         assert (after or 0) - (before or 0) == 5
     assert not [each for each in tree if each.is_running()]
 

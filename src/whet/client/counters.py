@@ -13,6 +13,7 @@ from whet.core.records import Counters
 
 _SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_TERM = re.compile(r"([-+] )?(?:(\d+) \* )?([A-Za-z_:][^\s]*)")
 _SPLIT_LABELS = ("position", "source", "finished_reason", "running_lora_adapters", "status")
 _LEFT_OUT = ("_bucket", "_created")
 
@@ -26,14 +27,27 @@ def scrape(
 ) -> Counters:
     """GET ``/metrics`` now; ``taken_ns`` counts from ``origin_ns`` (absolute monotonic ns).
 
-    ``names`` map an engine's own counters to those of ``core.counters``.
+    ``names`` map an engine's own counters to those of ``core.counters``, or sums of several of
+    them: ``a - b``, ``4 * a``. A sum is absent where one of its parts is not exported.
     Raises ``HttpError`` where the server has none (status 404) and ``EngineLostError`` where it
     does not answer.
     """
     text = get_text(base_url, "/metrics", timeout_s=timeout_s)
-    own = names or {}
-    values = tuple((own.get(name, name), value) for name, value in parse_counters(text))
-    return Counters(taken_ns=monotonic_ns() - origin_ns, values=values)
+    values = rename_counters(dict(parse_counters(text)), names or {})
+    return Counters(taken_ns=monotonic_ns() - origin_ns, values=tuple(sorted(values.items())))
+
+
+def rename_counters(values: Mapping[str, float], names: Mapping[str, str]) -> dict[str, float]:
+    """The counters by the names of ``core.counters``, as ``scrape`` gives them."""
+    renamed = {name: value for name, value in values.items() if name not in names}
+    for own, name in names.items():
+        terms = [(match[1], match[2], match[3]) for match in _TERM.finditer(own)]
+        if all(part in values for _, _, part in terms):
+            renamed[name] = sum(
+                (-1 if sign == "- " else 1) * float(factor or 1) * values[part]
+                for sign, factor, part in terms
+            )
+    return renamed
 
 
 def parse_counters(text: str) -> tuple[tuple[str, float], ...]:

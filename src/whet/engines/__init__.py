@@ -28,6 +28,7 @@ __all__ = [
 _ENGINES: Final[dict[str, str]] = {
     "vllm": "whet.engines.vllm",
     "llamacpp": "whet.engines.llamacpp",
+    "sglang": "whet.engines.sglang",
     "openai": "whet.engines.openai",
 }
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from whet.core.protocols import Engine
-from whet.core.records import Declared, EngineFacts, ResolvedEngine, Variant
+from whet.core.records import Declared, Dialect, EngineFacts, ResolvedEngine, Variant
 from whet.engines.deployment import DeploymentPlanner
 from whet.engines.failures import FailureSign
 from whet.engines.installed import Installed
@@ -89,10 +89,16 @@ class EngineProfile:
     pattern of its kernels' names. ``attention_classes`` map a layer's class to the backend.
     ``load_time_schemes`` map a ``quantization`` flag to the scheme it makes of 16-bit weights.
     ``setting_sections`` are the parts of the resolved configuration to look a flag up in.
-    ``settings_page`` is the endpoint that reports it, ``layer_words`` how the log shows quantized
-    layers. ``caches_tokens``: the prefix cache matches token by token, not by blocks.
+    ``settings_page`` is the endpoint that reports it, ``cache_page`` what reports the cache,
+    ``layer_words`` how the log shows quantized layers. ``caches_tokens``: the prefix cache matches
+    token by token, not by blocks. ``counts_every_prompt``: prompt tokens count as looked up with
+    the prefix cache off too. ``slow_attention`` are backends that run only where the engine's best
+    one does not: no statement about its speed is made on them.
     ``failures`` are the known signs of a failed start, the most specific first.
-    ``counter_names`` map the engine's counters to those of ``core.counters`` where they differ.
+    ``counter_names`` map the engine's counters, or sums of them (``client.counters``), to those of
+    ``core.counters`` where they differ; ``K`` in them is the number of draft tokens.
+    ``dialect`` is how the engine is asked for the log-probabilities of a prompt. ``ends_itself`` is
+    what the log says where the engine kills its own processes, so that memory is not suspected.
     ``planned_engine`` makes an engine that resolves variants for another machine, and
     ``find_installed`` takes the path of a Python; both are None for an engine that whet does not
     start. ``installation_problem`` says why an installation cannot run here, with the fix.
@@ -116,7 +122,10 @@ class EngineProfile:
     setting_sections: tuple[str, ...] = ()
     layer_words: LayerWords = LayerWords()
     caches_tokens: bool = False
+    counts_every_prompt: bool = False
+    slow_attention: frozenset[str] = frozenset()
     settings_page: str = "/server_info"
+    cache_page: str = "vllm:cache_config_info"
     failures: tuple[FailureSign, ...] = ()
     counter_names: Mapping[str, str] = field(default_factory=dict)
     planned_engine: Callable[[PlannedMachine], Engine] | None = None
@@ -126,3 +135,12 @@ class EngineProfile:
     start_line: str = ""
     scoring_defect: Callable[[Variant, EngineFacts | None], str | None] = _no_defect
     scores_alone: Callable[[ResolvedEngine], bool] = _never
+    dialect: Dialect = "vllm"
+    ends_itself: str = "\0"
+
+    def counters_of(self, variant: Variant) -> tuple[tuple[str, str], ...]:
+        """``counter_names`` with the variant's number of draft tokens."""
+        tokens = 0 if variant.speculation is None else variant.speculation.num_tokens
+        return tuple(
+            (own.replace("K * ", f"{tokens} * "), name) for own, name in self.counter_names.items()
+        )

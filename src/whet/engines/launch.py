@@ -215,7 +215,8 @@ def _unhealthy(process: EngineProcess, resolved: ResolvedEngine, error: NoAnswer
 def _why(resolved: ResolvedEngine, process: EngineProcess, code: int | None, what: str) -> str:
     log = process.log_text()
     failure = _diagnose(resolved, process)
-    if code == _KILLED and (failure is None or failure.kind == "other"):
+    ended_itself = get_profile(resolved.engine).ends_itself in log
+    if code == _KILLED and not ended_itself and (failure is None or failure.kind == "other"):
         reason = (
             "it was killed (signal 9), usually because memory ran out; free some, or lower "
             "max_model_len or the cache"

@@ -9,6 +9,7 @@ from typing import Final
 from whet.core.flags import plain_args
 from whet.core.records import Claim, EngineFacts, ResolvedEngine
 from whet.core.units import GIB
+from whet.engines import get_profile
 from whet.levers.base import Lever, Outcome, Start, claim_per_start
 
 FP8_BYTES: Final = 1.5
@@ -35,7 +36,7 @@ class KvCache(Lever):
             yield claim_per_start(
                 "kv_cache",
                 f"the KV cache is stored in {dtype}",
-                "vllm:cache_config_info and the log both say so"
+                f"{get_profile(resolved.engine).cache_page} and the log both say so"
                 + (", and the log reports no scale of 1.0" if resolved.variant.kv_scales else ""),
             )
 
@@ -47,7 +48,7 @@ class KvCache(Lever):
         quotes = tuple(
             quote
             for quote, value in (
-                (f'vllm:cache_config_info cache_dtype="{label}"', label),
+                (f'{start.profile.cache_page} cache_dtype="{label}"', label),
                 (f"the log: {logged} for the KV cache", logged),
                 (f"memory ÷ (tokens × numbers per token): {size or 0:.2f} bytes", size),
             )
@@ -68,7 +69,8 @@ class KvCache(Lever):
                 unscaled,
             )
         if label is None:
-            return "unproved", "vllm:cache_config_info does not report the cache's type", quotes
+            observed = f"{start.profile.cache_page} does not report the cache's type"
+            return "unproved", observed, quotes
         if largest is not None and logged is None:
             observed = f"the label says {label}, and the log reports no quantized cache"
             return "unproved", observed, quotes

@@ -57,7 +57,7 @@ class PrefixCache(Lever):
         setting = start.declared.setting("cache_config.enable_prefix_caching")
         sources = {
             f"enable_prefix_caching={facts.prefix_cache_enabled}": facts.prefix_cache_enabled,
-            f'vllm:cache_config_info enable_prefix_caching="{label}"': None
+            f'{start.profile.cache_page} enable_prefix_caching="{label}"': None
             if label is None
             else label == "True",
             f"/server_info cache_config.enable_prefix_caching {setting}": None
@@ -137,16 +137,18 @@ def _reachable(variant: Variant, workload: WorkloadFacts) -> WorkloadFacts:
 
 
 def _off(cell: Cell) -> Outcome:
-    queries = counter_change(PREFIX_QUERIES, cell.trials)
+    all_prompts = get_profile(cell.resolved.engine).counts_every_prompt
+    used = counter_change(PREFIX_HITS if all_prompts else PREFIX_QUERIES, cell.trials)
+    how = "found in" if all_prompts else "looked up in"
     generated = counter_change(GENERATED, cell.trials)
-    if queries.delta is None:
-        return unread(queries)
-    if queries.delta == 0 and not generated.delta:
+    if used.delta is None:
+        return unread(used)
+    if used.delta == 0 and not generated.delta:
         return unread(generated) if generated.delta is None else idle(generated)
-    if queries.delta > 0:
-        observed = f"{queries.delta:,.0f} tokens were looked up in a prefix cache"
-        return "contradicted", observed, (queries.source,)
-    return "proved", "no token was looked up in a prefix cache", (queries.source,)
+    if used.delta > 0:
+        observed = f"{used.delta:,.0f} tokens were {how} a prefix cache"
+        return "contradicted", observed, (used.source,)
+    return "proved", f"no token was {how} a prefix cache", (used.source,)
 
 
 def _on(cell: Cell) -> Outcome:

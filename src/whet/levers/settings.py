@@ -16,6 +16,7 @@ from whet.core.flags import (
     split_flag,
 )
 from whet.core.records import Claim, ResolvedEngine, Scalar, Variant
+from whet.engines import get_profile
 from whet.levers.base import Lever, Outcome, Start, claim_per_start
 
 NOT_LEVERS: Final = frozenset(
@@ -73,7 +74,7 @@ class Settings(Lever):
                 "settings",
                 "the requested settings are the ones resolved: "
                 + ", ".join(f"{name}={value}" for name, value in requested.items()),
-                "/server_info, the labels of vllm:cache_config_info or the log show each of them",
+                f"{_pages(resolved)} or the log show each of them",
             )
 
     def judge_start(self, claim: Claim, start: Start) -> Outcome:
@@ -127,6 +128,13 @@ def requested_settings(variant: Variant) -> dict[str, Scalar]:
             elif name in (_DRAFT_HEAD, _DRAFT_SAMPLES) or (name, value) == (_VERIFICATION, "block"):
                 requested[f"speculative_config.{name}"] = value
     return requested
+
+
+def _pages(resolved: ResolvedEngine) -> str:
+    profile = get_profile(resolved.engine)
+    if profile.cache_page == profile.settings_page:
+        return profile.settings_page
+    return f"/server_info, the labels of {profile.cache_page}"
 
 
 def same_value(requested: Scalar, resolved: str) -> bool:
@@ -187,7 +195,7 @@ def _sources(name: str, start: Start) -> Iterator[tuple[str, str]]:
     if (value := logged.get(name)) is not None:
         yield str(value), f"the log says {name} {value}"
     if (label := dict(start.declared.cache).get(name)) is not None:
-        yield label, f'vllm:cache_config_info says {name}="{label}"'
+        yield label, f'{start.profile.cache_page} says {name}="{label}"'
     keys = (name, *(f"{section}.{name}" for section in start.profile.setting_sections))
     for key in keys:
         if (setting := start.declared.setting(key)) is not None:

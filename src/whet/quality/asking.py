@@ -9,6 +9,8 @@ from typing import Any, Final, TypeVar
 
 from whet.client import Failure, post_many
 from whet.core.protocols import Progress
+from whet.core.records import Dialect
+from whet.quality import sglang
 
 _PATH: Final = "/v1/completions"
 _TIMEOUT_S: Final = 300.0
@@ -22,7 +24,7 @@ class ModelEndpoint:
     """A server, the name of its model, and the number of concurrent requests.
 
     ``timeout_s`` bounds each request. ``counter_names`` are the engine's names of its counters and
-    those of ``core.counters``.
+    those of ``core.counters``; ``dialect`` is how it is asked for log-probabilities.
     """
 
     url: str
@@ -30,6 +32,7 @@ class ModelEndpoint:
     concurrency: int
     timeout_s: float = _TIMEOUT_S
     counter_names: tuple[tuple[str, str], ...] = ()
+    dialect: Dialect = "vllm"
 
 
 Reply = dict[str, Any] | Failure
@@ -100,15 +103,19 @@ def _is_silence(reply: object) -> bool:
 def _post(
     endpoint: ModelEndpoint, bodies: Sequence[dict[str, Any]], part: range, read: Read[Value]
 ) -> list[Value | Failure]:
+    plain = bodies[part.start : part.stop]
+    natively = endpoint.dialect == "sglang" and all(sglang.asks_natively(body) for body in plain)
     replies = post_many(
         endpoint.url,
-        _PATH,
-        bodies[part.start : part.stop],
+        sglang.PATH if natively else _PATH,
+        [sglang.request(body) for body in plain] if natively else plain,
         concurrency=endpoint.concurrency,
         timeout_s=endpoint.timeout_s,
     )
     return [
-        reply if isinstance(reply, Failure) else read(index, reply)
+        reply
+        if isinstance(reply, Failure)
+        else read(index, sglang.reply(reply) if natively else reply)
         for index, reply in zip(part, replies, strict=True)
     ]
 

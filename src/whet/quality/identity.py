@@ -104,7 +104,9 @@ def token_identity(
     every = [*PROBES, *texts]
     ids = [server.encode(text) for text in every]
     reading = _Request("/tokenize", [_to_read(text) for text in every], ("tokens",))
-    writing = _Request("/detokenize", [{"tokens": each} for each in ids], ("prompt", "content"))
+    written = ("prompt", "content", "text")  # vLLM, llama-server, SGLang, which leaves specials out
+    bodies = [{"tokens": each, "skip_special_tokens": False} for each in ids]
+    writing = _Request("/detokenize", bodies, written)
     decoded = [str(server.tokenizer.decode(each)) for each in ids]
     parts = [
         _compare(server, reading, ids, "a text is read as other tokens"),

@@ -59,6 +59,7 @@ def measure_quality(
         model=model,
         concurrency=plan.spec.concurrency,
         counter_names=plan.counter_names,
+        dialect=plan.dialect,
     )
     results = CheckResults()
     total = len(questions.documents) + len(questions.tasks)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from whet.core.records import QualityRecord
+from whet.core.records import Dialect, QualityRecord
 from whet.core.spec import QualitySpec
 from whet.quality.golden import GoldenSource
 from whet.quality.lossless import PlainReference
@@ -44,7 +44,8 @@ class QualityPlan:
     tasks beside them.
     ``scoring_defect`` describes a known defect of this server's scores; it is named beside scores
     that fail and excuses none. ``scheme`` is the weights' stored scheme (``W4A16``, …), if known.
-    ``counter_names`` are the engine's own and those of ``core.counters``.
+    ``counter_names`` are the engine's own and those of ``core.counters``; ``dialect`` is the
+    engine's too.
     """
 
     variant: str
@@ -59,3 +60,4 @@ class QualityPlan:
     scoring_defect: str | None = None
     scheme: str | None = None
     counter_names: tuple[tuple[str, str], ...] = ()
+    dialect: Dialect = "vllm"

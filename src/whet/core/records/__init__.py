@@ -27,6 +27,7 @@ from whet.core.records.effects import LeverEffect, LeverEffects
 from whet.core.records.engine import (
     UNQUANTIZED,
     Batching,
+    Dialect,
     Layout,
     ResolvedEngine,
     Scalar,
@@ -129,6 +130,7 @@ __all__ = [
     "Decision",
     "Declared",
     "DegenerateTraffic",
+    "Dialect",
     "Difference",
     "DifferenceSet",
     "Distances",

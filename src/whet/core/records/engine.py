@@ -10,6 +10,8 @@ from pydantic import Field
 
 Scalar = str | int | float | bool
 Batching = Literal["continuous", "static"]
+Dialect = Literal["vllm", "sglang"]
+"""How a server is asked for the log-probabilities of a prompt."""
 UNQUANTIZED: Final = frozenset({"16bit", "32bit"})
 """Schemes of weights that are not quantized."""
 BY_LOAD: Final = "num_speculative_tokens_per_batch_size"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from whet.core.protocols import Server
 from whet.core.records.engine import ResolvedEngine, Scalar, Speculation, Variant
 from whet.core.redact import public_env
 from whet.core.spec import GGUF_SCHEMES, EngineSpec
+from whet.engines.command import shell_line
 from whet.engines.launch import serve_process
 from whet.engines.llamacpp.tokens import require_same_ids
 
@@ -89,7 +89,7 @@ class LlamaCppEngine:
             served_model_name=name,
             argv=argv,
             env=env,
-            serve_line=_serve_line(argv, env),
+            serve_line=shell_line(argv, env, port=8080),
             ready_timeout_s=spec.ready_timeout_s,
         )
 
@@ -259,11 +259,6 @@ def _flag_words(args: dict[str, Scalar], program: str) -> list[str]:
 def _ambient() -> dict[str, str]:
     """Variables of this process that change llama-server, so that they are recorded."""
     return public_env({k: v for k, v in os.environ.items() if k.startswith("LLAMA_")})
-
-
-def _serve_line(argv: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> str:
-    own = [f"{key}={shlex.quote(value)}" for key, value in env]
-    return " ".join([*own, shlex.join("8080" if word == "{port}" else word for word in argv)])
 
 
 def _name(path: str) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, Final
+from typing import Final
 
-from whet.client.errors import HttpError
-from whet.client.simple import get_text
 from whet.core.counters import ACCEPTED, DRAFT_TOKENS, DRAFTS, GENERATED
 from whet.core.records import Declared
+from whet.engines.pages import json_page
 
 COUNTERS: Final = {
     "llamacpp:tokens_predicted_total": GENERATED,
@@ -16,7 +14,6 @@ COUNTERS: Final = {
     "llamacpp:spec_decode_num_draft_tokens_total": DRAFT_TOKENS,
     "llamacpp:spec_decode_num_accepted_tokens_total": ACCEPTED,
 }
-_TIMEOUT_S: Final = 30.0
 
 
 def read_declared(base_url: str) -> Declared:
@@ -24,7 +21,7 @@ def read_declared(base_url: str) -> Declared:
 
     Raises ``EngineLostError`` where the server does not answer at all.
     """
-    props, models = _object(base_url, "/props"), _object(base_url, "/v1/models").get("data")
+    props, models = json_page(base_url, "/props"), json_page(base_url, "/v1/models").get("data")
     generation = props.get("default_generation_settings") or {}
     settings = {
         "max_num_seqs": props.get("total_slots"),
@@ -36,11 +33,3 @@ def read_declared(base_url: str) -> Declared:
         cache=(),
         models=tuple(str(item.get("id")) for item in models or () if isinstance(item, dict)),
     )
-
-
-def _object(base_url: str, path: str) -> dict[str, Any]:
-    try:
-        data = json.loads(get_text(base_url, path, timeout_s=_TIMEOUT_S))
-    except (HttpError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}

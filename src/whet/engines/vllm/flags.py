@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Iterable
 from functools import cache
 from importlib import resources
@@ -13,6 +11,7 @@ from typing import Final
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
 from whet.core.records.engine import Scalar
+from whet.engines.command import ask_python
 
 _ASK_TIMEOUT_S = 180.0
 _OWNED: Final = {
@@ -51,7 +50,7 @@ except ImportError:
     from vllm.utils import FlexibleArgumentParser
 parser = make_arg_parser(FlexibleArgumentParser())
 words = [word for action in parser._actions for word in action.option_strings]
-print("FLAGS=" + json.dumps([word[2:] for word in words if word.startswith("--")]))
+print("ANSWER=" + json.dumps([word[2:] for word in words if word.startswith("--")]))
 """
 
 
@@ -70,20 +69,9 @@ def shipped_flags() -> frozenset[str]:
 @cache
 def installed_flags(python: str) -> frozenset[str]:
     """The flags of the engine's own parser; empty if it does not run. Takes about 10 s."""
-    try:
-        done = subprocess.run(
-            [python, "-c", _ASK],
-            capture_output=True,
-            text=True,
-            timeout=_ASK_TIMEOUT_S,
-            cwd=os.sep,
-            env={**os.environ, "VLLM_NO_USAGE_STATS": "1"},
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return frozenset()
-    printed = [line for line in done.stdout.splitlines() if line.startswith("FLAGS=")]
-    return frozenset(json.loads(printed[-1].removeprefix("FLAGS="))) if printed else frozenset()
+    env = {"VLLM_NO_USAGE_STATS": "1"}
+    answer = ask_python(python, _ASK, timeout_s=_ASK_TIMEOUT_S, env=env)
+    return frozenset() if answer is None else frozenset(json.loads(answer))
 
 
 def flag_words(args: Iterable[tuple[str, Scalar]], *, python: str) -> list[str]:

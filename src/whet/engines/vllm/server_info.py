@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any, Final
 
 from whet.client.counters import info_labels
 from whet.client.errors import HttpError
 from whet.client.simple import get_text
 from whet.core.records import Declared
-from whet.core.redact import redact
+from whet.engines.pages import flatten
 
 _INFO: Final = "/server_info?config_format=json"
 _CACHE: Final = "vllm:cache_config_info"
@@ -42,15 +41,6 @@ def read_declared(base_url: str) -> Declared:
         else (),
         engines=len(set(_ENGINE.findall(metrics))) or None,
     )
-
-
-def flatten(value: object, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """``{"a": {"b": 1}}`` → ``("a.b", "1")``; a list is one value, in JSON."""
-    if isinstance(value, dict):
-        for key, inside in value.items():
-            yield from flatten(inside, f"{prefix}.{key}" if prefix else str(key))
-    elif prefix:
-        yield prefix, redact(value if isinstance(value, str) else json.dumps(value))
 
 
 def _text_or_none(base_url: str, path: str) -> str | None:

@@ -88,7 +88,7 @@ def measure_points(
             workload=load.workload,
             warmup=load.warmup,
             request_timeout_s=_TIMEOUT_S,
-            counter_names=tuple(get_profile(resolved.engine).counter_names.items()),
+            counter_names=get_profile(resolved.engine).counters_of(resolved.variant),
             require_counters=False,
             device=resolved.device,
         )

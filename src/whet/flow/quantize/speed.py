@@ -133,7 +133,7 @@ def _trial(server: Server, resolved: ResolvedEngine, load: PlannedLoad, number: 
         workload=load.workload,
         warmup=load.warmup,
         request_timeout_s=_TIMEOUT_S,
-        counter_names=tuple(get_profile(resolved.engine).counter_names.items()),
+        counter_names=get_profile(resolved.engine).counters_of(resolved.variant),
         require_counters=False,
         device=resolved.device,
     )

@@ -13,6 +13,7 @@ from whet.core.format import percent
 from whet.core.provenance import Device
 from whet.core.records import ModelFacts, ResolvedEngine, Variant
 from whet.core.spec import Spec
+from whet.engines import get_profile
 from whet.engines.compatibility import cautions
 from whet.engines.machine import Machine
 from whet.flow.run.logged import TrafficLog, gate_tokens
@@ -57,7 +58,8 @@ def advice_of(
         traffic = _traffic(spec, source, variants, target=target, device=device)
     by_sentence: dict[str, list[str]] = defaultdict(list)
     for item, variant in zip(resolved, variants, strict=True):
-        own = advise(variant, target=target, device=device, traffic=traffic)
+        predicted = get_profile(item.engine).planned_engine is not None  # else its flags differ
+        own = advise(variant, target=target, device=device, traffic=traffic) if predicted else ()
         length = read_settings(variant, target=target, device=device).max_model_len
         repeats = _repeat_advice(spec, source, variant)
         gate = (*_gate_advice(spec), *_window_advice(spec, length))

@@ -46,7 +46,8 @@ def measure_variant_quality(job: Job, server: Server, resolved: ResolvedEngine) 
         arrays=store.path("top_logprobs"),
         checks=_checks(job, resolved),
         scoring_defect=_scoring_defect(job, resolved),
-        counter_names=tuple(profile.counter_names.items()),
+        counter_names=profile.counters_of(resolved.variant),
+        dialect=profile.dialect,
         scheme=None if _has_the_baselines_weights(job, resolved) else running_scheme(resolved),
     )
     try:

@@ -62,7 +62,7 @@ def trial_plan(
         workload=sent.workload,
         warmup=sent.warmup,
         request_timeout_s=load.request_timeout_s,
-        counter_names=tuple(get_profile(resolved.engine).counter_names.items()),
+        counter_names=get_profile(resolved.engine).counters_of(resolved.variant),
         loop=loop,
         offsets_ns=sent.offsets_ns,
         calls=_calls(sent.calls, sent.workload.requests, resolved.variant, trial),

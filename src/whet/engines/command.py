@@ -1,0 +1,75 @@
+"""What engines in a Python of their own share: questions to that Python, names, command lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from whet.core.hub import snapshot_of
+from whet.core.spec import EngineSpec
+
+_ANSWER: Final = "ANSWER="
+_VERSIONS: Final = """
+import json
+from importlib import metadata
+def find(name):
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+print("ANSWER=" + json.dumps({name: find(name) for name in NAMES}))
+"""
+
+
+def engine_python(spec: EngineSpec) -> str:
+    """The Python that has the engine: the spec's, else this one."""
+    # Not resolved: the link inside a virtual environment is what selects its packages.
+    return str(spec.python) if spec.python is not None else sys.executable
+
+
+def ask_python(
+    python: str, script: str, *, timeout_s: float, env: Mapping[str, str] | None = None
+) -> str | None:
+    """What ``script`` prints after ``ANSWER=``; None where it does not run."""
+    try:
+        done = subprocess.run(
+            [python, "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            cwd=os.sep,
+            env={**os.environ, **(env or {})},
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    answers = [line for line in done.stdout.splitlines() if line.startswith(_ANSWER)]
+    return answers[-1].removeprefix(_ANSWER) if answers else None
+
+
+def installed_versions(python: str, names: Sequence[str]) -> dict[str, str | None] | None:
+    """The version of each package that ``python`` has, without importing it; None: no answer."""
+    answer = ask_python(python, _VERSIONS.replace("NAMES", repr(tuple(names))), timeout_s=60)
+    if answer is None:
+        return None
+    versions: dict[str, str | None] = json.loads(answer)
+    return versions
+
+
+def model_name(path: str) -> str:
+    """A short name for requests: the folder's, or ``owner/name`` of a hub snapshot."""
+    if (snapshot := snapshot_of(path)) is not None:
+        return snapshot.hub_id
+    return Path(path).name if path.startswith(("/", ".")) else path
+
+
+def shell_line(argv: Sequence[str], env: Iterable[tuple[str, str]], *, port: int) -> str:
+    """The start command for a shell."""
+    own = [f"{key}={shlex.quote(value)}" for key, value in env]
+    return " ".join([*own, shlex.join(str(port) if word == "{port}" else word for word in argv)])

@@ -1,0 +1,34 @@
+"""The JSON pages of a running server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from whet.client.errors import HttpError
+from whet.client.simple import get_text
+from whet.core.redact import redact
+
+_TIMEOUT_S: Final = 30.0
+
+
+def json_page(base_url: str, path: str) -> dict[str, Any]:
+    """The object at ``path``; empty where the server has no such page.
+
+    Raises ``EngineLostError`` where the server does not answer at all.
+    """
+    try:
+        data = json.loads(get_text(base_url, path, timeout_s=_TIMEOUT_S))
+    except (HttpError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def flatten(value: object, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """``{"a": {"b": 1}}`` → ``("a.b", "1")``; a list is one value, in JSON."""
+    if isinstance(value, dict):
+        for key, inside in value.items():
+            yield from flatten(inside, f"{prefix}.{key}" if prefix else str(key))
+    elif prefix:
+        yield prefix, redact(value if isinstance(value, str) else json.dumps(value))
