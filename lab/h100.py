@@ -140,7 +140,7 @@ def chosen(spec: Path, variants: str | None, changes: Sequence[str] = ()) -> str
             f"no variant {', '.join(sorted(unknown))}; there are {', '.join(data['variants'])}"
         )
     variants = {name: item for name, item in data["variants"].items() if name in names}
-    groups = [[n for n in group if n in variants] for group in data["load"]["together"]]
+    groups = [[n for n in group if n in variants] for group in data["load"].get("together", [])]
     load = {**data["load"], "together": [group for group in groups if len(group) > 1]}
     return str(yaml.safe_dump({**data, "load": load, "variants": variants}, sort_keys=False))
 
