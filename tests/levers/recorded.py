@@ -1,7 +1,8 @@
 """What real engines said: start-up logs and pages, cut to the lines that matter.
 
-``h100_*``: vLLM 0.26.0 on one H100, the bundled pair; ``cpu_*``: vLLM 0.32.0 on a CPU that was
-asked for FLASH_ATTN and refused. A fault is planted by changing a line of them.
+``h100_*``: vLLM 0.26.0 on one H100, the bundled pair; ``h100_033_*``: 0.33.0, a testbed with its
+head; ``cpu_*``: vLLM 0.32.0 on a CPU that refused FLASH_ATTN. A fault is planted by changing a
+line of them.
 """
 
 from __future__ import annotations

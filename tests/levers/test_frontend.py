@@ -9,9 +9,9 @@ import pytest
 
 from tests.engines.conftest import make_variant
 from tests.levers.builders import resolved
-from tests.levers.planted import SILENT
+from tests.levers.planted import SILENT, start
 from tests.levers.recorded import log
-from whet.core.records import EngineFacts, Scalar
+from whet.core.records import EngineFacts, Scalar, Speculation
 from whet.engines.installed import Installed
 from whet.engines.vllm.limits import limitation
 from whet.levers import judge_start, labels, lever_env
@@ -75,3 +75,33 @@ def test_its_label_is_the_key_of_the_spec() -> None:
     found = labels(made("rust").variant)
     assert "frontend=rust" in found
     assert not any("VLLM_USE" in label for label in found)
+
+
+HEAD = Speculation(method="eagle3", num_tokens=4, draft_path="/head")
+SIZE = ("reserved 6.43 GiB", "reserved 12.67 GiB")
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "outcome"),
+    [
+        ("settings", (), "proved"),
+        ("settings", (SIZE,), "contradicted"),
+        ("settings", (("num_spec_tokens=4", "num_spec_tokens=2"),), "contradicted"),
+        ("settings", (("CUDAGraphMode.FULL:", "CUDAGraphMode.PIECEWISE:"),), "contradicted"),
+        ("kv_cache", (), "proved"),
+        ("kv_cache", (SIZE,), "contradicted"),
+        ("kv_cache", (("kv_cache_dtype=fp8", "kv_cache_dtype=auto"),), "contradicted"),
+    ],
+)
+def test_what_runs_behind_it_is_proved_by_the_log_alone(
+    kind: str, changes: tuple[tuple[str, str], ...], outcome: str
+) -> None:
+    # The Rust front end answers neither /server_info nor vllm:cache_config_info.
+    args: dict[str, Scalar] = {
+        "kv_cache_dtype": "fp8",
+        "kv_cache_memory_bytes": 6900000000,
+        "compilation_config": '{"cudagraph_mode":"FULL"}',
+    }
+    verdict = start(kind, log("h100_033_rust_kv8", *changes), args=args, speculation=HEAD)
+    assert verdict is not None
+    assert verdict.outcome == outcome, verdict.observed

@@ -44,11 +44,13 @@ class KvCache(Lever):
         """Label and log say what was decided; the pool's memory over its tokens, what runs."""
         wanted = str(start.args["kv_cache_dtype"])
         label = dict(start.declared.cache).get("cache_dtype")
+        resolved = dict(start.facts.settings).get("kv_cache_dtype")
         logged, size = start.facts.kv_cache_dtype, _bytes_per_number(start)
         quotes = tuple(
             quote
             for quote, value in (
                 (f'{start.profile.cache_page} cache_dtype="{label}"', label),
+                (f"the log says kv_cache_dtype {resolved}", resolved),
                 (f"the log: {logged} for the KV cache", logged),
                 (f"memory ÷ (tokens × numbers per token): {size or 0:.2f} bytes", size),
             )
@@ -57,7 +59,7 @@ class KvCache(Lever):
         largest = next((most for name, most in _LARGEST if name.match(wanted)), None)
         if size is not None and largest is not None and size > largest:
             return "contradicted", f"a number in the cache takes {size:.2f} bytes", quotes
-        for reported in (label, logged):
+        for reported in (label, resolved, logged):
             if reported is not None and not _same_type(wanted, reported):
                 return "contradicted", f"the cache is stored in {reported}", quotes
         unit_scale = re.compile(start.profile.patterns.unit_kv_scale)
@@ -68,11 +70,12 @@ class KvCache(Lever):
                 f"the checkpoint's scales are not in use: {unscaled[0]}",
                 unscaled,
             )
+        label = label or resolved
         if label is None:
             observed = f"{start.profile.cache_page} does not report the cache's type"
             return "unproved", observed, quotes
         if largest is not None and logged is None:
-            observed = f"the label says {label}, and the log reports no quantized cache"
+            observed = f"{label} is configured, and the log reports no quantized cache"
             return "unproved", observed, quotes
         tokens = start.facts.kv_cache_tokens
         room = "" if tokens is None else f"; room for {tokens:,} tokens"

@@ -16,6 +16,7 @@ from whet.core.flags import (
     split_flag,
 )
 from whet.core.records import Claim, ResolvedEngine, Scalar, Variant
+from whet.core.units import GIB
 from whet.engines import get_profile
 from whet.levers.base import Lever, Outcome, Start, claim_per_start
 
@@ -44,6 +45,9 @@ _DRAFT_HEAD: Final = "draft_lm_head_quantization"
 _CUSTOM_OPS: Final = "compilation_config.custom_ops"
 """A list that vLLM extends: a word for the operations that it does not name, and more of them."""
 _GRAPHS: Final = "compilation_config.cudagraph_mode"
+_KV_BYTES: Final = "kv_cache_memory_bytes"
+_GIB_DIGITS: Final = 0.0051
+"""The log has the memory of the cache in GiB with two digits."""
 _CASCADE: Final = "disable_cascade_attn"
 _GRAPH_MODES: Final = {
     "0": "NONE",
@@ -194,6 +198,10 @@ def _sources(name: str, start: Start) -> Iterator[tuple[str, str]]:
         yield from _no_cascade(start)
     if (value := logged.get(name)) is not None:
         yield str(value), f"the log says {name} {value}"
+    if name == _KV_BYTES and (reserved := start.facts.kv_memory_gib) is not None:
+        wanted = float(start.args[name])
+        same = abs(wanted / GIB - reserved) < _GIB_DIGITS
+        yield str(wanted if same else reserved * GIB), f"the log reserves {reserved} GiB"
     if (label := dict(start.declared.cache).get(name)) is not None:
         yield label, f'{start.profile.cache_page} says {name}="{label}"'
     keys = (name, *(f"{section}.{name}" for section in start.profile.setting_sections))
@@ -227,5 +235,7 @@ def _graph_modes(start: Start) -> Iterator[tuple[str, str]]:
     for notice in start.facts.notices:
         if (match := re.search(start.profile.patterns.graphs_changed, notice)) is not None:
             yield match[1], f"the log: {notice}"
+    if (logged := dict(start.facts.settings).get(_GRAPHS)) is not None:
+        yield logged, f"the log says {_GRAPHS} {logged}"
     if (setting := start.declared.setting(_GRAPHS)) is not None:
         yield _GRAPH_MODES.get(setting, setting), f"/server_info says {_GRAPHS}: {setting}"

@@ -43,6 +43,23 @@ _KV_HEADS = re.compile(r"\(attn\): \w+\(.*head_size=(?P<size>\d+),.*num_kv_heads
 _V2_RUNNER = re.compile(r"Using V2 Model Runner")
 _LORA = re.compile(r"Loaded new LoRA adapter: name '([^']+)'")
 _EXPERTS = re.compile(r"is assigned as .*\bEP rank \d")
+_CONFIG = "Initializing a V1 LLM engine (v"
+_RESOLVED = {
+    "speculative_config.method": re.compile(r"SpeculativeConfig\(method='(\w+)'"),
+    "speculative_config.num_speculative_tokens": re.compile(
+        r"SpeculativeConfig\([^)]*num_spec_tokens=(\d+)"
+    ),
+    "kv_cache_dtype": re.compile(r"\bkv_cache_dtype=(\w+)"),
+    "compilation_config.cudagraph_mode": re.compile(
+        r"'cudagraph_mode': <CUDAGraphMode\.(\w+)"
+    ),
+    "compilation_config.cudagraph_capture_sizes": re.compile(
+        r"'cudagraph_capture_sizes': (\[[\d, ]*\])"
+    ),
+}
+"""Flags whose resolved values the engine's line of configuration has: all that a server with the
+Rust front end says of them.
+"""
 _STRUCTURE = "vLLM model structure:"
 _GROUP = re.compile(r"^(?P<indent>\s*)\([\d\-, ]+\): (?P<count>\d+) x ")
 _LAYER = re.compile(r"^(?P<indent>\s*)\([^)]+\): (?P<cls>\w+)\((?P<inside>.*)$")
@@ -89,7 +106,15 @@ def read_log(log: str) -> EngineFacts:
         draft_head=_first(_DRAFT_HEAD, texts),
         load_s=_float(_first(_LOAD_S, texts)),
         init_s=_float(_first(_INIT_S, texts)),
+        settings=tuple(_settings(texts)),
     )
+
+
+def _settings(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    line = next((text for text in texts if text.startswith(_CONFIG)), "")
+    for name, pattern in _RESOLVED.items():
+        if match := pattern.search(line):
+            yield name, match[1]
 
 
 def read_notices(log: str) -> tuple[str, ...]:
