@@ -12,7 +12,8 @@ package, with the errors of what is held out. ``peer`` asks AIConfigurator (``ai
 an environment of its own, with its own measurements of the GPU) for the held-out cells that it has
 a form for: mean lengths, the shared prefix as ``--prefix``, its defaults otherwise; it writes
 ``results/foresight/peer.csv``. ``page`` predicts every cell with them, writes
-``results/foresight/accuracy.csv`` and the tables.
+``results/foresight/accuracy.csv`` and the tables; cells that were measured after ``whet calibrate``
+wrote ``results/foresight/h100.calibration.json`` are predicted with that too.
 """
 
 from __future__ import annotations
@@ -45,6 +46,16 @@ ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / "results" / "foresight"
 PAGE: Final = ROOT / "docs" / "accuracy.md"
 CALIBRATIONS: Final = ROOT / "src" / "whet" / "predict" / "performance" / "calibrations.json"
+CALIBRATED: Final = FOLDER / "h100.calibration.json"
+AFTER_IT: Final = (
+    "3B testbed, H100",
+    "3B testbed, H100, at rates",
+    "13B testbed, H100",
+    "7B testbed, H100, card 3",
+    "7B testbed, H100, card 4",
+    "7B testbed, H100, card 3 again",
+)
+"""Groups that were measured after the coefficients in ``CALIBRATED`` were committed."""
 _BEGIN: Final = "<!-- made by benchmarks/accuracy.py -->\n"
 _METRICS: Final = ("ttft", "tpot", "e2e")
 _PEER_FORMS: Final = {"16bit": "bfloat16", "FP8": "fp8", "W4A16": "int4_wo"}
@@ -226,8 +237,7 @@ def peer_answer(program: str, words: tuple[str, ...]) -> dict[str, float]:
 
 def _beside_peer(rows: Sequence[Row], errors: Sequence[Mapping[str, float]]) -> Iterator[str]:
     """Both tools on the cells that the peer answered."""
-    with (FOLDER / "peer.csv").open(newline="") as file:
-        theirs = list(csv.DictReader(file))
+    theirs = _peer_rows()
     answered = {(each["group"], each["variant"], each["in_flight"]) for each in theirs}
     ours = [
         each
@@ -240,6 +250,43 @@ def _beside_peer(rows: Sequence[Row], errors: Sequence[Mapping[str, float]]) -> 
     yield "| | cells | TTFT | TPOT | E2E |\n|---|--:|--:|--:|--:|\n"
     yield f"| whet | {len(ours)} | {_cells(ours)} |\n"
     yield f"| AIConfigurator, vLLM 0.24 | {len(peers)} | {_cells(peers)} |\n"
+
+
+def _peer_rows() -> list[dict[str, str]]:
+    with (FOLDER / "peer.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _after_calibration(rows: Sequence[Row]) -> Iterator[str]:
+    """Cells of what a calibration measures, 16 bit and FP8 without a draft, by three predictions:
+    with the shares of another GPU, calibrated, and the peer's.
+    """
+    own = decode(Coefficients, json.loads(CALIBRATED.read_text())["coefficients"])
+    theirs = [each for each in _peer_rows() if each["variant"] in ("fp16", "fp16+cache", "fp8+cache")]
+    yield "\n## An H100 before and after `whet calibrate`\n\n"
+    yield "| | cells | TTFT | TPOT | E2E |\n|---|--:|--:|--:|--:|\n"
+    for group in AFTER_IT:
+        mine = [
+            row
+            for row in rows
+            if row.group == group
+            and row.part == "held out"
+            and row.observation.draft is None
+            and row.observation.work.scheme in own.bandwidth
+        ]
+        peers = [
+            {name: float(each[f"{name}_error"]) for name in _METRICS}
+            for each in theirs
+            if each["group"] == group
+        ]
+        for how, coefficients in (
+            ("by its data sheet", calibration_of(mine[0].gpu).coefficients),
+            ("**calibrated**", own),
+        ):
+            errors = [_errors(row.observation, row.gpu, coefficients) for row in mine]
+            yield f"| {group}: {how} | {len(errors)} | {_cells(errors)} |\n"
+        if peers:
+            yield f"| {group}: AIConfigurator | {len(peers)} | {_cells(peers)} |\n"
 
 
 def _errors(observation: Observation, gpu: str, coefficients: Coefficients) -> dict[str, float]:
@@ -264,6 +311,7 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
     for group, part in dict.fromkeys((row.group, row.part) for row in rows):
         mine = [each for row, each in named if (row.group, row.part) == (group, part)]
         yield f"| {group}: {part} | {len(mine)} | {_cells(mine)} |\n"
+    yield from _after_calibration(rows)
     yield from _beside_peer(rows, errors)
     for part, title in (("held out", "Held out"), ("outside", "Outside of the model")):
         yield f"\n## {title}, by variant\n\n" + head

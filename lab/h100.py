@@ -333,8 +333,8 @@ def make_checkpoints(work: Path) -> None:
     for draft in drafts:
         if draft and Path(draft).name == HEAD_SHARED and not Path(draft).exists():
             share_head(work / "testbed" / HEAD_8BIT, Path(draft))
-        if draft and draft.endswith(SUFFIX) and not Path(draft).exists():
-            sglang_head(Path(draft.removesuffix(SUFFIX)), Path(draft))
+        if draft and draft.endswith(SUFFIX) and not (work / draft).exists():
+            sglang_head(work / draft.removesuffix(SUFFIX), work / draft)
     if failed:
         sys.exit(f"the checkpoints of {', '.join(failed)} were not made; the lines above say why")
 

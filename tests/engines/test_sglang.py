@@ -1,6 +1,7 @@
 """SGLang's command line, log, pages, counters and faults, all of 0.5.17.
 
-``sglang_cpu*`` are recorded on a CPU; the other files are written from its source.
+``sglang_h100*`` is recorded on an H100, ``sglang_cpu*`` on a CPU; the other files are written from
+its source.
 """
 
 from __future__ import annotations
@@ -202,6 +203,15 @@ def test_a_recorded_log_of_a_cpu_is_read() -> None:
     assert (facts.kv_cache_tokens, facts.kv_cache_dtype) == (4096, None)
     assert (facts.max_model_len, facts.batched_tokens, facts.load_s) == (256, 2048, 0.09)
     assert facts.notices == ()
+
+
+def test_a_recorded_log_of_an_h100_is_read() -> None:
+    facts = PROFILE.read_log(recorded("h100.log"))
+    assert (facts.attention_backend, facts.prefix_cache_enabled) == ("fa3", True)
+    assert (facts.quantized_layers, facts.weight_kernels) == (0, ())
+    assert (facts.kv_cache_tokens, facts.kv_cache_dtype) == (141143, None)
+    assert (facts.max_model_len, facts.batched_tokens, facts.load_s) == (2048, 8192, 1.97)
+    assert (facts.graphs_captured, facts.notices) == (True, ())
 
 
 def test_an_empty_log_says_nothing() -> None:
