@@ -262,7 +262,7 @@ def _after_calibration(rows: Sequence[Row]) -> Iterator[str]:
     with the shares of another GPU, calibrated, and the peer's.
     """
     own = decode(Coefficients, json.loads(CALIBRATED.read_text())["coefficients"])
-    theirs = [each for each in _peer_rows() if each["variant"] in ("fp16", "fp16+cache", "fp8+cache")]
+    theirs = _peer_rows()
     yield "\n## An H100 before and after `whet calibrate`\n\n"
     yield "| | cells | TTFT | TPOT | E2E |\n|---|--:|--:|--:|--:|\n"
     for group in AFTER_IT:
@@ -277,7 +277,7 @@ def _after_calibration(rows: Sequence[Row]) -> Iterator[str]:
         peers = [
             {name: float(each[f"{name}_error"]) for name in _METRICS}
             for each in theirs
-            if each["group"] == group
+            if each["group"] == group and each["variant"] in {row.observation.group for row in mine}
         ]
         for how, coefficients in (
             ("by its data sheet", calibration_of(mine[0].gpu).coefficients),

@@ -29,7 +29,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     return fake
 
 
-def spec(folder: Path, **change: Any) -> Spec:
+def spec(folder: Path, variants: dict[str, Any] = VARIANTS, **change: Any) -> Spec:
     load = {
         "order": "blocks",
         "batch_sizes": [1, 2, 4],
@@ -39,7 +39,7 @@ def spec(folder: Path, **change: Any) -> Spec:
         "requests_per_slot": 2,
         "warmup_requests": 2,
     }
-    return tiny_spec(folder, variants=VARIANTS, load=load | change)
+    return tiny_spec(folder, variants=variants, load=load | change)
 
 
 def ran(spec: Spec, root: Path, budget_s: float, *, resume: bool = False) -> Run:
@@ -114,3 +114,16 @@ def test_a_budget_is_a_time(text: str, seconds: float) -> None:
 def test_a_budget_that_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="write a time such as 90s, 30m or 2h"):
         _ = RunOptions(budget=text).budget_s
+
+
+def test_two_engines_share_the_requests(engine: FakeEngine, tmp_path: Path) -> None:
+    one = {"prefix_cache": True}
+    two = one | {"layout": {"replicas": 2}}
+    variants = {"fp16": {}, "one": one, "two": two}
+    result = ran(spec(tmp_path, variants), tmp_path / "run", 0.01)
+    single, both = (
+        {int(cell.batch_size): cell for cell in result.predicted[name].cells}
+        for name in ("one", "two")
+    )
+    assert both[4].cost_per_1m_tokens == pytest.approx(single[2].cost_per_1m_tokens / 2, rel=0.2)
+    assert both[4].tpot_ms == pytest.approx(single[2].tpot_ms, rel=0.2)

@@ -50,9 +50,7 @@ _RESOLVED = {
         r"SpeculativeConfig\([^)]*num_spec_tokens=(\d+)"
     ),
     "kv_cache_dtype": re.compile(r"\bkv_cache_dtype=(\w+)"),
-    "compilation_config.cudagraph_mode": re.compile(
-        r"'cudagraph_mode': <CUDAGraphMode\.(\w+)"
-    ),
+    "compilation_config.cudagraph_mode": re.compile(r"'cudagraph_mode': <CUDAGraphMode\.(\w+)"),
     "compilation_config.cudagraph_capture_sizes": re.compile(
         r"'cudagraph_capture_sizes': (\[[\d, ]*\])"
     ),

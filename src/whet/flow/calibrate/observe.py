@@ -31,7 +31,8 @@ _RUST: Final = 0.1
 def observations_of(run: Run) -> list[Observation]:
     """Every complete trial of a closed loop or at a rate, on the engine that the run started.
 
-    Left out: static batches, conversations, and trials in which a request failed.
+    Left out: static batches, conversations, trials in which a request failed, and variants that
+    several engines serve: what each had in flight is not known.
     """
     device = run.require_environment().device
     return [
@@ -51,6 +52,8 @@ def observation_of(run: Run, trial: TrialRecord, device: Device) -> Iterator[Obs
     if (rows := timed_requests(trial, shared, servers=servers)) is None:
         return
     settings = read_settings(variant, target=target, device=device)
+    if engines_of(variant, settings) > 1:
+        return
     yield Observation(
         group=f"{run.name} {trial.variant}",
         work=variant_work(run, variant, target, settings),
@@ -62,6 +65,12 @@ def observation_of(run: Run, trial: TrialRecord, device: Device) -> Iterator[Obs
         in_flight=_in_flight(trial),
         measured=rows.latencies,
     )
+
+
+def engines_of(variant: Variant, settings: Settings) -> int:
+    """How many engines share the variant's requests: servers of a layout, data parallel ranks."""
+    servers = 1 if variant.layout is None else variant.layout.servers
+    return servers * settings.data_parallel
 
 
 def _in_flight(trial: TrialRecord) -> int | None:

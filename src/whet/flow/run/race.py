@@ -22,7 +22,7 @@ from whet.core.protocols import Server
 from whet.core.records import PredictedCell, PredictedVariant, ResolvedEngine, TrialRecord
 from whet.core.run import Run
 from whet.core.units import human_duration
-from whet.flow.calibrate.observe import draft_of, limits_of, variant_work
+from whet.flow.calibrate.observe import draft_of, engines_of, limits_of, variant_work
 from whet.flow.run.context import Job, trial_key
 from whet.flow.run.lengths import measure_lengths
 from whet.flow.run.measure import PendingWork, measure_cells, measure_rest, serve_one, store_facts
@@ -108,7 +108,7 @@ class _Race:
         return Arm(name=name, features=features, costs=met or costs, start_s=start_s)
 
     def _predict(self, resolved: ResolvedEngine, size: int) -> PredictedCell:
-        """One cell, for the very requests that it would be sent."""
+        """One cell, for the very requests that it would be sent; several engines share them."""
         job, run = self.job, Run(self.job.store)
         variant = resolved.variant
         settings = read_settings(variant, target=job.target, device=job.device)
@@ -137,9 +137,11 @@ class _Race:
             message_s=coefficients.message_s,
             turns=coefficients.turns,
         )
-        result = simulate(requests, model, limits, in_flight=size)
-        tokens_per_s = sum(each.output for each in requests) / result.seconds
-        timed = result.requests[min(size, len(requests) // 2) :]
+        engines = engines_of(variant, settings)
+        mine, in_flight = requests[::engines], math.ceil(size / engines)
+        result = simulate(mine, model, limits, in_flight=in_flight)
+        tokens_per_s = engines * sum(each.output for each in mine) / result.seconds
+        timed = result.requests[min(in_flight, len(mine) // 2) :]
         tpot = [each.tpot_s for each in timed if each.request.output > 1]
         return PredictedCell(
             batch_size=size,
