@@ -324,15 +324,15 @@ def make_checkpoints(work: Path) -> None:
         for name in sorted(wanted)
     }
     drafts = {item.speculation.draft for item in spec.variants.values() if item.speculation}
-    if any(draft and Path(draft).name == HEAD_8BIT for draft in drafts):
+    if any(draft and Path(draft).name in (HEAD_8BIT, HEAD_SHARED) for draft in drafts):
         source, head = (work / "testbed" / name for name in ("eagle3", HEAD_8BIT))
         if not head.exists():
             words = ("quantize", str(source), str(head), "--scheme", "FP8_DYNAMIC")
             running[HEAD_8BIT] = subprocess.Popen([sys.executable, "-m", "whet", *words])
     failed = [name for name, process in running.items() if process.wait() != 0]
     for draft in drafts:
-        if draft and Path(draft).name == HEAD_SHARED and not Path(draft).exists():
-            share_head(work / "testbed" / HEAD_8BIT, Path(draft))
+        if draft and Path(draft).name == HEAD_SHARED and not (work / draft).exists():
+            share_head(work / "testbed" / HEAD_8BIT, work / draft)
         if draft and draft.endswith(SUFFIX) and not (work / draft).exists():
             sglang_head(work / draft.removesuffix(SUFFIX), work / draft)
     if failed:
