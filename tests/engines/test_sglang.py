@@ -306,6 +306,7 @@ def test_without_a_cache_no_token_may_come_from_one(hits: int, outcome: str) -> 
     cell = [trial(before, counters(queries=200, hits=hits, generated=40))]
     judged = {each.claim.kind: each for each in judge_cell(resolve(), cell, workload())}
     assert judged["prefix_cache"].outcome == outcome
+    assert judged["prefix_cache"].sources[0].startswith("sglang:prompt_tokens_total - ")
     assert judged["speculation"].outcome == "proved"
 
 

@@ -21,6 +21,7 @@ from whet.core.records import (
     WorkloadFacts,
 )
 from whet.core.spec.variants import register_lever_keys
+from whet.engines import get_profile
 from whet.levers.async_scheduling import AsyncScheduling
 from whet.levers.attention import Attention
 from whet.levers.base import NOTHING_DECLARED, Cell, Lever, Outcome, Start
@@ -170,11 +171,18 @@ def _verdict(
     resolved: ResolvedEngine, claim: Claim, outcome: Outcome, *, batch_size: LoadPoint | None
 ) -> Verdict:
     word, observed, sources = outcome
+    names = get_profile(resolved.engine).counters_of(resolved.variant)
+
+    def own(text: str) -> str:  # a reader looks for the counter that the engine exports
+        for exported, name in names:
+            text = text.replace(name, exported)
+        return text
+
     return Verdict(
         variant=resolved.variant.name,
         batch_size=batch_size,
         claim=claim,
         outcome=word,
-        observed=observed,
-        sources=sources,
+        observed=own(observed),
+        sources=tuple(own(source) for source in sources),
     )
