@@ -39,7 +39,8 @@ def source(given: Path | None, scratch: Path) -> Path:
         subprocess.run(command, check=True)
         given = next(scratch.glob("*.tar.gz"))
     with tarfile.open(given) as archive:
-        archive.extractall(scratch)  # filters came with 3.11.4
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # from 3.11.4 on
+        archive.extractall(scratch)
     return next(scratch.glob("*/vendor/llama.cpp"))
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import tarfile
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,11 +23,16 @@ from whet.predict.performance.fit import Observation, residuals
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
-    folder = tmp_path_factory.mktemp("recorded")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    scratch = tmp_path_factory.mktemp("recorded")
     with tarfile.open(RECORDED) as archive:
-        archive.extractall(folder)  # filters came with 3.11.4
-    return observations_of(Run.read(folder / "run"))
+        archive.extractall(scratch)  # filters came with 3.11.4
+    return scratch / "run"
+
+
+@pytest.fixture(scope="module")
+def recorded(folder: Path) -> list[Observation]:
+    return observations_of(Run.read(folder))
 
 
 def of(rows: Sequence[Observation], variant: str, in_flight: int) -> Observation:
@@ -36,6 +44,18 @@ def of(rows: Sequence[Observation], variant: str, in_flight: int) -> Observation
 def test_every_trial_of_a_closed_loop_is_one(recorded: list[Observation]) -> None:
     assert len(recorded) >= 36
     assert {each.in_flight for each in recorded} == {4, 32, 128}
+
+
+def test_a_variant_that_several_engines_serve_is_left_out(
+    folder: Path, recorded: list[Observation], tmp_path: Path
+) -> None:
+    shutil.copytree(folder, tmp_path / "run")
+    file = tmp_path / "run" / "variants" / "fp16+cache.json"
+    resolved = json.loads(file.read_text())
+    resolved["variant"]["layout"] = {"decode": 2, "prefill": 0, "connector": None}
+    file.write_text(json.dumps(resolved))
+    two = {each.group.rpartition(" ")[2] for each in observations_of(Run.read(tmp_path / "run"))}
+    assert two == {each.group.rpartition(" ")[2] for each in recorded} - {"fp16+cache"}
 
 
 def test_the_requests_are_those_that_were_sent(recorded: list[Observation]) -> None:

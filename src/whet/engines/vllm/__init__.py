@@ -14,7 +14,7 @@ from whet.engines.vllm.deployment import plan_deployment
 from whet.engines.vllm.engine import VllmEngine, find_installed
 from whet.engines.vllm.failures import FAILURES
 from whet.engines.vllm.limits import installation_problem
-from whet.engines.vllm.log import read_log, read_notices
+from whet.engines.vllm.log import START_LINE, read_log, read_notices
 from whet.engines.vllm.server_info import read_declared
 
 __all__ = ["ENGINE", "PROFILE", "VllmEngine", "find_installed", "model_name"]
@@ -43,7 +43,7 @@ PROFILE: Final = EngineProfile(
     find_installed=find_installed,
     installation_problem=installation_problem,
     plan_deployment=plan_deployment,
-    start_line="Initializing a V1 LLM engine (v",
+    start_line=START_LINE,
     scoring_defect=scoring_defect,
     scores_alone=scores_alone,
 )

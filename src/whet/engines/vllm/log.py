@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from whet.core.records import EngineFacts
 from whet.engines.vllm.signals import NOTICES, PATTERNS
 
+START_LINE = "Initializing a V1 LLM engine (v"
+"""Of the engine's line of configuration."""
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _PREFIX = re.compile(
     r"^(?P<who>\([^)]*pid=\d+\))?\s*"
@@ -19,7 +21,7 @@ _MODE = re.compile(r"Performance mode set to '(\w+)'")
 _DRAFT_HEAD = re.compile(r"Quantized an? (\w+) copy of the lm_head")
 _LOAD_S = re.compile(r"Model loading took [\d.]+ GiB memory and ([\d.]+) seconds")
 _INIT_S = re.compile(r"init engine \(.*\) took ([\d.]+) s")
-_VERSION = re.compile(r"Initializing a V1 LLM engine \(v([^)]+)\)")
+_VERSION = re.compile(re.escape(START_LINE) + r"([^)]+)\)")
 _KERNEL = re.compile(r"(?:Using|Selected) (\w+Kernel) for ([\w-]+)")
 _EXPERT_KERNEL = re.compile(
     r"Using '?(\w+)'? (Fp8|Int8|WNA16|Mxfp4|MxFp8|NvFp4) MoE backend(?! LoRA)"
@@ -43,7 +45,6 @@ _KV_HEADS = re.compile(r"\(attn\): \w+\(.*head_size=(?P<size>\d+),.*num_kv_heads
 _V2_RUNNER = re.compile(r"Using V2 Model Runner")
 _LORA = re.compile(r"Loaded new LoRA adapter: name '([^']+)'")
 _EXPERTS = re.compile(r"is assigned as .*\bEP rank \d")
-_CONFIG = "Initializing a V1 LLM engine (v"
 _RESOLVED = {
     "speculative_config.method": re.compile(r"SpeculativeConfig\(method='(\w+)'"),
     "speculative_config.num_speculative_tokens": re.compile(
@@ -109,7 +110,7 @@ def read_log(log: str) -> EngineFacts:
 
 
 def _settings(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    line = next((text for text in texts if text.startswith(_CONFIG)), "")
+    line = next((text for text in texts if text.startswith(START_LINE)), "")
     for name, pattern in _RESOLVED.items():
         if match := pattern.search(line):
             yield name, match[1]

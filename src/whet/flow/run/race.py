@@ -140,7 +140,7 @@ class _Race:
         engines = engines_of(variant, settings)
         mine, in_flight = requests[::engines], math.ceil(size / engines)
         result = simulate(mine, model, limits, in_flight=in_flight)
-        tokens_per_s = engines * sum(each.output for each in mine) / result.seconds
+        tokens_per_s = size / in_flight * sum(each.output for each in mine) / result.seconds
         timed = result.requests[min(in_flight, len(mine) // 2) :]
         tpot = [each.tpot_s for each in timed if each.request.output > 1]
         return PredictedCell(
