@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Packs what lab/sittings/two_layouts.yaml needs beside vLLM on a GPU host without a network (Python 3.12, CUDA 13):
-# Ray without its libraries, and NIXL without the kernels of expert parallelism.
+# Ray without its libraries, and NIXL (the package and its CUDA 13 half) without the kernels of expert parallelism.
 #
 #   pack_two_gpus.sh OUT_DIR [PART_MIB]   writes OUT_DIR/p0, p1, … each with one part of at most PART_MIB (28)
 #
@@ -10,9 +10,10 @@ out=${1:?usage: pack_two_gpus.sh OUT_DIR [PART_MIB]}
 part_mib=${2:-28}
 cache=${TWO_GPUS_CACHE:-${TMPDIR:-/tmp}/two-gpus-pack}
 mkdir -p "$cache/wheels" "$out"
+out=$(realpath "$out")
 platforms=(--platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64)
 python3 -m pip download -q --no-deps --only-binary=:all: --python-version 3.12 --implementation cp "${platforms[@]}" \
-  -d "$cache/wheels" ray==2.60.0 nixl-cu13==1.5.1 msgpack protobuf filelock packaging
+  -d "$cache/wheels" ray==2.60.0 nixl==1.5.1 nixl-cu13==1.5.1 msgpack protobuf filelock packaging
 rm -rf "$cache/site" "$out"/p[0-9]*
 mkdir "$cache/site"
 for wheel in "$cache"/wheels/*.whl; do unzip -qo "$wheel" -d "$cache/site"; done
