@@ -135,6 +135,16 @@ def test_a_cold_start_may_cost_the_first_uses() -> None:
     assert at(459) == "contradicted"
 
 
+def test_a_prefix_is_cold_once_for_each_adapter() -> None:
+    # 20 warm-up requests touch 4 prefixes, not 4 for each of 6 adapters: all 20 may find nothing.
+    ends = counters(queries=0, hits=0), counters(queries=1000, hits=300)
+    loras = tuple((f"l{number}", f"/l{number}") for number in range(6))
+    engine = resolved(prefix_cache=True)
+    engine = replace(engine, variant=replace(engine.variant, loras=loras))
+    assert only("prefix_cache", judge_cell(engine, [trial(*ends)], workload())).outcome == "proved"
+    assert cache(trial(*ends)).outcome == "contradicted"
+
+
 def test_each_trial_is_held_to_its_own_workload() -> None:
     trials = [
         trial(counters(queries=0, hits=0), counters(queries=1000, hits=500), sha256="a"),

@@ -95,10 +95,12 @@ def hit_rate_bounds(cell: Cell) -> HitRateBounds:
     by_hash = {item.sha256: _reachable(cell.variant, item) for item in cell.workloads}
     first = next(iter(by_hash.values()))
     by_token = get_profile(cell.resolved.engine).caches_tokens
+    adapters = max(1, len(cell.variant.loras))
     total = wanted = lost = more = 0.0
     for trial in cell.trials:
         workload = by_hash.get(trial.workload_sha256, first)
         tokens = counter_change(PREFIX_QUERIES, [trial]).delta or _prompt_tokens([trial])
+        prefixes = workload.shared_prefixes * adapters
         total += tokens
         wanted += tokens * workload.expected_hit_rate
         if workload.most_hit_rate is not None:
@@ -107,8 +109,8 @@ def hit_rate_bounds(cell: Cell) -> HitRateBounds:
             more += tokens * workload.block_size / workload.input_tokens_mean
         if workload.least_hit_rate is not None:
             lost += tokens * (workload.expected_hit_rate - workload.least_hit_rate)
-        elif trial.excluded_warmup < workload.shared_prefixes and trial.requests:
-            cold = max(trial.batch_size, workload.shared_prefixes) / len(trial.requests)
+        elif trial.excluded_warmup < prefixes and trial.requests:
+            cold = max(trial.batch_size, prefixes) / len(trial.requests)
             lost += tokens * workload.expected_hit_rate * min(1.0, cold)
     expected = wanted / total
     return HitRateBounds(
