@@ -25,7 +25,9 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("whet.engines.compatibility.find_machine", lambda _kind: machine)
 
 
-def told(folder: Path, variants: dict[str, Any], **change: Any) -> tuple[str, ...]:
+def told(
+    folder: Path, variants: dict[str, Any], *, device: Device = DEVICE, **change: Any
+) -> tuple[str, ...]:
     spec = tiny_spec(folder, variants=variants, **change)
     target = read_facts(folder / "target")
     resolved, _ = resolve_variants(
@@ -36,7 +38,7 @@ def told(folder: Path, variants: dict[str, Any], **change: Any) -> tuple[str, ..
         engine_for=lambda _name: FakeEngine(),
         checkpoints=Checkpoints(folder, {}),
     )
-    return advice_of(spec, folder, resolved=resolved, target=target, device=DEVICE)
+    return advice_of(spec, folder, resolved=resolved, target=target, device=device)
 
 
 def test_nothing_is_drawn_where_the_spec_bounds_its_lengths(
@@ -44,6 +46,17 @@ def test_nothing_is_drawn_where_the_spec_bounds_its_lengths(
 ) -> None:
     monkeypatch.setattr(advice, "build_workload", None)
     assert told(tmp_path, {"fp16": {}, "other": {"prefix_cache": True}}) == ()
+
+
+@pytest.mark.parametrize(
+    ("tier", "told_of"), [("2x H100 SXM", True), ("2x H200", False), ("ours", False)]
+)
+def test_the_name_of_another_gpu_is_a_slip(tmp_path: Path, tier: str, told_of: bool) -> None:
+    hardware = {"tier": tier, "price_usd_per_hour": 2.0}
+    h200 = Device(kind="cuda", name="NVIDIA H200", memory_bytes=2**37, count=2, driver=None)
+    sentences = told(tmp_path, {"fp16": {}}, hardware=hardware, device=h200)
+    expected = f"fp16: hardware.tier is {tier} and this is NVIDIA H200: correct it"
+    assert [text.startswith(expected) for text in sentences] == [True] * told_of
 
 
 def test_a_length_is_held_against_what_is_drawn(tmp_path: Path) -> None:

@@ -50,7 +50,9 @@ def words(tracks: list[list[Visit]]) -> list[str]:
     [
         (4, 1, True, ["abcd/dcba", "abcd/dcba"]),
         (4, 2, True, ["abcd/dcba", "abcd/dcba"]),
-        (3, 2, True, ["abcd/dcba", "abcd"]),
+        (3, 1, True, ["abcd/dcba", "abcd"]),
+        (3, 2, True, ["abcd", "dcba", "ac", "bd"]),
+        (3, 2, False, ["abcd", "dcba", "abcd"]),
         (2, 2, True, ["abcd", "dcba"]),
         (2, 4, True, ["ac", "bd", "db", "ca"]),
         (2, 4, False, ["abcd", "dcba"]),

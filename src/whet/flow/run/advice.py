@@ -20,6 +20,7 @@ from whet.flow.run.logged import TrafficLog, gate_tokens
 from whet.flow.run.resolve import GENERATED, builtin_inputs
 from whet.load import Draw, build_workload, read_pool
 from whet.predict import Traffic, advise, far_beyond, fitting_length, longest_request
+from whet.predict.hardware import CUDA, model_words
 from whet.predict.settings import read_settings
 from whet.quality import QualityPlan, tokens_needed
 from whet.quality.verdicts import MIN_DOCUMENTS
@@ -62,8 +63,8 @@ def advice_of(
         own = advise(variant, target=target, device=device, traffic=traffic) if predicted else ()
         length = read_settings(variant, target=target, device=device).max_model_len
         repeats = _repeat_advice(spec, source, variant)
-        gate = (*_gate_advice(spec), *_window_advice(spec, length))
-        for sentence in (*gate, *own, *repeats, *cautions(item, machine)):
+        general = (*_gate_advice(spec), *_window_advice(spec, length), *_tier_advice(spec, device))
+        for sentence in (*general, *own, *repeats, *cautions(item, machine)):
             by_sentence[sentence].append(variant.name)
     return tuple(
         f"{_names(names, variants)}: {sentence}" for sentence, names in by_sentence.items()
@@ -88,6 +89,17 @@ def _window_advice(spec: Spec, max_model_len: int) -> Iterator[str]:
             f"max_model_len {max_model_len:,} has no room for a window of quality.max_tokens "
             f"{spec.quality.max_tokens:,} and the one token that a server writes behind it: set it "
             f"to {needed:,} or lower quality.max_tokens, or the gate cannot measure the perplexity"
+        )
+
+
+def _tier_advice(spec: Spec, device: Device) -> Iterator[str]:
+    """A spec that came from another machine has its name, and often its price."""
+    tier, words = spec.hardware.tier or "", model_words(device.name)
+    named = {word for gpu in CUDA for word in model_words(gpu)} & model_words(tier)
+    if device.kind == "cuda" and named and not named & words:
+        yield (
+            f"hardware.tier is {tier} and this is {device.name}: correct it and "
+            "hardware.price_usd_per_hour, or the costs are those of another GPU"
         )
 
 

@@ -21,20 +21,23 @@ def split_rounds(
     """Visits by device: each list is made on one, in its order.
 
     A round on one device is a block: the difference between two of its variants holds nothing of
-    the device. With fewer workers than rounds, a device takes two rounds that follow each other,
-    one forwards and one backwards. With more, a round is split over devices if they are ``alike``;
-    then a variant meets another device in each round, and what devices differ by is part of the
-    spread of starts. Finalists are not split, and searches compare nothing.
+    the device. As long as every device gets two, it takes two that follow each other, one forwards
+    and one backwards; then each takes one. What is left is fewer than there are devices, and is
+    split over them if they are ``alike``: a variant then meets another device in each round, and
+    what devices differ by is part of the spread of starts. Finalists are not split, and searches
+    compare nothing.
     """
     title = rounds[0][0].title if rounds and rounds[0] else ""
     if title == SEARCH:
         return [[each] for turn in rounds for each in turn]
-    if workers >= len(rounds):
-        parts = math.ceil(workers / len(rounds)) if alike and not title else 1
-        split = (list(turn[part::parts]) for turn in rounds for part in range(parts))
-        return [track for track in split if track]
-    pairs = (rounds[at : at + 2] for at in range(0, len(rounds), 2))
-    return [[each for turn in pair for each in turn] for pair in pairs]
+    paired = len(rounds) - len(rounds) % (2 * workers)
+    alone = paired + (len(rounds) - paired) // workers * workers
+    tracks = [[*rounds[at], *rounds[at + 1]] for at in range(0, paired, 2)]
+    tracks += [list(turn) for turn in rounds[paired:alone]]
+    last = rounds[alone:]
+    parts = math.ceil(workers / len(last)) if last and alike and not title else 1
+    tracks += [list(turn[part::parts]) for turn in last for part in range(parts)]
+    return [track for track in tracks if track]
 
 
 @dataclass(eq=False, slots=True)
