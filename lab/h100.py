@@ -196,11 +196,12 @@ def measure_variants(work: Path, profiles: Mapping[str, str], shares: Mapping[st
     from whet.flow.run.options import RunOptions
 
     spec, root = _spec(work)
-    engine: Any = get_engine(spec.engine.name)
+    engines: dict[str, Any] = {each.name: get_engine(each.name) for each in spec.engines_used}
     if profiles or shares:
         write_prompts(work)
-        engine = watching(engine, work, profiles=profiles, shares=shares)
-    with mock.patch("whet.flow.run.preflight.get_engine", return_value=engine):
+        own = engines[spec.engine.name]
+        engines[spec.engine.name] = watching(own, work, profiles=profiles, shares=shares)
+    with mock.patch("whet.flow.run.preflight.get_engine", engines.__getitem__):
         try:
             execute(
                 spec,

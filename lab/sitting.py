@@ -57,13 +57,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         print("\n".join(f"{job.name}: {job.run}" for job in jobs))
         return
     options.work.mkdir(parents=True, exist_ok=True)
-    # Started in the background, a shell has let its children ignore this.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(run(jobs, options.work.resolve(), limit=options.limit, also=plan.get("also", "")))
 
 
 def run(jobs: Sequence[Job], work: Path, *, limit: float = float("inf"), also: str = "") -> int:
     """Run the jobs and return how many did not end well, those that never began included."""
+    # A shell that starts a command in the background has it ignore this, and its children too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     began, ended = time.monotonic(), dict[str, int]()
     waiting, running = list(jobs), list[Job]()
     gpus = 1 + max((job.gpu for job in jobs if job.gpu is not None), default=0)

@@ -29,7 +29,7 @@ def test_what_follows_a_failure_is_left_out(tmp_path: Path) -> None:
 def test_the_deadline_interrupts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lab.sitting, "GRACE_S", 5.0)
     waits = "trap 'touch $WORK/told; exit 1' INT; while :; do sleep 0.1; done"
-    assert run([Job(name="waits", run=waits)], tmp_path, limit=10.0) == 1
+    assert run([Job(name="waits", run=waits)], tmp_path, limit=6.0) == 1
     assert (tmp_path / "told").exists()
 
 
