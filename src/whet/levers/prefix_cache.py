@@ -90,7 +90,8 @@ def hit_rate_bounds(cell: Cell) -> HitRateBounds:
     together cannot hit what none of them has finished to fill in, so of its n requests up to
     max(batch size, shared prefixes) may lose their hits: expected × that ÷ n. A log's trial may
     lose down to its least rate, and gain up to its most. A cache that matches token by token may
-    hit up to one block more of every request.
+    hit up to one block more of every request. Each LoRA adapter has blocks of its own, and a warm-up
+    that touches every prefix once leaves those of the other adapters cold.
     """
     by_hash = {item.sha256: _reachable(cell.variant, item) for item in cell.workloads}
     first = next(iter(by_hash.values()))
@@ -100,7 +101,8 @@ def hit_rate_bounds(cell: Cell) -> HitRateBounds:
     for trial in cell.trials:
         workload = by_hash.get(trial.workload_sha256, first)
         tokens = counter_change(PREFIX_QUERIES, [trial]).delta or _prompt_tokens([trial])
-        prefixes = workload.shared_prefixes * adapters
+        prefixes = workload.shared_prefixes
+        blocks = prefixes * adapters
         total += tokens
         wanted += tokens * workload.expected_hit_rate
         if workload.most_hit_rate is not None:
@@ -109,9 +111,11 @@ def hit_rate_bounds(cell: Cell) -> HitRateBounds:
             more += tokens * workload.block_size / workload.input_tokens_mean
         if workload.least_hit_rate is not None:
             lost += tokens * (workload.expected_hit_rate - workload.least_hit_rate)
-        elif trial.excluded_warmup < prefixes and trial.requests:
-            cold = max(trial.batch_size, prefixes) / len(trial.requests)
-            lost += tokens * workload.expected_hit_rate * min(1.0, cold)
+        elif trial.excluded_warmup < blocks and trial.requests:
+            cold = min(1.0, max(trial.batch_size, blocks) / len(trial.requests))
+            if trial.excluded_warmup >= prefixes:
+                cold *= 1 - 1 / adapters
+            lost += tokens * workload.expected_hit_rate * cold
     expected = wanted / total
     return HitRateBounds(
         expected=expected,
