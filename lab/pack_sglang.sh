@@ -59,6 +59,7 @@ requests==2.34.2
 rpds-py==2026.9.1
 sentencepiece==0.2.3
 setproctitle==1.3.8
+sgl-deep-gemm==0.1.5.post1
 sniffio==1.3.1
 soundfile==0.13.1
 starlette==1.10.0
@@ -116,7 +117,7 @@ sglang.srt.managers.detokenizer_manager sglang.srt.model_executor.model_runner s
 sglang.srt.models.llama_eagle3 sglang.srt.layers.quantization.compressed_tensors.compressed_tensors
 sglang.srt.layers.quantization.awq.awq sglang.srt.layers.quantization.fp8 sglang.srt.layers.quantization.marlin_utils
 sglang.srt.layers.attention.flashattention_backend sglang.srt.layers.attention.triton_backend
-sglang.srt.layers.attention.flashinfer_backend sglang.srt.layers.sampler sglang.srt.speculative.eagle_worker_v2
+sglang.srt.layers.attention.flashinfer_backend sglang.srt.layers.attention.dsa_backend sglang.srt.layers.sampler sglang.srt.speculative.eagle_worker_v2
 sglang.srt.speculative.ngram_worker sglang.srt.speculative.standalone_worker_v2
 """
 failed = 0

@@ -98,12 +98,6 @@ def tolerance_words(tolerance: float) -> str:
     return f"< {100 * tolerance:g}% perplexity"
 
 
-def corner_of(decision: Decision) -> MatrixEntry | None:
-    """The entry of the matrix that the recommendation was made for."""
-    chosen = decision.recommendation
-    return next((entry for entry in decision.matrix if is_corner(chosen, entry)), None)
-
-
 def is_corner(chosen: Recommendation | None, entry: MatrixEntry | None) -> bool:
     """Whether an entry of the matrix is the one that the recommendation was made for."""
     return (
