@@ -1,11 +1,11 @@
-"""Layouts of eight GPUs: checkpoints without weights to measure them, and what whet predicts.
+"""Layouts of several GPUs: checkpoints without weights to measure them, and what whet predicts.
 
-    python -m benchmarks.layouts shapes WORK       # sparse checkpoints for lab/x8_*.yaml
-    python -m benchmarks.layouts predict [--peer aiconfigurator]
+    python -m benchmarks.layouts shapes WORK       # sparse checkpoints for lab/x8_*.yaml and x2_*
+    python -m benchmarks.layouts predict x8|x2 [--peer aiconfigurator]
 
 ``shapes`` writes Llama-3-70B's and Qwen3-30B-A3B's sizes with the demo's tokenizer and vocabulary,
 in 16 bits, FP8 and 4 bits. The files take no room: vLLM makes up the weights (``load_format:
-dummy``). ``predict`` plans the variants of both specs at their loads on 8 × H200 into
+dummy``). ``predict`` plans the variants of both specs at their loads into
 ``results/x8-predicted/predicted.csv``, beside AIConfigurator's figures where it has the form.
 """
 
@@ -17,7 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lab.shapes import SHAPES
 from tests.checkpoint_factory import write_hollow_file, write_json
@@ -30,14 +30,46 @@ from whet.flow.plan.options import PlanOptions
 from whet.flow.plan.parallelism import Parallelism
 from whet.flow.plan.plan import make_plan
 
-OUT: Final = Path(__file__).parents[1] / "results" / "x8-predicted"
+RESULTS: Final = Path(__file__).parents[1] / "results"
 TRAFFIC: Final = "prompt=1150,output=256"
 """Prompts of the lab's long system prompt and one turn, answers of a fixed share of them."""
-PLANS: Final[tuple[tuple[str, str, str, str], ...]] = (
-    ("70b", "tp4,tp8,tp2xdp4,tp4xdp2", "FP8_DYNAMIC,W4A16", "8,64,256"),
-    ("30b-a3b", "tp8,tp8xep,tp2xdp4xep,dp8,dp8xep", "16bit,FP8_DYNAMIC", "8,64,512"),
-)
-"""Model, layouts, precisions and requests in flight."""
+
+
+class Plan(NamedTuple):
+    """What is predicted for one kind of host: layouts, precisions and requests in flight."""
+
+    gpus: str
+    model: str
+    layouts: str
+    weights: str
+    sizes: str
+
+
+PLANS: Final[Mapping[str, tuple[Plan, ...]]] = {
+    "x8": (
+        Plan("8x H200", "70b", "tp4,tp8,tp2xdp4,tp4xdp2", "FP8_DYNAMIC,W4A16", "8,64,256"),
+        Plan(
+            "8x H200",
+            "30b-a3b",
+            "tp8,tp8xep,tp2xdp4xep,dp8,dp8xep",
+            "16bit,FP8_DYNAMIC",
+            "8,64,512",
+        ),
+    ),
+    "x2": tuple(
+        plan
+        for gpu in ("H100 SXM", "H200")
+        for plan in (
+            Plan(gpu, "70b", "1", "W4A16", "8,64"),
+            Plan(f"2x {gpu}", "70b", "tp2,dp2", "W4A16", "8,64"),
+            Plan(f"2x {gpu}", "70b", "tp2", "FP8_DYNAMIC", "8,64"),
+            Plan(gpu, "30b-a3b", "1", "FP8_DYNAMIC", "8,64,256"),
+            Plan(f"2x {gpu}", "30b-a3b", "tp2,tp2xep,dp2,dp2xep", "FP8_DYNAMIC", "8,64,256"),
+            Plan(f"2x {gpu}", "30b-a3b", "tp2,tp2xep,dp2,dp2xep", "16bit", "8,64,256"),
+        )
+    ),
+}
+_SYSTEMS: Final = {"H100 SXM": "h100_sxm", "H200": "h200_sxm"}
 _VOCAB: Final = 4096
 _GROUP: Final = 128
 _MOE: Final = {
@@ -162,33 +194,35 @@ def _stored(
         yield f"{name}_scale", ("BF16", (outputs, 1))
 
 
-def predict(peer: str | None) -> None:
-    """Write ``predicted.csv``."""
-    OUT.mkdir(parents=True, exist_ok=True)
+def predict(host: str, peer: str | None) -> None:
+    """Write ``predicted.csv`` of this kind of host."""
+    out = RESULTS / f"{host}-predicted"
+    out.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as folder,
-        (OUT / "predicted.csv").open("w", newline="", encoding="utf-8") as file,
+        (out / "predicted.csv").open("w", newline="", encoding="utf-8") as file,
     ):
         write_shapes(Path(folder), headers_only=True)
         writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
         writer.writeheader()
-        for model, layouts, weights, sizes in PLANS:
-            path = Path(folder) / model
+        for plan in PLANS[host]:
+            path = Path(folder) / plan.model
             options = PlanOptions(
                 workload=TRAFFIC,
-                gpus="8x H200",
-                parallel=layouts,
-                weights=weights,
-                batch_sizes=sizes,
+                gpus=plan.gpus,
+                parallel=plan.layouts,
+                weights=plan.weights,
+                batch_sizes=plan.sizes,
                 max_model_len=2048,
             )
             for each in make_plan(path, options).predictions:
-                writer.writerow({"model": model, **_figures(each), **_peer(peer, path, each)})
+                row = {"model": plan.model, "gpu": each.candidate.gpu, **_figures(each)}
+                writer.writerow({**row, **_peer(peer, path, each)})
                 file.flush()
 
 
 _COLUMNS: Final = (
-    *("model", "layout", "gpus", "weights", "in_flight", "requests_per_s", "tokens_per_s"),
+    *("model", "gpu", "layout", "gpus", "weights", "in_flight", "requests_per_s", "tokens_per_s"),
     *("ttft_mean_ms", "ttft_p95_ms", "tpot_mean_ms", "tpot_p95_ms", "e2e_mean_ms"),
     *("ttft_error", "tpot_error", "usd_per_1m_tokens", "weights_gib", "kv_tokens", "bound"),
     *("peer_ttft_ms", "peer_tpot_ms"),
@@ -227,7 +261,7 @@ def _peer(program: str | None, path: Path, each: Prediction) -> dict[str, str]:
         return {}
     prompt, output = (part.partition("=")[2] for part in TRAFFIC.split(","))
     words = (
-        *("--model-path", str(path), "--system", "h200_sxm", "--backend", "vllm"),
+        *("--model-path", str(path), "--system", _SYSTEMS[each.candidate.gpu], "--backend", "vllm"),
         *("--isl", prompt, "--osl", output, "--gemm-quant-mode", form),
         *("--kvcache-quant-mode", "bfloat16", "--tp-size", str(parallel.tensor)),
         *("--batch-size", str(each.in_flight // parallel.data)),
@@ -248,12 +282,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     kinds = parser.add_subparsers(dest="what", required=True)
     kinds.add_parser("shapes").add_argument("work", type=Path)
-    kinds.add_parser("predict").add_argument("--peer")
+    predicted = kinds.add_parser("predict")
+    predicted.add_argument("host", choices=PLANS)
+    predicted.add_argument("--peer")
     options = parser.parse_args()
     if options.what == "shapes":
         write_shapes(options.work)
     else:
-        predict(options.peer)
+        predict(options.host, options.peer)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,29 @@
-"""The specs of eight GPUs pass ``whet check`` and have the layouts that were predicted."""
+"""The specs of several GPUs pass ``whet check`` and have the layouts that were predicted."""
 
 import shutil
 from pathlib import Path
 
 import pytest
 import yaml
-from benchmarks.layouts import PLANS, write_shapes
+from benchmarks.layouts import PLANS, Plan, write_shapes
 
 from tests.cli.stage import Whet
 from whet.checkpoint import read_facts
 from whet.flow.plan.parallelism import parse_parallel
 
 LAB = Path(__file__).parents[2] / "lab"
-SPECS = {"70b": LAB / "x8_layouts.yaml", "30b-a3b": LAB / "x8_experts.yaml"}
+SPECS = sorted(LAB.glob("x?_*.yaml"))
+
+
+def spec_of(host: str, model: str) -> Path:
+    return LAB / f"{host}_{'layouts' if model == '70b' else 'experts'}.yaml"
 
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("x8")
     write_shapes(folder, headers_only=True)
-    for spec in SPECS.values():
+    for spec in SPECS:
         shutil.copy(spec, folder)
     return folder
 
@@ -33,16 +37,16 @@ def test_the_shapes_are_the_published_ones_without_most_of_the_vocabulary(work: 
     assert schemes == {"70b-fp8": "FP8", "70b-w4": "W4A16"}
 
 
-@pytest.mark.parametrize("model", SPECS)
-def test_a_spec_is_accepted_for_eight_gpus(model: str, work: Path, whet: Whet) -> None:
-    said = whet("check", work / SPECS[model].name, "--device", "8x H200")
+@pytest.mark.parametrize("spec", SPECS, ids=lambda path: path.stem)
+def test_a_spec_is_accepted_on_its_gpus(spec: Path, work: Path, whet: Whet) -> None:
+    said = whet("check", work / spec.name, "--device", f"{spec.name[1]}x H200")
     assert said.code == 0, said.err
 
 
-@pytest.mark.parametrize(("model", "layouts", "sizes"), [(p[0], p[1], p[3]) for p in PLANS])
-def test_what_is_measured_is_what_was_predicted(model: str, layouts: str, sizes: str) -> None:
-    spec = yaml.safe_load(SPECS[model].read_text())
-    assert spec["load"]["batch_sizes"] == [int(each) for each in sizes.split(",")]
-    flags = [variant["args"] for variant in spec["variants"].values()]
-    for layout in parse_parallel(layouts):
+@pytest.mark.parametrize(("host", "plan"), [(host, plan) for host in PLANS for plan in PLANS[host]])
+def test_what_is_measured_is_what_was_predicted(host: str, plan: Plan) -> None:
+    spec = yaml.safe_load(spec_of(host, plan.model).read_text())
+    assert spec["load"]["batch_sizes"] == [int(each) for each in plan.sizes.split(",")]
+    flags = [variant.get("args", {}) for variant in spec["variants"].values()]
+    for layout in parse_parallel(plan.layouts):
         assert dict(layout.args) in flags
