@@ -113,18 +113,17 @@ _FORMS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
 """compressed-tensors' format and group of each form."""
 
 
-def write_shapes(work: Path, *, headers_only: bool = False) -> None:
+def write_shapes(work: Path) -> None:
     """``WORK/70b``, ``WORK/30b-a3b`` and their quantized forms, each with the demo's tokenizer.
 
-    With ``headers_only`` they are marked as without weights: nothing hashes the zeros.
+    They are marked as without weights, so that nothing hashes the zeros.
     """
     for model, forms in (("70b", ("", "fp8", "w4")), ("30b-a3b", ("", "fp8"))):
         config: dict[str, Any] = dict(_MOE) if model == "30b-a3b" else SHAPES["70b"].config()
         for form in forms:
             folder = work / "-".join(filter(None, (model, form)))
             _write_model(folder, config, form)
-            if headers_only:
-                (folder / ".headers-only").touch()
+            (folder / ".headers-only").touch()
 
 
 def _write_model(folder: Path, config: dict[str, Any], form: str) -> None:
@@ -202,7 +201,7 @@ def predict(host: str, peer: str | None) -> None:
         tempfile.TemporaryDirectory() as folder,
         (out / "predicted.csv").open("w", newline="", encoding="utf-8") as file,
     ):
-        write_shapes(Path(folder), headers_only=True)
+        write_shapes(Path(folder))
         writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
         writer.writeheader()
         for plan in PLANS[host]:

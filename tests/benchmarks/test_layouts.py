@@ -22,7 +22,7 @@ def spec_of(host: str, model: str) -> Path:
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("x8")
-    write_shapes(folder, headers_only=True)
+    write_shapes(folder)
     for spec in SPECS:
         shutil.copy(spec, folder)
     return folder

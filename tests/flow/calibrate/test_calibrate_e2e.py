@@ -15,6 +15,7 @@ from whet.engines.vllm import find_installed
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.full,
+    pytest.mark.alone,  # it measures
     pytest.mark.skipif(find_installed(sys.executable) is None, reason="vLLM is not installed"),
 ]
 
