@@ -99,14 +99,19 @@ def _one(resolved: ResolvedEngine, number: int, shared: str) -> ResolvedEngine:
 
 
 def _devices(resolved: ResolvedEngine, number: int) -> Sequence[str]:
-    """The names of the GPUs of the server with this number."""
+    """The names of the GPUs of the server with this number, which takes the first that it needs.
+
+    With prefill apart the others come behind: CUDA copies from a GPU of another process only if it
+    is visible, and NIXL goes through TCP without a word otherwise (vllm-project/vllm#52607).
+    """
     args = plain_args(resolved.variant)
     each = prod(int(args.get(name, 1)) for name in _PARALLEL)
     layout = resolved.variant.layout
     assert layout is not None
     visible = dict(resolved.env).get(VISIBLE_DEVICES_ENV, os.environ.get(VISIBLE_DEVICES_ENV))
     names = visible.split(",") if visible else [str(n) for n in range(each * layout.servers)]
-    return names[number * each : (number + 1) * each]
+    own = names[number * each : (number + 1) * each]
+    return [*own, *(name for name in names if name not in own)] if layout.prefill else own
 
 
 def _start_router(
