@@ -24,6 +24,7 @@ def check(kind: str, method: str, calibration: Path, folder: Path) -> None:
     assert "CPUWNA16LinearKernel" in row.kernels
 
 
+@pytest.mark.full
 def test_fused_projections_answer_as_their_dequantized_weights(
     calibration: Path, tmp_path: Path
 ) -> None:
