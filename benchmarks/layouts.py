@@ -2,33 +2,45 @@
 
     python -m benchmarks.layouts shapes WORK       # sparse checkpoints for lab/x8_*.yaml and x2_*
     python -m benchmarks.layouts predict x8|x2 [--peer aiconfigurator]
+    python -m benchmarks.layouts measured OUT.csv RUN …
 
 ``shapes`` writes Llama-3-70B's and Qwen3-30B-A3B's sizes with the demo's tokenizer and vocabulary,
 in 16 bits, FP8 and 4 bits. The files take no room: vLLM makes up the weights (``load_format:
 dummy``). ``predict`` plans the variants of both specs at their loads into
 ``results/x8-predicted/predicted.csv``, beside AIConfigurator's figures where it has the form.
+``measured`` puts the complete cells of runs beside what the same code says for the lengths that
+they had. A run is a folder, or what ``lab.archive`` wrote.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import json
+import math
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any, Final, NamedTuple
 
 from lab.shapes import SHAPES
+from lab.side_by_side import opened
 from tests.checkpoint_factory import write_hollow_file, write_json
 
 from benchmarks.accuracy import peer_answer
 from whet.checkpoint.headers import read_file_headers
+from whet.core.flags import plain_args
+from whet.core.records import TrialRecord
+from whet.core.run import Run
 from whet.demo import pair_paths
+from whet.flow.calibrate.observe import timed_requests
 from whet.flow.plan.evaluate import Prediction
 from whet.flow.plan.options import PlanOptions
 from whet.flow.plan.parallelism import Parallelism
 from whet.flow.plan.plan import make_plan
+from whet.predict.hardware import known_name
 
 RESULTS: Final = Path(__file__).parents[1] / "results"
 TRAFFIC: Final = "prompt=1150,output=256"
@@ -206,18 +218,22 @@ def predict(host: str, peer: str | None) -> None:
         writer.writeheader()
         for plan in PLANS[host]:
             path = Path(folder) / plan.model
-            options = PlanOptions(
-                workload=TRAFFIC,
-                gpus=plan.gpus,
-                parallel=plan.layouts,
-                weights=plan.weights,
-                batch_sizes=plan.sizes,
-                max_model_len=2048,
-            )
-            for each in make_plan(path, options).predictions:
+            for each in _predictions(path, plan, workload=TRAFFIC):
                 row = {"model": plan.model, "gpu": each.candidate.gpu, **_figures(each)}
                 writer.writerow({**row, **_peer(peer, path, each)})
                 file.flush()
+
+
+def _predictions(path: Path, plan: Plan, *, workload: str) -> tuple[Prediction, ...]:
+    options = PlanOptions(
+        workload=workload,
+        gpus=plan.gpus,
+        parallel=plan.layouts,
+        weights=plan.weights,
+        batch_sizes=plan.sizes,
+        max_model_len=2048,
+    )
+    return make_plan(path, options).predictions
 
 
 _COLUMNS: Final = (
@@ -249,6 +265,83 @@ def _figures(each: Prediction) -> dict[str, Any]:
         "kv_tokens": each.memory.kv_tokens,
         "bound": each.bound,
     }
+
+
+def measured(out: Path, runs: Sequence[Path]) -> None:
+    """Write means of every complete cell, the prediction and predicted ÷ measured − 1."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        out.open("w", newline="", encoding="utf-8") as file,
+    ):
+        write_shapes(Path(folder))
+        head = ["model", *_COLUMNS[1:6], "prompt_tokens", "output_tokens"]
+        head += [f"{name}{end}" for name in _COMPARED for end in ("", "_predicted", "_error")]
+        writer = csv.DictWriter(file, head, lineterminator="\n")
+        writer.writeheader()
+        for path in runs:
+            with tempfile.TemporaryDirectory() as scratch:
+                run = opened(path, Path(scratch))
+                for trial in sorted(run.trials, key=lambda each: (each.variant, str(each.batch_size).zfill(4))):
+                    writer.writerows(_beside(run, trial, Path(folder)))
+
+
+_COMPARED: Final = {
+    "requests_per_s": "",
+    "ttft_mean_ms": "ttft",
+    "tpot_mean_ms": "tpot",
+    "e2e_mean_ms": "e2e",
+}
+"""Figures of a prediction, by their names in ``Latencies``."""
+
+
+def _beside(run: Run, trial: TrialRecord, folder: Path) -> Iterator[dict[str, Any]]:
+    """The row of a trial, or none where a request of it failed."""
+    rows, size = timed_requests(trial, 0), trial.batch_size
+    cell = next(c for c in run.cells if (c.variant, c.batch_size) == (trial.variant, size))
+    if rows is None or cell.rps_mean is None:
+        return
+    variant = run.engines[trial.variant].variant
+    name = Path(variant.model_path).name
+    form = next((form for form in ("fp8", "w4") if name.endswith(f"-{form}")), "")
+    args = plain_args(variant)
+    degrees = {
+        short: int(args.get(f"{long}_parallel_size", 1)) for short, long in _DEGREES.items()
+    }
+    layout = "x".join(f"{short}{degree}" for short, degree in degrees.items() if degree > 1)
+    layout = "x".join(filter(None, (layout, "ep" if args.get("enable_expert_parallel") else "")))
+    lengths = folder / "lengths.jsonl"
+    lengths.write_text(
+        "".join(
+            json.dumps({"timestamp": 0, "input_length": r.prompt, "output_length": r.output,
+                        "hash_ids": []}) + "\n"
+            for r in rows.requests
+        )
+    )  # fmt: skip
+    devices, gpu = math.prod(degrees.values()), known_name(run.require_environment().device)
+    [each] = _predictions(
+        folder / name.removesuffix(f"-{form}"),
+        Plan(
+            f"{devices}x {gpu}" if devices > 1 else str(gpu),
+            name,
+            layout or "1",
+            {"fp8": "FP8_DYNAMIC", "w4": "W4A16"}.get(form, "16bit"),
+            str(size),
+        ),
+        workload=str(lengths),
+    )
+    figures, latencies = _figures(each), dict(rows.latencies.items())
+    row = {"model": name, "gpu": gpu, **{name: figures[name] for name in _COLUMNS[2:6]}}
+    row["prompt_tokens"], row["output_tokens"] = (
+        round(mean(getattr(each, what) for each in rows.requests)) for what in ("prompt", "output")
+    )
+    for figure, latency in _COMPARED.items():
+        value = 1e3 * (latencies[latency] or 0.0) if latency else cell.rps_mean.value
+        row |= {figure: f"{value:.4g}", f"{figure}_predicted": figures[figure]}
+        row[f"{figure}_error"] = f"{float(figures[figure]) / value - 1:.3f}"
+    yield row
+
+
+_DEGREES: Final = {"tp": "tensor", "dp": "data", "pp": "pipeline"}
 
 
 def _peer(program: str | None, path: Path, each: Prediction) -> dict[str, str]:
@@ -284,9 +377,14 @@ def main() -> None:
     predicted = kinds.add_parser("predict")
     predicted.add_argument("host", choices=PLANS)
     predicted.add_argument("--peer")
+    beside = kinds.add_parser("measured")
+    beside.add_argument("out", type=Path)
+    beside.add_argument("runs", type=Path, nargs="+")
     options = parser.parse_args()
     if options.what == "shapes":
         write_shapes(options.work)
+    elif options.what == "measured":
+        measured(options.out, options.runs)
     else:
         predict(options.host, options.peer)
 

@@ -47,7 +47,7 @@ def main(words: Sequence[str]) -> None:
     rows = []
     for label, _, path in (each.partition("=") for each in named):
         with TemporaryDirectory() as scratch:
-            rows += [{"run": label, **row} for row in _rows(_opened(Path(path), Path(scratch)))]
+            rows += [{"run": label, **row} for row in _rows(opened(Path(path), Path(scratch)))]
     with Path(out).open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, rows[0], lineterminator="\n")
         writer.writeheader()
@@ -55,7 +55,8 @@ def main(words: Sequence[str]) -> None:
     print("\n".join(table(rows)))
 
 
-def _opened(path: Path, scratch: Path) -> Run:
+def opened(path: Path, scratch: Path) -> Run:
+    """A run's folder, or an archive that is extracted into ``scratch``."""
     if path.is_file():
         with tarfile.open(path) as archive:
             archive.extractall(scratch)  # our own archives; filters came with 3.11.4

@@ -49,6 +49,13 @@ def test_a_fault_is_a_word_and_what_came_before_is_kept(
     assert event.detail
 
 
+def test_tokens_that_are_no_text_are_told_from_none(server: ScriptedServer) -> None:
+    """Of a model that repeats a special token, which the server leaves out of the text."""
+    event = ask(server.url, fault="done_only", claims={"completion_tokens": 4})
+    assert (event.error, event.output_tokens) == ("no_tokens", 4)
+    assert event.detail == "4 tokens by its usage, but none of them is text"
+
+
 @pytest.mark.parametrize("fault", ["hang", "slow_loris"])
 def test_a_server_that_never_ends_runs_into_the_time_out(
     server: ScriptedServer, fault: str

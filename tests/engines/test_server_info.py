@@ -83,6 +83,12 @@ def test_every_endpoint_has_its_part() -> None:
     )
 
 
+def test_behind_several_api_servers_an_engine_without_a_request_counts() -> None:
+    """What vLLM 0.26 and 0.33 show with ``api_server_count`` 2 after one request."""
+    silent = 'vllm:num_requests_running{engine="0",model_name="m"} 0.0\n'
+    assert declared(metrics=METRICS.replace(silent, "")).engines == 2
+
+
 def test_a_setting_is_found_by_its_dotted_key() -> None:
     found = declared()
     assert found.setting("scheduler_config.max_num_seqs") == "32"

@@ -13,6 +13,7 @@ from whet.core.errors import CheckpointError, StorageError, UsageError
 from whet.core.records import PlannedRequest
 from whet.core.spec import WorkloadSpec
 from whet.load import Draw, Workload, build_warmup, build_workload
+from whet.load.plan import to_call
 
 DRAW = Draw(requests=40, batch_size=4, trial=0, block_size=16)
 SPEC = WorkloadSpec(min_output_tokens=1, max_output_tokens=10_000)
@@ -107,6 +108,14 @@ def test_output_follows_the_ratio_within_its_bounds(files: tuple[Path, Path]) ->
     assert got[127] == 35  # 31.75 would be too few
     assert got[319] == 70  # 79.75 too many
     assert got[148] == 37  # a unique one, longer by its reference line of 21
+
+
+def test_a_temperature_is_sent_and_makes_another_workload(files: tuple[Path, Path]) -> None:
+    greedy, sampled = (build(files, WorkloadSpec(temperature=each)) for each in (0.0, 0.7))
+    bodies = [to_call(each.requests[0]).body(model="m", stream=True) for each in (greedy, sampled)]
+    assert [body.pop("temperature") for body in bodies] == [0.0, 0.7]
+    assert bodies[0] == bodies[1]
+    assert greedy.facts.sha256 != sampled.facts.sha256
 
 
 def test_the_warm_up_holds_every_shared_prefix(files: tuple[Path, Path]) -> None:

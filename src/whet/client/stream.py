@@ -151,6 +151,8 @@ def _foreign(exchange: Exchange) -> tuple[str, str]:
 def _flaw(exchange: Exchange, outcome: StreamOutcome) -> tuple[str | None, str | None]:
     """What is wrong with a stream that arrived whole."""
     if not outcome.chunk_ns:
+        if tokens := token_count(outcome.usage or {}, "completion_tokens"):
+            return "no_tokens", f"{tokens} tokens by its usage, but none of them is text"
         return "no_tokens", "the stream ended without any output"
     if not outcome.done:
         return "no_done", "the stream ended without [DONE]"

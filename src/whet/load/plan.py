@@ -90,7 +90,7 @@ def to_call(request: PlannedRequest) -> CompletionCall:
     return CompletionCall(
         prompt_token_ids=request.prompt_token_ids,
         max_tokens=request.max_tokens,
-        temperature=TEMPERATURE,
+        temperature=request.temperature,
         ignore_eos=True,
         extra={"skip_special_tokens": False},
     )

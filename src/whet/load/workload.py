@@ -217,6 +217,7 @@ def _plan(
             max_tokens=output_tokens(index, prompt),
             prefix_id=kind.prefix_id,
             shared_tokens=tokens,
+            temperature=source.spec.temperature,
         )
         for index, (kind, prompt, tokens) in enumerate(zip(kinds, prompts, shared, strict=True))
     )

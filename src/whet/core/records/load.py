@@ -27,6 +27,7 @@ class PlannedRequest:
     max_tokens: int
     prefix_id: str | None
     shared_tokens: int
+    temperature: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,7 +26,8 @@ class WorkloadSpec(Strict):
 
     Answers have the lengths that the first server, the baseline's, gives them without a limit but
     ``max_output_tokens`` (``output_lengths: natural``), or a fixed share of the prompt's
-    (``ratio``). Every variant then writes that many tokens.
+    (``ratio``). Every variant then writes that many tokens. ``temperature`` is that of the timed
+    answers alone: a draft's acceptance falls with it, and so do the gains of speculation.
     """
 
     shared_prefix_share: Share = 0.7
@@ -37,6 +38,7 @@ class WorkloadSpec(Strict):
     min_output_tokens: Positive = 16
     max_output_tokens: Positive = 256
     max_input_tokens: Positive | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     seed: Whole = 0
 
     @model_validator(mode="before")

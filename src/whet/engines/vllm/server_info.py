@@ -14,7 +14,8 @@ from whet.engines.pages import flatten
 
 _INFO: Final = "/server_info?config_format=json"
 _CACHE: Final = "vllm:cache_config_info"
-_ENGINE: Final = re.compile(r'^vllm:num_requests_running\{[^}]*engine="([^"]+)"', re.MULTILINE)
+_ENGINE: Final = re.compile(r'^vllm:\w+\{[^}]*\bengine="([^"]+)"', re.MULTILINE)
+"""In any series: with several API servers an engine that had no request yet is missing in some."""
 _TIMEOUT_S: Final = 180.0
 """``/server_info`` runs a dozen programs to describe its machine, slowly where that is busy."""
 

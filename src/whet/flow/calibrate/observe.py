@@ -181,6 +181,7 @@ def limits_of(
         prefix_cache=variant.prefix_cache,
         front_share=front_share(variant),
         ahead=device.kind == "cuda" and (facts is None or facts.async_scheduling is not False),
+        graph_tokens=settings.graph_tokens,
     )
 
 

@@ -176,6 +176,7 @@ def _engines(
         message_s=coefficients.message_s,
         turns=coefficients.turns,
         front_share=1 / work.ranks,
+        graph_tokens=settings.graph_tokens,
     )
     return _Engines(
         empty=empty,

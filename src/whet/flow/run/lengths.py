@@ -41,6 +41,7 @@ def measure_lengths(job: Job, server: Server, resolved: ResolvedEngine) -> None:
             max_tokens=tokens,
             prefix_id=None,
             shared_tokens=0,
+            temperature=job.spec.workload.temperature,
         )
         for index, (prompt, tokens) in enumerate(_prompts(job))
     )

@@ -43,7 +43,8 @@ class Limits:
     The front end does one thing at a time: ``request_s`` for a request, ``message_s`` for the
     tokens of a sequence's step, which it sends together; between ``turns`` of a request's own every
     sequence has one. ``front_share`` of that work remains with several front ends, or a faster one.
-    With ``ahead`` the host prepares a step while the device computes another.
+    With ``ahead`` the host prepares a step while the device computes another. A step of more than
+    ``graph_tokens`` runs outside of CUDA graphs.
     """
 
     batched_tokens: int
@@ -55,6 +56,7 @@ class Limits:
     turns: float = 0.0
     front_share: float = 1.0
     ahead: bool = True
+    graph_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -236,7 +238,9 @@ class _Engine:
                 break
             ended.append(self.prefilling.popleft())
         step_s = self.model.seconds(self.decoding, self._read(), tokens, pairs, len(ended))
-        self._compute(1, step_s, self.model.prefill_s)
+        rows = tokens + self.decoding * self.model.rows
+        launch_s = 0.0 if rows <= self.limits.graph_tokens else self.model.launch_s
+        self._compute(1, step_s, self.model.prefill_s + launch_s)
         self.out.steps += 1
         if self.decoding:
             self.progress += self.model.advance

@@ -67,6 +67,7 @@ class StepModel:
         self._state_s = work.state_bytes / (sheet.bandwidth * coefficients.kv_bandwidth)
         self._pair_s = work.pair_flops / (sheet.flops_16 * coefficients.attention)
         self.host_s, self.prefill_s = coefficients.step_s, coefficients.prefill_s
+        self.launch_s = work.expert_layers * coefficients.expert_host_s
         self._fixed_s = work.layers * coefficients.layer_s
         self._fixed_s += work.expert_layers * coefficients.expert_s
         self._latency_s, self._sent_s, self._gathered_s = _exchange(work, sheet, coefficients)
