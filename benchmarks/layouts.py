@@ -1,7 +1,7 @@
 """Layouts of several GPUs: checkpoints without weights to measure them, and what whet predicts.
 
-    python -m benchmarks.layouts shapes WORK       # sparse checkpoints for lab/x8_*.yaml and x2_*
-    python -m benchmarks.layouts predict x8|x2 [--peer aiconfigurator]
+    python -m benchmarks.layouts shapes WORK       # sparse checkpoints for lab/x?_*.yaml
+    python -m benchmarks.layouts predict x8|x4|x2 [--peer aiconfigurator]
     python -m benchmarks.layouts measured OUT.csv RUN …
 
 ``shapes`` writes Llama-3-70B's and Qwen3-30B-A3B's sizes with the demo's tokenizer and vocabulary,
@@ -43,8 +43,12 @@ from whet.flow.plan.plan import make_plan
 from whet.predict.hardware import known_name
 
 RESULTS: Final = Path(__file__).parents[1] / "results"
-TRAFFIC: Final = "prompt=1150,output=256"
-"""Prompts of the lab's long system prompt and one turn, answers of a fixed share of them."""
+TRAFFIC: Final = {
+    **dict.fromkeys(("x2", "x8"), "prompt=1150,output=256"),
+    "x4": "prompt=739,output=185",
+}
+"""By kind of host. The specs' prompts have 739 tokens on average, answers a quarter of that; the
+older two predictions were made before this was measured."""
 
 
 class Plan(NamedTuple):
@@ -67,6 +71,10 @@ PLANS: Final[Mapping[str, tuple[Plan, ...]]] = {
             "16bit,FP8_DYNAMIC",
             "8,64,512",
         ),
+    ),
+    "x4": (
+        Plan("4x H100 SXM", "70b", "tp4,tp2xdp2", "FP8_DYNAMIC,W4A16", "8,64,128"),
+        Plan("4x H100 SXM", "30b-a3b", "tp4,tp4xep,dp4xep", "FP8_DYNAMIC", "8,64,192"),
     ),
     "x2": tuple(
         plan
@@ -218,9 +226,9 @@ def predict(host: str, peer: str | None) -> None:
         writer.writeheader()
         for plan in PLANS[host]:
             path = Path(folder) / plan.model
-            for each in _predictions(path, plan, workload=TRAFFIC):
+            for each in _predictions(path, plan, workload=TRAFFIC[host]):
                 row = {"model": plan.model, "gpu": each.candidate.gpu, **_figures(each)}
-                writer.writerow({**row, **_peer(peer, path, each)})
+                writer.writerow({**row, **_peer(peer, path, each, TRAFFIC[host])})
                 file.flush()
 
 
@@ -281,7 +289,7 @@ def measured(out: Path, runs: Sequence[Path]) -> None:
         for path in runs:
             with tempfile.TemporaryDirectory() as scratch:
                 run = opened(path, Path(scratch))
-                for trial in sorted(run.trials, key=lambda each: (each.variant, str(each.batch_size).zfill(4))):
+                for trial in sorted(run.trials, key=lambda each: (each.variant, each.batch_size)):
                     writer.writerows(_beside(run, trial, Path(folder)))
 
 
@@ -295,28 +303,24 @@ _COMPARED: Final = {
 
 
 def _beside(run: Run, trial: TrialRecord, folder: Path) -> Iterator[dict[str, Any]]:
-    """The row of a trial, or none where a request of it failed."""
+    """The row of a trial, or none where a request of it failed or more than the layout differs."""
     rows, size = timed_requests(trial, 0), trial.batch_size
     cell = next(c for c in run.cells if (c.variant, c.batch_size) == (trial.variant, size))
-    if rows is None or cell.rps_mean is None:
-        return
     variant = run.engines[trial.variant].variant
+    if rows is None or cell.rps_mean is None or "compilation_config" in plain_args(variant):
+        return
     name = Path(variant.model_path).name
     form = next((form for form in ("fp8", "w4") if name.endswith(f"-{form}")), "")
     args = plain_args(variant)
-    degrees = {
-        short: int(args.get(f"{long}_parallel_size", 1)) for short, long in _DEGREES.items()
-    }
+    degrees = {short: int(args.get(f"{long}_parallel_size", 1)) for short, long in _DEGREES.items()}
     layout = "x".join(f"{short}{degree}" for short, degree in degrees.items() if degree > 1)
     layout = "x".join(filter(None, (layout, "ep" if args.get("enable_expert_parallel") else "")))
     lengths = folder / "lengths.jsonl"
-    lengths.write_text(
-        "".join(
-            json.dumps({"timestamp": 0, "input_length": r.prompt, "output_length": r.output,
-                        "hash_ids": []}) + "\n"
-            for r in rows.requests
-        )
-    )  # fmt: skip
+    lines = (
+        {"timestamp": 0, "input_length": each.prompt, "output_length": each.output, "hash_ids": []}
+        for each in rows.requests
+    )
+    lengths.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     devices, gpu = math.prod(degrees.values()), known_name(run.require_environment().device)
     [each] = _predictions(
         folder / name.removesuffix(f"-{form}"),
@@ -344,14 +348,14 @@ def _beside(run: Run, trial: TrialRecord, folder: Path) -> Iterator[dict[str, An
 _DEGREES: Final = {"tp": "tensor", "dp": "data", "pp": "pipeline"}
 
 
-def _peer(program: str | None, path: Path, each: Prediction) -> dict[str, str]:
+def _peer(program: str | None, path: Path, each: Prediction, traffic: str) -> dict[str, str]:
     """AIConfigurator's, of one engine's share of the requests; it has no 4 bits for vLLM."""
     weights, parallel = each.candidate.variant.weights, each.candidate.parallel
     form = {"16bit": "bfloat16", "FP8_DYNAMIC": "fp8"}.get(weights)
     experts = each.candidate.stored.experts is not None
     if program is None or form is None or each.in_flight < parallel.data:
         return {}
-    prompt, output = (part.partition("=")[2] for part in TRAFFIC.split(","))
+    prompt, output = (part.partition("=")[2] for part in traffic.split(","))
     words = (
         *("--model-path", str(path), "--system", _SYSTEMS[each.candidate.gpu], "--backend", "vllm"),
         *("--isl", prompt, "--osl", output, "--gemm-quant-mode", form),
