@@ -183,9 +183,9 @@ def scrub(text: str) -> str:
     return without_folders(redact(" ".join(text.split())))
 
 
-def without_folders(text: str) -> str:
-    """``text`` with its absolute paths cut to their last name."""
-    return _PATH.sub(r"\1", text)
+def without_folders(text: str, *, before: str = "") -> str:
+    """``text`` with its absolute paths cut to their last name, with ``before`` in front."""
+    return _PATH.sub(rf"{before}\1", text)
 
 
 def summary(rows: Sequence[Row]) -> str:
