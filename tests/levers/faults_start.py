@@ -33,6 +33,16 @@ UNIT_SCALES = (
 )
 OWN_POOL = ('kv_cache_memory_bytes="1073741824"', 'kv_cache_memory_bytes="None"')
 FP8_DECIDED = "Using fp8 data type to store kv cache.\nAvailable KV cache memory: 72.54 GiB\n"
+RANKED = (
+    "(Worker pid=20080) INFO 11-27 00:48:25 [parallel_state.py:2385] rank 0 in world size 4 is "
+    "assigned as DP rank 0, PP rank 0, PCP rank 0, TP rank 0, ETP rank 0, EP rank 0, EPLB rank N/A\n"
+)  # of a mixture of experts whose experts are not divided
+DIVIDED = (
+    "(Worker_TP0_EP0 pid=19591) INFO 11-27 00:48:25 [expert_map_manager.py:250] [EP Rank 0/4] "
+    "Expert parallelism is enabled. Expert placement strategy: linear. Local/global number of "
+    "experts: 32/128. Experts local to global index map: 0->0, 1->1.\n"
+)
+EXPERTS = {"tensor_parallel_size": 2, "enable_expert_parallel": True}
 BILLING = (("billing", "/model"),)
 W4A16 = {"weights": "awq", "scheme": "W4A16"}
 LISTED = ('"id": "target"', '"id": "billing"')
@@ -304,6 +314,15 @@ LEVERS = [
             args={"tensor_parallel_size": 2},
         ),
     ),
+    unproved(
+        "experts that have a rank and are not divided",
+        "no source reports enable_expert_parallel",
+        lambda: start(
+            "parallelism",
+            log("h100_w8a8", ("tp_size=1", "tp_size=2"), more=RANKED),
+            args=EXPERTS,
+        ),
+    ),
     contradicted(
         "two engines asked for, one in the metrics",
         "data_parallel_size is 1",
@@ -428,6 +447,11 @@ TWINS: dict[str, Judge] = {
         "parallelism",
         log("h100_w8a8", ("tp_size=1", "tp_size=2")),
         args={"tensor_parallel_size": 2},
+    ),
+    "expert parallelism": lambda: start(
+        "parallelism",
+        log("h100_w8a8", ("tp_size=1", "tp_size=2"), more=RANKED + DIVIDED),
+        args=EXPERTS,
     ),
     "data parallelism": lambda: start(
         "parallelism",

@@ -53,7 +53,8 @@ class Parallelism(Lever):
 
 def _sizes(variant: Variant) -> dict[str, Scalar]:
     args = plain_args(variant)
-    return {name: args[name] for name in PARALLEL if args.get(name, 1) not in (1, "1", False)}
+    given = ((name, args.get(name, False)) for name in PARALLEL)
+    return {name: each for name, each in given if each is True or each not in (1, "1", False)}
 
 
 def _text(value: int | bool | None) -> str | None:

@@ -44,7 +44,7 @@ _KV_MEMORY = re.compile(
 _KV_HEADS = re.compile(r"\(attn\): \w+\(.*head_size=(?P<size>\d+),.*num_kv_heads=(?P<heads>\d+)")
 _V2_RUNNER = re.compile(r"Using V2 Model Runner")
 _LORA = re.compile(r"Loaded new LoRA adapter: name '([^']+)'")
-_EXPERTS = re.compile(r"is assigned as .*\bEP rank \d")
+_EXPERTS = re.compile(r"\bExpert parallelism is enabled\b")
 _RESOLVED = {
     "speculative_config.method": re.compile(r"SpeculativeConfig\(method='(\w+)'"),
     "speculative_config.num_speculative_tokens": re.compile(
