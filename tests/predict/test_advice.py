@@ -217,3 +217,14 @@ def test_an_adapter_of_another_model(tmp_path: Path) -> None:
     assert problem.kind == "shape"
     assert "model.layers.0.self_attn.q_proj reads 2048 values" in problem.message
     assert "read 4096, 11008" in problem.message
+
+
+def test_prompts_of_a_mixture_want_a_graph() -> None:
+    """Those of a dense model do not, nor where the graphs are long enough or all are left out."""
+    long = replace(QUIET, p99_tokens=1500, longest_tokens=4096)
+    (sentence,) = said(variant(), long, experts=128)
+    assert "largest has 512 tokens" in sentence
+    assert "max_cudagraph_capture_size 2048" in sentence
+    assert said(variant(), long) == ()
+    assert said(variant(max_cudagraph_capture_size=2048), long, experts=128) == ()
+    assert said(variant(enforce_eager=True), long, experts=128) == ()

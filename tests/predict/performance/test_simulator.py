@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.predict.performance.builders import LIMITS, step_model
+from tests.predict.performance.builders import LIMITS, WORK, step_model
+from whet.predict.performance.coefficients import TYPICAL
 from whet.predict.performance.simulator import Limits, Request, simulate
 from whet.predict.performance.step import Draft, StepModel
 
@@ -127,3 +128,12 @@ def test_the_same_requests_give_the_same_times() -> None:
     requests = lengths(100, seed=3)
     first, second = (simulate(requests, step_model(), LIMITS, in_flight=8) for _ in range(2))
     assert [each.end_s for each in first.requests] == [each.end_s for each in second.requests]
+
+
+def test_outside_of_a_graph_the_host_launches_every_layer_of_experts() -> None:
+    model = step_model(replace(WORK, expert_layers=48))
+    prompt = [Request(prompt=700, output=1)]
+    (short,) = simulate(prompt, model, replace(LIMITS, graph_tokens=2048), in_flight=1).requests
+    (long,) = simulate(prompt, model, replace(LIMITS, graph_tokens=512), in_flight=1).requests
+    assert model.launch_s == pytest.approx(48 * TYPICAL.expert_host_s)
+    assert long.ttft_s - short.ttft_s == pytest.approx(model.launch_s)

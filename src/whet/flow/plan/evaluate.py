@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Final
 
 import numpy as np
@@ -187,19 +188,26 @@ def _engines(
 
 
 def _at(engines: _Engines, traffic: PlannedTraffic, size: int) -> Prediction:
-    """Figures at one number of requests in flight; those of the first wave are left out."""
+    """Figures at one number of requests in flight; those of the first wave are left out.
+
+    The rate is ``size`` ÷ the mean time of the requests between the first wave and the last, which
+    drains (Little's law).
+    """
     busy = min(engines.count, size)
     share = math.ceil(size / busy)
     requests = _repeated(traffic.requests, max(_ROUNDS * share, _LEAST))
     result = simulate(requests, engines.model, engines.limits, in_flight=share)
-    tokens = busy * sum(each.output for each in requests) / result.seconds
+    skip = min(share, len(requests) // 2)
+    steady = result.requests[skip : len(requests) - skip] or result.requests[skip:]
+    rate = size / fmean(each.e2e_s for each in steady)
+    tokens = rate * fmean(each.output for each in requests)
     candidate = engines.empty.candidate
     return replace(
         engines.empty,
         in_flight=size,
-        requests_per_s=busy * len(requests) / result.seconds,
+        requests_per_s=rate,
         tokens_per_s=tokens,
-        latencies=tuple(_latencies(result, skip=min(share, len(requests) // 2))),
+        latencies=tuple(_latencies(result, skip=skip)),
         cost_per_1m=candidate.price * candidate.devices / 3600 / tokens * 1e6,
         preemptions=result.preemptions,
         kv_share=result.peak_tokens / engines.limits.kv_tokens,

@@ -31,7 +31,7 @@ class Coefficients:
     reach, 0.36 to 0.5; ``expert_s``, a layer of experts beyond its bytes and operations, 22 µs.
     ``send_s``, the hand-over between two stages of a pipeline, is that tool's own constant.
     ``expert_host_s`` is the host's work on a layer of experts outside of a CUDA graph: a step with
-    a prompt took 83 ms where one without took 6.6 (vLLM 0.33, H100, 48 layers; results/x2-h100).
+    a prompt took 100 ms, and 20 in a graph (vLLM 0.33, four H100s, 48 layers; results/x4-h100).
     """
 
     bandwidth: Mapping[str, float]
@@ -49,7 +49,7 @@ class Coefficients:
     gather_s: float = 10e-6
     link: float = 0.4
     expert_s: float = 22e-6
-    expert_host_s: float = 1.5e-3
+    expert_host_s: float = 1.7e-3
     send_s: float = 10e-6
 
     def of(self, scheme: str) -> tuple[float, float]:
