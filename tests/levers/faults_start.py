@@ -35,7 +35,8 @@ OWN_POOL = ('kv_cache_memory_bytes="1073741824"', 'kv_cache_memory_bytes="None"'
 FP8_DECIDED = "Using fp8 data type to store kv cache.\nAvailable KV cache memory: 72.54 GiB\n"
 RANKED = (
     "(Worker pid=20080) INFO 11-27 00:48:25 [parallel_state.py:2385] rank 0 in world size 4 is "
-    "assigned as DP rank 0, PP rank 0, PCP rank 0, TP rank 0, ETP rank 0, EP rank 0, EPLB rank N/A\n"
+    "assigned as DP rank 0, PP rank 0, PCP rank 0, TP rank 0, ETP rank 0, EP rank 0, EPLB rank "
+    "N/A\n"
 )  # of a mixture of experts whose experts are not divided
 DIVIDED = (
     "(Worker_TP0_EP0 pid=19591) INFO 11-27 00:48:25 [expert_map_manager.py:250] [EP Rank 0/4] "
