@@ -307,11 +307,11 @@ def _beside(run: Run, trial: TrialRecord, folder: Path) -> Iterator[dict[str, An
     rows, size = timed_requests(trial, 0), trial.batch_size
     cell = next(c for c in run.cells if (c.variant, c.batch_size) == (trial.variant, size))
     variant = run.engines[trial.variant].variant
-    if rows is None or cell.rps_mean is None or "compilation_config" in plain_args(variant):
+    args = plain_args(variant)
+    if rows is None or cell.rps_mean is None or "compilation_config" in args:
         return
     name = Path(variant.model_path).name
     form = next((form for form in ("fp8", "w4") if name.endswith(f"-{form}")), "")
-    args = plain_args(variant)
     degrees = {short: int(args.get(f"{long}_parallel_size", 1)) for short, long in _DEGREES.items()}
     layout = "x".join(f"{short}{degree}" for short, degree in degrees.items() if degree > 1)
     layout = "x".join(filter(None, (layout, "ep" if args.get("enable_expert_parallel") else "")))

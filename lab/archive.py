@@ -48,9 +48,8 @@ def _files(run: Path) -> Iterator[tuple[str, bytes]]:
         name = path.relative_to(run)
         wanted = path.suffix in _SUFFIXES and name.parts[0] not in _LEFT_OUT
         if path.is_file() and wanted and path.stat().st_size <= _LARGEST:
-            before = (
-                "./" if path.name == "resolved_spec.json" else ""
-            )  # a variant's folder of weights
+            # Weights of a resolved spec may be a folder, which is ./NAME; NAME alone is a recipe.
+            before = "./" if path.name == "resolved_spec.json" else ""
             yield str(name), without_folders(path.read_text("utf-8"), before=before).encode()
 
 
