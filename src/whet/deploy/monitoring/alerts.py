@@ -38,6 +38,8 @@ _BURN: Final = {
 _MIN_REQUESTS: Final = 10
 _MIN_PER_MINUTE: Final = 40
 """Shares of fewer requests say little, or are those of the watch's probes, up to 15 a minute."""
+_MIN_OF_CAPACITY: Final = 0.03
+"""Ratios of tokens need this share of the measured throughput; the watch's probes take up to 1%."""
 _RERUN: Final = "Re-run whet with today's traffic."
 
 Severity = Literal["page", "ticket", "info"]
@@ -121,6 +123,11 @@ def _busy(series: Series) -> str:
     return f"{series.finished()} >= {least:.4g}"
 
 
+def _writing(envelope: Envelope) -> str:
+    """Enough tokens for a ratio of them, also where requests are long and few of them end."""
+    return f"whet:output_tokens:rate >= {_MIN_OF_CAPACITY * envelope.capacity.tps:.4g}"
+
+
 def _latency(envelope: Envelope, series: Series) -> Iterator[Alert]:
     share = 2 * LATENCY_BUDGET
     for histogram, title in ((TTFT, "Ttft"), (TPOT, "Tpot")):
@@ -162,7 +169,7 @@ def _levers(envelope: Envelope, series: Series) -> Iterator[Alert]:
             words = item.metric.replace("_", " ")
             yield Alert(
                 name=f"Whet{title}BelowMeasured",
-                expr=f"{series_name} < {item.limit:g} and {_busy(series)}",
+                expr=f"{series_name} < {item.limit:g} and {_writing(envelope)}",
                 severity="ticket",
                 summary=f"The {words} is below {item.limit:g}; {_measured(item)}",
                 action="Prompts, draft or cache changed; whet watch says which.",
@@ -171,7 +178,7 @@ def _levers(envelope: Envelope, series: Series) -> Iterator[Alert]:
         floor = envelope.acceptance_floor
         yield Alert(
             name="WhetAcceptanceRateBelowFloor",
-            expr=f"whet:acceptance:rate < {floor:g} and {_busy(series)}",
+            expr=f"whet:acceptance:rate < {floor:g} and {_writing(envelope)}",
             severity="ticket",
             summary=f"Fewer than {floor:.0%} of drafted tokens are accepted",
             action=f"Speculation may cost more than it saves. {_RERUN}",
