@@ -20,7 +20,8 @@ def speeds(
         level = math.log(100) + (apart if number == workers - 1 else 0.0)
         first, alone, second = np.exp(level + sd * draw.normal(size=3)).tolist()
         pair = (first * together, second * together)
-        made.append(WorkerSpeed(worker=str(number), alone=alone, together=pair))
+        measured = alone if number in (0, workers - 1) else None
+        made.append(WorkerSpeed(worker=str(number), alone=measured, together=pair))
     return made
 
 

@@ -29,32 +29,35 @@ class WorkerVerdict:
 
 
 def judge_workers(speeds: Sequence[WorkerSpeed]) -> WorkerVerdict:
-    """Compare the windows of two workers or more.
+    """Compare the windows of two workers or more, of which one or more also measured alone.
 
     For the logarithm of a speed: y[worker, window] = worker + together + error, least squares. The
-    windows at the same time stand before and after the one alone, so a linear drift shifts both
+    windows at the same time stand before and after those alone, so a linear drift shifts both
     means alike. Workers disturb each other where the interval of ``together`` leaves out 1
-    (Student's t, 95%). They are alike where none is further from their mean than the error explains
-    (Bonferroni over the workers), or where the fastest is within ``SAME_SPEED`` of the slowest.
+    (Student's t, 95%). They are alike where none is further from their mean at the same time than
+    the error explains (Bonferroni over the workers), or where the fastest is within ``SAME_SPEED``
+    of the slowest.
     """
-    alone = np.log([each.alone for each in speeds])
-    both = np.log([each.together for each in speeds])
     workers = len(speeds)
-    change = float((both.mean(axis=1) - alone).mean())
-    levels = (both.sum(axis=1) + alone - 2 * change) / 3
-    residuals = np.column_stack([both - change, alone]) - levels[:, None]
-    freedom = 2 * workers - 1
-    sd = math.sqrt(float((residuals**2).sum()) / freedom)
-    half = student_t(freedom) * sd * math.sqrt(1.5 / workers)
+    both = np.log([each.together for each in speeds])
+    levels = both.mean(axis=1)
+    tested = [at for at, each in enumerate(speeds) if each.alone is not None]
+    alone = np.log([each.alone for each in speeds if each.alone is not None])
+    differences = levels[tested] - alone
+    change = float(differences.mean())
+    squares = ((both - levels[:, None]) ** 2).sum() + ((differences - change) ** 2).sum() * 2 / 3
+    freedom = workers + len(tested) - 1
+    sd = math.sqrt(float(squares) / freedom)
+    half = student_t(freedom) * sd * math.sqrt(1.5 / len(tested))
     apart = float(np.abs(levels - levels.mean()).max())
-    limit = student_t(freedom, 1 - 0.025 / workers) * sd * math.sqrt((1 - 1 / workers) / 3)
+    limit = student_t(freedom, 1 - 0.025 / workers) * sd * math.sqrt((1 - 1 / workers) / 2)
     devices = math.exp(float(levels.max() - levels.min()))
     return WorkerVerdict(
         together=Estimate(
             value=math.exp(change),
             low=math.exp(change - half),
             high=math.exp(change + half),
-            samples=workers,
+            samples=len(tested),
         ),
         devices=devices,
         noise=math.expm1(sd),

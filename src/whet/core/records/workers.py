@@ -12,13 +12,13 @@ from whet.core.records.summary import Estimate
 class WorkerSpeed:
     """Output tokens a second of the baseline on one worker.
 
-    ``alone`` while the other workers' servers idle; ``together`` in two windows, one before and one
-    after it, in which all workers measure.
+    ``together`` in two windows in which all workers measure; ``alone`` between them, while the
+    other workers' servers idle, on two of the workers and None on the others.
     """
 
     worker: str
-    alone: float
     together: tuple[float, float]
+    alone: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,7 +21,7 @@ def build(run: Run) -> Section | None:
         Row(
             cells=[
                 text_cell(each.worker),
-                text_cell(f"{each.alone:,.0f}"),
+                text_cell("" if each.alone is None else f"{each.alone:,.0f}"),
                 *(text_cell(f"{figure:,.0f}") for figure in each.together),
             ]
         )

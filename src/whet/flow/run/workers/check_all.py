@@ -1,4 +1,4 @@
-"""The driver's side of the check: the baseline on every worker, at the same time and alone."""
+"""The driver's side of the check: the baseline on every worker at the same time, on two alone."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ class _Check:
         self._point = max(Run(job.store).points_of(job.spec.baseline))
 
     def make(self) -> WorkerCheck:
-        """Start the baseline on every worker, and measure it in three windows."""
+        """Start the baseline on every worker, and measure it in four windows."""
         name = self._resolved.variant.name
-        self._job.observer.stage("check", f"{name} on every worker, at the same time and alone")
+        self._job.observer.stage("check", f"{name} on every worker at once, on two alone")
         check = WorkerCheck(variant=name, batch_size=self._point, workers=self._labels)
         try:
             speeds = self._measure(sorted(self._busy, key=lambda each: each.label))
@@ -91,10 +91,12 @@ class _Check:
             self._pool.send(each, order)
         self._answers(members, Ready)
         before = self._window(members, 0)
-        alone = {each: self._window([each], 1)[each] for each in members}
+        alone: dict[Member, float] = {}
+        for each in (members[0], members[-1]):
+            alone |= self._window([each], 1)
         after = self._window(members, 2)
         return tuple(
-            WorkerSpeed(worker=m.label, alone=alone[m], together=(before[m], after[m]))
+            WorkerSpeed(worker=m.label, together=(before[m], after[m]), alone=alone.get(m))
             for m in members
         )
 
