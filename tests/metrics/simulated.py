@@ -23,17 +23,18 @@ class _Running:
     chunk_ms: list[float]
 
 
-def closed_loop(*, slots: int, requests: int, seed: int) -> TrialRecord:
+def closed_loop(*, slots: int, requests: int, seed: int, answer: float = 1 / 8) -> TrialRecord:
     """``requests`` in a closed loop of ``slots``; all times follow from the step time.
 
     A step takes 8 ms + 0.03 ms per running sequence + 0.05 ms per prefill token, with 3% jitter.
-    85% of the prompts have 250 to 700 tokens, the others 1,400 to 2,600; an answer an eighth.
+    85% of the prompts have 250 to 700 tokens, the others 1,400 to 2,600; an answer is that share of
+    its prompt, at least 2.
     """
     rng = np.random.default_rng(seed)
     long = rng.random(requests) < 0.15
     prompts = np.where(long, rng.integers(1400, 2600, requests), rng.integers(250, 700, requests))
     to_send = deque(range(requests))
-    running = [_start(to_send.popleft(), 0.0, prompts) for _ in range(min(slots, requests))]
+    running = [_start(to_send.popleft(), 0.0, prompts, answer) for _ in range(min(slots, requests))]
     now_ms, events = 0.0, list[RequestEvent]()
     while running:
         budget, prefill, produced = _BUDGET, 0, list[_Running]()
@@ -58,17 +59,17 @@ def closed_loop(*, slots: int, requests: int, seed: int) -> TrialRecord:
             running.remove(item)
             events.append(_event(item))
             if to_send:
-                running.append(_start(to_send.popleft(), now_ms, prompts))
+                running.append(_start(to_send.popleft(), now_ms, prompts, answer))
     return trial(sorted(events, key=lambda event: event.index), batch_size=slots)
 
 
-def _start(index: int, now_ms: float, prompts: np.ndarray) -> _Running:
+def _start(index: int, now_ms: float, prompts: np.ndarray, answer: float) -> _Running:
     tokens = int(prompts[index])
     return _Running(
         index=index,
         scheduled_ms=now_ms,
         prompt_left=tokens,
-        output_left=max(2, tokens // 8),
+        output_left=max(2, int(tokens * answer)),
         chunk_ms=[],
     )
 

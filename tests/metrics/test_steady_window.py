@@ -142,3 +142,13 @@ def test_short_trials_agree_with_a_long_run(slots: int) -> None:
     with_burst = np.mean([p95(record.requests) for record in short])
     assert ours == pytest.approx(true_p95, rel=0.15)
     assert with_burst > 1.5 * true_p95
+
+
+@pytest.mark.parametrize(("answer", "low", "high"), [(1 / 50, 1.02, 1.04), (1 / 2, 0.88, 0.91)])
+def test_what_the_start_and_the_drain_do_to_a_rate(answer: float, low: float, high: float) -> None:
+    """8 slots, 10 requests each: prompts before the window raise a rate, long answers lower it."""
+    long = summary(closed_loop(slots=8, requests=1600, seed=1, answer=answer)).tps_mean
+    short = [closed_loop(slots=8, requests=80, seed=10 + s, answer=answer) for s in range(8)]
+    rates = [cell.tps_mean.value for cell in map(summary, short) if cell.tps_mean is not None]
+    assert long is not None
+    assert low < np.mean(rates) / long.value < high
