@@ -137,3 +137,15 @@ def test_outside_of_a_graph_the_host_launches_every_layer_of_experts() -> None:
     (long,) = simulate(prompt, model, replace(LIMITS, graph_tokens=512), in_flight=1).requests
     assert model.launch_s == pytest.approx(48 * TYPICAL.expert_host_s)
     assert long.ttft_s - short.ttft_s == pytest.approx(model.launch_s)
+
+
+def test_ranks_have_graphs_of_their_own_and_launch_what_they_gather() -> None:
+    model = step_model(replace(WORK, ranks=4, expert_layers=48))
+    layers = TYPICAL.expert_host_s + TYPICAL.gather_host_s
+    assert model.launch_s == pytest.approx(48 * layers)
+    prompts = [Request(prompt=300, output=1)] * 4
+    made = [
+        simulate(prompts, model, replace(LIMITS, graph_tokens=size), in_flight=4).requests
+        for size in (512, 256)
+    ]
+    assert made[1][3].ttft_s - made[0][3].ttft_s == pytest.approx(model.launch_s)

@@ -32,6 +32,7 @@ class Coefficients:
     ``send_s``, the hand-over between two stages of a pipeline, is that tool's own constant.
     ``expert_host_s`` is the host's work on a layer of experts outside of a CUDA graph: a step with
     a prompt took 100 ms, and 20 in a graph (vLLM 0.33, four H100s, 48 layers; results/x4-h100).
+    ``gather_host_s`` is what it adds where ranks gather and scatter around them: 143 ms.
     """
 
     bandwidth: Mapping[str, float]
@@ -50,6 +51,7 @@ class Coefficients:
     link: float = 0.4
     expert_s: float = 22e-6
     expert_host_s: float = 1.7e-3
+    gather_host_s: float = 0.9e-3
     send_s: float = 10e-6
 
     def of(self, scheme: str) -> tuple[float, float]:

@@ -44,7 +44,7 @@ class Limits:
     tokens of a sequence's step, which it sends together; between ``turns`` of a request's own every
     sequence has one. ``front_share`` of that work remains with several front ends, or a faster one.
     With ``ahead`` the host prepares a step while the device computes another. A step of more than
-    ``graph_tokens`` runs outside of CUDA graphs.
+    ``graph_tokens`` on one rank runs outside of CUDA graphs.
     """
 
     batched_tokens: int
@@ -238,8 +238,8 @@ class _Engine:
                 break
             ended.append(self.prefilling.popleft())
         step_s = self.model.seconds(self.decoding, self._read(), tokens, pairs, len(ended))
-        rows = tokens + self.decoding * self.model.rows
-        launch_s = 0.0 if rows <= self.limits.graph_tokens else self.model.launch_s
+        longest = self.model.tokens(self.decoding, tokens, len(ended))
+        launch_s = 0.0 if longest <= self.limits.graph_tokens else self.model.launch_s
         self._compute(1, step_s, self.model.prefill_s + launch_s)
         self.out.steps += 1
         if self.decoding:

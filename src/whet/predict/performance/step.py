@@ -68,6 +68,8 @@ class StepModel:
         self._pair_s = work.pair_flops / (sheet.flops_16 * coefficients.attention)
         self.host_s, self.prefill_s = coefficients.step_s, coefficients.prefill_s
         self.launch_s = work.expert_layers * coefficients.expert_host_s
+        if work.ranks > 1:
+            self.launch_s += work.expert_layers * coefficients.gather_host_s
         self._fixed_s = work.layers * coefficients.layer_s
         self._fixed_s += work.expert_layers * coefficients.expert_s
         self._latency_s, self._sent_s, self._gathered_s = _exchange(work, sheet, coefficients)
@@ -95,6 +97,14 @@ class StepModel:
         """
         return sum(self._terms(decoding, context, prefill, pairs, ended))
 
+    def tokens(self, decoding: int, prefill: int, ended: int) -> float:
+        """Tokens of a step on the rank, in the part, that has most of them."""
+        return self._own(decoding) * self.rows + prefill / self._prompt_parts(ended)
+
+    def _prompt_parts(self, ended: int) -> int:
+        """Ranks and parts that have a prompt."""
+        return max(min(self._parts, ended), 1)
+
     def _own(self, decoding: int) -> float:
         """Sequences of one rank in one part."""
         return max(decoding / self._parts, 1.0) if decoding else 0.0
@@ -104,8 +114,8 @@ class StepModel:
     ) -> tuple[float, ...]:
         """Seconds by part, in the order of ``parts``; attention of prompts counts as linear."""
         work, own = self._work, self._own(decoding)
-        prompt_parts = max(min(self._parts, ended), 1)
-        tokens = own * self.rows + prefill / prompt_parts
+        prompt_parts = self._prompt_parts(ended)
+        tokens = self.tokens(decoding, prefill, ended)
         linear_s = _bound(self._weight_s, tokens * self._token_s)
         linear_s += pairs / prompt_parts * self._pair_s
         expert_s = 0.0
