@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from whet.core.load_point import Rate
@@ -26,6 +27,9 @@ from whet.metrics import CellContext, summarise
 
 FIRST_TRIAL: Final = 900_000
 """Trial numbers of the check: traffic that no cell of the run is sent."""
+_PER_SLOT: Final = 4
+_SECONDS: Final = 20.0
+"""Of a window, at most: a check takes four of them, while most workers wait."""
 
 
 def serve_check(
@@ -40,13 +44,24 @@ def serve_check(
         if order.lengths:
             measure_lengths(job, server, order.resolved)
         send(Ready())
-        first = True
+        job, first = _short(job), True
         while isinstance(window := receive(), Window):
             assert isinstance(job.store, MirrorStore)
             job.store.seed(window.known, ())
             send(_measure(job, server, order, window, first=first))
             first = False
         assert isinstance(window, Done)
+
+
+def _short(job: Job) -> Job:
+    """The job with windows as short as a check's."""
+    load = job.spec.load
+    short = {
+        "requests_per_slot": min(load.requests_per_slot, _PER_SLOT),
+        "seconds": min(load.seconds, _SECONDS),
+    }
+    spec = job.spec.model_copy(update={"load": load.model_copy(update=short)})
+    return replace(job, spec=spec)
 
 
 def _measure(job: Job, server: Server, order: CheckOrder, window: Window, *, first: bool) -> Speed:
