@@ -1,8 +1,8 @@
 """Layouts of several GPUs: checkpoints without weights to measure them, and what whet predicts.
 
     python -m benchmarks.layouts shapes WORK       # sparse checkpoints for lab/x?_*.yaml
-    python -m benchmarks.layouts predict x8|x4|x2 [--peer aiconfigurator]
-    python -m benchmarks.layouts measured OUT.csv RUN …
+    python -m benchmarks.layouts predict x8|x4|x2 [--peer aiconfigurator] [--name FILE.csv]
+    python -m benchmarks.layouts measured OUT.csv RUN … [--peer aiconfigurator]
 
 ``shapes`` writes Llama-3-70B's and Qwen3-30B-A3B's sizes with the demo's tokenizer and vocabulary,
 in 16 bits, FP8 and 4 bits. The files take no room: vLLM makes up the weights (``load_format:
@@ -21,6 +21,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any, Final, NamedTuple
@@ -36,19 +37,20 @@ from whet.core.records import TrialRecord
 from whet.core.run import Run
 from whet.demo import pair_paths
 from whet.flow.calibrate.observe import timed_requests
-from whet.flow.plan.evaluate import Prediction
+from whet.flow.plan.evaluate import Prediction, evaluate
 from whet.flow.plan.options import PlanOptions
 from whet.flow.plan.parallelism import Parallelism
+from whet.flow.plan.plan import Plan as Planned
 from whet.flow.plan.plan import make_plan
 from whet.predict.hardware import known_name
 
 RESULTS: Final = Path(__file__).parents[1] / "results"
 TRAFFIC: Final = {
-    **dict.fromkeys(("x2", "x8"), "prompt=1150,output=256"),
-    "x4": "prompt=739,output=185",
+    **dict.fromkeys(("x4", "x8"), "prompt=739,output=185"),
+    "x2": "prompt=1150,output=256",
 }
-"""By kind of host. The specs' prompts have 739 tokens on average, answers a quarter of that; the
-older two predictions were made before this was measured."""
+"""By kind of host. The specs' prompts have 739 tokens on average, answers a quarter of that; those
+for two were predicted before this was measured."""
 
 
 class Plan(NamedTuple):
@@ -63,14 +65,8 @@ class Plan(NamedTuple):
 
 PLANS: Final[Mapping[str, tuple[Plan, ...]]] = {
     "x8": (
-        Plan("8x H200", "70b", "tp4,tp8,tp2xdp4,tp4xdp2", "FP8_DYNAMIC,W4A16", "8,64,256"),
-        Plan(
-            "8x H200",
-            "30b-a3b",
-            "tp8,tp8xep,tp2xdp4xep,dp8,dp8xep",
-            "16bit,FP8_DYNAMIC",
-            "8,64,512",
-        ),
+        Plan("8x H100 SXM", "70b", "tp4,tp8,tp2xdp4,tp4xdp2", "FP8_DYNAMIC,W4A16", "8,64,256"),
+        Plan("8x H100 SXM", "30b-a3b", "tp8,tp8xep,dp8xep", "FP8_DYNAMIC", "8,64,512"),
     ),
     "x4": (
         Plan("4x H100 SXM", "70b", "tp4,tp2xdp2", "FP8_DYNAMIC,W4A16", "8,64,128"),
@@ -213,26 +209,26 @@ def _stored(
         yield f"{name}_scale", ("BF16", (outputs, 1))
 
 
-def predict(host: str, peer: str | None) -> None:
-    """Write ``predicted.csv`` of this kind of host."""
+def predict(host: str, peer: str | None, name: str) -> None:
+    """Write the predictions for this kind of host to ``name`` in its folder."""
     out = RESULTS / f"{host}-predicted"
     out.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as folder,
-        (out / "predicted.csv").open("w", newline="", encoding="utf-8") as file,
+        (out / name).open("w", newline="", encoding="utf-8") as file,
     ):
         write_shapes(Path(folder))
         writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
         writer.writeheader()
         for plan in PLANS[host]:
             path = Path(folder) / plan.model
-            for each in _predictions(path, plan, workload=TRAFFIC[host]):
+            for each in _planned(path, plan, workload=TRAFFIC[host]).predictions:
                 row = {"model": plan.model, "gpu": each.candidate.gpu, **_figures(each)}
                 writer.writerow({**row, **_peer(peer, path, each, TRAFFIC[host])})
                 file.flush()
 
 
-def _predictions(path: Path, plan: Plan, *, workload: str) -> tuple[Prediction, ...]:
+def _planned(path: Path, plan: Plan, *, workload: str) -> Planned:
     options = PlanOptions(
         workload=workload,
         gpus=plan.gpus,
@@ -241,7 +237,7 @@ def _predictions(path: Path, plan: Plan, *, workload: str) -> tuple[Prediction, 
         batch_sizes=plan.sizes,
         max_model_len=2048,
     )
-    return make_plan(path, options).predictions
+    return make_plan(path, options)
 
 
 _COLUMNS: Final = (
@@ -275,22 +271,23 @@ def _figures(each: Prediction) -> dict[str, Any]:
     }
 
 
-def measured(out: Path, runs: Sequence[Path]) -> None:
+def measured(out: Path, runs: Sequence[Path], peer: str | None) -> None:
     """Write means of every complete cell, the prediction and predicted ÷ measured − 1."""
     with (
         tempfile.TemporaryDirectory() as folder,
         out.open("w", newline="", encoding="utf-8") as file,
     ):
         write_shapes(Path(folder))
-        head = ["model", *_COLUMNS[1:6], "prompt_tokens", "output_tokens"]
+        head = ["model", "variant", *_COLUMNS[1:6], "prompt_tokens", "output_tokens"]
         head += [f"{name}{end}" for name in _COMPARED for end in ("", "_predicted", "_error")]
+        head += _COLUMNS[-2:]
         writer = csv.DictWriter(file, head, lineterminator="\n")
         writer.writeheader()
         for path in runs:
             with tempfile.TemporaryDirectory() as scratch:
                 run = opened(path, Path(scratch))
                 for trial in sorted(run.trials, key=lambda each: (each.variant, each.batch_size)):
-                    writer.writerows(_beside(run, trial, Path(folder)))
+                    writer.writerows(_beside(run, trial, Path(folder), peer))
 
 
 _COMPARED: Final = {
@@ -302,13 +299,15 @@ _COMPARED: Final = {
 """Figures of a prediction, by their names in ``Latencies``."""
 
 
-def _beside(run: Run, trial: TrialRecord, folder: Path) -> Iterator[dict[str, Any]]:
-    """The row of a trial, or none where a request of it failed or more than the layout differs."""
+def _beside(
+    run: Run, trial: TrialRecord, folder: Path, peer: str | None
+) -> Iterator[dict[str, Any]]:
+    """The row of a trial, or none where a request of it failed; predicted with its own flags."""
     rows, size = timed_requests(trial, 0), trial.batch_size
     cell = next(c for c in run.cells if (c.variant, c.batch_size) == (trial.variant, size))
     variant = run.engines[trial.variant].variant
     args = plain_args(variant)
-    if rows is None or cell.rps_mean is None or "compilation_config" in args:
+    if rows is None or cell.rps_mean is None:
         return
     name = Path(variant.model_path).name
     form = next((form for form in ("fp8", "w4") if name.endswith(f"-{form}")), "")
@@ -322,8 +321,9 @@ def _beside(run: Run, trial: TrialRecord, folder: Path) -> Iterator[dict[str, An
     )
     lengths.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     devices, gpu = math.prod(degrees.values()), known_name(run.require_environment().device)
-    [each] = _predictions(
-        folder / name.removesuffix(f"-{form}"),
+    shape = folder / name.removesuffix(f"-{form}")
+    planned = _planned(
+        shape,
         Plan(
             f"{devices}x {gpu}" if devices > 1 else str(gpu),
             name,
@@ -333,8 +333,18 @@ def _beside(run: Run, trial: TrialRecord, folder: Path) -> Iterator[dict[str, An
         ),
         workload=str(lengths),
     )
+    candidate = planned.predictions[0].candidate
+    alike = replace(candidate.variant, engine_args=variant.engine_args, prefix_cache=False)
+    [each] = evaluate(
+        replace(candidate, variant=alike),
+        target=planned.target,
+        traffic=planned.traffic,
+        constraints=(),
+        sizes=(size,),
+    )
     figures, latencies = _figures(each), dict(rows.latencies.items())
-    row = {"model": name, "gpu": gpu, **{name: figures[name] for name in _COLUMNS[2:6]}}
+    row = {"model": name, "variant": trial.variant, "gpu": gpu}
+    row |= {column: figures[column] for column in _COLUMNS[2:6]}
     row["prompt_tokens"], row["output_tokens"] = (
         round(mean(getattr(each, what) for each in rows.requests)) for what in ("prompt", "output")
     )
@@ -342,7 +352,8 @@ def _beside(run: Run, trial: TrialRecord, folder: Path) -> Iterator[dict[str, An
         value = 1e3 * (latencies[latency] or 0.0) if latency else cell.rps_mean.value
         row |= {figure: f"{value:.4g}", f"{figure}_predicted": figures[figure]}
         row[f"{figure}_error"] = f"{float(figures[figure]) / value - 1:.3f}"
-    yield row
+    means = "prompt={prompt_tokens},output={output_tokens}".format(**row)
+    yield row | _peer(peer, shape, each, means)
 
 
 _DEGREES: Final = {"tp": "tensor", "dp": "data", "pp": "pipeline"}
@@ -381,16 +392,18 @@ def main() -> None:
     predicted = kinds.add_parser("predict")
     predicted.add_argument("host", choices=PLANS)
     predicted.add_argument("--peer")
+    predicted.add_argument("--name", default="predicted.csv")
     beside = kinds.add_parser("measured")
     beside.add_argument("out", type=Path)
     beside.add_argument("runs", type=Path, nargs="+")
+    beside.add_argument("--peer")
     options = parser.parse_args()
     if options.what == "shapes":
         write_shapes(options.work)
     elif options.what == "measured":
-        measured(options.out, options.runs)
+        measured(options.out, options.runs, options.peer)
     else:
-        predict(options.host, options.peer)
+        predict(options.host, options.peer, options.name)
 
 
 if __name__ == "__main__":

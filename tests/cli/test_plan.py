@@ -238,8 +238,13 @@ def test_a_checkpoint_as_stored_is_its_own_baseline(whet: Whet, tmp_path: Path) 
     spec = yaml.safe_load((tmp_path / "best.yaml").read_text())
     assert spec["baseline"].startswith("stored-")
     assert all("weights" not in variant for variant in spec["variants"].values())
+    # A step with a prompt fits a CUDA graph.
+    flags = [variant["args"] for variant in spec["variants"].values()]
+    assert all(each["max_cudagraph_capture_size"] == 2048 for each in flags)
+    assert all(each["max_num_batched_tokens"] == 2048 for each in flags)
     checked = whet("check", "best.yaml", "--device", "2x H200")
     assert checked.code == 0, checked.err
+    assert "outside of CUDA graphs" not in checked.err
 
 
 def test_a_head_that_a_plan_does_not_know_is_not_in_the_spec(whet: Whet, model: Path) -> None:

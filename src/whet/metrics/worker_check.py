@@ -29,7 +29,7 @@ class WorkerVerdict:
 
 
 def judge_workers(speeds: Sequence[WorkerSpeed]) -> WorkerVerdict:
-    """Compare the windows of two workers or more, of which one or more also measured alone.
+    """Compare the windows of two workers or more; one of them or more also measured alone.
 
     For the logarithm of a speed: y[worker, window] = worker + together + error, least squares. The
     windows at the same time stand before and after those alone, so a linear drift shifts both

@@ -32,7 +32,8 @@ class Traffic:
 
 
 _MANY: Final = 128
-_CHUNK: Final = 2048
+GRAPHS_OF_EXPERTS: Final = (("max_num_batched_tokens", 2048), ("max_cudagraph_capture_size", 2048))
+"""Every step of a mixture of experts fits a CUDA graph, those with a prompt too."""
 
 
 def advise(
@@ -151,11 +152,11 @@ def _prompts_of_experts(
 
     Throughput was 1.4, 1.7 and 1.3 times at 8, 64 and 192 in flight (results/x4-h100).
     """
-    graph, longest = settings.graph_tokens, traffic.p99_tokens
-    if device.kind == "cuda" and target.experts is not None and longest and 0 < graph < longest:
+    graph, longest = settings.graph_tokens, min(traffic.p99_tokens or 0, settings.batched_tokens)
+    if device.kind == "cuda" and target.experts is not None and 0 < graph < longest:
         yield (
             "a step with a long prompt runs outside of CUDA graphs, whose largest has "
             f"{graph:,} tokens, and then the host launches every layer of experts: measure "
-            f"max_num_batched_tokens {_CHUNK} with max_cudagraph_capture_size {_CHUNK} too (1.3 to "
+            f"{' with '.join(f'{name} {size}' for name, size in GRAPHS_OF_EXPERTS)} too (1.3 to "
             "1.7 times the throughput of 30B-A3B on four H100s)"
         )

@@ -16,7 +16,9 @@ from whet.flow.plan.options import PlanOptions
 from whet.flow.plan.parallelism import Parallelism, parse_parallel, usual_layouts
 from whet.flow.plan.traffic import PlannedTraffic
 from whet.predict import predict_checkpoint
+from whet.predict.advice import GRAPHS_OF_EXPERTS
 from whet.predict.hardware import CUDA, planned_device
+from whet.predict.settings import LARGEST_GRAPH
 
 _FP8_FROM: Final = (8, 9)
 _LENGTH_STEP: Final = 1024
@@ -46,6 +48,8 @@ def candidates_of(
             continue
         name = weights if kv_cache == "auto" else f"{weights}, {kv_cache} KV"
         args: tuple[tuple[str, Scalar], ...] = (("max_model_len", length), *parallel.args)
+        if stored.experts is not None and traffic.longest > LARGEST_GRAPH:
+            args = (*args, *GRAPHS_OF_EXPERTS)
         if kv_cache != "auto":
             args = (*args, ("kv_cache_dtype", kv_cache))
         yield Candidate(
