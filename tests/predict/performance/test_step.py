@@ -120,6 +120,14 @@ def test_ranks_share_experts_and_each_computes_its_own_attention() -> None:
     assert step_model(ranks).parts(*many)["exchange"] > 0
 
 
+def test_a_prompt_on_one_rank_pads_all_in_a_graph() -> None:
+    model = step_model(replace(WORK, ranks=4, expert_bytes=1e9, expert_flops=1e7, expert_layers=32))
+    one = model.seconds(8, 8000, 600, 600 * 300, 1)
+    padded = model.seconds(8, 8000, 600, 600 * 300, 1, padded=True)
+    on_each = model.seconds(8, 8000, 2400, 4 * 600 * 300, 4)
+    assert one < padded == pytest.approx(on_each, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("tokens", "experts", "milliseconds"),
     [

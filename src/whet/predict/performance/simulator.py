@@ -237,10 +237,12 @@ class _Engine:
             if sequence.left:
                 break
             ended.append(self.prefilling.popleft())
-        step_s = self.model.seconds(self.decoding, self._read(), tokens, pairs, len(ended))
         longest = self.model.tokens(self.decoding, tokens, len(ended))
-        launch_s = 0.0 if longest <= self.limits.graph_tokens else self.model.launch_s
-        self._compute(1, step_s, self.model.prefill_s + launch_s)
+        graph = longest <= self.limits.graph_tokens
+        step_s = self.model.seconds(
+            self.decoding, self._read(), tokens, pairs, len(ended), padded=graph
+        )
+        self._compute(1, step_s, self.model.prefill_s + (0.0 if graph else self.model.launch_s))
         self.out.steps += 1
         if self.decoding:
             self.progress += self.model.advance

@@ -88,14 +88,22 @@ class StepModel:
         return {bound: linear_s, **dict(zip(names, others, strict=True))}
 
     def seconds(
-        self, decoding: int, context: float, prefill: int = 0, pairs: float = 0.0, ended: int = 0
+        self,
+        decoding: int,
+        context: float,
+        prefill: int = 0,
+        pairs: float = 0.0,
+        ended: int = 0,
+        *,
+        padded: bool = False,
     ) -> float:
         """Seconds of a step.
 
         ``decoding`` sequences with ``context`` tokens of KV cache together, ``prefill`` tokens of
         prompts that attend to ``pairs`` of tokens, ``ended`` prompts whose first token is sampled.
+        In a CUDA graph ranks are ``padded`` to the longest (``dp_utils`` of vLLM 0.32).
         """
-        return sum(self._terms(decoding, context, prefill, pairs, ended))
+        return sum(self._terms(decoding, context, prefill, pairs, ended, padded=padded))
 
     def tokens(self, decoding: int, prefill: int, ended: int) -> float:
         """Tokens of a step on the rank, in the part, that has most of them."""
@@ -110,7 +118,14 @@ class StepModel:
         return max(decoding / self._parts, 1.0) if decoding else 0.0
 
     def _terms(
-        self, decoding: int, context: float, prefill: int, pairs: float, ended: int
+        self,
+        decoding: int,
+        context: float,
+        prefill: int,
+        pairs: float,
+        ended: int,
+        *,
+        padded: bool = False,
     ) -> tuple[float, ...]:
         """Seconds by part, in the order of ``parts``; attention of prompts counts as linear."""
         work, own = self._work, self._own(decoding)
@@ -122,6 +137,8 @@ class StepModel:
         if self._expert_s:
             split = min(work.stages, prompt_parts)
             every = max(decoding * self.rows / work.stages, own) + prefill / split
+            if padded and work.ranks > 1:
+                every = tokens * work.ranks
             read_s = self._expert_s * (1 - (1 - work.expert_share) ** every)
             expert_s = _bound(read_s, every * self._routed_s) + every * self._moved_s
             exchange_s = every * self._gathered_s
