@@ -90,7 +90,7 @@ def engines() -> list[psutil.Process]:
     return [
         each
         for each in psutil.process_iter(["cmdline"])
-        if any("vllm" in word.lower() for word in each.info["cmdline"] or [])
+        if any(word.startswith(("vllm.", "VLLM::")) for word in each.info["cmdline"] or [])
     ]
 
 
@@ -131,4 +131,4 @@ def test_two_workers_measure_with_vllm_and_one_is_killed(tmp_path: Path, head: s
     assert len({start.worker for start in starts if start}) == 2
     assert store.get("worker_check", "all", WorkerCheck) is not None
     assert Run(store).decision is not None
-    assert not engines()
+    assert not [each.cmdline() for each in engines()]
