@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
+from whet.core import counters
 from whet.core.records import decode
 from whet.core.records.envelope import Envelope
 from whet.core.run import Run
@@ -191,6 +192,21 @@ def test_the_budget_of_the_first_token(tmp_path: Path, envelope: Envelope) -> No
         }
     )
     check(tmp_path, rules, "1m", series, expect(rules, "80m", {"WhetTtftBudgetFast"}, set()))
+
+
+@pytest.mark.parametrize(("share", "fires"), [(0.2, True), (0.01, False)], ids=["slow", "probes"])
+def test_refused_drafts_are_seen_before_a_request_ends(
+    tmp_path: Path, envelope: Envelope, share: float, fires: bool
+) -> None:
+    """No request has finished; the watch's own probes are at most 1% of the capacity."""
+    rules = rules_of(envelope, 15.0, tmp_path)
+    tokens = max(1, round(share * envelope.capacity.tps * 60))
+    rising = (counters.GENERATED, counters.DRAFTS, counters.DRAFT_TOKENS)
+    values = {f'{name}{{model_name="target"}}': f"0+{tokens}x60" for name in rising}
+    values[f'{counters.ACCEPTED}{{model_name="target"}}'] = "0+0x60"
+    names = {"WhetAcceptanceLengthBelowMeasured", "WhetAcceptanceRateBelowFloor"}
+    expected = expect(rules, "30m", names if fires else set(), set() if fires else names)
+    check(tmp_path, rules, "1m", synthetic(values), expected)
 
 
 def test_few_requests_burn_no_budget(tmp_path: Path, envelope: Envelope) -> None:
