@@ -7,7 +7,7 @@ Timed answers are judged beside the baseline's: past its end token a forced answ
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from whet.core.records import DegenerateTraffic, GateVerdict, RequestEvent
@@ -18,6 +18,8 @@ SIGNIFICANCE: Final = 0.01
 MIN_EXCESS: Final = 0.01
 """A share of degenerate answers fails from this far above the baseline's share."""
 _ONE_MARK, _LOOP, _LONGEST_UNIT, _TURNS = 8, 48, 160, 4
+_TAIL: Final = 32
+"""Of a loop's end at least 36 characters stand again one unit before."""
 _UNREADABLE_SHARE: Final = 0.2
 _EXAMPLES, _CUT = 3, 300
 
@@ -39,7 +41,7 @@ def find_fault(text: str) -> Fault | None:
         return ("one mark", f"only {bare[0]!r}, {len(bare)} characters long")
     if bare.count("\ufffd") >= _UNREADABLE_SHARE * len(bare):
         return ("unreadable", "unreadable bytes")
-    for size in range(1, _LONGEST_UNIT + 1):
+    for size in _turns_back(bare):
         wanted = max(_LOOP, _TURNS * size, -(-len(bare) // 2))
         if wanted <= len(bare) and bare[size - wanted :] == bare[-wanted:-size]:
             while wanted < len(bare) and bare[-wanted - 1] == bare[-wanted - 1 + size]:
@@ -47,6 +49,16 @@ def find_fault(text: str) -> Fault | None:
             unit = bare[-size:].strip() or "white space"
             return ("loop", f"{unit[:40]!r} repeated {wanted // size} times")
     return None
+
+
+def _turns_back(text: str) -> Iterator[int]:
+    """How far before the end its last characters stand again: the sizes that a unit can have."""
+    end = text[-_TAIL:]
+    at = len(text) - len(end)
+    lowest = max(0, at - _LONGEST_UNIT)
+    while (found := text.rfind(end, lowest, at + len(end) - 1)) >= 0:
+        at = found
+        yield len(text) - len(end) - at
 
 
 def degenerate(text: str) -> str | None:
