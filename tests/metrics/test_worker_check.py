@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from whet.core.records import WorkerSpeed
-from whet.metrics.worker_check import SAME_SPEED, judge_workers
+from whet.core.records import WorkerCheck, WorkerSpeed
+from whet.metrics.worker_check import SAME_SPEED, describe_check, judge_workers
 
 
 def speeds(
@@ -49,3 +49,23 @@ def test_a_drift_is_no_disturbance() -> None:
         WorkerSpeed(worker=name, alone=98.0, together=(100.0, 96.04)) for name in ("a", "b")
     ]
     assert judge_workers(drifting).together.value == pytest.approx(1.0)
+
+
+def test_what_the_windows_could_not_tell_is_said() -> None:
+    windows = [WorkerSpeed(worker=name, alone=100.0, together=(94.0, 86.0)) for name in ("a", "b")]
+    found = judge_workers(windows)
+    check = WorkerCheck(
+        variant="fp16",
+        batch_size=64,
+        workers=("a", "b"),
+        speeds=tuple(windows),
+        together=found.together,
+        devices=found.devices,
+        noise=found.noise,
+        disturbed=found.disturbed,
+        alike=found.alike,
+    )
+    assert next(describe_check(check)) == (
+        "Beside the other workers the baseline is 10.1% slower than alone, within its noise "
+        "(-22.0% to +3.6%)."
+    )

@@ -82,7 +82,12 @@ def describe_check(check: WorkerCheck) -> Iterator[str]:
             "more than its windows differ by. Figures are those of workers beside others."
         )
     else:
-        yield f"Beside the other workers the baseline is {words} than alone, within its noise."
+        edges = (check.together.low, check.together.high)
+        noise = " to ".join(percent(e - 1, signed=True) for e in edges if e is not None)
+        yield (
+            f"Beside the other workers the baseline is {words} than alone, within its noise "
+            f"({noise})."
+        )
     apart = percent(check.devices - 1)
     if check.alike:
         yield f"The fastest worker is {apart} faster than the slowest, which counts as a tie."

@@ -56,8 +56,8 @@ def _turns_back(text: str) -> Iterator[int]:
     end = text[-_TAIL:]
     at = len(text) - len(end)
     lowest = max(0, at - _LONGEST_UNIT)
-    while (found := text.rfind(end, lowest, at + len(end) - 1)) >= 0:
-        at = found
+    while (before := text.rfind(end, lowest, at + len(end) - 1)) >= 0:
+        at = before
         yield len(text) - len(end) - at
 
 

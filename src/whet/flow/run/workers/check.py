@@ -24,12 +24,14 @@ from whet.flow.run.workers.mirror import MirrorStore
 from whet.flow.run.workload import trial_plan
 from whet.load import run_trial
 from whet.metrics import CellContext, summarise
+from whet.metrics.window import window_s
 
 FIRST_TRIAL: Final = 900_000
 """Trial numbers of the check: traffic that no cell of the run is sent."""
-_PER_SLOT: Final = 4
-_SECONDS: Final = 20.0
-"""Of a window, at most: a check takes four of them, while most workers wait."""
+PER_SLOT: Final = 4
+"""Requests of a slot in the first window of a closed loop."""
+_RATE_S: Final = 20.0
+"""Arrivals of an open loop last no longer: a check takes four windows, while most workers wait."""
 
 
 def serve_check(
@@ -44,22 +46,19 @@ def serve_check(
         if order.lengths:
             measure_lengths(job, server, order.resolved)
         send(Ready())
-        job, first = _short(job), True
+        first = True
         while isinstance(window := receive(), Window):
             assert isinstance(job.store, MirrorStore)
             job.store.seed(window.known, ())
-            send(_measure(job, server, order, window, first=first))
+            send(_measure(_short(job, window.per_slot), server, order, window, first=first))
             first = False
         assert isinstance(window, Done)
 
 
-def _short(job: Job) -> Job:
+def _short(job: Job, per_slot: int) -> Job:
     """The job with windows as short as a check's."""
     load = job.spec.load
-    short = {
-        "requests_per_slot": min(load.requests_per_slot, _PER_SLOT),
-        "seconds": min(load.seconds, _SECONDS),
-    }
+    short = {"requests_per_slot": per_slot, "seconds": min(load.seconds, _RATE_S)}
     spec = job.spec.model_copy(update={"load": load.model_copy(update=short)})
     return replace(job, spec=spec)
 
@@ -74,11 +73,11 @@ def _measure(job: Job, server: Server, order: CheckOrder, window: Window, *, fir
         alive=server.ensure_alive,
     )
     cell = summarise([record], cell=CellContext(price_usd_per_hour=0.0, memory_kind="device"))
+    speed = None if cell.tps_mean is None else cell.tps_mean.value
     # A rate fixes the throughput of an open loop; there a disturbed server writes more slowly.
     if isinstance(order.point, Rate):
-        tpot = cell.tpot_p50_ms
-        return Speed(tokens_per_s=None if tpot is None else 1e3 / tpot.value, why=cell.failure)
-    return Speed(tokens_per_s=tps.value if (tps := cell.tps_mean) else None, why=cell.failure)
+        speed = None if cell.tpot_p50_ms is None else 1e3 / cell.tpot_p50_ms.value
+    return Speed(tokens_per_s=speed, seconds=window_s(record), why=cell.failure)
 
 
 def window_trial(resolved: ResolvedEngine, number: int) -> int:

@@ -62,9 +62,13 @@ class CheckOrder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """Measure the baseline once under this trial number; ``known`` is as in ``VisitOrder``."""
+    """Measure the baseline once under this trial number, with so many requests a slot.
+
+    ``known`` is as in ``VisitOrder``.
+    """
 
     trial: int
+    per_slot: int
     known: tuple[Entry, ...]
 
 
@@ -83,6 +87,7 @@ class Speed:
     """Output tokens a second in one window; None where it has no figure, with ``why``."""
 
     tokens_per_s: float | None
+    seconds: float
     why: str | None = None
 
 
