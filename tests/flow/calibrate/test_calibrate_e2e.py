@@ -33,7 +33,5 @@ def test_two_models_calibrate_a_machine_with_the_error_of_what_was_left_out(tmp_
     assert done.returncode == 0, done.stderr[-2000:]
     document = json.loads((tmp_path / "mine.json").read_text())
     assert document["cells"] >= 8
-    # The worst of ten cells. The pair fits in a processor's cache, which the model of a step
-    # does not know: 0.7 to 1.6 on four runs of two cores.
-    assert 0 < document["errors"]["e2e"] < 3
+    assert 0 < document["errors"]["e2e"] < 1
     assert document["engine"].startswith("vLLM 0.")

@@ -24,7 +24,7 @@ _WEIGHTS: Final = {"ttft": 0.5, "tpot": 1.0, "e2e": 1.0, "steps": 0.7}
 _BOUNDS: Final = {
     "kv_bandwidth": (0.1, 1.0),
     "attention": (0.02, 1.0),
-    "layer_s": (0.0, 1e-4),
+    "layer_s": (0.0, 1e-3),  # a GPU takes less than a tenth of it, the demo's pair on a CPU 0.9 ms
     "step_s": (0.0, 5e-3),
     "sequence_s": (0.0, 5e-5),
     "prefill_s": (0.0, 2e-2),
