@@ -54,7 +54,6 @@ def test_a_run_without_a_recommendation(whet: Whet, run: Path) -> None:
     ("words", "said"),
     [
         (("--url", "nowhere"), "--url"),
-        ((*NOWHERE, "--retune", "gpu"), "--retune gpu is not a device"),
         ((*NOWHERE[:2], "--listen", "9464"), "--listen 9464 is not HOST:PORT"),
         ((*NOWHERE, "--periods", "0"), "--periods"),
         ((*NOWHERE, "--engine-log", "none.log"), "--engine-log none.log is not a file"),

@@ -6,7 +6,8 @@ import pytest
 
 from whet.core.format import number, percent, plural
 from whet.core.records import Estimate
-from whet.report.text import clean, format_time, one_line, short_path, shown
+from whet.core.redact import clean, one_line
+from whet.report.text import format_time, short_path, shown
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,8 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from whet.core.redact import redact
+from whet.core.redact import one_line, redact
 from whet.core.units import human_duration
-from whet.report.text import one_line
 
 _LINE_EVERY_S = 15.0
 

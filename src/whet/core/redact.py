@@ -1,4 +1,4 @@
-"""Remove secrets from logs, records, reports and messages."""
+"""Remove secrets and control characters from foreign text before it is shown or stored."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 REDACTED: Final = "[redacted]"
@@ -18,6 +19,9 @@ _ENGINE_SECRET_NAME = re.compile(
 _URL_LOGIN = re.compile(r"(://)[^\s\"'<>]+@")
 _SECRET_VALUE = re.compile(
     r"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._~+/=-]{8,})"
+)
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
 _MIN_LENGTH = 6
 # In JSON a line end is written \n, whose n must not hide the word's beginning.
@@ -63,6 +67,21 @@ def redact(text: str, *, env: Mapping[str, str] | None = None) -> str:
     for value in secret_values(env):
         text = text.replace(value, REDACTED)
     return _URL_LOGIN.sub(rf"\1{REDACTED}@", _SECRET_VALUE.sub(REDACTED, text))
+
+
+@lru_cache(maxsize=8192)  # a report repeats its names and labels thousands of times
+def clean(text: str) -> str:
+    """``text`` without control and direction-changing characters, secrets redacted.
+
+    A terminal obeys escape codes and a browser obeys bidirectional overrides: output of a model
+    may hold both, so each such character becomes U+FFFD.
+    """
+    return redact(_UNPRINTABLE.sub("\ufffd", text))
+
+
+def one_line(text: str) -> str:
+    """``text`` cleaned, every run of white space one blank."""
+    return " ".join(clean(text).split())
 
 
 def redact_json(text: str) -> str:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from whet.core.format import number, percent, plural
 from whet.core.records import HitTokens
+from whet.core.redact import one_line
 from whet.core.store import write_json
 from whet.core.units import NS_PER_S
 from whet.prompts.fixes import ADVICE, FIXES
@@ -33,7 +34,7 @@ from whet.report.document import (
     Table,
     text_cell,
 )
-from whet.report.text import DASH, Shown, format_time, one_line
+from whet.report.text import DASH, Shown, format_time
 from whet.report.writers.console import plain, print_sections
 from whet.report.writers.html import write_html
 

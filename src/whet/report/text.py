@@ -1,23 +1,17 @@
-"""Figures as people read them, and foreign text made harmless before it is shown."""
+"""Figures as people read them."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Final
 
 from whet.core.format import number, percent, points
 from whet.core.records import Estimate
-from whet.core.redact import redact
 
 DASH: Final = "–"
 ONE_START: Final = "one start: no verdict"
-_UNPRINTABLE = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,21 +34,6 @@ class Shown:
 
 
 EMPTY: Final = Shown(text=DASH)
-
-
-@lru_cache(maxsize=8192)  # a report repeats its names and labels thousands of times
-def clean(text: str) -> str:
-    """``text`` without control and direction-changing characters, secrets redacted.
-
-    A terminal obeys escape codes and a browser obeys bidirectional overrides: output of a model
-    may hold both, so each such character becomes U+FFFD.
-    """
-    return redact(_UNPRINTABLE.sub("\ufffd", text))
-
-
-def one_line(text: str) -> str:
-    """``text`` cleaned, every run of white space one blank."""
-    return " ".join(clean(text).split())
 
 
 def shown(value: Estimate | float | None, *, unit: str = "") -> Shown:

@@ -1,16 +1,14 @@
-"""From a cause to a spec that a run takes, and from a run to a proposal."""
+"""From a cause to a spec that a run takes."""
 
 import tarfile
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 
-from whet.core.errors import UsageError
 from whet.core.run import Run
 from whet.core.spec import Spec, load_spec
-from whet.flow.watch.proposal import Retune, visible_devices, write_proposal
+from whet.flow.watch.proposal import write_proposal
 from whet.watch.causes import CAUSES, Finding
 
 PUBLISHED = Path(__file__).parents[3] / "results" / "cpu-demo" / "run.tar.xz"
@@ -63,26 +61,10 @@ def test_a_cause_of_load_adds_a_larger_one(tmp_path: Path, spec: Spec) -> None:
     assert propose(tmp_path, spec, "load_above_measured").load.batch_sizes == (1, 8, 16)
 
 
-@pytest.mark.parametrize(("device", "visible"), [("cpu", ""), ("cuda:1", "1")])
-def test_devices(device: str, visible: str) -> None:
-    assert visible_devices(device) == visible
-
-
-@pytest.mark.parametrize("device", ["nvidia", "cuda", "cuda:", "cpu:0", "", "cuda:x"])
-def test_what_is_no_device(device: str) -> None:
-    with pytest.raises(UsageError, match="write cpu, or cuda:1"):
-        visible_devices(device)
-
-
-def test_a_run_that_fails_ends_in_a_proposal_too(tmp_path: Path, spec: Spec) -> None:
-    """The stored checkpoint paths do not exist here, so the run refuses to start."""
-    finding = Finding(cause=BY_NAME["draft_changed"], evidence=())
+def test_evidence_with_line_ends_stays_a_comment(tmp_path: Path, spec: Spec) -> None:
+    """A server's ``/version`` once wrote an ``engine`` of its own into the proposed spec."""
+    evil = "0.32.1\nengine: {python: /tmp/x}\r\nengine: {python: /tmp/y}\u2028engine: {}\n#"
+    finding = Finding(cause=BY_NAME["engine_version"], evidence=(evil,))
     path = write_proposal(tmp_path / "proposals", spec, "spec+cache", finding)
-    retune = Retune.start(path, "spec+cache", "cpu")
-    deadline = time.monotonic() + 120
-    while (proposal := retune.finished()) is None and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert proposal is not None
-    assert "Nothing was switched" in proposal.read_text()
-    assert "error:" in path.with_suffix(".log").read_text()
-    assert yaml.safe_load(path.read_text())["name"] == "demo-draft-changed"
+    assert load_spec(path).engine == spec.engine
+    assert yaml.safe_load(path.read_text()).keys() <= spec.model_dump().keys()

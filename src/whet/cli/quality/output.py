@@ -11,8 +11,9 @@ from rich.text import Text
 
 from whet.core.format import number, percent, plural
 from whet.core.records import Estimate, LosslessCheck, QualityRecord, TaskScore, encode
+from whet.core.redact import clean, one_line
 from whet.core.units import human_duration
-from whet.report.text import DASH, clean, one_line, shown
+from whet.report.text import DASH, shown
 
 if TYPE_CHECKING:
     from whet.flow.gate.baseline import Endpoint

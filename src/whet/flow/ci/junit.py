@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+from whet.core.redact import clean
 from whet.flow.ci.result import Check, CiResult
-from whet.report.text import clean
 
 
 def junit_xml(result: CiResult) -> bytes:

@@ -27,5 +27,3 @@ class WatchOptions:
     """HOST:PORT of the watch's own metrics for Prometheus; off for none."""
     engine_log: Path | None = None
     """Log file of the engine: the claims of every new start are judged from it."""
-    retune: str | None = None
-    """Device (cpu, cuda:1) to run a proposed spec on. It ends in a proposal, never in a switch."""

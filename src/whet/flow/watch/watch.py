@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from whet.core.server_url import split_server_url
 from whet.core.units import human_duration
 from whet.flow.watch.claims import broken_claims
 from whet.flow.watch.options import WatchOptions
-from whet.flow.watch.proposal import Retune, visible_devices, write_proposal
+from whet.flow.watch.proposal import write_proposal
 from whet.flow.watch.source import WatchSource, read_source
 from whet.watch.causes import Finding
 from whet.watch.exporter import Exporter
@@ -44,7 +45,6 @@ class _Watch:
     journal: Journal
     observer: Observer
     probe_every: int
-    retune: Retune | None = None
     claims: Mapping[str, str] | None = None
     claims_of: float | None = None
 
@@ -61,7 +61,6 @@ class _Watch:
         for name in done.ended:
             self.journal.add("cleared", look.at, {"cause": name})
             self.observer.note(f"{look.at} cleared: {name}")
-        self._look_after_retune(look.at)
         self.journal.write_state(state)
         exporter.show(
             look,
@@ -87,29 +86,7 @@ class _Watch:
             self.observer.warn(str(error))
             return
         self.journal.add("proposal", look.at, {"cause": cause.name, "spec": path.name})
-        self.observer.note(f"proposed run: {path}")
-        if self.options.retune is not None and self.retune is None:
-            self._start_retune(path, self.options.retune)
-
-    def _start_retune(self, path: Path, device: str) -> None:
-        try:
-            self.retune = Retune.start(path, self.source.envelope.variant, device)
-        except StorageError as error:
-            self.observer.warn(str(error))
-            return
-        self.observer.note(f"started on {device}; log: {path.with_suffix('.log')}")
-
-    def _look_after_retune(self, at: str) -> None:
-        try:
-            path = None if self.retune is None else self.retune.finished()
-        except StorageError as error:
-            self.observer.warn(str(error))
-            return
-        if path is None:
-            return
-        self.retune = None
-        self.journal.add("retuned", at, {"proposal": path.name})
-        self.observer.note(f"the proposed run has ended: {path}")
+        self.observer.note(f"proposed run; start it with: whet run {shlex.quote(str(path))}")
 
     def _claims(self, look: Observation) -> Mapping[str, str] | None:
         """Broken claims of the running start; the log is read again after a restart."""
@@ -161,16 +138,12 @@ def watch(path: Path, options: WatchOptions, observer: Observer) -> tuple[str, .
                 if left != 0:
                     time.sleep(max(0.0, due - time.monotonic()))
         finally:
-            if this.retune is not None:
-                this.retune.stop()
             journal.add("stop", now(), {"periods": state.periods})
     return tuple(causes)
 
 
 def _refuse_misfits(options: WatchOptions) -> None:
     split_server_url(options.url, "--url")
-    if options.retune is not None:
-        visible_devices(options.retune)
     log = options.engine_log
     if log is not None and not log.is_file():
         raise UsageError(f"--engine-log {log} is not a file; write the engine's output there first")

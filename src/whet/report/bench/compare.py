@@ -13,7 +13,8 @@ from rich.text import Text
 from whet.core.format import number, percent, plural
 from whet.core.records import Estimate
 from whet.core.records.against import ServerComparison
-from whet.report.text import DASH, one_line
+from whet.core.redact import one_line
+from whet.report.text import DASH
 
 SCHEMA_VERSION: Final = 1
 _TITLES: Final = {

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from whet.core.records import Estimate, TrialRecord
 from whet.core.records.objective import ObjectiveVerdict
+from whet.core.redact import one_line
 from whet.core.units import NS_PER_MS
 from whet.metrics import request_figures, summarise
 from whet.metrics.estimates import Floats, quantile_estimate
@@ -23,7 +24,6 @@ from whet.metrics.summary import CellContext
 from whet.metrics.usable import usable_trials
 from whet.metrics.window import first_wave, whole_run
 from whet.report.bench.vllm_json import Selection
-from whet.report.text import one_line
 
 _TITLES: Final = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}
 _STYLE: Final = {"met": "green", "missed": "red", "undecided": "yellow"}

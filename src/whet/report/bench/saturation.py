@@ -23,6 +23,7 @@ from whet.core.records.objective import (
     LoadMeasurement,
     Saturation,
 )
+from whet.core.redact import one_line
 from whet.core.store import write_atomic
 from whet.core.units import ns_to_s
 from whet.metrics import CellContext, request_figures, summarise
@@ -33,7 +34,7 @@ from whet.report.charts.palette import looks
 from whet.report.charts.plots import Axis, Line, Point, plot
 from whet.report.charts.svg import svg_file
 from whet.report.document import Chart
-from whet.report.text import DASH, one_line, shown
+from whet.report.text import DASH, shown
 
 _STYLE: Final = {"met": "green", "missed": "red", "undecided": "yellow"}
 _EACH: Final = ("ttfts", "latencies", "start_times", "output_lens", "errors")  # one a request

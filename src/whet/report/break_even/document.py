@@ -7,6 +7,7 @@ from typing import Final
 
 from whet.core.format import plural
 from whet.core.records import BreakEvenMap, BreakEvenPoint
+from whet.core.redact import one_line
 from whet.report.break_even.sentences import headline, interval, ks_of, sentence, worth
 from whet.report.charts.palette import looks
 from whet.report.charts.plots import Axis, Line, Point, plot
@@ -22,7 +23,7 @@ from whet.report.document import (
     Table,
     text_cell,
 )
-from whet.report.text import DASH, one_line
+from whet.report.text import DASH
 
 _EDGE: Final = "break-even"
 _DRAFT: Final = "the draft"

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from whet.core.redact import one_line
 from whet.report.charts.palette import GRID, INK, Look
-from whet.report.text import one_line
 
 if TYPE_CHECKING:
     import altair as alt

@@ -10,9 +10,9 @@ from typing import Final
 
 from whet.core.load_point import Rate
 from whet.core.records import CellSummary, Estimate, QualityRecord
+from whet.core.redact import one_line
 from whet.core.run import Run
 from whet.core.store import write_atomic
-from whet.report.text import one_line
 
 Value = str | int | float | None
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from whet.core.records import LeverCost
+from whet.core.redact import one_line
 from whet.core.run import Run
 from whet.report.document import Column, Paragraph, Row, Section, Table, text_cell
-from whet.report.text import one_line
 
 ORDER = 70
 _HEADS = ("config", "compared with", "side effect", "in the engine's words", "batch size")

@@ -8,6 +8,7 @@ from typing import Final
 
 from whet.core.format import number, percent, plural
 from whet.core.records import Distances, QuantizedCheckpoint, SchemeRow, SchemeTable, TaskScore
+from whet.core.redact import one_line
 from whet.core.spec import SIXTEEN_BIT
 from whet.core.units import human_bytes, human_duration
 from whet.report.charts.palette import looks
@@ -25,7 +26,7 @@ from whet.report.document import (
     figure_cell,
     text_cell,
 )
-from whet.report.text import DASH, EMPTY, Shown, format_time, millinats, one_line, shown
+from whet.report.text import DASH, EMPTY, Shown, format_time, millinats, shown
 
 _COLUMNS: Final = (
     Column(name="size", figure=True, drop=2),

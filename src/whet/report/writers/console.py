@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from whet.core.redact import clean, one_line
 from whet.report.document import (
     Bullets,
     Cell,
@@ -23,7 +24,6 @@ from whet.report.document import (
     Section,
     Table,
 )
-from whet.report.text import clean, one_line
 
 _STYLES: Final = {
     "plain": "",

@@ -10,12 +10,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from whet import __version__
+from whet.core.redact import clean
 from whet.core.store import write_atomic
 from whet.report.charts.palette import variables
 from whet.report.charts.svg import style_sheet, svg_of
 from whet.report.document import Chart, Document
 from whet.report.terms import TERMS
-from whet.report.text import clean
 
 _TEMPLATES: Final = Path(__file__).parent.parent / "templates"
 

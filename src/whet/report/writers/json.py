@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from whet.core.redact import clean
 from whet.report.document import Chart, Document
-from whet.report.text import clean
 
 
 def document_json(document: Document) -> dict[str, Any]:

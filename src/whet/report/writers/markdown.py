@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from whet.core.redact import clean, one_line
 from whet.core.store import write_atomic
 from whet.report.charts.svg import svg_file
 from whet.report.document import (
@@ -22,7 +23,6 @@ from whet.report.document import (
     Paragraph,
     Table,
 )
-from whet.report.text import clean, one_line
 
 _SPECIAL: Final = re.compile(r"([\\`*_\[\]<>|#~$])")
 CHARTS: Final = "charts"
