@@ -55,9 +55,12 @@ _COMMANDS: Final = {
         "calibrate": "calibrate:calibrate",
         "quality": "quality.command:quality",
         "quantize": "quantize.command:quantize",
-        "break-even": "break_even:break_even",
         "prompts": "prompts.analyse:commands",
     },
+}
+_REMOVED: Final = {
+    "break-even": "whet break-even is now part of a run: give a variant speculation with "
+    "synthetic_acceptance: [0, 0.5, 1], then whet run; its report has the map",
 }
 for _group, _members in _COMMANDS.items():
     for _place, (_name, _path) in enumerate(_members.items()):
@@ -102,6 +105,8 @@ def main() -> None:
 def _call(words: list[str]) -> None:
     if not words or words[0] in ("--help", "-h"):
         app.resolved_commands()  # for the line that says what each does
+    if words and words[0] in _REMOVED:
+        raise UsageError(_REMOVED[words[0]])
     try:
         app(words, exit_on_error=False, print_error=False, console=_console())
     except CycloptsError as error:

@@ -23,7 +23,6 @@ AFTER_STOP: Final[Mapping[str, str]] = {
     "report": _AGAIN,
     "decide": _AGAIN,
     "deploy": "The folder is as before; run the command again.",
-    "break-even": _RESUMED,
     "ci": _AGAIN,
     "ci init": _AGAIN,
     "prompts": _AGAIN,
@@ -31,7 +30,7 @@ AFTER_STOP: Final[Mapping[str, str]] = {
     "demo": _RESUMED,
     "demo testbed": _AGAIN,
 }
-"""Only ``run``, ``demo`` and ``break-even`` have ``--resume``."""
+"""Only ``run`` and ``demo`` have ``--resume``."""
 
 
 def stop_message(words: Sequence[str]) -> str:

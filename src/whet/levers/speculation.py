@@ -84,7 +84,7 @@ def _on(cell: Cell, speculation: Speculation) -> Outcome:
         return unread(drafts, accepted)
     if drafts.delta <= 0:
         return "contradicted", "nothing was drafted in the timed window", sources
-    if accepted.delta <= 0:
+    if accepted.delta <= 0 and speculation.synthetic_length != 1:
         observed = (
             f"{drafts.delta:,.0f} drafts and not one token accepted: is the draft's vocabulary "
             "the target's, id by id?"
@@ -100,15 +100,14 @@ def _accepted(
     length = 1 + accepted / drafts
     observed = f"acceptance length {length:.2f} ({accepted:,.0f} tokens accepted in "
     observed += f"{drafts:,.0f} drafts)"
-    wanted = dict(speculation.options).get("synthetic_acceptance_length")
-    if wanted is not None and abs(length / float(wanted) - 1) > SYNTHETIC_MARGIN:
+    wanted = speculation.synthetic_length
+    if wanted is not None and abs(length / wanted - 1) > SYNTHETIC_MARGIN:
         return "contradicted", f"{observed}, where {wanted} was to be simulated"
     proposed = max(drafted or 0.0, accepted)
     if proposed > drafts * speculation.num_tokens:
         counted = f"{proposed:,.0f} tokens in {drafts:,.0f} drafts"
         return "contradicted", f"{counted} are more than K={speculation.num_tokens} allows"
-    simulated = any(key.startswith("synthetic_acceptance") for key, _ in speculation.options)
-    if length >= PAYS_NOTHING or simulated:
+    if length >= PAYS_NOTHING or wanted is not None:
         return "proved", observed
     if speculation.draft_path is None:  # without a draft model the vocabulary cannot differ
         return "proved", f"{observed}: it pays nothing"

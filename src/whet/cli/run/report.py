@@ -7,7 +7,6 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from whet.cli.break_even import is_map, report_map
 from whet.cli.options import OutputOptions
 from whet.cli.quantize.compare import is_comparison, report_comparison
 from whet.cli.run.output import write_and_print_report
@@ -15,7 +14,7 @@ from whet.core.store import RunStore
 
 
 def report(
-    run_dir: Annotated[Path, Parameter(help="Folder of a run, a comparison or a break-even map.")],
+    run_dir: Annotated[Path, Parameter(help="Folder of a run or a comparison.")],
     /,
     *,
     output: OutputOptions = OutputOptions(),
@@ -23,7 +22,5 @@ def report(
     """Print a run's summary and rewrite its report files. Starts nothing."""
     if is_comparison(run_dir):
         report_comparison(run_dir, output)
-    elif is_map(run_dir):
-        report_map(run_dir, output)
     else:
         write_and_print_report(RunStore.read(run_dir), output)

@@ -1,12 +1,5 @@
 """The frozen records that the stages hand to one another, and their JSON form."""
 
-from whet.core.records.break_even import (
-    AcceptanceLevel,
-    BreakEvenMap,
-    BreakEvenPoint,
-    Pays,
-    UncountedLevel,
-)
 from whet.core.records.codec import decode, encode
 from whet.core.records.decision import (
     BreakEven,
@@ -113,11 +106,8 @@ from whet.core.records.workers import WorkerCheck, WorkerSpeed
 
 __all__ = [
     "UNQUANTIZED",
-    "AcceptanceLevel",
     "Batching",
     "BreakEven",
-    "BreakEvenMap",
-    "BreakEvenPoint",
     "CalibrationFacts",
     "CellDecision",
     "CellStatus",
@@ -171,7 +161,6 @@ __all__ = [
     "MemoryPlan",
     "ModelFacts",
     "OutputLengths",
-    "Pays",
     "Phase",
     "PlannedRequest",
     "PredictedCell",
@@ -207,7 +196,6 @@ __all__ = [
     "TrialNotices",
     "TrialRecord",
     "TwoSample",
-    "UncountedLevel",
     "UnitError",
     "Variant",
     "Verdict",

@@ -16,6 +16,8 @@ UNQUANTIZED: Final = frozenset({"16bit", "32bit"})
 """Schemes of weights that are not quantized."""
 BY_LOAD: Final = "num_speculative_tokens_per_batch_size"
 """vLLM's option of K by the requests in flight."""
+SYNTHETIC_LENGTH: Final = "synthetic_acceptance_length"
+"""vLLM's option of an acceptance length that is simulated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +36,12 @@ class Speculation:
     def by_load(self) -> bool:
         """Whether K falls with the requests in flight (vLLM's schedule of K by batch size)."""
         return BY_LOAD in dict(self.options)
+
+    @property
+    def synthetic_length(self) -> float | None:
+        """Acceptance length that the engine simulates; None where drafts are verified."""
+        length = dict(self.options).get(SYNTHETIC_LENGTH)
+        return None if length is None else float(length)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

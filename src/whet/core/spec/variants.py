@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from whet.core.names import did_you_mean
-from whet.core.records.engine import BY_LOAD, Scalar
+from whet.core.records.engine import BY_LOAD, SYNTHETIC_LENGTH, Scalar
 from whet.core.spec.base import SIXTEEN_BIT, Positive, Strict, Weights, Whole
 from whet.core.spec.layout import LayoutSpec
 
@@ -37,6 +37,8 @@ _OPTION_KEYS: Final = (
     "draft_sample_method",
     "draft_lm_head_quantization",
 )
+_SWEPT: Final = {"num_tokens": "k", "synthetic_acceptance": "accepted"}
+"""Keys of ``speculation`` that take a list, and what stands for them in a variant's name."""
 _SHARE_HEAD: Final = ("eagle", "eagle3", "mtp")
 _NO_MODEL: Final = ("ngram", "ngram_gpu", "suffix")
 """Methods without a draft model: they propose what the text repeats."""
@@ -77,8 +79,17 @@ class SpeculationSpec(Strict):
         Field(description="K by requests in flight: [from, to, K] for each range."),
     ] = []
     rejection_sample_method: Annotated[
-        Literal["standard", "block", "synthetic", "fly"] | None,
+        Literal["standard", "block", "fly"] | None,
         Field(description="How drafts are verified. block is lossless, fly is not."),
+    ] = None
+    synthetic_acceptance: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            le=1,
+            description="Share of the K draft tokens that the engine accepts, right or wrong (on a "
+            "GPU): shows what a better draft is worth; never recommended. A list is a sweep.",
+        ),
     ] = None
     draft_sample_method: Annotated[
         Literal["greedy", "probabilistic"] | None, Field(description="How the draft samples.")
@@ -98,6 +109,10 @@ class SpeculationSpec(Strict):
         by_load = [list(each) for each in self.num_tokens_by_load]
         own = {name: getattr(self, name) for name in _OPTION_KEYS}
         own[BY_LOAD] = json.dumps(by_load) if by_load else None
+        if self.synthetic_acceptance is not None:
+            own["rejection_sample_method"] = "synthetic"
+            length = round(1 + self.num_tokens * self.synthetic_acceptance, 3)
+            own[SYNTHETIC_LENGTH] = length
         return self.options | {name: value for name, value in own.items() if value is not None}
 
     @model_validator(mode="after")
@@ -108,6 +123,10 @@ class SpeculationSpec(Strict):
         ):
             if getattr(self, own) and name in self.options:
                 raise ValueError(f"{own} is set twice; take {name} out of options")
+        if self.synthetic_acceptance is not None and (
+            self.rejection_sample_method or "rejection_sample_method" in self.options
+        ):
+            raise ValueError("synthetic_acceptance sets rejection_sample_method; leave that out")
         end = 0
         for start, stop, tokens in self.num_tokens_by_load:
             if start != end + 1 or stop < start:
@@ -278,13 +297,13 @@ def _each(item: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         suffix = ""
         for (section, key, _), value in zip(swept, values, strict=True):
             one[section] = {**one[section], key: value}
-            suffix += f".k{value}" if key == "num_tokens" else f".{key}{value}"
+            suffix += f".{_SWEPT.get(key, key)}{value}"
         yield suffix, one
 
 
 def _swept(item: Mapping[str, Any]) -> Iterator[tuple[str, str, list[Any]]]:
     """(section, key, values) of every list in a variant."""
-    for section, keys in (("speculation", ("num_tokens",)), ("args", None)):
+    for section, keys in (("speculation", tuple(_SWEPT)), ("args", None)):
         inside = item.get(section)
         if isinstance(inside, Mapping):
             for key, value in inside.items():

@@ -31,6 +31,7 @@ from whet.flow.run.bottleneck import with_bottleneck
 from whet.flow.run.degenerate import examine_all
 from whet.flow.run.results import RunSummary, store_cells, summarize_run
 from whet.flow.run.side_effects import lever_costs
+from whet.flow.run.speculation_map import speculation_map
 from whet.levers import lever_diff
 from whet.metrics.latency_anomalies import latency_anomalies
 
@@ -70,6 +71,8 @@ def _store_summary(run: Run, summary: RunSummary) -> None:
     store.put("differences", "all", _differences(run, summary))
     store.put("costs", "all", LeverCosts(costs=lever_costs(run, summary.cells)))
     store.put("effects", "all", _effects(run, summary))
+    if (pays := speculation_map(run, summary)) is not None:
+        store.put("speculation_map", "all", pays)
 
 
 def _differences(run: Run, summary: RunSummary) -> DifferenceSet:

@@ -1,10 +1,11 @@
-"""From which acceptance length on speculation pays, batch size by batch size and K by K."""
+"""From which acceptance length on speculation pays, by load and K."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+from whet.core.load_point import LoadPoint
 from whet.core.records.summary import Estimate
 
 Pays = Literal["yes", "no", "undecided"]
@@ -12,23 +13,22 @@ Pays = Literal["yes", "no", "undecided"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AcceptanceLevel:
-    """One speculative server at one batch size: how much was accepted, and how fast it was.
+    """One speculative server at one load: how much was accepted, and how fast it was.
 
-    ``level`` is ``draft`` for the draft as it is, ``noise 0.5`` for a graded one, ``length 3`` for
-    synthetic acceptance. ``acceptance_length`` is 1 + accepted ÷ drafts by the server's counters,
-    ``tps`` output tokens a second. ``note`` says what a reader should know of it.
+    ``synthetic`` is the simulated acceptance length, None for the draft as it is.
+    ``acceptance_length`` is 1 + accepted ÷ drafts by the server's counters, ``tps`` output tokens
+    per second.
     """
 
     variant: str
-    level: str
+    synthetic: float | None
     acceptance_length: Estimate
     tps: Estimate
-    note: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BreakEvenPoint:
-    """One batch size and one K.
+class SpeculationPoint:
+    """One variant without speculation (``plain``) at one load, and one K on top of it.
 
     ``l_star`` is the acceptance length at which speculation is as fast as without, None where no
     number of accepted tokens is enough; its ``high`` is None where no upper limit is known.
@@ -42,7 +42,8 @@ class BreakEvenPoint:
     accepted.
     """
 
-    batch_size: int
+    plain: str
+    batch_size: LoadPoint
     k: int
     plain_tps: Estimate
     levels: tuple[AcceptanceLevel, ...]
@@ -57,27 +58,8 @@ class BreakEvenPoint:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class UncountedLevel:
-    """A server at a batch size that is left out of the map, and why."""
+class SpeculationMap:
+    """Every point of a run; ``left_out`` names the variants that do not count, and why."""
 
-    variant: str
-    batch_size: int
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BreakEvenMap:
-    """The whole map of one machine.
-
-    ``base`` is the variant that speculation was added to, ``weights`` what it serves; ``draft``
-    the last part of the draft's path, None for a method without one.
-    """
-
-    name: str
-    tier: str
-    base: str
-    weights: str
-    method: str
-    draft: str | None
-    points: tuple[BreakEvenPoint, ...]
-    left_out: tuple[UncountedLevel, ...]
+    points: tuple[SpeculationPoint, ...]
+    left_out: tuple[str, ...] = ()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
+import numpy as np
 import pytest
 
 from whet.core.records import Estimate
-from whet.flow.break_even.fit import Fit, Measured, fit_break_even
+from whet.decision.speculation_fit import Fit, Measured, fit_speculation
 
 LENGTHS = (1.0, 2.0, 4.0)
 
@@ -31,7 +30,7 @@ def fitted(
         Measured(length=sure(at), tps=sure(factor / (fixed + step / at), width))
         for at, factor in zip(lengths, factors, strict=True)
     ]
-    return fit_break_even(sure(1 / plain, width), levels, k=4, real=levels[-1].length)
+    return fit_speculation(sure(1 / plain, width), levels, k=4, real=levels[-1].length)
 
 
 def value(figure: Estimate | None) -> float:
@@ -97,11 +96,32 @@ def test_an_interval_over_the_edge_is_undecided_and_open_above() -> None:
     assert found.reachable == "undecided"
 
 
-def test_the_interval_follows_the_rates() -> None:
-    """One level, both rates ± 5 %: log L* has √2 times the log interval of one rate."""
-    found = fitted((2.0,), width=0.05)
-    wanted = math.sqrt(2) * math.log(1.05 / 0.95)
-    assert math.log(width(found.l_star)) == pytest.approx(wanted, rel=0.08)
+def test_the_interval_covers_the_truth() -> None:
+    """Rates with 2% noise per server, a third of a plain token's time fixed: L* = 2.25."""
+    rng = np.random.default_rng(7)
+    covered = 0
+    for _ in range(200):
+        noise = np.exp(0.02 * rng.standard_normal(4))
+        truth = [1 / (0.02 / 3 + 0.03 / at) for at in LENGTHS]
+        levels = [
+            Measured(length=sure(at), tps=sure(float(rate * factor), 1.96 * 0.02))
+            for at, rate, factor in zip(LENGTHS, truth, noise, strict=False)
+        ]
+        found = fit_speculation(sure(50 * noise[3], 1.96 * 0.02), levels, k=4, real=None)
+        assert found.l_star is not None
+        assert found.l_star.low is not None
+        covered += found.l_star.low <= 2.25 <= (found.l_star.high or np.inf)
+    assert covered >= 0.93 * 200
+
+
+@pytest.mark.parametrize("lengths", [(2.0,), (2.0, 2.1, 2.25)])
+def test_lengths_that_cannot_separate_the_costs_give_no_interval(
+    lengths: tuple[float, ...],
+) -> None:
+    found = fitted(lengths, fixed=0.008, width=0.02)
+    assert found.l_star is not None
+    assert (found.l_star.low, found.l_star.high) == (None, None)
+    assert found.reachable == "undecided"
 
 
 def test_levels_that_disagree_widen_it() -> None:

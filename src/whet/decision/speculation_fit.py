@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whet.core.records import Estimate
-from whet.core.records.break_even import Pays
+from whet.core.records.speculation_map import Pays
 
 Floats = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
-    """The result for one batch size and K; the fields are ``BreakEvenPoint``'s."""
+    """The result for one batch size and K; the fields are ``SpeculationPoint``'s."""
 
     l_star: Estimate | None
     reachable: Pays
@@ -50,7 +50,7 @@ class Fit:
     headroom: Estimate | None
 
 
-def fit_break_even(
+def fit_speculation(
     plain: Estimate,
     levels: Sequence[Measured],
     *,
@@ -63,7 +63,8 @@ def fit_break_even(
     is fitted by least squares of the relative residuals, ``fixed`` at or above 0; levels whose
     lengths are too close together leave it at 0, and the line goes through the origin. The interval
     comes from draws of every rate and length within its own interval, the servers moved apart by
-    the line's own residual. Where a rate has no interval (one start) nothing has one, and whether
+    the line's own residual. Where a rate has no interval (one start), or the lengths cannot
+    separate ``fixed`` from ``step`` (largest ÷ smallest below 1.15), nothing has one, and whether
     the break-even is reachable is undecided.
     """
     lengths = np.array([[item.length.value] for item in levels])
@@ -80,6 +81,7 @@ def fit_break_even(
     at = float(_solve(np.array([1 / plain.value]), fixed, step)[0])
     own = lengths * plain.value / rates
     bounded = all(item.low is not None for item in (plain, *(level.tps for level in levels)))
+    bounded &= bool(lengths.max() / lengths.min() >= _LEVER)
     headroom = None
     if real is not None:
         line, lines = (fixed, step), (fixed_draws, step_draws)

@@ -1,47 +1,32 @@
-"""The break-even map told: sentences, picture and files, on points made by hand."""
+"""The speculation map as a section: sentences, table and chart, on points made by hand."""
 
 from __future__ import annotations
 
-import csv
-import io
-from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
 
-from whet.core.records import (
-    AcceptanceLevel,
-    BreakEvenMap,
-    BreakEvenPoint,
-    Estimate,
-    UncountedLevel,
-)
-from whet.report.break_even.document import break_even_document
-from whet.report.break_even.files import (
-    LEVEL_COLUMNS,
-    POINT_COLUMNS,
-    print_break_even,
-    write_break_even,
-)
-from whet.report.break_even.sentences import headline, sentence, worth
+from whet.core.records import Estimate
+from whet.core.records.speculation_map import AcceptanceLevel, SpeculationMap, SpeculationPoint
 from whet.report.document import Chart
-from whet.report.writers.markdown import safe
+from whet.report.run.speculation_map import headline, map_section, sentence, worth
+from whet.report.writers.console import print_sections
 
 
 def estimate(value: float, low: float | None = None, high: float | None = None) -> Estimate:
     return Estimate(value=value, low=low, high=high, samples=50)
 
 
-def point(size: int = 8, k: int = 4, **change: Any) -> BreakEvenPoint:
+def point(size: int = 8, k: int = 4, **change: Any) -> SpeculationPoint:
     level = AcceptanceLevel(
         variant=f"k{k}.draft",
-        level="draft",
+        synthetic=None,
         acceptance_length=estimate(3.52, 3.5, 3.54),
         tps=estimate(150, 145, 155),
     )
     given: dict[str, Any] = {
+        "plain": "fp16",
         "batch_size": size,
         "k": k,
         "plain_tps": estimate(100, 98, 102),
@@ -55,26 +40,16 @@ def point(size: int = 8, k: int = 4, **change: Any) -> BreakEvenPoint:
         "pays": "yes",
         "headroom": estimate(1.42),
     }
-    return BreakEvenPoint(**(given | change))
+    return SpeculationPoint(**(given | change))
 
 
-def whole(*points: BreakEvenPoint, **change: Any) -> BreakEvenMap:
-    given: dict[str, Any] = {
-        "name": "demo",
-        "tier": "2 cores",
-        "base": "fp16",
-        "weights": "16bit",
-        "method": "draft_model",
-        "draft": "draft",
-        "points": points,
-        "left_out": (),
-    }
-    return BreakEvenMap(**(given | change))
+def whole(*points: SpeculationPoint, **change: Any) -> SpeculationMap:
+    return SpeculationMap(points=points, **change)
 
 
 def test_a_sentence_has_the_edge_its_band_the_draft_and_the_verdict() -> None:
     assert sentence(point()) == (
-        "at 8, K = 4: speculation pays above 2.31 tokens a step [2.20 … 2.40]; "
+        "at 8, K = 4: speculation pays above 2.31 tokens per step [2.20 … 2.40]; "
         "the draft has 3.52: pays (1.50× [1.45 … 1.55])."
     )
 
@@ -86,18 +61,18 @@ def test_a_sentence_has_the_edge_its_band_the_draft_and_the_verdict() -> None:
         ({"pays": "undecided"}, "not distinguishable from 1 here"),
         (
             {"l_star": estimate(5.6, 5.2, 6.1), "reachable": "no"},
-            "cannot pay, whatever the draft: it takes 5.60 tokens a step [5.20 … 6.10] and "
+            "cannot pay, whatever the draft: it takes 5.60 tokens per step [5.20 … 6.10] and "
             "K + 1 is 5",
         ),
         ({"l_star": None, "reachable": "no"}, "even free tokens would come no faster;"),
         ({"l_star": None, "reachable": "undecided"}, "no break-even was found (even free tokens"),
         (
             {"l_star": estimate(4.6, 3.9), "reachable": "undecided"},
-            "above 4.60 tokens a step [3.90 … ], which may be more than K + 1 = 5",
+            "above 4.60 tokens per step [3.90 … ], which may be more than K + 1 = 5",
         ),
         (
             {"l_star": estimate(5.6, 3.9), "reachable": "undecided"},
-            "above 5.60 tokens a step [3.90 … ], beyond K + 1 = 5 but not with certainty",
+            "above 5.60 tokens per step [3.90 … ], beyond K + 1 = 5 but not with certainty",
         ),
         ({"real": None, "change": None}, "the draft's own acceptance was not measured."),
     ],
@@ -126,9 +101,9 @@ def test_the_headline_names_where_the_draft_pays() -> None:
     assert headline(whole()) == "No point of the map has figures with evidence."
 
 
-def marks(result: BreakEvenMap, k: int) -> list[dict[str, Any]]:
+def marks(result: SpeculationMap, k: int) -> list[dict[str, Any]]:
     """The marks of one K's chart, as they are drawn."""
-    nodes = break_even_document(result).sections[0].nodes
+    nodes = map_section(result).nodes
     (chart,) = (n for n in nodes if isinstance(n, Chart) and n.title == f"K = {k}")
     return [dict(row) for row in next(iter(chart.picture.to_dict()["datasets"].values()))]
 
@@ -153,37 +128,13 @@ def test_an_edge_beyond_k_plus_1_is_a_cross_on_the_rim_and_says_how_far() -> Non
     assert "no break-even" in edge[1]["label"]
 
 
-def test_the_files(tmp_path: Path) -> None:
-    lost = UncountedLevel(variant="k4.<b>", batch_size=8, reason="speculation contradicted: x")
-    never = point(8, l_star=None, reachable="no", real=None, change=None)
-    made = whole(point(1), never, left_out=(lost,))
-    write_break_even(made, tmp_path)
-    [first, second] = csv.DictReader(io.StringIO((tmp_path / "break_even.csv").read_text()))
-    assert tuple(first) == POINT_COLUMNS
-    assert (first["l_star"], first["l_star_high"], first["draft_length"]) == ("2.31", "2.4", "3.52")
-    assert (second["l_star"], second["draft_length"], second["speedup"]) == ("", "", "")
-    [level, _] = csv.DictReader(io.StringIO((tmp_path / "break_even_levels.csv").read_text()))
-    assert tuple(level) == LEVEL_COLUMNS
-    assert (level["level"], level["acceptance_length"], level["tps"]) == ("draft", "3.52", "150")
-    picture = ElementTree.fromstring((tmp_path / "charts" / "break-even-k4.svg").read_text())
-    assert picture.tag == "{http://www.w3.org/2000/svg}svg"
-    page = (tmp_path / "break_even.html").read_text()
-    assert "<script" not in page
-    assert "k4.&lt;b&gt;" in page
-    text = (tmp_path / "break_even.md").read_text()
-    assert safe(sentence(point(1))) in text
-    assert (
-        r"| 1 | 4 | 2.31 \[2.20 … 2.40\] | 3.52 \[3.50 … 3.54\] | 1.50 \[1.45 … 1.55\] | yes |"
-        in text
-    )
-    assert "| 8 | 4 | never | – | – |" in text
-
-
 def test_the_console(capsys: pytest.CaptureFixture[str]) -> None:
-    lost = UncountedLevel(variant="k4.noise1", batch_size=8, reason="it was not measured")
-    document = break_even_document(whole(point(), left_out=(lost,)))
-    print_break_even(document, Console(width=160))
+    never = point(16, l_star=None, reachable="no", real=None, change=None)
+    made = whole(point(), never, left_out=("k4.<b> at 8: it was not measured",))
+    print_sections([map_section(made)], Console(width=160))
     out = capsys.readouterr().out
     assert sentence(point()) in out
-    assert "left out: k4.noise1 at 8: it was not measured" in out
-    assert "K = 4 pays at 8 in flight." in out
+    assert "left out: k4.<b> at 8: it was not measured" in out
+    assert "K = 4 pays at 8, 16 in flight." in out
+    [row] = [line for line in out.splitlines() if "never" in line]
+    assert row.split()[:3] == ["fp16", "16", "4"]

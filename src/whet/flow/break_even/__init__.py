@@ -1,1 +1,0 @@
-"""Up to which load speculation pays: whet break-even."""

@@ -1,1 +1,0 @@
-"""The report of ``whet break-even``: from which acceptance length on speculation pays."""
