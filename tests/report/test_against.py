@@ -24,7 +24,6 @@ def compared(
     ratio: float,
     verdict: ServerVerdict,
     *,
-    floor: float | None = 0.015,
     certified: bool = True,
 ) -> ServerComparison:
     return ServerComparison(
@@ -32,7 +31,6 @@ def compared(
         a=estimate(100.0, certified=certified),
         b=estimate(100.0 * ratio, certified=certified),
         ratio=estimate(ratio, certified=certified),
-        noise_floor=floor,
         verdict=verdict,
     )
 
@@ -67,16 +65,16 @@ def printed(shown: AgainstView, *, width: int = 120) -> str:
         (view(LATE), "B is worse than A on TTFT p50 (+50.0%)."),
         (
             view(SAME),
-            "No difference between A and B was observed; one of up to 1.5% in output tokens/s "
+            "No difference between A and B was observed; one of up to 1.0% in output tokens/s "
             "could have gone undetected.",
         ),
         (
             view(SAME, DOUBTED),
-            "No difference between A and B was observed; one of up to 1.5% in output tokens/s "
+            "No difference between A and B was observed; one of up to 1.0% in output tokens/s "
             "could have gone undetected.",
         ),
         (
-            view(compared("tps_mean", 2.0, "undecided", floor=None), pairs=1),
+            view(compared("tps_mean", 2.0, "undecided"), pairs=1),
             "Nothing is decided: 1 pair of trials cannot distinguish a difference from the noise; "
             "measure at least one whole A B B A.",
         ),
@@ -88,26 +86,24 @@ def test_the_answer_in_words(shown: AgainstView, told: str) -> None:
     assert " ".join(told.split()) in " ".join(printed(shown).split())
 
 
-def test_the_table_has_both_figures_the_ratio_and_the_floor() -> None:
+def test_the_table_has_both_figures_and_the_ratio() -> None:
     lines = printed(view(MORE, LATE, DOUBTED)).splitlines()
     assert lines[1:3] == ["A: http://a:1", "B: http://b:2"]
     (more,) = [line for line in lines if line.startswith("output tokens/s")]
     assert more.split() == [
         "output", "tokens/s", "100", "[99.0,", "101]", "125", "[124,", "126]", "1.250",
-        "[1.238,", "1.262]", "1.5%", "better",
+        "[1.238,", "1.262]", "better",
     ]  # fmt: skip
     (doubted,) = [line for line in lines if line.startswith("TTFT p95")]
     assert "100? [" in doubted
     assert doubted.rstrip().endswith("worse ?")
 
 
-def test_a_floor_and_an_interval_that_are_not_known() -> None:
+def test_an_interval_that_is_not_known() -> None:
     bare = Estimate(value=5.0, low=None, high=None, samples=3, certified=False)
-    item = ServerComparison(
-        metric="e2e_p50_ms", a=bare, b=bare, ratio=bare, noise_floor=None, verdict="undecided"
-    )
+    item = ServerComparison(metric="e2e_p50_ms", a=bare, b=bare, ratio=bare, verdict="undecided")
     (line,) = [line for line in printed(view(item)).splitlines() if line.startswith("E2E")]
-    assert line.split() == ["E2E", "p50,", "ms", "5.00?", "5.00?", "5.000?", "–", "undecided"]
+    assert line.split() == ["E2E", "p50,", "ms", "5.00?", "5.00?", "5.000?", "undecided"]
     assert answer(view(item, SAME)).startswith("No difference")
 
 
@@ -118,12 +114,11 @@ def test_warnings_and_names_are_made_harmless() -> None:
 
 
 def test_the_file_holds_both_sides_and_reads_back() -> None:
-    shown = view(MORE, compared("ttft_p50_ms", 1.0, "undecided", floor=None), warnings=("w",))
+    shown = view(MORE, compared("ttft_p50_ms", 1.0, "undecided"), warnings=("w",))
     told = against_json(shown, {"url": "a"}, {"url": "b"}, interrupted=False)
     back = json.loads(json.dumps(told, allow_nan=False))
     assert (back["a"], back["b"]) == ({"url": "a"}, {"url": "b"})
     assert (back["pairs_compared"], back["interrupted"], back["warnings"]) == (4, False, ["w"])
     assert back["comparisons"][0]["metric"] == "tps_mean"
     assert back["comparisons"][0]["ratio"]["value"] == 1.25
-    assert back["comparisons"][1]["noise_floor"] is None
     assert back["answer"] == answer(shown)

@@ -1,8 +1,8 @@
 """Figures as pure functions of the raw events, each with the interval that it deserves."""
 
-from whet.metrics.compare import METRICS, compare, noise_floors
 from whet.metrics.estimates import certified, certified_from, quantile_estimate
 from whet.metrics.requests import RequestFigures, request_figures
+from whet.metrics.starts import METRICS
 from whet.metrics.summary import CellContext, summarise
 from whet.metrics.table import events_table
 
@@ -12,9 +12,7 @@ __all__ = [
     "RequestFigures",
     "certified",
     "certified_from",
-    "compare",
     "events_table",
-    "noise_floors",
     "quantile_estimate",
     "request_figures",
     "summarise",

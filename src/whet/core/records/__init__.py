@@ -94,8 +94,6 @@ from whet.core.records.rate_search import RateSearch, RateTried
 from whet.core.records.schemes import SchemeOnServer, SchemeRow, SchemeSpeed, SchemeTable
 from whet.core.records.summary import (
     CellSummary,
-    Comparison,
-    ComparisonVerdict,
     Difference,
     DifferenceSet,
     Estimate,
@@ -114,8 +112,6 @@ __all__ = [
     "CellSummary",
     "Claim",
     "ClientHealth",
-    "Comparison",
-    "ComparisonVerdict",
     "Counters",
     "Decision",
     "Declared",

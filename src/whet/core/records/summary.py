@@ -9,8 +9,6 @@ from whet.core.load_point import LoadPoint
 
 Status = Literal["complete", "interrupted", "failed"]
 MemoryKind = Literal["device", "resident"]
-ComparisonVerdict = Literal["better", "worse", "no difference", "unknown"]
-"""``no difference``: also within the noise floor. ``unknown``: no interval."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,24 +71,6 @@ class CellSummary:
     burst_ttft_p50_ms: Estimate | None = None
     burst_ttft_p95_ms: Estimate | None = None
     starts: int = 1
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
-    """``candidate`` over ``reference`` on one metric at one batch size, as a ratio.
-
-    ``noise_floor`` is the share by which the A/A repeat of the same run differed on this metric,
-    0.0 where it was not measured. ``verdict`` is ``better``, ``worse``, ``no difference`` (also
-    where the ratio is within the noise floor) or, without an interval, ``unknown``.
-    """
-
-    metric: str
-    batch_size: LoadPoint
-    reference: str
-    candidate: str
-    ratio: Estimate
-    noise_floor: float
-    verdict: ComparisonVerdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, get_args
+from dataclasses import replace
+from typing import Final
 
-from whet.core.records import CellSummary, Comparison, TrialRecord
+from whet.core.records import CellSummary, Difference, TrialRecord
 from whet.core.records.against import ServerComparison, ServerVerdict
-from whet.metrics import CellContext, compare, noise_floors, summarise
+from whet.metrics import CellContext, summarise
 from whet.metrics.counted import prefix_hit_rate
-from whet.metrics.steady_trial import steadiness
+from whet.metrics.pooled import StartTable
+from whet.metrics.starts import start_figures
 from whet.metrics.usable import trial_problem
 
 COMPARED: Final = (
@@ -32,23 +33,18 @@ _CELL: Final = CellContext(price_usd_per_hour=0.0, memory_kind="device")
 def compare_servers(
     a: Sequence[TrialRecord], b: Sequence[TrialRecord]
 ) -> tuple[ServerComparison, ...]:
-    """Each of ``COMPARED`` that both servers have, over the usable pairs.
+    """Return each of ``COMPARED`` that both servers have, over the usable pairs.
 
-    ``a`` and ``b`` hold the trials in the order of the pairs. Latencies are those of each trial's
-    steady part. Rates have every timed request: a cut drops the requests in flight at it, whose
-    tokens the rest of a short trial lacks. The floor is A/A: how far a server's
-    figure differs between its trials of even and of odd number, equal settings all; the larger of
-    the two servers'. Even trials of ``a`` came before their partner and odd ones after it, so it
-    also holds what the order does.
+    ``a`` and ``b`` hold the trials in the order of the pairs. The trials of a pair share their
+    requests, so a pair is a round (``whet.metrics.pooled``), and each metric is tested alone.
     """
     pairs = usable_pairs(a, b)
     if not pairs:
         return ()
-    whole = [[pair[which] for pair in pairs] for which in (0, 1)]
-    rates = [_figures(trials) for trials in whole]
-    latencies = [_figures([_steady(trial) for trial in trials]) for trials in whole]
-    comparisons = [_compared(name, *(rates if name in _RATES else latencies)) for name in COMPARED]
-    return tuple(item for item in comparisons if item is not None)
+    sides = [[pair[which] for pair in pairs] for which in (0, 1)]
+    cells = [summarise(trials, cell=_CELL) for trials in sides]
+    compared = (_compared(metric, cells, sides) for metric in COMPARED)
+    return tuple(item for item in compared if item is not None)
 
 
 def usable_pairs(
@@ -74,58 +70,42 @@ def warnings_of(a: Sequence[TrialRecord], b: Sequence[TrialRecord]) -> tuple[str
     return tuple(sentence for sentence in sentences if sentence is not None)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Figures:
-    """One server's trials, and what they come to: all, and those of even and of odd number."""
-
-    trials: Sequence[TrialRecord]
-    cell: CellSummary
-    halves: tuple[CellSummary | None, CellSummary | None]
-
-    def drift(self, metric: str) -> float | None:
-        """The relative difference between the halves; None where one has no such figure."""
-        even, odd = self.halves
-        if even is None or odd is None:
-            return None
-        return noise_floors([even], [odd], metric=metric).get(even.batch_size)
-
-
-def _figures(trials: Sequence[TrialRecord]) -> _Figures:
-    def half(parity: int) -> CellSummary | None:
-        some = [trial for trial in trials if trial.trial % 2 == parity]
-        return summarise(some, cell=_CELL) if some else None
-
-    return _Figures(trials=trials, cell=summarise(trials, cell=_CELL), halves=(half(0), half(1)))
-
-
-def _compared(metric: str, a: _Figures, b: _Figures) -> ServerComparison | None:
-    """One metric, or None where a side has no such figure."""
-    one, two = getattr(a.cell, metric), getattr(b.cell, metric)
-    if one is None or two is None or not (one.value > 0 and two.value > 0):
+def _compared(
+    metric: str, cells: Sequence[CellSummary], sides: Sequence[Sequence[TrialRecord]]
+) -> ServerComparison | None:
+    """Return one metric, or None where a side has no such figure."""
+    one, two = (getattr(cell, metric) for cell in cells)
+    places = [(name, cells[0].batch_size) for name in "AB"]
+    figures = [
+        {
+            trial.trial: value
+            for trial in trials
+            for value in start_figures([trial], metric).values()
+        }
+        for trials in sides
+    ]
+    if one is None or two is None or not all(figures):
         return None
-    drifts = a.drift(metric), b.drift(metric)
-    floor = None if drifts[0] is None or drifts[1] is None else max(drifts[0], drifts[1])
-    comparison = compare(a.trials, b.trials, metric=metric, noise_floor=floor or 0.0)
+    table = StartTable.of(metric, dict(zip(places, figures, strict=True)))
+    change = table.difference(*places, family=1)
+    if change is None:
+        return None
+    samples = min(one.samples, two.samples)
     return ServerComparison(
         metric=metric,
         a=one,
         b=two,
-        ratio=comparison.ratio,
-        noise_floor=floor,
-        verdict="undecided" if floor is None else _verdict(comparison),
+        ratio=replace(change.ratio, samples=samples, certified=one.certified and two.certified),
+        verdict=_verdict(change, more_is_better=metric in _RATES),
     )
 
 
-def _verdict(comparison: Comparison) -> ServerVerdict:
-    return next(
-        (word for word in get_args(ServerVerdict) if word == comparison.verdict), "undecided"
-    )
-
-
-def _steady(trial: TrialRecord) -> TrialRecord:
-    """The steady part, or the whole trial where that part alone can carry no figure."""
-    part = steadiness(trial).trial
-    return part if trial_problem(part) is None else trial
+def _verdict(change: Difference, *, more_is_better: bool) -> ServerVerdict:
+    if change.ratio.low is None:
+        return "undecided"
+    if not change.different:
+        return "no difference"
+    return "better" if (change.ratio.value > 1) == more_is_better else "worse"
 
 
 def _left_out(a: Sequence[TrialRecord], b: Sequence[TrialRecord]) -> list[str]:

@@ -8,10 +8,9 @@ from typing import Final
 
 from whet.core.records import TrialRecord
 from whet.core.run import Run
-from whet.metrics.compare import start_figures
 from whet.metrics.counted import acceptance_length, prefix_hit_rate
 from whet.metrics.pooled import Cell, Figures, StartTable
-from whet.metrics.starts import by_start
+from whet.metrics.starts import by_start, start_figures
 from whet.metrics.usable import usable_trials
 
 _COUNTERS: Final[Mapping[str, Callable[[Sequence[TrialRecord]], float | None]]] = {

@@ -25,8 +25,8 @@ from whet.flow.run.schedule import StartReport, every_start
 from whet.flow.run.workload import workload_key
 from whet.levers import judge_cell, judge_start
 from whet.metrics import METRICS, CellContext, summarise
-from whet.metrics.compare import start_figures
 from whet.metrics.pooled import StartTable
+from whet.metrics.starts import start_figures
 from whet.metrics.summary import cost_per_1m_tokens
 
 THROUGHPUT: Final = "tps_mean"

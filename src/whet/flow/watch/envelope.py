@@ -14,10 +14,9 @@ from whet.core.records import Declared, ResolvedEngine, TrialRecord
 from whet.core.records.envelope import Envelope, LengthShares, MeasuredLoad, MeasuredRange
 from whet.core.run import Run
 from whet.core.units import NS_PER_S
-from whet.metrics.compare import start_figures
 from whet.metrics.counted import acceptance_length, acceptance_rate, prefix_hit_rate
 from whet.metrics.requests import RequestFigures, request_figures
-from whet.metrics.starts import by_start, pooled_rate
+from whet.metrics.starts import by_start, pooled_rate, start_figures
 from whet.metrics.usable import usable_trials
 from whet.metrics.window import busy_slots, one_request, output_tokens, steady_requests
 

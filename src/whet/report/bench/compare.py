@@ -14,7 +14,6 @@ from whet.core.format import number, percent, plural
 from whet.core.records import Estimate
 from whet.core.records.against import ServerComparison
 from whet.core.redact import one_line
-from whet.report.text import DASH
 
 SCHEMA_VERSION: Final = 1
 _TITLES: Final = {
@@ -56,7 +55,7 @@ def answer(view: AgainstView) -> str:
 
     The sentence leaves out a percentile with too few samples to be certain. Without a difference it
     states the largest one in output tokens/s that the run could have missed: the greatest distance
-    of the ratio's interval, or of the floor, from 1.
+    of the ratio's interval from 1.
     """
     if not view.comparisons:
         return "No trials could be compared: no run is usable on both servers."
@@ -98,18 +97,16 @@ def _table(view: AgainstView) -> Table:
     made = Table(title=f"{title}requests to be certain", title_justify="left", padding=(0, 2, 0, 0))
     made.box, made.pad_edge = None, False
     made.add_column("")
-    for heading in ("A", "B", "B / A", "A/A"):
+    for heading in ("A", "B", "B / A"):
         made.add_column(heading, justify="right")
     made.add_column("B is")
     for item in view.comparisons:
-        floor = DASH if item.noise_floor is None else percent(item.noise_floor)
         mark = "" if _certain(item) else " ?"
         made.add_row(
             _TITLES.get(item.metric, item.metric),
             _figure(item.a),
             _figure(item.b),
             _ratio(item.ratio),
-            floor,
             Text(f"{item.verdict}{mark}", style=_STYLE[item.verdict]),
         )
     return made
@@ -146,6 +143,6 @@ def _undetected(comparisons: Sequence[ServerComparison]) -> str:
     """Name the largest difference in the first metric that the run could have missed."""
     first = comparisons[0]
     ends = [end for end in (first.ratio.low, first.ratio.high) if end is not None]
-    widest = max([abs(end - 1) for end in ends] + [first.noise_floor or 0.0])
+    widest = max((abs(end - 1) for end in ends), default=0.0)
     title = _TITLES.get(first.metric, first.metric)
     return f"; one of up to {percent(widest)} in {title} could have gone undetected"

@@ -16,13 +16,13 @@ from whet.core.records.objective import ObjectiveVerdict
 from whet.core.redact import one_line
 from whet.core.units import NS_PER_MS
 from whet.metrics import request_figures, summarise
+from whet.metrics.drift import drifts_of
 from whet.metrics.estimates import Floats, quantile_estimate
 from whet.metrics.quantiles import clustered_quantile
 from whet.metrics.requests import RequestFigures
-from whet.metrics.steady_trial import steadiness
 from whet.metrics.summary import CellContext
 from whet.metrics.usable import usable_trials
-from whet.metrics.window import first_wave, whole_run
+from whet.metrics.window import first_wave, steady_requests, whole_run
 from whet.report.bench.vllm_json import Selection
 
 _TITLES: Final = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}
@@ -40,31 +40,19 @@ def print_load(trials: Sequence[TrialRecord], selection: Selection, console: Con
         console.print(Text(f"  {word} × {count}: {one_line(detail or '')}", style="red"))
     if not good:
         return
-    steady = _steady_parts(good, console)
+    _warn_of_drift(good, console)
     _print_rates(good, console)
-    steady_events = [event for trial in steady for event in trial.requests]
-    figures = [item for event in steady_events if (item := request_figures(event)) is not None]
+    steady = (event for trial in good for event in steady_requests(trial))
+    figures = [item for event in steady if (item := request_figures(event)) is not None]
     console.print(_latencies(figures, selection))
 
 
-def _steady_parts(trials: Sequence[TrialRecord], console: Console) -> list[TrialRecord]:
-    """Return the steady part of each trial, and print what was cut and what drifted."""
-    parts = []
-    for part in map(steadiness, trials):
-        run = f"run {part.trial.trial + 1}: "
-        if part.cut:
-            line = f"{run}the first {part.cut} requests were warm-up, left out"
-            if part.slowest_cut_ns is not None:
-                line += f" (slowest E2E {part.slowest_cut_ns / NS_PER_MS:.4g} ms)"
-            console.print(Text(line))
-        if part.reason is not None:
-            console.print(Text(f"{run}no warm-up was cut ({part.reason})", style="dim"))
-        for name, drift in part.drifts:
-            if drift.verdict == "drifting" and drift.change is not None:
-                line = f"{run}{name} drifted by {drift.change.value:+.0%} over the run"
-                console.print(Text(f"warning: {line}", style="yellow"))
-        parts.append(part.trial)
-    return parts
+def _warn_of_drift(trials: Sequence[TrialRecord], console: Console) -> None:
+    for trial in trials:
+        for name, item in drifts_of(trial).items():
+            if item.verdict == "drifting" and item.change is not None:
+                line = f"run {trial.trial + 1}: {name} drifted by {item.change.value:+.0%}"
+                console.print(Text(f"warning: {line} over the run", style="yellow"))
 
 
 def print_verdict(verdict: ObjectiveVerdict, console: Console) -> None:

@@ -27,8 +27,8 @@ from whet.core.redact import one_line
 from whet.core.store import write_atomic
 from whet.core.units import ns_to_s
 from whet.metrics import CellContext, request_figures, summarise
+from whet.metrics.drift import drift
 from whet.metrics.objective import goodput_text
-from whet.metrics.steady import drift
 from whet.report.bench.vllm_json import Selection, vllm_result
 from whet.report.charts.palette import looks
 from whet.report.charts.plots import Axis, Line, Point, plot

@@ -22,11 +22,11 @@ from whet.core.records.objective import Bound
 from whet.core.units import NS_PER_MS, NS_PER_S, ns_to_ms, ns_to_s
 from whet.metrics import request_figures
 from whet.metrics.counted import acceptance_length, prefix_hit_rate
+from whet.metrics.drift import drifts_of
 from whet.metrics.objective import attainment
 from whet.metrics.requests import RequestFigures
-from whet.metrics.steady_trial import steadiness
 from whet.metrics.usable import trial_problem
-from whet.metrics.window import first_wave
+from whet.metrics.window import first_wave, steady_requests
 
 SCHEMA_VERSION: Final = 1
 METRICS: Final = ("ttft", "tpot", "itl", "e2el")
@@ -62,7 +62,7 @@ def vllm_result(
     """
     events = trial.requests
     all_figures = [request_figures(event) for event in events]
-    steady = steadiness(trial).trial.requests
+    steady = steady_requests(trial)
     figures = [item for event in steady if (item := request_figures(event)) is not None]
     start_ns = min((event.scheduled_ns for event in events), default=0)
     seconds = ns_to_s(max((event.ended_ns for event in events), default=0) - start_ns)
@@ -101,7 +101,7 @@ def vllm_result(
 
 def run_info(trial: TrialRecord, model: str, tokenizer: str) -> dict[str, Any]:
     """Describe the measurement: model, time, load, and whether the client kept up."""
-    health, steady, problem = trial.health, steadiness(trial), trial_problem(trial)
+    health, problem = trial.health, trial_problem(trial)
     return {
         "date": trial.started_at,
         "backend": "openai",
@@ -118,9 +118,8 @@ def run_info(trial: TrialRecord, model: str, tokenizer: str) -> dict[str, Any]:
             "loop": trial.loop,
             "workload_sha256": trial.workload_sha256,
             "warmup_requests": trial.excluded_warmup,
-            "timed_requests_before_steady": steady.cut,
-            "not_steady_because": steady.reason,
-            "drift": {name.lower(): drift.verdict for name, drift in steady.drifts},
+            "timed_requests_before_steady": len(trial.requests) - len(steady_requests(trial)),
+            "drift": {name.lower(): item.verdict for name, item in drifts_of(trial).items()},
             "valid": problem is None,
             "invalid_because": problem,
             "dispatch_delay_p99_ms": ns_to_ms(health.dispatch_delay_p99_ns),

@@ -1,93 +1,46 @@
-"""Where warm-up ends, and whether the figures drift after it."""
+"""Whether the figures of a trial drift."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
 from whet.core.errors import MeasurementError, UsageError
-from whet.core.records import Estimate
+from whet.core.records import Estimate, TrialRecord
 from whet.core.units import NS_PER_S
 from whet.metrics.estimates import Floats, student_t
+from whet.metrics.requests import request_figures
+from whet.metrics.window import steady_requests
 
-MSER_BATCH: Final = 5
-ALWAYS_CUT: Final = 5
-"""Samples cut whatever the series says: the first requests meet compilation and empty queues."""
-MIN_BATCHES: Final = 10
-"""With ten batches, white noise ends at the last allowed cut in 11% of series; with five, 26%."""
 MAX_CHANGE: Final = 0.05
 """A change over the steady part that is too small to matter, as a share of the median."""
 
 _TREND_BATCHES: Final = 10
+_PER_BATCH: Final = 5
+"""Fewest samples per batch."""
 _NS_PER_MIN: Final = 60 * NS_PER_S
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SteadyStart:
-    """``index`` of the first steady sample; None if no sample is, with the reason."""
-
-    index: int | None
-    reason: str | None = None
+DriftVerdict = Literal["drifting", "steady", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drift:
-    """How a figure moves within the steady part, relative to its median.
+    """How a figure moves within the steady requests, relative to its median.
 
     ``slope_per_min`` is a share of the median a minute, ``change`` the same over the time between
-    the first and the last sample. ``verdict`` is drifting, steady or unknown; ``reason`` says why
-    it is unknown. Both figures are None if the slope is unknown.
+    the first and the last sample. ``reason`` says why the verdict is unknown. Both figures are None
+    if the slope is unknown.
     """
 
-    verdict: str
+    verdict: DriftVerdict
     slope_per_min: Estimate | None
     change: Estimate | None
     reason: str | None = None
-
-
-def steady_start(values: Sequence[float], *, always_cut: int = ALWAYS_CUT) -> SteadyStart:
-    """MSER-5 over figures in the order in which their requests ended.
-
-    After ``always_cut`` samples, means of batches of 5 are cut from the front until the marginal
-    standard error Σ(zⱼ − z̄)² ÷ (b − d)² of the rest is least, d up to half of the b batches (White
-    1997; White, Cobb & Spratt 2000). A least value at the end of that half means that the series
-    never settled. A step late in the series leaves d small: ``drift`` sees that one.
-
-    Of what is so cut only the batches at the front that lie outside of the steady ones' range are
-    warm-up: a stall of the server has ordinary requests before it, and stays in the figures. Raises
-    ``MeasurementError`` for a value that is not finite.
-    """
-    if always_cut < 0:
-        raise UsageError(f"{always_cut} samples cannot be cut; give 0 or more")
-    rest = _finite(values)[always_cut:]
-    batches = len(rest) // MSER_BATCH
-    if batches < MIN_BATCHES:
-        wanted = always_cut + MIN_BATCHES * MSER_BATCH
-        return SteadyStart(
-            index=None, reason=f"{len(values)} samples are too few; {wanted} are wanted"
-        )
-    means = rest[: batches * MSER_BATCH].reshape(batches, MSER_BATCH).mean(axis=1)
-    means -= means.mean()  # so that a constant's rounding is not taken for variance
-    means[np.abs(means) <= 1e-12 * np.abs(rest).max()] = 0.0
-    last = batches // 2
-    errors = [float(means[d:].var()) / (batches - d) for d in range(last + 1)]
-    cut = int(np.argmin(errors))
-    if cut == last:
-        return SteadyStart(
-            index=None, reason="not steady: the minimum is at the end of the allowed half"
-        )
-    return SteadyStart(index=always_cut + _leading(means, cut) * MSER_BATCH)
-
-
-def _leading(means: Floats, cut: int) -> int:
-    """Count the leading batches outside the range of the steady ones."""
-    low, high = means[cut:].min(), means[cut:].max()
-    outside = (means[:cut] < low) | (means[:cut] > high)
-    return cut if outside.all() else int(np.argmin(outside))
 
 
 def drift(
@@ -110,7 +63,7 @@ def drift(
             f"{len(values)} figures have {len(ended_ns)} times; give one time a figure"
         )
     data = _finite(values)
-    wanted = _TREND_BATCHES * MSER_BATCH
+    wanted = _TREND_BATCHES * _PER_BATCH
     if len(data) < wanted:
         return _unknown(f"{len(data)} samples are too few; {wanted} are wanted")
     minutes = (np.asarray(ended_ns, dtype=np.int64) - ended_ns[0]) / _NS_PER_MIN
@@ -139,7 +92,19 @@ def drift(
     )
 
 
-def _verdict(change: Estimate, max_change: float) -> str:
+def drifts_of(trial: TrialRecord) -> dict[str, Drift]:
+    """Return the drifts of TTFT and TPOT over the steady requests of a trial."""
+    events = sorted(steady_requests(trial), key=lambda event: event.ended_ns)
+    answered = [(e.ended_ns, f) for e in events if (f := request_figures(e)) is not None]
+    ttft = [(ended_ns, item.ttft_ns) for ended_ns, item in answered]
+    tpot = [(ended_ns, item.tpot_ns) for ended_ns, item in answered if item.tpot_ns is not None]
+    return {
+        name: drift([at for at, _ in series], [value for _, value in series])
+        for name, series in (("TTFT", ttft), ("TPOT", tpot))
+    }
+
+
+def _verdict(change: Estimate, max_change: float) -> DriftVerdict:
     if change.low is None or change.high is None:
         return "unknown"
     if -max_change <= change.low and change.high <= max_change:

@@ -1,4 +1,4 @@
-"""Where warm-up ends and whether figures drift, on series whose make-up is known."""
+"""Whether figures drift, on series whose make-up is known."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.stats import linregress, t
 
+from tests.metrics.events import event, trial
 from whet.core.errors import MeasurementError, UsageError
+from whet.metrics.drift import drift, drifts_of
 from whet.metrics.estimates import Floats
-from whet.metrics.steady import ALWAYS_CUT, drift, steady_start
 
 SECOND = 1_000_000_000
 
@@ -34,14 +33,10 @@ def each_second(count: int) -> list[int]:
 def test_a_value_that_is_no_number_is_refused(bad: float) -> None:
     values = [1.0] * 60 + [bad]
     with pytest.raises(MeasurementError, match="leave failed requests out"):
-        steady_start(values)
-    with pytest.raises(MeasurementError, match="leave failed requests out"):
         drift(each_second(61), values)
 
 
 def test_input_that_does_not_fit_together_is_refused() -> None:
-    with pytest.raises(UsageError, match="0 or more"):
-        steady_start([1.0] * 60, always_cut=-1)
     with pytest.raises(MeasurementError, match="one time a figure"):
         drift(each_second(59), [1.0] * 60)
     with pytest.raises(MeasurementError, match="order of their end"):
@@ -51,84 +46,11 @@ def test_input_that_does_not_fit_together_is_refused() -> None:
             drift(each_second(60), [1.0] * 60, max_change=change)
 
 
-@pytest.mark.parametrize("count", [0, 1, 4, 54])
-def test_a_short_series_says_how_many_are_wanted(count: int) -> None:
-    found = steady_start([1.0] * count)
-    assert (found.index, found.reason) == (None, f"{count} samples are too few; 55 are wanted")
-    if count < 50:
-        trend = drift(each_second(count), [1.0] * count)
-        assert (trend.verdict, trend.slope_per_min) == ("unknown", None)
-        assert trend.reason == f"{count} samples are too few; 50 are wanted"
-
-
-def test_a_constant_is_steady_from_the_fixed_cut_on() -> None:
-    assert steady_start([0.1] * 200).index == 5
-    assert steady_start([0.1] * 200, always_cut=0).index == 0
-    assert steady_start([0.0] * 200).index == 5
-
-
-def test_white_noise_loses_little_more_than_the_fixed_cut() -> None:
-    found = [steady_start(list(10 + noise(500, seed=seed))).index for seed in range(20)]
-    assert all(index is not None for index in found)
-    assert np.median([index for index in found if index is not None]) <= 25
-
-
-@pytest.mark.parametrize("length", [20, 50, 100])
-def test_a_known_transient_is_cut(length: int) -> None:
-    """A warm-up that is ten times as slow, on noise of a hundredth of it."""
-    for seed in range(5):
-        values = 10 + 0.1 * noise(400, seed=seed)
-        values[:length] += 90
-        index = steady_start(list(values), always_cut=0).index
-        assert index is not None
-        assert length <= index <= length + 50
-
-
-def test_a_transient_that_dies_away_is_cut_to_below_the_noise() -> None:
-    """20 · exp(−i ÷ 30) is below the noise of 0.5 from i = 30 · ln 40 ≈ 111 on."""
-    values = 10 + 0.5 * noise(1000, seed=1) + 20 * np.exp(-np.arange(1000) / 30)
-    index = steady_start(list(values)).index
-    assert index is not None
-    assert 60 <= index <= 180
-
-
-def test_a_cold_request_is_cut_by_the_minimum_whatever_its_size() -> None:
-    values = [1e6, *(10 + noise(300, seed=2))]
-    assert steady_start(values, always_cut=1) == steady_start([10.0, *values[1:]], always_cut=1)
-
-
-def test_a_stall_of_the_server_is_no_warm_up() -> None:
-    """Eighty ordinary requests, then forty that wait for the end of a stall of two seconds."""
-    rng = np.random.default_rng(5)
-    series = rng.normal(90, 2, 300)
-    series[80:120] += np.linspace(1900, 0, 40)
-    assert steady_start(list(series)).index == ALWAYS_CUT
-
-
-def test_a_series_that_never_settles_has_no_start() -> None:
-    found = steady_start([float(i) for i in range(200)])
-    assert found.index is None
-    assert found.reason == "not steady: the minimum is at the end of the allowed half"
-
-
-def test_the_minimum_by_hand() -> None:
-    """Batch means 9, then 1, 3 by turns, nine times: the sums of squares over n² by hand.
-
-    d = 0: 10 means, Σ = 26, Σ² = 126: (126 − 67.6) ÷ 100 = 0.584. d = 1: 9 means 1, 3, …, 1,
-    Σ = 17, Σ² = 41: (41 − 289 ÷ 9) ÷ 81 = 0.110; fewer means of the same make-up: more.
-    """
-    means = [9.0] + [1.0, 3.0] * 4 + [1.0]
-    assert steady_start([mean for mean in means for _ in range(5)], always_cut=0).index == 5
-
-
-@given(st.integers(0, 400), st.integers(0, 50), st.integers(0, 2**32 - 1))
-def test_a_start_is_past_the_cut_and_leaves_half(count: int, cut: int, seed: int) -> None:
-    values = list(noise(count, seed=seed)) if count else []
-    found = steady_start(values, always_cut=cut)
-    assert (found.index is None) == (found.reason is not None)
-    if found.index is not None:
-        assert cut <= found.index < cut + (count - cut) / 2 + 5
-        assert (found.index - cut) % 5 == 0
+@pytest.mark.parametrize("count", [0, 1, 4, 49])
+def test_a_short_series_is_unknown(count: int) -> None:
+    trend = drift(each_second(count), [1.0] * count)
+    assert (trend.verdict, trend.slope_per_min) == ("unknown", None)
+    assert trend.reason == f"{count} samples are too few; 50 are wanted"
 
 
 def test_a_straight_rise_has_its_slope() -> None:
@@ -171,10 +93,9 @@ def test_too_much_noise_is_unknown_not_steady() -> None:
     )
 
 
-def test_a_late_step_that_mser_lets_pass_is_not_called_steady() -> None:
+def test_a_late_step_is_not_called_steady() -> None:
     values = 10 + 0.1 * noise(400, seed=6)
     values[300:] += 5
-    assert steady_start(list(values)).index is not None
     assert drift(each_second(400), list(values)).verdict != "steady"
 
 
@@ -206,3 +127,14 @@ def test_autocorrelated_noise_is_seldom_taken_for_a_slope(phi: float, most: floa
         if slope.low is not None and slope.high is not None:
             wrong += not slope.low <= 0 <= slope.high
     assert wrong / 300 <= most
+
+
+def test_a_trial_drifts_over_its_steady_requests() -> None:
+    slower = [
+        event(start_ms=100 * n, ttft_ms=10 * (1 + n / 100), gap_ms=5, index=n) for n in range(100)
+    ]
+    assert {name: item.verdict for name, item in drifts_of(trial(slower)).items()} == {
+        "TTFT": "drifting",
+        "TPOT": "steady",
+    }
+    assert drifts_of(trial([]))["TTFT"].verdict == "unknown"
