@@ -196,7 +196,6 @@ def spec(*, gpu: bool, only: Sequence[str] | None) -> dict[str, Any]:
             "requests_per_slot": 3,
             "warmup_requests": 8,
             "confirm": False,
-            "head_of_line": {"long_tokens": 1400, "long_requests": 4},
         },
         "quality": {"max_documents": 60, "max_tasks": 8, "max_tokens": 256},
         "variants": {name: known[name].variant for name in names},

@@ -12,7 +12,6 @@ import yaml
 from whet.core.errors import UsageError
 from whet.core.spec import (
     NEEDS_HEAD,
-    HeadOfLineSpec,
     Spec,
     SpeculationSpec,
     VariantSpec,
@@ -200,32 +199,15 @@ def test_an_unknown_key_inside_a_sweep_is_named_with_its_neighbour() -> None:
     assert message == ("unknown key 'methd' in variants.v.k2.speculation; did you mean 'method'?")
 
 
-def test_the_long_prompt_test_is_off_and_one_line_turns_it_on() -> None:
-    assert spec(variants={"fp16": {}}).load.head_of_line is None
-    found = spec(variants={"fp16": {}}, load={"head_of_line": {"long_tokens": 8192}})
-    assert found.load.head_of_line == HeadOfLineSpec(long_tokens=8192)
-    assert found.load.head_of_line == HeadOfLineSpec(
-        long_tokens=8192, long_requests=8, short_tokens=32, short_output=16, slots=4
-    )
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ({"long_tokns": 1}, "did you mean 'long_tokens'?"),
-        ({"slots": 0}, "load.head_of_line.slots"),
-        (True, "load.head_of_line"),
-    ],
-)
-def test_a_wrong_long_prompt_test_is_told(words: object, said: str) -> None:
-    assert said in told({}, load={"head_of_line": words})
+def test_the_removed_head_of_line_test_names_its_successor() -> None:
+    assert "set workload.long_prompts" in told({}, load={"head_of_line": {"long_tokens": 8192}})
 
 
 def test_the_lines_of_the_page_on_variants_are_a_spec() -> None:
     """The YAML of docs/story.md; its sweeps make two variants each."""
     page = Path(__file__).parents[2] / "docs" / "story.md"
     blocks = re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    (block,) = (block for block in blocks if "head_of_line" in block)
+    (block,) = (block for block in blocks if "long_prompts" in block)
     found = spec(**yaml.safe_load(block))
     assert {"seqs.max_num_seqs32", "seqs.max_num_seqs128", "k.k2", "k.k4"} < set(found.variants)
-    assert found.load.head_of_line == HeadOfLineSpec(long_tokens=8192)
+    assert (found.workload.long_prompts, found.workload.long_prompt_tokens) == (0.05, 8192)

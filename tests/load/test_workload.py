@@ -56,6 +56,16 @@ def test_shares_are_exact(files: tuple[Path, Path]) -> None:
     assert (everyone.shared_prefix_share, everyone.shared_prefixes) == (1.0, 8)
 
 
+def test_long_prompts_have_their_share_and_length(files: tuple[Path, Path]) -> None:
+    spec = SPEC.model_copy(update={"long_prompts": 0.1, "long_prompt_tokens": 500})
+    requests = build(files, spec).requests
+    longs = [r for r in requests if len(r.prompt_token_ids) == 500]
+    assert [r.index for r in longs] == [5, 15, 25, 35]
+    assert len({r.prompt_token_ids[:64] for r in longs}) == 4
+    assert {r.prefix_id for r in longs} == {None}
+    assert build(files, SPEC).requests[0] == requests[0]
+
+
 def test_lengths_are_token_exact(files: tuple[Path, Path]) -> None:
     """Counted by hand: 4 special tokens and the user's end, a ticket line of 18, a turn of 40."""
     sizes = {

@@ -199,3 +199,15 @@ def test_a_tail_beyond_the_sample_has_no_upper_end() -> None:
     assert estimate is not None
     assert estimate.high is None
     assert quantile_estimate([], 0.5) is None
+
+
+def test_a_stall_is_the_longest_gap_of_a_request() -> None:
+    """Gaps of 5 ms; every twentieth request has one of 400 ms."""
+    events = [event(start_ms=100 * n, index=n) for n in range(100)]
+    stalled = [
+        replace(e, chunk_ns=(*e.chunk_ns[:-1], e.chunk_ns[-1] + 395_000_000)) for e in events[::10]
+    ]
+    events[::10] = stalled
+    stall = summarise([replace(trial(events), loop="open")], cell=CELL).stall_p95_ms
+    assert stall is not None
+    assert stall.value == pytest.approx(400)

@@ -162,12 +162,10 @@ def test_a_length_beyond_the_model(bench: Bench) -> None:
     assert said == "max_model_len 1024 is beyond the model's 512; set it to at most 512"
 
 
-def test_a_length_below_the_head_of_line_test(bench: Bench) -> None:
-    bench.spec["load"] = {"head_of_line": {"long_tokens": 400}}
-    assert bench.check(engine_args=(("max_model_len", 401),)) == ()
+def test_a_length_below_the_long_prompts(bench: Bench) -> None:
+    bench.spec["workload"] |= {"long_prompts": 0.1, "long_prompt_tokens": 400}
     said = bench.only("length", engine_args=(("max_model_len", 400),))
-    assert "(401 tokens)" in said
-    assert "long_tokens to at most 399" in said
+    assert "shorter than the workload's longest request" in said
 
 
 def test_a_length_below_the_workload(bench: Bench) -> None:

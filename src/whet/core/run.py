@@ -22,7 +22,6 @@ from whet.core.records import (
     DifferenceSet,
     EngineFacts,
     Evidence,
-    HeadOfLineRecord,
     LeverCost,
     LeverCosts,
     LeverEffects,
@@ -199,11 +198,6 @@ class Run:
     def lever_effects(self) -> LeverEffects | None:
         """What each lever brings, alone and beside others."""
         return self.store.get("effects", "all", LeverEffects)
-
-    @cached_property
-    def head_of_line(self) -> Mapping[str, HeadOfLineRecord]:
-        """What a long prompt costs the other requests, by variant."""
-        return self.store.keyed("head_of_line", HeadOfLineRecord)
 
     @cached_property
     def costs(self) -> tuple[LeverCost, ...]:

@@ -6,6 +6,7 @@ import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -57,6 +58,12 @@ class _Source:
         ticket = f"{_number(f'{self.attempt}{self.label}/ticket/{index}') % 10**10:010d}"
         return self.renderer.render(self._system(kind, index), f"Ticket {ticket}\n{user}")
 
+    def long_prompt(self, index: int, tokens: int) -> tuple[int, ...]:
+        """A prompt of exactly ``tokens`` tokens, unique from its first line on."""
+        own = _Kind(long=True, shared=None)
+        parts = (self.prompt(own, (index + 1) * 1_000_003 + part) for part in count())
+        return tuple(islice(chain.from_iterable(parts), tokens))
+
     def _system(self, kind: _Kind, index: int) -> str:
         texts = self.pool.systems(long=kind.long)
         if kind.shared is None:
@@ -92,6 +99,9 @@ def build_workload(
     source = _source(pool, renderer, spec, draw=draw, role="timed")
     kinds = _kinds(spec, draw.requests, seed=source.label)
     prompts = [source.prompt(kind, index) for index, kind in enumerate(kinds)]
+    for index in _long_indices(spec, draw.requests):
+        kinds[index] = _Kind(long=True, shared=None)
+        prompts[index] = source.long_prompt(index, spec.long_prompt_tokens)
     warm = _warm_prompts(source, spec)
     shared = shared_tokens(prompts, warm=warm, block_size=draw.block_size)
     requests = _plan(source, kinds, prompts, shared, lengths)
@@ -162,11 +172,11 @@ def _number(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
-def _kinds(spec: WorkloadSpec, count: int, *, seed: str) -> list[_Kind]:
+def _kinds(spec: WorkloadSpec, requests: int, *, seed: str) -> list[_Kind]:
     """Exact shares rather than coin tosses: a trial of 16 requests has the make-up it states."""
-    shared = round(count * spec.shared_prefix_share)
+    shared = round(requests * spec.shared_prefix_share)
     kinds = []
-    for group, size in (("shared", shared), ("unique", count - shared)):
+    for group, size in (("shared", shared), ("unique", requests - shared)):
         longs = round(size * spec.long_system_share)
         for position in range(size):
             long = position < longs
@@ -176,6 +186,12 @@ def _kinds(spec: WorkloadSpec, count: int, *, seed: str) -> list[_Kind]:
             )
     random.Random(_number(seed)).shuffle(kinds)
     return kinds
+
+
+def _long_indices(spec: WorkloadSpec, requests: int) -> list[int]:
+    """Requests with a long prompt, at equal distances."""
+    longs = round(requests * spec.long_prompts)
+    return [(2 * number + 1) * requests // (2 * longs) for number in range(longs)]
 
 
 def _shared_kinds(spec: WorkloadSpec) -> list[_Kind]:
@@ -232,19 +248,19 @@ def _facts(
     spec: WorkloadSpec, draw: Draw, requests: Sequence[PlannedRequest], kinds: Sequence[_Kind]
 ) -> WorkloadFacts:
     """What was really drawn, not what was asked for."""
-    count = len(requests)
+    total = len(requests)
     inputs = sum(len(request.prompt_token_ids) for request in requests)
     outputs = sum(request.max_tokens for request in requests)
     shared = [request.prefix_id for request in requests if request.prefix_id is not None]
     reused = sum(request.shared_tokens for request in requests)
     return WorkloadFacts(
         sha256=hash_requests(requests),
-        requests=count,
-        shared_prefix_share=len(shared) / count,
-        long_system_share=sum(kind.long for kind in kinds) / count,
+        requests=total,
+        shared_prefix_share=len(shared) / total,
+        long_system_share=sum(kind.long for kind in kinds) / total,
         shared_prefixes=len(set(shared)),
-        input_tokens_mean=inputs / count,
-        output_tokens_mean=outputs / count,
+        input_tokens_mean=inputs / total,
+        output_tokens_mean=outputs / total,
         input_output_ratio=inputs / outputs,
         block_size=draw.block_size,
         expected_hit_rate=reused / inputs,

@@ -78,6 +78,7 @@ def summarise(
         e2e_p50_ms=_latency(figures, lambda f: f.e2e_ns, 0.50),
         e2e_p95_ms=_latency(figures, lambda f: f.e2e_ns, 0.95),
         itl_p50_ms=_quantile(figures, lambda f: f.itl_ns, 0.50),
+        stall_p95_ms=_latency(figures, lambda f: max(f.itl_ns, default=None), 0.95),
         tps_mean=tps,
         rps_mean=_rate(starts, one_request),
         goodput_rps=_goodput(starts, cell),

@@ -167,10 +167,11 @@ def demand_of(spec: Spec, target: ModelFacts, *, free_bytes: int | None = None) 
 
 
 def longest_request(workload: WorkloadSpec) -> int | None:
-    """Prompt and answer of the longest request, or None where the spec sets no input bound."""
+    """Return prompt and answer of the longest request, or None without an input bound."""
     if workload.max_input_tokens is None:
         return None
-    return workload.max_input_tokens + workload.max_output_tokens
+    long = workload.long_prompt_tokens if workload.long_prompts else 0
+    return max(workload.max_input_tokens, long) + workload.max_output_tokens
 
 
 def _expected_request(workload: WorkloadSpec) -> int:
@@ -370,14 +371,6 @@ def _lengths(case: _Case) -> Iterator[Problem]:
             f"max_model_len {length} is shorter than the workload's longest request of {longest} "
             f"tokens; set it to at least {longest}, or lower workload.max_input_tokens and "
             "workload.max_output_tokens",
-        )
-    test = case.spec.load.head_of_line if case.variant.batching == "continuous" else None
-    if test is not None and length < (most := max(test.long_tokens, test.short_tokens) + 1):
-        yield case.problem(
-            "length",
-            f"max_model_len {length} is shorter than a request of the head-of-line test ({most} "
-            f"tokens); set load.head_of_line.long_tokens to at most {length - 1}, or raise "
-            "max_model_len",
         )
     speculates = case.variant.speculation and case.variant.speculation.method == "draft_model"
     if speculates and case.draft is not None and case.draft.max_position < longest:

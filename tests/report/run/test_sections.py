@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.metrics.test_head_of_line import failed, long, record, stream
 from tests.report.forms import FORMS, bullets, html, markdown, nodes, section, table
 from tests.report.run_factory import make_run
 from tests.report.run_gate import graded, lossless
@@ -235,25 +234,6 @@ def test_levers_are_named_with_their_tables(whole: Run) -> None:
     assert rows[AWQ] == ["alone", *["1.50 1.35 … 1.65"] * 2]
 
 
-def test_head_of_line_has_both_sides(tmp_path: Path) -> None:
-    # One prefill from 100 to 140 ms; one request due in it waits 35 ms, a stream stalls for 46.
-    shorts = [stream(145, due_ms=110), stream(90, 95, 141, due_ms=82), stream(60, 67, due_ms=50)]
-    broken = [stream(10 * i + 5, due_ms=10 * i) for i in range(30)]
-    root = make_run(tmp_path / "run").root
-    with RunStore.open(root, resume=True) as store:
-        store.put("head_of_line", "fp16", record([long(100)], shorts))
-        other = record([failed(start_ms=100, word="http_400")], broken)
-        store.put("head_of_line", "awq", replace(other, variant="awq"), status="failed")
-    run = Run(RunStore.read(root))
-    rows = table(run, "head-of-line", "Head of line")
-    assert rows["fp16"] == [
-        *("10.0", "9.00", "35.0", "9.90 ?", "35.0 ?"),  # 9 is between 8 and 10
-        *("7.00", "46.0", "46.0", "40.0"),
-    ]
-    assert set(rows["awq"][1:]) == {"–"}
-    assert "awq: no long request was answered" in bullets(run, "head-of-line")
-
-
 def test_the_same_side_effect_is_one_line_with_its_batch_sizes(tmp_path: Path) -> None:
     def cost(what: str, detail: str, size: int | None = None) -> LeverCost:
         return LeverCost(
@@ -316,7 +296,7 @@ def test_a_cell_that_was_held_up_is_named(whole: Run) -> None:
     assert not [line for line in bullets(whole, "cells") if "Held up" in line]
 
 
-@pytest.mark.parametrize("id", ["head-of-line", "side-effects", "checks", "degenerate"])
+@pytest.mark.parametrize("id", ["side-effects", "checks", "degenerate"])
 def test_a_section_without_data_is_left_out(whole: Run, id: str) -> None:
     assert section(whole, id) is None
     for form in FORMS[:1]:

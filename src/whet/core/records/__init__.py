@@ -47,7 +47,6 @@ from whet.core.records.harness import (
     HarnessScore,
     HarnessTask,
 )
-from whet.core.records.head_of_line import HeadOfLineRecord
 from whet.core.records.hits import HitTokens, ReplayResult
 from whet.core.records.load import (
     ClientHealth,
@@ -141,7 +140,6 @@ __all__ = [
     "HarnessSample",
     "HarnessScore",
     "HarnessTask",
-    "HeadOfLineRecord",
     "HitTokens",
     "KvLayers",
     "Layout",

@@ -39,7 +39,7 @@ class CellSummary:
     memory on a GPU, resident memory on a CPU (``memory_kind`` says which).
     ``status`` is complete, interrupted or failed; a failed cell says why in ``failure``. Latencies
     and rates leave out the first wave of a closed loop, a burst on an idle server; ``burst_…`` are
-    its TTFT.
+    its TTFT. A request's stall is the longest gap between two of its pieces.
     """
 
     variant: str
@@ -71,6 +71,7 @@ class CellSummary:
     burst_ttft_p50_ms: Estimate | None = None
     burst_ttft_p95_ms: Estimate | None = None
     starts: int = 1
+    stall_p95_ms: Estimate | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

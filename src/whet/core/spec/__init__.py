@@ -17,7 +17,6 @@ from whet.core.spec.recipe import (
 from whet.core.spec.redacted import redacted_source, redacted_spec
 from whet.core.spec.serving import EngineSpec, EvidenceSpec, HardwareSpec, ModelSpec
 from whet.core.spec.traffic import (
-    HeadOfLineSpec,
     LoadSpec,
     ObjectiveSpec,
     QualitySpec,
@@ -40,7 +39,6 @@ __all__ = [
     "EngineSpec",
     "EvidenceSpec",
     "HardwareSpec",
-    "HeadOfLineSpec",
     "LoadSpec",
     "MixedSpec",
     "ModelSpec",

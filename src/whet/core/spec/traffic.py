@@ -38,6 +38,8 @@ class WorkloadSpec(Strict):
     min_output_tokens: Positive = 16
     max_output_tokens: Positive = 256
     max_input_tokens: Positive | None = None
+    long_prompts: Share = 0.0
+    long_prompt_tokens: Positive = 4096
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     seed: Whole = 0
 
@@ -71,22 +73,14 @@ class TrafficSpec(Strict):
         return {"log": data} if isinstance(data, str | Path) else data
 
 
-class HeadOfLineSpec(Strict):
-    """The head-of-line test: long prompts are sent among short requests, which may be delayed."""
-
-    long_tokens: Annotated[Positive, Field(description="Tokens of a long prompt.")] = 4096
-    long_requests: Annotated[Positive, Field(description="Number of long prompts.")] = 8
-    short_tokens: Annotated[Positive, Field(description="Tokens of a short prompt.")] = 32
-    short_output: Annotated[Positive, Field(description="Tokens of a short answer.")] = 16
-    slots: Annotated[Positive, Field(description="Short requests in flight.")] = 4
-
-
 REMOVED_KEYS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "quality.next_schemes": "quality.next_schemes is gone; remove the key: where a variant "
         "fails, the gate names the schemes to try next",
         "load.repeat_baseline": "load.repeat_baseline is gone; remove the key: every configuration "
         "is started load.trials times, which shows the noise",
+        "load.head_of_line": "load.head_of_line is gone; set workload.long_prompts, the share of "
+        "long prompts, and read stall_p95_ms of each cell",
         "workload.pool": "workload.pool is gone; remove the key and set traffic: log.jsonl, your "
         "own request log",
     }
@@ -123,8 +117,7 @@ class LoadSpec(Strict):
     variants whose servers start at the same time, to be measured one after the other. ``confirm``
     measures the cheapest variant, the next and the reference again, on two fresh starts each and
     fresh traffic; with ``precision`` (``5%``) until the interval of the cheapest one's cost is at
-    most that far on either side, with ``max_starts`` fresh starts at most. ``head_of_line`` adds a
-    test of what a long prompt does to short requests.
+    most that far on either side, with ``max_starts`` fresh starts at most.
     """
 
     order: Literal["blocks", "interleaved"] = "interleaved"
@@ -146,7 +139,6 @@ class LoadSpec(Strict):
     precision: Annotated[float, BeforeValidator(_share), Field(gt=0, lt=1)] | None = None
     max_starts: Annotated[int, Field(ge=2, le=_MAX_TRIALS)] = 10
     together: tuple[tuple[str, ...], ...] = ()
-    head_of_line: HeadOfLineSpec | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -157,13 +157,11 @@ def _traffic(
 
 def _bounds(spec: Spec) -> Traffic:
     """The least that the spec itself says of its lengths."""
-    workload, long = spec.workload, spec.load.head_of_line
-    least = longest_request(workload) or workload.min_output_tokens + 1
-    other = 0 if long is None else long.long_tokens + long.short_output
+    least = longest_request(spec.workload) or spec.workload.min_output_tokens + 1
     return Traffic(
         largest_batch=max(spec.load.batch_sizes),
         p99_tokens=None,
-        longest_tokens=max(least, other),
+        longest_tokens=least,
     )
 
 

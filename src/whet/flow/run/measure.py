@@ -15,7 +15,6 @@ from whet.engines import get_profile
 from whet.engines.together import Start, serve_together
 from whet.flow.run.context import Job, trial_key
 from whet.flow.run.find_rate import find_rate
-from whet.flow.run.head_of_line import measure_head_of_line
 from whet.flow.run.lengths import measure_lengths
 from whet.flow.run.quality import is_held_against, measure_variant_quality
 from whet.flow.run.schedule import store_start
@@ -33,7 +32,6 @@ class PendingWork:
     resolved: ResolvedEngine
     trials: list[tuple[LoadPoint, int]]
     quality: bool
-    head_of_line: bool
     of: int
     search: bool = False
     """Whether the highest rate is to be searched."""
@@ -47,7 +45,7 @@ class PendingWork:
         return self.resolved.variant.name
 
     def __bool__(self) -> bool:
-        return bool(self.trials) or self.quality or self.head_of_line or self.search
+        return bool(self.trials) or self.quality or self.search
 
 
 def visit(
@@ -180,7 +178,7 @@ def _store_start(job: Job, server: Server, resolved: ResolvedEngine) -> int:
 
 
 def _measure(job: Job, server: Server, pending: PendingWork) -> None:
-    """Load, head-of-line test and quality on a running server; removes what it tried."""
+    """Load and quality on a running server; removes what it tried."""
     try:
         measure_lengths(job, server, pending.resolved)
         if pending.search:
@@ -193,10 +191,7 @@ def _measure(job: Job, server: Server, pending: PendingWork) -> None:
 
 
 def measure_rest(job: Job, server: Server, pending: PendingWork) -> None:
-    """The head-of-line test and the quality check that are pending."""
-    if pending.head_of_line:
-        pending.head_of_line = False
-        measure_head_of_line(job, server, pending.resolved)
+    """The quality check, if it is pending."""
     if pending.quality:
         pending.quality = False
         measure_variant_quality(job, server, pending.resolved)

@@ -158,7 +158,6 @@ class _Race:
             resolved=resolved,
             trials=[],
             quality=lacks_quality(job, resolved),
-            head_of_line=False,
             of=len(arm.costs),
         )
         with ExitStack() as stack:

@@ -12,7 +12,6 @@ from whet.core.records import ResolvedEngine, TrialRecord
 from whet.core.run import Run
 from whet.core.units import human_duration
 from whet.flow.run.context import Job, trial_key
-from whet.flow.run.head_of_line import wants_head_of_line
 from whet.flow.run.measure import PendingWork, visit
 from whet.flow.run.results import cells_of_variant, store_cells
 from whet.flow.run.resume import lacks_quality, lacks_rates, missing_trials
@@ -52,7 +51,6 @@ class Visit:
                 resolved=resolved,
                 trials=missing_trials(job, resolved, cells),
                 quality=first and lacks_quality(job, resolved),
-                head_of_line=first and wants_head_of_line(job, resolved),
                 of=len(cells),
                 search=self.title == SEARCH and lacks_rates(job, resolved),
             )

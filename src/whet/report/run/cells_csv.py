@@ -60,6 +60,7 @@ _DISTANCES: Final = (
     "flips_high",
 )
 """From the baseline, as the servers said them: KL in nats a token, flips as a share."""
+_ENDS: Final = ("", "_low", "_high")
 _BURST: Final = ("burst_ttft_p50_ms", "burst_ttft_p95_ms")
 """Of the first wave, which the other figures leave out."""
 _CIRCUMSTANCES: Final = (
@@ -87,6 +88,7 @@ CSV_COLUMNS: Final[tuple[str, ...]] = (
     "decision",
     "acceptance_rate",
     "rate_rps",
+    *(f"stall_p95_ms{end}" for end in _ENDS),
 )
 """Every column of ``results.csv``; new ones are added at the end only."""
 
@@ -139,6 +141,9 @@ def _cell_values(cell: CellSummary) -> dict[str, Value]:
         "window_s": cell.window_s,
         "failure": cell.failure,
     }
+    stall = cell.stall_p95_ms
+    for end, key in zip(_ENDS, ("value", "low", "high"), strict=True):
+        values[f"stall_p95_ms{end}"] = getattr(stall, key) if stall else None
     for name in _BURST:
         burst = _estimate(cell, name)
         values[name] = burst.value if burst else None

@@ -147,7 +147,7 @@ class _Measurement:
             if not works:
                 self._board.end(member)
                 continue
-            answers = any(each.quality or each.head_of_line for each in works)
+            answers = any(each.quality for each in works)
             number = self._total - self._board.left + 1
             order = VisitOrder(
                 works=works,

@@ -18,7 +18,7 @@ from whet.flow.run.workers.mirror import FOLDERS
 
 _OF_A_START: Final = ("facts", "declared")
 _ALWAYS: Final = ("lengths", "workloads")
-_FOR_ANSWERS: Final = ("quality", "plain_answers", "head_of_line")
+_FOR_ANSWERS: Final = ("quality", "plain_answers")
 
 
 class Keeper:

@@ -102,7 +102,7 @@ class Board(Generic[Owner]):
 
     def _may_start(self, visit: Visit) -> bool:
         """Whether the answers that this visit's are held against are there, or will never be."""
-        works = [each for each in visit.works(self._job) if each.quality or each.head_of_line]
+        works = [each for each in visit.works(self._job) if each.quality]
         before = [
             other
             for other in self._left
