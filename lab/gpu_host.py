@@ -1,33 +1,43 @@
-"""One sitting on a host of several GPUs: jobs side by side, each on its GPU, until a deadline.
+"""Jobs on a host with GPUs, side by side, each on its own GPU, until a deadline.
 
-    python -m lab.sitting PLAN.yaml WORK [--limit SECONDS] [--list]
+    python -m lab.gpu_host PLAN.yaml WORK [--limit SECONDS] [--list]
+    python -m lab.gpu_host texts TOKENIZER OUT.jsonl
 
-PLAN has ``jobs``: a name, and its ``run`` (a shell command, in the repository's folder, with WORK
-in the environment), ``gpu`` (its index; the job then has that GPU alone and its share of the
-processor's cores), ``after`` (names of jobs that must have ended well), ``least`` (seconds that
-must be left to begin). ``also`` of the plan is put in front of every command. WORK/sitting.txt is
-the journal, WORK/NAME.log a job's output, and WORK/done is written at the end. At the deadline what
-runs is interrupted, which a run of whet survives.
+``lab/hosts/`` has examples. PLAN has ``jobs``: a name, and its ``run`` (a shell command, in the
+repository's folder, with WORK in the environment), ``gpu`` (its index; the job then has that GPU
+alone and its share of the processor's cores), ``after`` (names of jobs that must have ended well),
+``least`` (seconds that must be left to begin). ``also`` of the plan is put in front of every
+command. WORK/jobs.txt is the journal, WORK/NAME.log a job's output, and WORK/done is written at the
+end. At the deadline what runs is interrupted, which a run of whet survives.
+
+``texts`` writes the texts of the 7B testbed's requests.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
+from whet.core.store import write_atomic
+
 GRACE_S: Final = 30.0
 """From the interrupt to the kill."""
 _LOOK_S: Final = 0.5
+SYSTEM_TOKENS: Final = 1024
+USER_TOKENS: Final = 85
+"""The built-in user turns that are at least so long: with the ticket's number and the
+template a request has about 128 tokens of its own."""
 
 
 @dataclass(kw_only=True)
@@ -45,12 +55,16 @@ class Job:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, run and exit with the number of jobs that did not end well."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["texts"]:
+        write_texts(Path(words[1]), Path(words[2]))
+        return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("plan", type=Path)
     parser.add_argument("work", type=Path)
     parser.add_argument("--limit", type=float, default=float("inf"))
     parser.add_argument("--list", action="store_true", help="print the jobs and start none")
-    options = parser.parse_args(argv)
+    options = parser.parse_args(words)
     plan = yaml.safe_load(options.plan.read_text(encoding="utf-8"))
     jobs = [Job(**{"run": "", **job}) for job in plan["jobs"]]
     if options.list:
@@ -70,7 +84,7 @@ def run(jobs: Sequence[Job], work: Path, *, limit: float = float("inf"), also: s
     interrupted = False
 
     def say(*words: Any) -> None:
-        with (work / "sitting.txt").open("a") as journal:
+        with (work / "jobs.txt").open("a") as journal:
             print(f"{time.monotonic() - began:7.1f}", *words, file=journal)
 
     while waiting or running:
@@ -115,6 +129,43 @@ def _begin(job: Job, work: Path, gpus: int, also: str) -> None:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+def write_texts(tokenizer: Path, out: Path) -> None:
+    """Write the built-in texts with one long system prompt and the longer user turns.
+
+    The system prompt is the first long one with articles of the others' catalogues added
+    until it has ``SYSTEM_TOKENS`` tokens, to within one article.
+    """
+    from transformers import AutoTokenizer
+
+    from whet.data import write_inputs
+
+    count = AutoTokenizer.from_pretrained(str(tokenizer)).encode
+    write_inputs(out.parent)
+    source = (out.parent / "workload.jsonl").read_text(encoding="utf-8")
+    texts = [json.loads(line) for line in source.splitlines()]
+    long, *others = [item["text"] for item in texts if item["kind"] == "system_long"]
+    users = [item["text"] for item in texts if item["kind"] == "user"]
+    more = [line for other in others for line in articles(other)]
+    long = filled(long, more, limit=SYSTEM_TOKENS, count=lambda text: len(count(text)))
+    rows = [{"kind": "system_long", "text": long}]
+    rows += [{"kind": "user", "text": text} for text in users if len(count(text)) >= USER_TOKENS]
+    write_atomic(out, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+
+
+def filled(text: str, lines: Iterable[str], *, limit: int, count: Callable[[str], int]) -> str:
+    """Return ``text`` with ``lines`` below it, in order, while it has at most ``limit``."""
+    for line in lines:
+        if count(f"{text}\n{line}") > limit:
+            break
+        text = f"{text}\n{line}"
+    return text
+
+
+def articles(system: str) -> list[str]:
+    """Return the lines of a system prompt's catalogue."""
+    return system.partition("Catalogue:\n")[2].splitlines()
 
 
 if __name__ == "__main__":

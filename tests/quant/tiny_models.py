@@ -87,10 +87,6 @@ KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "glm4_moe": {"use_qk_norm": True},
     "dots1": {},
 }
-STORED: Final[Mapping[str, Mapping[str, Any]]] = {
-    "gpt_oss": {"sliding_window": 64, "intermediate_size": 256, "initial_context_length": 2048},
-}
-"""Kinds that arrive quantized and that no recipe takes (``tiny_stored``)."""
 TOWERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "qwen2_5_vl": {
         "depth": 2,
@@ -168,11 +164,11 @@ def _rename(file: Path, old: str, new: str) -> None:
 def _config(kind: str, folder: Path, vocabulary: int) -> Any:
     from transformers import AutoConfig
 
-    experts = _EXPERTS if kind in (*MIXTURES, *STORED) else {}
+    experts = _EXPERTS if kind in MIXTURES else {}
     values = {
         **_SHAPE,
         **experts,
-        **KINDS.get(kind, STORED.get(kind, {})),
+        **KINDS.get(kind, {}),
         "vocab_size": vocabulary,
     }
     values = {name: value for name, value in values.items() if value is not None}

@@ -1,6 +1,6 @@
 """Decided runs with the same baseline as one table, each cell beside its own run's baseline.
 
-    python -m lab.side_by_side OUT.csv LABEL=RUN …
+    python -m benchmarks.side_by_side OUT.csv LABEL=RUN …
 
 A run is a folder, or what ``lab.archive`` wrote. Prints a Markdown table of requests per second
 over the baseline's, with the 95% interval where a cell has several starts; OUT.csv has that and the

@@ -1,8 +1,8 @@
 """Every lever on the demo pair: was it really pulled? Makes results/levers-*/levers.csv.
 
-    python -m lab.levers run OUT              # goes on where a stopped one left off
-    python -m lab.levers run OUT --only fp16,cache
-    python -m lab.levers table OUT/levers-cpu … --csv levers.csv
+    python -m benchmarks.levers run OUT              # goes on where a stopped one left off
+    python -m benchmarks.levers run OUT --only fp16,cache
+    python -m benchmarks.levers table OUT/levers-cpu … --csv levers.csv
 
 One short trial a variant: it is made for verdicts, not for speed. Variants that the machine cannot
 run are in it on purpose: preflight says why.
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lab.adapters import adapter_paths
+
 from whet.cli.main import main as whet
 from whet.core.provenance import cpu_dtype
 from whet.core.records import CellSummary, ResolvedEngine, Verdict
