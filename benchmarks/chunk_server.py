@@ -1,6 +1,6 @@
 """A streaming server of known times, as cheap as Python allows, in a process of its own.
 
-    python -m benchmarks.chunk_server '{"ttft_s": 0.1, "gap_s": 0.02, "tokens": 100}' [PORT]
+    python -m benchmarks.chunk_server '{"ttft_s": 0.1, "gap_s": 0.02, "tokens": 100}'
 
 prints its port. Every piece of text is the moment it was written, 20 digits of the monotonic clock
 that the client reads too, so what a client measures can be held against what was done. A request is
@@ -13,9 +13,7 @@ and the pieces of a block carry one time.
 
 It answers completions in both forms, ``/v1/models``, ``/health``, and 404 to what else is asked.
 ``GET /truth`` gives one JSON line for each request that was read since ``GET /reset``, in the order
-of reading; times are monotonic ns and null if it never came to that. ``GET /cpu`` returns the
-seconds of CPU that the process has used. With ``PORT`` it listens there too, and so may other
-processes: the kernel deals the connections out, and each process reports its own at its own port.
+of reading; times are monotonic ns and null if it never came to that.
 """
 
 from __future__ import annotations
@@ -238,8 +236,6 @@ class _Stream:
         elif path == b"/reset":
             self._desk.records.clear()
             self._answer(b"200 OK", b"{}")
-        elif path == b"/cpu":
-            self._answer(b"200 OK", json.dumps(time.process_time()).encode())
         elif path == b"/v1/models":
             self._answer(b"200 OK", json.dumps(_MODELS).encode())
         elif path == b"/health":
@@ -333,15 +329,13 @@ def _end(tokens: int) -> bytes:
     return _chunk(usage) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
-def _listen(port: int, desk: _Desk) -> int:
-    """Take connections at ``port`` of this machine, 0 for a free one; returns it."""
+def _listen(desk: _Desk) -> int:
+    """Take connections at a free port of this machine and return it."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if port:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listener.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)  # what is accepted inherits it
     listener.setblocking(False)
-    listener.bind(("127.0.0.1", port))
+    listener.bind(("127.0.0.1", 0))
     listener.listen(_BACKLOG)
 
     def accept() -> None:
@@ -355,14 +349,11 @@ def _listen(port: int, desk: _Desk) -> int:
     return int(listener.getsockname()[1])
 
 
-async def _serve(pace: Pace, shared_port: int) -> None:
-    desk = _Desk(pace)
-    if shared_port:
-        _listen(shared_port, desk)
-    print(_listen(0, desk), flush=True)
+async def _serve(pace: Pace) -> None:
+    print(_listen(_Desk(pace)), flush=True)
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
     _pace = Pace(**json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"))
-    uvloop.run(_serve(_pace, int(sys.argv[2]) if len(sys.argv) > 2 else 0))
+    uvloop.run(_serve(_pace))

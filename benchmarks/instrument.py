@@ -11,9 +11,8 @@ this machine. A tool that fails is a row that says so.
 Tables: **accuracy** (32 in flight, first piece after 100 ms, then one each 20, 10 or 5 ms),
 **burst** (64 requests at once), **cpu** (64 streams, a piece each 20 ms; the difference of two runs
 that differ in pieces only, so start-up and the cost of a request fall out), **speed** (no gap);
-**schedule** (a server that stalls, Poisson arrivals: ``instrument_schedule``), **scaling** (one and
-two processes of this project's client: ``instrument_scaling``) and **agreement** (a real vLLM
-server: ``instrument_agreement``). Their docstrings say what those three show and do not.
+**schedule** (a server that stalls, Poisson arrivals: ``instrument_schedule``, whose docstring says
+what it shows and does not).
 
 Equal for all:
 
@@ -62,11 +61,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.chunk_server import Pace
-from benchmarks.instrument_agreement import agreement_rows
 from benchmarks.instrument_loop import Inside, Loop, inside
 from benchmarks.instrument_rows import TABLES, Row, Run, markdown
 from benchmarks.instrument_runs import Context, attempt
-from benchmarks.instrument_scaling import scaling_rows
 from benchmarks.instrument_schedule import schedule_rows
 from benchmarks.instrument_tools import (
     Client,
@@ -158,7 +155,6 @@ class Benchmark:
             versions={client.name: version_of(client, self._work) for client in clients},
             folder=self._work / "run",
             limit_s=options.limit_s,
-            repeats=options.repeats,
             quick=options.quick,
         )
         card = asdict(environment()) | {"clients": dict(context.versions)}
@@ -169,10 +165,6 @@ class Benchmark:
                     self._keep([self._one(context, client, trial, repeat)])
             if "schedule" in options.tables:
                 self._keep(schedule_rows(context, repeat))
-            if "scaling" in options.tables:
-                self._keep(scaling_rows(context, repeat))
-        if "agreement" in options.tables:
-            self._keep(agreement_rows(context))
         print(markdown(self._rows))
         return self._rows
 
@@ -315,8 +307,6 @@ _WORDS: Final = {
     "ks_p": "KS p",
     "cpu_us_per_chunk": "CPU µs a chunk",
     "chunks_per_s": "chunks/s",
-    "ttft_p50_ms": "TTFT p50 ms",
-    "tpot_p50_ms": "TPOT p50 ms",
     "server_late_p99_ms": "server late ms",
 }
 
@@ -324,9 +314,8 @@ _WORDS: Final = {
 def _line(row: Run) -> str:
     """One run, for whoever waits."""
     setting = [f"{row.in_flight} in flight"]
-    gap_ms, workers = getattr(row, "gap_ms", None), getattr(row, "workers", None)
+    gap_ms = getattr(row, "gap_ms", None)
     setting += [] if gap_ms is None else [f"gap {gap_ms:g} ms"]
-    setting += [] if workers is None else [f"{workers} workers"]
     name = f"{row.table} {row.tool}, {', '.join(setting)}, run {row.repeat + 1}"
     if row.failure is not None:
         return f"{name}: {scrub(row.failure)}"

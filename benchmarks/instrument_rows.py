@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.table import scrub
+from benchmarks.table import scrub, spread
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,55 +109,6 @@ class ScheduleRow(Run):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScalingRow(Run):
-    """One run of whet with ``workers`` processes against ``servers``.
-
-    ``pace_share`` is the chunks a second over those that the servers' pace allows. ``server_cores``
-    is their CPU over the time between the first arrival and the last write. ``client_cpu_share`` is
-    what whet reports of its own loop; ``client_cpu_s`` is of all its processes, start-up included.
-    """
-
-    workers: int
-    servers: int
-    gap_ms: float
-    chunks_per_s: float | None = None
-    pace_share: float | None = None
-    ttft_p99_error_ms: float | None = None
-    tpot_p99_error_ms: float | None = None
-    server_late_p99_ms: float | None = None
-    server_cores: float | None = None
-    client_cpu_s: float | None = None
-    client_cpu_share: float | None = None
-    loop_lag_p99_ms: float | None = None
-    valid: bool | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AgreementRow(Run):
-    """One run against a real vLLM server, in ms; TTFT and E2E count from the send.
-
-    ``reported`` are the tool's own; whet's leave its warm-up out, so the others of it are over all
-    timed requests, as vLLM's are. ``server`` is what the engine's own histograms say of all of the
-    run's requests, the untimed ones too.
-    """
-
-    counted: int | None = None
-    ttft_p50_ms: float | None = None
-    tpot_p50_ms: float | None = None
-    ttft_p99_ms: float | None = None
-    tpot_p99_ms: float | None = None
-    e2e_p50_ms: float | None = None
-    e2e_p99_ms: float | None = None
-    reported_ttft_p50_ms: float | None = None
-    reported_tpot_p50_ms: float | None = None
-    ttft_mean_ms: float | None = None
-    tpot_mean_ms: float | None = None
-    server_ttft_mean_ms: float | None = None
-    server_tpot_mean_ms: float | None = None
-    output_tokens_per_s: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
     """``leads`` name a line of it; ``columns`` are a name, a value of a row, and its digits."""
 
@@ -169,10 +120,6 @@ class Table:
 
 def _of(name: str) -> Callable[[Any], float | None]:
     return lambda row: getattr(row, name)
-
-
-def _over(name: str, base: str) -> Callable[[Any], float | None]:
-    return lambda row: _ratio(getattr(row, name), getattr(row, base))
 
 
 _PACED: Final = (
@@ -244,39 +191,6 @@ _TABLES: Final = (
             ("p", _of("ks_p"), 2),
         ),
     ),
-    Table(
-        name="scaling",
-        title="Client processes",
-        leads=(
-            ("workers", lambda row: str(row.workers)),
-            ("servers", lambda row: str(row.servers)),
-            *_PACED,
-        ),
-        columns=(
-            ("chunks/s", _of("chunks_per_s"), 0),
-            ("of the pace", _of("pace_share"), 3),
-            ("TTFT p99 error ms", _of("ttft_p99_error_ms"), 3),
-            ("TPOT p99 error ms", _of("tpot_p99_error_ms"), 4),
-            ("server late, p99 ms", _of("server_late_p99_ms"), 2),
-            ("server cores", _of("server_cores"), 2),
-            ("client's CPU share", _of("client_cpu_share"), 2),
-            ("loop lag, p99 ms", _of("loop_lag_p99_ms"), 2),
-            ("valid runs", _of("valid"), 2),
-        ),
-    ),
-    Table(
-        name="agreement",
-        title="The same real vLLM server, in turn",
-        leads=(("in flight", lambda row: str(row.in_flight)),),
-        columns=(
-            ("TTFT p50 ms", _of("ttft_p50_ms"), 2),
-            ("TPOT p50 ms", _of("tpot_p50_ms"), 3),
-            ("E2E p50 ms", _of("e2e_p50_ms"), 1),
-            ("TTFT mean over the server's own", _over("ttft_mean_ms", "server_ttft_mean_ms"), 3),
-            ("TPOT mean over the server's own", _over("tpot_mean_ms", "server_tpot_mean_ms"), 3),
-            ("output tokens/s", _of("output_tokens_per_s"), 1),
-        ),
-    ),
 )
 TABLES: Final = tuple(table.name for table in _TABLES)
 
@@ -302,36 +216,14 @@ def _table(table: Table, rows: Sequence[Run]) -> str:
     for one in dict.fromkeys(map(key, rows)):
         group = [row for row in rows if key(row) == one]
         made = [row for row in group if row.failure is None]
-        cells = [_spread([of(row) for row in made], digits) for _, of, digits in table.columns]
+        cells = [spread([of(row) for row in made], digits) for _, of, digits in table.columns]
         if not made:
             cells = [_cell(group[0].failure), *[""] * (len(cells) - 1)]
         lines.append(_line([*one, str(len(made)), *cells]))
-    if table.name == "agreement":
-        lines += _ratios(table, rows)
     complaints = dict.fromkeys(
         f"{row.tool}: {_cell(row.complaint)}" for row in rows if row.complaint
     )
     return "\n".join([*lines, "", *(f"{line}\n" for line in complaints)])
-
-
-def _ratios(table: Table, rows: Sequence[Run]) -> list[str]:
-    """A line a load of whet's figures over the other's, each pair of one repeat."""
-    made = [row for row in rows if row.failure is None]
-    ours = {(row.in_flight, row.repeat): row for row in made if row.tool == "whet"}
-    others = [row for row in made if row.tool != "whet"]
-    lines = []
-    for tool, slots in dict.fromkeys((row.tool, row.in_flight) for row in others):
-        mine = [row for row in others if (row.tool, row.in_flight) == (tool, slots)]
-        pairs = [(ours[slots, r.repeat], r) for r in mine if (slots, r.repeat) in ours]
-        if pairs:
-            values = [[_ratio(of(a), of(b)) for a, b in pairs] for _, of, _ in table.columns]
-            lead = [f"whet ÷ {tool}", *(of(pairs[0][0]) for _, of in table.leads), str(len(pairs))]
-            lines.append(_line([*lead, *(_spread(figures, 3) for figures in values)]))
-    return lines
-
-
-def _ratio(ours: float | None, theirs: float | None) -> float | None:
-    return ours / theirs if ours is not None and theirs else None
 
 
 def _line(cells: Iterable[str]) -> str:
@@ -340,14 +232,3 @@ def _line(cells: Iterable[str]) -> str:
 
 def _cell(text: str | None) -> str:
     return scrub(text or "").replace("|", "/")
-
-
-def _spread(values: Sequence[float | None], digits: int) -> str:
-    """``mean (lowest–highest)``, one value if they print alike, – without values."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return "–"
-    mean, low, high = (
-        f"{value:.{digits}f}" for value in (sum(known) / len(known), min(known), max(known))
-    )
-    return mean if low == high else f"{mean} ({low}–{high})"

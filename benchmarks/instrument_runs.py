@@ -26,7 +26,6 @@ class Context:
     versions: Mapping[str, str]
     folder: Path
     limit_s: float
-    repeats: int
     quick: bool = False
 
     def in_turn(self, repeat: int) -> list[Client]:

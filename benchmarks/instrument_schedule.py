@@ -262,12 +262,7 @@ def report_of_vllm(report: Mapping[str, Any]) -> ClientReport:
     """``start_times`` are sends; what waited for a place is in ``queue_times``."""
     sent_s, waits_s = report["start_times"], report["queue_times"]
     return ClientReport(
-        tails=Tails(
-            ttft_p99_ms=report["p99_ttft_ms"],
-            ttft_max_ms=report["p100_ttft_ms"],
-            e2e_p99_ms=report["p99_e2el_ms"],
-            e2e_max_ms=report["p100_e2el_ms"],
-        ),
+        tails=_vllm_tails(report),
         due_s=tuple(at_s - wait_s for at_s, wait_s in zip(sent_s, waits_s, strict=True)),
         sent_s=tuple(sent_s),
         queued_e2e_p99_ms=report.get("p99_e2el_including_client_queue_ms"),
@@ -276,13 +271,15 @@ def report_of_vllm(report: Mapping[str, Any]) -> ClientReport:
 
 def report_of_rust(report: Mapping[str, Any]) -> ClientReport:
     """As the Python client's; it says nothing of when a request was due."""
-    return ClientReport(
-        tails=Tails(
-            ttft_p99_ms=report["p99_ttft_ms"],
-            ttft_max_ms=report["p100_ttft_ms"],
-            e2e_p99_ms=report["p99_e2el_ms"],
-            e2e_max_ms=report["p100_e2el_ms"],
-        )
+    return ClientReport(tails=_vllm_tails(report))
+
+
+def _vllm_tails(report: Mapping[str, Any]) -> Tails:
+    return Tails(
+        ttft_p99_ms=report["p99_ttft_ms"],
+        ttft_max_ms=report["p100_ttft_ms"],
+        e2e_p99_ms=report["p99_e2el_ms"],
+        e2e_max_ms=report["p100_e2el_ms"],
     )
 
 

@@ -31,7 +31,6 @@ class Load:
 
     ``burst`` sends every request at once; otherwise ``in_flight`` are kept in flight. With
     ``rate_rps`` they leave at Poisson times instead, and ``in_flight`` caps them, if it is not 0.
-    ``workers`` is of this project alone. ``model`` and ``seed`` are what a real server cares about.
     """
 
     in_flight: int
@@ -41,8 +40,6 @@ class Load:
     burst: bool = False
     input_tokens: int = 32
     rate_rps: float | None = None
-    workers: int = 1
-    model: str = MODEL
     seed: int = 0
 
     @property
@@ -102,13 +99,12 @@ def whet_client(tokenizer: Path) -> Client:
         how = ["--request-rate", "inf"] if load.burst else []
         how += ["--request-rate", f"{load.rate_rps:g}"] if load.rate_rps else []
         how += ["--max-concurrency", str(load.cap)] if load.cap else []
-        how += ["--workers", str(load.workers)] if load.workers > 1 else []
         return [
             *(sys.executable, "-m", "whet", "bench", url, "--tokenizer", str(tokenizer), *how),
             *("--num-prompts", str(load.requests), "--num-warmups", str(load.warmup)),
             *("--isl", str(load.input_tokens), "--osl", str(load.tokens)),
             *("--metric-percentiles", "50,99", "--save-result", "-o", str(folder)),
-            *("--result-filename", "whet.json", "--model", load.model, "--seed", str(load.seed)),
+            *("--result-filename", "whet.json", "--model", MODEL, "--seed", str(load.seed)),
         ]
 
     version = (sys.executable, "-c", "import whet; print(whet.__version__)")
@@ -155,7 +151,7 @@ def _vllm_words(url: str, load: Load, folder: Path, tokenizer: Path, metrics: st
         how += ["--request-rate", f"{load.rate_rps:g}", "--burstiness", "1", "--save-detailed"]
     return [
         *("--backend", "openai", "--base-url", url, *how),
-        *("--model", load.model, "--tokenizer", str(tokenizer), "--dataset-name", "random"),
+        *("--model", MODEL, "--tokenizer", str(tokenizer), "--dataset-name", "random"),
         *("--random-input-len", str(load.input_tokens)),
         *("--random-output-len", str(load.tokens), "--ignore-eos"),
         *("--num-prompts", str(load.requests), "--num-warmups", str(load.warmup)),
@@ -179,7 +175,7 @@ def guidellm_client(program: str, tokenizer: Path) -> Client:
             profile |= warm
         sent = load.requests + (0 if load.burst else load.warmup)
         lengths = f"prompt_tokens={load.input_tokens},output_tokens={load.tokens}"
-        backend = f"kind=openai_http,target={url},request_format=/v1/completions,model={load.model}"
+        backend = f"kind=openai_http,target={url},request_format=/v1/completions,model={MODEL}"
         return [
             *(program, "run", "--backend", backend, "--profile", json.dumps(profile)),
             *("--constraint", f"kind=max_requests,count={sent}"),
@@ -207,7 +203,7 @@ def aiperf_client(program: str, tokenizer: Path) -> Client:
         if load.rate_rps:
             how += ["--request-rate", f"{load.rate_rps:g}", "--request-rate-mode", "poisson"]
         return [
-            *(program, "profile", "-m", load.model, "--url", url, "--endpoint-type", "completions"),
+            *(program, "profile", "-m", MODEL, "--url", url, "--endpoint-type", "completions"),
             *("--streaming", "--tokenizer", str(tokenizer), "--use-server-token-count"),
             *("--request-count", str(load.requests), *how),
             *("--isl", str(load.input_tokens), "--osl", str(load.tokens)),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
@@ -43,13 +42,9 @@ class Figures:
 
 
 @contextmanager
-def paced_server(pace: Pace, *, shared_port: int = 0) -> Iterator[str]:
-    """A server process of its own; yields its URL. ``JobError`` where it does not start.
-
-    With ``shared_port`` it listens there as well, beside others.
-    """
-    pace_json = json.dumps(asdict(pace))
-    command = [sys.executable, "-m", "benchmarks.chunk_server", pace_json, str(shared_port)]
+def paced_server(pace: Pace) -> Iterator[str]:
+    """A server process of its own; yields its URL. ``JobError`` where it does not start."""
+    command = [sys.executable, "-m", "benchmarks.chunk_server", json.dumps(asdict(pace))]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -62,35 +57,15 @@ def paced_server(pace: Pace, *, shared_port: int = 0) -> Iterator[str]:
         process.communicate(timeout=_STOP_S)
 
 
-@contextmanager
-def paced_servers(pace: Pace, count: int) -> Iterator[tuple[str, list[str]]]:
-    """``count`` processes behind one port: its URL, and each process' own for its report."""
-    with ExitStack() as stack:
-        holder = stack.enter_context(socket.socket())  # bound and never listening: it takes nothing
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        holder.bind(("127.0.0.1", 0))
-        port = holder.getsockname()[1]
-        own = [stack.enter_context(paced_server(pace, shared_port=port)) for _ in range(count)]
-        yield f"http://127.0.0.1:{port}", own
-
-
 def reset(url: str) -> None:
     """Forget the requests so far."""
     get_text(url, "/reset")
 
 
-def truth(*urls: str) -> list[ServerRecord]:
-    """Every request since the reset, of all processes, in the order of arrival."""
-    lines = [line for url in urls for line in get_text(url, "/truth").splitlines()]
-    return sorted(
-        (ServerRecord(**json.loads(line)) for line in lines), key=lambda one: one.arrived_ns
-    )
-
-
-def server_cpu_s(*urls: str) -> float:
-    """Seconds of CPU that the server processes have used since they started."""
-    return sum(float(get_text(url, "/cpu")) for url in urls)
+def truth(url: str) -> list[ServerRecord]:
+    """Every request since the reset, in the order of arrival."""
+    records = (ServerRecord(**json.loads(line)) for line in get_text(url, "/truth").splitlines())
+    return sorted(records, key=lambda one: one.arrived_ns)
 
 
 def timed(records: Sequence[ServerRecord], count: int) -> list[ServerRecord]:

@@ -202,13 +202,13 @@ def summary(rows: Sequence[Row]) -> str:
             lines.append(f"| {name} | 0 | {scrub(group[0].failure or '')} |  |  |  |  |  |  |")
             continue
         cells = [
-            _spread([row.without_loading_s for row in made], 1),
-            _spread([row.total_s for row in made], 1),
-            _spread([row.peak_memory_gib for row in made], 2),
-            _spread([row.bits_per_weight for row in made], 3),
-            _spread([row.perplexity_ratio for row in made], 4),
-            _spread([row.kl and row.kl * 1e3 for row in made], 2),
-            _spread([row.flips and row.flips * 100 for row in made], 2),
+            spread([row.without_loading_s for row in made], 1),
+            spread([row.total_s for row in made], 1),
+            spread([row.peak_memory_gib for row in made], 2),
+            spread([row.bits_per_weight for row in made], 3),
+            spread([row.perplexity_ratio for row in made], 4),
+            spread([row.kl and row.kl * 1e3 for row in made], 2),
+            spread([row.flips and row.flips * 100 for row in made], 2),
         ]
         lines.append(f"| {name} | {len(made)} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
@@ -224,7 +224,7 @@ def _name(row: Row) -> str:
     return f"{row.tool} {row.method}{refit}{batch}"
 
 
-def _spread(values: Sequence[float | None], digits: int) -> str:
+def spread(values: Sequence[float | None], digits: int) -> str:
     """``mean (lowest–highest)``; one value alone if they print alike, – without values."""
     known = [value for value in values if value is not None]
     if not known:

@@ -20,14 +20,14 @@ from statistics import median
 from typing import Final
 
 import numpy as np
-
-from benchmarks.watch_traffic import (
+from tests.watch.traffic import (
     PERIODS_30_DAYS,
     Deployment,
     Truth,
     shifts,
     simulated_references,
 )
+
 from whet.watch.state import WatchState, advance
 
 _WARM_UP: Final = 90

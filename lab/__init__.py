@@ -1,1 +1,1 @@
-"""What made the demo pair, faults to plant, and campaign scripts; not in the wheel."""
+"""What made the demo pair, faults to plant, and a driver for GPU hosts; not in the wheel."""

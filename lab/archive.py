@@ -1,9 +1,10 @@
 """A run as one small file that can be decided again: every event, no logs, weights or paths.
 
-    python -m lab.archive RUN OUT.tar.xz [--times-us 10]
+    python -m lab.archive RUN OUT.tar.xz [--times-us 10] [--no-texts]
 
 Times are rounded, to 10 µs by default: a tenth of the bytes, and far below what any figure shows.
-Paths are cut to their last name.
+Paths are cut to their last name. ``--no-texts`` leaves out the answers of timed requests, which are
+noise where an engine makes up the weights.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import lzma
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,9 +36,15 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--times-us", type=int, default=10)
+    parser.add_argument("--no-texts", action="store_true")
     options = parser.parse_args()
-    with tarfile.open(options.out, "w:xz", preset=9) as tar:
-        for name, data in (*_files(options.run), *_trials(options.run, options.times_us * 1000)):
+    trials = _trials(options.run, options.times_us * 1000, texts=not options.no_texts)
+    smallest = 9 | lzma.PRESET_EXTREME
+    with (
+        lzma.open(options.out, "wb", preset=smallest) as file,
+        tarfile.open(fileobj=file, mode="w") as tar,
+    ):
+        for name, data in (*_files(options.run), *trials):
             entry = tarfile.TarInfo(f"run/{name}")
             entry.size = len(data)
             tar.addfile(entry, io.BytesIO(data))
@@ -53,9 +61,11 @@ def _files(run: Path) -> Iterator[tuple[str, bytes]]:
             yield str(name), without_folders(path.read_text("utf-8"), before=before).encode()
 
 
-def _trials(run: Path, step_ns: int) -> Iterator[tuple[str, bytes]]:
+def _trials(run: Path, step_ns: int, *, texts: bool) -> Iterator[tuple[str, bytes]]:
     for record in RunStore.read(run).all("trials", TrialRecord):
         requests = tuple(_rounded(event, step_ns) for event in record.requests)
+        if not texts:
+            requests = tuple(replace(event, text="") for event in requests)
         data: Any = encode(replace(record, requests=requests))
         name = f"trials/{record.variant}--b{record.batch_size:03d}-t{record.trial}.json"
         yield name, json.dumps(data, separators=(",", ":")).encode()

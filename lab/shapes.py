@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
 import shutil
 import sys
 import time
@@ -21,6 +22,7 @@ from typing import Any, Final
 
 import torch
 from safetensors.torch import save_file
+from tests.checkpoint_factory import llama_shapes
 from torch import Tensor
 
 from lab.inputs import write_inputs
@@ -114,29 +116,11 @@ def write_model(shape: Shape, out: Path, device: torch.device, *, seed: int = 0)
 
 def shard_shapes(shape: Shape) -> list[dict[str, tuple[int, ...]]]:
     """Tensor names and shapes, a dictionary for each file: the layers, then what is around them."""
-    hidden, inner = shape.hidden, shape.mlp
-    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    layer: dict[str, tuple[int, ...]] = {
-        "self_attn.q_proj": (queries, hidden),
-        "self_attn.k_proj": (keys, hidden),
-        "self_attn.v_proj": (keys, hidden),
-        "self_attn.o_proj": (hidden, queries),
-        "mlp.gate_proj": (inner, hidden),
-        "mlp.up_proj": (inner, hidden),
-        "mlp.down_proj": (hidden, inner),
-        "input_layernorm": (hidden,),
-        "post_attention_layernorm": (hidden,),
-    }
-    shards: list[dict[str, tuple[int, ...]]] = [
-        {f"model.layers.{index}.{name}.weight": size for name, size in layer.items()}
-        for index in range(shape.layers)
-    ]
-    ends: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (shape.vocab, hidden),
-        "model.norm.weight": (hidden,),
-        "lm_head.weight": (shape.vocab, hidden),
-    }
-    return [*shards, ends]
+    shards: list[dict[str, tuple[int, ...]]] = [{} for _ in range(shape.layers + 1)]
+    for name, size in llama_shapes(shape.config()).items():
+        layer = re.match(r"model\.layers\.(\d+)\.", name)
+        shards[int(layer[1]) if layer else -1][name] = size
+    return shards
 
 
 def _draw(size: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -10,14 +10,7 @@ from itertools import pairwise
 import pytest
 from benchmarks.chunk_server import PROMPT_TOKENS, Pace, ServerRecord
 from benchmarks.instrument_loop import stamps
-from benchmarks.instrument_truth import (
-    paced_server,
-    paced_servers,
-    reset,
-    server_cpu_s,
-    server_late_p99_ms,
-    truth,
-)
+from benchmarks.instrument_truth import paced_server, reset, server_late_p99_ms, truth
 
 from whet.client import (
     CompletionCall,
@@ -146,14 +139,3 @@ def test_a_stall_answers_nothing_and_then_what_was_due() -> None:
     late_ms = server_late_p99_ms([before, within])
     assert late_ms is not None
     assert late_ms < 100  # the stall itself is no lateness
-
-
-def test_two_processes_behind_one_port_tell_of_all_requests_together() -> None:
-    with paced_servers(Pace(tokens=5), 2) as (url, own):
-        calls = [CompletionCall(prompt="a", max_tokens=5)] * 3
-        for call in calls:
-            _ask(url, [call])
-        served = truth(*own)
-        assert [one.pieces for one in served] == [5, 5, 5]
-        assert all(a.arrived_ns < b.arrived_ns for a, b in pairwise(served))
-        assert server_cpu_s(*own) > 0

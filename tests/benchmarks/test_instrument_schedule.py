@@ -183,7 +183,6 @@ def test_a_whole_quick_run_of_this_projects_client(tmp_path: Path) -> None:
         versions={},
         folder=tmp_path / "run",
         limit_s=120,
-        repeats=1,
         quick=True,
     )
     free, capped = schedule_rows(context, 0)

@@ -1,7 +1,7 @@
 """Alert rules on what real servers exported: the healthy one is silent, each fault has its alert.
 
-The recordings in ``recorded/`` are of vLLM 0.32 on a CPU, one scrape a second, made by
-``benchmarks/watch_faults.py``. Prometheus' own tool evaluates the rules.
+The recordings in ``recorded/`` are of vLLM 0.32 on a CPU, one scrape a second.
+Prometheus' own tool evaluates the rules.
 """
 
 from __future__ import annotations

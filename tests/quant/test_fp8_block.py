@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.tiny_models import write_tiny
 from compressed_tensors.compressors import FloatQuantizationCompressor
 from compressed_tensors.quantization import preset_name_to_scheme
 from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from tests.checkpoint_factory import write_tiny_llama
+from tests.quant.tiny_models import write_tiny
 from whet.checkpoint import read_facts
 from whet.core.errors import CheckpointError, QuantizationError
 from whet.core.spec import RecipeSpec

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.tiny_models import MIXTURES, TOWERS, write_dequantized, write_tiny
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
+from tests.quant.tiny_models import MIXTURES, TOWERS, write_dequantized, write_tiny
 from whet.checkpoint import read_facts
 from whet.core.errors import QuantizationError
 from whet.core.spec import RecipeSpec

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from benchmarks.tiny_models import KINDS, MIXTURES
-from benchmarks.tiny_models_engine import measure, prepare
+
+from tests.quant.tiny_engine import TOLERANCE, measure, prepare
+from tests.quant.tiny_models import KINDS, MIXTURES
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 _DENSE = [kind for kind in KINDS if kind not in MIXTURES]
@@ -17,11 +18,9 @@ def _sixteen_bit_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(kind: str, method: str, calibration: Path, folder: Path) -> None:
-    row = measure(prepare(kind, method, folder, calibration), {}, folder)
-    assert not row.problem
-    assert row.passes, (row.difference, row.rounding)
-    assert row.detected, (row.permuted, row.rounding)
-    assert "CPUWNA16LinearKernel" in row.kernels
+    found = measure(prepare(kind, method, folder, calibration))
+    assert found.difference <= TOLERANCE * found.rounding < found.permuted
+    assert "CPUWNA16LinearKernel" in found.kernels
 
 
 @pytest.mark.full

@@ -4,8 +4,8 @@ from urllib.request import urlopen
 
 import numpy as np
 import pytest
-from benchmarks.watch_traffic import Deployment, Truth, simulated_references
 
+from tests.watch.traffic import Deployment, Truth, simulated_references
 from whet.client.counters import parse_counters
 from whet.core.errors import UsageError
 from whet.engines.process import free_port

@@ -1,7 +1,4 @@
-"""Every fault is named: simulated traffic through the functions that ``whet watch`` calls.
-
-The same faults on real servers: ``benchmarks/watch_faults.py``.
-"""
+"""Every fault is named: simulated traffic through the functions that ``whet watch`` calls."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks.watch_false_alarms import delay, false_alarms
-from benchmarks.watch_traffic import Deployment, Truth, shifts, simulated_references
 
+from tests.watch.traffic import Deployment, Truth, shifts, simulated_references
 from whet.core import counters
 from whet.core.records.quality_checks import GoldenProbes
 from whet.watch.causes import CAUSES

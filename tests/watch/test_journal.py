@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.watch_traffic import Deployment, Truth, simulated_references
 
+from tests.watch.traffic import Deployment, Truth, simulated_references
 from whet.core.errors import StorageError
 from whet.watch.journal import Journal
 from whet.watch.state import WatchState, advance

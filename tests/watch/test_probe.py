@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from benchmarks.watch_traffic import simulated_references
 
 from tests.scripted_server import ScriptedServer, scripted_server
+from tests.watch.traffic import simulated_references
 from whet.watch.probe import (
     GOLDEN_PER_PERIOD,
     Target,
