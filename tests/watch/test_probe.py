@@ -8,6 +8,7 @@ import pytest
 from benchmarks.watch_traffic import simulated_references
 
 from tests.scripted_server import ScriptedServer, scripted_server
+from whet.core import counters
 from whet.watch.probe import (
     GOLDEN_PER_PERIOD,
     Target,
@@ -74,7 +75,16 @@ def test_a_server_without_metrics_is_watched_by_its_answers(server: ScriptedServ
     look = observe(target(server.url), turn=0, cursor=0)
     assert look.before is None
     assert look.speed is not None
-    assert "metrics_missing" not in mismatches(look, None, REFERENCES, None)
+    assert mismatches(look, None, REFERENCES, None)["metrics_missing"]
+    without = replace(REFERENCES, envelope=replace(REFERENCES.envelope, ranges=()))
+    assert "metrics_missing" not in mismatches(look, None, without, None)
+
+
+def test_metrics_alone_are_refused(server: ScriptedServer) -> None:
+    server.script = replace(server.script, metrics_status=403)
+    look = observe(target(server.url), turn=None, cursor=0)
+    assert look.silence is None
+    assert "metrics_missing" in mismatches(look, None, REFERENCES, None)
 
 
 def test_no_probe_is_sent_while_requests_wait(server: ScriptedServer) -> None:
@@ -116,3 +126,14 @@ def test_names_are_counted_and_a_bad_line_is_left_out() -> None:
     assert (scrape.names, scrape.other_names) == (3, 1)
     assert scrape.values["vllm:a_total"] == 1
     assert scrape.process_start == 5
+
+
+def test_two_engines_half_full_are_half_full() -> None:
+    text = "".join(f'vllm:kv_cache_usage_perc{{engine="{at}"}} 0.5\n' for at in range(2))
+    assert read_scrape(text, at_s=0.0).values["vllm:kv_cache_usage_perc"] == 0.5
+
+
+def test_an_engine_s_own_names_are_read_as_those_of_the_run() -> None:
+    renamed = {"sglang:generation_tokens_total": counters.GENERATED}
+    scrape = read_scrape("sglang:generation_tokens_total 7\n", at_s=0.0, renamed=renamed)
+    assert (scrape.names, scrape.values[counters.GENERATED]) == (1, 7)

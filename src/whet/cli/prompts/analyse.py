@@ -15,7 +15,7 @@ from whet.cli.options import OutputOptions, command_group, print_json
 from whet.cli.prompts.lint import lint
 from whet.core.errors import UsageError
 from whet.core.records import encode
-from whet.core.store import translate_disk_errors
+from whet.core.store import open_output
 from whet.prompts.options import PromptsOptions
 
 if TYPE_CHECKING:
@@ -130,10 +130,10 @@ def _write_log(
 
     if path.resolve() == prompts.question.log.resolve():
         raise UsageError(f"--fixed-log {path} is the log itself; give another file")
-    with translate_disk_errors(path), path.open("w", encoding="utf-8") as file:
+    with open_output(path) as file:
         for prompt in prompts.prompts():
             line = request_line(apply_fixes(prompt.request, variables, kinds))
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
 
 
 commands = command_group("prompts", analyse)
