@@ -1,5 +1,6 @@
 """One look at a server: what it can say, and what it does instead."""
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -78,6 +79,16 @@ def test_a_server_without_metrics_is_watched_by_its_answers(server: ScriptedServ
     assert mismatches(look, None, REFERENCES, None)["metrics_missing"]
     without = replace(REFERENCES, envelope=replace(REFERENCES.envelope, ranges=()))
     assert "metrics_missing" not in mismatches(look, None, without, None)
+
+
+@pytest.mark.parametrize("data", [None, "x", {"a": 1}, ["x"], [{"id": "target"}], [[]]])
+def test_a_list_of_models_that_is_none(server: ScriptedServer, data: object) -> None:
+    answer, models = server._get, (200, "application/json", json.dumps({"data": data}))
+    server._get = lambda path: models if path == "/v1/models" else answer(path)  # type: ignore[method-assign]
+    look = observe(target(server.url), turn=None, cursor=0)
+    assert ("wrong_model" in mismatches(look, None, REFERENCES, None)) == (
+        data != [{"id": "target"}]
+    )
 
 
 def test_metrics_alone_are_refused(server: ScriptedServer) -> None:

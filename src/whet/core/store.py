@@ -149,8 +149,8 @@ def read_record(path: Path, cls: type[T]) -> T:
         return decode(cls, read_json(path))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StorageError(
-            f"{path} is damaged: of another version, or not whole JSON; put it back from a copy, or "
-            "start a new run with --name"
+            f"{path} is damaged: of another version, or not whole JSON; put it back from a copy, "
+            "or start a new run with --name"
         ) from error
 
 

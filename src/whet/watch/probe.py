@@ -169,9 +169,15 @@ def _skew(headers: Mapping[str, str], began_s: float) -> float | None:
 
 
 def _identity(target: Target) -> tuple[str | None, dict[str, int | None]]:
-    models = _json(target, "/v1/models").get("data") or []
+    models = _json(target, "/v1/models").get("data")
     version = _json(target, "/version").get("version")
-    lengths = {str(item.get("id")): item.get("max_model_len") for item in models}
+    lengths = {
+        str(item.get("id")): length
+        if isinstance(length := item.get("max_model_len"), int)
+        else None
+        for item in (models if isinstance(models, list) else ())
+        if isinstance(item, dict)
+    }
     return (str(version) if version else None), lengths
 
 
@@ -182,7 +188,7 @@ def _json(target: Target, path: str) -> dict[str, Any]:
         if error.status != 404:
             raise
         return {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return reply if isinstance(reply, dict) else {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -128,7 +129,7 @@ def _write_log(
     from whet.core.request_log.writer import request_line
     from whet.prompts.fixes import apply_fixes
 
-    if path.resolve() == prompts.question.log.resolve():
+    if os.path.realpath(path) == os.path.realpath(prompts.question.log):
         raise UsageError(f"--fixed-log {path} is the log itself; give another file")
     with open_output(path) as file:
         for prompt in prompts.prompts():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,7 +42,7 @@ def replace_bundle(folder: Path, files: Mapping[str, str]) -> None:
     The bundle before goes into ``previous/``, without its own previous one. ``.env`` with the keys
     stays beside the new bundle and is copied nowhere else.
     """
-    folder = folder.resolve()
+    folder = Path(os.path.realpath(folder))
     aside = folder.with_name(f".{folder.name}.replaced")
     with translate_disk_errors(folder):
         if aside.exists() and not folder.exists():  # a kill between the two renames below

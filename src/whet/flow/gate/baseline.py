@@ -120,6 +120,7 @@ def refuse_filled(folder: Path) -> None:
 def write_baseline(folder: Path, saved: SavedBaseline, files: BaselineFiles) -> None:
     """Write the folder, whole or not at all."""
     refuse_filled(folder)
+    folder = Path(os.path.realpath(folder))
     staging = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     with translate_disk_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -179,7 +179,10 @@ def use_bundle_key(path: Path) -> None:
         return
     key, env = os.environ.get(_SERVER_KEY, ""), path / ".env"
     if not key and env.is_file():
-        lines = (line.partition("=") for line in env.read_text(encoding="utf-8").splitlines())
+        lines = (
+            line.partition("=")
+            for line in env.read_text(encoding="utf-8", errors="replace").splitlines()
+        )
         key = next((value for name, _, value in lines if name.strip() == _SERVER_KEY), "")
     if key := key.strip().strip("\"'"):
         os.environ[KEY_VARIABLE] = key
