@@ -222,7 +222,7 @@ class RunStore:
                 )
             store._lock = lock
             store._journal = store._read_journal()
-            store._require_whole_journal()
+            store._require_whole_journal(unnamed=1)
             yield store
 
     @classmethod
@@ -234,6 +234,7 @@ class RunStore:
                 f"{root} holds no run (no journal.jsonl); name a folder that whet run made"
             )
         store._journal = store._read_journal()
+        store._require_whole_journal()
         return store
 
     def path(self, *parts: str) -> Path:
@@ -320,15 +321,15 @@ class RunStore:
                 continue  # a line torn by a kill: its record counts as not written
         return entries
 
-    def _require_whole_journal(self) -> None:
-        """``StorageError`` where the journal lost stored measurements: they would be repeated.
+    def _require_whole_journal(self, *, unnamed: int | None = None) -> None:
+        """``StorageError`` where the journal lost all stored measurements, or over ``unnamed``.
 
         A kill may leave one record without its line.
         """
         files = (path for kind in _MEASURED for path in self.root.glob(f"{kind}/*.json"))
         stored = [(path.parent.name, path.stem) for path in files]
         lost = [key for key in stored if key not in self._journal]
-        if len(lost) > 1 or (lost and not self._journal):
+        if lost and (not self._journal or (unnamed is not None and len(lost) > unnamed)):
             raise StorageError(
                 f"{self.root / 'journal.jsonl'} lacks {len(lost)} of {len(stored)} stored records; "
                 "put it back from a copy, or start a new run with --name"

@@ -137,8 +137,9 @@ def window_between(earlier: Scrape, later: Scrape) -> Window | None:
         return None
 
     def rise(name: str) -> float | None:
-        """None where a series is missing; one per label value (``{``) begins when it is needed."""
-        now, was = later.values.get(name), earlier.values.get(name, 0.0 if "{" in name else None)
+        """None where a series is missing; that of a label's value may begin later, at 0."""
+        begun = 0.0 if name.partition("{")[0] in earlier.values else None
+        now, was = later.values.get(name), earlier.values.get(name, begun)
         return None if now is None or was is None else now - was
 
     def mean(histogram: str) -> float | None:
