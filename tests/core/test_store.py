@@ -305,3 +305,4 @@ def test_a_run_that_is_moved_is_not_made_anew(tmp_path: Path) -> None:
         assert not root.exists()
         (tmp_path / "moved").rename(root)
         store.put("cells", "b", estimate(1))
+    assert store.get("cells", "a", Estimate) == estimate(1), "a closed run is still read"

@@ -133,11 +133,17 @@ def read_json(path: Path, *, infinite: bool = False) -> Any:
     Raises ``OSError`` where it cannot be read, and ``ValueError`` for anything but JSON: a device
     or FIFO, a number that is not finite, brackets beyond what the parser nests.
     """
+
+    def number(written: str) -> float:
+        value = float(written)
+        if math.isnan(value) or (math.isinf(value) and not infinite):
+            raise ValueError(f"{written} is not a finite number")
+        return value
+
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is not a regular file")
     try:
         text = path.read_text(encoding="utf-8")
-        number = _number if infinite else _finite
         return json.loads(text, parse_constant=number, parse_float=number)
     except RecursionError as error:
         raise ValueError("its brackets nest too deeply") from error
@@ -152,20 +158,6 @@ def read_record(path: Path, cls: type[T]) -> T:
             f"{path} is damaged: of another version, or not whole JSON; put it back from a copy, "
             "or start a new run with --name"
         ) from error
-
-
-def _number(written: str) -> float:
-    value = float(written)
-    if math.isnan(value):
-        raise ValueError("NaN is not a number")
-    return value
-
-
-def _finite(written: str) -> float:
-    value = _number(written)
-    if math.isinf(value):
-        raise ValueError(f"{written} is not a finite number")
-    return value
 
 
 @contextmanager
@@ -223,7 +215,10 @@ class RunStore:
             store._lock = lock
             store._journal = store._read_journal()
             store._require_whole_journal(unnamed=1)
-            yield store
+            try:
+                yield store
+            finally:
+                store._lock = None
 
     @classmethod
     def read(cls, root: Path) -> RunStore:
@@ -343,7 +338,7 @@ class RunStore:
             if os.path.samestat(os.fstat(self._lock), (self.root / ".lock").stat()):
                 return
         except OSError:
-            pass
+            pass  # no lock there: it is said below
         raise StorageError(
             f"{self.root} was moved or removed during the run; put it back and repeat with --resume"
         )
