@@ -52,6 +52,20 @@ def test_a_closed_loop_from_end_to_end(whet: Whet, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "bench.svg").stat().st_size > 5000
 
 
+def test_results_go_to_a_fifo_without_a_picture(whet: Whet, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    fifo = tmp_path / "out" / "bench.json"
+    os.mkfifo(fifo)
+    keeper = os.open(fifo, os.O_RDWR)  # both runs find a reader, and nothing ends in between
+    with scripted_server() as server:
+        said = whet("bench", server.url, *SMALL, "--num-prompts", 4, "--num-runs", 2, *SAVE)
+    lines = os.read(keeper, 1 << 20).splitlines()
+    os.close(keeper)
+    assert said.code == 0, said.err
+    assert [json.loads(line)["completed"] for line in lines] == [4, 4]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["bench.json"]
+
+
 def test_an_open_loop_keeps_its_schedule_and_runs_differ(whet: Whet, tmp_path: Path) -> None:
     with scripted_server(ttft_s=0.02) as server:
         said = whet(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import threading
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -99,6 +101,29 @@ def test_a_folder_that_cannot_be_written(whet: Whet, baseline: Path, tmp_path: P
     (tmp_path / "file").write_text("")
     words = ("ci", baseline, "--against", baseline, "--junit", tmp_path / "file" / "junit.xml")
     assert "cannot write" in whet(*words).sentence(StorageError.exit_code)
+
+
+def test_files_that_are_a_device_a_link_and_a_fifo(
+    whet: Whet, baseline: Path, tmp_path: Path
+) -> None:
+    null, link, fifo = (tmp_path / name for name in ("null", "link.md", "fifo"))
+    null.symlink_to("/dev/null")
+    (tmp_path / "target.md").write_text("old")
+    link.symlink_to("target.md")
+    os.mkfifo(fifo)
+    texts: list[str] = []
+    reader = threading.Thread(target=lambda: texts.append(fifo.read_text()))
+    reader.start()
+    files = ("--junit", null, "--benchmark-json", "/dev/null", "--markdown", link)
+    said = whet("ci", baseline, "--against", baseline, *LOOSE, *files, "--metrics", fifo)
+    reader.join(10)
+    assert said.code == 0, said.err
+    assert null.is_symlink()
+    assert link.is_symlink()
+    assert fifo.is_fifo()
+    assert Path("/dev/null").is_char_device()
+    assert (tmp_path / "target.md").read_text().startswith("# ")
+    assert json.loads(texts[0])
 
 
 def test_exit_codes_follow_the_verdict(whet: Whet, candidate: Path, baseline: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,16 @@ def test_it_writes_a_spec_that_loads(whet: Whet, tmp_path: Path, draft: str | No
     assert spec.model.target == str(tmp_path / "new" / "model")
     methods = {item.speculation.method for item in spec.variants.values() if item.speculation}
     assert methods == {"draft_model" if draft else "ngram"}
+
+
+def test_it_writes_to_a_fifo(whet: Whet, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    texts: list[str] = []
+    reader = threading.Thread(target=lambda: texts.append((tmp_path / "fifo").read_text()))
+    reader.start()
+    assert whet("init", "fifo").code == 0
+    reader.join(10)
+    assert "model:" in texts[0]
 
 
 def test_it_never_writes_over_a_file(whet: Whet, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tests.cli.stage import Whet
 from tests.scripted_server import scripted_server
 from whet.core.errors import NothingQualifiesError, StorageError, UsageError
 from whet.core.run import Run
+from whet.core.store import locked
 from whet.flow.watch.source import source_files, source_of_run
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "cpu-demo" / "run.tar.xz"
@@ -56,6 +57,7 @@ def test_a_run_without_a_recommendation(whet: Whet, run: Path) -> None:
         (("--url", "nowhere"), "--url"),
         ((*NOWHERE[:2], "--listen", "9464"), "--listen 9464 is not HOST:PORT"),
         ((*NOWHERE, "--periods", "0"), "--periods"),
+        *(((*NOWHERE[:4], "--period", x), "--period") for x in ("inf", "nan", "1e10", "0", "-1")),
         ((*NOWHERE, "--engine-log", "none.log"), "--engine-log none.log is not a file"),
         ((), "--url"),
     ],
@@ -69,6 +71,66 @@ def test_a_damaged_bundle(whet: Whet, run: Path, tmp_path: Path) -> None:
     (bundle / "watch" / "golden.json").write_text("{")
     said = whet("watch", bundle, *NOWHERE).sentence(StorageError.exit_code)
     assert "golden.json is missing or damaged" in said
+
+
+@pytest.mark.parametrize("name", ["envelope.json", "golden.json", "engine.json", "spec.json"])
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a": NaN}', "[]"])
+def test_a_damaged_file_of_a_bundle(
+    whet: Whet, run: Path, tmp_path: Path, name: str, text: str
+) -> None:
+    bundle = write_bundle(tmp_path / "bundle", run)
+    (bundle / "watch" / name).write_text(text)
+    whet("watch", bundle, *NOWHERE, "--periods", "1").sentence(StorageError.exit_code)
+
+
+def test_a_second_watch_on_one_state(whet: Whet, run: Path, tmp_path: Path) -> None:
+    with locked(tmp_path / "state"):
+        said = whet("watch", run, *NOWHERE, "--state", tmp_path / "state")
+    assert "state is in use by another whet" in said.sentence(StorageError.exit_code)
+
+
+def test_a_standing_alarm_counts_at_every_start(whet: Whet, run: Path, tmp_path: Path) -> None:
+    words = (*NOWHERE, "--state", tmp_path / "state", "--periods")
+    for periods, standing in ((3, False), (1, True), (4, True)):
+        said = whet("watch", run, *words, periods)
+        assert said.code == NothingQualifiesError.exit_code
+        assert ("standing for" in said.out) == standing
+        assert said.err.count("unreachable") == 1
+    lines = journal(tmp_path / "state")
+    assert [line["cause"] for line in lines if line["kind"] == "alarm"] == ["unreachable"]
+
+
+def test_an_alarm_that_cleared_no_longer_counts(whet: Whet, run: Path, tmp_path: Path) -> None:
+    words = ("--listen", "off", "--period", 0.5, "--state", tmp_path / "state")
+    said = whet("watch", run, "--url", "http://127.0.0.1:9", *words, "--periods", 3)
+    with scripted_server(model="target", tokens_per_chunk=4) as server:
+        said = whet("watch", run, "--url", server.url, *words, "--periods", 4)
+    assert "standing for" in said.out
+    assert "cleared: unreachable" in said.out
+    assert "unreachable" not in said.err
+
+
+def test_a_state_that_cannot_be_written_is_said(whet: Whet, run: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    (state / "state.json").mkdir(parents=True)
+    said = whet("watch", run, *NOWHERE, "--state", state, "--periods", 1)
+    assert "state.json" in said.sentence(StorageError.exit_code)
+    assert "cannot write" in said.out
+    said = whet("watch", run, *NOWHERE, "--state", state, "--periods", 4)
+    assert said.code == NothingQualifiesError.exit_code
+    assert [f"in a row: {count}" in said.out for count in (1, 2, 3, 4)] == [True, True, False, True]
+
+
+@pytest.mark.parametrize("text", [None, "", "other:a_total 1\n"])
+def test_metrics_that_are_not_there(
+    whet: Whet, run: Path, tmp_path: Path, text: str | None
+) -> None:
+    with scripted_server(model="target", tokens_per_chunk=4, metrics=text is not None) as server:
+        server.metrics_text = lambda: text or ""  # type: ignore[method-assign]
+        words = ("--url", server.url, "--listen", "off", "--period", 0.5, "--periods", 3)
+        said = whet("watch", run, *words, "--state", tmp_path / "state")
+    assert said.code == NothingQualifiesError.exit_code
+    assert "metrics_missing" in said.err
 
 
 def test_an_engine_that_is_away_is_an_alarm_and_not_an_error(
@@ -102,7 +164,7 @@ def test_a_bundle_and_its_run_are_watched_alike_and_the_watch_goes_on(
 
 def test_the_key_of_the_bundle_is_sent(whet: Whet, run: Path, tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path / "bundle", run)
-    words = ("--listen", "off", "--period", 0.5, "--periods", 2, "--state", tmp_path / "state")
+    words = ("--listen", "off", "--period", 0.5, "--periods", 4, "--state", tmp_path / "state")
     with scripted_server(model="target", key="k-of-the-bundle") as server:
         said = whet("watch", bundle, "--url", server.url, *words)
         assert "unauthorized" in said.err

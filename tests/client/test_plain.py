@@ -28,7 +28,7 @@ from whet.client import (
     post_many,
     scrape,
 )
-from whet.client.counters import info_label
+from whet.client.counters import info_label, parse_buckets
 from whet.core.errors import EngineLostError, UsageError
 
 
@@ -222,3 +222,25 @@ def test_a_certificate_that_is_not_trusted_names_the_variable_to_set(tmp_path: P
             get_text(f"http://127.0.0.1:{port}", "/v1/models")
     with scripted_server() as plain, pytest.raises(EngineLostError, match="write http://"):
         get_text(plain.url.replace("http:", "https:"), "/v1/models", timeout_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("vllm:kv_cache_usage_perc", 0.75),
+        ("sglang:token_usage", 0.75),
+        ("sglang:cache_hit_rate", 0.75),
+        ("llamacpp:kv_cache_usage_ratio", 0.75),
+        ("process_start_time_seconds", 0.75),
+        ("vllm:num_requests_running", 1.25),
+        ("vllm:kv_cache_usage_perc_total", 1.25),
+    ],
+)
+def test_shares_and_moments_are_not_summed_over_engines(name: str, value: float) -> None:
+    text = f'{name}{{engine="0"}} 0.5\n{name}{{engine="1"}} 0.75\n'
+    assert dict(parse_counters(text)) == {name: value}
+
+
+def test_a_bucket_that_is_not_a_number_is_left_out() -> None:
+    text = 'a_bucket{le="1"} 2\na_bucket{le="x"} 3\na_bucket{le="+Inf"} 4\na_bucket{le="2"} x\n'
+    assert parse_buckets(text, "a") == ((1.0, 2.0), (float("inf"), 4.0))

@@ -142,6 +142,20 @@ def test_more_prefixes_than_texts_are_still_different(tmp_path: Path) -> None:
     assert len(starts) == len(set(starts.values())) == 6
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no system_short in it"),
+        ('{"kind": "user", "text": "a"}\n', "no system_short in it"),
+        ("[" * 100_000, "cannot be read"),
+    ],
+)
+def test_texts_that_were_emptied_or_damaged(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "pool").write_text(text)
+    with pytest.raises(StorageError, match=said):
+        build((tmp_path / "pool", write_tokenizer(tmp_path / "tokenizer")))
+
+
 def test_a_long_prompt_is_cut_in_the_user_turn(files: tuple[Path, Path]) -> None:
     spec = WorkloadSpec(max_input_tokens=300, shared_prefix_share=1.0)
     lengths = {len(r.prompt_token_ids) for r in build(files, spec).requests}

@@ -12,8 +12,8 @@ from tests.watch.traffic import Deployment, Truth, shifts, simulated_references
 from whet.core import counters
 from whet.core.records.quality_checks import GoldenProbes
 from whet.watch.causes import CAUSES
-from whet.watch.observation import Answers, Observation, Scrape
-from whet.watch.signals import References
+from whet.watch.observation import KV_USAGE, Answers, Observation, Scrape, window_between
+from whet.watch.signals import References, mismatches
 from whet.watch.state import WatchState, advance
 
 HEALTHY = 70
@@ -144,6 +144,42 @@ def test_probes_in_every_third_period_name_a_fault_too(cause: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", [counters.PREFIX_HITS, "vllm:kv_cache_usage_perc"])
+def test_a_single_series_that_the_run_had_is_missed(name: str) -> None:
+    references = simulated_references()
+    envelope = replace(references.envelope, series=(counters.PREFIX_HITS, KV_USAGE))
+    names = run_fault(without(name), replace(references, envelope=envelope), periods=5)
+    assert names == ["metrics_missing"]
+
+
+def test_a_series_that_comes_back_is_no_burst() -> None:
+    look = Deployment(np.random.default_rng(0)).observe(5, Truth())
+    assert look.before is not None
+    gone = scraped(look, values={counters.PROCESS_START: 1.0}).before
+    assert gone is not None
+    window = window_between(gone, look.before)
+    assert window is not None
+    assert (window.drafts, window.generated, window.errors) == (None, None, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("measured", "answers", "same"),
+    [
+        ("0.32.0+cu129", "0.32.0", True),
+        ("0.32.0", "0.32.0+cpu", True),
+        ("0.32.0", "v0.32.0", True),
+        ("0.32.0+cu129", "0.32.0+cu130", False),
+        ("0.32.0+cu129", "0.32.1", False),
+        ("0.32.0", "0.32.0rc1", False),
+    ],
+)
+def test_a_local_label_is_the_same_release(measured: str, answers: str, *, same: bool) -> None:
+    references = simulated_references()
+    references = replace(references, envelope=replace(references.envelope, engine_version=measured))
+    look = replace(Deployment(np.random.default_rng(0)).observe(0, Truth()), version=answers)
+    assert ("engine_version" not in mismatches(look, None, references, None)) == same
+
+
 def test_contention_explains_slow_tokens() -> None:
     names = run_fault(HARD["machine_contended"], truth=Truth(tpot=3.0, ttft=3.0))
     assert "machine_contended" in names
@@ -267,6 +303,4 @@ def test_a_scrape_of_another_process_is_not_subtracted() -> None:
         at_s=0.0, values={counters.PROCESS_START: 1.0}, buckets={}, cache={}, names=1, other_names=0
     )
     after = replace(before, values={counters.PROCESS_START: 2.0, counters.DRAFTS: 5.0})
-    from whet.watch.observation import window_between
-
     assert window_between(before, after) is None

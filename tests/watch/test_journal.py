@@ -1,6 +1,7 @@
 """The journal and the state: restarts go on, a full disk is counted, damage is survived."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -36,10 +37,34 @@ def test_the_state_of_another_deployment_is_not_taken(tmp_path: Path) -> None:
     assert journal.read_state("r", "other") == WatchState(run="r", variant="other")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"run": "r", "variant": "v", "periods": "x"}'])
-def test_a_damaged_state_begins_anew(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "[" * 100_000, '{"run": "r", "variant": "v", "periods": "x"}'],
+)
+def test_a_damaged_state_begins_anew_and_says_so(tmp_path: Path, text: str) -> None:
     (tmp_path / "state.json").write_text(text)
-    assert Journal(tmp_path).read_state("r", "v").periods == 0
+    journal = Journal(tmp_path)
+    assert journal.read_state("r", "v").periods == 0
+    assert journal.problem is not None
+    assert "begins anew" in journal.problem
+    journal.write_state(WatchState(run="r", variant="v"))
+    assert journal.problem is None
+
+
+def test_a_state_that_is_a_folder_stays_a_problem_while_lines_are_written(tmp_path: Path) -> None:
+    (tmp_path / "state.json").mkdir()
+    journal = Journal(tmp_path)
+    journal.write_state(WatchState(run="r", variant="v"))
+    journal.add("period", "now", {})
+    assert journal.problem is not None
+    assert "state.json" in journal.problem
+
+
+def test_a_journal_that_is_a_fifo_is_counted(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "journal.jsonl")
+    journal = Journal(tmp_path)
+    journal.add("period", "now", {})
+    assert journal.dropped == 1
 
 
 def test_a_full_disk_is_counted_and_the_watch_goes_on(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """One look at a server: what it can say, and what it does instead."""
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,6 +9,7 @@ import pytest
 
 from tests.scripted_server import ScriptedServer, scripted_server
 from tests.watch.traffic import simulated_references
+from whet.core import counters
 from whet.watch.probe import (
     GOLDEN_PER_PERIOD,
     Target,
@@ -74,7 +76,26 @@ def test_a_server_without_metrics_is_watched_by_its_answers(server: ScriptedServ
     look = observe(target(server.url), turn=0, cursor=0)
     assert look.before is None
     assert look.speed is not None
-    assert "metrics_missing" not in mismatches(look, None, REFERENCES, None)
+    assert mismatches(look, None, REFERENCES, None)["metrics_missing"]
+    without = replace(REFERENCES, envelope=replace(REFERENCES.envelope, ranges=()))
+    assert "metrics_missing" not in mismatches(look, None, without, None)
+
+
+@pytest.mark.parametrize("data", [None, "x", {"a": 1}, ["x"], [{"id": "target"}], [[]]])
+def test_a_list_of_models_that_is_none(server: ScriptedServer, data: object) -> None:
+    answer, models = server._get, (200, "application/json", json.dumps({"data": data}))
+    server._get = lambda path: models if path == "/v1/models" else answer(path)  # type: ignore[method-assign]
+    look = observe(target(server.url), turn=None, cursor=0)
+    assert ("wrong_model" in mismatches(look, None, REFERENCES, None)) == (
+        data != [{"id": "target"}]
+    )
+
+
+def test_metrics_alone_are_refused(server: ScriptedServer) -> None:
+    server.script = replace(server.script, metrics_status=403)
+    look = observe(target(server.url), turn=None, cursor=0)
+    assert look.silence is None
+    assert "metrics_missing" in mismatches(look, None, REFERENCES, None)
 
 
 def test_no_probe_is_sent_while_requests_wait(server: ScriptedServer) -> None:
@@ -116,3 +137,14 @@ def test_names_are_counted_and_a_bad_line_is_left_out() -> None:
     assert (scrape.names, scrape.other_names) == (3, 1)
     assert scrape.values["vllm:a_total"] == 1
     assert scrape.process_start == 5
+
+
+def test_two_engines_half_full_are_half_full() -> None:
+    text = "".join(f'vllm:kv_cache_usage_perc{{engine="{at}"}} 0.5\n' for at in range(2))
+    assert read_scrape(text, at_s=0.0).values["vllm:kv_cache_usage_perc"] == 0.5
+
+
+def test_an_engine_s_own_names_are_read_as_those_of_the_run() -> None:
+    renamed = {"sglang:generation_tokens_total": counters.GENERATED}
+    scrape = read_scrape("sglang:generation_tokens_total 7\n", at_s=0.0, renamed=renamed)
+    assert (scrape.names, scrape.values[counters.GENERATED]) == (1, 7)

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from whet.cli.options import print_line
 from whet.core.errors import UsageError
-from whet.core.store import write_atomic
+from whet.core.store import is_special, write_atomic
 from whet.flow.init.options import InitOptions
 
 
@@ -21,7 +21,7 @@ def init(
     options: InitOptions = InitOptions(),
 ) -> None:
     """Write whet.yaml: from your request log, or a commented one to fill in."""
-    if path.exists():
+    if path.exists() and not is_special(path):
         raise UsageError(f"{path} exists; name another file or move it away")
     if options.traffic is not None:
         from whet.flow.init.spec import first_spec

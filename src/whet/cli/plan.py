@@ -11,7 +11,7 @@ from rich.table import Table
 from whet.cli.options import OutputOptions, print_json, print_line
 from whet.core.errors import UsageError
 from whet.core.records import encode
-from whet.core.store import write_atomic
+from whet.core.store import is_special, write_atomic
 from whet.core.units import GIB
 from whet.flow.plan.options import PlanOptions
 
@@ -43,7 +43,7 @@ def plan(
 
     if options.spec is not None and options.memory:
         raise UsageError("--memory predicts no speed, so there is nothing for --spec; give one")
-    if options.spec is not None and options.spec.exists():
+    if options.spec is not None and options.spec.exists() and not is_special(options.spec):
         raise UsageError(f"--spec {options.spec} exists; name another file or move it away")
     with open_checkpoints() as checkpoints:
         folder = checkpoints.find(model)

@@ -22,7 +22,7 @@ def watch(
     """Probe a deployment, compare it with its run, and name what changed.
 
     Runs until it is stopped, and continues from its state when it is started again. With --periods
-    it ends by itself: exit code 0 without an alarm, 9 with one.
+    it ends by itself: exit code 0 without an alarm, 9 with one that began or still stands.
     """
     from whet.flow.watch.watch import watch as watch_deployment
 

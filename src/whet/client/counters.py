@@ -16,6 +16,11 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _TERM = re.compile(r"([-+] )?(?:(\d+) \* )?([A-Za-z_:][^\s]*)")
 _SPLIT_LABELS = ("position", "source", "finished_reason", "running_lora_adapters", "status")
 _LEFT_OUT = ("_bucket", "_created")
+_NOT_ADDITIVE = re.compile(
+    r"_(perc(ent(age)?)?|ratio|fraction|rate|usage|util(i[sz]ation)?|efficiency"
+    r"|accept_length|per_decode|timestamp(_seconds)?|start_time_seconds|requests_info)$"
+)
+"""Gauges whose sum over engines means nothing: shares, means and moments."""
 
 
 def scrape(
@@ -53,12 +58,13 @@ def rename_counters(values: Mapping[str, float], names: Mapping[str, str]) -> di
 def parse_counters(text: str) -> tuple[tuple[str, float], ...]:
     """Samples summed over their labels, sorted by name; what is not exported is absent.
 
+    Of shares, means and moments (KV usage, start time) the largest is taken instead.
     A sample that carries one of the labels position, source, finished_reason, status or
     running_lora_adapters is given once more for each of its values, as ``name{position="0"}``.
     Histogram buckets and creation times are left out: their sums mean nothing. A value that is not
     finite counts as absent.
     """
-    sums: defaultdict[str, float] = defaultdict(float)
+    values: dict[str, float] = {}
     for line in text.splitlines():
         match = _SAMPLE.fullmatch(line.strip())
         if match is None:
@@ -67,11 +73,19 @@ def parse_counters(text: str) -> tuple[tuple[str, float], ...]:
         value = _number(written)
         if value is None or name.endswith(_LEFT_OUT):
             continue
-        sums[name] += value
-        for label, content in _LABEL.findall(labels or ""):
-            if label in _SPLIT_LABELS:
-                sums[f'{name}{{{label}="{content}"}}'] += value
-    return tuple(sorted(sums.items()))
+        split = [
+            f'{name}{{{label}="{content}"}}'
+            for label, content in _LABEL.findall(labels or "")
+            if label in _SPLIT_LABELS
+        ]
+        largest = _NOT_ADDITIVE.search(name) is not None
+        for key in (name, *split):
+            before = values.get(key)
+            if before is None:
+                values[key] = value
+            else:
+                values[key] = max(before, value) if largest else before + value
+    return tuple(sorted(values.items()))
 
 
 def parse_buckets(text: str, name: str) -> tuple[tuple[float, float], ...]:
@@ -80,9 +94,10 @@ def parse_buckets(text: str, name: str) -> tuple[tuple[float, float], ...]:
     for line in text.splitlines():
         match = _SAMPLE.fullmatch(line.strip())
         if match is not None and match[1] == f"{name}_bucket":
-            edge = dict(_LABEL.findall(match[2] or "")).get("le")
-            if edge is not None:
-                counts[float(edge)] += float(match[3])
+            le, count = dict(_LABEL.findall(match[2] or "")).get("le", ""), _number(match[3])
+            edge = math.inf if le == "+Inf" else _number(le)
+            if edge is not None and count is not None:
+                counts[edge] += count
     return tuple(sorted(counts.items()))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,7 +26,8 @@ def require_name(name: str, what: str) -> str:
 def inside(folder: Path, *parts: str) -> Path:
     """Join ``parts`` below ``folder`` and refuse a result that leaves it."""
     path = folder.joinpath(*parts)
-    if not path.resolve().is_relative_to(folder.resolve()):
+    # realpath lets a loop of links pass, which pathlib's resolve() ends with a RuntimeError.
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise UsageError(f"the path {'/'.join(parts)!r} leaves its folder; use a plain name")
     return path
 

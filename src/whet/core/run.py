@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
@@ -40,7 +40,7 @@ from whet.core.records import (
     decode,
 )
 from whet.core.spec import Spec
-from whet.core.store import RunStore
+from whet.core.store import RunStore, read_record
 
 T = TypeVar("T")
 
@@ -210,10 +210,8 @@ class Run:
         """The decision; None also where an earlier version of whet made it, by other rules."""
         if self.store.status("decision", "decision") is None:
             return None
-        path = self.store.path("decision.json")
-        if path.exists() and '"reference"' not in path.read_text(encoding="utf-8"):
-            return None
-        return self._file("decision.json", Decision)
+        data = self._file("decision.json", dict)
+        return decode(Decision, data) if data and "reference" in data else None
 
     @cached_property
     def variants(self) -> tuple[str, ...]:
@@ -378,14 +376,7 @@ class Run:
 
     def _file(self, name: str, cls: type[T]) -> T | None:
         path = self.store.path(name)
-        if not path.exists():
-            return None
-        try:
-            return decode(cls, json.loads(path.read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise StorageError(
-                f"{path} is not whole JSON; put it back from a copy, or start a new run"
-            ) from error
+        return read_record(path, cls) if os.path.lexists(path) else None
 
     def _missing_file(self, name: str) -> NoReturn:
         raise StorageError(

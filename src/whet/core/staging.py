@@ -21,7 +21,7 @@ class Stage:
 
     def __init__(self, out: Path) -> None:
         """Make the folder; leftovers of killed runs are removed first."""
-        self._out = out = out.resolve()
+        self._out = out = Path(os.path.realpath(out))
         remove_stale(out)
         self.folder = out.parent / f".{out.name}.{os.getpid()}.part"
         with translate_disk_errors(out):

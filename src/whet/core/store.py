@@ -10,12 +10,15 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
+import stat
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from whet.core.errors import StorageError
 from whet.core.names import inside
@@ -23,6 +26,8 @@ from whet.core.records.codec import decode, encode
 from whet.core.redact import redact, redact_json
 
 T = TypeVar("T")
+_FIFO_WAIT_S = 5.0
+_MEASURED = ("trials", "quality")
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -40,20 +45,78 @@ def translate_disk_errors(path: Path) -> Iterator[None]:
         raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write ``data`` so that ``path`` is either as before or whole, also after a power cut."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+@contextmanager
+def open_output(path: Path) -> Iterator[BinaryIO]:
+    """Open ``path`` so that it is either as before or whole, also after a power cut.
+
+    A link is followed. A device, a FIFO and an open descriptor (``/dev/stdout``) are written to:
+    only a regular file is ever replaced.
+    """
     with translate_disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if is_special(path):
+            with _open_special(path) as file:
+                yield file
+            return
+        target = Path(os.path.realpath(path))
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
-                file.write(data)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
+            temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
-        sync_to_disk(path.parent)
+        sync_to_disk(target.parent)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write ``data`` as ``open_output`` does: as before or whole."""
+    with open_output(path) as file:
+        file.write(data)
+
+
+def is_special(path: Path) -> bool:
+    """Whether ``path`` is a device, a FIFO or an open descriptor: written to, never replaced."""
+    with translate_disk_errors(path):
+        try:
+            mode = path.stat().st_mode
+        except FileNotFoundError:
+            return False
+        ordinary = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+        return not ordinary or _descriptor(path) is not None
+
+
+def _open_special(path: Path) -> BinaryIO:
+    """Open what is not a regular file; a FIFO waits some seconds for its reader."""
+    sys.stdout.flush()  # what was printed before comes first
+    if (descriptor := _descriptor(path)) is not None:
+        return os.fdopen(os.dup(descriptor), "wb")
+    until = time.monotonic() + _FIFO_WAIT_S
+    while True:
+        try:
+            opened = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+            break
+        except OSError as error:
+            if error.errno != errno.ENXIO or not path.is_fifo():
+                raise
+            if time.monotonic() > until:
+                raise StorageError(
+                    f"nothing reads the FIFO {path}; start its reader first"
+                ) from error
+        time.sleep(0.05)
+    os.set_blocking(opened, True)
+    return os.fdopen(opened, "wb")
+
+
+def _descriptor(path: Path) -> int | None:
+    """Return the open descriptor behind ``/dev/stdout``, ``/dev/fd/N`` or a link to one."""
+    while path.is_symlink():
+        if os.path.realpath(path.parent) == f"/proc/{os.getpid()}/fd":
+            return int(path.name)
+        path = path.parent / path.readlink()
+    return None
 
 
 def write_json(path: Path, record: object) -> None:
@@ -62,6 +125,57 @@ def write_json(path: Path, record: object) -> None:
     text = redact_json(json.dumps(plain, indent=1, ensure_ascii=False)) + "\n"
     # A model may write half of a surrogate pair, which UTF-8 has no form for.
     write_atomic(path, text.encode("utf-8", "replace"))
+
+
+def read_json(path: Path, *, infinite: bool = False) -> Any:
+    """Return the JSON value in a regular file; ``infinite`` lets Infinity pass.
+
+    Raises ``OSError`` where it cannot be read, and ``ValueError`` for anything but JSON: a device
+    or FIFO, a number that is not finite, brackets beyond what the parser nests.
+    """
+
+    def number(written: str) -> float:
+        value = float(written)
+        if math.isnan(value) or (math.isinf(value) and not infinite):
+            raise ValueError(f"{written} is not a finite number")
+        return value
+
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a regular file")
+    try:
+        text = path.read_text(encoding="utf-8")
+        return json.loads(text, parse_constant=number, parse_float=number)
+    except RecursionError as error:
+        raise ValueError("its brackets nest too deeply") from error
+
+
+def read_record(path: Path, cls: type[T]) -> T:
+    """Return the record of ``cls`` in a file of a run; ``StorageError`` where it is damaged."""
+    try:
+        return decode(cls, read_json(path))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StorageError(
+            f"{path} is damaged: of another version, or not whole JSON; put it back from a copy, "
+            "or start a new run with --name"
+        ) from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[int]:
+    """Hold ``folder`` for this process; ``StorageError`` where another one holds it."""
+    with translate_disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StorageError(
+                f"{folder} is in use by another whet; wait for it or end it"
+            ) from error
+        yield lock
+    finally:
+        os.close(lock)
 
 
 def sync_to_disk(path: Path) -> None:
@@ -86,44 +200,41 @@ class RunStore:
         self.root = root
         self._journal: dict[tuple[str, str], dict[str, Any]] = {}
         self._records: dict[tuple[str, str], object] = {}
+        self._lock: int | None = None
 
     @classmethod
     @contextmanager
     def open(cls, root: Path, *, resume: bool = False) -> Iterator[RunStore]:
         """Hold the run directory; refuse one in use, and a filled one unless ``resume``."""
         store = cls(root)
-        with translate_disk_errors(root):
-            root.mkdir(parents=True, exist_ok=True)
-            lock = (root / ".lock").open("w")
-        try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise StorageError(
-                    f"{root} is in use by another whet; wait for it or end it"
-                ) from error
-            if (root / "journal.jsonl").exists() and not resume:
+        with locked(root) as lock:
+            if os.path.lexists(root / "journal.jsonl") and not resume:
                 raise StorageError(
                     f"{root} already holds a run; go on with --resume, or choose another --name"
                 )
+            store._lock = lock
             store._journal = store._read_journal()
-            yield store
-        finally:
-            lock.close()
+            store._require_whole_journal(unnamed=1)
+            try:
+                yield store
+            finally:
+                store._lock = None
 
     @classmethod
     def read(cls, root: Path) -> RunStore:
         """A finished or interrupted run, to read only. ``StorageError`` for any other folder."""
         store = cls(root)
-        if not (root / "journal.jsonl").exists():
+        if not os.path.lexists(root / "journal.jsonl"):
             raise StorageError(
                 f"{root} holds no run (no journal.jsonl); name a folder that whet run made"
             )
         store._journal = store._read_journal()
+        store._require_whole_journal()
         return store
 
     def path(self, *parts: str) -> Path:
         """A path below the run directory; one that would leave it is refused."""
+        self._require_in_place()
         return inside(self.root, *parts)
 
     def put(self, kind: str, key: str, record: object, *, status: str = "complete") -> None:
@@ -136,7 +247,7 @@ class RunStore:
         """Journal the status of a key whose data, if any, is stored elsewhere."""
         why = None if reason is None else redact(reason)
         entry = {"at": time.time(), "kind": kind, "key": key, "status": status, "reason": why}
-        path = self.root / "journal.jsonl"
+        path = self.path("journal.jsonl")
         with translate_disk_errors(path), path.open("ab") as file:
             file.write(self._line_start(file) + json.dumps(entry).encode() + b"\n")
             file.flush()
@@ -149,16 +260,9 @@ class RunStore:
         if isinstance(record, cls):
             return record
         path = self.path(kind, f"{key}.json")
-        if self.status(kind, key) is None or not path.exists():
+        if self.status(kind, key) is None or not os.path.lexists(path):
             return None
-        try:
-            record = decode(cls, json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise StorageError(
-                f"{path} is damaged or of another version; put it back from a copy, or start a "
-                "new run with --name"
-            ) from error
-        self._records[kind, key] = record
+        self._records[kind, key] = record = read_record(path, cls)
         return record
 
     def all(self, kind: str, cls: type[T]) -> list[T]:
@@ -193,15 +297,51 @@ class RunStore:
     def _read_journal(self) -> dict[tuple[str, str], dict[str, Any]]:
         path = self.root / "journal.jsonl"
         entries: dict[tuple[str, str], dict[str, Any]] = {}
-        if not path.exists():
+        if not os.path.lexists(path):
             return entries
-        for line in path.read_bytes().split(b"\n"):
+        try:
+            if not path.is_file():
+                raise OSError("it is not a regular file")
+            data = path.read_bytes()
+        except OSError as error:
+            raise StorageError(
+                f"cannot read {path} ({error}); put it back from a copy, or start a new run "
+                "with --name"
+            ) from error
+        for line in data.split(b"\n"):
             try:
                 entry = json.loads(line)
                 entries[entry["kind"], entry["key"]] = entry
             except (ValueError, KeyError, TypeError, RecursionError):
                 continue  # a line torn by a kill: its record counts as not written
         return entries
+
+    def _require_whole_journal(self, *, unnamed: int | None = None) -> None:
+        """``StorageError`` where the journal lost all stored measurements, or over ``unnamed``.
+
+        A kill may leave one record without its line.
+        """
+        files = (path for kind in _MEASURED for path in self.root.glob(f"{kind}/*.json"))
+        stored = [(path.parent.name, path.stem) for path in files]
+        lost = [key for key in stored if key not in self._journal]
+        if lost and (not self._journal or (unnamed is not None and len(lost) > unnamed)):
+            raise StorageError(
+                f"{self.root / 'journal.jsonl'} lacks {len(lost)} of {len(stored)} stored records; "
+                "put it back from a copy, or start a new run with --name"
+            )
+
+    def _require_in_place(self) -> None:
+        """``StorageError`` where the held folder is no longer at its path."""
+        if self._lock is None:
+            return
+        try:
+            if os.path.samestat(os.fstat(self._lock), (self.root / ".lock").stat()):
+                return
+        except OSError:
+            pass  # no lock there: it is said below
+        raise StorageError(
+            f"{self.root} was moved or removed during the run; put it back and repeat with --resume"
+        )
 
     @staticmethod
     def _line_start(file: Any) -> bytes:

@@ -7,8 +7,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
 from whet.core.errors import StorageError
+
+_KINDS: Final = ("system_short", "system_long", "user")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,12 +35,10 @@ def read_pool(path: Path) -> PromptPool:
         for line in path.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
             texts[row["kind"]].append(row["text"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        if missing := [kind for kind in _KINDS if not texts[kind]]:
+            raise ValueError(f"no {missing[0]} in it")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise StorageError(
             f"the built-in texts in {path} cannot be read ({error}); start a new run (--name)"
         ) from error
-    return PromptPool(
-        system_short=tuple(texts["system_short"]),
-        system_long=tuple(texts["system_long"]),
-        user=tuple(texts["user"]),
-    )
+    return PromptPool(**{kind: tuple(texts[kind]) for kind in _KINDS})

@@ -12,7 +12,6 @@ The log-probability of one output token shows a single step of fine-tuning (arXi
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import uuid
@@ -28,7 +27,7 @@ from whet.core.errors import StorageError, UsageError
 from whet.core.provenance import now
 from whet.core.records.codec import decode
 from whet.core.records.quality_checks import GoldenProbe, GoldenProbes, GoldenToken
-from whet.core.store import write_json
+from whet.core.store import read_json, write_json
 from whet.quality.asking import (
     ModelEndpoint,
     ask,
@@ -278,7 +277,7 @@ def write_golden(path: Path, probes: GoldenProbes) -> None:
 def read_golden(path: Path) -> GoldenProbes:
     """Read a golden file; ``UsageError`` if it does not exist, ``StorageError`` if damaged."""
     try:
-        golden = decode(GoldenProbes, json.loads(path.read_text(encoding="utf-8")))
+        golden = decode(GoldenProbes, read_json(path))
     except FileNotFoundError as error:
         raise UsageError(f"no golden probes at {path}; take them from a good deployment") from error
     except OSError as error:

@@ -21,7 +21,7 @@ from whet.core.errors import MeasurementError, StorageError, UsageError
 from whet.core.records import Estimate, HarnessMetric, HarnessRun, HarnessSample, HarnessTask
 from whet.core.records.codec import decode
 from whet.core.redact import redact
-from whet.core.store import write_json
+from whet.core.store import read_json, write_json
 from whet.quality.paired import mean_estimate
 
 RECORD: Final = "harness.json"
@@ -288,7 +288,7 @@ def read_harness(folder: Path) -> HarnessRun:
     """What ``write_harness`` wrote; ``StorageError`` where it is missing or damaged."""
     path = folder / RECORD
     try:
-        run = decode(HarnessRun, json.loads(path.read_text(encoding="utf-8")))
+        run = decode(HarnessRun, read_json(path))
     except (OSError, ValueError) as error:
         raise StorageError(
             f"{path} holds no readable run ({error}); run the tasks again"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -10,7 +9,7 @@ from typing import Final
 from whet.core.errors import QuantizationError, WhetError
 from whet.core.records import QuantizedCheckpoint, decode
 from whet.core.spec import RecipeSpec
-from whet.core.store import write_json
+from whet.core.store import read_json, write_json
 from whet.quant.calibration import calibration_sha256
 
 RECORD: Final = "whet_quantization.json"
@@ -58,8 +57,7 @@ def write_record(folder: Path, key: CacheKey, checkpoint: QuantizedCheckpoint) -
 def read_record(folder: Path) -> CheckpointRecord | None:
     """The record of ``folder``; None where it is missing, unreadable, or lists a missing file."""
     try:
-        data = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        record = decode(CheckpointRecord, data)
+        record = decode(CheckpointRecord, read_json(folder / RECORD))
         record.changed_files(folder)
     except (OSError, ValueError, WhetError):
         return None

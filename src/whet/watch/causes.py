@@ -63,7 +63,6 @@ CAUSES: Final[tuple[Cause, ...]] = (
     _cause("hung", "engine", "the engine answers and generates nothing", hides="*"),
     _cause("wrong_model", "model", "another model is served", hides="*"),
     _cause("several_engines", "engine", "two engines answer on one port", hides="*"),
-    _cause("metrics_missing", "engine", "the engine exports no metrics"),
     _cause("metrics_renamed", "engine", "the engine's metrics have other names"),
     _cause("engine_version", "engine", "another version of the engine runs", levers=ALL_LEVERS),
     _cause("restart_loop", "engine", "the engine is restarted again and again", hides=_SLOW),
@@ -222,6 +221,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
         needs="slow_ttft",
         levers=ALL_LEVERS,
     ),
+    _cause("metrics_missing", "engine", "/metrics lacks what the run had"),
     _cause("clock_skew", "machine", "the server's clock is wrong"),
 )
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from whet.core.errors import StorageError
 from whet.core.records.codec import decode, encode
 from whet.core.redact import redact_json
-from whet.core.store import translate_disk_errors, write_json
+from whet.core.store import read_json, translate_disk_errors, write_json
 from whet.watch.state import WatchState
 
 _STATE: Final = "state.json"
@@ -21,7 +21,7 @@ class Journal:
     """A folder with ``state.json`` and ``journal.jsonl``.
 
     A full disk never stops the watch: what cannot be written is counted in ``dropped``, and
-    ``problem`` has the reason until a write succeeds again.
+    ``problem`` has the reason until that file is written again.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -30,21 +30,31 @@ class Journal:
             folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.dropped = 0
-        self.problem: str | None = None
+        self._problems: dict[str, str] = {}
+
+    @property
+    def problem(self) -> str | None:
+        """Why a file could not be written at its last attempt; None where both could."""
+        return next(iter(self._problems.values()), None)
 
     def read_state(self, run: str, variant: str) -> WatchState:
-        """The stored state of this deployment; a new one for another, or where it is damaged."""
-        fresh = WatchState(run=run, variant=variant)
+        """The stored state of this deployment; a new one for another, or where it is damaged.
+
+        ``problem`` says that it is damaged.
+        """
+        fresh, path = WatchState(run=run, variant=variant), self.folder / _STATE
         try:
-            stored = json.loads((self.folder / _STATE).read_text(encoding="utf-8"))
-            state = decode(WatchState, stored)
-        except (OSError, ValueError, StorageError):
+            state = decode(WatchState, read_json(path, infinite=True))  # edges
+        except FileNotFoundError:
+            return fresh
+        except (OSError, ValueError, StorageError) as error:
+            self._problems[_STATE] = f"{path} cannot be read, so the watch begins anew ({error})"
             return fresh
         return state if (state.run, state.variant) == (run, variant) else fresh
 
     def write_state(self, state: WatchState) -> None:
         """Store the state, whole or not at all."""
-        self._attempt(lambda: write_json(self.folder / _STATE, encode(state)))
+        self._attempt(_STATE, lambda: write_json(self.folder / _STATE, encode(state)))
 
     def add(self, kind: str, at: str, entry: Mapping[str, Any]) -> None:
         """Append one line. The file is opened anew each time, so that it may be rotated."""
@@ -52,16 +62,19 @@ class Journal:
         path = self.folder / _JOURNAL
 
         def append() -> None:
-            with translate_disk_errors(path), path.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            with translate_disk_errors(path):
+                if path.is_fifo():  # it would wait for a reader
+                    raise OSError("it is a FIFO")
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(line + "\n")
 
-        self._attempt(append)
+        self._attempt(_JOURNAL, append)
 
-    def _attempt(self, write: Any) -> None:
+    def _attempt(self, name: str, write: Callable[[], None]) -> None:
         try:
             write()
         except StorageError as error:
             self.dropped += 1
-            self.problem = str(error)
+            self._problems[name] = str(error)
         else:
-            self.problem = None
+            self._problems.pop(name, None)

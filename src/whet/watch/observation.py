@@ -19,6 +19,17 @@ _ERROR: Final = 'vllm:request_success_total{finished_reason="error"}'
 _PROMPT_TOKENS: Final = "vllm:prompt_tokens_total"
 _PREEMPTIONS: Final = "vllm:num_preemptions_total"
 _HTTP_5XX: Final = 'http_requests_total{status="5xx"}'
+RUNNING: Final = "vllm:num_requests_running"
+WAITING: Final = "vllm:num_requests_waiting"
+KV_USAGE: Final = "vllm:kv_cache_usage_perc"
+SERIES: Final = (
+    *(counters.GENERATED, counters.DRAFTS, counters.ACCEPTED),
+    *(counters.PREFIX_QUERIES, counters.PREFIX_HITS, counters.PROCESS_START),
+    *(_FINISHED, _PROMPT_TOKENS, _PREEMPTIONS, RUNNING, WAITING, KV_USAGE),
+    *(f"{name}_{part}" for name in (TTFT, TPOT, E2E) for part in ("count", "sum")),
+    *(f"{name}_count" for name in (PROMPT_LENGTHS, OUTPUT_LENGTHS)),
+)
+"""What the watch reads: a series that the run had and the deployment lacks is an alarm."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,8 +37,8 @@ class Scrape:
     """The engine's counters at one moment. ``at_s`` is wall-clock seconds since the epoch.
 
     ``buckets`` are the cumulative counts of the length histograms by name: (edge, count) pairs.
-    ``cache`` are the labels of ``cache_config_info``; ``names`` counts the ``vllm:`` samples and
-    ``other_names`` all others.
+    ``cache`` are the labels of ``cache_config_info``; ``names`` counts the engine's own samples
+    and ``other_names`` all others.
     """
 
     at_s: float
@@ -41,10 +52,6 @@ class Scrape:
     def process_start(self) -> float | None:
         """When the answering process began, or None where the engine does not say."""
         return self.values.get(counters.PROCESS_START)
-
-    def gauge(self, name: str) -> float | None:
-        """A gauge of the engine by its short name (``num_requests_running``)."""
-        return self.values.get(f"vllm:{name}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,8 +137,10 @@ def window_between(earlier: Scrape, later: Scrape) -> Window | None:
         return None
 
     def rise(name: str) -> float | None:
-        now = later.values.get(name)
-        return None if now is None else now - earlier.values.get(name, 0.0)
+        """None where a series is missing; that of a label's value may begin later, at 0."""
+        begun = 0.0 if name.partition("{")[0] in earlier.values else None
+        now, was = later.values.get(name), earlier.values.get(name, begun)
+        return None if now is None or was is None else now - was
 
     def mean(histogram: str) -> float | None:
         count, total = rise(f"{histogram}_count"), rise(f"{histogram}_sum")
@@ -154,8 +163,8 @@ def window_between(earlier: Scrape, later: Scrape) -> Window | None:
         ttft_s=mean(TTFT),
         tpot_s=mean(TPOT),
         in_flight=None if e2e_s is None else e2e_s / max(1e-9, later.at_s - earlier.at_s),
-        waiting=later.gauge("num_requests_waiting"),
-        kv_usage=later.gauge("kv_cache_usage_perc"),
+        waiting=later.values.get(WAITING),
+        kv_usage=later.values.get(KV_USAGE),
     )
 
 

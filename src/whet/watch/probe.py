@@ -13,7 +13,7 @@ from typing import Any, Final
 import psutil
 
 from whet.client import CompletionCall, Failure, HttpError, StreamClient, post_many, run_async
-from whet.client.counters import info_labels, parse_buckets, parse_counters
+from whet.client.counters import info_labels, parse_buckets, parse_counters, rename_counters
 from whet.client.simple import get
 from whet.core.errors import EngineLostError
 from whet.core.provenance import now
@@ -22,8 +22,10 @@ from whet.core.records.quality_checks import GoldenProbe, GoldenProbes
 from whet.quality.asking import ModelEndpoint
 from whet.quality.golden import GoldenSource, retake_golden
 from whet.watch.observation import (
+    KV_USAGE,
     OUTPUT_LENGTHS,
     PROMPT_LENGTHS,
+    WAITING,
     Answers,
     Observation,
     Scrape,
@@ -42,13 +44,17 @@ _UNAUTHORIZED: Final = (401, 403)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """The watched server. ``timeout_s`` bounds every request; ``local`` reads this host's CPU."""
+    """The watched server. ``timeout_s`` bounds every request; ``local`` reads this host's CPU.
+
+    ``names`` map the engine's own counters to those of ``core.counters``.
+    """
 
     url: str
     envelope: Envelope
     golden: GoldenProbes | None
     timeout_s: float = 30.0
     local: bool = False
+    names: tuple[tuple[str, str], ...] = ()
 
 
 def probe_share(target: Target, period_s: float) -> float:
@@ -126,24 +132,23 @@ def next_probes(golden: GoldenProbes | None, cursor: int) -> tuple[GoldenProbe, 
 
 
 def _scrape(target: Target) -> tuple[Scrape | None, float | None]:
-    """The counters and the server's clock less ours; no counters from a server without any."""
+    """The counters and the server's clock less ours; neither where ``/metrics`` is an error."""
     began = time.time()
     try:
         reply = get(target.url, "/metrics", timeout_s=target.timeout_s)
-    except HttpError as error:
-        if error.status != 404:
-            raise
+    except HttpError:
         return None, None
-    return read_scrape(reply.text, at_s=time.time()), _skew(reply.headers, began)
+    scrape = read_scrape(reply.text, at_s=time.time(), renamed=dict(target.names))
+    return scrape, _skew(reply.headers, began)
 
 
-def read_scrape(text: str, *, at_s: float) -> Scrape:
-    """A scrape from Prometheus' text format."""
+def read_scrape(text: str, *, at_s: float, renamed: Mapping[str, str] = {}) -> Scrape:
+    """A scrape from Prometheus' text format; ``renamed`` are the engine's own counter names."""
     names = [match[1] for line in text.splitlines() if (match := _NAME.match(line))]
-    own = sum(name.startswith("vllm:") for name in names)
+    own = sum(name.startswith("vllm:") or name in renamed for name in names)
     return Scrape(
         at_s=at_s,
-        values=dict(parse_counters(text)),
+        values=rename_counters(dict(parse_counters(text)), renamed),
         buckets={name: parse_buckets(text, name) for name in (PROMPT_LENGTHS, OUTPUT_LENGTHS)},
         cache=info_labels(text, "vllm:cache_config_info"),
         names=own,
@@ -164,9 +169,15 @@ def _skew(headers: Mapping[str, str], began_s: float) -> float | None:
 
 
 def _identity(target: Target) -> tuple[str | None, dict[str, int | None]]:
-    models = _json(target, "/v1/models").get("data") or []
+    models = _json(target, "/v1/models").get("data")
     version = _json(target, "/version").get("version")
-    lengths = {str(item.get("id")): item.get("max_model_len") for item in models}
+    lengths = {
+        str(item.get("id")): length
+        if isinstance(length := item.get("max_model_len"), int)
+        else None
+        for item in (models if isinstance(models, list) else ())
+        if isinstance(item, dict)
+    }
     return (str(version) if version else None), lengths
 
 
@@ -177,7 +188,7 @@ def _json(target: Target, path: str) -> dict[str, Any]:
         if error.status != 404:
             raise
         return {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return reply if isinstance(reply, dict) else {}
 
@@ -186,9 +197,9 @@ def _pressure(scrape: Scrape | None) -> str | None:
     """Why the probes are left out now, or None."""
     if scrape is None:
         return None
-    if (scrape.gauge("num_requests_waiting") or 0) >= 1:
+    if (scrape.values.get(WAITING) or 0) >= 1:
         return "requests wait"
-    if (scrape.gauge("kv_cache_usage_perc") or 0) > _KV_PRESSURE:
+    if (scrape.values.get(KV_USAGE) or 0) > _KV_PRESSURE:
         return "the KV cache is nearly full"
     return None
 

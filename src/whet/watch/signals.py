@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from whet.core import counters
 from whet.core.records.envelope import Envelope, MeasuredLoad, MeasuredRange
 from whet.core.records.quality_checks import GoldenProbes
 from whet.watch.detectors import SLACK, Learned
-from whet.watch.observation import Observation, Scrape, Window
+from whet.watch.observation import RUNNING, Observation, Scrape, Window
 
 _LEAST_REQUESTS: Final = 5
 _LEAST_NATS: Final = 0.02
@@ -154,7 +155,7 @@ def _probe_figures(look: Observation, envelope: Envelope) -> dict[str, float]:
     """
     if look.speed is None:
         return {}
-    running = None if look.before is None else look.before.gauge("num_requests_running")
+    running = None if look.before is None else look.before.values.get(RUNNING)
     load, figures = _expected(envelope, 1.0 + (running or 0.0)), dict[str, float]()
     if load is not None:
         figures["probe_tpot"] = math.log(max(look.speed.tpot_s, 1e-9) / load.tpot_mean_s)
@@ -275,8 +276,7 @@ def mismatches(
         wrong["chat_template_changed"] = (
             f"a fixed message has {look.chat_prompt_tokens} tokens, {chat_prompt_tokens} at first"
         )
-    if look.before is not None:
-        wrong.update(_metrics(look.before, references.envelope))
+    wrong.update(_metrics(look.before, references.envelope))
     if window is not None and window.generated:
         wrong.update(_counted(window, references.envelope))
     for kind, words in (look.claims or {}).items():
@@ -285,7 +285,7 @@ def mismatches(
 
 
 def _identity(look: Observation, envelope: Envelope) -> Iterator[tuple[str, str]]:
-    if look.version is not None and look.version != envelope.engine_version:
+    if look.version is not None and not _same_version(look.version, envelope.engine_version):
         yield (
             "engine_version",
             f"{envelope.engine} {look.version} answers; {envelope.engine_version} was measured",
@@ -306,11 +306,36 @@ def _identity(look: Observation, envelope: Envelope) -> Iterator[tuple[str, str]
         yield "adapter_missing", f"the adapter {', '.join(missing)} is not served"
 
 
-def _metrics(scrape: Scrape, envelope: Envelope) -> Iterator[tuple[str, str]]:
-    if not scrape.names:
-        name = "metrics_renamed" if scrape.other_names else "metrics_missing"
-        yield name, f"/metrics has {scrape.other_names} samples and none of the engine's names"
+def _same_version(one: str, other: str) -> bool:
+    """Whether the releases are equal, and their local labels (``+cu129``) where both have one."""
+    (release, _, label), (other_release, _, other_label) = (
+        text.removeprefix("v").partition("+") for text in (one, other)
+    )
+    return release == other_release and (label == other_label or not label or not other_label)
+
+
+def _expected_series(envelope: Envelope) -> tuple[str, ...]:
+    """The series that the run read; of an older bundle, those that its figures come from."""
+    if envelope.series:
+        return envelope.series
+    of_range = {
+        "acceptance_length": (counters.DRAFTS, counters.ACCEPTED),
+        "prefix_hit_rate": (counters.PREFIX_QUERIES, counters.PREFIX_HITS),
+    }
+    return tuple(x for name, of in of_range.items() if envelope.range_of(name) for x in of)
+
+
+def _metrics(scrape: Scrape | None, envelope: Envelope) -> Iterator[tuple[str, str]]:
+    expected = _expected_series(envelope)
+    if scrape is None:
+        if expected:
+            yield "metrics_missing", "/metrics is not there; the run had it"
         return
+    if missing := [name for name in expected if name not in scrape.values]:
+        yield "metrics_missing", f"/metrics lacks {', '.join(missing)}, which the run had"
+        if not scrape.names and scrape.other_names:
+            words = f"/metrics has {scrape.other_names} samples and none of the engine's names"
+            yield "metrics_renamed", words
     changed = {k: scrape.cache[k] for k, v in envelope.cache if scrape.cache.get(k, v) != v}
     if envelope.prefix_cache and changed.pop(_CACHING, None) is not None:
         yield "prefix_cache_off", f"the engine says {_CACHING}={scrape.cache[_CACHING]}"

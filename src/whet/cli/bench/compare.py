@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from whet.cli.bench.output import ResultView, print_result, run_json, save_json, save_picture
 from whet.cli.options import OutputOptions, print_json
 from whet.core.errors import Interrupted
+from whet.core.store import is_special
 from whet.flow.bench.options import BenchOptions
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def _report(
     if view.path is None:
         return
     save_json(view.path, document, console)
+    if is_special(view.path):
+        return
     for letter, server in (("a", result.a), ("b", result.b)):
         picture = view.path.with_stem(f"{view.path.stem}-{letter}").with_suffix(".svg")
         save_picture(server.runs.trials, picture, console)

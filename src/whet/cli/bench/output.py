@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from whet.cli.options import OutputOptions, print_json
 from whet.core.errors import UsageError
-from whet.core.store import write_atomic
+from whet.core.store import is_special, write_atomic
 from whet.flow.bench.options import ResultOptions
 
 if TYPE_CHECKING:
@@ -87,11 +87,13 @@ def report_bench(
         print_json({"runs": runs})
     if view.path is None:
         return
-    view.path.parent.mkdir(parents=True, exist_ok=True)
+    special = is_special(view.path)  # one stream of JSON, and no picture next to it
     for number, run in enumerate(runs):
-        at = view.path if number == 0 else view.path.with_stem(f"{view.path.stem}-{number + 1}")
+        first = special or number == 0
+        at = view.path if first else view.path.with_stem(f"{view.path.stem}-{number + 1}")
         save_json(at, run, console)
-    save_picture(result.trials, view.path.with_suffix(".svg"), console)
+    if not special:
+        save_picture(result.trials, view.path.with_suffix(".svg"), console)
 
 
 def print_result(
@@ -133,8 +135,7 @@ def run_json(
 
 def save_json(path: Path, document: dict[str, Any], console: Console) -> None:
     """Write one JSON file and say where."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, json.dumps(document, allow_nan=False).encode())
+    write_atomic(path, json.dumps(document, allow_nan=False).encode() + b"\n")
     console.print(f"result: {path}", soft_wrap=True, highlight=False)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from whet.cli.bench.output import ResultView, save_json
 from whet.cli.options import OutputOptions, print_json
 from whet.core.errors import Interrupted, UsageError
+from whet.core.store import is_special
 from whet.flow.bench.options import SearchOptions
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ def _report(
     if view.path is None:
         return
     save_json(view.path, document, console)
+    if is_special(view.path):
+        return
     picture = view.path.with_suffix(".svg")
     if write_saturation_chart(search, picture):
         console.print(f"chart: {picture}", soft_wrap=True, highlight=False)

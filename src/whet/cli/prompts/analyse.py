@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from whet.cli.options import OutputOptions, command_group, print_json
 from whet.cli.prompts.lint import lint
 from whet.core.errors import UsageError
 from whet.core.records import encode
-from whet.core.store import translate_disk_errors
+from whet.core.store import open_output
 from whet.prompts.options import PromptsOptions
 
 if TYPE_CHECKING:
@@ -128,12 +129,12 @@ def _write_log(
     from whet.core.request_log.writer import request_line
     from whet.prompts.fixes import apply_fixes
 
-    if path.resolve() == prompts.question.log.resolve():
+    if os.path.realpath(path) == os.path.realpath(prompts.question.log):
         raise UsageError(f"--fixed-log {path} is the log itself; give another file")
-    with translate_disk_errors(path), path.open("w", encoding="utf-8") as file:
+    with open_output(path) as file:
         for prompt in prompts.prompts():
             line = request_line(apply_fixes(prompt.request, variables, kinds))
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
 
 
 commands = command_group("prompts", analyse)

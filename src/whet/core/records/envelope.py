@@ -52,7 +52,9 @@ class Envelope:
     None where it has none. ``cache`` are labels of the engine's ``cache_config_info`` that flags
     decide. ``num_speculative_tokens`` is None without speculation. ``acceptance_floor`` is the
     lowest acceptance rate that the spec allows, None where the run itself measured less.
-    ``prompt_tokens`` and ``output_tokens`` are those of the timed requests.
+    ``prompt_tokens`` and ``output_tokens`` are those of the timed requests. ``series`` are the
+    series of ``/metrics`` that the run had, of those that ``whet watch`` reads; empty in bundles of
+    earlier versions.
     """
 
     run: str
@@ -78,6 +80,7 @@ class Envelope:
     output_tokens_mean: float
     prompt_tokens: LengthShares
     output_tokens: LengthShares
+    series: tuple[str, ...] = ()
 
     def range_of(self, metric: str) -> MeasuredRange | None:
         """The measured range of a metric, or None where it was not measured."""

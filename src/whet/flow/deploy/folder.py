@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from whet.core.errors import StorageError, UsageError
 from whet.core.records import decode
 from whet.core.records.bundle import Bundle
 from whet.core.staging import staged
-from whet.core.store import translate_disk_errors
+from whet.core.store import read_json, translate_disk_errors
 from whet.deploy import write_file
 
 RECORD: Final = "bundle.json"
@@ -31,7 +31,7 @@ def read_bundle(folder: Path) -> Bundle | None:
             raise UsageError(f"{folder} holds other files; choose another --output-dir")
         return None
     try:
-        return decode(Bundle, json.loads(path.read_text(encoding="utf-8")))
+        return decode(Bundle, read_json(path))
     except (OSError, ValueError) as error:
         raise StorageError(f"{path} is damaged; move {folder} away and repeat") from error
 
@@ -42,7 +42,7 @@ def replace_bundle(folder: Path, files: Mapping[str, str]) -> None:
     The bundle before goes into ``previous/``, without its own previous one. ``.env`` with the keys
     stays beside the new bundle and is copied nowhere else.
     """
-    folder = folder.resolve()
+    folder = Path(os.path.realpath(folder))
     aside = folder.with_name(f".{folder.name}.replaced")
     with translate_disk_errors(folder):
         if aside.exists() and not folder.exists():  # a kill between the two renames below

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from whet.core.errors import StorageError, UsageError
 from whet.core.records import HarnessRun, QualityRecord
 from whet.core.records.codec import STORED, decode
 from whet.core.spec import QualitySpec
-from whet.core.store import translate_disk_errors, write_json
+from whet.core.store import read_json, translate_disk_errors, write_json
 from whet.quality import PlainReference
 from whet.quality.golden import GoldenSource
 from whet.quality.harness import RECORD, read_harness, write_harness
@@ -121,6 +120,7 @@ def refuse_filled(folder: Path) -> None:
 def write_baseline(folder: Path, saved: SavedBaseline, files: BaselineFiles) -> None:
     """Write the folder, whole or not at all."""
     refuse_filled(folder)
+    folder = Path(os.path.realpath(folder))
     staging = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     with translate_disk_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -149,7 +149,7 @@ def read_baseline(folder: Path) -> SavedBaseline:
     """Read a saved baseline; ``UsageError`` without one, ``StorageError`` if damaged."""
     path = folder / _FILE
     try:
-        saved = decode(SavedBaseline, json.loads(path.read_text(encoding="utf-8")))
+        saved = decode(SavedBaseline, read_json(path))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UsageError(
             f"{folder} holds no saved baseline; make one with whet quality BASELINE --save {folder}"

@@ -34,7 +34,7 @@ from whet.core.request_log.sample import (
 )
 from whet.core.request_log.writer import request_line
 from whet.core.spec import LoadSpec, QualitySpec, TrafficSpec, WorkloadSpec
-from whet.core.store import write_atomic
+from whet.core.store import read_record, write_atomic
 from whet.core.units import NS_PER_S, ns_to_s
 from whet.data import write_inputs
 from whet.load.logged import MARK_TOKENS
@@ -291,4 +291,4 @@ def stored_part(path: Path, part: Part) -> tuple[SampledRequest, ...]:
 @lru_cache(maxsize=1)
 def stored_times(path: Path) -> tuple[int, ...]:
     """Arrivals of the log whose sample is at ``path``, in ns from the first; empty without any."""
-    return tuple(json.loads((path.parent / TIMES).read_text(encoding="utf-8")))
+    return tuple(read_record(path.parent / TIMES, list[int]))

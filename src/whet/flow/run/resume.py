@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ from whet.core.load_point import LoadPoint
 from whet.core.records import ModelFacts, ResolvedEngine
 from whet.core.records.codec import STORED
 from whet.core.spec import Spec, redacted_spec
-from whet.core.store import RunStore
+from whet.core.store import RunStore, read_record
 from whet.flow.run.context import Job, trial_key
 
 _FIXED_ON_RESUME = (
@@ -91,7 +90,7 @@ def _measured(data: Mapping[str, Any], key: str) -> Any:
 
 def _stored_spec(path: Path) -> dict[str, Any]:
     """The stored spec; a key of a later version has its default."""
-    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    data = read_record(path, dict[str, Any])
     with suppress(ValidationError):
         return Spec.model_validate(data, context=STORED).model_dump(mode="json")
     return data

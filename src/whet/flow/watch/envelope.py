@@ -19,6 +19,7 @@ from whet.metrics.requests import RequestFigures, request_figures
 from whet.metrics.starts import by_start, pooled_rate, start_figures
 from whet.metrics.usable import usable_trials
 from whet.metrics.window import busy_slots, one_request, output_tokens, steady_requests
+from whet.watch.observation import SERIES
 
 MARGIN: Final = 0.2
 """A figure that is worse than the worst measured one by this share is an alert."""
@@ -82,6 +83,7 @@ def envelope_of(run: Run, variant: str, point: LoadPoint) -> Envelope:
         output_tokens_mean=sum(outputs) / max(1, len(outputs)),
         prompt_tokens=_lengths(prompts),
         output_tokens=_lengths(outputs),
+        series=_series(trials),
     )
 
 
@@ -142,6 +144,12 @@ def _mean_s(
 ) -> float:
     values = [value for item in figures if (value := of(item)) is not None]
     return sum(values) / len(values) / NS_PER_S if values else 0.0
+
+
+def _series(trials: Sequence[TrialRecord]) -> tuple[str, ...]:
+    """Return the series of ``/metrics`` that every trial had, of those that the watch reads."""
+    read = [dict(t.counters_after.values) for t in trials if t.counters_after is not None]
+    return tuple(name for name in SERIES if read and all(name in values for values in read))
 
 
 def _flag_labels(declared: Declared | None) -> tuple[tuple[str, str], ...]:

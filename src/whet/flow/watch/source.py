@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from whet.core.errors import StorageError, UsageError
 from whet.core.load_point import LoadPoint
@@ -15,6 +15,7 @@ from whet.core.records.quality_checks import GoldenProbes
 from whet.core.redact import redact_json
 from whet.core.run import Run
 from whet.core.spec import Spec
+from whet.core.store import read_json
 from whet.flow.watch.envelope import envelope_of
 from whet.watch.signals import References
 
@@ -117,7 +118,7 @@ def _read_folder(folder: Path) -> WatchSource:
 
 def _read(path: Path, cls: type[T]) -> T:
     try:
-        data: Any = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
     except (OSError, ValueError) as error:
         raise StorageError(
             f"{path} is missing or damaged; write the bundle again: whet deploy RUN"

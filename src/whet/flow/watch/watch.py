@@ -18,12 +18,14 @@ from whet.core.protocols import Observer
 from whet.core.provenance import now
 from whet.core.redact import remember_secrets
 from whet.core.server_url import split_server_url
+from whet.core.store import locked
 from whet.core.units import human_duration
+from whet.engines import get_profile
 from whet.flow.watch.claims import broken_claims
 from whet.flow.watch.options import WatchOptions
 from whet.flow.watch.proposal import write_proposal
 from whet.flow.watch.source import WatchSource, read_source
-from whet.watch.causes import Finding
+from whet.watch.causes import Finding, diagnose
 from whet.watch.exporter import Exporter
 from whet.watch.journal import Journal
 from whet.watch.observation import Observation
@@ -45,6 +47,7 @@ class _Watch:
     journal: Journal
     observer: Observer
     probe_every: int
+    unwritten: int = 0
     claims: Mapping[str, str] | None = None
     claims_of: float | None = None
 
@@ -62,6 +65,7 @@ class _Watch:
             self.journal.add("cleared", look.at, {"cause": name})
             self.observer.note(f"{look.at} cleared: {name}")
         self.journal.write_state(state)
+        self._say_unwritten()
         exporter.show(
             look,
             done,
@@ -69,6 +73,12 @@ class _Watch:
             dropped=self.journal.dropped,
         )
         return state
+
+    def _say_unwritten(self) -> None:
+        """Warn in the first period that could not be written, and after twice as many each time."""
+        self.unwritten = 0 if self.journal.problem is None else self.unwritten + 1
+        if self.unwritten.bit_count() == 1:
+            self.observer.warn(f"{self.journal.problem} (periods in a row: {self.unwritten})")
 
     def _alarm(self, look: Observation, finding: Finding) -> None:
         cause = finding.cause
@@ -100,8 +110,10 @@ class _Watch:
 def watch(path: Path, options: WatchOptions, observer: Observer) -> tuple[str, ...]:
     """Watch the deployment of ``path`` (a bundle or a run), and return the causes of its alarms.
 
-    Raises ``UsageError`` for an address, device, log or source that cannot be used. An engine that
-    does not answer is an alarm, not an error.
+    They are the alarms that began, and those of an earlier start that still stand. Raises
+    ``UsageError`` for an address, device, log or source that cannot be used, and ``StorageError``
+    where another watch has the state, or where it could not be written and there is no alarm. An
+    engine that does not answer is an alarm, not an error.
     """
     _refuse_misfits(options)
     use_bundle_key(path)
@@ -112,18 +124,24 @@ def watch(path: Path, options: WatchOptions, observer: Observer) -> tuple[str, .
         golden=source.references.golden,
         timeout_s=min(30.0, max(2.0, options.period)),
         local=urlsplit(options.url).hostname in _LOCAL,
+        names=get_profile(source.engine.engine).counters_of(source.engine.variant),
     )
-    journal = Journal(options.state)
+    with locked(options.state):
+        this = _Watch(
+            source=source,
+            options=options,
+            target=target,
+            journal=Journal(options.state),
+            observer=observer,
+            probe_every=_probe_every(target, options.period, observer),
+        )
+        return _loop(this)
+
+
+def _loop(this: _Watch) -> tuple[str, ...]:
+    source, options, journal = this.source, this.options, this.journal
     state = journal.read_state(source.envelope.run, source.envelope.variant)
-    _introduce(source, state, options, observer)
-    this = _Watch(
-        source=source,
-        options=options,
-        target=target,
-        journal=journal,
-        observer=observer,
-        probe_every=_probe_every(target, options.period, observer),
-    )
+    _introduce(this, state)
     causes: dict[str, None] = {}
     with Exporter(options.listen, options.period) as exporter:
         journal.add("start", now(), {"variant": source.envelope.variant, "url": options.url})
@@ -139,6 +157,9 @@ def watch(path: Path, options: WatchOptions, observer: Observer) -> tuple[str, .
                     time.sleep(max(0.0, due - time.monotonic()))
         finally:
             journal.add("stop", now(), {"periods": state.periods})
+    causes |= dict.fromkeys(state.raised)
+    if journal.problem is not None and not causes:
+        raise StorageError(journal.problem)
     return tuple(causes)
 
 
@@ -158,7 +179,10 @@ def use_bundle_key(path: Path) -> None:
         return
     key, env = os.environ.get(_SERVER_KEY, ""), path / ".env"
     if not key and env.is_file():
-        lines = (line.partition("=") for line in env.read_text(encoding="utf-8").splitlines())
+        lines = (
+            line.partition("=")
+            for line in env.read_text(encoding="utf-8", errors="replace").splitlines()
+        )
         key = next((value for name, _, value in lines if name.strip() == _SERVER_KEY), "")
     if key := key.strip().strip("\"'"):
         os.environ[KEY_VARIABLE] = key
@@ -177,13 +201,21 @@ def _probe_every(target: Target, period_s: float, observer: Observer) -> int:
     return max(1, every)
 
 
-def _introduce(
-    source: WatchSource, state: WatchState, options: WatchOptions, observer: Observer
-) -> None:
+def _introduce(this: _Watch, state: WatchState) -> None:
+    """Say what is watched, and the alarms that stand since an earlier start."""
+    source, options, observer = this.source, this.options, this.observer
     envelope = source.envelope
     observer.stage("watch", f"{envelope.variant} of {envelope.run} at {options.url}")
+    if this.journal.problem is not None:
+        observer.warn(this.journal.problem)
     if state.periods:
         observer.note(f"goes on after {state.periods} periods ({options.state})")
+    for finding in diagnose(state.active()):
+        cause = finding.cause
+        stands = human_duration(time.time() - state.raised.get(cause.name, time.time()))
+        observer.warn(
+            f"standing for {stands}: {cause.name}: {cause.say}; {'; '.join(finding.evidence)}"
+        )
     if source.references.golden is None:
         observer.warn(
             "the run stored no golden probes (quality.golden_probes: 0): nothing is probed, and "

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from whet.core.errors import UsageError
+from whet.core.store import read_json
 from whet.predict.hardware import model_words
 from whet.predict.performance.coefficients import Coefficients
 from whet.predict.performance.work import Work
@@ -84,7 +85,7 @@ def calibration_of(gpu: str, own: Calibration | None = None) -> Calibration:
 def read_calibration(path: Path) -> Calibration:
     """What ``whet calibrate`` wrote. ``UsageError`` for another file."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{path} is not a calibration ({error}); write one with whet calibrate"

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
+from contextlib import suppress
 from functools import cache
+from subprocess import DEVNULL, PIPE
 from typing import Final
 from xml.etree import ElementTree
 
@@ -13,6 +18,15 @@ from whet.report.document import Chart
 _LABELLED = re.compile(r'<(path|text|rect|line)( aria-label="([^"]+)"[^>]*?)/>')
 _UNNAMED = re.compile(r' aria-label="" role="[^"]*"')  # lines and boxes: no reader can use them
 _COLOUR = re.compile(r'"(#f[de]00[0-9a-f]{2})"')
+_DRAW: Final = """
+import json, sys, vl_convert
+for line in sys.stdin:
+    print(json.dumps(vl_convert.vegalite_to_svg(json.loads(line))), flush=True)
+"""
+_NOT_DRAWN: Final = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="600" height="30" viewBox="0 0 600 30">'
+    '<text x="4" y="20">This chart was left out: the chart library could not run.</text></svg>'
+)
 _UNSAFE: Final = {"script", "foreignobject", "image", "a", "iframe", "style"}
 
 
@@ -23,15 +37,47 @@ def svg_of(chart: Chart) -> str:
 
 @cache
 def _convert(spec: str) -> str:
-    import vl_convert
-
-    text = vl_convert.vegalite_to_svg(spec)
+    text = _draw(spec)
+    if text is None:
+        _warn()
+        return _NOT_DRAWN
     text = _LABELLED.sub(r"<\1\2><title>\3</title></\1>", text)
     text = _UNNAMED.sub(' aria-hidden="true"', text)
     names = variables()
     text = _COLOUR.sub(lambda match: f'"var(--{names[match[1]][0]})"', text)
     _require_passive(text)
     return text
+
+
+def _draw(spec: str) -> str | None:
+    """The picture, or None where the chart library cannot run on this machine."""
+    try:
+        child = _drawer()
+        assert child.stdin is not None
+        assert child.stdout is not None
+        with suppress(BrokenPipeError):  # it ended: the empty answer says so
+            print(json.dumps(spec), file=child.stdin, flush=True)
+        return str(json.loads(child.stdout.readline()))
+    except (OSError, ValueError):
+        return None
+
+
+@cache
+def _drawer() -> subprocess.Popen[str]:
+    """The chart library in a process that ends with this one.
+
+    Its V8 aborts the process where it cannot reserve tens of gigabytes of addresses.
+    """
+    words = (sys.executable, "-P", "-c", _DRAW)
+    return subprocess.Popen(words, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, text=True)
+
+
+@cache
+def _warn() -> None:
+    print(
+        "warning: charts are left out: the chart library cannot run here; raise ulimit -v",
+        file=sys.stderr,
+    )
 
 
 def _require_passive(text: str) -> None:

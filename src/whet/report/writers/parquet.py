@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from whet.core.records import TrialRecord
-from whet.core.store import translate_disk_errors
+from whet.core.store import open_output
 from whet.metrics import events_table
 
 _TEXTS: Final = ("variant", "prefix_id", "finish_reason", "text", "error", "detail")
@@ -23,10 +23,5 @@ def write_parquet(trials: Sequence[TrialRecord], path: Path, *, texts: bool = Tr
     table = events_table(trials).astype(dict.fromkeys(_TEXTS, "string"))
     if not texts:
         table["text"] = ""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with translate_disk_errors(path):
-        try:
-            table.to_parquet(temporary, index=False, compression="zstd")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with open_output(path) as file:
+        table.to_parquet(file, index=False, compression="zstd")
