@@ -10,6 +10,7 @@ from rich.table import Table
 
 from whet.cli.options import OutputOptions, print_json, print_line
 from whet.core.errors import UsageError
+from whet.core.quote import shell_word
 from whet.core.records import encode
 from whet.core.store import write_atomic
 from whet.core.units import GIB
@@ -61,7 +62,8 @@ def plan(
         print_json(_document(made))
     elif not output.quiet:
         _print(made, model, output)
-        if (file := options.spec) is not None:
+        if options.spec is not None:
+            file = shell_word(str(options.spec))
             print_line(f"Wrote {file}. Next: whet check {file}, then: whet run {file}")
 
 

@@ -110,7 +110,14 @@ class Run:
     @cached_property
     def engines(self) -> Mapping[str, ResolvedEngine]:
         """Variants as the engine got them, the baseline first."""
-        return self.store.keyed("variants", ResolvedEngine)
+        engines = self.store.keyed("variants", ResolvedEngine)
+        for key, resolved in engines.items():
+            if resolved.variant.name != key:
+                raise StorageError(
+                    f"{self.store.path('variants', f'{key}.json')} holds another variant, "
+                    f"{resolved.variant.name!r}; put it back from a copy, or start a new run"
+                )
+        return engines
 
     @cached_property
     def starts(self) -> Mapping[str, StartFacts]:
