@@ -65,5 +65,5 @@ def _finish(result: BreakEvenMap, folder: Path, output: OutputOptions) -> Path:
         print_json(encode(result))
     print_break_even(document, output.console)
     page = folder / "break_even.html"
-    output.console.print(f"\nMap: {page}", soft_wrap=True, highlight=False)
+    output.console.print(f"\nMap: {page}", soft_wrap=True)
     return page

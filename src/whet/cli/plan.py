@@ -70,11 +70,10 @@ def plan(
 def _print(plan: Plan, model: str, output: OutputOptions) -> None:
     console = output.console
     at = "" if plan.rate is None else f", {plan.rate:g} requests/s"
-    console.print(f"{model}: {plan.traffic.text}{at}; {plan.objective}", highlight=False)
+    console.print(f"{model}: {plan.traffic.text}{at}; {plan.objective}")
     console.print(_table(plan, plan.front[:_ROWS]))
     console.print(
         f"Predicted, not measured; {'; '.join(_errors(plan))}. Measure the best with whet run.",
-        highlight=False,
         soft_wrap=True,
     )
 

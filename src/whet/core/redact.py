@@ -104,6 +104,11 @@ def one_line(text: str) -> str:
     return " ".join(clean(text).split())
 
 
+def message_line(text: str) -> str:
+    """``text`` cleaned, its lines as one; blanks stay, because a command may quote them."""
+    return " ".join(clean(text).splitlines())
+
+
 def redact_json(text: str) -> str:
     """JSON ``text`` with every known secret value replaced within its strings."""
     values = secret_values()

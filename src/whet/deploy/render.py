@@ -92,8 +92,9 @@ def _environment(shell: bool) -> Environment:
     quote = shell_word if shell else yaml_scalar
 
     def quoted(value: object) -> object:
-        own = isinstance(value, Markup) or not isinstance(value, str)
-        return value if own else Markup(quote(value))
+        if isinstance(value, str) and not isinstance(value, Markup):
+            return Markup(quote(value))
+        return value
 
     environment = Environment(
         loader=PackageLoader("whet.deploy"),

@@ -103,14 +103,13 @@ def print_result(
 
     facts = result.facts
     if facts is not None and (request.prefixes is not None or facts.expected_hit_rate > 0):
-        console.print(f"prefix hit rate to expect: {facts.expected_hit_rate:.3g}", highlight=False)
+        console.print(f"prefix hit rate to expect: {facts.expected_hit_rate:.3g}")
     print_load(result.trials, view.selection, console)
     judged = judge_objectives(result.trials, view.bounds, view.constraints)
     if (share := judged.share) is not None:
         console.print(
             f"{share.value:.1%} [{share.low or 0:.1%}, {share.high or 1:.1%}] of requests within "
             f"{judged.bounds_text}",
-            highlight=False,
         )
     if judged.verdict is not None:
         print_verdict(judged.verdict, console)
@@ -135,7 +134,7 @@ def save_json(path: Path, document: dict[str, Any], console: Console) -> None:
     """Write one JSON file and say where."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, json.dumps(document, allow_nan=False).encode())
-    console.print(f"result: {path}", soft_wrap=True, highlight=False)
+    console.print(f"result: {path}", soft_wrap=True)
 
 
 def save_picture(trials: Sequence[TrialRecord], path: Path, console: Console) -> None:
@@ -143,4 +142,4 @@ def save_picture(trials: Sequence[TrialRecord], path: Path, console: Console) ->
     from whet.report.bench.latency_chart import write_latency_chart
 
     if write_latency_chart(trials, path):
-        console.print(f"chart: {path}", soft_wrap=True, highlight=False)
+        console.print(f"chart: {path}", soft_wrap=True)

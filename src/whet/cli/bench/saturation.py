@@ -86,4 +86,4 @@ def _report(
     save_json(view.path, document, console)
     picture = view.path.with_suffix(".svg")
     if write_saturation_chart(search, picture):
-        console.print(f"chart: {picture}", soft_wrap=True, highlight=False)
+        console.print(f"chart: {picture}", soft_wrap=True)
