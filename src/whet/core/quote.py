@@ -29,12 +29,24 @@ def _require_env_name(name: str) -> str:
 EnvName = Annotated[str, AfterValidator(_require_env_name)]
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes the bytes of an undecodable path as question marks: YAML has no form for them."""
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        """Represent a text."""
+        return super().represent_str(data.encode(errors="replace").decode())
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
+
+
 def yaml_text(data: object, *, style: str | None = None) -> str:
     """``data`` as a YAML document; text of other scripts stays readable, the rest is escaped."""
 
     def dumped(readable: bool) -> str:
-        return yaml.safe_dump(
+        return yaml.dump(
             data,
+            Dumper=_Dumper,
             sort_keys=False,
             width=float("inf"),
             allow_unicode=readable,

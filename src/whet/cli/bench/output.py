@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from whet.cli.options import OutputOptions, print_json
 from whet.core.errors import UsageError
+from whet.core.redact import REDACTED, SECRET, is_secret_name, redact
 from whet.core.store import write_atomic
 from whet.flow.bench.options import ResultOptions
 
@@ -53,8 +54,14 @@ def read_view(options: ResultOptions) -> ResultView:
         constraints=read_constraints(options),
         path=options.result_dir / options.result_filename if options.save_result else None,
         detailed=options.save_detailed,
-        notes=notes,
+        notes={name: _without_secret(name, value) for name, value in notes.items()},
     )
+
+
+def _without_secret(name: str, value: str) -> str:
+    if is_secret_name(name) and not value.isdigit():  # max_tokens=128 is none
+        return REDACTED
+    return SECRET.sub(REDACTED, redact(value))
 
 
 def _selection(metrics: str, percentiles: str) -> Selection:
