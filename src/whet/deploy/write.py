@@ -25,7 +25,10 @@ def write_deployment(
     """
     planner = get_profile(resolved.engine).plan_deployment
     if resolved.url is not None or planner is None:
-        write_atomic(folder / "README.txt", f"{one_line(note)}\n{clean(resolved.serve_line)}\n".lstrip().encode())
+        write_atomic(
+            folder / "README.txt",
+            f"{one_line(note)}\n{clean(resolved.serve_line)}\n".lstrip().encode(),
+        )
         return
     plan = planner(resolved, image_tag=image_tag)
     files = {**render("compose", plan, Site()), SCRIPT: render_script(plan)}
