@@ -43,11 +43,6 @@ class _CleanStream:
         """Write ``text`` without control characters."""
         return self.rich_proxied_file.write(printable(text))
 
-    def writelines(self, lines: Iterable[str]) -> None:
-        """Write each line as ``write`` does."""
-        for line in lines:
-            self.write(line)
-
     def __getattr__(self, name: str) -> object:
         return getattr(self.rich_proxied_file, name)
 

@@ -21,7 +21,7 @@ def _require_env_name(name: str) -> str:
     if not is_env_name(name):
         raise ValueError(
             f"{name!r} is not a name of an environment variable; use letters, digits and '_', "
-            "and no digit first"
+            "at most 255, and no digit first"
         )
     return name
 

@@ -16,7 +16,7 @@ _ENGINE_SECRET_NAME = re.compile(
     r"_(TOKEN$|(API_?)?KEY(_|$)|SECRET|PASS(WORD|WD|PHRASE)?(_|$)|PWD$|CREDENTIAL)", re.IGNORECASE
 )
 """Engine settings are often named after tokens or passes; only these words mark a secret."""
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _URL_LOGIN = re.compile(r"(://)[^\s\"'<>]+@")
 _SECRET_VALUE = re.compile(
     r"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._~+/=-]{8,})"

@@ -59,7 +59,7 @@ def read_view(options: ResultOptions) -> ResultView:
 
 
 def _without_secret(name: str, value: str) -> str:
-    if is_secret_name(name) and not value.isdigit():  # max_tokens=128 is none
+    if is_secret_name(name) and not value.isdigit():  # as in max_tokens=128
         return REDACTED
     return SECRET.sub(REDACTED, redact(value))
 
