@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from whet.cli.init import filled, template
+from whet.cli.init import template
 from whet.cli.main import app
 from whet.core.spec import Spec
 from whet.levers import LEVERS
@@ -222,7 +222,7 @@ def template_comments() -> dict[str, str]:
     """Return the comment beside each key of `whet init`'s template, by dotted path."""
     comments: dict[str, str] = {}
     path: list[str] = []
-    for line in filled(template("draft_model"), model="./model", draft="./draft").splitlines():
+    for line in template(model="./model", draft="./draft").splitlines():
         if (match := _KEY.fullmatch(line)) is None:
             continue
         indent, key, comment = match.groups()

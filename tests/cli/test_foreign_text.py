@@ -154,7 +154,7 @@ def test_a_variant_of_another_name_than_its_file(whet: Whet, root: Path) -> None
     path = root / "variants" / "spec+cache.json"
     change(path, variant=json.loads(path.read_text())["variant"] | {"name": "../x"})
     said = whet("deploy", root).sentence(StorageError.exit_code)
-    assert "spec+cache.json holds another variant, '../x'; put it back from a copy" in said
+    assert "has no command of spec+cache; put variants/spec+cache.json back from a copy" in said
 
 
 def test_a_recommendation_without_its_command(whet: Whet, root: Path) -> None:

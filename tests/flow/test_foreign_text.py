@@ -17,7 +17,7 @@ import yaml
 
 from tests.deploy.manifests import SITE, as_run, container, documents
 from tests.payloads import CANARY, PAYLOADS, PLAIN, shape
-from whet.cli.init import filled, template
+from whet.cli.init import template
 from whet.core.errors import UsageError
 from whet.core.quote import shell_word, yaml_scalar, yaml_text
 from whet.core.records import ResolvedEngine, Speculation, Variant
@@ -196,9 +196,9 @@ def test_scalars_documents_and_words_come_back(text: str) -> None:
 
 @every_payload
 def test_a_first_spec_names_its_models(text: str) -> None:
-    for method in ("draft_model", "ngram"):
-        data = yaml.load(filled(template(method), model=text, draft=text or None), LOADER)
-        plain = yaml.load(filled(template(method), model=PLAIN, draft=text and PLAIN), LOADER)
+    for draft, plain_draft in ((None, None), (text, text and PLAIN)):
+        data = yaml.load(template(model=text, draft=draft), LOADER)
+        plain = yaml.load(template(model=PLAIN, draft=plain_draft), LOADER)
         assert shape(data) == shape(plain)
         assert data["model"]["target"] == held(text)
 

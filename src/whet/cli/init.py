@@ -35,7 +35,7 @@ def init(
         return
     if options.device is not None:
         raise UsageError("--device is for a spec from your log; give --traffic LOG too")
-    text = template("draft_model" if options.draft else "ngram")
+    text = _unfilled(options.draft)
     folder = path.parent / Path(options.model).expanduser()
     if folder.is_dir():
         from whet.flow.init.template import fit_template
@@ -43,7 +43,7 @@ def init(
         text, sentence = fit_template(text, folder)
         if sentence is not None:
             print_line(sentence)
-    write_atomic(path, filled(text, model=options.model, draft=options.draft).encode())
+    write_atomic(path, _filled(text, options.model, options.draft).encode())
     word = shell_word(str(path))
     print_line(
         f"Wrote {word}. Next: set model.target and hardware.price_usd_per_hour, then run: "
@@ -51,14 +51,19 @@ def init(
     )
 
 
-def template(method: str) -> str:
-    """The commented spec, with ``{target}`` and ``{draft}`` where the models go."""
+def template(*, model: str, draft: str | None) -> str:
+    """The commented spec for a model; without a draft the speculative variants use n-grams."""
+    return _filled(_unfilled(draft), model, draft)
+
+
+def _unfilled(draft: str | None) -> str:
+    """The commented spec with ``{target}`` and ``{draft}`` where the models go."""
     text = (resources.files("whet.cli") / "whet.yaml").read_text(encoding="utf-8")
+    method = "draft_model" if draft else "ngram"
     return text.format(target="{target}", draft="{draft}", method=method)
 
 
-def filled(text: str, *, model: str, draft: str | None) -> str:
-    """The template for a model; without a draft its line is a comment."""
+def _filled(text: str, model: str, draft: str | None) -> str:
     line = f"{'' if draft else '# '}draft: {yaml_scalar(draft or './draft')}"
     line = f"{line:<25} # draft model with the same tokenizer, ids included"
     values = {"{target}": yaml_scalar(model), "{draft}": line}

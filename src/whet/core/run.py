@@ -110,14 +110,7 @@ class Run:
     @cached_property
     def engines(self) -> Mapping[str, ResolvedEngine]:
         """Variants as the engine got them, the baseline first."""
-        engines = self.store.keyed("variants", ResolvedEngine)
-        for key, resolved in engines.items():
-            if resolved.variant.name != key:
-                raise StorageError(
-                    f"{self.store.path('variants', f'{key}.json')} holds another variant, "
-                    f"{resolved.variant.name!r}; put it back from a copy, or start a new run"
-                )
-        return engines
+        return self.store.keyed("variants", ResolvedEngine)
 
     @cached_property
     def starts(self) -> Mapping[str, StartFacts]:

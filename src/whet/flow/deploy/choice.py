@@ -58,7 +58,7 @@ def _require_qualified(decision: Decision, run: Run, name: str) -> None:
 
 def _require_own_server(run: Run, name: str) -> None:
     resolved = run.engines.get(name)
-    if resolved is None:
+    if resolved is None or resolved.variant.name != name:
         raise StorageError(
             f"{run.root} has no command of {name}; put variants/{name}.json back from a copy, or "
             "start a new run"
