@@ -67,10 +67,12 @@ def plan(engine: ResolvedEngine) -> Deployment:
     return planner(engine, edges_s=EDGES)
 
 
-def documents(target: Any, planned: Deployment) -> dict[str, list[dict[str, Any]]]:
+def documents(
+    target: Any, planned: Deployment, site: Site = SITE, *, loader: Any = yaml.SafeLoader
+) -> dict[str, list[dict[str, Any]]]:
     """Every YAML document of a target by file name."""
-    files = render(target, planned, SITE)
-    return {name: list(yaml.safe_load_all(text)) for name, text in files.items()}
+    files = render(target, planned, site)
+    return {name: list(yaml.load_all(text, loader)) for name, text in files.items()}
 
 
 @cache

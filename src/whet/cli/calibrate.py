@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from whet.cli.options import OutputOptions, print_json
+from whet.core.quote import shell_word
 from whet.flow.calibrate.options import CalibrateOptions
 
 
@@ -31,7 +32,6 @@ def calibrate(
     output.console.print(
         f"{done.device.name}, {done.engine}: {done.cells} cells; p95 of the error of cells left "
         f"out of the fit: {words}",
-        highlight=False,
         soft_wrap=True,
     )
-    output.console.print(f"Use it: whet plan MODEL --calibration {options.out}", highlight=False)
+    output.console.print(f"Use it: whet plan MODEL --calibration {shell_word(str(options.out))}")

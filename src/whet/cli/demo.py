@@ -14,6 +14,7 @@ from whet.cli.run.run import execute
 from whet.core.errors import UsageError
 from whet.core.names import require_name
 from whet.core.provenance import hide_gpus_from_cpu_build
+from whet.core.quote import shell_words, yaml_scalar
 from whet.core.spec import load_spec
 from whet.core.units import GB, human_duration
 from whet.flow.demo import (
@@ -85,10 +86,11 @@ def write_testbed_command(
             f"{made.folder}: {made.parameters / 1e9:.2f} B parameters, "
             f"{made.size_bytes / GB:.2f} GB, {human_duration(made.seconds)} ({made.sizes.text})"
         )
-    second = f" --draft {out / 'draft'}" if options.draft is not None else ""
-    print_line(f"Next: whet init whet.yaml --model {out / 'target'}{second}")
+    words = ["whet", "init", "whet.yaml", "--model", str(out / "target")]
+    words += ["--draft", str(out / "draft")] if options.draft is not None else []
+    print_line(f"Next: {shell_words(words)}")
     if options.eagle3:
-        head = f"{{method: eagle3, draft: {out / 'eagle3'}}}"
+        head = f"{{method: eagle3, draft: {yaml_scalar(str(out / 'eagle3'))}}}"
         print_line(f"and in a variant: speculation: {head}")
 
 

@@ -56,7 +56,7 @@ def _print_text(deployed: Deployed, output: OutputOptions) -> None:
     bundle, console = deployed.bundle, output.console
 
     def line(text: str) -> None:
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        console.print(text, soft_wrap=True)
 
     line(f"{deployed.folder}: {bundle.variant} at {load_words(bundle.load)}, {bundle.image}")
     if bundle.replicas > 1 and bundle.target == "compose":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ from cyclopts import Parameter
 
 from whet.cli.options import print_line
 from whet.core.errors import UsageError
+from whet.core.quote import shell_word, yaml_scalar
 from whet.core.store import is_special, write_atomic
 from whet.flow.init.options import InitOptions
 
@@ -33,7 +35,7 @@ def init(
         return
     if options.device is not None:
         raise UsageError("--device is for a spec from your log; give --traffic LOG too")
-    text = template(model=options.model, draft=options.draft)
+    text = _unfilled(options.draft)
     folder = path.parent / Path(options.model).expanduser()
     if folder.is_dir():
         from whet.flow.init.template import fit_template
@@ -41,17 +43,28 @@ def init(
         text, sentence = fit_template(text, folder)
         if sentence is not None:
             print_line(sentence)
-    write_atomic(path, text.encode())
+    write_atomic(path, _filled(text, options.model, options.draft).encode())
+    word = shell_word(str(path))
     print_line(
-        f"Wrote {path}. Next: set model.target and hardware.price_usd_per_hour, then run: "
-        f"whet check {path}"
+        f"Wrote {word}. Next: set model.target and hardware.price_usd_per_hour, then run: "
+        f"whet check {word}"
     )
 
 
 def template(*, model: str, draft: str | None) -> str:
     """The commented spec for a model; without a draft the speculative variants use n-grams."""
+    return _filled(_unfilled(draft), model, draft)
+
+
+def _unfilled(draft: str | None) -> str:
+    """The commented spec with ``{target}`` and ``{draft}`` where the models go."""
     text = (resources.files("whet.cli") / "whet.yaml").read_text(encoding="utf-8")
-    draft_line = f"{'' if draft else '# '}draft: {draft or './draft'}"
-    draft_line = f"{draft_line:<25} # draft model with the same tokenizer, ids included"
     method = "draft_model" if draft else "ngram"
-    return text.format(target=model, draft=draft_line, method=method)
+    return text.format(target="{target}", draft="{draft}", method=method)
+
+
+def _filled(text: str, model: str, draft: str | None) -> str:
+    line = f"{'' if draft else '# '}draft: {yaml_scalar(draft or './draft')}"
+    line = f"{line:<25} # draft model with the same tokenizer, ids included"
+    values = {"{target}": yaml_scalar(model), "{draft}": line}
+    return re.sub(r"{(target|draft)}", lambda match: values[match[0]], text)

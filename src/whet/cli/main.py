@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import signal
 import sys
@@ -10,13 +11,13 @@ from typing import Final, NoReturn
 
 from cyclopts import App, CycloptsError, Group, UnknownOptionError
 from cyclopts.config import Env
-from rich.console import Console
 
 from whet import __version__
 from whet.cli.options import PARAMETER
 from whet.cli.stops import stop_message
+from whet.cli.terminal import TerminalConsole, clean_output
 from whet.core.errors import InfeasibleError, Interrupted, UsageError, WhetError
-from whet.core.redact import redact
+from whet.core.redact import clean, redact
 
 _MAIN: Final = Group.create_ordered("From a checkpoint to a decision")
 _TOOLS: Final = Group.create_ordered("The tools alone")
@@ -92,13 +93,18 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _stop)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
         signal.signal(signal.SIGHUP, _stop)
+    with clean_output():
+        _exit_with_code(sys.argv[1:])
+
+
+def _exit_with_code(words: list[str]) -> None:
     try:
-        _call(sys.argv[1:])
+        _call(words)
     except (KeyboardInterrupt, Interrupted):
-        print(redact(stop_message(sys.argv[1:])), file=sys.stderr)
+        print(redact(stop_message(words)), file=sys.stderr)
         sys.exit(Interrupted.exit_code)
     except WhetError as error:
-        print(f"error: {redact(str(error))}", file=sys.stderr)
+        print(f"error: {clean(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
 
 
@@ -111,6 +117,10 @@ def _call(words: list[str]) -> None:
         app(words, exit_on_error=False, print_error=False, console=_console())
     except CycloptsError as error:
         raise _usage_error(error) from error
+    except (OSError, RuntimeError) as error:
+        if not _is_bad_path(error):
+            raise
+        raise UsageError(f"{error}; name a path that can be read") from error
     except ModuleNotFoundError as error:
         if error.name not in _WITH_THE_ENGINE:
             raise
@@ -120,6 +130,13 @@ def _call(words: list[str]) -> None:
         ) from error
 
 
-def _console() -> Console:
+def _is_bad_path(error: OSError | RuntimeError) -> bool:
+    """Whether a path is a loop of links, too long, or below the home of an unknown user."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ELOOP, errno.ENAMETOOLONG)
+    return str(error).startswith(("Symlink loop", "Could not determine home"))
+
+
+def _console() -> TerminalConsole:
     """For help texts: as wide as the terminal, at most 100 columns."""
-    return Console(width=min(100, Console().width))
+    return TerminalConsole(width=min(100, TerminalConsole().width))

@@ -21,7 +21,8 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from whet.core.redact import one_line, redact
+from whet.cli.terminal import TerminalConsole
+from whet.core.redact import message_line, one_line
 from whet.core.units import human_duration
 
 _LINE_EVERY_S = 15.0
@@ -35,7 +36,7 @@ class ConsoleObserver:
     """
 
     def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
-        self.console = console or Console()
+        self.console = console or TerminalConsole()
         self._quiet = quiet
         self._began = time.monotonic()
         self._last_line = 0.0
@@ -68,15 +69,15 @@ class ConsoleObserver:
     def stage(self, name: str, detail: str = "") -> None:
         """A stage begins: one line with the time since the start."""
         self._end_task()
-        self._print(f"[bold]{name}[/bold] {_plain(detail)}")
+        self._print(Text(one_line(name), "bold"), detail)
 
     def note(self, message: str) -> None:
         """Something worth a line."""
-        self._print(f"  {_plain(message)}")
+        self._print(Text(" "), message)
 
     def warn(self, message: str) -> None:
         """Something that a person should know before trusting the result."""
-        self._print(f"  [yellow]warning:[/yellow] {_plain(message)}", always=True)
+        self._print(Text("  warning:", "yellow"), message, always=True)
 
     def progress(self, label: str, done: int, total: int) -> None:
         """Work inside the stage advances."""
@@ -97,18 +98,19 @@ class ConsoleObserver:
             self._last_line = time.monotonic()
             left_s = next((task.time_remaining for task in self._bar.tasks), None)
             left = "" if left_s is None else f", {human_duration(left_s)} left"
-            self._print(f"  {_plain(label)} {done}/{total}{left}")
+            self._print(Text(" "), f"{label} {done}/{total}{left}")
 
     def _end_task(self) -> None:
         if self._task is not None:
             self._bar.remove_task(self._task[1])
             self._task = None
 
-    def _print(self, text: str, *, always: bool = False) -> None:
+    def _print(self, head: Text, text: str, *, always: bool = False) -> None:
         if self._quiet and not always:
             return
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
-        self.console.print(f"[dim]{minutes:02d}:{seconds:02d}[/dim] {text}", highlight=False)
+        time_shown = Text(f"{minutes:02d}:{seconds:02d}", "dim")
+        self.console.print(time_shown, head, Text(message_line(text)))
 
 
 class _Count(MofNCompleteColumn):
@@ -132,7 +134,3 @@ class _LastLine(ProgressColumn):
             lines = file.read().decode(errors="replace").splitlines()
         last = next((line for line in reversed(lines) if line.strip()), "")
         return Text(one_line(last), "dim")
-
-
-def _plain(text: str) -> str:
-    return redact(text).replace("[", "\\[")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
-from rich.console import Console
 
-from whet.core.redact import redact
+from whet.cli.terminal import TerminalConsole
+from whet.core.redact import printable_json, redact
 
 if TYPE_CHECKING:
     from whet.cli.observer import ConsoleObserver
@@ -44,25 +44,25 @@ class OutputOptions:
     """Print one JSON document to stdout and nothing else; messages go to stderr."""
 
     @property
-    def console(self) -> Console:
+    def console(self) -> TerminalConsole:
         """Where tables and sentences go."""
-        return Console(stderr=self.json, quiet=self.quiet)
+        return TerminalConsole(stderr=self.json, quiet=self.quiet)
 
     def observer(self) -> ConsoleObserver:
         """Progress and warnings; use it as a context manager."""
         from whet.cli.observer import ConsoleObserver
 
-        return ConsoleObserver(Console(stderr=self.json), quiet=self.quiet)
+        return ConsoleObserver(TerminalConsole(stderr=self.json), quiet=self.quiet)
 
 
 def print_json(document: object) -> None:
     """Print one JSON document to stdout, secrets redacted."""
     text = json.dumps(document, allow_nan=False, ensure_ascii=False, indent=1)
-    sys.stdout.write(redact(text) + "\n")
+    sys.stdout.write(printable_json(redact(text)) + "\n")
 
 
 def print_line(text: str = "") -> None:
-    """Print a line to stdout as it is."""
+    """Print a line to stdout."""
     sys.stdout.write(f"{text}\n")
 
 

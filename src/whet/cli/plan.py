@@ -10,6 +10,7 @@ from rich.table import Table
 
 from whet.cli.options import OutputOptions, print_json, print_line
 from whet.core.errors import UsageError
+from whet.core.quote import shell_word
 from whet.core.records import encode
 from whet.core.store import is_special, write_atomic
 from whet.core.units import GIB
@@ -61,18 +62,18 @@ def plan(
         print_json(_document(made))
     elif not output.quiet:
         _print(made, model, output)
-        if (file := options.spec) is not None:
+        if options.spec is not None:
+            file = shell_word(str(options.spec))
             print_line(f"Wrote {file}. Next: whet check {file}, then: whet run {file}")
 
 
 def _print(plan: Plan, model: str, output: OutputOptions) -> None:
     console = output.console
     at = "" if plan.rate is None else f", {plan.rate:g} requests/s"
-    console.print(f"{model}: {plan.traffic.text}{at}; {plan.objective}", highlight=False)
+    console.print(f"{model}: {plan.traffic.text}{at}; {plan.objective}")
     console.print(_table(plan, plan.front[:_ROWS]))
     console.print(
         f"Predicted, not measured; {'; '.join(_errors(plan))}. Measure the best with whet run.",
-        highlight=False,
         soft_wrap=True,
     )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final
+
+from whet.core.quote import shell_words
 
 _AGAIN: Final = "Run the command again."
 _RESUMED: Final = "Resume: {command} --resume"
@@ -38,5 +39,5 @@ def stop_message(words: Sequence[str]) -> str:
     own = list(words)
     keys = (f"{own[0]} {word}" for word in own[1:]) if own else ()
     key = next((key for key in keys if key in AFTER_STOP), own[0] if own else "")
-    command = shlex.join(["whet", *(word for word in own if word != "--resume")])
+    command = shell_words(["whet", *(word for word in own if word != "--resume")])
     return f"Stopped. {AFTER_STOP.get(key, _AGAIN).format(command=command)}"

@@ -23,6 +23,11 @@ def require_name(name: str, what: str) -> str:
     return name
 
 
+def name_from(text: str, otherwise: str) -> str:
+    """Return ``text`` as a safe name, or ``otherwise`` where nothing of it is left."""
+    return re.sub(r"[^A-Za-z0-9._+-]|\.{2,}", "-", text)[:80].strip("-._+") or otherwise
+
+
 def inside(folder: Path, *parts: str) -> Path:
     """Join ``parts`` below ``folder`` and refuse a result that leaves it."""
     path = folder.joinpath(*parts)

@@ -16,13 +16,18 @@ _ENGINE_SECRET_NAME = re.compile(
     r"_(TOKEN$|(API_?)?KEY(_|$)|SECRET|PASS(WORD|WD|PHRASE)?(_|$)|PWD$|CREDENTIAL)", re.IGNORECASE
 )
 """Engine settings are often named after tokens or passes; only these words mark a secret."""
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _URL_LOGIN = re.compile(r"(://)[^\s\"'<>]+@")
 _SECRET_VALUE = re.compile(
     r"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._~+/=-]{8,})"
 )
-_UNPRINTABLE = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+UNPRINTABLE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
+"""Characters that a terminal or browser obeys or that are invisible: control, bidirectional,
+zero-width and tag characters. The two joiners stay: scripts and emoji need them.
+"""
 _MIN_LENGTH = 6
 # In JSON a line end is written \n, whose n must not hide the word's beginning.
 SECRET = re.compile(
@@ -37,6 +42,11 @@ SECRET = re.compile(
 
 _spec_values: set[str] = set()
 """Secrets of the spec that this process reads; those of its environment are read when needed."""
+
+
+def is_env_name(name: str) -> bool:
+    """Whether ``name`` can be that of an environment variable in a shell."""
+    return _ENV_NAME.fullmatch(name) is not None
 
 
 def is_secret_name(name: str) -> bool:
@@ -71,17 +81,32 @@ def redact(text: str, *, env: Mapping[str, str] | None = None) -> str:
 
 @lru_cache(maxsize=8192)  # a report repeats its names and labels thousands of times
 def clean(text: str) -> str:
-    """``text`` without control and direction-changing characters, secrets redacted.
+    """``text`` as ``printable`` shows it, secrets redacted."""
+    return redact(printable(text))
 
-    A terminal obeys escape codes and a browser obeys bidirectional overrides: output of a model
-    may hold both, so each such character becomes U+FFFD.
+
+def printable(text: str) -> str:
+    """``text`` with U+FFFD in place of each character that could deceive its reader.
+
+    A terminal obeys escape codes and a browser obeys bidirectional overrides: output of a model or
+    an answer of a server may hold both.
     """
-    return redact(_UNPRINTABLE.sub("\ufffd", text))
+    return UNPRINTABLE.sub("\ufffd", text.replace("\r\n", "\n"))
+
+
+def printable_json(text: str) -> str:
+    """JSON ``text`` with such characters, which only its strings can hold, as escapes."""
+    return UNPRINTABLE.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def one_line(text: str) -> str:
     """``text`` cleaned, every run of white space one blank."""
     return " ".join(clean(text).split())
+
+
+def message_line(text: str) -> str:
+    """``text`` cleaned, its lines as one; blanks stay, because a command may quote them."""
+    return " ".join(clean(text).splitlines())
 
 
 def redact_json(text: str) -> str:
@@ -123,8 +148,8 @@ def secret_env(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def public_env(env: Mapping[str, str]) -> dict[str, str]:
-    """``env`` without its secret variables."""
-    return {k: v for k, v in env.items() if not _is_secret(k, v)}
+    """``env`` without its secret variables and without names that no shell takes."""
+    return {k: v for k, v in env.items() if is_env_name(k) and not _is_secret(k, v)}
 
 
 def shown_env(env: Mapping[str, str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from whet.core.provenance import cpu_dtype
+from whet.core.quote import yaml_scalar
 from whet.core.store import write_atomic
 from whet.demo.bundled import CHAT_LOG, pair_paths
 
@@ -111,7 +112,11 @@ def _write(path: Path, pair: tuple[Path, Path], **values: object) -> Path:
     log = path.with_name(f"{path.stem}-log.jsonl")
     write_atomic(log, lzma.decompress(CHAT_LOG.read_bytes()))
     text = _TEMPLATE.format(
-        target=target, draft=draft, log=f"./{log.name}", dtype=cpu_dtype(), **values
+        target=yaml_scalar(str(target)),
+        draft=yaml_scalar(str(draft)),
+        log=yaml_scalar(f"./{log.name}"),
+        dtype=cpu_dtype(),
+        **values,
     )
     write_atomic(path, text.encode())
     return path

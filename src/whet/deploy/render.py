@@ -10,11 +10,11 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-import yaml
-
 from whet.core.errors import UsageError
 from whet.core.hub import snapshot_of
+from whet.core.quote import shell_word, yaml_scalar, yaml_text
 from whet.core.records.bundle import Target
+from whet.core.redact import one_line
 from whet.engines.deployment import Deployment
 
 if TYPE_CHECKING:
@@ -77,12 +77,24 @@ def render_script(plan: Deployment) -> str:
 
 
 def _rendered(template: str, **values: object) -> str:
-    return _environment().get_template(template).render(values)
+    return _environment(template == f"{SCRIPT}{_TEMPLATE}").get_template(template).render(values)
 
 
 @cache
-def _environment() -> Environment:
+def _environment(shell: bool) -> Environment:
+    """Templates in which every text is quoted: as a shell word, or as a YAML scalar.
+
+    What is part of the template itself is marked ``safe``.
+    """
     from jinja2 import Environment, PackageLoader, StrictUndefined  # slow to import
+    from markupsafe import Markup
+
+    quote = shell_word if shell else yaml_scalar
+
+    def quoted(value: object) -> object:
+        if isinstance(value, str) and not isinstance(value, Markup):
+            return Markup(quote(value))
+        return value
 
     environment = Environment(
         loader=PackageLoader("whet.deploy"),
@@ -90,30 +102,20 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,
+        autoescape=True,  # so that what a macro returns is Markup
+        finalize=quoted,
     )
     environment.filters |= {
-        "q": _quoted,
-        "word": lambda text: _quoted(text.replace("$", "$$")),
-        "python": lambda text: json.dumps(json.loads(text)).replace("$", "$$"),
-        "sh": shlex.quote,
+        "word": lambda text: text.replace("$", "$$"),
+        "python": lambda text: Markup(json.dumps(json.loads(text)).replace("$", "$$")),
         "words": shlex.join,
-        "line": lambda text: " ".join(str(text).split()),
-        "block": lambda value: yaml.safe_dump(value, sort_keys=False, width=1000),
+        "line": lambda text: Markup(one_line(text)),
+        "block": lambda value: Markup(yaml_text(value)),
         "label": _label,
     }
     return environment
 
 
-def _quoted(text: str) -> str:
-    """A double-quoted YAML scalar on one line.
-
-    Compose and Kubernetes read ``$`` as a variable unless it is doubled (the filter ``word``).
-    """
-    dumped = yaml.safe_dump(text, default_style='"', width=float("inf"), allow_unicode=True)
-    return dumped.removesuffix("\n")
-
-
 def _label(text: str) -> str:
     """The value of a Kubernetes label: at most 63 letters, digits, ``-``, ``_`` and ``.``."""
-    return _quoted(re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63].strip("-._"))
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63].strip("-._")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from whet.core.records.engine import ResolvedEngine
+from whet.core.redact import clean, one_line
 from whet.core.store import write_atomic
 from whet.deploy.render import SCRIPT, Site, render, render_script
 from whet.engines import get_profile
@@ -24,13 +25,16 @@ def write_deployment(
     """
     planner = get_profile(resolved.engine).plan_deployment
     if resolved.url is not None or planner is None:
-        write_atomic(folder / "README.txt", f"{note}\n{resolved.serve_line}\n".lstrip().encode())
+        write_atomic(
+            folder / "README.txt",
+            f"{one_line(note)}\n{clean(resolved.serve_line)}\n".lstrip().encode(),
+        )
         return
     plan = planner(resolved, image_tag=image_tag)
     files = {**render("compose", plan, Site()), SCRIPT: render_script(plan)}
     for name, text in files.items():
         first, rest = text.split("\n", 1) if text.startswith("#!") else ("", text)
-        lines = filter(None, (first, f"# {note}" if note else "", rest))
+        lines = filter(None, (first, f"# {one_line(note)}" if note else "", rest))
         write_file(folder / name, "\n".join(lines))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from whet.core.hub import snapshot_of
+from whet.core.quote import shell_word, shell_words
 from whet.core.spec import EngineSpec
 
 _ANSWER: Final = "ANSWER="
@@ -71,5 +71,5 @@ def model_name(path: str) -> str:
 
 def shell_line(argv: Sequence[str], env: Iterable[tuple[str, str]], *, port: int) -> str:
     """The start command for a shell."""
-    own = [f"{key}={shlex.quote(value)}" for key, value in env]
-    return " ".join([*own, shlex.join(str(port) if word == "{port}" else word for word in argv)])
+    own = [f"{key}={shell_word(value)}" for key, value in env]
+    return " ".join([*own, shell_words(str(port) if word == "{port}" else word for word in argv)])

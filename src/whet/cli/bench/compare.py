@@ -54,7 +54,7 @@ def _report(
     console = output.console
     for letter, server in (("A", result.a), ("B", result.b)):
         if server.runs.trials:
-            console.print(f"\n{letter}: {server.name}", highlight=False, markup=False)
+            console.print(f"\n{letter}: {server.name}")
             print_result(server.runs, request, view, console)
     print_against(comparison, console)
     document = against_json(

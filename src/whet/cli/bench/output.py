@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from whet.cli.options import OutputOptions, print_json
 from whet.core.errors import UsageError
+from whet.core.redact import REDACTED, SECRET, is_secret_name, redact
 from whet.core.store import is_special, write_atomic
 from whet.flow.bench.options import ResultOptions
 
@@ -53,8 +54,14 @@ def read_view(options: ResultOptions) -> ResultView:
         constraints=read_constraints(options),
         path=options.result_dir / options.result_filename if options.save_result else None,
         detailed=options.save_detailed,
-        notes=notes,
+        notes={name: _without_secret(name, value) for name, value in notes.items()},
     )
+
+
+def _without_secret(name: str, value: str) -> str:
+    if is_secret_name(name) and not value.isdigit():  # as in max_tokens=128
+        return REDACTED
+    return SECRET.sub(REDACTED, redact(value))
 
 
 def _selection(metrics: str, percentiles: str) -> Selection:
@@ -105,14 +112,13 @@ def print_result(
 
     facts = result.facts
     if facts is not None and (request.prefixes is not None or facts.expected_hit_rate > 0):
-        console.print(f"prefix hit rate to expect: {facts.expected_hit_rate:.3g}", highlight=False)
+        console.print(f"prefix hit rate to expect: {facts.expected_hit_rate:.3g}")
     print_load(result.trials, view.selection, console)
     judged = judge_objectives(result.trials, view.bounds, view.constraints)
     if (share := judged.share) is not None:
         console.print(
             f"{share.value:.1%} [{share.low or 0:.1%}, {share.high or 1:.1%}] of requests within "
             f"{judged.bounds_text}",
-            highlight=False,
         )
     if judged.verdict is not None:
         print_verdict(judged.verdict, console)
@@ -136,7 +142,7 @@ def run_json(
 def save_json(path: Path, document: dict[str, Any], console: Console) -> None:
     """Write one JSON file and say where."""
     write_atomic(path, json.dumps(document, allow_nan=False).encode() + b"\n")
-    console.print(f"result: {path}", soft_wrap=True, highlight=False)
+    console.print(f"result: {path}", soft_wrap=True)
 
 
 def save_picture(trials: Sequence[TrialRecord], path: Path, console: Console) -> None:
@@ -144,4 +150,4 @@ def save_picture(trials: Sequence[TrialRecord], path: Path, console: Console) ->
     from whet.report.bench.latency_chart import write_latency_chart
 
     if write_latency_chart(trials, path):
-        console.print(f"chart: {path}", soft_wrap=True, highlight=False)
+        console.print(f"chart: {path}", soft_wrap=True)

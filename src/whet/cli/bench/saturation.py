@@ -89,4 +89,4 @@ def _report(
         return
     picture = view.path.with_suffix(".svg")
     if write_saturation_chart(search, picture):
-        console.print(f"chart: {picture}", soft_wrap=True, highlight=False)
+        console.print(f"chart: {picture}", soft_wrap=True)

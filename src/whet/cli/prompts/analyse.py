@@ -87,7 +87,7 @@ def analyse(
         if files.workload is not None:
             write_prefix_trace(prompts.prompts(), files.workload)
             observer.note(f"written: {files.workload}")
-        output.console.print(f"\nReport: {output_dir / 'prompts.html'}", highlight=False)
+        output.console.print(f"\nReport: {output_dir / 'prompts.html'}")
 
 
 def _verify(

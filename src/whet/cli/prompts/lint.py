@@ -17,6 +17,7 @@ from cyclopts import Parameter
 
 from whet.core.errors import UsageError, WhetError
 from whet.core.names import did_you_mean
+from whet.core.redact import printable_json
 from whet.core.redact import redact as without_secrets
 from whet.core.store import write_atomic
 from whet.prompts.options import Level, LintCommandOptions
@@ -113,7 +114,7 @@ def _report(
     text = "".join(map(_line, findings))
     if as_json:
         data = {"files": files, "problems": problems, "findings": list(map(asdict, findings))}
-        text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+        text = printable_json(json.dumps(data, indent=1, ensure_ascii=False)) + "\n"
     if output is not None:
         write_atomic(output, text.encode("utf-8", "replace"))
     else:

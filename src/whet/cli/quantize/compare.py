@@ -64,7 +64,7 @@ def _report(table: SchemeTable, folder: Path, output: OutputOptions) -> None:
     if output.json:
         print_json(encode(table))
     print_schemes(document, output.console)
-    output.console.print(f"\nReport: {folder / 'schemes.html'}", soft_wrap=True, highlight=False)
+    output.console.print(f"\nReport: {folder / 'schemes.html'}", soft_wrap=True)
     if all(row.checkpoint is None for row in table.rows):
         raise QuantizationError(
             "no scheme could be made; the table says why for each: choose another model, or "

@@ -7,9 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.text import Text
 
 from whet.cli.options import OutputOptions, SpecFile, print_json
+from whet.cli.terminal import TerminalConsole
 from whet.core.errors import UsageError
 from whet.core.records import UNQUANTIZED, MemoryPlan, ModelFacts, ResolvedEngine, encode
 from whet.core.units import human_bytes
@@ -46,9 +47,9 @@ def check(
         raise UsageError("--vllm is the version on a machine that is not here; give --device too")
     with open_checkpoints() as checkpoints:
         checked = run_preflight(spec, options.output_dir / spec.name, checkpoints, planned)
-        warnings = Console(stderr=True)
+        warnings = TerminalConsole(stderr=True)
         for sentence in checked.advice:
-            warnings.print(f"! {sentence}", style="yellow", highlight=False, markup=False)
+            warnings.print(f"! {sentence}", style="yellow")
         variants = feasible(checked, spec, skip=False)
         machine = checked.device.name
         if planned is not None:
@@ -98,20 +99,20 @@ def _print_text(
     name: str,
     machine: str,
 ) -> None:
-    console = Console()
-    console.print(f"[green]ok[/green] {name}: {len(variants)} variants on {machine}")
+    console = TerminalConsole()
+    console.print(Text("ok", "green"), f"{name}: {len(variants)} variants on {machine}")
     for line in [*(each.text for each in sources), *_missing(checked.target)]:
-        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"  {line}", soft_wrap=True)
     for resolved in variants:
-        console.print(f"  {resolved.variant.name}", highlight=False, markup=False)
-        console.print(f"    {resolved.serve_line}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"  {resolved.variant.name}")
+        console.print(f"    {resolved.serve_line}", soft_wrap=True)
     needs = [
         *(f"memory, {plan.variant}: {_fit(plan)}" for plan in checked.memory),
         *(each.text for each in checked.disks),
         effort.text,
     ]
     for line in needs:
-        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"  {line}", soft_wrap=True)
 
 
 def _fit(plan: MemoryPlan) -> str:

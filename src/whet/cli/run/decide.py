@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from whet.cli.options import OutputOptions, print_json
+from whet.cli.terminal import TerminalConsole
 from whet.core.errors import MeasurementError
 from whet.core.records import encode
 from whet.core.run import Run
@@ -27,11 +27,11 @@ def decide(
     from whet.flow.run.conclude import decide_over
     from whet.report.run.files import print_decision
 
-    runs, warnings = [Run.read(path) for path in run_dirs], Console(stderr=True)
+    runs, warnings = [Run.read(path) for path in run_dirs], TerminalConsole(stderr=True)
     for run in runs:
         for line in (*run.unmeasured, *run.without_quality):
             text = f"! {run.root}: {line}"
-            warnings.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
+            warnings.print(text, style="yellow", soft_wrap=True)
     if any(run.unmeasured for run in runs):
         raise MeasurementError(
             "no decision, because a run is unfinished; finish it with whet run --resume, or see "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from whet.cli.options import OutputOptions, print_json
 from whet.core.errors import EngineError, NothingQualifiesError
+from whet.core.quote import shell_word
 from whet.core.records import Decision, encode
 from whet.core.run import Run
 from whet.core.store import RunStore
@@ -46,12 +47,12 @@ def _print_next_steps(run: Run, output: OutputOptions) -> None:
     steps = [("Report", str(run.root / "report.html"))]
     chosen = run.decision.recommendation if run.decision else None
     if chosen is not None and (run.root / "deploy" / chosen.variant).is_dir():
-        steps.append(("Deploy", f"whet deploy {run.root}"))
+        steps.append(("Deploy", f"whet deploy {shell_word(str(run.root))}"))
     if run.missing:
-        steps.append(("Go on", f"whet run {run.root / 'spec.yaml'} --resume"))
+        steps.append(("Go on", f"whet run {shell_word(str(run.root / 'spec.yaml'))} --resume"))
     output.console.print("\nNext steps")
     for name, words in steps:
-        output.console.print(f"  {name:8} {words}", soft_wrap=True, highlight=False)
+        output.console.print(f"  {name:8} {words}", soft_wrap=True)
 
 
 def run_json(run: Run) -> dict[str, object]:

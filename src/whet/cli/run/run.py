@@ -8,7 +8,7 @@ from pathlib import Path
 from whet.cli.options import OutputOptions, SpecFile
 from whet.cli.run.output import write_and_print_report
 from whet.core.names import require_name
-from whet.core.redact import redact
+from whet.core.redact import one_line
 from whet.core.spec import Spec, redacted_source
 from whet.core.store import RunStore, write_atomic
 from whet.flow.run.options import ONE_START, RunOptions, SpecOptions
@@ -31,8 +31,7 @@ def run(
     spec = change.read(spec_file)
     root = options.output_dir / require_name(options.name or spec.name, "the run's name")
     source = redacted_source(spec_file).rstrip(b"\n") + b"\n"
-    changes = (" ".join(redact(text).split()) for text in change.changes)
-    notes = "".join(f"# changed by --set {text}\n" for text in changes)
+    notes = "".join(f"# changed by --set {one_line(text)}\n" for text in change.changes)
     execute(spec, root, options=options, output=output, source=source + notes.encode())
 
 

@@ -8,6 +8,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from whet.core.quote import EnvName
+
 Scalar = str | int | float | bool
 Batching = Literal["continuous", "static"]
 Dialect = Literal["vllm", "sglang"]
@@ -95,7 +97,7 @@ class Variant:
     speculation: Speculation | None
     prefix_cache: bool
     engine_args: tuple[tuple[str, Scalar], ...] = ()
-    env: tuple[tuple[str, str], ...] = ()
+    env: tuple[tuple[EnvName, str], ...] = ()
     recipe_schemes: tuple[str, ...] = ()
     loras: tuple[tuple[str, str], ...] = ()
     max_loras: int | None = None
@@ -134,7 +136,7 @@ class ResolvedEngine:
     device: str
     served_model_name: str
     argv: tuple[str, ...]
-    env: tuple[tuple[str, str], ...]
+    env: tuple[tuple[EnvName, str], ...]
     serve_line: str
     ready_timeout_s: float
     url: str | None = None

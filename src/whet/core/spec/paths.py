@@ -21,12 +21,12 @@ def absolute_paths(spec: Spec, base: Path) -> Spec:
     """The spec with its relative paths below ``base``."""
 
     def below(path: Path | None) -> Path | None:
-        return None if path is None else Path(os.path.normpath(base / path.expanduser()))
+        return None if path is None else Path(os.path.normpath(base / os.path.expanduser(path)))
 
     def model(ref: str | None) -> str | None:
         if ref is None:
             return None
-        local = base / Path(ref).expanduser()
+        local = base / os.path.expanduser(ref)
         looks_local = ref.startswith((".", "/", "~")) or local.is_dir()
         return str(local.resolve()) if looks_local else ref
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field, model_validator
 
 from whet.core.prices import SOURCE, typical_price
+from whet.core.quote import EnvName
 from whet.core.records.engine import Scalar
 from whet.core.spec.base import Strict
 
@@ -54,7 +55,7 @@ class EngineSpec(Strict):
     args: Annotated[
         dict[str, Scalar], Field(description="Flags of the engine for all of its variants.")
     ] = {}
-    env: Annotated[dict[str, str], Field(description="Environment of the server.")] = {}
+    env: Annotated[dict[EnvName, str], Field(description="Environment of the server.")] = {}
     ready_timeout_s: Annotated[
         float, Field(gt=0, description="Seconds until a server has to be ready.")
     ] = 900.0

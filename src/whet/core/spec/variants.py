@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from whet.core.names import did_you_mean
+from whet.core.quote import EnvName
 from whet.core.records.engine import BY_LOAD, SYNTHETIC_LENGTH, Scalar
 from whet.core.spec.base import SIXTEEN_BIT, Positive, Strict, Weights, Whole
 from whet.core.spec.layout import LayoutSpec
@@ -207,7 +208,7 @@ class VariantSpec(Strict):
         dict[str, Scalar],
         Field(description="Flags of the engine. A list makes one variant per value."),
     ] = {}
-    env: Annotated[dict[str, str], Field(description="Environment of the server.")] = {}
+    env: Annotated[dict[EnvName, str], Field(description="Environment of the server.")] = {}
 
     @property
     def lever_values(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean, require_name
+from whet.core.quote import shell_word
 from whet.core.redact import is_secret_name, remember_secrets
 from whet.core.server_url import split_server_url
 from whet.core.spec.base import SIXTEEN_BIT, Strict
@@ -222,8 +223,8 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> Spec:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise UsageError(
-            f"no spec file at {path}; write one with: whet init {path}, or see it work "
-            "first: whet demo (--long for a larger model)"
+            f"no spec file at {path}; write one with: whet init {shell_word(str(path))}, or see it "
+            "work first: whet demo (--long for a larger model)"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the spec file {path} cannot be read: {error}") from error
@@ -249,6 +250,9 @@ def parse_spec(data: dict[str, Any], *, base: Path) -> Spec:
 
     Its secrets are redacted from now on in every file and message.
     """
+    for text in _texts(data):
+        if "\0" in text:
+            raise UsageError(f"the spec has a NUL character in {text[:80]!r}; remove it")
     for env in _environments(data):
         remember_secrets({str(name): str(value) for name, value in env.items()})
     try:
@@ -274,6 +278,15 @@ def _sections(engines: Mapping[str, EngineSpec]) -> dict[str, EngineSpec]:
     return {f"engines.{name}": engine for name, engine in engines.items()}
 
 
+def _texts(data: object) -> Iterator[str]:
+    """Every text in parsed YAML, keys too."""
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, dict | list | tuple):
+        for item in data.items() if isinstance(data, dict) else data:
+            yield from _texts(item)
+
+
 def _environments(data: Mapping[str, Any]) -> Iterator[Mapping[Any, Any]]:
     """Every ``env`` of the spec, before it is checked."""
     maps = [data.get("variants"), data.get("engines")]
@@ -289,7 +302,10 @@ def _environments(data: Mapping[str, Any]) -> Iterator[Mapping[Any, Any]]:
 def _sentence(item: Any) -> str:
     location = [str(part) for part in item["loc"]]
     if "env" in location[1:3]:  # the value may be a secret
-        return f'{".".join(location)}: {item["msg"]}; write each variable as NAME: "text"'
+        name, message = location, f'{item["msg"]}; write each variable as NAME: "text"'
+        if location[-1] == "[key]":
+            name, message = location[:-2], item["msg"].removeprefix("Value error, ")
+        return f"{'.'.join(name)}: {message}"
     if location and location[-1] in _SCALARS:  # a flag's value: pydantic reports each of its types
         where = ".".join(location[:-1])
         return f"{where}: a text, a number, true or false is needed (got {item['input']!r})"

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import yaml
-
+from whet.core.quote import yaml_text
 from whet.core.records.envelope import Envelope
-from whet.deploy.monitoring.alerts import WATCH_JOB, Alert, alerts, burn_rules
+from whet.core.redact import one_line
+from whet.deploy.monitoring.alerts import WATCH_JOB, Alert, alerts, burn_rules, untemplated
 from whet.deploy.monitoring.dashboard import dashboard
 from whet.deploy.monitoring.series import ENGINE_JOB, HOLD_SCRAPES, Series, duration
 
@@ -44,18 +44,19 @@ def monitoring_files(
     """
     series = Series(model=envelope.model, scrape_s=scrape_interval_s, edges_s=edges_s, job=job)
     rules = {"groups": [_recording(envelope, series), *_alerting(envelope, series)]}
-    header = (
-        f"# Written by whet deploy from the run {envelope.run}: {envelope.variant} at "
-        f"{envelope.load}, {envelope.engine} {envelope.engine_version}.\n"
+    words = one_line(
+        f"Written by whet deploy from the run {envelope.run}: {envelope.variant} at "
+        f"{envelope.load}, {envelope.engine} {envelope.engine_version}."
     )
+    header = f"# {words}\n"
     return {
-        "monitoring/prometheus.yml": header + _yaml(_prometheus(series, addresses)),
-        "monitoring/rules.yml": header + _yaml(rules),
-        "monitoring/alertmanager.yml": header + _yaml(_alertmanager(series, webhook)),
+        "monitoring/prometheus.yml": header + yaml_text(_prometheus(series, addresses)),
+        "monitoring/rules.yml": header + yaml_text(rules),
+        "monitoring/alertmanager.yml": header + yaml_text(_alertmanager(series, webhook)),
         "monitoring/grafana/dashboards/whet.json": json.dumps(dashboard(envelope, series), indent=1)
         + "\n",
-        "monitoring/grafana/provisioning/dashboards/whet.yml": _yaml(_DASHBOARD_PROVIDER),
-        "monitoring/grafana/provisioning/datasources/whet.yml": _yaml(_DATASOURCE),
+        "monitoring/grafana/provisioning/dashboards/whet.yml": yaml_text(_DASHBOARD_PROVIDER),
+        "monitoring/grafana/provisioning/datasources/whet.yml": yaml_text(_DATASOURCE),
     }
 
 
@@ -88,7 +89,7 @@ def _rule(alert: Alert, envelope: Envelope, series: Series) -> dict[str, Any]:
         "alert": alert.name,
         "expr": alert.expr,
         **({"for": duration(alert.scrapes * series.scrape_s)} if alert.scrapes else {}),
-        "labels": {"severity": alert.severity, "variant": envelope.variant},
+        "labels": {"severity": alert.severity, "variant": untemplated(envelope.variant)},
         "annotations": {"summary": alert.summary, "description": alert.action},
     }
 
@@ -155,7 +156,3 @@ _DATASOURCE: Final = {
         }
     ],
 }
-
-
-def _yaml(document: object) -> str:
-    return yaml.safe_dump(document, sort_keys=False, width=10_000, allow_unicode=True)

@@ -23,6 +23,7 @@ from whet.deploy.monitoring.series import (
     TPOT,
     TTFT,
     Series,
+    promql_string,
 )
 
 WATCH_JOB: Final = "whet-watch"
@@ -232,13 +233,14 @@ def _evidence(envelope: Envelope, series: Series) -> Iterator[Alert]:
             action="Other flags, or the engine fell back: compare its command with serve.sh.",
         )
     if envelope.cache:
-        labels = [f'{name}="{value}"' for name, value in envelope.cache]
+        labels = [f"{name}={promql_string(value)}" for name, value in envelope.cache]
         wanted = series.of_job(CACHE_CONFIG, *labels)
         yield Alert(
             name="WhetFlagsChanged",
             expr=f"max(absent({wanted})) and on() count({series.of_job(CACHE_CONFIG)}) > 0",
             severity="page",
-            summary=f"Cache flags are not those that were measured ({', '.join(labels)})",
+            summary=f"Cache flags are not those that were measured "
+            f"({untemplated(', '.join(labels))})",
             action="Start the engine with the bundle's command, or re-run whet with these flags.",
         )
 
@@ -265,7 +267,7 @@ def _engine(envelope: Envelope, series: Series) -> Iterator[Alert]:
         name="WhetWrongModel",
         expr=f"max(absent({series.select(RUNNING)})) and on() {names} > 0",
         severity="page",
-        summary=f"Another model than {envelope.model} is served",
+        summary=f"Another model than {untemplated(envelope.model)} is served",
         action="Compare the server's command with the bundle's.",
     )
     yield Alert(
@@ -296,6 +298,11 @@ def _watch() -> Iterator[Alert]:
         summary="whet watch does not run: answers and causes are not watched",
         action="Start it again; it goes on from its state.",
     )
+
+
+def untemplated(text: str) -> str:
+    """``text`` in a label or annotation, which Prometheus reads as a template."""
+    return text.replace("{{", '{{"{{"}}')
 
 
 def _measured(item: MeasuredRange) -> str:

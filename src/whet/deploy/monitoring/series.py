@@ -65,7 +65,7 @@ class Series:
 
     def select(self, name: str, *more: str) -> str:
         """The series of this model: ``name{model_name="…"}``."""
-        labels = ",".join([f"model_name={json.dumps(self.model, ensure_ascii=False)}", *more])
+        labels = ",".join([f"model_name={promql_string(self.model)}", *more])
         return f"{name}{{{labels}}}"
 
     def rate(self, name: str, *more: str, window: str | None = None) -> str:
@@ -79,7 +79,8 @@ class Series:
 
     def of_job(self, name: str, *labels: str) -> str:
         """Series that carry no model name: ``name{job="…"}``."""
-        return f"{name}{{{','.join([f'job={json.dumps(self.job)}', *labels])}}}"
+        own = ",".join([f"job={promql_string(self.job)}", *labels])
+        return f"{name}{{{own}}}"
 
     def finished(self, window: str | None = None) -> str:
         """Requests that ended in the window."""
@@ -141,6 +142,11 @@ class Series:
             "whet:prefix_hits:rate": self.prefix_hit_rate,
             "whet:errors:share": self.error_share(),
         }
+
+
+def promql_string(text: str) -> str:
+    """``text`` as a quoted string of PromQL."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def duration(seconds: float) -> str:

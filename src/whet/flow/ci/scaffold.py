@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +13,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from whet import __version__
 from whet.core.errors import UsageError
+from whet.core.quote import shell_words, yaml_scalar
 from whet.core.spec import GROUPED, RecipeSpec, Spec, load_spec
 from whet.core.store import write_atomic
 from whet.flow.run.resolve import own_files
 from whet.predict.hardware import planned_device
 
+_WORKFLOW: Final = "whet.yml.j2"
 _GPU: Final = "H100 SXM"
 _RUNS, _CHECKPOINTS, _BASELINE = "runs", "checkpoints", "baseline"
 
@@ -67,7 +67,7 @@ def write_pipelines(spec_file: Path, root: Path) -> tuple[str, ...]:
 def _workflow(spec: Spec, spec_path: str) -> str:
     refs = (spec.model.target, spec.model.draft)
     return _render(
-        "whet.yml.j2",
+        _WORKFLOW,
         spec=spec_path,
         gpu=_known_gpu(spec.hardware.tier),
         version=__version__,
@@ -94,14 +94,14 @@ def _pipeline(spec: Spec, spec_file: Path, root: Path) -> str:
         else:
             left_out.append(_LeftOut(name=name, reason=reason))
     run = _Stage(
-        cmd=shlex.join(["whet", "run", spec_path, "--output-dir", _RUNS]),
+        cmd=shell_words(["whet", "run", spec_path, "--output-dir", _RUNS]),
         deps=(spec_path, *dict.fromkeys(_path(path, root) for path in _inputs(spec))),
         out=run_dir,
     )
     compare = ["whet", "ci", run_dir, "--against", _BASELINE]
     files = ["--metrics", "metrics.json", "--markdown", "whet-ci.md"]
     ci = _Stage(
-        cmd=f"{shlex.join([*compare, *files])} || test $? -eq 9 -o $? -eq 6", deps=(), out=""
+        cmd=f"{shell_words([*compare, *files])} || test $? -eq 9 -o $? -eq 6", deps=(), out=""
     )
     return _render("dvc.yaml.j2", checkpoints=stages, left_out=left_out, run=run, ci=ci)
 
@@ -128,7 +128,7 @@ def _quantize(spec: Spec, name: str, root: Path) -> _Stage:
     words = ["whet", "quantize", model, out, *recipe_words(recipe)]
     words += ["--calibration", *text] if text else []
     return _Stage(
-        cmd=shlex.join([*words, "--no-serve-check"]),
+        cmd=shell_words([*words, "--no-serve-check"]),
         deps=(*([model] if _is_folder(target) else []), *text),
         out=out,
         recipe=re.sub(r"[^A-Za-z0-9_-]", "-", name),  # what a stage of DVC may be called
@@ -178,11 +178,23 @@ def _is_folder(ref: str) -> bool:
 def _path(path: Path, root: Path) -> str:
     """``path`` from the repository's root; one outside of it stays absolute."""
     whole = path.resolve()
-    return os.path.relpath(whole, root) if whole.is_relative_to(root) else str(whole)
+    shown = os.path.relpath(whole, root) if whole.is_relative_to(root) else str(whole)
+    return f"./{shown}" if shown.startswith("-") else shown  # not an option
+
+
+def _literal(text: str) -> str:
+    """``text`` in a workflow, whose expressions GitHub replaces: as one that yields ``${{``."""
+    return text.replace("${{", "${{ '${{' }}")
+
+
+def _escaped(text: str) -> str:
+    """``text`` in dvc.yaml, whose ``${ }`` DVC replaces unless a backslash stands before it."""
+    return text.replace("${", "\\${")
 
 
 def _render(template: str, **values: object) -> str:
     """Square brackets mark variables: both formats have ``{{ }}`` or ``${ }`` of their own."""
+    own = _literal if template == _WORKFLOW else _escaped
     environment = Environment(
         loader=PackageLoader("whet.flow.ci"),
         undefined=StrictUndefined,
@@ -195,5 +207,5 @@ def _render(template: str, **values: object) -> str:
         block_start_string="[%",
         block_end_string="%]",
     )
-    environment.filters["yaml"] = lambda text: json.dumps(text, ensure_ascii=False)
+    environment.filters["yaml"] = lambda text: yaml_scalar(own(text))
     return environment.get_template(template).render(values)

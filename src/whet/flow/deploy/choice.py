@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whet.core.errors import MeasurementError, NothingQualifiesError, UsageError
+from whet.core.errors import MeasurementError, NothingQualifiesError, StorageError, UsageError
 from whet.core.load_point import LoadPoint
 from whet.core.names import did_you_mean
 from whet.core.records import Decision
@@ -57,7 +57,12 @@ def _require_qualified(decision: Decision, run: Run, name: str) -> None:
 
 
 def _require_own_server(run: Run, name: str) -> None:
-    resolved = run.engines[name]
+    resolved = run.engines.get(name)
+    if resolved is None or resolved.variant.name != name:
+        raise StorageError(
+            f"{run.root} has no command of {name}; put variants/{name}.json back from a copy, or "
+            "start a new run"
+        )
     if (layout := resolved.variant.layout) is not None:
         raise UsageError(
             f"{name} is {layout.text} behind a router, and whet deploy writes manifests of one "

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Final
 
+from whet.core.quote import shell_word
 from whet.core.records.bundle import Bundle
 from whet.flow.deploy.folder import PREVIOUS, SECRETS
 
@@ -48,4 +48,4 @@ def rollback_step(previous: Bundle, folder: Path) -> str:
 
 
 def _word(path: Path) -> str:
-    return shlex.quote(str(path))
+    return shell_word(str(path))

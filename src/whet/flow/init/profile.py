@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from whet.checkpoint.chat import TemplateProblem
 from whet.checkpoint.encoder import PromptEncoder
 from whet.core.format import percent, plural, significant
+from whet.core.names import name_from
 from whet.core.request_log.sample import LogSample, SampledRequest, conversation_of
 from whet.core.units import human_duration, ns_to_s
 from whet.flow.run.logged import TrafficLog
@@ -154,5 +155,4 @@ def _spread(values: Sequence[int]) -> str:
 
 def name_of(model: str) -> str:
     """A run's name from a folder or a hub id."""
-    words = Path(model).name.lower() or "model"
-    return "".join(each if each.isalnum() or each in "._-" else "-" for each in words)
+    return name_from(Path(model).name.lower(), "model")

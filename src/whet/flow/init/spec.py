@@ -16,7 +16,9 @@ from whet.checkpoint.encoder import load_encoder
 from whet.core.format import plural, significant
 from whet.core.prices import typical_price
 from whet.core.provenance import Device, cpu_dtype, find_device
+from whet.core.quote import shell_word, yaml_scalar
 from whet.core.records import UNQUANTIZED, ModelFacts
+from whet.core.redact import one_line
 from whet.core.request_log.sample import Part
 from whet.core.spec import EngineSpec, QualitySpec, Spec, TrafficSpec, parse_spec
 from whet.core.units import GIB, human_bytes
@@ -145,20 +147,21 @@ def _text(choice: _Choice) -> Iterator[str]:
     """The lines of whet.yaml."""
     target, device, profile = choice.target, choice.device, choice.profile
     log = profile.traffic
-    yield f"# Written by whet init from {log.path.name} for {_device_words(device)}."
-    yield f"name: {name_of(choice.options.model)}"
+    about = f"Written by whet init from {log.path.name} for {_device_words(device)}."
+    yield f"# {one_line(about)}"
+    yield f"name: {yaml_scalar(name_of(choice.options.model))}"
     yield ""
     yield "model:"
-    yield f"  target: {_shown(choice.options.model, choice.folder)}"
+    yield f"  target: {yaml_scalar(_shown(choice.options.model, choice.folder))}"
     if target.commit is not None:
-        yield f"  revision: {target.commit}"
+        yield f"  revision: {yaml_scalar(target.commit)}"
     if choice.options.draft is not None:
-        yield f"  draft: {_shown(choice.options.draft, choice.folder)}"
+        yield f"  draft: {yaml_scalar(_shown(choice.options.draft, choice.folder))}"
     yield ""
     yield from _hardware(choice)
     yield ""
     yield "traffic:"
-    yield f"  log: {_relative(log.path, choice.folder)}"
+    yield f"  log: {yaml_scalar(_relative(log.path, choice.folder))}"
     words = "as long as in the log" if choice.answers == "logged" else "measured: the log has none"
     yield f"  answers: {choice.answers}   # {words}"
     yield ""
@@ -202,7 +205,7 @@ def _hardware(choice: _Choice) -> Iterator[str]:
         price = (one or 1.0) * choice.tensor_parallel
         source = f"{device.name} on demand, 2026" if one else "not known"
     yield f"  price_usd_per_hour: {significant(price, 3)}"
-    yield f"  price_source: {source}; put your own"
+    yield f"  price_source: {yaml_scalar(f'{source}; put your own')}"
 
 
 def _load(choice: _Choice) -> Iterator[str]:
@@ -263,7 +266,8 @@ def _lines(choice: _Choice, checked: Preflight, file: Path) -> Iterator[str]:
     for name, message in list(dropped.items())[:3]:
         yield f"  not {name}: {message}"
     yield f"Not in the log: {'; '.join(choice.profile.unknown())}. Set them in {file}."
-    yield f"Wrote {file}. Next: whet check {file}, then: whet run {file}"
+    word = shell_word(str(file))
+    yield f"Wrote {word}. Next: whet check {word}, then: whet run {word}"
 
 
 def _count(parameters: int) -> str:

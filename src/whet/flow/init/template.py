@@ -7,17 +7,18 @@ from pathlib import Path
 
 from whet.checkpoint import read_facts
 from whet.core.records import UNQUANTIZED
+from whet.core.redact import one_line
 from whet.flow.init.variants import fitting_recipe
 from whet.quant.suitability import settings_text
 
 
 def fit_template(text: str, folder: Path) -> tuple[str, str | None]:
-    """The spec with a recipe that can be made of the model, and a sentence where that changed it.
+    """The template with a recipe that can be made of the model, and a sentence if that changed it.
 
     A model that is quantized already gets no recipe. ``CheckpointError`` for a folder that cannot
     be read.
     """
-    scheme = read_facts(folder).stored.scheme
+    scheme = one_line(read_facts(folder).stored.scheme)
     if scheme not in UNQUANTIZED:
         why = f"the model is quantized already ({scheme}) and measured as stored"
         lines = "\n".join(_without_recipes(text.splitlines(), why))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from whet.core.errors import InfeasibleError
 from whet.core.format import significant
+from whet.core.names import name_from
+from whet.core.quote import yaml_text
+from whet.core.redact import one_line
 from whet.core.spec import SIXTEEN_BIT
 from whet.flow.plan.evaluate import Candidate, Prediction
 from whet.flow.plan.plan import Plan
@@ -39,7 +39,7 @@ def spec_text(plan: Plan, model: str, file: Path) -> str:
     length = dict(first.variant.engine_args)["max_model_len"]
     price = first.price * first.devices
     data: dict[str, Any] = {
-        "name": re.sub(r"[^A-Za-z0-9._+-]", "-", Path(model).name).strip("-.") or "plan",
+        "name": name_from(Path(model).name, "plan"),
         "model": {"target": _shown(model, file)},
         "hardware": {
             "tier": f"{first.devices}x {first.gpu}",
@@ -55,10 +55,11 @@ def spec_text(plan: Plan, model: str, file: Path) -> str:
         "variants": variants,
     }
     head = (
-        f"# Written by whet plan: predicted, not measured, on {first.devices} × {first.gpu}.\n"
+        f"# Written by whet plan: predicted, not measured, on {first.devices} × "
+        f"{one_line(first.gpu)}.\n"
         "# Prompts are built-in texts: give traffic: log.jsonl for your own.\n"
     )
-    return head + yaml.safe_dump(data, sort_keys=False, width=100)
+    return head + yaml_text(data)
 
 
 def _chosen(plan: Plan) -> list[Prediction]:

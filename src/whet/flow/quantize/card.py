@@ -12,7 +12,9 @@ import yaml
 
 from whet import __version__
 from whet.core.llama_cpp import GGUF_NAME
+from whet.core.quote import yaml_text
 from whet.core.records import CalibrationFacts, QuantizedCheckpoint, UnitError
+from whet.core.redact import one_line
 from whet.core.spec import GGUF_SCHEMES
 from whet.core.units import human_bytes, human_duration
 
@@ -51,7 +53,7 @@ def read_front_matter(text: str) -> dict[str, Any]:
 def model_card(done: QuantizedCheckpoint, repo: str, lineage: Lineage) -> str:
     """The text of the card, with the figures of the record."""
     parts = [
-        f"---\n{yaml.safe_dump(_metadata(done, lineage), sort_keys=False)}---",
+        f"---\n{yaml_text(_metadata(done, lineage))}---",
         MARK,
         f"# {repo.rpartition('/')[2]}",
         _opening(done, lineage),
@@ -149,4 +151,4 @@ def _errors(units: Sequence[UnitError]) -> Iterator[str]:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(one_line, line))} |" for line in lines)

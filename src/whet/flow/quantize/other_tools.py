@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from pathlib import Path
 from typing import Final, get_args
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
+from whet.core.quote import shell_word
 from whet.core.spec.recipe import Scheme
 
 _NF4: Final = re.compile(r"(?i)nf4|bnb|bitsandbytes|fp4")
@@ -34,14 +34,14 @@ def require_own_scheme(scheme: str | None, model: str, out: Path) -> None:
         code = _WITH_BITSANDBYTES.format(model=json.dumps(model), out=json.dumps(str(out)))
         raise UsageError(
             "--scheme: NF4 is written by bitsandbytes through transformers: pip install "
-            f"bitsandbytes accelerate && python -c {shlex.quote(code)}"
+            f"bitsandbytes accelerate && python -c {shell_word(code)}"
         )
     if _GGUF.fullmatch(scheme):
         kind = "Q4_K_M" if scheme.upper() == "GGUF" else scheme.upper()
-        whole, small = (shlex.quote(f"{out}-{name}.gguf") for name in ("F16", kind))
+        whole, small = (shell_word(f"{out}-{name}.gguf") for name in ("F16", kind))
         raise UsageError(
             "--scheme: GGUF is written by llama.cpp, from a folder: python convert_hf_to_gguf.py "
-            f"{shlex.quote(model)} --outtype f16 --outfile {whole} && llama-quantize {whole} "
+            f"{shell_word(model)} --outtype f16 --outfile {whole} && llama-quantize {whole} "
             f"{small} {kind}"
         )
     raise UsageError(

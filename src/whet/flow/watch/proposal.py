@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
+from whet.core.quote import yaml_text
 from whet.core.redact import one_line
 from whet.core.spec import Spec
 from whet.core.store import write_atomic
@@ -78,8 +77,6 @@ def write_proposal(folder: Path, spec: Spec, variant: str, finding: Finding) -> 
     if spec.traffic is not None and finding.cause.what in ("traffic", "prompts"):
         words.append("# Put today's request log at traffic.log: the one below is the old run's.")
     words.append(f"# Start it: whet run {path.name}")
-    body = yaml.safe_dump(
-        proposed_spec(spec, variant, finding), sort_keys=False, allow_unicode=True
-    )
+    body = yaml_text(proposed_spec(spec, variant, finding))
     write_atomic(path, ("\n".join(words) + "\n" + body).encode())
     return path

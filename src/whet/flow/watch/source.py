@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from whet.core.errors import StorageError, UsageError
 from whet.core.load_point import LoadPoint
+from whet.core.quote import shell_word
 from whet.core.records import UNQUANTIZED, ResolvedEngine, decode, encode
 from whet.core.records.envelope import Envelope
 from whet.core.records.quality_checks import GoldenProbes
@@ -81,8 +82,8 @@ def read_source(path: Path) -> WatchSource:
     chosen = run.decision.recommendation if run.decision is not None else None
     if chosen is None:
         raise UsageError(
-            f"{path} recommends nothing to watch; deploy a variant of it first: whet deploy {path} "
-            "--variant NAME"
+            f"{path} recommends nothing to watch; deploy a variant of it first: whet deploy "
+            f"{shell_word(str(path))} --variant NAME"
         )
     return source_of_run(run, chosen.variant, chosen.batch_size)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 from whet.core.format import number, percent, plural
+from whet.core.quote import shell_word
 from whet.core.records import ModelFacts
 from whet.core.run import Run
 from whet.core.units import human_bytes, human_duration
@@ -63,7 +63,7 @@ def _serve_lines(run: Run) -> Iterator[Node]:
     first = engines[0].env if engines else ()
     common = [pair for pair in first if all(pair in engine.env for engine in engines)]
     if common:
-        env = " ".join(f"{key}={shlex.quote(value)}" for key, value in common)
+        env = " ".join(f"{key}={shell_word(value)}" for key, value in common)
         yield Paragraph(text="Set for every server while it was measured:", tone="muted")
         yield Code(text=env, language="sh")
     for name in run.variants:
