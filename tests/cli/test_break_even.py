@@ -14,8 +14,10 @@ from tests.flow.break_even_stage import Physics, spec_with_draft, stage
     ("words", "said"),
     [
         (("--k", "two"), "--k 'two': whole numbers are needed, such as 2,4,6"),
-        (("--k", "0"), "K must be 1 or more; give --k 2,4,6"),
+        (("--k", "0"), "K must be 1 to 1,024; give --k 2,4,6"),
         (("--levels", "0.5,x"), "--levels '0.5,x': shares are needed, such as 0.3,0.5,1"),
+        (("--k", "9" * 20), "K must be 1 to 1,024; give --k 2,4,6"),
+        (("--levels", "nan"), "level nan is not a share; give --levels from 0 to 1"),
         (("--levels", "2"), "level 2 is not a share; give --levels from 0 to 1"),
         (
             ("--weights", "awq+cash"),

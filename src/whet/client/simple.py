@@ -100,13 +100,13 @@ def get(base_url: str, path: str, *, timeout_s: float = 30.0) -> Reply:
 
 
 def _why(reply: Reply, path: str) -> str:
-    """What the server said, or what to do instead."""
+    """Return what the server answered, or what to do instead."""
     if (target := reply.headers.get("location")) is not None:
         return f"it redirects to {target}; give that address"
-    said = reply.text[:_DETAIL_CHARS].strip()
+    text = reply.text[:_DETAIL_CHARS].strip()
     if reply.status == _NOT_FOUND and path.startswith("/v1/"):
         return (
-            f"{said}; give the server's address with what precedes /v1 in its URLs, or a whole URL "
+            f"{text}; give the server's address with what precedes /v1 in its URLs, or a whole URL "
             "of another root, as in https://host/api/v4/chat/completions"
         )
-    return said
+    return text

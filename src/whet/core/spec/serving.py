@@ -12,7 +12,7 @@ from whet.core.prices import SOURCE, typical_price
 from whet.core.records.engine import Scalar
 from whet.core.spec.base import Strict
 
-_SEVERAL: Final = re.compile(r"(?:(\d+) ?x )?(.+)")
+_SEVERAL: Final = re.compile(r"(?:(\d{1,4}) ?x )?(.+)")
 
 
 class ModelSpec(Strict):

@@ -22,7 +22,7 @@ from whet.flow.bench.run import (
     require_figures,
     run_once,
 )
-from whet.flow.served_model import served_model
+from whet.flow.model_entry import model_entry
 from whet.load import TrialInterrupted, TrialLost
 
 
@@ -172,7 +172,7 @@ def _reach_both(request: BenchRequest, other: Other, observer: Observer) -> tupl
     first = reach(request, observer)
     observer.stage("reach", other.url)
     try:
-        entry = served_model(other.url, other.model or request.model, "--against-model")
+        entry = model_entry(other.url, other.model or request.model, "--against-model")
     except UsageError as error:
         raise UsageError(f"{other.url}: {error}") from error
     model = str(entry["id"])

@@ -16,7 +16,7 @@ from whet.flow.bench.load import build_load, open_dataset, read_block_size
 from whet.flow.bench.prefix_trace import report_best, report_hits
 from whet.flow.bench.replay import report_trace
 from whet.flow.bench.request import FORMS, BenchRequest, Target
-from whet.flow.served_model import served_model
+from whet.flow.model_entry import model_entry
 from whet.load import TrialInterrupted, TrialPlan, run_trial
 from whet.load.plan import to_call
 from whet.metrics.quantiles import narrow_enough
@@ -60,7 +60,7 @@ def reach(request: BenchRequest, observer: Observer) -> Target:
     without a tokenizer.
     """
     observer.stage("reach", request.url)
-    entry = served_model(request.url, request.model)
+    entry = model_entry(request.url, request.model)
     model, folder = str(entry["id"]), _tokenizer(request, entry)
     observer.note(f"{model}, tokenizer {folder.name}")
     report_trace(request, observer)

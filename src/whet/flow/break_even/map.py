@@ -18,6 +18,7 @@ from whet.checkpoint import locate
 from whet.core.counters import ACCEPTED, DRAFTS
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.names import did_you_mean
+from whet.core.numbers import MOST_DRAFTED
 from whet.core.protocols import Observer
 from whet.core.provenance import find_device
 from whet.core.records import (
@@ -102,8 +103,8 @@ def map_spec(request: MapRequest, root: Path, *, synthetic: bool) -> Spec:
     spec = request.spec
     if spec.engine_of(request.base or spec.baseline).url is not None:
         raise UsageError("a break-even map starts servers of its own; leave engine.url out")
-    if not request.ks or min(request.ks) < 1:
-        raise UsageError("K must be 1 or more; give --k 2,4,6")
+    if not request.ks or not 1 <= min(request.ks) <= max(request.ks) <= MOST_DRAFTED:
+        raise UsageError(f"K must be 1 to {MOST_DRAFTED:,}; give --k 2,4,6")
     wrong = [each for each in request.levels or () if not 0 <= each <= 1]
     if wrong:
         raise UsageError(f"level {wrong[0]:g} is not a share; give --levels from 0 to 1")

@@ -23,6 +23,7 @@ from whet.core.records import ModelFacts, ResolvedEngine
 from whet.core.server_url import split_server_url
 from whet.core.spec import EngineSpec
 from whet.flow.gate.baseline import Endpoint
+from whet.flow.model_entry import model_entry
 from whet.flow.quantize.serve_check import (
     CannotServe,
     Serving,
@@ -30,7 +31,6 @@ from whet.flow.quantize.serve_check import (
     release_models,
     resolve_serving,
 )
-from whet.flow.served_model import served_model
 
 _URL: Final = re.compile(r"https?://", re.IGNORECASE)
 _BARE_URL: Final = re.compile(r"[\w.-]+:\d+(/.*)?")
@@ -87,7 +87,7 @@ def find_candidate(ref: str, model: str | None, *, flag: str) -> Candidate:
             facts=facts,
         )
     split_server_url(ref)
-    entry = served_model(ref, model, flag)
+    entry = model_entry(ref, model, flag)
     root = entry.get("root")
     here = isinstance(root, str) and (Path(root) / "tokenizer.json").is_file()
     return Candidate(

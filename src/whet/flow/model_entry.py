@@ -12,7 +12,7 @@ _UNAUTHORIZED: Final = 401
 _LISTED: Final = 20
 
 
-def served_model(url: str, model: str | None, flag: str = "--model") -> dict[str, Any]:
+def model_entry(url: str, model: str | None, flag: str = "--model") -> dict[str, Any]:
     """Return the entry of ``/v1/models`` for ``model``, or the only one.
 
     ``flag`` is the option that names the model. Raises ``UsageError`` where the server has no such
