@@ -156,3 +156,13 @@ def write_hollow_file(file: Path, tensors: dict[str, tuple[str, tuple[int, ...]]
 def write_json(path: Path, data: object) -> None:
     """Plain JSON."""
     path.write_text(json.dumps(data, indent=1), encoding="utf-8")
+
+
+def write_adapter(folder: Path, *modules: str, **config: Any) -> Path:
+    """A LoRA adapter as PEFT writes it: tensors of ``modules``, rank 8 unless ``r`` says more."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "adapter_config.json", {"peft_type": "LORA", "r": 8, **config})
+    names = [f"base_model.model.layers.0.{each}.lora_A.weight" for each in modules or ("q_proj",)]
+    tensors = dict.fromkeys(names, ("F16", (8, 128)))
+    write_hollow_file(folder / "adapter_model.safetensors", tensors)
+    return folder

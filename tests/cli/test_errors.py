@@ -130,7 +130,7 @@ def test_words_that_no_command_has(whet: Whet, tmp_path: Path, words: list[str],
             "--method: Input should be 'awq', 'gptq', 'awq+gptq', 'smoothquant', 'rtn' or "
             "'k-quant' (got 'gptk')",
         ),
-        ("--samples", "-3", "--samples: Input should be greater than or equal to 1 (got -3)"),
+        ("--samples", "-3", "--samples takes a number from 0 to 10,000,000 (got -3)"),
     ],
 )
 def test_a_wrong_recipe_flag(whet: Whet, tmp_path: Path, flag: str, value: str, told: str) -> None:

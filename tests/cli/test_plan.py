@@ -180,11 +180,11 @@ def test_blocks_that_begin_an_earlier_row_are_cached(
         ([*TRAFFIC, "--parallel", "two"], USAGE, "'two' is not understood; give numbers of GPUs"),
         ([*TRAFFIC, "--gpus", "4x L4", "--parallel", "tp8"], USAGE, "TP8 needs 8 GPUs and --gpus"),
         ([*TRAFFIC, "--parallel", "tp3"], USAGE, "none of these layouts divides the model"),
-        ([*TRAFFIC, "--batch-sizes", "0,8"], USAGE, "give numbers of at least 1"),
-        ([*TRAFFIC, "--batch-sizes", "x"], USAGE, "give whole numbers, such as 8,64,256"),
+        ([*TRAFFIC, "--batch-sizes", "0,8"], USAGE, "give whole numbers from 1 to 4,096"),
+        ([*TRAFFIC, "--batch-sizes", "x"], USAGE, "such as 8,64,256"),
         ([*TRAFFIC, "--memory", "--spec", "a.yaml"], USAGE, "there is nothing for --spec"),
         ([*TRAFFIC, "--weights", "Q4"], USAGE, "--weights 'Q4' is not a precision"),
-        ([*TRAFFIC, "--prices", "L4"], USAGE, 'write "L4=0.5" in US$ an hour'),
+        ([*TRAFFIC, "--prices", "L4"], USAGE, 'write "L4=0.5", US$ an hour above 0'),
         ([*TRAFFIC, "--objective", "fast"], USAGE, "is not a constraint"),
         ([*TRAFFIC, "--calibration", "none.json"], USAGE, "write one with whet calibrate"),
         ([*TRAFFIC, "--calibration", "/dev/zero"], USAGE, "is not a regular file"),
@@ -255,3 +255,55 @@ def test_a_head_that_a_plan_does_not_know_is_not_in_the_spec(whet: Whet, model: 
     assert set(yaml.safe_load((model.parent / "best.yaml").read_text())["variants"]) == {
         *("fp16-tp1", "fp8-tp1")
     }
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--prices=L4=-1", "--prices 'L4=-1'"),
+        ("--prices=L4=0", "--prices 'L4=0'"),
+        ("--prices=L4=nan", "--prices 'L4=nan'"),
+        ("--prices=H200=1,L4=inf", "--prices 'L4=inf'"),
+        ("--prices=L4=1e300", "--prices 'L4=1e300'"),
+        ("--rate=-1", "--rate"),
+        ("--rate=0", "--rate"),
+        ("--rate=nan", "--rate"),
+        ("--rate=inf", "--rate"),
+        ("--gpus=99999999999999999999x H200", "give 1 to 4,096 GPUs"),
+        ("--gpus=" + "9" * 5000 + "x H200", "give 1 to 4,096 GPUs"),
+        ("--gpus=0x H200", "no GPU is known"),
+        ("--batch-sizes=99999999999999999999", "from 1 to 4,096"),
+        ("--batch-sizes=8,0", "from 1 to 4,096"),
+        ("--batch-sizes=-8", "from 1 to 4,096"),
+        ("--batch-sizes=1e3", "from 1 to 4,096"),
+        ("--batch-sizes=" + "9" * 5000, "from 1 to 4,096"),
+        ("--batch-sizes=nan", "from 1 to 4,096"),
+        ("--parallel=99999999999999999999", "is not understood"),
+        ("--parallel=tp" + "9" * 5000, "is not understood"),
+        ("--speculation=99999999999999999999:2", "write K:LENGTH"),
+        ("--speculation=4:nan", "write K:LENGTH"),
+        ("--speculation=4:inf", "write K:LENGTH"),
+        ("--speculation=4:-1", "write K:LENGTH"),
+        ("--workload=prompt=" + "9" * 200 + ",output=1", "is not understood"),
+        ("--workload=prompt=1e3,output=1", "is not understood"),
+        ("--workload=prompt=-1,output=1", "is not understood"),
+        ("--max-model-len=0", "--max-model-len"),
+        ("--objective=ttft:p95<nanms", "ttft:p95<nanms"),
+        ("--objective=ttft:p95<-5ms", "ttft:p95<-5ms"),
+    ],
+)
+def test_a_number_that_cannot_be(whet: Whet, model: Path, option: str, said: str) -> None:
+    assert said in whet("plan", model, *TRAFFIC, option).sentence(USAGE)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--gpus", "4096x H200", "--weights", "16bit"),
+        ("--gpus", "H200", "--parallel", "1", "--weights", "16bit", "--batch-sizes", "4096"),
+    ],
+)
+def test_the_largest_that_can_be_planned_ends(
+    whet: Whet, model: Path, words: tuple[str, ...]
+) -> None:
+    assert whet("plan", model, *TRAFFIC, *words, "-q").code in (0, USAGE, INFEASIBLE)

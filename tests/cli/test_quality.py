@@ -213,7 +213,7 @@ def test_words_that_do_not_go_together(whet: Whet, words: tuple[str, ...], told:
         (("--against", "nothing"), "nothing holds no saved baseline"),
         (("--heldout", "nothing.jsonl"), "--heldout: no file at nothing.jsonl"),
         ((), "give its folder or hub id with --tokenizer"),
-        (("--model", "other"), "has no model 'other'; choose one with --model: m"),
+        (("--model", "other"), "has no model 'other'; --model takes one of m"),
     ],
 )
 def test_what_is_not_there(whet: Whet, words: tuple[str, ...], told: str) -> None:

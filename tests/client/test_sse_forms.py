@@ -58,3 +58,81 @@ def test_parts_of_a_tool_call_are_output() -> None:
     )
     outcome = read_stream([1], [call])
     assert (outcome.texts, outcome.tool_chunks) == (["look", "{}"], 2)
+
+
+@pytest.mark.parametrize(
+    "beat",
+    [
+        "data:\n\n",
+        "data\n\n",
+        "data:  \n\n",
+        "data:\ndata:\n\n",
+        ": ping\n\n",
+        ":\n\n",
+        ":data: x\n\n",
+        "event: ping\ndata: 2026-01-01 00:00:00\n\n",
+        "event: ping\ndata:\n\n",
+        "event:ping\n\n",
+        "data: not json\nevent: keepalive\n\n",
+        "event: ping\ndata: 17\n\n",
+        'event: ping\ndata: {"type": "ping"}\n\n',
+        "id: 7\nretry: 3000\n\n",
+        "\n\n\n",
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+def test_heartbeats_are_no_events(beat: str, end: str) -> None:
+    first, *others = EVENTS.split("\n\n")
+    body = beat.join(["", f"{first}\n\n", "\n\n".join(others)]).replace("\n", end).encode()
+    for parts in ([body], [body[at : at + 1] for at in range(len(body))]):
+        outcome = read_stream(range(len(parts)), parts)
+        assert (outcome.texts, outcome.done, outcome.error) == (["a", "b"], True, None)
+        assert outcome.silent_chunks == 0
+
+
+def test_a_heartbeat_between_the_lines_of_an_event_changes_nothing() -> None:
+    body = b': a\nevent: message\n: b\ndata: {"choices":\n: c\ndata:\ndata: [{"text":"a"}]}\n\n'
+    assert read_stream([1], [body]).texts == ["a"]
+
+
+def test_a_blank_after_the_colon_is_optional() -> None:
+    outcome = read_stream([1], [EVENTS.replace("data: ", "data:").encode()])
+    assert (outcome.texts, outcome.done, outcome.error) == (["a", "b"], True, None)
+
+
+@pytest.mark.parametrize("start", ["\ufeff", "\ufeff: hello\n\n", "\ufeff\n"])
+def test_a_byte_order_mark_is_skipped(start: str) -> None:
+    outcome = read_stream([1], [(start + EVENTS).encode()])
+    assert (outcome.texts, outcome.done, outcome.error) == (["a", "b"], True, None)
+
+
+def test_a_named_event_with_a_chunk_is_read() -> None:
+    outcome = read_stream([1], [EVENTS.replace("data: {", "event: chunk\ndata: {").encode()])
+    assert (outcome.texts, outcome.done, outcome.error) == (["a", "b"], True, None)
+
+
+def test_data_without_a_name_must_be_json() -> None:
+    assert read_stream([1], [b"data: pong\n\n" + EVENTS.encode()]).error == "bad_chunk"
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        ('event: error\ndata: {"error": {"message": "Overloaded", "type": "x"}}\n\n', "Overloaded"),
+        ('event: error\ndata: {"message": "no memory"}\n\n', "no memory"),
+        ('data: {"message": "no memory"}\nevent: error\n\n', "no memory"),
+        ('event: error\ndata: {"detail": "busy"}\n\n', "busy"),
+        ("event: error\ndata: out of memory\n\n", "out of memory"),
+        ("event: error\ndata: 17\n\n", "17"),
+        ("event: error\n\n", "an event of type error"),
+        ("event: error", "an event of type error"),
+        ('data: {"error": "Request failed", "error_type": "overloaded"}\n\n', "Request failed"),
+        ('data: {"object": "error", "message": "too long"}\n\n', "too long"),
+        ('error: {"code": 500, "message": "slot lost"}\n\n', "slot lost"),
+    ],
+)
+def test_an_error_event_has_the_server_s_words(event: str, words: str) -> None:
+    first = EVENTS.split("\n\n", maxsplit=1)[0] + "\n\n"
+    outcome = read_stream([1], [(first + event).encode()])
+    assert (outcome.texts, outcome.error) == (["a"], "sse_error")
+    assert words in (outcome.detail or "")

@@ -9,19 +9,27 @@ template walks over them, arguments of tool calls are objects, tools have their 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+import resource
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
+import psutil
 from jinja2 import TemplateError, TemplateSyntaxError
 
 from whet.core.errors import UsageError
 from whet.core.request_log import LoggedRequest, part_text
-from whet.core.units import NS_PER_S
+from whet.core.units import GIB, NS_PER_S
 
+_RENDER_S: Final = 10
+_RENDER_CHARS: Final = 10**7
+_RENDER_BYTES: Final = 2 * GIB
+_ENDING: Final[set[str]] = set()
+"""Templates whose rendering was seen to end."""
 FIXED_DATE: Final = datetime(2026, 1, 1, tzinfo=UTC)
 """The date that a template is given for text without a time of its own.
 
@@ -37,7 +45,7 @@ _FAULTS: Final = (
     TemplateError, TypeError, LookupError, AttributeError, ValueError, ArithmeticError,
     RecursionError, MemoryError,
 )  # fmt: skip
-_REFUSED: Final = "the chat template does not take its messages"
+TEMPLATE_REFUSES: Final = "the chat template does not take its messages"
 _RESERVED: Final = frozenset(
     {
         *("messages", "conversation", "tools", "chat_template", "tokenize", "padding"),
@@ -99,7 +107,9 @@ class ChatTemplate:
             # The template's own words are safe to show; text of the messages is not.
             why = str(error) if isinstance(error, TemplateError) else ""
             safe = why and (why in self.source or _UNDEFINED.fullmatch(why))
-            raise TemplateProblem(f"{_REFUSED} ({why})" if safe else _REFUSED) from error
+            raise TemplateProblem(
+                f"{TEMPLATE_REFUSES} ({why})" if safe else TEMPLATE_REFUSES
+            ) from error
 
     def chat(self, messages: Sequence[Message], *, answered: bool = False, **more: Any) -> str:
         """The text of ``folded`` alone."""
@@ -131,7 +141,7 @@ class ChatTemplate:
                 with suppress(*_FAULTS):
                     return apply(self._parts(row)), row
             kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
-            raise TemplateProblem(f"{_REFUSED} ({kind}{str(error).rstrip('.')})") from error
+            raise TemplateProblem(f"{TEMPLATE_REFUSES} ({kind}{str(error).rstrip('.')})") from error
 
     @property
     def takes_date(self) -> bool:
@@ -170,6 +180,13 @@ class ChatTemplate:
 
     def _check(self) -> None:
         probe = LoggedRequest(place="", messages=({"role": "user", "content": "x"},))
+        if self.source not in _ENDING:
+            if not _ends(partial(self.render, probe)):
+                raise UsageError(
+                    f"the chat template takes more than {_RENDER_S} s or {_RENDER_CHARS:,} "
+                    "characters for one word; correct it, or give another with --chat-template FILE"
+                )
+            _ENDING.add(self.source)
         try:
             self.render(probe)
         except TemplateProblem as problem:
@@ -277,6 +294,24 @@ def _is_system(message: Message) -> bool:
 def _without_system(messages: Sequence[Message]) -> list[Message]:
     system, first, *rest = messages
     return [{**first, "content": f"{system['content']}\n\n{first['content']}"}, *rest]
+
+
+def _ends(render: Callable[[], str]) -> bool:
+    """Whether a rendering ends within its time, memory and length; tried in a child process."""
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1] == 0
+    code = 1
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (_RENDER_S, _RENDER_S))
+        most = psutil.Process().memory_info().vms + _RENDER_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        code = int(len(render()) > _RENDER_CHARS)
+    except TemplateProblem as problem:
+        code = int(isinstance(problem.__cause__, MemoryError))
+    finally:  # whatever was raised: a child must not go on as its parent
+        os._exit(code)
 
 
 def sent_at(request: LoggedRequest) -> datetime:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,10 @@ _EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts", "moe_
 _ACTIVE: Final = ("num_experts_per_tok", "experts_per_token", "top_k_experts", "moe_k", "moe_topk")
 _BLOCK: Final = 256
 _TOO_LARGE: Final = 2**31
+_MOST: Final = {"layer": 10_000, "heads": 65_536, "expert": 65_536, "hidden_size": 2**22}
+"""By words of a key; other whole numbers are below 2**31, but for the base of rotary embeddings."""
+_SHOWN: Final = 40
+_FAULTS: Final = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +60,7 @@ def read_shape(path: Path) -> ModelShape:
     checkpoint is never run.
     """
     outer = read_json(path / "config.json")
+    _require_bounded(path / "config.json", outer)
     text = next((part for key in _TEXT_PARTS if isinstance(part := outer.get(key), dict)), {})
     file = {**outer, **text}
     config = file | _completed(path, file)
@@ -87,6 +93,20 @@ def read_shape(path: Path) -> ModelShape:
     )
 
 
+def _require_bounded(file: Path, config: Mapping[str, Any]) -> None:
+    """``CheckpointError`` for a number that no model has; work on it would not end."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            _require_bounded(file, value)
+        most = next((most for word, most in _MOST.items() if word in key), _TOO_LARGE)
+        sized = isinstance(value, int) and "theta" not in key and "base" not in key
+        if (sized or (most < _TOO_LARGE and isinstance(value, float))) and not value <= most:
+            raise CheckpointError(
+                f"{file} says {key}: {str(value)[:_SHOWN]}, and no model has more than {most:,}; "
+                "restore the config.json of these weights"
+            )
+
+
 def _completed(path: Path, file: dict[str, Any]) -> dict[str, Any]:
     """The decoder's configuration as transformers completes it, as engines read it.
 
@@ -108,7 +128,7 @@ def _completed(path: Path, file: dict[str, Any]) -> dict[str, Any]:
         text = config.get_text_config()
         kinds = getattr(text, "layer_types", None)  # of some classes a property
         return {**text.to_dict(), **({"layer_types": list(kinds)} if kinds else {})}
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, StrictDataclassError):
+    except (*_FAULTS, StrictDataclassError):
         return {}
     finally:
         logging.set_verbosity(level)
@@ -184,4 +204,9 @@ def _max_position(path: Path, config: dict[str, Any]) -> int:
     stated = str(kind) in _ALREADY_SCALED or "gemma3" in str(config.get("model_type"))
     if kind is None or stated or not isinstance(factor, int | float) or not math.isfinite(factor):
         return length
+    if not length * factor < _TOO_LARGE:
+        raise CheckpointError(
+            f"{path / 'config.json'} scales {length:,} positions by {factor:g}, and no model has "
+            f"more than {_TOO_LARGE:,}; correct rope_scaling"
+        )
     return max(int(length * factor), length)

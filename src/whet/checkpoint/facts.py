@@ -8,7 +8,7 @@ from typing import Final
 
 from whet.checkpoint.claim import require_true_claim, with_activations
 from whet.checkpoint.config import ModelShape, read_shape
-from whet.checkpoint.files import read_json
+from whet.checkpoint.files import read_json, require_regular
 from whet.checkpoint.gguf_file import find_gguf, gguf_facts
 from whet.checkpoint.headers import TensorHeader, read_headers
 from whet.checkpoint.hollow import is_hollow
@@ -32,6 +32,7 @@ def read_facts(path: Path) -> ModelFacts:
     says one thing and the tensors another. Code that the checkpoint brings (``auto_map``) is never
     run.
     """
+    require_regular(path)
     if find_gguf(path) is not None:
         return gguf_facts(path, model=path)
     shape = read_shape(path)

@@ -18,7 +18,7 @@ from jinja2.exceptions import TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from whet.checkpoint.files import read_json_if_any
+from whet.checkpoint.files import read_json_if_any, require_regular
 from whet.checkpoint.tokenizer import GENERIC, load_tokenizer
 from whet.core.errors import CheckpointError
 
@@ -94,6 +94,7 @@ def open_tokenizer(folder: Path) -> Any:
     Both have what ``FileTokenizer`` has. Raises as ``load_tokenizer``, which reports what is wrong
     with the files.
     """
+    require_regular(folder)
     try:
         own = _from_files(folder)
     except Exception as error:

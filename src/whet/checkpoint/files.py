@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from pathlib import Path
 from typing import Any, Final
 
 from whet.core.errors import CheckpointError
 
+_MARKS: Final = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 LFS_MARK: Final = b"version https://git-lfs.github.com/spec/"
+
+
+def require_regular(folder: Path) -> None:
+    """``CheckpointError`` for a pipe, a socket or a device in ``folder``: it would never end."""
+    for entry in folder.iterdir() if folder.is_dir() else ():
+        if entry.exists() and not (entry.is_file() or entry.is_dir()):
+            raise CheckpointError(
+                f"{entry} is a pipe, a socket or a device, not a file; put the file in its place"
+            )
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -26,9 +37,13 @@ def read_json(file: Path) -> dict[str, Any]:
     if raw.startswith(LFS_MARK):
         raise lfs_error(file)
     try:
-        data = json.loads(raw)
+        data = json.loads(raw.decode("utf-8"))  # as transformers, which refuses a mark before it
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file} is not valid JSON; download the checkpoint again") from error
+        mark = "it begins with a byte-order mark; save it as UTF-8 without one, or "
+        raise CheckpointError(
+            f"{file} is not valid JSON; {mark if raw.startswith(_MARKS) else ''}download the "
+            "checkpoint again"
+        ) from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{file} does not hold a JSON object; download the checkpoint again")
     return data

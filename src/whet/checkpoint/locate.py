@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from whet.checkpoint.files import require_regular
 from whet.checkpoint.gguf_file import SUFFIX
 from whet.checkpoint.hub import fetch_all, fetch_small_files
 from whet.core.errors import CheckpointError
@@ -33,6 +34,7 @@ def local_folder(ref: str) -> Path | None:
     """
     local = Path(ref).expanduser()
     if local.is_dir() or (local.suffix == SUFFIX and local.is_file()):
+        require_regular(local)
         return local.resolve()
     if local.exists():
         raise CheckpointError(f"{ref} is a file; give the checkpoint's folder")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from whet.checkpoint.files import read_json
+from whet.checkpoint.files import read_json, require_regular
+from whet.checkpoint.headers import read_file_headers
 from whet.core.errors import CheckpointError
 
 _CONFIG: Final = "adapter_config.json"
+_WEIGHTS: Final = "adapter_model.safetensors"
+_LARGEST: Final = 512
+"""vLLM's largest --max-lora-rank."""
+_SHOWN: Final = 40
 
 
 def lora_rank(folder: Path) -> int:
@@ -17,18 +23,45 @@ def lora_rank(folder: Path) -> int:
     PEFT's ``rank_pattern`` gives single modules ranks of their own.
     ``CheckpointError`` where the folder holds no adapter or its configuration has no rank.
     """
+    require_regular(folder)
     file = folder / _CONFIG
     if not file.exists():
         raise CheckpointError(
             f"{folder} has no {_CONFIG}; give the folder that PEFT's save_pretrained wrote"
         )
     config = read_json(file)
+    _require_weights(folder, config)
     pattern = config.get("rank_pattern") or {}
     others = pattern.values() if isinstance(pattern, dict) else [pattern]
     return max(_rank(value, file) for value in (config.get("r"), *others))
 
 
 def _rank(value: object, file: Path) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise CheckpointError(f"{file} has no valid rank (got {value!r}); save the adapter again")
+    if type(value) is not int or not 1 <= value <= _LARGEST:
+        raise CheckpointError(
+            f"{file} has no valid rank (got {str(value)[:_SHOWN]}, possible is 1 to {_LARGEST:,}); "
+            "save the adapter again"
+        )
     return value
+
+
+def _require_weights(folder: Path, config: Mapping[str, Any]) -> None:
+    """``CheckpointError`` unless the folder has the adapter's tensors, as safetensors."""
+    file = folder / _WEIGHTS
+    if not file.exists():
+        pickled = any(folder.glob("adapter_model.*"))
+        raise CheckpointError(
+            f"{folder} has its weights as a pickle only, which runs code when it is loaded; save "
+            f"them as {_WEIGHTS}"
+            if pickled
+            else f"{folder} has no {_WEIGHTS}; copy the whole folder that PEFT wrote"
+        )
+    named = config.get("target_modules")
+    modules = {str(each).rpartition(".")[2] for each in named} if isinstance(named, list) else set()
+    tensors = [name for name in read_file_headers(file) if ".lora_" in name]
+    stored = {name.partition(".lora_")[0].rpartition(".")[2] for name in tensors}
+    if not stored or (modules and not stored <= modules):
+        raise CheckpointError(
+            f"{file} holds LoRA weights of {', '.join(sorted(stored)) or 'nothing'}, and {_CONFIG} "
+            f"names {', '.join(sorted(modules)) or 'none'}; save the adapter again"
+        )

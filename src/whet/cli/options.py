@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
 from whet.cli.terminal import TerminalConsole
+from whet.core.errors import UsageError
+from whet.core.numbers import LARGEST
 from whet.core.redact import printable_json, redact
 
 if TYPE_CHECKING:
@@ -23,7 +26,35 @@ def _default_text(value: object) -> str | None:
     return None if value is None or value is False or value == () else str(value)
 
 
+_MOST: Final[Mapping[type, int]] = {int: 10**7, float: LARGEST}
+_NEGATIVE: Final = ("top_k", "frequency_penalty", "presence_penalty")
+_ENDLESS: Final = ("request_rate", math.inf)
+_LARGEST_SEED: Final = 2**64
+_SHOWN: Final = 40
+
+
+def require_numbers(_kind: object, options: Any, name: str = "") -> None:
+    """Refuse what no option can mean: nan, inf, numbers below 0 and of any size.
+
+    A narrower range is written at the option. ``inf`` sends all requests at once.
+    """
+    if is_dataclass(options):
+        for each in fields(options):
+            require_numbers(None, getattr(options, each.name), each.name)
+    elif isinstance(options, tuple):
+        for item in options:
+            require_numbers(None, item, name)
+    elif (most := _MOST.get(type(options))) is not None:
+        most = _LARGEST_SEED if name == "seed" else most
+        least = -most if name in _NEGATIVE else 0
+        if not least <= options <= most and (name, options) != _ENDLESS:
+            flag = f"--{name.replace('_', '-')}"
+            shown = str(options)[:_SHOWN]
+            raise UsageError(f"{flag} takes a number from {least:,} to {most:,} (got {shown})")
+
+
 PARAMETER: Final = Parameter(
+    validator=require_numbers,
     negative=(),
     show_default=_default_text,
     show_env_var=False,

@@ -5,15 +5,19 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from whet.core.errors import UsageError
 from whet.core.server_url import split_server_url
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+_PAGES: Final = re.compile(r"/(chat/completions|completions|models|metrics|health|version)$")
+_VERSION: Final = re.compile(r"/v\d+$")
+_ROOT: Final = "/v1"
 KEY_VARIABLE = "OPENAI_API_KEY"
 HEADERS_VARIABLE = "WHET_HTTP_HEADERS"
 """A JSON object of headers that every request carries."""
@@ -23,36 +27,54 @@ INSECURE_VARIABLE = "WHET_INSECURE_TLS"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Endpoint:
-    """A base URL in parts. ``prefix`` is the path below which ``/v1`` and ``/metrics`` lie."""
+    """A base URL in parts. ``prefix`` is the path below which ``root`` and ``/metrics`` lie.
+
+    ``root`` is the path of the API: ``/v1``, or what the URL has in its place.
+    """
 
     host: str
     port: int
     tls: bool
     prefix: str
+    root: str = _ROOT
     api_key: str | None = field(default=None, repr=False)
     extra_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def parse(cls, base_url: str) -> Endpoint:
-        """From ``http://127.0.0.1:8000``; a trailing ``/v1`` is understood and dropped.
+        """From ``http://127.0.0.1:8000``, with or without ``/v1`` (or ``/v4`` …).
 
-        The key is that of ``OPENAI_API_KEY``. Raises ``UsageError`` for a URL or a key that cannot
-        be used.
+        Of a whole URL as ``…/v1/chat/completions`` the page is dropped; its root may lack a
+        version. The key is that of ``OPENAI_API_KEY``. Raises ``UsageError`` for a URL or a key
+        that cannot be used.
         """
         parts = split_server_url(base_url)
+        prefix, root = _split_path(parts.path.rstrip("/"))
         return cls(
             host=str(parts.hostname),
             port=parts.port or _DEFAULT_PORTS[parts.scheme],
             tls=parts.scheme == "https",
-            prefix=parts.path.rstrip("/").removesuffix("/v1"),
+            prefix=prefix,
+            root=root,
             api_key=_environment_key(),
             extra_headers=_environment_headers(),
         )
 
     @property
     def url(self) -> str:
-        """The base URL for messages, without the key."""
-        return f"{'https' if self.tls else 'http'}://{self._authority()}{self.prefix}"
+        """The base URL, without the key; ``parse`` reads the same endpoint from it."""
+        root = {_ROOT: "", "": "/completions"}.get(self.root, self.root)
+        return f"{self._origin()}{self.prefix}{root}"
+
+    def url_of(self, path: str) -> str:
+        """The URL of a page, for messages."""
+        return self._origin() + self.path(path)
+
+    def path(self, path: str) -> str:
+        """Where the server has ``/v1/models`` or ``/metrics``."""
+        if path.startswith(f"{_ROOT}/"):
+            return self.prefix + self.root + path.removeprefix(_ROOT)
+        return self.prefix + path
 
     def headers(self) -> dict[str, str]:
         """What every request carries."""
@@ -74,10 +96,13 @@ class Endpoint:
     def post(self, path: str, body: Mapping[str, Any]) -> bytes:
         """A whole POST request in bytes, made before the clock starts."""
         payload = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
-        lines = [f"POST {self.prefix}{path} HTTP/1.1"]
+        lines = [f"POST {self.path(path)} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in self.headers().items()]
         lines += ["Content-Type: application/json", f"Content-Length: {len(payload)}", "", ""]
         return "\r\n".join(lines).encode() + payload
+
+    def _origin(self) -> str:
+        return f"{'https' if self.tls else 'http'}://{self._authority()}"
 
     def _authority(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -95,6 +120,15 @@ class Endpoint:
         if isinstance(error, http.client.BadStatusLine | ConnectionResetError) and not self.tls:
             return f"no HTTP answer: {error}; for a server with TLS write https://"
         return str(error) or type(error).__name__
+
+
+def _split_path(path: str) -> tuple[str, str]:
+    """The prefix of a server and the root of its API below it."""
+    page = _PAGES.search(path)
+    path = path if page is None else path[: page.start()]
+    if (version := _VERSION.search(path)) is not None:
+        return path[: version.start()], version[0]
+    return path, "" if page is not None and page[1].endswith("completions") else _ROOT
 
 
 def _environment_key() -> str | None:

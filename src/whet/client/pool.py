@@ -88,7 +88,7 @@ class ConnectionPool:
     def _take(self) -> Connection | None:
         while self._idle:
             connection = self._idle.pop()
-            if connection.reusable:
+            if connection.is_idle():
                 return connection
         return None
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
-STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
     """Run ``main`` to its end on a loop of its own. Not for callers inside a running loop.
 
-    SIGTERM or SIGHUP cancels ``main``; then the handler that the process has for it is called.
+    SIGTERM, SIGHUP or SIGQUIT cancels ``main``; then the process's own handler of it is called.
     Inside the loop it could not raise: uvloop logs what a signal handler raises and goes on.
     """
     handlers = {

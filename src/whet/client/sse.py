@@ -10,6 +10,9 @@ from typing import Any, Final
 
 _BROKEN_FINISH = {"error", "abort"}
 _DETAIL_CHARS = 300
+_ERROR: Final = "error"
+_PLAIN: Final = ("", "message")
+_BOM: Final = "\ufeff"
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
 
@@ -48,11 +51,15 @@ def read_stream(arrivals: Sequence[int], parts: Sequence[bytes]) -> StreamOutcom
     Bytes are joined before they are decoded, so a character cut in two by the network is whole
     again; bytes that are not UTF-8 at all become U+FFFD. An event that is not JSON, or has a value
     of another type than the protocol's, fails the stream with ``bad_chunk``; nothing is raised.
+    An event with a name (``ping``) that is not JSON is a heartbeat.
     """
     outcome = StreamOutcome()
-    for at_ns, payload in _events(_lines(arrivals, parts), outcome):
+    for at_ns, kind, payload in _events(_lines(arrivals, parts)):
         try:
-            _read_event(outcome, at_ns, payload)
+            if kind == _ERROR:
+                outcome.fail("sse_error", _error_text(payload))
+            elif kind in _PLAIN or _is_whole(payload):
+                _read_event(outcome, at_ns, payload)
         except (ValueError, RecursionError) as error:
             outcome.fail("bad_chunk", f"{error}: {payload}")
         if outcome.done or outcome.error is not None:
@@ -77,30 +84,31 @@ def _lines(arrivals: Sequence[int], parts: Sequence[bytes]) -> Iterator[tuple[in
         yield arrivals[-1], b"".join(rest)
 
 
-def _events(
-    lines: Iterator[tuple[int, bytes]], outcome: StreamOutcome
-) -> Iterator[tuple[int, str]]:
-    """The data of each event, which an empty line ends.
+def _events(lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, str, str]]:
+    """Each event's time, name and data. An empty line ends an event; heartbeats have no data.
 
     Servers that leave the empty line out are read too: a line that is whole JSON is an event.
     """
     pending: list[str] = []
-    pending_ns = 0
+    pending_ns, kind = 0, ""
     for at_ns, line in lines:
-        name, _, value = line.decode("utf-8", "replace").partition(":")
-        if not line and pending:
-            yield pending_ns, "\n".join(pending)
-            pending = []
-        elif name == "data":
+        name, _, value = line.decode("utf-8", "replace").removeprefix(_BOM).partition(":")
+        value = value.strip()
+        if name == "data" and value:
             if len(pending) == 1 and _is_whole(pending[0]):
-                yield pending_ns, pending.pop()
-            pending.append(value.strip())
+                yield pending_ns, kind, pending.pop()
+            pending.append(value)
             pending_ns = at_ns
-        elif name == "event" and value.strip() == "error":
-            outcome.fail("sse_error", "the stream holds an event of type error")
-            return
-    if pending:
-        yield pending_ns, "\n".join(pending)
+        elif name == "event":
+            kind = value
+        elif name == "error":  # older llama.cpp names the field itself so
+            yield at_ns, name, value
+        elif not line:
+            if pending or kind == _ERROR:
+                yield pending_ns, kind, "\n".join(pending)
+            pending, kind = [], ""
+    if pending or kind == _ERROR:
+        yield pending_ns, kind, "\n".join(pending)
 
 
 def _is_whole(value: str) -> bool:
@@ -175,3 +183,10 @@ def _message(event: dict[str, Any]) -> str:
     if isinstance(error, dict):
         return str(error.get("message") or error)
     return str(error or event.get("message") or event)
+
+
+def _error_text(payload: str) -> str:
+    """What an event of type error says."""
+    if not payload:
+        return "the stream holds an event of type error"
+    return _message(json.loads(payload)) if _is_whole(payload) else payload

@@ -29,6 +29,9 @@ _SO_TIMESTAMPNS: Final = 35  # Linux; Python has no name for it
 _TIMESPEC: Final = struct.Struct("@ll")
 _CLOCKS_APART_NS: Final = 5_000
 _CLOCK_READS: Final = 10
+_FINAL: Final = 200
+"""Answers below it announce the answer: an early hint, a sign of life."""
+_SWITCH: Final = 101
 
 
 @dataclass(kw_only=True, slots=True)
@@ -93,9 +96,18 @@ class Connection(ABC):
     def close(self) -> None:
         """Drop the socket at once, sent or not."""
 
+    @property
+    @abstractmethod
+    def _sent(self) -> bool:
+        """Whether the socket has taken the whole request."""
+
     @abstractmethod
     def _write(self, data: bytes) -> None:
         """Send all of ``data``, now or as the socket takes it."""
+
+    def is_idle(self) -> bool:
+        """Whether another request may be sent: nothing is unread, and the server is there."""
+        return self.reusable
 
     async def roundtrip(self, exchange: Exchange) -> None:
         """Send, and return when the answer is whole or has failed. Cancelling closes the socket."""
@@ -138,7 +150,7 @@ class Connection(ABC):
         if exchange is None:
             return
         sized = {"content-length", "transfer-encoding"} & exchange.headers.keys()
-        if error is None and exchange.status is not None and not sized:
+        if error is None and (exchange.status or 0) >= _FINAL and not sized:
             self._finish(exchange)
             return
         after = f"after {self._received} bytes" if self._received else "before any answer"
@@ -149,9 +161,14 @@ class Connection(ABC):
 
     # httptools calls these
 
+    def on_message_begin(self) -> None:
+        """Bytes after the answer are nobody's: the stream is out of step."""
+        if self._exchange is None:
+            self.close()
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep headers by lower-case name."""
-        if self._exchange is not None:
+        """Keep headers by lower-case name; after the body they are trailers, which say nothing."""
+        if self._exchange is not None and (self._exchange.status or 0) < _FINAL:
             self._exchange.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -167,10 +184,16 @@ class Connection(ABC):
             exchange.parts.append(body)
 
     def on_message_complete(self) -> None:
-        """The answer is whole."""
-        if self._exchange is not None and self._parser is not None:
-            self.reusable = bool(self._parser.should_keep_alive())
-            self._finish(self._exchange)
+        """The answer is whole, or the real one follows."""
+        exchange, parser = self._exchange, self._parser
+        if exchange is None or parser is None:
+            return
+        status = parser.get_status_code()
+        if status < _FINAL and status != _SWITCH:
+            exchange.headers.clear()
+            return
+        self.reusable = status >= _FINAL and bool(parser.should_keep_alive()) and self._sent
+        self._finish(exchange)
 
     def _finish(self, exchange: Exchange) -> None:
         exchange.ended_ns = self._now
@@ -208,6 +231,10 @@ class Transported(Connection, asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
+
+    @property
+    def _sent(self) -> bool:
+        return self._transport is not None and not self._transport.get_write_buffer_size()
 
     def _write(self, data: bytes) -> None:
         assert self._transport is not None
@@ -285,6 +312,15 @@ class KernelStamped(Connection):
             self._loop.remove_reader(sock)
             self._loop.remove_writer(sock)
             sock.close()
+
+    @property
+    def _sent(self) -> bool:
+        return not self._unsent
+
+    def is_idle(self) -> bool:
+        """Look at the socket first: the loop may not have seen what came since the answer."""
+        self._readable()
+        return self.reusable
 
     def _write(self, data: bytes) -> None:
         assert self._socket is not None

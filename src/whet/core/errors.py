@@ -11,7 +11,7 @@
     ├── QuantizationError     7   the quantizer refused or its result failed verification
     ├── StorageError          8   the disk is full, or the run directory is locked or unreadable
     ├── NothingQualifiesError 9   the run is complete, no variant qualifies
-    └── Interrupted         130   Ctrl-C, SIGTERM, SIGHUP; results so far stay stored
+    └── Interrupted         130   Ctrl-C, SIGTERM, SIGHUP, SIGQUIT; results so far stay stored
 
 A message is one or two sentences and ends with what to do. Adapters translate foreign
 errors into this tree and chain them with ``raise … from error``.

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from whet.client import Endpoint
+from whet.client.simple import exchange
 from whet.core.errors import EngineError
 from whet.core.redact import redact
 
@@ -20,25 +21,14 @@ class NoAnswer(EngineError):
 
 
 def request(base_url: str, path: str, *, body: object = None, timeout_s: float) -> tuple[int, str]:
-    """GET, or POST with a JSON ``body``; (status, text). ``NoAnswer`` where no answer comes.
-
-    No proxy is ever used: the loopback is not the internet.
-    """
+    """GET, or POST with a JSON ``body``; (status, text). ``NoAnswer`` where no answer comes."""
     endpoint = Endpoint.parse(base_url)
-    kind = http.client.HTTPSConnection if endpoint.tls else http.client.HTTPConnection
-    connection = kind(endpoint.host, endpoint.port, timeout=timeout_s)
-    headers = endpoint.headers() | {"Content-Type": "application/json"}
     try:
-        data = None if body is None else json.dumps(body)
-        method = "GET" if body is None else "POST"
-        connection.request(method, f"{endpoint.prefix}{path}", body=data, headers=headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode(errors="replace")
+        reply = exchange(endpoint, path, body=body, timeout_s=timeout_s)
     except (OSError, http.client.HTTPException) as error:
         what = "no answer in time" if isinstance(error, TimeoutError) else endpoint.why(error)
         raise NoAnswer(f"{path}: {what}") from error
-    finally:
-        connection.close()
+    return reply.status, reply.text
 
 
 def is_healthy(base_url: str, *, timeout_s: float = 5.0) -> bool:

@@ -9,6 +9,7 @@ from typing import Final
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
+from whet.core.numbers import MOST_DEVICES, count_of
 from whet.core.provenance import Device
 from whet.core.units import MIB
 
@@ -23,10 +24,14 @@ def planned_device(text: str) -> tuple[Device, tuple[int, int]]:
     """
     words = " ".join(text.split())
     several = _SEVERAL.fullmatch(words)
-    count, name = (int(several[1]), several[2]) if several else (1, words)
+    written, name = (several[1], several[2]) if several else ("1", words)
     known = {each.lower(): each for each in CUDA}
     if name.lower() not in known:
         raise UsageError(_unknown(name))
+    try:
+        count = count_of(written, MOST_DEVICES)
+    except ValueError as error:
+        raise UsageError(f"{words!r}: give 1 to {MOST_DEVICES:,} GPUs") from error
     full_name = known[name.lower()]
     gpu = CUDA[full_name]
     device = Device(

@@ -11,8 +11,9 @@ from typing import Final
 import numpy as np
 
 from whet.checkpoint import locate_without_weights
-from whet.checkpoint.chat import TemplateProblem
+from whet.checkpoint.chat import TEMPLATE_REFUSES, TemplateProblem
 from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
+from whet.core.errors import UsageError
 from whet.core.records import HitTokens
 from whet.core.redact import starred
 from whet.core.request_log import LeftOut, LoggedRequest, LogReader, only_model
@@ -99,8 +100,18 @@ class PromptLog:
             yield self._hashed(rows)
         self.left_out = reader.left_out()
         if not count:
-            raise reader.no_request()
+            raise self._nothing(reader)
         reader.refuse_broken()
+
+    def _nothing(self, reader: LogReader) -> UsageError:
+        """Return the error for a log without a usable request."""
+        reasons = {each.reason for each in self.left_out}
+        if refused := sorted(reason for reason in reasons if reason.startswith(TEMPLATE_REFUSES)):
+            return UsageError(
+                f"{reader.path}: {refused[0]}; give the template that the server uses with "
+                "--chat-template FILE"
+            )
+        return reader.no_request()
 
     def fixed(
         self, prompts: Sequence[Prompt], variables: Variables, kinds: Collection[CauseKind]

@@ -63,8 +63,8 @@ def run_harness(server_url: str, model: str, plan: HarnessPlan) -> HarnessRun:
     """
     require_harness(plan)
     started = time.monotonic()
-    url = Endpoint.parse(server_url).url
-    length = plan.max_length or max_model_length(url, model) or _DEFAULT_LENGTH
+    url = Endpoint.parse(server_url).url_of("/v1/completions")
+    length = plan.max_length or max_model_length(server_url, model) or _DEFAULT_LENGTH
     arguments = _model_args(url, model, plan, length)
     tasks: list[HarnessTask] = []
     samples: dict[str, list[HarnessSample]] = {}
@@ -120,7 +120,7 @@ def _model_args(url: str, model: str, plan: HarnessPlan, length: int) -> str:
     return json.dumps(
         {
             "model": model,
-            "base_url": f"{url}/v1/completions",
+            "base_url": url,
             "tokenizer": str(plan.tokenizer),
             "tokenizer_backend": "huggingface",
             "tokenized_requests": True,

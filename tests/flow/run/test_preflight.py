@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.checkpoint_factory import write_tiny_llama
+from tests.checkpoint_factory import write_adapter, write_tiny_llama
 from tests.flow.stage import FakeEngine, tiny_spec
 from whet.checkpoint import read_facts
 from whet.core.errors import CheckpointError
@@ -42,9 +41,7 @@ def variant(
 
 
 def adapter(folder: Path, rank: int) -> str:
-    folder.mkdir(parents=True)
-    (folder / "adapter_config.json").write_text(json.dumps({"r": rank}))
-    return str(folder)
+    return str(write_adapter(folder, r=rank))
 
 
 def test_the_variants_flags_win_over_its_preset_and_that_over_the_engines(tmp_path: Path) -> None:

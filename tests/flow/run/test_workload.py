@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests.checkpoint_factory import write_adapter
 from tests.flow.stage import SHORT, FakeEngine, tiny_spec
 from tests.scripted_server import scripted_server
 from whet.core.protocols import Silent
@@ -30,8 +31,7 @@ HEALTHY = ClientHealth(
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     folder = tmp_path_factory.mktemp("spec")
     for name in ADAPTERS:
-        (folder / name).mkdir()
-        (folder / name / "adapter_config.json").write_text('{"r": 8}')
+        write_adapter(folder / name)
     texts = {**SHORT, "min_output_tokens": 2, "input_output_ratio": 40.0}
     spec = tiny_spec(
         folder,

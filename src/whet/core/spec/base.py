@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+from whet.core.numbers import LARGEST
 
 SIXTEEN_BIT: Final = "16bit"
 """The target's own weights, in whatever form it is stored."""
@@ -30,3 +32,12 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _bounded(cls, value: Any) -> Any:
+        """What is larger is a slip of the hand and would never end."""
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int | float) and abs(number) > LARGEST:
+                raise ValueError(f"at most {LARGEST:,} is possible")
+        return value

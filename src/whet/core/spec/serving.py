@@ -13,7 +13,7 @@ from whet.core.quote import EnvName
 from whet.core.records.engine import Scalar
 from whet.core.spec.base import Strict
 
-_SEVERAL: Final = re.compile(r"(?:(\d+) ?x )?(.+)")
+_SEVERAL: Final = re.compile(r"(?:(\d{1,4}) ?x )?(.+)")
 
 
 class ModelSpec(Strict):

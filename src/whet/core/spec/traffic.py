@@ -19,6 +19,7 @@ _MAX_TOP_LOGPROBS: Final = 20
 _MAX_BATCH_SIZE: Final = 65_535
 """A request in flight takes a port of the client."""
 _MAX_TRIALS: Final = 1000
+_MAX_REQUESTS: Final = 10**6
 
 
 class WorkloadSpec(Strict):
@@ -159,6 +160,12 @@ class LoadSpec(Strict):
 
     @model_validator(mode="after")
     def _one_kind_of_load(self) -> LoadSpec:
+        most = max(map(self.requests, self.points), default=0)
+        if most > _MAX_REQUESTS:
+            raise ValueError(
+                f"a trial of {most:,} requests is more than {_MAX_REQUESTS:,}; lower "
+                "requests_per_slot, min_requests, or rates and seconds"
+            )
         default = type(self).model_fields["batch_sizes"].default
         kinds = {
             "batch_sizes": self.batch_sizes != default,

@@ -133,5 +133,5 @@ def _first_model(base_url: str) -> str:
         return str(json.loads(text)["data"][0]["id"])
     except (NoAnswer, ValueError, KeyError, IndexError, TypeError) as error:
         raise EngineStartError(
-            f"{base_url}/v1/models lists no model; name it with engine.args.model"
+            f"{base_url} lists no model; name it with engine.args.model"
         ) from error

@@ -189,15 +189,22 @@ def _flag(name: str) -> str:
 
 
 def _address(url: str | None, server: ServerOptions) -> str:
-    host = None if server.host is None else f"http://{server.host}:{server.port or _USUAL_PORT}"
+    host = None if server.host is None else _host_url(server.host, server.port or _USUAL_PORT)
     addresses = [each for each in (url, server.base_url, host) if each is not None]
     if len(addresses) != 1:
         raise UsageError(
             "give the server's address once: URL, --base-url, or --host and --port "
             f"(got {len(addresses)})"
         )
-    split_server_url(addresses[0], "URL" if url else "--base-url")
+    split_server_url(addresses[0], "URL" if url else "--host" if host else "--base-url")
     return addresses[0]
+
+
+def _host_url(host: str, port: int) -> str:
+    if "/" in host:
+        raise UsageError(f"--host takes a name or an address, not {host!r}; give a URL as URL")
+    host = f"[{host}]" if ":" in host and "[" not in host else host  # IPv6
+    return f"http://{host}:{port}"
 
 
 def _form(server: ServerOptions) -> str:

@@ -17,12 +17,12 @@ from whet.flow.bench.run import (
     BenchRequest,
     BenchResult,
     Target,
-    model_entry,
     reach,
     report_trial,
     require_figures,
     run_once,
 )
+from whet.flow.model_entry import model_entry
 from whet.load import TrialInterrupted, TrialLost
 
 
@@ -171,12 +171,10 @@ def _reach_both(request: BenchRequest, other: Other, observer: Observer) -> tupl
     """Both servers, with one tokenizer: that of the first."""
     first = reach(request, observer)
     observer.stage("reach", other.url)
-    second = replace(request, url=other.url, model=other.model or request.model)
     try:
-        entry = model_entry(second)
+        entry = model_entry(other.url, other.model or request.model, "--against-model")
     except UsageError as error:
-        sentence = str(error).replace("--model", "--against-model")
-        raise UsageError(f"{other.url}: {sentence}") from error
+        raise UsageError(f"{other.url}: {error}") from error
     model = str(entry["id"])
     same = Endpoint.parse(request.url) == Endpoint.parse(other.url)
     if same and model == first.model:

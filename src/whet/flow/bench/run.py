@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from whet.checkpoint import locate_without_weights
-from whet.client import CompletionCall, HttpError, get_text
+from whet.client import CompletionCall
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.protocols import Observer
 from whet.core.records import ClientHealth, PlannedRequest, TrialRecord, WorkloadFacts
@@ -17,6 +16,7 @@ from whet.flow.bench.load import build_load, open_dataset, read_block_size
 from whet.flow.bench.prefix_trace import report_best, report_hits
 from whet.flow.bench.replay import report_trace
 from whet.flow.bench.request import FORMS, BenchRequest, Target
+from whet.flow.model_entry import model_entry
 from whet.load import TrialInterrupted, TrialPlan, run_trial
 from whet.load.plan import to_call
 from whet.metrics.quantiles import narrow_enough
@@ -29,14 +29,12 @@ __all__ = [
     "BenchResult",
     "Target",
     "bench",
-    "model_entry",
     "reach",
     "report_trial",
     "require_figures",
     "run_once",
 ]
 
-_UNAUTHORIZED = 401
 _SHORT_OF_RATE = 0.95
 
 
@@ -62,7 +60,7 @@ def reach(request: BenchRequest, observer: Observer) -> Target:
     without a tokenizer.
     """
     observer.stage("reach", request.url)
-    entry = model_entry(request)
+    entry = model_entry(request.url, request.model)
     model, folder = str(entry["id"]), _tokenizer(request, entry)
     observer.note(f"{model}, tokenizer {folder.name}")
     report_trace(request, observer)
@@ -159,38 +157,6 @@ def _calls(
             extra={**call.extra, **request.sampling},
         )
         for call in sent
-    )
-
-
-def model_entry(request: BenchRequest) -> dict[str, Any]:
-    """What ``/v1/models`` says of the model asked for, or of the only one; raises as ``reach``."""
-    try:
-        answer = json.loads(get_text(request.url, "/v1/models"))
-        entries = [item for item in answer["data"] if isinstance(item, dict) and "id" in item]
-    except HttpError as error:
-        if error.status == _UNAUTHORIZED:
-            raise UsageError(
-                f"{request.url} refuses the key (401); put the right one into OPENAI_API_KEY or "
-                "give --api-key"
-            ) from error
-        raise
-    except (ValueError, KeyError, TypeError) as error:
-        raise MeasurementError(
-            f"{request.url}/v1/models is not a list of models; check that the server is "
-            "OpenAI-compatible"
-        ) from error
-    names = [str(item["id"]) for item in entries]
-    if request.model is None and len(names) == 1:
-        return entries[0]
-    if request.model is None:
-        raise UsageError(
-            f"the server has {len(names)} models; choose one with --model: {', '.join(names)}"
-        )
-    for item in entries:
-        if item["id"] == request.model:
-            return item
-    raise UsageError(
-        f"the server has no model {request.model!r}; --model takes one of {', '.join(names)}"
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from whet.checkpoint import locate, locate_without_weights, read_facts, serving_difference
 from whet.checkpoint.kv_scales import kv_scales_problem
@@ -16,7 +16,6 @@ from whet.client import HttpError, get_text
 from whet.core.errors import (
     EngineStartError,
     InfeasibleError,
-    MeasurementError,
     UsageError,
 )
 from whet.core.protocols import Engine
@@ -24,6 +23,7 @@ from whet.core.records import ModelFacts, ResolvedEngine
 from whet.core.server_url import split_server_url
 from whet.core.spec import EngineSpec
 from whet.flow.gate.baseline import Endpoint
+from whet.flow.model_entry import model_entry
 from whet.flow.quantize.serve_check import (
     CannotServe,
     Serving,
@@ -34,7 +34,6 @@ from whet.flow.quantize.serve_check import (
 
 _URL: Final = re.compile(r"https?://", re.IGNORECASE)
 _BARE_URL: Final = re.compile(r"[\w.-]+:\d+(/.*)?")
-_UNAUTHORIZED: Final = 401
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +87,7 @@ def find_candidate(ref: str, model: str | None, *, flag: str) -> Candidate:
             facts=facts,
         )
     split_server_url(ref)
-    entry = _entry(ref, model, flag)
+    entry = model_entry(ref, model, flag)
     root = entry.get("root")
     here = isinstance(root, str) and (Path(root) / "tokenizer.json").is_file()
     return Candidate(
@@ -183,33 +182,6 @@ def _settings(resolved: ResolvedEngine) -> str:
     args = {k: v for k, v in resolved.variant.engine_args if k != "max_model_len"}
     words = [f"{key}={args[key]}" for key in sorted(args)]
     return " ".join([engine_title(resolved), *words])
-
-
-def _entry(url: str, model: str | None, flag: str) -> dict[str, Any]:
-    """Return the entry of ``/v1/models`` for ``model``, or the only one."""
-    try:
-        reply = json.loads(get_text(url, "/v1/models"))
-        entries = [item for item in reply["data"] if isinstance(item, dict) and "id" in item]
-    except HttpError as error:
-        if error.status == _UNAUTHORIZED:
-            raise UsageError(
-                f"{url} refuses the key (401); put the right one into OPENAI_API_KEY"
-            ) from error
-        raise
-    except (ValueError, KeyError, TypeError) as error:
-        raise MeasurementError(
-            f"{url}/v1/models is not a list of models; check that the server is OpenAI-compatible"
-        ) from error
-    names = [str(item["id"]) for item in entries]
-    if model is None and len(names) == 1:
-        return entries[0]
-    matches = [item for item in entries if item["id"] == model]
-    if matches:
-        return matches[0]
-    wanted = f"no model {model!r}" if model is not None else f"{len(names)} models"
-    raise UsageError(
-        f"{url} has {wanted}; choose one with {flag}: {', '.join(names) or 'it has none'}"
-    )
 
 
 def _version(url: str) -> str | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from whet.core.errors import UsageError
+from whet.core.numbers import MOST_DRAFTED, above_zero, count_of
 from whet.core.records import ModelFacts, Scalar, Variant
 from whet.core.spec import SIXTEEN_BIT, RecipeSpec
 from whet.flow.plan.evaluate import Candidate
@@ -76,10 +77,10 @@ def _speculations(text: str | None) -> Iterator[tuple[int, float]]:
         return
     tokens, _, length = text.partition(":")
     try:
-        number, accepted = int(tokens), float(length)
+        number, accepted = count_of(tokens, MOST_DRAFTED), above_zero(length)
     except ValueError as error:
         raise UsageError(f"--speculation {text!r}: write K:LENGTH, such as 4:3.4") from error
-    if number < 1 or not 1 <= accepted <= number + 1:
+    if not 1 <= accepted <= number + 1:
         raise UsageError(
             f"--speculation {text!r}: with K proposed tokens the acceptance length is 1 to K + 1"
         )
@@ -130,7 +131,7 @@ def _prices(text: str | None) -> dict[str, float]:
     for part in text.split(",") if text else ():
         name, _, value = part.partition("=")
         try:
-            prices[planned_device(name)[0].name] = float(value)
+            prices[planned_device(name)[0].name] = above_zero(value)
         except ValueError as error:
-            raise UsageError(f'--prices {part!r}: write "L4=0.5" in US$ an hour') from error
+            raise UsageError(f'--prices {part!r}: write "L4=0.5", US$ an hour above 0') from error
     return prices

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cyclopts import Parameter
+from cyclopts.types import PositiveFloat, PositiveInt
 
 
 @Parameter(name="*")
@@ -18,7 +19,7 @@ class PlanOptions:
     prompt), or a file: a request log, or a trace of lengths."""
     objective: str = "ttft:p95<500ms; tpot:p95<50ms"
     """Limits of statistics, joined by ;, as --slo of whet bench takes them."""
-    rate: float | None = None
+    rate: PositiveFloat | None = None
     """Requests per second to plan for. Default: one replica, and what it takes."""
     gpus: str | None = None
     """GPUs to consider, such as "H100 SXM,L4"; with a number, such as "8x H200", every layout of
@@ -40,7 +41,7 @@ class PlanOptions:
     acceptance length of 3.4, which is yours to measure."""
     prices: str | None = None
     """US$ an hour of a GPU in place of the built-in price: "H100 SXM=2.2,L4=0.5"."""
-    max_model_len: int | None = None
+    max_model_len: PositiveInt | None = None
     """Longest request in tokens. Default: the longest of the workload, in steps of 1,024."""
     memory: bool = False
     """Show the memory of the first GPU by batch size and context instead, in GiB a GPU."""

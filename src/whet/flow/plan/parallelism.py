@@ -10,7 +10,7 @@ from typing import Final
 from whet.core.errors import UsageError
 from whet.core.records import ModelFacts, Scalar
 
-_WORD: Final = re.compile(r"(tp|dp|pp)?([1-9]\d*)")
+_WORD: Final = re.compile(r"(tp|dp|pp)?([1-9]\d{0,3})")
 _NAMES: Final = {"tp": "tensor", "dp": "data", "pp": "pipeline"}
 _FORM: Final = "give numbers of GPUs, or layouts such as tp8,tp2xdp4,dp8xep"
 _USUAL: Final = (1, 2, 4, 8)

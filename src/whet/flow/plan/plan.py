@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from whet.checkpoint import read_facts
 from whet.core.errors import InfeasibleError, UsageError
+from whet.core.numbers import count_of
 from whet.core.records import ModelFacts
 from whet.flow.plan.candidates import candidates_of
 from whet.flow.plan.evaluate import Prediction, evaluate
@@ -17,6 +19,8 @@ from whet.flow.plan.options import PlanOptions
 from whet.flow.plan.traffic import PlannedTraffic, read_traffic
 from whet.metrics.objective import parse_objective
 from whet.predict.performance import read_calibration
+
+_MOST_IN_FLIGHT: Final = 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,12 +104,13 @@ def make_memory_table(folder: Path, options: PlanOptions) -> list[Fit]:
 
 def _sizes(text: str | None) -> tuple[int, ...]:
     try:
-        sizes = sorted({int(each) for each in text.split(",")} if text else ())
+        sizes = {count_of(each, _MOST_IN_FLIGHT) for each in text.split(",")} if text else ()
     except ValueError as error:
-        raise UsageError(f"--batch-sizes {text!r}: give whole numbers, such as 8,64,256") from error
-    if sizes and sizes[0] < 1:
-        raise UsageError(f"--batch-sizes {text!r}: give numbers of at least 1")
-    return tuple(sizes)
+        raise UsageError(
+            f"--batch-sizes {text!r}: give whole numbers from 1 to {_MOST_IN_FLIGHT:,}, such as "
+            "8,64,256"
+        ) from error
+    return tuple(sorted(sizes))
 
 
 def _front(predictions: Sequence[Prediction], sizes: Sequence[int]) -> Iterator[Prediction]:

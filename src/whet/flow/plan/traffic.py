@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from whet.load.trace_formats import TraceRow
 from whet.predict.performance import Request
 
 _KEYS: Final = ("prompt", "output", "shared")
+_LENGTH: Final = re.compile(r"\d{1,9}")
 _COUNT: Final = 512
 _SPREAD: Final = 0.5
 _FORM: Final = "write prompt=1024,output=128,shared=896, or name a file"
@@ -58,7 +60,7 @@ def _from_numbers(text: str) -> PlannedTraffic:
     values: dict[str, int] = {}
     for part in text.split(","):
         key, _, value = part.partition("=")
-        if key.strip() not in _KEYS or not value.strip().isdecimal():
+        if key.strip() not in _KEYS or _LENGTH.fullmatch(value.strip()) is None:
             raise UsageError(f"--workload {part.strip()!r} is not understood; {_FORM}")
         values[key.strip()] = int(value)
     prompt, output, shared = (values.get(key, 0) for key in _KEYS)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from cyclopts import Parameter
 
 from whet.core.errors import UsageError
+from whet.core.numbers import LARGEST
 from whet.core.spec import Spec, load_spec
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class RunOptions:
         if self.budget is None:
             return None
         match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)", self.budget.strip())
-        if match is None or float(match[1]) <= 0:
+        if match is None or not 0 < float(match[1]) <= LARGEST:
             raise UsageError(f"--budget {self.budget!r}: write a time such as 90s, 30m or 2h")
         return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 

@@ -1,0 +1,45 @@
+"""The model of a running server that a command is about."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from whet.client import Endpoint, HttpError, get_text
+from whet.core.errors import MeasurementError, UsageError
+
+_UNAUTHORIZED: Final = 401
+_LISTED: Final = 20
+
+
+def model_entry(url: str, model: str | None, flag: str = "--model") -> dict[str, Any]:
+    """Return the entry of ``/v1/models`` for ``model``, or the only one.
+
+    ``flag`` is the option that names the model. Raises ``UsageError`` where the server has no such
+    model, ``MeasurementError`` where it has no list, and as ``get_text``.
+    """
+    page = Endpoint.parse(url).url_of("/v1/models")
+    try:
+        answer = json.loads(get_text(url, "/v1/models"))
+        entries = [item for item in answer["data"] if isinstance(item, dict) and "id" in item]
+    except HttpError as error:
+        if error.status == _UNAUTHORIZED:
+            raise UsageError(
+                f"{url} refuses the key (401); put the right one into OPENAI_API_KEY"
+            ) from error
+        raise
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise MeasurementError(
+            f"{page} is not a list of models; check that the server is OpenAI-compatible"
+        ) from error
+    names = ", ".join(str(item["id"]) for item in entries[:_LISTED])
+    if not entries:
+        raise UsageError(f"{page} lists no model; load a model into the server first")
+    if model is None and len(entries) == 1:
+        return entries[0]
+    if model is None:
+        raise UsageError(f"the server has {len(entries)} models; choose one with {flag}: {names}")
+    for item in entries:
+        if item["id"] == model:
+            return item
+    raise UsageError(f"the server has no model {model!r}; {flag} takes one of {names}")
