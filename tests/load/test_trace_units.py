@@ -161,6 +161,13 @@ def test_relative_milliseconds_of_a_log_are_not_taken_for_seconds(tmp_path: Path
     assert read_trace(path, Reading(unit="ms")).rate_rps == pytest.approx(2)
 
 
+def test_a_unit_of_times_since_1970_is_not_replaced(tmp_path: Path) -> None:
+    path = write(tmp_path, sharing(steps(500, start=1_760_000_000_000), 16))
+    assert read_trace(path, Reading(unit="ms")).rate_rps == pytest.approx(2)
+    with pytest.raises(UsageError, match="its times count from 1970 in ms; leave out --trace-unit"):
+        read_trace(path, Reading(unit="s"))
+
+
 @pytest.mark.parametrize("order", [-1, 1])
 def test_rows_are_played_by_time(tmp_path: Path, order: int) -> None:
     rows = sharing([0, 1000, 2000, 1500, 4000], 16)[::order]

@@ -36,7 +36,10 @@ def time_unit(
         return form_unit
     first, last = min(times), max(times)
     if since_1970 := first[0] // NS_PER_S // _EPOCH:
-        return next(unit for unit, count in PER_SECOND.items() if since_1970 < 1000 * count)
+        unit = next(unit for unit, count in PER_SECOND.items() if since_1970 < 1000 * count)
+        if given not in (None, unit):
+            raise UsageError(f"{path}: its times count from 1970 in {unit}; leave out --trace-unit")
+        return unit
     if given is not None or first[0] == last[0]:
         return given or form_unit
     rps = (len(times) - 1) * NS_PER_S / (last[0] - first[0])  # if it is seconds

@@ -68,10 +68,11 @@ def _doubts(trace: Trace, tokenizer: Path) -> Iterator[str]:
     if not requests:
         return
     counter = load_text_tokenizer(tokenizer)
-    sample = [each for each in requests if each.prompt_tokens is not None and not media(each)]
+    numbered = [(number, each) for number, each in enumerate(requests, 1) if not media(each)]
     pairs = (
-        (each.prompt_tokens, len(counter.request_ids(each)))
-        for each in sample[:: len(sample) // _COUNTED + 1]
+        (each.prompt_tokens, len(_read(trace, number, each, counter)))
+        for number, each in numbered[:: len(numbered) // _COUNTED + 1]
+        if each.prompt_tokens is not None
     )
     yield from filter(None, (count_doubt(pairs), unsent_fields(requests, SEVERAL)))
     silent = [each for each in requests if each.output_tokens is None and not each.output]
