@@ -90,24 +90,25 @@ def block_size(path: str, rows: PlacedRows, form_size: int, given: int | None) -
     fits = [size for (_, size), places in misfits.items() if not places]
     if form_size in fits or len(set(fits)) == 1:
         return form_size if form_size in fits else fits[0]
+    raise UsageError(
+        f"{path}, {_disagreement(hashed, misfits)}; correct the row or say the tokens per hash id "
+        "with --trace-block-size"
+    )
+
+
+def _disagreement(
+    hashed: Sequence[tuple[str, int, int]], misfits: Mapping[tuple[int, int], Sequence[str]]
+) -> str:
+    """The first row that contradicts the size most rows agree with; the first, if several fit."""
+    fits = sorted({size for (_, size), places in misfits.items() if not places})
     (_, nearest), places = min(misfits.items(), key=lambda each: len(each[1]))
     if fits:
-        place, why = (
-            hashed[0][0],
-            f"fit blocks of {' and '.join(map(str, sorted(set(fits))))} tokens",
-        )
+        why = f"fit blocks of {' and '.join(map(str, fits))} tokens"
     elif len(places) == len(hashed):
-        place, why = places[0], f"fit no block of {', '.join(map(str, BLOCK_SIZES))} tokens"
+        why = f"fit no block of {', '.join(map(str, BLOCK_SIZES))} tokens"
     else:
-        place, why = (
-            places[0],
-            (
-                f"do not fit blocks of {nearest} tokens, as {len(hashed) - len(places):,} of "
-                f"{len(hashed):,} rows do"
-            ),
-        )
-    tokens, ids = next((tokens, ids) for each, tokens, ids in hashed if each == place)
-    raise UsageError(
-        f"{path}, {place}: {tokens:,} prompt tokens and {ids:,} hash ids {why}; correct the row "
-        "or say the tokens per hash id with --trace-block-size"
-    )
+        agree = f"{len(hashed) - len(places):,} of {len(hashed):,} rows"
+        why = f"do not fit blocks of {nearest} tokens, as {agree} do"
+    odd = places[0] if places else hashed[0][0]
+    place, tokens, ids = next(each for each in hashed if each[0] == odd)
+    return f"{place}: {tokens:,} prompt tokens and {ids:,} hash ids {why}"
