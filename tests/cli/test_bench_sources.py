@@ -285,3 +285,69 @@ def test_flags_that_do_not_go_together(
     with scripted_server() as server:
         assert told in whet("bench", server.url, *SMALL, *words).sentence(USAGE)
         assert server.requests == []
+
+
+CHATS = [
+    {
+        "timestamp": 1_760_000_000 + number / 20,
+        "messages": [{"role": "user", "content": f"where is order {number}?"}],
+        "tools": [{"type": "function", "function": {"name": "find", "parameters": {}}}],
+        "response": {"usage": {"prompt_tokens": 20, "completion_tokens": 3}},
+    }
+    for number in range(6)
+]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--form", "text", "--input-len", 20),
+        ("--form", "chat", "--input-len", 20),
+        ("--dataset-path", "chats.jsonl"),
+        ("--trace", "chats.jsonl"),
+        ("--conversations", 2, "--turns", 2, "--input-len", 30),
+    ],
+)
+def test_a_strict_server_is_sent_the_fields_of_openai_alone(
+    whet: Whet, tmp_path: Path, words: tuple[object, ...]
+) -> None:
+    lines(tmp_path / "chats.jsonl", CHATS)
+    count = () if {"--trace", "--conversations"} & set(words) else ("--num-prompts", 4)
+    plain = ("--no-ignore-eos", "--extra-body", '{"stream_options": null}')
+    with scripted_server(ttft_s=0.01) as server:
+        said = whet("bench", server.url, *SMALL, *words, *count, *plain)
+        bodies = server.requests
+    assert bodies, said.err
+    known = {"model", "prompt", "messages", "max_tokens", "temperature", "stream", "tools"}
+    assert set().union(*bodies) <= known
+
+
+@pytest.mark.parametrize("option", ["--dataset-path", "--trace"])
+def test_tools_of_a_log_are_sent(whet: Whet, tmp_path: Path, option: str) -> None:
+    file = lines(tmp_path / "chats.jsonl", CHATS)
+    with scripted_server(ttft_s=0.01) as server:
+        whet("bench", server.url, *SMALL[:2], "--num-warmups", 0, option, file, "--num-prompts", 4)
+        bodies = server.requests
+    assert [body["tools"] for body in bodies] == [CHATS[0]["tools"]] * 4
+
+
+@pytest.mark.parametrize("option", ["--dataset-path", "--trace"])
+def test_a_redacted_log_is_not_measured(whet: Whet, tmp_path: Path, option: str) -> None:
+    usage = {"usage": {"prompt_tokens": 824, "completion_tokens": 9}}
+    gone = [{"role": "user", "content": "redacted"}]
+    file = lines(
+        tmp_path / "log.jsonl", [{**row, "messages": gone, "response": usage} for row in CHATS]
+    )
+    with scripted_server() as server:
+        said = whet("bench", server.url, *SMALL, option, file, "--num-prompts", 4)
+        assert not server.requests
+    assert "says 824 tokens per prompt and its text has 78 bytes" in said.sentence(USAGE)
+
+
+def test_a_log_whose_counts_are_others_is_said(whet: Whet, tmp_path: Path) -> None:
+    long = [{"role": "user", "content": "where is the order that I paid for? " * 40}]
+    file = lines(tmp_path / "log.jsonl", [{**row, "messages": long} for row in CHATS])
+    for option in ("--dataset-path", "--trace"):
+        with scripted_server(ttft_s=0.01) as server:
+            said = whet("bench", server.url, *SMALL, option, file, "--num-prompts", 4)
+        assert said.out.count("the log says 20 tokens per prompt and its text has") == 1

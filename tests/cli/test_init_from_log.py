@@ -179,5 +179,14 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
     assert not (tmp_path / "whet.yaml").exists()
 
 
+def test_a_redacted_log_makes_no_spec(whet: Whet, hub: ModelHub, tmp_path: Path) -> None:
+    usage = {"usage": {"prompt_tokens": 824, "completion_tokens": 9}}
+    gone = {"messages": [{"role": "user", "content": "[redacted]"}]}
+    write_log(tmp_path / "log.jsonl", 120, request=gone, response=usage)
+    said = whet("init", "--model", NAME, "--traffic", "log.jsonl", *H100)
+    assert "says 824 tokens per prompt and its text has 10 bytes" in said.sentence(2)
+    assert not (tmp_path / "whet.yaml").exists()
+
+
 def test_a_device_needs_a_log(whet: Whet) -> None:
     assert "give --traffic LOG too" in whet("init", *H100).sentence(UsageError.exit_code)

@@ -120,7 +120,6 @@ def test_bench_takes_the_flags_of_vllm_bench_serve(
         (("--extra-body", "[1]"), "--extra-body must be a JSON object"),
         (("--base-url", "http://127.0.0.1:1"), "give the server's address once"),
         (("--form", "text", "--backend", "openai-chat"), "name different endpoints"),
-        (("--conversations", "2", "--temperature", "1"), "--temperature does not go with"),
         (("--osl",), "requires an argument"),
         (("--num-promts", "3"), "Did you mean --num-prompts?"),
     ],

@@ -153,10 +153,11 @@ def test_a_trace_is_traffic_too(whet: Whet, model: Path, tmp_path: Path) -> None
 def test_blocks_that_begin_an_earlier_row_are_cached(
     whet: Whet, model: Path, tmp_path: Path
 ) -> None:
-    for name, ids in (("same", [1, 2, 3]), ("other", None)):
+    for name, step in (("same", 0), ("other", 4)):
         rows = [
-            {"timestamp": n, "input_length": 2000, "output_length": 20, "hash_ids": ids or [n]}
+            {"timestamp": 100 * n, "input_length": 2000, "output_length": 20, "hash_ids": ids}
             for n in range(64)
+            if (ids := list(range(step * n, step * n + 4)))
         ]
         (tmp_path / name).write_text("\n".join(json.dumps(row) for row in rows))
     rates = [

@@ -161,10 +161,20 @@ def test_a_call_has_exactly_one_form_of_prompt() -> None:
 
 
 def test_fields_of_one_engine_are_sent_only_when_asked_for() -> None:
-    body = CompletionCall(prompt="a").body(model="m", stream=True)
+    plain = CompletionCall(prompt="a")
+    body = plain.body(model="m", stream=True)
     assert body["stream_options"] == {"include_usage": True}
-    assert "ignore_eos" not in body
-    assert CompletionCall(prompt="a", ignore_eos=True).body(model="m", stream=True)["ignore_eos"]
+    assert plain.body(model="m", stream=False).keys() == {
+        "model", "prompt", "max_tokens", "temperature"
+    }  # fmt: skip
+    both = CompletionCall(prompt="a", ignore_eos=True).body(model="m", stream=True)
+    assert (both["ignore_eos"], both["skip_special_tokens"]) == (True, False)
+
+
+def test_a_field_that_is_none_is_left_out() -> None:
+    none = {"stream_options": None, "temperature": None, "skip_special_tokens": None}
+    call = CompletionCall(prompt="a", ignore_eos=True, extra=none)
+    assert not none.keys() & call.body(model="m", stream=True).keys()
 
 
 @pytest.mark.parametrize(

@@ -216,14 +216,12 @@ def test_common_beginnings_of_rows_are_found_and_counted(
 
 def test_chats_are_sent_as_chats(tmp_path: Path, tokenizer: TextTokenizer) -> None:
     rows = [chat(("system", "abc"), ("user", f"u{i}" * 3), ("assistant", "abcd")) for i in "xy"]
-    load = build_dataset(
-        read_dataset(write(tmp_path, *rows), tokenizer), draw=DRAW, seed=0, ignore_eos=False
-    )
+    load = build_dataset(read_dataset(write(tmp_path, *rows), tokenizer), draw=DRAW, seed=0)
     for call, request in zip(load.calls, load.workload.requests, strict=True):
         assert call.messages is not None
         assert [message["role"] for message in call.messages] == ["system", "user"]
         assert tokenizer.chat_ids(call.messages) == request.prompt_token_ids
-        assert (call.max_tokens, call.ignore_eos, dict(call.extra)) == (4, False, {})
+        assert (call.max_tokens, call.ignore_eos, dict(call.extra)) == (4, True, {})
 
 
 def test_a_folder_without_a_tokenizer_is_a_checkpoint_error(tmp_path: Path) -> None:

@@ -335,19 +335,6 @@ def test_texts_of_trials_share_their_prefixes(demo: TextTokenizer) -> None:
     assert set(first).isdisjoint(second)
 
 
-def test_only_a_server_that_knows_ignore_eos_is_sent_it(demo: TextTokenizer) -> None:
-    plain = build_synthetic_text(shape(), demo, draw=DRAW, form="text", ignore_eos=False)
-    assert plain.calls[0].body(model="m", stream=False).keys() == {
-        "model",
-        "prompt",
-        "max_tokens",
-        "temperature",
-    }
-    vllm = build_synthetic_text(shape(), demo, draw=DRAW, form="text")
-    assert vllm.calls[0].ignore_eos
-    assert vllm.calls[0].extra == {"skip_special_tokens": False}
-
-
 @pytest.mark.parametrize(
     ("unique", "prefix", "complaint"), [(2, 30, "at least"), (30, 1, "at least")]
 )

@@ -16,6 +16,7 @@ import pytest
 
 from tests.prompts.planted import planted_log, question, rules
 from whet.checkpoint.encoder import load_encoder
+from whet.core.errors import UsageError
 from whet.core.request_log import LoggedRequest
 from whet.core.request_log.writer import request_line
 from whet.prompts.analyse import PromptLog, PromptQuestion, analyse, answer_ids, predict
@@ -78,6 +79,31 @@ def documents(index: int) -> str:
     texts = [f"Document {word}.\n{' '.join(rules(6, word))}" for word in COLOURS]
     rng.shuffle(texts)
     return "\n\n".join(["Answer from the documents.", *texts, question(index, rng)])
+
+
+@pytest.mark.parametrize("order", ["newest first", "by end"])
+def test_the_order_of_the_file_changes_no_figure(tmp_path: Path, order: str) -> None:
+    """Five chats of four turns, a turn a minute; a later turn is often the shorter one."""
+    rows = []
+    for turn in range(4):
+        for number in range(5):
+            row = chat(60 * turn + number, BODY, f"question {number}")
+            said = [{"role": "user", "content": f"more {number} {at}"} for at in range(turn)]
+            rows.append({**row, "messages": row["messages"] + said})
+    expected = analysed(rows, tmp_path)
+    moved = rows[::-1] if order == "newest first" else [*rows[5:8], *rows[:5], *rows[8:]]
+    found = analysed(moved, tmp_path)
+    assert found.hits == expected.hits
+    assert (found.first_at_ns, found.last_at_ns) == (expected.first_at_ns, expected.last_at_ns)
+
+
+def test_counts_that_the_text_contradicts_are_said_or_refused(tmp_path: Path) -> None:
+    rows = [chat(at, BODY) | {"prompt_tokens": 100, "completion_tokens": 5} for at in range(9)]
+    (doubt,) = analysed(rows, tmp_path).doubts
+    assert doubt.startswith("the log says 100 tokens per prompt and its text has ")
+    gone = [{**row, "messages": [{"role": "user", "content": "[gone]"}]} for row in rows]
+    with pytest.raises(UsageError, match="says 900 tokens per prompt and its text has 6 bytes"):
+        analysed([{**row, "prompt_tokens": 900} for row in gone], tmp_path)
 
 
 CASES: dict[str, tuple[str, Callable[[int], Row]]] = {

@@ -25,13 +25,14 @@ class RequestLimits:
 class CompletionCall:
     """A prompt in exactly one form (token ids, text or chat messages) and how to answer it.
 
-    ``ignore_eos`` is vLLM's own field and is sent only when set, so that servers which refuse
-    unknown fields can be asked too. ``extra`` is sent as it is and wins over everything else.
+    ``ignore_eos`` and what goes with it are fields that vLLM knows: they are sent only when it is
+    set, so that servers which refuse unknown fields can be asked too. ``extra`` wins over
+    everything else; a field that it sets to None is left out.
     """
 
     prompt_token_ids: tuple[int, ...] | None = None
     prompt: str | None = None
-    messages: tuple[Mapping[str, str], ...] | None = None
+    messages: tuple[Mapping[str, Any], ...] | None = None
     max_tokens: int = 16
     temperature: float = 0.0
     ignore_eos: bool = False
@@ -77,9 +78,11 @@ class CompletionCall:
         body["messages" if name == "messages" else "prompt"] = form
         body |= {"max_tokens": self.max_tokens, "temperature": self.temperature}
         if self.ignore_eos:
-            body["ignore_eos"] = True
+            # A model that runs past its end token would stream pieces without output.
+            body |= {"ignore_eos": True, "skip_special_tokens": False}
         if self.seed is not None:
             body["seed"] = self.seed
         if stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        return body | dict(self.extra)
+        body |= self.extra
+        return {name: value for name, value in body.items() if value is not None}

@@ -14,8 +14,11 @@ from typing import Any, Final
 
 from whet.core.units import NS_PER_S
 
-TIME_KEYS: Final = ("timestamp", "created", "created_at", "start_time", "time", "ts")
-"""Keys that may hold a line's time; the first one present counts."""
+TIME_KEYS: Final = (
+    "start_time", "startTime", "timestamp", "@timestamp", "created", "created_at", "createdAt",
+    "time", "ts",
+)  # fmt: skip
+"""Keys that may hold a line's time; the first one present counts: a start before a log's own."""
 
 _NESTS: Final = ("request", "body")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

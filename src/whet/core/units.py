@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
+
+TimeUnit = Literal["s", "ms", "us", "ns"]
 
 KIB: Final = 1024
 MIB: Final = 1024**2

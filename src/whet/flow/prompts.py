@@ -148,7 +148,7 @@ def replay(server: Server, what: str, prompts: Sequence[Ids], block_size: int) -
             max_tokens=1,
             temperature=TEMPERATURE,
             ignore_eos=True,
-            extra={"skip_special_tokens": False, "cache_salt": salt},
+            extra={"cache_salt": salt},
         )
         for each in planned
     )

@@ -37,7 +37,7 @@ class ConversationShape:
     ``first_tokens`` is the whole first prompt as the chat template makes it, ``added_tokens`` the
     user's words of each later turn, ``output_tokens`` each answer, ``think_ms`` the pause before
     each later turn. ``system`` is one system prompt for all. ``ignore_eos`` False sends no field
-    that only vLLM knows; answers may then end early.
+    that only vLLM knows; answers may then end early. ``extra`` is sent with every turn.
     """
 
     conversations: int
@@ -48,6 +48,7 @@ class ConversationShape:
     think_ms: int = 0
     system: str | None = None
     ignore_eos: bool = True
+    extra: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -313,7 +314,7 @@ def _plan_turns(
             max_tokens=shape.output_tokens,
             think_ns=shape.think_ms * NS_PER_MS if number > 0 else 0,
             ignore_eos=shape.ignore_eos,
-            extra={"skip_special_tokens": False} if shape.ignore_eos else {},
+            extra=shape.extra,
         )
         for number, text in enumerate(texts)
     )

@@ -7,23 +7,26 @@ does; messages are sent as a chat, and a prompt as it is. The output length is t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from whet.client import CompletionCall
 from whet.core.errors import UsageError
+from whet.core.format import plural
 from whet.core.records import PlannedRequest
 from whet.core.request_log import (
     LeftOut,
     LoggedRequest,
     LogReader,
+    count_doubt,
     describe_left_out,
     media,
     plain_messages,
 )
-from whet.load.plan import TEMPERATURE, Draw, Workload, describe_requests
+from whet.load.logged_call import SEVERAL, logged_call, unsent_fields
+from whet.load.plan import Draw, Workload, describe_requests
 from whet.load.sharing import shared_tokens
 from whet.load.texts import TextTokenizer, seeded
 
@@ -53,10 +56,9 @@ class LengthLimits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DatasetRow:
-    """One usable row: its ``prompt`` or its ``messages``, and the ids that a server reads."""
+    """One usable row: its request, and the ids that a server reads."""
 
-    prompt: str | None
-    messages: tuple[Mapping[str, str], ...] | None
+    request: LoggedRequest
     prompt_token_ids: tuple[int, ...]
     output_tokens: int
 
@@ -68,6 +70,7 @@ class Dataset:
     path: str
     rows: tuple[DatasetRow, ...]
     left_out: tuple[LeftOut, ...]
+    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,8 +97,8 @@ def read_dataset(
     if output_tokens is not None and output_tokens < 1:
         raise UsageError(f"output_tokens is {output_tokens}; give at least 1")
     limits = limits or LengthLimits()
-    reader, rows = LogReader(path), list[DatasetRow]()
-    for request in _first_questions(reader):
+    reader, rows, framed = LogReader(path), list[DatasetRow](), list[str]()
+    for request in _first_questions(reader, framed):
         try:
             row = _read_row(request, tokenizer, output_tokens)
         except UsageError as error:
@@ -105,25 +108,27 @@ def read_dataset(
             reader.leave_out(reason, request.place)
         elif not isinstance(row, str):
             rows.append(row)
-    reader.refuse_broken()
+    reader.refuse_textless()
     left_out = reader.left_out()
     if not rows:
         raise UsageError(
             f"{path} holds no row that can be used ({describe_left_out(left_out)}); "
             "widen the limits, or give a log with text and answers"
         )
-    return Dataset(path=str(path), rows=tuple(rows), left_out=left_out)
+    counted = count_doubt((row.request.prompt_tokens, len(row.prompt_token_ids)) for row in rows)
+    unsent = unsent_fields((row.request for row in rows), SEVERAL)
+    first = f"the first question alone is sent of {plural(len(framed), 'conversation')} with a "
+    first = f"{first}system prompt or tools (first {framed[0]})" if framed else ""
+    doubts = (*reader.check.doubts(), *filter(None, (counted, unsent, first)))
+    return Dataset(path=str(path), rows=tuple(rows), left_out=left_out, doubts=doubts)
 
 
-def build_dataset(
-    dataset: Dataset, *, draw: Draw, seed: int, ignore_eos: bool = True
-) -> DatasetLoad:
+def build_dataset(dataset: Dataset, *, draw: Draw, seed: int) -> DatasetLoad:
     """``draw.requests`` rows in random order, none twice, anew for every (batch size, trial).
 
     Trials draw from the same rows: a server that keeps its prefix cache between them answers some
     from it, so reset the cache or hold the measured hit rate against the expected one, which counts
-    what the rows of one trial have in common. ``ignore_eos`` False sends no field that only vLLM
-    knows; answers may then end early.
+    what the rows of one trial have in common.
     """
     if draw.requests < 1:
         raise UsageError("a trial needs at least 1 request")
@@ -138,12 +143,15 @@ def build_dataset(
     facts = describe_requests(requests, block_size=draw.block_size, seed=seed)
     return DatasetLoad(
         workload=Workload(requests=requests, facts=facts),
-        calls=tuple(_call(row, ignore_eos=ignore_eos) for row in chosen),
+        calls=tuple(logged_call(row.request, row.output_tokens) for row in chosen),
     )
 
 
-def _first_questions(reader: LogReader) -> Iterator[LoggedRequest]:
-    """The requests of a log; of each ShareGPT conversation only the first question's."""
+def _first_questions(reader: LogReader, framed: list[str]) -> Iterator[LoggedRequest]:
+    """The requests of a log; of each ShareGPT conversation only the first question's.
+
+    ``framed`` gets the places of conversations that lose a system prompt or tools by that.
+    """
     used = None
     for request in reader:
         if request.turn is None:
@@ -153,7 +161,9 @@ def _first_questions(reader: LogReader) -> Iterator[LoggedRequest]:
         question = (request.messages or ({},))[-1]
         if conversation != used and question["role"] == "user" and question["content"]:
             used = conversation
-            yield replace(request, messages=None, prompt=question["content"])
+            if request.tools or len(request.messages or ()) > 1:
+                framed.append(conversation)
+            yield replace(request, messages=None, tools=(), prompt=question["content"])
 
 
 def _read_row(
@@ -162,25 +172,19 @@ def _read_row(
     """The measured row, or the reason why it is left out."""
     if request.prompt_token_ids is not None or media(request):
         return _NO_TEXT
-    plain = plain_messages(request, answer=False)
-    messages = [{"role": each["role"], "content": each["content"]} for each in plain]
     answer = request.output
-    if messages and answer is None and messages[-1]["role"] == "assistant":
-        answer = messages.pop()["content"]
-    if request.prompt is None and not messages:
+    if request.messages and answer is None and request.messages[-1]["role"] == "assistant":
+        answer = plain_messages(request, answer=False)[-1]["content"]
+        request = replace(request, messages=request.messages[:-1])
+    if request.messages == ():
         return "no message before the answer"
     tokens = request.output_tokens if output_tokens is None else output_tokens
     if tokens is None and answer is not None:
         tokens = len(tokenizer.content_ids(answer))
     if tokens is None:
         return _NO_ANSWER
-    ids = tokenizer.chat_ids(messages) if messages else tokenizer.ids(request.prompt or "")
-    return DatasetRow(
-        prompt=request.prompt,
-        messages=tuple(messages) or None,
-        prompt_token_ids=ids,
-        output_tokens=tokens,
-    )
+    ids = tokenizer.request_ids(request)
+    return DatasetRow(request=request, prompt_token_ids=ids, output_tokens=tokens)
 
 
 def _reason(row: DatasetRow, limits: LengthLimits, output_is_set: bool) -> str | None:
@@ -210,15 +214,4 @@ def _plan(rows: Sequence[DatasetRow], block_size: int) -> tuple[PlannedRequest, 
             shared_tokens=len(start),
         )
         for index, (row, start) in enumerate(zip(rows, starts, strict=True))
-    )
-
-
-def _call(row: DatasetRow, *, ignore_eos: bool) -> CompletionCall:
-    return CompletionCall(
-        prompt=row.prompt,
-        messages=row.messages,
-        max_tokens=row.output_tokens,
-        temperature=TEMPERATURE,
-        ignore_eos=ignore_eos,
-        extra={"skip_special_tokens": False} if ignore_eos else {},
     )

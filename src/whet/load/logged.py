@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -23,6 +23,7 @@ from whet.core.load_point import LoadPoint, Rate
 from whet.core.records import PlannedRequest
 from whet.core.request_log import LoggedRequest
 from whet.core.request_log.sample import SampledRequest, beginning
+from whet.load.logged_call import marked, marked_message
 from whet.load.plan import Draw, Workload, describe_requests, to_call
 from whet.load.sharing import cached_tokens
 from whet.load.texts import seeded
@@ -236,26 +237,16 @@ class _Play:
 
     def _marked(self, turn: _Turn) -> LoggedRequest:
         request, again = turn.request, f"[{turn.again}] " if turn.again else ""
-        if request.messages is not None:
+        mark = self.mark
+        if request.messages is None:
+            mark += again
+        elif again:
             messages = list(request.messages)
-            if again:
-                roles = [message.get("role") for message in messages]
-                at = roles.index("user") if "user" in roles else -1
-                messages[at] = _marked_message(messages[at], again)
-            messages[0] = _marked_message(messages[0], self.mark)
-            return replace(request, messages=tuple(messages))
-        mark = self.mark + again
-        if request.prompt is not None:
-            return replace(request, prompt=mark + request.prompt)
-        ids = (*self.encoder.encode(mark).tolist(), *(request.prompt_token_ids or ()))
-        return replace(request, prompt_token_ids=ids)
-
-
-def _marked_message(message: Mapping[str, Any], mark: str) -> Mapping[str, Any]:
-    content = message.get("content")
-    if isinstance(content, list):
-        return {**message, "content": [{"type": "text", "text": mark}, *content]}
-    return {**message, "content": mark + (content or "")}
+            roles = [message.get("role") for message in messages]
+            at = roles.index("user") if "user" in roles else -1
+            messages[at] = marked_message(messages[at], again)
+            request = replace(request, messages=tuple(messages))
+        return marked(request, mark, lambda text: self.encoder.encode(text).tolist())
 
 
 def _call(planned: PlannedRequest, turn: _Turn) -> CompletionCall:

@@ -82,17 +82,12 @@ class TrialPlan:
 
 
 def to_call(request: PlannedRequest) -> CompletionCall:
-    """The call that a planned request stands for.
-
-    Special tokens are kept in the text: a model that runs past its end token under ``ignore_eos``
-    would otherwise stream pieces without output.
-    """
+    """The call that a planned request stands for."""
     return CompletionCall(
         prompt_token_ids=request.prompt_token_ids,
         max_tokens=request.max_tokens,
         temperature=request.temperature,
         ignore_eos=True,
-        extra={"skip_special_tokens": False},
     )
 
 

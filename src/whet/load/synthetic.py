@@ -103,15 +103,13 @@ def build_synthetic_text(
     draw: Draw,
     form: Form,
     warmup: int = 0,
-    ignore_eos: bool = True,
 ) -> SyntheticLoad:
     """As ``build_synthetic`` for a server that takes no token ids: words that read back as stated.
 
     ``form`` is a plain prompt or a chat of one user message. What the tokenizer or the template
     puts before the text counts with the prefix, what it puts after with the unique part. The ids of
-    the requests are those that the server makes of the text. ``ignore_eos`` False sends no field
-    that only vLLM knows; answers may then end early. Raises ``UsageError`` where a length is too
-    short for the frame, or cannot be met.
+    the requests are those that the server makes of the text. Raises ``UsageError`` where a length
+    is too short for the frame, or cannot be met.
     """
     writer = _TextWriter(shape, tokenizer, form)
 
@@ -122,8 +120,7 @@ def build_synthetic_text(
             messages=chat if form == "chat" else None,
             max_tokens=request.max_tokens,
             temperature=TEMPERATURE,
-            ignore_eos=ignore_eos,
-            extra={"skip_special_tokens": False} if ignore_eos else {},
+            ignore_eos=True,
         )
 
     return _build(shape, writer, call, draw=draw, warmup=warmup)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from whet.core.errors import UsageError
+from whet.core.request_log import LoggedRequest
 
 if TYPE_CHECKING:
     from whet.checkpoint.chat import ChatTemplate
@@ -37,13 +38,24 @@ class TextTokenizer:
 
     def chat_ids(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
         """A chat up to where the answer begins; ``UsageError`` where no template can hold it."""
+        # The server is sent these messages, so a role that it refuses is refused here.
+        return self._rendered(lambda template: template.chat(messages, fold=False))
+
+    def request_ids(self, request: LoggedRequest) -> tuple[int, ...]:
+        """A logged request with its tools and template arguments; raises as ``chat_ids``."""
+        if request.prompt_token_ids is not None:
+            return request.prompt_token_ids
+        if request.messages is None:
+            return self.ids(request.prompt or "")
+        return self._rendered(lambda template: template.render(request))
+
+    def _rendered(self, render: Callable[[ChatTemplate], str]) -> tuple[int, ...]:
         from whet.checkpoint.chat import TemplateProblem
 
         if not self._template.source:
             raise UsageError("the tokenizer has no chat template; send plain prompts instead")
         try:
-            # The server is sent these messages, so a role that it refuses is refused here.
-            return self.content_ids(self._template.chat(messages, fold=False))
+            return self.content_ids(render(self._template))
         except TemplateProblem as problem:
             raise UsageError(
                 f"{problem}; leave out the role that it does not know, correct the template in the "

@@ -7,10 +7,11 @@ import io
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,21 +25,25 @@ from whet.core.request_log import (
     describe_left_out,
     open_log,
 )
-from whet.core.units import MIB, NS_PER_S, ns_to_s
+from whet.core.units import MIB, NS_PER_S, TimeUnit, ns_to_s
 from whet.load.texts import one_of_each
 from whet.load.trace_formats import (
+    BAILIAN,
     CSV_FORMATS,
     MOONCAKE,
     BrokenRow,
     TraceRow,
-    is_mooncake,
+    hashed_form,
     read_mooncake,
 )
+from whet.load.trace_units import PER_SECOND, PlacedRows, block_size, time_unit
 
-__all__ = ["Trace", "TraceRow", "cut_trace", "read_trace"]
+__all__ = ["WHOLE", "Reading", "Trace", "TraceRow", "cut_trace", "read_trace"]
 
 _REQUEST_LOG: Final = "request log"
-_NAMES: Final = ", ".join([*(form.name for form in CSV_FORMATS), MOONCAKE, _REQUEST_LOG])
+_NAMES: Final = ", ".join([*(form.name for form in CSV_FORMATS), MOONCAKE, BAILIAN, _REQUEST_LOG])
+_FORMS: Final[Mapping[str, tuple[TimeUnit, int]]] = {MOONCAKE: ("ms", 512), BAILIAN: ("s", 16)}
+"""Unit of time and tokens per hash id where a form's own description says them."""
 _MOST_GAP_S: Final = 365 * 86_400
 """A longer gap between two requests means times of two units or of two clocks."""
 
@@ -51,14 +56,21 @@ class Trace:
     """Requests in the order of their times, the first at 0.
 
     ``left_out`` counts rows without output, as BurstGPT's failures are, and rows without input.
-    ``bad_lines`` are the lines of a request log that could not be read.
+    ``block_size`` is the tokens per hash id. ``bad_lines`` are the lines of a request log that
+    could not be read, and ``doubts`` what is odd about the others.
     """
 
     path: str
     form: str
     rows: tuple[TraceRow, ...]
     left_out: int
+    block_size: int = 512
     bad_lines: tuple[LeftOut, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+    def whole_blocks(self, row: TraceRow) -> tuple[int, ...]:
+        """Hash ids of the blocks that a row's prompt fills; only these are shared."""
+        return row.prefix_ids[: (row.input_tokens or 0) // self.block_size]
 
     @property
     def left_out_text(self) -> str:
@@ -85,30 +97,48 @@ class Trace:
         return (len(self.rows) - 1) / ns_to_s(last_ns) if last_ns else None
 
 
-def read_trace(path: Path, *, max_rows: int | None = None) -> Trace:
-    """Read a request log, or a trace of lengths in the format that its first line shows.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """How a trace is read: its first ``max_rows`` rows by time that did not fail.
 
-    Reading ends after ``max_rows`` rows that did not fail.
+    ``unit`` of relative times and ``block_size`` replace what the rows say. ``lengths_only``
+    takes a log without its text.
+    """
+
+    max_rows: int | None = None
+    unit: TimeUnit | None = None
+    block_size: int | None = None
+    lengths_only: bool = False
+
+
+WHOLE: Final = Reading()
+
+
+def read_trace(path: Path, reading: Reading = WHOLE) -> Trace:
+    """Read a request log, or a trace of lengths in the format that its first line shows.
 
     Raises ``UsageError``, with file and line where there is one, for a file that cannot be read or
     is empty, an unknown format, a missing column, a broken row, a request log with over 1% of
-    broken lines, and a time that goes backwards.
+    broken lines or redacted text, and units that the rows contradict or leave open.
     """
-    if max_rows is not None and max_rows < 1:
-        raise UsageError(f"the number of trace rows to read must be 1 or more (got {max_rows})")
+    if reading.max_rows is not None and reading.max_rows < 1:
+        raise UsageError(
+            f"the number of trace rows to read must be 1 or more (got {reading.max_rows})"
+        )
     try:
         if path.is_dir():
-            return _read_log(path, max_rows)
+            return _read_log(path, reading)
         check_file(path)
         first = _first_line(path)
-        if first.startswith(("{", "[")) and not _is_mooncake(first):
-            return _read_log(path, max_rows)
+        hashed = _hashed_form(first)
+        if first.startswith(("{", "[")) and hashed is None:
+            return _read_log(path, reading)
         with open_log(path) as packed:
             file = io.TextIOWrapper(packed, encoding="utf-8-sig", newline="")
-            if first.startswith("{"):
-                return _collect(path, MOONCAKE, _mooncake_rows(file), max_rows)
+            if hashed is not None:
+                return _collect(path, hashed, _mooncake_rows(file), reading)
             form, rows = _csv_rows(file, path)
-            return _collect(path, form, rows, max_rows)
+            return _collect(path, form, rows, reading)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(
             f"the trace {path} cannot be read ({error}); give CSV or JSON lines in UTF-8"
@@ -145,20 +175,22 @@ def _first_line(path: Path) -> str:
         return next((piece for piece in map(str.strip, pieces) if piece), "")
 
 
-def _is_mooncake(line: str) -> bool:
+def _hashed_form(line: str) -> str | None:
     try:
-        item = json.loads(line)
+        return hashed_form(json.loads(line))
     except (ValueError, RecursionError):
-        return False
-    return isinstance(item, dict) and is_mooncake(item)
+        return None
 
 
-def _read_log(path: Path, max_rows: int | None) -> Trace:
+def _read_log(path: Path, reading: Reading) -> Trace:
     reader = LogReader(path)
     rows = ((request.place, _logged_row(request)) for request in reader)
-    trace = _collect(path, _REQUEST_LOG, rows, max_rows)
-    reader.refuse_broken()
-    return replace(trace, bad_lines=reader.left_out())
+    trace = _collect(path, _REQUEST_LOG, rows, reading)
+    if reading.lengths_only:
+        reader.refuse_broken()
+    else:
+        reader.refuse_textless()
+    return replace(trace, bad_lines=reader.left_out(), doubts=tuple(reader.check.doubts()))
 
 
 def _logged_row(request: LoggedRequest) -> TraceRow:
@@ -167,9 +199,7 @@ def _logged_row(request: LoggedRequest) -> TraceRow:
         at_ns=request.at_ns,
         input_tokens=request.prompt_tokens if ids is None else len(ids),
         output_tokens=request.max_tokens if outputs is None else outputs,
-        messages=request.messages,
-        prompt=request.prompt,
-        prompt_token_ids=ids,
+        request=request,
     )
 
 
@@ -236,27 +266,62 @@ def _named(header: list[str], cells: list[str]) -> dict[str, str]:
     return dict(zip(header, (cell.strip() for cell in cells), strict=True))
 
 
-def _collect(path: Path, form: str, rows: _Rows, max_rows: int | None) -> Trace:
-    collected: list[TraceRow] = []
+def _collect(path: Path, form: str, placed: _Rows, reading: Reading) -> Trace:
     numbers: dict[int, int] = {}
-    left_out, before, first_ns = 0, None, 0
-    for place, row in rows:
-        _check_order(path, place, before, row)
-        before = row
-        if row.failed:
-            left_out += 1
-            continue
-        if not collected:
-            first_ns = row.at_ns or 0
-        collected.append(_compact(_since(row, first_ns), numbers))
-        if len(collected) == max_rows:
-            break
-    if not collected:
+    rows = [(place, _compact(row, numbers)) for place, row in placed]
+    form_unit, form_size = _FORMS.get(form, ("s", 512))
+    size = block_size(str(path), rows, form_size, reading.block_size)
+    times = [(row.at_ns, place) for place, row in rows if row.at_ns is not None]
+    rows = _by_time(path, rows, time_unit(str(path), times, form_unit, reading.unit))
+    good = [row for _, row in rows if not row.failed]
+    if not good:
         raise UsageError(
-            f"the trace {path} has no request to send ({left_out} failed rows); "
+            f"the trace {path} has no request to send ({len(rows)} failed rows); "
             "give a file with at least one"
         )
-    return Trace(path=str(path), form=form, rows=tuple(collected), left_out=left_out)
+    first_ns = good[0].at_ns or 0
+    chosen = tuple(_since(row, first_ns) for row in good[: reading.max_rows])
+    left_out = len(rows) - len(good)
+    return Trace(path=str(path), form=form, rows=chosen, left_out=left_out, block_size=size)
+
+
+def _by_time(path: Path, rows: PlacedRows, unit: TimeUnit) -> list[tuple[str, TraceRow]]:
+    """The rows by time, equal times as in the file; ``UsageError`` for times of two clocks."""
+    timed = [
+        (place, row, row.at_ns // PER_SECOND[unit]) for place, row in rows if row.at_ns is not None
+    ]
+    if not timed:
+        return list(rows)
+    if len(timed) < len(rows):
+        place = next(place for place, row in rows if row.at_ns is None)
+        raise BrokenRow(
+            f"{place}: it has no time, and {len(timed):,} of {len(rows):,} rows have one"
+        )
+    _refuse_restart(path, timed)
+    timed.sort(key=lambda each: each[2])
+    for (_, _, before), (place, _, at_ns) in pairwise(timed):
+        if at_ns - before > _MOST_GAP_S * NS_PER_S:
+            raise UsageError(
+                f"{path}, {place}: time jumps by {ns_to_s(at_ns - before) / 86_400:,.0f} days; "
+                "write all times in one unit, from one clock"
+            )
+    return [(place, replace(row, at_ns=at_ns)) for place, row, at_ns in timed]
+
+
+def _refuse_restart(path: Path, timed: Sequence[tuple[str, TraceRow, int]]) -> None:
+    """Refuse relative times that begin again: sorted, two traces in one file would be played."""
+    times = [at_ns for _, _, at_ns in timed]
+    drops = [before - at_ns for before, at_ns in pairwise(times)]
+    if min(times) >= _MOST_GAP_S * NS_PER_S or all(drop >= 0 for drop in drops):
+        return
+    worst = max(drops)
+    after = drops.index(worst) + 1
+    rises = max(times[after:]) - times[after]
+    if 2 * min(worst, rises) > max(times) - min(times):
+        raise UsageError(
+            f"{path}, {timed[after][0]}: time goes back by {ns_to_s(worst):g} s; "
+            "sort the trace by time, and write all times in one unit"
+        )
 
 
 def _since(row: TraceRow, first_ns: int) -> TraceRow:
@@ -264,26 +329,7 @@ def _since(row: TraceRow, first_ns: int) -> TraceRow:
 
 
 def _compact(row: TraceRow, numbers: dict[int, int]) -> TraceRow:
-    ids = row.prompt_token_ids
-    return row if ids is None else replace(row, prompt_token_ids=one_of_each(ids, numbers))
-
-
-def _check_order(path: Path, place: str, before: TraceRow | None, row: TraceRow) -> None:
-    if before is None:
-        return
-    if (before.at_ns is None) != (row.at_ns is None):
-        has, had = ("no time", "one") if row.at_ns is None else ("a time", "none")
-        raise BrokenRow(f"{place}: it has {has} and the row before has {had}")
-    if before.at_ns is None or row.at_ns is None:
-        return
-    gap_s = ns_to_s(row.at_ns - before.at_ns)
-    if gap_s < 0:
-        raise UsageError(
-            f"{path}, {place}: time goes back by {-gap_s:g} s; sort the trace by time, and write "
-            "all times in one unit"
-        )
-    if gap_s > _MOST_GAP_S:
-        raise UsageError(
-            f"{path}, {place}: time jumps by {gap_s / 86_400:,.0f} days; "
-            "write all times in one unit, from one clock"
-        )
+    if row.request is None or row.request.prompt_token_ids is None:
+        return row
+    ids = one_of_each(row.request.prompt_token_ids, numbers)
+    return replace(row, request=replace(row.request, prompt_token_ids=ids))

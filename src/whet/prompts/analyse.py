@@ -16,7 +16,14 @@ from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
 from whet.core.errors import UsageError
 from whet.core.records import HitTokens
 from whet.core.redact import starred
-from whet.core.request_log import LeftOut, LoggedRequest, LogReader, only_model
+from whet.core.request_log import (
+    LeftOut,
+    LoggedRequest,
+    LogReader,
+    count_doubt,
+    media,
+    only_model,
+)
 from whet.prompts.blocks import chain_hashes, most_hits
 from whet.prompts.cache import PrefixCache, SharedRun
 from whet.prompts.causes import CauseFinder, Variables
@@ -78,6 +85,7 @@ class PromptLog:
         folder = locate_without_weights(question.target)
         self.encoder = load_encoder(folder, chat_template=question.chat_template)
         self.model = only_model(question.log, question.model)
+        self.reader = LogReader(question.log, model=self.model)
         self.left_out: tuple[LeftOut, ...] = ()
 
     def prompts(self) -> Iterator[Prompt]:
@@ -86,7 +94,7 @@ class PromptLog:
 
     def batches(self) -> Iterator[list[Prompt]]:
         """The prompts, as many together as are worked on together."""
-        reader = LogReader(self.question.log, model=self.model)
+        reader = self.reader
         requests = iter(islice(reader, self.question.max_requests))
         count = 0
         while batch := list(islice(requests, _BATCH)):
@@ -101,7 +109,7 @@ class PromptLog:
         self.left_out = reader.left_out()
         if not count:
             raise self._nothing(reader)
-        reader.refuse_broken()
+        reader.refuse_textless()
 
     def _nothing(self, reader: LogReader) -> UsageError:
         """Return the error for a log without a usable request."""
@@ -160,12 +168,15 @@ def analyse(
     cache, tokens = PrefixCache(), 0
     finder = CauseFinder(question.block_size, redacted=question.redacted)
     times: list[int] = []
+    counted: list[tuple[int | None, int]] = []
     recent: dict[int, Ids] = {}
     count = 0
     for count, prompt in enumerate(log.prompts(), start=1):
         hits = cache.touch(prompt.hashes, max_hits=prompt.most) * question.block_size
         finder.judge(prompt.request, tokens=len(prompt.ids), hit_tokens=hits)
         tokens += len(prompt.ids)
+        if not media(prompt.request):
+            counted.append((prompt.request.prompt_tokens, len(prompt.ids)))
         recent[count - 1] = prompt.ids
         recent.pop(count - 1 - _RECENT, None)
         if prompt.request.at_ns is not None:
@@ -173,6 +184,7 @@ def analyse(
         if count % _PROGRESS == 0:
             progress(count)
     left_out = log.left_out
+    doubts = (*log.reader.check.doubts(), *filter(None, [count_doubt(counted)]))
     traffic = _Replayed(question, cache, tokens)
     fixes, together, fixed_curve = _check_fixes(log, finder.variables, traffic)
     causes, unnamed = finder.result()
@@ -195,6 +207,7 @@ def analyse(
         together=together,
         fixed_curve=fixed_curve,
         redacted=question.redacted,
+        doubts=doubts,
     )
     return analysis, finder.variables
 

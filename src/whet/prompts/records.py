@@ -106,7 +106,8 @@ class PromptAnalysis:
     ``hits`` are those of a cache that never evicts, ``sized`` those of ``cache_blocks`` KV blocks
     (None where no size is given). ``fixes`` are those that raise the replayed hit rate, each
     alone; ``together`` is all of them at once, None for fewer than two. ``unnamed`` counts
-    requests that differ early for a reason that is not one of ``CAUSES``.
+    requests that differ early for a reason that is not one of ``CAUSES``. ``doubts`` are what is
+    odd about the log.
     """
 
     source: str
@@ -127,6 +128,7 @@ class PromptAnalysis:
     together: Fix | None
     fixed_curve: CacheCurve | None
     redacted: bool = False
+    doubts: tuple[str, ...] = ()
     replays: tuple[ReplayResult, ...] = ()
 
     @property

@@ -113,7 +113,8 @@ def _section(
 
 
 def _overview(analysis: PromptAnalysis) -> Section | None:
-    nodes: list[Node] = [Facts(items=list(_facts(analysis)))]
+    nodes: list[Node] = [Paragraph(text=one_line(doubt), tone="warn") for doubt in analysis.doubts]
+    nodes.append(Facts(items=list(_facts(analysis))))
     chart = curve_chart(analysis)
     if chart is not None:
         nodes.append(chart)

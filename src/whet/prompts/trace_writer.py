@@ -20,8 +20,8 @@ from whet.prompts.analyse import Prompt
 def write_prefix_trace(prompts: Iterable[Prompt], path: Path) -> PrefixTraceFacts:
     """Write what the prompts share, their lengths and times; no token and no hash of one.
 
-    Prompts without a token are left out. Raises ``UsageError`` for times that go back or a log
-    without a token, ``StorageError`` where the file cannot be written.
+    Prompts without a token are left out. Raises ``UsageError`` for a log without a token,
+    ``StorageError`` where the file cannot be written.
     """
     lines: list[str] = []
     sessions: dict[str, int] = {}
@@ -36,10 +36,6 @@ def write_prefix_trace(prompts: Iterable[Prompt], path: Path) -> PrefixTraceFact
                 continue
             if request.at_ns is not None:
                 first_ns = request.at_ns if first_ns is None else first_ns
-                if request.at_ns - first_ns < last_ns:
-                    raise UsageError(
-                        f"{request.place} is older than the request before it; sort it"
-                    )
                 last_ns = request.at_ns - first_ns
             parent, shared = tree.add(prompt.ids)
             row = PrefixRequest(

@@ -90,7 +90,7 @@ def load_documents(path: Path, limit: int) -> list[HeldoutDocument]:
     """
     reader = LogReader(path, documents=True)
     count = sum(map(_can_score, reader))
-    reader.refuse_broken()
+    reader.refuse_textless()
     if not count:
         raise UsageError(
             f"{path} holds no held-out text; give lines with messages or text, not token ids, "

@@ -65,7 +65,7 @@ def load_calibration(
     else:
         requests = Counter(map(_has_text, reader))
         available, skipped = requests[True], requests[False] + _skipped(reader)
-        reader.refuse_broken()
+        reader.refuse_textless()
         chosen = set(_draw(dice, available, samples))
         usable = enumerate(filter(_has_text, reader))
         sampled = [request for index, request in usable if index in chosen]

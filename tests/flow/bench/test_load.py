@@ -13,6 +13,7 @@ import pytest
 from tests.scripted_server import scripted_server
 from whet.core.errors import UsageError
 from whet.core.protocols import Silent
+from whet.core.request_log import LoggedRequest
 from whet.demo import pair_paths
 from whet.flow.bench.load import build_load, open_dataset
 from whet.flow.bench.request import BenchLoad, BenchRequest, DatasetFile, Source, Target
@@ -191,7 +192,7 @@ def free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     [
         (traced(hashed(400_000, 1), hashed(600_000, 1)), {}),
         (traced(hashed(400_000), hashed(600_000)), {}),
-        (traced(replace(hashed(10**6), messages=({"role": "user", "content": "x"},))), {}),
+        (traced(replace(hashed(10**6), request=LoggedRequest(place="", prompt="x"))), {}),
         (None, {"inputs": fixed(500_000)}),
         (None, {"prefixes": SharedPrefixes(count=1, tokens=500_000), "inputs": fixed(1)}),
     ],

@@ -168,6 +168,45 @@ def test_three_requests_are_too_few(bench: Bench, tmp_path: Path) -> None:
         story(traffic_spec(tmp_path, write_log(tmp_path, chats(3))), tmp_path / "run")
 
 
+def test_requests_of_one_conversation_need_others_not_more(bench: Bench, tmp_path: Path) -> None:
+    lines = [{**line, "session_id": "one"} for line in chats(60)]
+    with pytest.raises(UsageError, match="its 60 requests are of 1 conversation or repeated prom"):
+        story(traffic_spec(tmp_path, write_log(tmp_path, lines)), tmp_path / "run")
+
+
+def test_what_is_odd_about_a_log_is_said_before_a_run(tmp_path: Path) -> None:
+    lines = chats(60)
+    for number, line in enumerate(lines):
+        line["request"]["response_format"] = {"type": "json_object"}
+        line["request"]["messages"][1]["content"] = (
+            f"{number} where is the order that I paid for " * 4
+        )
+        line["response"]["usage"]["prompt_tokens"] = 20
+    unsent, counted = sorted(read(tmp_path, lines).doubts)
+    assert unsent == "fields of the log that are not sent: response_format of 60 requests"
+    assert counted.startswith("the log says 20 tokens per prompt and its text has ")
+    for line in lines:
+        line["response"]["usage"]["prompt_tokens"] = 5000
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(UsageError, match="says 5,000 tokens per prompt and its text has"):
+        read(other, lines)
+
+
+def test_a_log_newest_first_is_sampled_by_time(tmp_path: Path) -> None:
+    lines = [{**line, "timestamp": 1_700_000_000 + at} for at, line in enumerate(chats(60))]
+    sample = read(tmp_path, lines[::-1]).sample
+    assert [each.request.messages[1]["content"] for each in sample.requests] == [
+        f"question {number}" for number in range(60)
+    ]
+
+
+def test_relative_milliseconds_are_not_taken_for_seconds(tmp_path: Path) -> None:
+    lines = [{**line, "timestamp": 500 * at} for at, line in enumerate(chats(60))]
+    with pytest.raises(UsageError, match="its time is not clear"):
+        read(tmp_path, lines)
+
+
 def test_the_short_form_is_the_log() -> None:
     assert TrafficSpec.model_validate("a.jsonl").log == Path("a.jsonl")
 

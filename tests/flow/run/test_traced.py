@@ -172,6 +172,27 @@ def test_prompts_of_a_log_find_nothing_of_an_earlier_play_in_a_cache(
     assert {each[0].split(shared)[0] for each in prompts} == {"[r1.43-t0] ", "[r1.43-t1] "}
 
 
+def test_tools_are_sent_as_a_part_of_the_prompt(bench: Bench, tmp_path: Path) -> None:
+    """A vLLM without a tool parser refuses a chat with tools."""
+    tool = {"type": "function", "function": {"name": "find", "parameters": {}}}
+    lines = [
+        {
+            "timestamp": at,
+            "messages": [{"role": "user", "content": f"question {at}"}],
+            "tools": [tool],
+            "response_format": {"type": "json_object"},
+            "max_tokens": 4,
+        }
+        for at in TIMES_S
+    ]
+    log = write_log(tmp_path / "log.jsonl", lines)
+    story(traced(tmp_path, log, confirm=False), tmp_path / "run")
+    for plan in bench.plans:
+        for call, request in zip(plan.calls or (), plan.workload.requests, strict=True):
+            assert call.prompt_token_ids == request.prompt_token_ids
+            assert not call.extra
+
+
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.0000000,20,3
 2023-11-16 18:15:46.5000000,40,5

@@ -1,5 +1,6 @@
 """Logs of requests: OpenAI-style JSON lines, ShareGPT conversations, and plain prompts."""
 
+from whet.core.request_log.checks import count_doubt
 from whet.core.request_log.content import media, part_text, plain_messages
 from whet.core.request_log.files import BLANK, INCOMPLETE, check_file, open_log
 from whet.core.request_log.reader import LogReader, only_model
@@ -12,6 +13,7 @@ __all__ = [
     "LogReader",
     "LoggedRequest",
     "check_file",
+    "count_doubt",
     "describe_left_out",
     "media",
     "only_model",

@@ -2,19 +2,28 @@
 
 A value holds a chat request (``messages``) or a completion (``prompt``) at its top or under
 ``request`` or ``body``, which may be JSON text; the answer is under ``response`` or its ``body``,
-or is the text of ``response`` or ``completion``. A ShareGPT conversation is one request for each
-answer in it.
+or is the text of ``response``, ``completion`` or ``output``. A ShareGPT conversation is one
+request for each answer in it. Other vendors' names and blocks are read by ``vendors``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
 from whet.core.log_times import TIME_KEYS, Json, as_object, nested, time_ns
 from whet.core.request_log.records import LoggedRequest
+from whet.core.request_log.vendors import (
+    block_output,
+    first_count,
+    openai_choice,
+    openai_messages,
+    openai_tool,
+    token_counts,
+)
 
 NO_REQUEST: Final = "no request in it"
 NOT_OBJECT: Final = "not a JSON object"
@@ -25,8 +34,22 @@ BAD_TOOLS: Final = "malformed tools"
 
 _SAMPLING_KEYS: Final = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
-    "repetition_penalty", "stop", "seed", "response_format", "tool_choice",
+    "repetition_penalty", "stop", "seed", "response_format", "tool_choice", "parallel_tool_calls",
+    "functions", "function_call", "reasoning_effort", "documents", "structured_outputs",
+    "guided_json", "guided_regex", "guided_choice", "guided_grammar", "logit_bias", "n", "best_of",
+    "logprobs", "top_logprobs", "min_tokens",
 )  # fmt: skip
+_PARAMETERS: Final = ("model_parameters", "optional_params", "extra_body")
+"""Objects of a line that hold the rest of its request's body."""
+_FOREIGN: Final[Mapping[str, str]] = {
+    "contents": "Gemini's contents, which are not read; convert them to messages",
+    "instructions": "the Responses form, which is not read; convert input to messages",
+    "chat_history": "Cohere's chat_history, which is not read; convert it to messages",
+    "inputBodyJson": "Bedrock's log, which is not read; write inputBodyJson as the line",
+    "hash_ids": "a trace of lengths: whet bench --trace and whet plan read it, as JSON lines",
+    "input_length": "a trace of lengths: whet bench --trace and whet plan read it, as JSON lines",
+}
+"""Forms without messages, by a key that they have."""
 _SESSION_KEYS: Final = ("session_id", "conversation_id")
 _SHAREGPT_ROLES: Final[Mapping[str, str]] = {
     "human": "user",
@@ -36,8 +59,12 @@ _SHAREGPT_ROLES: Final[Mapping[str, str]] = {
     "bing": "assistant",
     "bard": "assistant",
     "assistant": "assistant",
+    "model": "assistant",
+    "function_call": "assistant",
     "system": "system",
     "tool": "tool",
+    "observation": "tool",
+    "function_response": "tool",
 }
 
 
@@ -64,12 +91,24 @@ def parse_item(
     elif "conversations" in item:
         requests = _sharegpt(item, place)[-1 if documents else 0 :]
     else:
-        raise Unreadable(NO_REQUEST)
+        raise Unreadable(_other_form(levels))
     return list(map(_check_text, requests)) if check_text else requests
+
+
+def _other_form(levels: Sequence[Json]) -> str:
+    """Why nothing is read of a line: it is of a form that is known by name, or has no request."""
+    holders = [*levels, *(inner for each in levels if (inner := as_object(each.get("input"))))]
+    if any(_are_objects(each.get("input")) and each["input"] for each in levels):
+        return _FOREIGN["instructions"]
+    names = (what for key, what in _FOREIGN.items() if any(key in each for each in holders))
+    return next(names, NO_REQUEST)
 
 
 def _openai(levels: Sequence[Json], request: Json, place: str) -> list[LoggedRequest]:
     """One request, or several where ``prompt`` is a list of several."""
+    held = (as_object(each.get(key)) for each in levels for key in _PARAMETERS)
+    for parameters in filter(None, held):
+        request = {**parameters, **request}
     prompts, answer = _prompts(request), _answer(levels[0])
     known: Json = {
         "at_ns": _logged_ns(levels),
@@ -78,22 +117,27 @@ def _openai(levels: Sequence[Json], request: Json, place: str) -> list[LoggedReq
         "tools": _tools(request.get("tools")),
         "chat_template_kwargs": as_object(request.get("chat_template_kwargs")) or {},
         "cache_salt": _text(request, "cache_salt"),
-        "sampling": {key: request[key] for key in _SAMPLING_KEYS if request.get(key) is not None},
-        "max_tokens": _first_count(request, "max_completion_tokens", "max_tokens"),
+        "sampling": _sampling(request),
+        "max_tokens": first_count(request, "max_completion_tokens", "max_tokens"),
     }
     if len(prompts) > 1:
         return [
             LoggedRequest(place=f"{place}#{i + 1}", **known, **prompt, **_output(answer, i))
             for i, prompt in enumerate(prompts)
         ]
-    usage = as_object(answer.get("usage")) or as_object(levels[0].get("usage")) or {}
-    known["prompt_tokens"] = _count(usage.get("prompt_tokens"))
-    output_tokens = _count(usage.get("completion_tokens"))
-    if output_tokens is None:
-        output_tokens = _count(request.get("output_tokens"))
-    known["output_tokens"] = output_tokens
+    known["prompt_tokens"], known["output_tokens"] = token_counts(answer, levels)
     output = _output(answer, 0) or _plain_output(levels[0])
     return [LoggedRequest(place=place, **known, **prompts[0], **output)]
+
+
+def _sampling(request: Json) -> Json:
+    """Fields of the body that are not the prompt, under OpenAI's names."""
+    fields = {key: request[key] for key in _SAMPLING_KEYS if request.get(key) is not None}
+    if "tool_choice" in fields:
+        fields["tool_choice"] = openai_choice(fields["tool_choice"])
+    if request.get("stop_sequences"):
+        fields.setdefault("stop", request["stop_sequences"])
+    return fields
 
 
 def _sharegpt(item: Json, place: str) -> list[LoggedRequest]:
@@ -102,12 +146,13 @@ def _sharegpt(item: Json, place: str) -> list[LoggedRequest]:
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise Unreadable(BAD_MESSAGES)
     requests: list[LoggedRequest] = []
-    messages: list[Json] = []
+    system, tools = _text(item, "system"), _tools(item.get("tools"))
+    messages: list[Json] = [{"role": "system", "content": system}] if system else []
     for turn in turns:
         role, text = _SHAREGPT_ROLES.get(str(turn.get("from"))), turn.get("value")
         if role is None or not isinstance(text, str):
             raise Unreadable(BAD_MESSAGES)
-        if role == "assistant" and not messages:
+        if role == "assistant" and len(messages) == bool(system):
             continue
         if role == "assistant" and messages[-1]["role"] != "assistant":
             requests.append(
@@ -118,6 +163,7 @@ def _sharegpt(item: Json, place: str) -> list[LoggedRequest]:
                     model=_text(item, "model"),
                     session=str(item.get("id") or place),
                     messages=tuple(messages),
+                    tools=tools,
                     output=text or None,
                 )
             )
@@ -148,13 +194,13 @@ def _prompts(request: Json) -> list[Json]:
     """For each prompt the field of ``LoggedRequest`` that holds it, and its value."""
     messages, prompt = request.get("messages"), request.get("prompt", request.get("text"))
     if messages is not None:
-        # Anthropic's form of a chat has its system prompt beside the messages.
+        # Anthropic's form of a chat has its system prompt next to the messages.
         system = request.get("system")
         if system and isinstance(messages, list):
             messages = [{"role": "system", "content": system}, *messages]
         if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
             raise Unreadable(BAD_MESSAGES)
-        return [{"messages": tuple(messages)}]
+        return [{"messages": tuple(openai_messages(messages))}]
     if isinstance(prompt, list) and prompt and not _are_ids(prompt):
         return [_prompt(one) for one in prompt]
     return [_prompt(prompt)]
@@ -180,7 +226,7 @@ def _is_message(value: object) -> bool:
         return False
     if isinstance(content, list):
         return all(map(_is_part, content))
-    return content is None or isinstance(content, str)
+    return isinstance(content, str) or (content is None and "parts" not in value)
 
 
 def _is_part(value: object) -> bool:
@@ -190,11 +236,14 @@ def _is_part(value: object) -> bool:
 
 
 def _tools(value: object) -> tuple[Json, ...]:
-    if value is None:
+    if value is None or value == "":
         return ()
+    if isinstance(value, str):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value)
     if not isinstance(value, list) or not _are_objects(value):
         raise Unreadable(BAD_TOOLS)
-    return tuple(value)
+    return tuple(map(openai_tool, value))
 
 
 def _are_objects(value: object) -> bool:
@@ -210,12 +259,18 @@ def _answer(item: Json) -> Json:
 def _output(answer: Json, index: int) -> Json:
     """Fields of choice ``index``; a completion of several prompts has one choice for each."""
     choices = answer.get("choices")
-    if not isinstance(choices, list) or len(choices) <= index:
+    if isinstance(choices, list) and len(choices) > index:
+        choice = as_object(choices[index]) or {}
+    elif not index and {"content", "message"} & answer.keys():
+        # Anthropic's answer is a message, Ollama's holds one.
+        choice = {"message": answer.get("message", answer)}
+    else:
         return {}
-    choice = as_object(choices[index]) or {}
     message = as_object(choice.get("message"))
     if message is None:
         return {"output": _text(choice, "text")}
+    if isinstance(message.get("content"), list):
+        return block_output(message["content"])
     calls = message.get("tool_calls")
     return {
         "output": _text(message, "content"),
@@ -226,19 +281,10 @@ def _output(answer: Json, index: int) -> Json:
 
 def _plain_output(line: Json) -> Json:
     """The answer's text, in a log that stores nothing else of the answer."""
-    is_object = as_object(line.get("response")) is not None
-    return {"output": (None if is_object else _text(line, "response")) or _text(line, "completion")}
-
-
-def _first_count(item: Json, *keys: str) -> int | None:
-    return next((count for key in keys if (count := _count(item.get(key))) is not None), None)
-
-
-def _count(value: object) -> int | None:
-    """A number of tokens, also one that was logged as text; None for anything else."""
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 12:
-        return int(value)
-    return value if type(value) is int and value >= 0 else None
+    if as_object(line.get("response")) is not None:
+        line = {**line, "response": None}
+    texts = (_text(line, key) for key in ("response", "completion", "output", "generated_text"))
+    return {"output": next(filter(None, texts), None)}
 
 
 def _session(levels: Sequence[Json]) -> str | None:

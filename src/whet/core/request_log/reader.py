@@ -1,15 +1,18 @@
-"""Read a request log as a stream: memory is bounded, and unreadable lines are counted."""
+"""Read a request log by time: memory is bounded, and unreadable lines are counted."""
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Final
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
+from whet.core.request_log.checks import TextCheck
 from whet.core.request_log.files import (
     DAMAGED,
     INVALID,
@@ -44,13 +47,13 @@ a log that is still written."""
 
 
 class LogReader:
-    """The requests of a log, in the file's order.
+    """The requests of a log, by time; requests of one time are in the file's order.
 
     A log is JSON lines, a JSON array, or a folder of logs and prompt files. With ``model``,
     requests of other models are left out; requests without a model stay. With ``documents``, rows
-    with ``text`` are prompts, and a ShareGPT conversation is one request. ``left_out()`` and
-    ``models`` describe what was read so far. Raises ``UsageError`` for a log that is missing,
-    empty, in a foreign encoding, or without a request.
+    with ``text`` are prompts, a ShareGPT conversation is one request, and the order is the file's.
+    ``left_out()``, ``models`` and ``check`` describe what was read so far. Raises ``UsageError``
+    for a log that is missing, empty, in a foreign encoding, or without a request.
     """
 
     def __init__(self, path: Path, *, model: str | None = None, documents: bool = False) -> None:
@@ -60,21 +63,27 @@ class LogReader:
         self._valid_lines = 0
         self.models: Counter[str] = Counter()
         self._counts = LeftOutCounts()
+        self._ascends: bool | None = True if documents else None
+        self.check = TextCheck()
         if not path.is_dir():
             check_file(path)
 
     def __iter__(self) -> Iterator[LoggedRequest]:
         """Read from the start; the counts begin again."""
+        if self._ascends is None:
+            times = (request.at_ns for request in self._requests() if request.at_ns is not None)
+            self._ascends = all(one <= other for one, other in pairwise(times))
         self.models.clear()
-        self._counts, self._valid_lines = LeftOutCounts(), 0
+        self._counts, self._valid_lines, self.check = LeftOutCounts(), 0, TextCheck()
         empty = True
-        for request in self._requests():
+        for request in self._requests() if self._ascends else self._by_time():
             if request.model is not None:
                 self.models[request.model] += 1
             if self.model is not None and request.model not in (None, self.model):
                 self.leave_out(f"another model ({request.model})", request.place)
                 continue
             empty = False
+            self.check.add(request)
             yield request
         if empty:
             raise self.no_request()
@@ -99,6 +108,15 @@ class LogReader:
                 "correct or remove these lines"
             )
 
+    def refuse_textless(self) -> None:
+        """Raise ``UsageError`` if the log's own counts say that most prompts are redacted or cut.
+
+        Also raises as ``refuse_broken``.
+        """
+        self.refuse_broken()
+        if self.check.problem is not None:
+            raise UsageError(f"{self.path}: {self.check.problem}")
+
     def no_request(self) -> UsageError:
         """The error for a log without any usable request."""
         if self.model is not None and self.models:
@@ -111,6 +129,18 @@ class LogReader:
             f"{self.path} has no request that can be read ({reasons or 'no file'}); give one JSON "
             'object per line with "messages", "prompt" or "conversations", or a folder of prompts'
         )
+
+    def _by_time(self) -> Iterator[LoggedRequest]:
+        """The requests by time; one without a time stays behind the one before it."""
+        order: list[tuple[int, int]] = []
+        with TemporaryFile() as spool:
+            for request in self._requests():
+                before_ns = order[-1][0] if order else 0
+                order.append((before_ns if request.at_ns is None else request.at_ns, spool.tell()))
+                pickle.dump(request, spool)
+            for _, offset in sorted(order):
+                spool.seek(offset)
+                yield pickle.load(spool)
 
     def _requests(self) -> Iterator[LoggedRequest]:
         if not self.path.is_dir():
@@ -140,7 +170,7 @@ class LogReader:
 
 def only_model(path: Path, model: str | None, *, sample: int = 4_000) -> str | None:
     """The one model of a log's first requests; ``UsageError`` for several and no choice."""
-    reader = LogReader(path, model=model)
+    reader = LogReader(path, model=model, documents=True)
     models = Counter(r.model for r in islice(reader, sample) if r.model is not None)
     if len(models) > 1:
         counts = ", ".join(f"{name} ({count})" for name, count in models.most_common())

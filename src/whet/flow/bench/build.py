@@ -38,7 +38,7 @@ from whet.load.lengths import LONGEST, Lengths
 from whet.load.prefix_trace_file import is_prefix_trace, read_prefix_trace
 from whet.load.prefix_traces import as_trace
 from whet.load.synthetic import SharedPrefixes
-from whet.load.trace import Trace, cut_trace, read_trace
+from whet.load.trace import Reading, Trace, cut_trace, read_trace
 
 _MOST_THINK_S: Final = 10_000.0
 _USUAL_PORT: Final = 8000
@@ -50,7 +50,6 @@ _TRACE: Final = "--trace"
 _CONVERSATIONS: Final = "--conversations"
 
 _RATED: Final = (_SYNTHETIC, _DATASET)
-_SAMPLED: Final = (_SYNTHETIC, _DATASET, _TRACE)
 _GOES_WITH: Final[dict[str, tuple[str, ...]]] = {
     "form": (_SYNTHETIC, _TRACE),
     "endpoint": (_SYNTHETIC, _TRACE),
@@ -67,10 +66,11 @@ _GOES_WITH: Final[dict[str, tuple[str, ...]]] = {
     "find_max": (_SYNTHETIC, _DATASET, _CONVERSATIONS),
     "trace_speed": (_TRACE,),
     "trace_duration": (_TRACE,),
+    "trace_unit": (_TRACE,),
+    "trace_block_size": (_TRACE,),
     "turns": (_CONVERSATIONS,),
     "turn_len": (_CONVERSATIONS,),
     "think_s": (_CONVERSATIONS,),
-    **dict.fromkeys(SamplingOptions.__dataclass_fields__, _SAMPLED),
 }
 """The kinds of traffic that an option has a meaning for; the first is named in messages."""
 _NEEDS: Final = {
@@ -255,7 +255,15 @@ def _limits(name: str | None) -> LengthLimits:
 def _trace(options: BenchOptions, given: frozenset[str], path: Path) -> Trace | PrefixReplay:
     if is_prefix_trace(path):
         return _prefix_trace(options, given, path)
-    trace = read_trace(path, max_rows=options.load.num_prompts)
+    source = options.source
+    trace = read_trace(
+        path,
+        Reading(
+            max_rows=options.load.num_prompts,
+            unit=source.trace_unit,
+            block_size=source.trace_block_size,
+        ),
+    )
     if any(row.at_ns is None for row in trace.rows):
         raise UsageError(
             f"{path} has no times to play; give each line a time, or send its prompts with "
@@ -299,6 +307,8 @@ def _chats(options: BenchOptions, count: int) -> ConversationShape:
         added_tokens=source.turn_len,
         output_tokens=prompts.output_len or OUTPUT_LENGTHS.low,
         think_ms=round(source.think_s * 1000),
+        ignore_eos=options.sampling.ignore_eos,
+        extra=_sampling(options.sampling),
         seed=options.load.seed,
     )
 

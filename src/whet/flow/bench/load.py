@@ -61,6 +61,8 @@ def open_dataset(request: BenchRequest, folder: Path, observer: Observer) -> Dat
         f"{dataset.path}: {len(dataset.rows)} rows can be used, left out: "
         f"{describe_left_out(dataset.left_out) or 'none'}"
     )
+    for doubt in dataset.doubts:
+        observer.warn(doubt)
     each = request.requests + request.warmup
     if each <= len(dataset.rows) < each * request.runs:
         observer.warn(

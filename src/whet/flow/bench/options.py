@@ -10,6 +10,8 @@ from cyclopts import Group, Parameter
 from cyclopts.types import PositiveFloat, PositiveInt
 from cyclopts.validators import Number
 
+from whet.core.units import TimeUnit
+
 _Count = Annotated[int, Parameter(validator=Number(gte=0))]
 _Seconds = Annotated[float, Parameter(validator=Number(gte=0))]
 Form = Literal["ids", "text", "chat"]
@@ -154,7 +156,11 @@ class SourceOptions:
     dataset_path: Path | None = None
     """Log of requests, ShareGPT, messages or prompts; file or folder."""
     trace: Path | None = None
-    """Azure or BurstGPT CSV, Mooncake JSONL, or a request log, at its own times."""
+    """Azure or BurstGPT CSV, Mooncake or Bailian JSONL, or a request log, at its own times."""
+    trace_unit: TimeUnit | None = None
+    """Unit of the trace's relative times. Default: the one that all rows agree with."""
+    trace_block_size: PositiveInt | None = None
+    """Tokens per hash id of the trace. Default: the size that all rows agree with."""
     trace_speed: float = 1.0
     """Speed of the trace; 2 plays it twice as fast."""
     trace_duration: float | None = None

@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from whet.client import CompletionCall
 from whet.core.errors import UsageError
+from whet.core.format import plural
 from whet.core.protocols import Observer
+from whet.core.request_log import LoggedRequest, count_doubt, media
 from whet.core.units import ns_to_s
 from whet.flow.bench.request import OUTPUT_LENGTHS, BenchLoad, BenchRequest, Target
 from whet.flow.bench.synthetic import require_memory, warmed, write_synthetic
 from whet.load.cold import cold_workload
 from whet.load.lengths import LONGEST, Counts
-from whet.load.plan import TEMPERATURE
+from whet.load.logged_call import SEVERAL, logged_call, unsent_fields
 from whet.load.synthetic import ordinary_ids
 from whet.load.texts import TextTokenizer, load_text_tokenizer, seeded
 from whet.load.trace import Trace, TraceRow
 
-HASHED_TOKENS: Final = 512
-"""Tokens of the block that a hash id stands for: the README of the Mooncake traces."""
-
 _WARM_TOKENS: Final = 64
 """The least that a warm-up prompt has: any chat template leaves room for words in it."""
+
+_COUNTED: Final = 256
+"""Requests whose tokens are compared with the log's own counts."""
 
 _TokenIds = tuple[int, ...]
 
 
 def holds_prompts(trace: Trace) -> bool:
     """Whether the rows are requests as they were sent, not lengths alone."""
-    first = trace.rows[0]
-    return any(part is not None for part in (first.messages, first.prompt, first.prompt_token_ids))
+    return trace.rows[0].request is not None
 
 
 def holds_hashes(trace: Trace) -> bool:
@@ -42,17 +43,44 @@ def holds_hashes(trace: Trace) -> bool:
     return any(row.prefix_ids for row in trace.rows)
 
 
-def report_trace(request: BenchRequest, observer: Observer) -> None:
-    """Say what is played, at which rate, and how many rows are not."""
+def report_trace(request: BenchRequest, tokenizer: Path, observer: Observer) -> None:
+    """Say what is played, at which rate, how many rows are not, and what is odd about them."""
     trace, arrivals = request.timeline, request.arrivals
     if trace is None or arrivals is None or arrivals.speed is None:
         return
     rate = request.rate_rps
     played_s = ns_to_s(trace.times_ns[-1]) / arrivals.speed
     pace = "all at once" if rate is None else f"{rate:.4g} requests a second for {played_s:.4g} s"
+    form = trace.form
+    if holds_hashes(trace):
+        form += f", {trace.block_size} tokens per hash id"
     observer.note(
-        f"{trace.path} ({trace.form}): {len(trace.rows)} requests, {pace}; {trace.left_out_text}"
+        f"{trace.path} ({form}): {len(trace.rows)} requests, {pace}; {trace.left_out_text}"
     )
+    for doubt in _doubts(trace, tokenizer):
+        observer.warn(doubt)
+
+
+def _doubts(trace: Trace, tokenizer: Path) -> Iterator[str]:
+    """What is odd about the requests of a log, and what of them is not sent."""
+    yield from trace.doubts
+    requests = [row.request for row in trace.rows if row.request is not None]
+    if not requests:
+        return
+    counter = load_text_tokenizer(tokenizer)
+    numbered = [(number, each) for number, each in enumerate(requests, 1) if not media(each)]
+    pairs = (
+        (each.prompt_tokens, len(_read(trace, number, each, counter)))
+        for number, each in numbered[:: len(numbered) // _COUNTED + 1]
+        if each.prompt_tokens is not None
+    )
+    yield from filter(None, (count_doubt(pairs), unsent_fields(requests, SEVERAL)))
+    silent = [each for each in requests if each.output_tokens is None and not each.output]
+    if limits := sum(each.max_tokens is not None for each in silent):
+        yield (
+            f"{plural(limits, 'request')} of {trace.path} do not say how long the answer was: "
+            "max_tokens is generated"
+        )
 
 
 def replay(request: BenchRequest, trace: Trace, target: Target, number: int) -> BenchLoad:
@@ -72,7 +100,7 @@ def replay(request: BenchRequest, trace: Trace, target: Target, number: int) -> 
         return _logged(request, trace, target, number)
     lengths = _InOrder(pairs=_pairs(trace, rows))
     if holds_hashes(trace):
-        load = _hashed(request, rows, target, number)
+        load = _hashed(request, trace, rows, target, number)
         return warmed(load, request, lengths, target, number)
     return write_synthetic(request, lengths, target, number)
 
@@ -101,12 +129,12 @@ def _pairs(trace: Trace, rows: Sequence[TraceRow]) -> tuple[tuple[int, int], ...
 
 
 def _hashed(
-    request: BenchRequest, rows: Sequence[TraceRow], target: Target, number: int
+    request: BenchRequest, trace: Trace, rows: Sequence[TraceRow], target: Target, number: int
 ) -> BenchLoad:
     """Prompts of blocks that are equal where their hash ids are; what is left over is unique."""
     if request.form != "ids":
         raise UsageError("what hash ids share is exact in token ids alone; leave out --form")
-    blocks = _Blocks(rows, ordinary_ids(target.tokenizer), f"{request.seed}/{number}")
+    blocks = _Blocks(trace, rows, ordinary_ids(target.tokenizer), f"{request.seed}/{number}")
     prompts = [blocks.prompt(row) for row in rows]
     outputs = [row.output_tokens or 0 for row in rows]
     return BenchLoad(
@@ -121,8 +149,11 @@ class _Blocks:
     is held as long as a later prompt has it, too.
     """
 
-    def __init__(self, rows: Sequence[TraceRow], vocabulary: Sequence[int], label: str) -> None:
-        self._to_come = Counter(name for row in rows for name in _whole_blocks(row))
+    def __init__(
+        self, trace: Trace, rows: Sequence[TraceRow], vocabulary: Sequence[int], label: str
+    ) -> None:
+        self._trace = trace
+        self._to_come = Counter(name for row in rows for name in trace.whole_blocks(row))
         self._vocabulary = np.asarray(vocabulary, dtype=object)
         self._label = label
         self._tails = seeded(f"tails/{label}")
@@ -131,7 +162,7 @@ class _Blocks:
     def prompt(self, row: TraceRow) -> _TokenIds:
         """Whole blocks by their ids, then fresh tokens up to the length."""
         length = row.input_tokens or 0
-        ids = [token for name in _whole_blocks(row) for token in self._block(name)]
+        ids = [token for name in self._trace.whole_blocks(row) for token in self._block(name)]
         return (*ids, *self._tails.choice(self._vocabulary, length - len(ids)).tolist())
 
     def _block(self, name: int) -> _TokenIds:
@@ -139,26 +170,24 @@ class _Blocks:
         block = self._blocks.pop(name, None)
         if block is None:
             rng = seeded(f"block/{self._label}/{name}")
-            block = tuple(rng.choice(self._vocabulary, HASHED_TOKENS).tolist())
+            block = tuple(rng.choice(self._vocabulary, self._trace.block_size).tolist())
         if self._to_come[name]:
             self._blocks[name] = block
         return block
 
 
-def _whole_blocks(row: TraceRow) -> tuple[int, ...]:
-    return row.prefix_ids[: (row.input_tokens or 0) // HASHED_TOKENS]
-
-
 def _logged(request: BenchRequest, trace: Trace, target: Target, number: int) -> BenchLoad:
     """Prompts and chats as a log holds them, after a warm-up of others that are as long."""
     rows, tokenizer = trace.rows[: request.requests], load_text_tokenizer(target.tokenizer)
-    prompts = [_read(trace, i, row, tokenizer) for i, row in enumerate(rows, start=1)]
+    rows = tuple(_with_length(row, tokenizer) for row in rows)
+    requests = [row.request for row in rows if row.request is not None]
+    prompts = [_read(trace, i, each, tokenizer) for i, each in enumerate(requests, start=1)]
     outputs = answer_lengths(request, trace, rows, number)
     load = BenchLoad(
         workload=cold_workload(prompts, outputs, block_size=target.block_size, seed=request.seed),
-        calls=tuple(_call(row, tokens) for row, tokens in zip(rows, outputs, strict=True)),
+        calls=tuple(map(logged_call, requests, outputs)),
     )
-    return warmed_alike(load, replace(request, form=_form(rows[0])), target, number)
+    return warmed_alike(load, replace(request, form=_form(requests[0])), target, number)
 
 
 def warmed_alike(load: BenchLoad, request: BenchRequest, target: Target, number: int) -> BenchLoad:
@@ -168,19 +197,26 @@ def warmed_alike(load: BenchLoad, request: BenchRequest, target: Target, number:
     return warmed(load, request, _InOrder(pairs=pairs), target, number)
 
 
-def _read(trace: Trace, number: int, row: TraceRow, tokenizer: TextTokenizer) -> _TokenIds:
-    """The ids that the server makes of a row."""
-    if row.prompt_token_ids is not None:
-        return row.prompt_token_ids
-    if row.prompt is not None:
-        return tokenizer.ids(row.prompt)
-    messages = row.messages or ()
-    if not all(isinstance(message.get("content"), str) for message in messages):
+def _with_length(row: TraceRow, tokenizer: TextTokenizer) -> TraceRow:
+    """The row with the tokens of a logged answer that the log does not count."""
+    request = row.request
+    if request is None or request.output_tokens is not None or not request.output:
+        return row
+    text = (request.reasoning or "") + request.output
+    return replace(row, output_tokens=len(tokenizer.content_ids(text)))
+
+
+def _read(trace: Trace, number: int, request: LoggedRequest, tokenizer: TextTokenizer) -> _TokenIds:
+    """The ids that the server makes of a request."""
+    if media(request):
         raise UsageError(
             f"{trace.path}, request {number}: a message has content that is not text, which cannot "
             "be counted; remove the row"
         )
-    return tokenizer.chat_ids(messages)
+    try:
+        return tokenizer.request_ids(request)
+    except UsageError as error:
+        raise UsageError(f"{trace.path}, request {number}: {error}") from error
 
 
 def answer_lengths(
@@ -204,19 +240,7 @@ def answer_lengths(
     ]
 
 
-def _call(row: TraceRow, output_tokens: int) -> CompletionCall:
-    return CompletionCall(
-        prompt_token_ids=row.prompt_token_ids,
-        prompt=row.prompt,
-        messages=row.messages,
-        max_tokens=output_tokens,
-        temperature=TEMPERATURE,
-        ignore_eos=True,
-        extra={"skip_special_tokens": False},
-    )
-
-
-def _form(row: TraceRow) -> str:
-    if row.messages is not None:
+def _form(request: LoggedRequest) -> str:
+    if request.messages is not None:
         return "chat"
-    return "ids" if row.prompt is None else "text"
+    return "ids" if request.prompt is None else "text"

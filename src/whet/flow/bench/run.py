@@ -63,7 +63,7 @@ def reach(request: BenchRequest, observer: Observer) -> Target:
     entry = model_entry(request.url, request.model)
     model, folder = str(entry["id"]), _tokenizer(request, entry)
     observer.note(f"{model}, tokenizer {folder.name}")
-    report_trace(request, observer)
+    report_trace(request, folder, observer)
     target = Target(
         model=model,
         tokenizer=folder,

@@ -51,6 +51,7 @@ class LogProfile:
     copied: float
     greedy: float
     rates: Rates | None
+    natural: bool
 
     def lines(self) -> Iterator[str]:
         """What the log says, a line each."""
@@ -62,7 +63,8 @@ class LogProfile:
         used = f"  used: {len(sample.requests):,} of {plural(self.conversations, 'conversation')}"
         reasons = "; ".join(f"{count:,} {reason}" for reason, count in log.left_out)
         yield f"{used}; left out: {reasons}" if reasons else used
-        yield f"  tokens: prompts {_spread(prompts)}, answers {_spread(answers)}"
+        limit = "at most " if self.natural else ""
+        yield f"  tokens: prompts {_spread(prompts)}, answers {limit}{_spread(answers)}"
         yield (
             f"  an ideal prefix cache answers {percent(log.hit_rate)} of the prompts' tokens; "
             f"{percent(sample.repeats)} of the requests repeat an earlier one"
@@ -84,8 +86,8 @@ class LogProfile:
             yield "whether it holds all of your traffic (load.demand_rps)"
 
 
-def profile_log(log: TrafficLog, encoder: PromptEncoder) -> LogProfile:
-    """Everything that the proposal rests on."""
+def profile_log(log: TrafficLog, encoder: PromptEncoder, *, natural: bool) -> LogProfile:
+    """Everything that the proposal rests on; the lengths of ``natural`` answers are limits."""
     sample = log.sample
     requests = [each.request for each in sample.requests]
     models = Counter(each.model for each in requests if each.model is not None)
@@ -97,6 +99,7 @@ def profile_log(log: TrafficLog, encoder: PromptEncoder) -> LogProfile:
         copied=_copied(sample.requests, encoder),
         greedy=greedy / len(requests),
         rates=_rates(np.asarray(sample.times_ns, dtype=np.int64)),
+        natural=natural,
     )
 
 

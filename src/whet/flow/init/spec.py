@@ -78,7 +78,7 @@ def first_spec(options: InitOptions, file: Path) -> FirstSpec:
     with open_checkpoints() as checkpoints:
         folder = checkpoints.find(options.model)
         target = read_facts(folder)
-        sample, _ = take_sample(options.traffic.resolve(), 0)
+        sample, _, _ = take_sample(options.traffic.resolve(), 0)
         answers = "logged" if answers_known(sample) else "natural"
         traffic = TrafficSpec(log=options.traffic.resolve(), answers=answers)
         log = read_traffic(traffic, folder, target.max_position, None)
@@ -86,7 +86,7 @@ def first_spec(options: InitOptions, file: Path) -> FirstSpec:
         planned = None if name is None else plan_machine(name, None, EngineSpec())
         device = find_device() if planned is None else planned.device
         capability = find_capability() if planned is None else planned.capability
-        profile = profile_log(log, load_encoder(folder))
+        profile = profile_log(log, load_encoder(folder), natural=answers == "natural")
         quality_tokens = _quality_tokens(log)
         choice = _Choice(
             options=options,
@@ -250,6 +250,7 @@ def _lines(choice: _Choice, checked: Preflight, file: Path) -> Iterator[str]:
     """What is printed."""
     target = choice.target
     yield from choice.profile.lines()
+    yield from (f"  warning: {doubt}" for doubt in choice.profile.traffic.doubts)
     yield (
         f"{choice.options.model}: {_count(target.parameters)} parameters, "
         f"{human_bytes(target.weight_bytes)}, context {target.max_position:,}; "

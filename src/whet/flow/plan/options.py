@@ -8,6 +8,8 @@ from pathlib import Path
 from cyclopts import Parameter
 from cyclopts.types import PositiveFloat, PositiveInt
 
+from whet.core.units import TimeUnit
+
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,6 +19,11 @@ class PlanOptions:
     workload: str
     """Traffic: prompt=1024,output=128,shared=896 (tokens of a request; shared of them begin every
     prompt), or a file: a request log, or a trace of lengths."""
+    trace_unit: TimeUnit | None = None
+    """Unit of the relative times of a trace in --workload. Default: the one that all rows agree
+    with."""
+    trace_block_size: PositiveInt | None = None
+    """Tokens per hash id of a trace in --workload. Default: the size that all rows agree with."""
     objective: str = "ttft:p95<500ms; tpot:p95<50ms"
     """Limits of statistics, joined by ;, as --slo of whet bench takes them."""
     rate: PositiveFloat | None = None

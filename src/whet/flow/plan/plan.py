@@ -17,6 +17,7 @@ from whet.flow.plan.evaluate import Prediction, evaluate
 from whet.flow.plan.fit import Fit, memory_table
 from whet.flow.plan.options import PlanOptions
 from whet.flow.plan.traffic import PlannedTraffic, read_traffic
+from whet.load.trace import Reading
 from whet.metrics.objective import parse_objective
 from whet.predict.performance import read_calibration
 
@@ -55,7 +56,7 @@ def make_plan(folder: Path, options: PlanOptions) -> Plan:
     ``UsageError`` for options that cannot be; ``InfeasibleError`` where no candidate meets the
     objective, with the nearest.
     """
-    target, traffic = read_facts(folder), read_traffic(options.workload)
+    target, traffic = read_facts(folder), _traffic(options)
     constraints = parse_objective(options.objective)
     own = None if options.calibration is None else read_calibration(options.calibration)
     sizes = _sizes(options.batch_sizes)
@@ -95,11 +96,18 @@ def make_plan(folder: Path, options: PlanOptions) -> Plan:
 
 def make_memory_table(folder: Path, options: PlanOptions) -> list[Fit]:
     """The memory of every precision on the first GPU and layout that are considered."""
-    target, traffic = read_facts(folder), read_traffic(options.workload)
+    target, traffic = read_facts(folder), _traffic(options)
     candidates = list(candidates_of(target, traffic, options))
     first = (candidates[0].gpu, candidates[0].parallel)
     chosen = [each for each in candidates if (each.gpu, each.parallel) == first]
     return list(memory_table(chosen, target))
+
+
+def _traffic(options: PlanOptions) -> PlannedTraffic:
+    reading = Reading(
+        unit=options.trace_unit, block_size=options.trace_block_size, lengths_only=True
+    )
+    return read_traffic(options.workload, reading)
 
 
 def _sizes(text: str | None) -> tuple[int, ...]:

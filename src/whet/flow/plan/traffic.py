@@ -12,8 +12,7 @@ import numpy as np
 
 from whet.core.errors import UsageError
 from whet.core.units import ns_to_s
-from whet.flow.bench.replay import HASHED_TOKENS
-from whet.load.trace import read_trace
+from whet.load.trace import WHOLE, Reading, Trace, read_trace
 from whet.load.trace_formats import TraceRow
 from whet.predict.performance import Request
 
@@ -46,10 +45,10 @@ class PlannedTraffic:
         return f"{prompt:,.0f} prompt tokens ({shared:,.0f} shared), {output:,.0f} output tokens"
 
 
-def read_traffic(text: str) -> PlannedTraffic:
+def read_traffic(text: str, reading: Reading = WHOLE) -> PlannedTraffic:
     """The traffic that ``--workload`` describes. ``UsageError`` for what it cannot be."""
     if Path(text).is_file():
-        return _from_file(Path(text))
+        return _from_file(Path(text), reading)
     if "=" not in text:
         raise UsageError(f"--workload {text!r} is not a file; {_FORM}")
     return _from_numbers(text)
@@ -86,9 +85,9 @@ def _from_numbers(text: str) -> PlannedTraffic:
     )
 
 
-def _from_file(path: Path) -> PlannedTraffic:
+def _from_file(path: Path, reading: Reading) -> PlannedTraffic:
     """The rows of a log or a trace; blocks that begin an earlier row are taken to be cached."""
-    trace = read_trace(path)
+    trace = read_trace(path, reading)
     rows = [row for row in trace.rows if row.input_tokens and row.output_tokens]
     if not rows:
         raise UsageError(
@@ -98,17 +97,17 @@ def _from_file(path: Path) -> PlannedTraffic:
     times = [row.at_ns for row in rows if row.at_ns is not None]
     span_s = ns_to_s(times[-1] - times[0]) if len(times) == len(rows) > 1 else 0.0
     return PlannedTraffic(
-        requests=tuple(_with_cached(rows)),
+        requests=tuple(_with_cached(trace, rows)),
         rate=(len(rows) - 1) / span_s if span_s > 0 else None,
     )
 
 
-def _with_cached(rows: Sequence[TraceRow]) -> Iterator[Request]:
-    """Each row with the tokens whose leading hash ids an earlier row had."""
+def _with_cached(trace: Trace, rows: Sequence[TraceRow]) -> Iterator[Request]:
+    """Each row with the tokens of the whole blocks that it and an earlier row begin with."""
     beginnings: set[tuple[int, ...]] = set()
     for row in rows:
-        prompt, ids = row.input_tokens or 1, row.prefix_ids
+        prompt, ids = row.input_tokens or 1, trace.whole_blocks(row)
         known = next((n for n in range(len(ids), 0, -1) if ids[:n] in beginnings), 0)
         beginnings.update(ids[:n] for n in range(known + 1, len(ids) + 1))
-        cached = min(known * HASHED_TOKENS, prompt - 1)
+        cached = min(known * trace.block_size, prompt - 1)
         yield Request(prompt=prompt, output=row.output_tokens or 1, cached=cached)

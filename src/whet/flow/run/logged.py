@@ -22,7 +22,7 @@ from whet.checkpoint.chat import TemplateProblem, Variables
 from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
 from whet.core.errors import UsageError
 from whet.core.format import percent, plural
-from whet.core.request_log import LoggedRequest, LogReader, media, plain_messages
+from whet.core.request_log import LoggedRequest, LogReader, count_doubt, media, plain_messages
 from whet.core.request_log.sample import (
     PARTS,
     LogSample,
@@ -38,7 +38,9 @@ from whet.core.store import read_record, write_atomic
 from whet.core.units import NS_PER_S, ns_to_s
 from whet.data import write_inputs
 from whet.load.logged import MARK_TOKENS
+from whet.load.logged_call import unsent_fields
 from whet.load.sharing import ideal_hit_rate
+from whet.load.trace_units import time_unit
 from whet.quality import QualityPlan, tokens_needed
 from whet.quality.verdicts import MIN_DOCUMENTS
 
@@ -63,7 +65,8 @@ class TrafficLog:
     """The requests of a log that can be sent to this model, and what was left out of the sample.
 
     ``left_out`` counts by reason; ``lengths`` are the tokens of prompt and answer, as the sample.
-    ``hit_rate`` is the share of the prompts' tokens that an endless prefix cache would answer.
+    ``doubts`` are what is odd about the requests. ``hit_rate`` is the share of the prompts' tokens
+    that an endless prefix cache would answer.
     """
 
     path: Path
@@ -71,6 +74,7 @@ class TrafficLog:
     left_out: tuple[tuple[str, int], ...]
     lengths: tuple[tuple[int, int], ...]
     hit_rate: float
+    doubts: tuple[str, ...] = ()
 
     @property
     def longest(self) -> int:
@@ -118,8 +122,9 @@ def read_traffic(
     nothing of it can be sent. ``variables`` are for the chat template.
     """
     left_out: Counter[str] = Counter()
+    doubts: tuple[str, ...] = ()
     if stored is None:
-        sample, counts = take_sample(traffic.log, traffic.seed)
+        sample, counts, doubts = take_sample(traffic.log, traffic.seed)
         left_out.update(dict(counts))
     else:
         sample = read_sample(LogReader(stored))
@@ -149,28 +154,35 @@ def read_traffic(
             f"{traffic.log} has no request that can be sent: {_reasons(left_out)}; give a log of "
             "another kind, or set traffic.answers to natural where it has no answers"
         )
+    requests = [each.request for each in usable]
+    counted = zip((each.prompt_tokens for each in requests), map(len, prompts), strict=True)
     return TrafficLog(
         path=traffic.log,
         sample=replace(sample, requests=tuple(usable)),
         left_out=tuple(left_out.items()),
         lengths=tuple(lengths),
         hit_rate=ideal_hit_rate(prompts, block_size=_BLOCK),
+        doubts=(*doubts, *filter(None, (count_doubt(counted), unsent_fields(requests)))),
     )
 
 
 @lru_cache(maxsize=1)
-def take_sample(log: Path, seed: int) -> tuple[LogSample, tuple[tuple[str, int], ...]]:
-    """The sample of a log, and how many lines it leaves out for each reason."""
+def take_sample(
+    log: Path, seed: int
+) -> tuple[LogSample, tuple[tuple[str, int], ...], tuple[str, ...]]:
+    """The sample of a log, how many lines it leaves out for each reason, and what is odd."""
     reader = LogReader(log)
     sample = sample_log(reader, seed=seed)
-    reader.refuse_broken()
+    reader.refuse_textless()
     gaps_ns = np.diff(np.asarray(sample.times_ns, dtype=np.int64))
     if len(gaps_ns) and gaps_ns.max() > _MOST_GAP_NS:
         raise UsageError(
             f"{log}: time jumps by {ns_to_s(gaps_ns.max()) / 86_400:,.0f} days; write all times in "
             "one unit, from one clock"
         )
-    return sample, tuple((each.reason, each.count) for each in reader.left_out())
+    time_unit(str(log), [(at_ns, log.name) for at_ns in sample.times_ns], "s")
+    counts = tuple((each.reason, each.count) for each in reader.left_out())
+    return sample, counts, tuple(reader.check.doubts())
 
 
 def _p99(values: Iterable[int]) -> int:
@@ -209,10 +221,16 @@ def traffic_problems(log: TrafficLog, load: LoadSpec, longest: int) -> Iterator[
     small = [part for part in parts if len(log.sample.part(part)) < load.min_requests]
     if small:
         least = max(math.ceil(load.min_requests / PARTS[part]) for part in parts)
+        groups = len({each.group for each in log.sample.requests})
+        advice = f"give a log of {least:,} requests or more, or lower load.min_requests"
+        if len(log.sample.requests) >= least:
+            advice = (
+                f"its {len(log.sample.requests):,} requests are of {plural(groups, 'conversation')}"
+                " or repeated prompt, which no two parts share: give a log with more of them"
+            )
         yield (
             f"a trial sends {load.min_requests:,} requests or more and the {small[0]} part of "
-            f"{log.path} has {len(log.sample.part(small[0])):,}: give a log of {least:,} requests "
-            "or more, or lower load.min_requests"
+            f"{log.path} has {len(log.sample.part(small[0])):,}: {advice}"
         )
 
 

@@ -156,7 +156,7 @@ def _preflight(
         draft=draft,
         resolved=resolved,
         problems=(*spec_errors, *infeasible, *kv_scales, *_unsupported(resolved, engine_for)),
-        advice=(*advice, *grouped),
+        advice=(*advice, *grouped, *(log.doubts if log is not None else ())),
         disks=disks,
         memory=tuple(memory.values()),
         answer_tokens=_answer_tokens(spec, log),

@@ -18,6 +18,7 @@ from whet.flow.bench.load import build_load
 from whet.flow.bench.request import BenchLoad, BenchRequest, Target
 from whet.flow.run.context import Job
 from whet.load.arrivals import Arrivals
+from whet.load.logged_call import marked, unsent_fields
 from whet.load.texts import TextTokenizer, load_text_tokenizer
 from whet.load.trace import Trace, TraceRow, cut_trace, read_trace
 
@@ -112,6 +113,9 @@ def store_points(job: Job) -> None:
         f"{job.spec.load.seconds:g} s, {log.rate}"
         + (f"; {log.whole.left_out_text}" if log.whole.left_out or log.whole.bad_lines else "")
     )
+    requests = (row.request for row in log.beginning.rows if row.request is not None)
+    for doubt in filter(None, (*log.whole.doubts, unsent_fields(requests))):
+        job.observer.warn(doubt)
     if job.spec.load.find is not None:
         return
     for item in job.resolved:
@@ -149,12 +153,13 @@ def build_log_load(
 
 
 def _marked(row: TraceRow, mark: str, tokenizer: TextTokenizer) -> TraceRow:
-    if row.prompt is not None:
-        return replace(row, prompt=mark + row.prompt)
-    if row.prompt_token_ids is not None:
-        ids = (*tokenizer.content_ids(mark), *row.prompt_token_ids)
-        return replace(row, prompt_token_ids=ids, input_tokens=len(ids))
-    if row.messages and isinstance(row.messages[0].get("content"), str):
-        first = {**row.messages[0], "content": mark + row.messages[0]["content"]}
-        return replace(row, messages=(first, *row.messages[1:]))
-    return row
+    """The row's prompt behind a mark; as token ids with tools, which vLLM's chats refuse."""
+    if row.request is None:
+        return row
+    request = marked(
+        replace(row.request, sampling={}, cache_salt=None), mark, tokenizer.content_ids
+    )
+    if request.tools:
+        ids = tokenizer.request_ids(request)
+        request = replace(request, messages=None, tools=(), prompt_token_ids=ids)
+    return replace(row, request=request)

@@ -1,0 +1,137 @@
+"""Logs of other vendors are read whole, or refused by the name of their form."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from whet.core.request_log.parse import Unreadable, parse_item
+
+SCHEMA = {"type": "object", "properties": {"id": {"type": "string"}}}
+TOOL = {"name": "find", "description": "Find an order.", "input_schema": SCHEMA}
+OPENAI_TOOL = {
+    "type": "function",
+    "function": {"name": "find", "description": "Find an order.", "parameters": SCHEMA},
+}
+ASK = [{"role": "user", "content": "Where is order 7?"}]
+
+
+def one(line: dict[str, Any]) -> Any:
+    (request,) = parse_item(line, "log.jsonl:1")
+    return request
+
+
+def test_anthropic_answers_counts_and_tools_are_read() -> None:
+    blocks = [
+        {"type": "thinking", "thinking": "Look it up."},
+        {"type": "text", "text": "One moment."},
+        {"type": "tool_use", "id": "t1", "name": "find", "input": {"id": "7"}},
+    ]
+    usage = {
+        "input_tokens": 20,
+        "cache_read_input_tokens": 2000,
+        "cache_creation_input_tokens": 100,
+        "output_tokens": 12,
+    }
+    asked = {
+        "system": [{"type": "text", "text": "Be brief."}],
+        "messages": ASK,
+        "tools": [TOOL],
+        "tool_choice": {"type": "any"},
+        "stop_sequences": ["END"],
+        "max_tokens": 1024,
+    }
+    request = one({"request": asked, "response": {"content": blocks, "usage": usage}})
+    assert (request.prompt_tokens, request.output_tokens, request.max_tokens) == (2120, 12, 1024)
+    assert (request.output, request.reasoning) == ("One moment.", "Look it up.")
+    assert request.tool_calls[0]["function"] == {"name": "find", "arguments": '{"id": "7"}'}
+    assert request.tools == (OPENAI_TOOL,)
+    assert request.sampling == {"tool_choice": "required", "stop": ["END"]}
+    assert request.messages[0] == {"role": "system", "content": asked["system"]}
+
+
+def test_anthropic_tool_blocks_of_the_history_become_calls_and_results() -> None:
+    use = {"type": "tool_use", "id": "t1", "name": "find", "input": {"id": "7"}}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "t1",
+        "content": [{"type": "text", "text": "x"}],
+    }
+    text = {"type": "text", "text": "And 8?"}
+    history = [*ASK, {"role": "assistant", "content": [use]},
+               {"role": "user", "content": [result, text]}]  # fmt: skip
+    _, called, told, asked = one({"messages": history}).messages
+    assert called["content"] is None
+    assert called["tool_calls"][0]["id"] == "t1"
+    assert told == {"role": "tool", "tool_call_id": "t1", "content": "x"}
+    assert asked == {"role": "user", "content": [text]}
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"prompt_tokens": 30, "completion_tokens": 16, "total_tokens": 46},
+        {"usage": {"input_tokens": 30, "output_tokens": 16}},
+        {"response": {"usage": {"inputTokens": 30, "outputTokens": 16}}},
+        {"response": {"usage": {"prompt_tokens": 30, "completion_tokens": 16}}},
+        {"response": {"prompt_eval_count": 30, "eval_count": 16, "message": {"content": "x"}}},
+        {"response": "x", "prompt_eval_count": 30, "eval_count": 16},
+        {"response": {"usageMetadata": {"promptTokenCount": 30, "candidatesTokenCount": 16}}},
+    ],
+)
+def test_counts_are_read_under_each_name(counts: dict[str, Any]) -> None:
+    request = one({"messages": ASK, "max_tokens": 256, **counts})
+    assert (request.prompt_tokens, request.output_tokens) == (30, 16)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"response": {"message": {"role": "assistant", "content": "yes"}}},
+        {"response": {"content": [{"type": "text", "text": "yes"}]}},
+        {"response": {"role": "assistant", "content": "yes"}},
+        {"response": {"choices": [{"message": {"content": [{"type": "text", "text": "yes"}]}}]}},
+        {"output": "yes"},
+        {"response": {"usage": {}}, "completion": "yes"},
+    ],
+)
+def test_an_answer_is_found_in_each_form(answer: dict[str, Any]) -> None:
+    assert one({"messages": ASK, **answer}).output == "yes"
+
+
+def test_parameters_may_stand_in_an_object_of_the_line() -> None:
+    parameters = {"tools": [OPENAI_TOOL], "max_tokens": 9, "temperature": 0}
+    times = {"startTime": 1_760_000_000.5, "endTime": 1_760_000_009.0}
+    line = {"messages": ASK, **times, "model_parameters": parameters}
+    request = one(line)
+    assert request.at_ns == 1_760_000_000_500_000_000
+    assert (request.tools, request.max_tokens) == ((OPENAI_TOOL,), 9)
+    assert request.sampling == {"temperature": 0}
+
+
+@pytest.mark.parametrize("tools", [[TOOL], json.dumps([OPENAI_TOOL])])
+def test_system_and_tools_next_to_conversations_are_read(tools: Any) -> None:
+    turns = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
+    row = {"system": "Be brief.", "tools": tools, "conversations": turns}
+    request = one(row)
+    assert request.messages[0] == {"role": "system", "content": "Be brief."}
+    assert request.tools == (OPENAI_TOOL,)
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ({"contents": [{"role": "user", "parts": [{"text": "a"}]}]}, "Gemini"),
+        ({"input": [{"role": "user", "content": "a"}], "model": "m"}, "the Responses form"),
+        ({"input": "a", "instructions": "b"}, "the Responses form"),
+        ({"message": "a", "chat_history": []}, "Cohere"),
+        ({"input": {"inputBodyJson": {"messages": ASK}}}, "Bedrock"),
+        ({"timestamp": 1, "input_length": 5, "output_length": 5}, "whet bench --trace"),
+        ({"messages": [{"role": "user", "parts": [{"text": "a"}]}]}, "malformed messages"),
+    ],
+)
+def test_a_form_that_is_not_read_is_named(line: dict[str, Any], name: str) -> None:
+    with pytest.raises(Unreadable, match=name):
+        parse_item(line, "log.jsonl:1")

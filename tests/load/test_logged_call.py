@@ -1,0 +1,113 @@
+"""A logged request is sent with its fields, whichever option of a bench replays it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.load.prompts_factory import write_tokenizer
+from whet.core.request_log import LoggedRequest
+from whet.load import Draw
+from whet.load.dataset import LengthLimits, build_dataset, read_dataset
+from whet.load.logged_call import SEVERAL, logged_call, marked, unsent_fields
+from whet.load.texts import TextTokenizer, load_text_tokenizer
+from whet.load.trace import read_trace
+
+TOOLS = [{"type": "function", "function": {"name": "find", "parameters": {}}}]
+CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+HISTORY = [
+    {"role": "user", "content": [{"type": "text", "text": "order 7?"}], "weight": 1},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c1", "content": "sent"},
+]
+FIELDS: dict[str, Any] = {
+    "tools": TOOLS,
+    "tool_choice": "required",
+    "parallel_tool_calls": False,
+    "response_format": {"type": "json_object"},
+    "chat_template_kwargs": {"enable_thinking": False},
+    "reasoning_effort": "low",
+    "cache_salt": "tenant",
+}
+SAMPLER = {"temperature": 0.7, "top_p": 0.9, "stop": ["x"], "seed": 3}
+LINE = {"messages": HISTORY, "max_tokens": 9, **FIELDS, **SAMPLER, "n": 2, "response": "yes"}
+TEMPLATE = (
+    "{% for t in tools or [] %}<|system|>{{ t.function.name }}<|end|>{% endfor %}"
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content or '' }}<|end|>{% endfor %}"
+    "{{ 'off' if enable_thinking is false }}<|assistant|>"
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
+    """One token a byte; the template renders tools and ``enable_thinking``."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    return load_text_tokenizer(write_tokenizer(folder, template=TEMPLATE))
+
+
+def test_a_dataset_and_a_trace_send_the_same_body(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps(LINE) + "\n")
+    dataset = read_dataset(path, tokenizer, limits=LengthLimits(min_output_tokens=1))
+    draw = Draw(requests=1, batch_size=1, trial=0, block_size=4)
+    (sent,) = build_dataset(dataset, draw=draw, seed=0).calls
+    request = read_trace(path).rows[0].request
+    assert request is not None
+    assert logged_call(request, 3) == sent
+    body = sent.body(model="m", stream=False)
+    assert {name: body[name] for name in FIELDS} == FIELDS
+    first = {"role": "user", "content": HISTORY[0]["content"]}
+    assert body["messages"] == [first, *HISTORY[1:]]
+    assert not {"n", "stop", "seed", "top_p"} & body.keys()
+    assert (body["temperature"], body["max_tokens"]) == (0, 3)
+    assert dataset.doubts == ("fields of the log that are not sent: n of 1 request",)
+
+
+def test_the_prompt_counts_its_tools_and_template_arguments(tokenizer: TextTokenizer) -> None:
+    plain = LoggedRequest(place="", messages=({"role": "user", "content": "abc"},))
+    rich = LoggedRequest(
+        place="",
+        messages=plain.messages,
+        tools=tuple(TOOLS),
+        chat_template_kwargs={"enable_thinking": False},
+    )
+    assert len(tokenizer.request_ids(rich)) == len(tokenizer.request_ids(plain)) + 6 + 3
+
+
+def test_fields_that_are_not_sent_are_named_once_with_their_requests() -> None:
+    requests = [
+        LoggedRequest(place="", prompt="a", sampling={"response_format": {}, "temperature": 1}),
+        LoggedRequest(place="", prompt="a", sampling={"response_format": {}, "n": 1}),
+        LoggedRequest(place="", prompt="a", sampling={"tool_choice": "auto"}, cache_salt="s"),
+    ]
+    assert unsent_fields(requests) == (
+        "fields of the log that are not sent: response_format of 2 requests, "
+        "cache_salt of 1 request"
+    )
+    assert unsent_fields(requests, SEVERAL) is None
+
+
+def test_a_mark_begins_each_form_of_prompt() -> None:
+    parts = [{"type": "text", "text": "hi"}]
+    chat = LoggedRequest(place="", messages=({"role": "user", "content": parts},))
+    ids = LoggedRequest(place="", prompt_token_ids=(7, 8))
+    (message,) = marked(chat, "[1] ", lambda text: [1]).messages or ()
+    assert message["content"] == [{"type": "text", "text": "[1] "}, *parts]
+    assert marked(ids, "[1] ", lambda text: [1]).prompt_token_ids == (1, 7, 8)
+
+
+def test_a_conversation_that_loses_its_system_prompt_is_said(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    turns = [{"from": "human", "value": "where is it?"}, {"from": "gpt", "value": "on its way"}]
+    rows = [{"system": "Be brief.", "conversations": turns}, {"conversations": turns}]
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(rows))
+    (said,) = read_dataset(path, tokenizer).doubts
+    assert said == (
+        "the first question alone is sent of 1 conversation with a system prompt or tools "
+        "(first rows.json:1)"
+    )
