@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from whet.core.load_point import LoadPoint
 from whet.core.records import ResolvedEngine
 from whet.core.run import Run
 from whet.core.units import human_duration
