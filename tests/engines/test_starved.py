@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from whet.core.errors import EngineStartError
 from whet.core.protocols import Engine, Silent
 from whet.core.records import ResolvedEngine
 from whet.engines.launch import Timeouts, serve_process
-from whet.engines.starved import watch_starts
+from whet.engines.starved import watched
 from whet.engines.together import Start, serve_together
 
 SPIN = "while True: pass"
@@ -59,8 +60,7 @@ def sentences(resolved: ResolvedEngine, log: Path) -> list[str]:
     ear = Ear()
     with (
         pytest.raises(EngineStartError),
-        watch_starts(ear.warn),
-        serve_process(resolved, log=log, timeouts=Timeouts(grace_s=0.2)),
+        watched(serve_process(resolved, log=log, timeouts=Timeouts(grace_s=0.2)), ear.warn),
     ):
         pass
     return ear.heard
@@ -68,11 +68,10 @@ def sentences(resolved: ResolvedEngine, log: Path) -> list[str]:
 
 def test_a_busy_machine_is_named_with_who_uses_it(resolve: Resolve, tmp_path: Path) -> None:
     with busy(2 * (os.cpu_count() or 1)):
-        heard = sentences(resolve("hang", ready_timeout_s=6.0), tmp_path / "log.txt")
-    assert heard[0].startswith("awq: the server has had 0 s of processor time in 1")
-    assert "the machine is busy with " in heard[0]
-    assert " s); end that, or wait" in heard[0]
-    assert len(heard) == 2, "after 1 s and after 2 s more, then after 4 s"
+        heard = sentences(resolve("hang", ready_timeout_s=8.0), tmp_path / "log.txt")
+    said = r"awq: the server has had \d s of processor time in \d+ s: the machine is busy with "
+    assert re.match(said + r".+ \(\d+, \d+ s\); end that, or wait$", heard[0])
+    assert len(heard) <= 3, "after 1 s, 2 s more and 4 s more"
 
 
 def test_a_stopped_server_is_named_with_how_it_goes_on(resolve: Resolve, tmp_path: Path) -> None:
@@ -100,13 +99,12 @@ def test_each_of_several_starts_is_looked_at(resolve: Resolve, tmp_path: Path) -
     ear = Ear()
     with serve_together([wanted("slow", "hang"), wanted("quick", "serve")], ear) as outcomes:
         assert isinstance(outcomes[0], EngineStartError)
-    assert ear.heard
-    assert all(line.startswith("slow: ") for line in ear.heard if "0 s of processor" in line)
+    assert any(line.startswith("slow: the server has had ") for line in ear.heard)
 
 
 def test_a_server_that_is_up_is_not_looked_at(resolve: Resolve, tmp_path: Path) -> None:
     ear = Ear()
-    with watch_starts(ear.warn), serve_process(resolve("serve"), log=tmp_path / "log.txt"):
+    with watched(serve_process(resolve("serve"), log=tmp_path / "log.txt"), ear.warn):
         ear.heard.clear()
         time.sleep(2.5)
         assert ear.heard == []

@@ -84,11 +84,6 @@ class Run:
         """The machine and its packages."""
         return self._file("environment.json", Environment)
 
-    @property
-    def shares_device(self) -> bool:
-        """Whether servers of the run were up together, so that each had a share of the memory."""
-        return self.spec is not None and any(group[1:] for group in self.spec.load.together)
-
     def require_spec(self) -> Spec:
         """The spec. Raises ``StorageError`` if it is missing."""
         return self.spec or self._missing_file("resolved_spec.json")

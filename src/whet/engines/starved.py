@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Final
 
 import psutil
 
-from whet.core.units import human_duration
+from whet.core.protocols import Server
 from whet.engines.process import EngineProcess
 
 LOOK_S: Final = 1.0
@@ -42,10 +42,10 @@ class _Period:
     """What had been used when a period of a start began, in seconds by process."""
 
     began_s: float
-    length_s: float
+    used_s: float
     server_s: float
     others_s: dict[tuple[int, float, str], float]
-    used_s: float
+    length_s: float
     looks: int = 0
     on_disk: int = 0
 
@@ -69,23 +69,26 @@ class StartWatch:
             states = {_state(each) for each in tree}
             period.looks += 1
             period.on_disk += psutil.STATUS_DISK_SLEEP in states
-            past_s = time.monotonic() - period.began_s
+            past_s, used_s = time.monotonic() - period.began_s, _used_s() - period.used_s
             if past_s < period.length_s:
                 continue
             server_s = max(0.0, _spent_s(tree) - period.server_s)
             starved = server_s < _LEAST_SHARE * past_s
             if starved:
-                why = _held(tree) or _why(tree, period, past_s)
+                is_busy = used_s >= _BUSY_SHARE * past_s * (psutil.cpu_count() or 1)
+                why = _held(tree) or _why(tree, period, is_busy=is_busy)
                 self._say(
                     f"{name}: the server has had {server_s:.0f} s of processor time in "
-                    f"{human_duration(past_s)}: {why}"
+                    f"{past_s:.0f} s: {why}"
                 )
             self._periods[process] = _begin(tree, period.length_s * (2 if starved else 1))
 
 
 @contextmanager
-def watch_starts(say: Callable[[str], None]) -> Iterator[None]:
-    """Look at the servers that are started inside, from another thread: this one is waiting."""
+def watched(
+    serving: AbstractContextManager[Server], say: Callable[[str], None]
+) -> Iterator[Server]:
+    """Start a server; meanwhile another thread looks at it, as this one waits."""
     watch, done = StartWatch(say), Event()
 
     def look() -> None:
@@ -93,21 +96,23 @@ def watch_starts(say: Callable[[str], None]) -> Iterator[None]:
             watch.look()
 
     thread = Thread(target=look, name="whet-start-watch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+    with ExitStack() as stack:
+        thread.start()
+        try:
+            server = stack.enter_context(serving)
+        finally:
+            done.set()
+            thread.join()
+        yield server
 
 
 def _begin(tree: Iterable[psutil.Process], length_s: float) -> _Period:
     return _Period(
         began_s=time.monotonic(),
-        length_s=length_s,
+        used_s=_used_s(),
         server_s=_spent_s(tree),
         others_s=_all_spent_s(),
-        used_s=_used_s(),
+        length_s=length_s,
     )
 
 
@@ -117,8 +122,8 @@ def _held(tree: Iterable[psutil.Process]) -> str | None:
     return f"it is stopped (SIGSTOP); let it go on with kill -CONT {stopped}" if stopped else None
 
 
-def _why(tree: Iterable[psutil.Process], period: _Period, past_s: float) -> str:
-    if _used_s() - period.used_s >= _BUSY_SHARE * past_s * (psutil.cpu_count() or 1):
+def _why(tree: Iterable[psutil.Process], period: _Period, *, is_busy: bool) -> str:
+    if is_busy:
         return f"the machine is busy with {_busiest(tree, period)}; end that, or wait"
     if 2 * period.on_disk >= period.looks:
         return "it waits for the disk"

@@ -63,12 +63,12 @@ def may_restore() -> bool:
 
 def _servers() -> list[tuple[psutil.Process, int]]:
     """Processes below this one in other sessions than its own, with the session: of servers."""
-    own, found = os.getsid(0), []
+    own, servers = os.getsid(0), []
     for process in psutil.Process().children(recursive=True):
         with suppress(OSError):
             if (session := os.getsid(process.pid)) != own:
-                found.append((process, session))
-    return found
+                servers.append((process, session))
+    return servers
 
 
 def _lower(process: psutil.Process) -> Callable[[], None]:

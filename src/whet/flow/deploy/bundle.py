@@ -57,7 +57,7 @@ def deploy(run: Run, options: DeployOptions) -> Deployed:
         resolved,
         image_tag=options.image_tag,
         edges_s=source.envelope.edges_s(),
-        shared=run.shares_device,
+        shared=bool(source.spec.load.together),
     )
     name = site_name(resolved.engine, _target_model(run, resolved))
     monitoring = _monitoring(source, plan, name, options)

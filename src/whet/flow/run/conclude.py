@@ -92,8 +92,9 @@ def _deploy(run: Run, decision: Decision) -> None:
     for old in (folder, again):
         if old.exists():
             shutil.rmtree(old)
+    shared = bool(run.require_spec().load.together)
     for name in decision.qualified:
-        write_deployment(folder / name, run.engines[name], shared=run.shares_device)
+        write_deployment(folder / name, run.engines[name], shared=shared)
     reasons = {item.variant: " ".join(item.reason.split()) for item in decision.excluded}
     for name in {cell.variant for cell in run.cells} & set(run.engines):
         lost = name in reasons and name not in decision.qualified

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from whet.core.errors import EngineLostError, EngineStartError
@@ -12,7 +12,7 @@ from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine, TrialNotices, TrialRecord
 from whet.core.units import human_duration
 from whet.engines import get_profile
-from whet.engines.starved import watch_starts
+from whet.engines.starved import watched
 from whet.engines.together import Start, serve_together
 from whet.flow.run.context import Job, trial_key
 from whet.flow.run.find_rate import find_rate
@@ -166,9 +166,8 @@ def serve_one(job: Job, pending: PendingWork) -> Iterator[Server]:
     """One server from start to end."""
     start = _start(job, pending)
     job.observer.waiting("starting", start.log)
-    with ExitStack() as stack:
-        with watch_starts(job.observer.warn):
-            server = stack.enter_context(start.engine.serve(start.resolved, log=start.log))
+    serving = start.engine.serve(start.resolved, log=start.log)
+    with watched(serving, job.observer.warn) as server:
         pending.start = _store_start(job, server, pending.resolved)
         job.observer.note(f"ready in {human_duration(server.start.ready_s)}")
         yield server
