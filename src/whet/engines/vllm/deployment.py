@@ -204,7 +204,7 @@ def _local(
     program = argv[: next(at for at, word in enumerate(argv) if word.startswith("--"))]
     if shared and resolved.device == "cpu":
         (pool,) = dict(_flags(argv)).get("kv-cache-memory-bytes", ("0",))
-        measured = env.get(CPU_KV_ENV, str(ceil(int(pool) / GIB)))
+        measured = env.get(CPU_KV_ENV) or str(ceil(int(pool) / GIB))
         env[CPU_KV_ENV] = size = str(max(int(measured), cpu_cache_gib()))
         left += [(SHARE, f"{CPU_KV_ENV}={measured} (now {size})")] if size != measured else []
     return (*program, *(word for flag in flags for word in _words(flag))), env, left
@@ -219,7 +219,7 @@ def _split(
     """
     flags, env, left = list[Flag](), dict[str, str](), _Left()
     measured = _flags(by_hub_id(resolved.argv))
-    alone = not shared and not on_share(measured)
+    alone = not shared and (resolved.device == "cpu" or not on_share(measured))
     for flag in measured:
         why = None if shared is None else flag_reason(flag, resolved, shared=not alone)
         if why is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 import psutil
@@ -54,9 +55,11 @@ def on_share(flags: Iterable[Flag]) -> bool:
     vLLM ignores the utilization where the cache has a size, except that it asks at the start
     whether so much of the device is free.
     """
-    by_name = dict(flags)
-    (utilization,) = by_name.get("gpu-memory-utilization", ("1",))
-    return "kv-cache-memory-bytes" in by_name and float(utilization) <= _LARGEST_SHARE
+    by_name = {name: " ".join(values) for name, values in flags}
+    utilization = by_name.get("gpu-memory-utilization", by_name.get("device-memory-utilization"))
+    with suppress(ValueError):  # a record holds whatever its file says
+        return "kv-cache-memory-bytes" in by_name and float(utilization or 1) <= _LARGEST_SHARE
+    return False
 
 
 def flag_reason(flag: Flag, resolved: ResolvedEngine, *, shared: bool) -> str | None:

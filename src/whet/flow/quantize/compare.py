@@ -245,8 +245,8 @@ def _score(
         baseline = store.get("quality", SIXTEEN_BIT, QualityRecord)
     engine, resolved = resolve_serving(serving, job.request.engine)
     job.observer.stage("serve", name)
-    serving = engine.serve(resolved, log=store.path("logs", f"{name}.log"))
-    with watched(serving, job.observer.warn) as server:
+    start = engine.serve(resolved, log=store.path("logs", f"{name}.log"))
+    with watched(start, job.observer.warn) as server:
         quality = measure_quality(
             server.base_url,
             server.model_name,
