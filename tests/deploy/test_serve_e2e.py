@@ -132,7 +132,8 @@ def test_the_manifests_start_a_server_that_wants_the_key(tmp_path: Path) -> None
     for mount in planned.mounts:
         words = [word.replace(mount.container, mount.host) for word in words]
     port, log = free_port(), tmp_path / "server.log"
-    own = [word for item in planned.dropped if item.startswith("--") for word in item.split()]
+    left_out = [item for each in planned.left_out for item in each.settings]
+    own = [word for item in left_out if item.startswith("--") for word in item.split()]
     listen = ["--host", "127.0.0.1", "--port", str(port)]
     # ``vllm serve`` of the CPU build fails on its own package name; it only names the model so.
     program = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model"]

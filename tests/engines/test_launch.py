@@ -66,14 +66,16 @@ def test_a_served_engine_has_generated(resolve: Resolve, tmp_path: Path) -> None
         server.ensure_alive()
 
 
-def test_an_engine_on_a_gpu_keeps_its_priority_and_one_on_a_cpu_lets_the_client_go_first(
-    resolve: Resolve, tmp_path: Path
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_start_has_the_priority_of_a_deployment(
+    resolve: Resolve, tmp_path: Path, device: str
 ) -> None:
-    log, on_cpu = tmp_path / "engine.log", resolve("serve")
-    own = psutil.Process().nice()
-    for resolved, expected in ((replace(on_cpu, device="cuda"), own), (on_cpu, max(own, 5))):
-        with serve_process(resolved, log=log, timeouts=QUICK) as server:
-            assert server.start.nice == expected
+    resolved = replace(resolve("serve"), device=device)
+    with serve_process(resolved, log=tmp_path / "engine.log", timeouts=QUICK) as server:
+        assert server.start.nice == psutil.Process().nice()
+        assert server.start.pid is not None
+        group = Path(f"/proc/{server.start.pid}/autogroup")
+        assert not group.exists() or group.read_text().endswith("nice 0\n")
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ def deploy(
     if output.json:
         previous = None if deployed.previous is None else encode(deployed.previous)
         document = {"directory": str(deployed.folder.resolve()), "steps": _steps(deployed)}
+        document["left_out"] = encode(deployed.left_out)
         print_json(document | {"bundle": encode(deployed.bundle), "previous": previous})
     else:
         _print_text(deployed, output)
@@ -61,6 +62,8 @@ def _print_text(deployed: Deployed, output: OutputOptions) -> None:
     line(f"{deployed.folder}: {bundle.variant} at {load_words(bundle.load)}, {bundle.image}")
     if bundle.replicas > 1 and bundle.target == "compose":
         line(f"  The demand takes {plural(bundle.replicas, 'server')}; compose starts one.")
+    for each in deployed.left_out:
+        line(f"  {each.why}: {', '.join(each.settings)}")
     for name, commands in _steps(deployed).items():
         for at, command in enumerate(commands):
             line(f"  {'' if at else name:10} {command}")

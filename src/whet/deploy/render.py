@@ -72,7 +72,7 @@ def render(target: Target, plan: Deployment, site: Site) -> dict[str, str]:
 
 
 def render_script(plan: Deployment) -> str:
-    """``serve.sh``: the command that measured, without a container."""
+    """``serve.sh``: the command for the machine that measured, without a container."""
     return _rendered(f"{SCRIPT}{_TEMPLATE}", plan=plan)
 
 

@@ -15,11 +15,17 @@ _EXECUTABLE: Final = 0o755
 
 
 def write_deployment(
-    folder: Path, resolved: ResolvedEngine, *, image_tag: str | None = None, note: str = ""
+    folder: Path,
+    resolved: ResolvedEngine,
+    *,
+    image_tag: str | None = None,
+    note: str = "",
+    shared: bool | None = False,
 ) -> None:
-    """Write ``compose.yaml`` (a container) and ``serve.sh`` (the command that measured).
+    """Write ``compose.yaml`` (a container) and ``serve.sh`` (the machine that measured).
 
-    ``image_tag`` pins the image; by default it is the version that was measured. ``note`` is a
+    ``image_tag`` pins the image; by default it is the version that was measured. ``shared`` is that
+    of ``DeploymentPlanner``. ``note`` is a
     comment at the head of each file. An attached server and an engine without a plan get only a
     note. Raises ``StorageError`` where the folder cannot be written.
     """
@@ -30,7 +36,7 @@ def write_deployment(
             f"{one_line(note)}\n{clean(resolved.serve_line)}\n".lstrip().encode(),
         )
         return
-    plan = planner(resolved, image_tag=image_tag)
+    plan = planner(resolved, image_tag=image_tag, shared=shared)
     files = {**render("compose", plan, Site()), SCRIPT: render_script(plan)}
     for name, text in files.items():
         first, rest = text.split("\n", 1) if text.startswith("#!") else ("", text)

@@ -19,6 +19,14 @@ class Mount:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LeftOut:
+    """Settings of the measured command that a deployed one does not have, and why."""
+
+    why: str
+    settings: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Deployment:
     """One variant as its engine wants it started, in a container and on this machine.
 
@@ -26,11 +34,12 @@ class Deployment:
     its ``revision`` on the hub and its served name, ``words`` are the engine's own flags. It
     listens on ``port``, as ``user``, with its caches below ``home``; ``probe_body`` is the JSON of
     a request to ``probe_path`` that generates one token. ``api_key_variable`` and
-    ``hub_token_variable`` are set from secrets. ``local_argv`` and ``local_env`` are the command
-    that was measured, ``{port}`` where the port goes. ``edges_s`` are the edges of the deployed
-    engine's histograms in seconds, by family; flags that set them are in both commands, because
-    they do not change what is served. ``dropped`` are settings of a CPU that mean
-    nothing to a GPU; they and ``notes`` become comments.
+    ``hub_token_variable`` are set from secrets. ``local_argv`` and ``local_env`` start it on
+    the machine that measured, ``{port}`` where the port goes. ``edges_s`` are the edges of the
+    deployed engine's histograms in seconds, by family; flags that set them are in both commands,
+    because they do not change what is served. ``left_out`` is what the container lacks of the
+    measured command, ``local_left_out`` what the local command lacks; they and ``notes`` become
+    comments.
     """
 
     variant: str
@@ -59,7 +68,8 @@ class Deployment:
     local_argv: tuple[str, ...]
     local_env: tuple[tuple[str, str], ...]
     edges_s: Mapping[str, tuple[float, ...]]
-    dropped: tuple[str, ...]
+    left_out: tuple[LeftOut, ...]
+    local_left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...]
 
     @property
@@ -77,8 +87,12 @@ class DeploymentPlanner(Protocol):
         *,
         image_tag: str | None = None,
         edges_s: Mapping[str, tuple[float, ...]] | None = None,
+        shared: bool | None = False,
     ) -> Deployment:
         """``image_tag`` is the measured version where it is None.
+
+        ``shared`` says that servers shared the device while they were measured: the deployed one
+        takes all of it. None plans the command as it was measured.
 
         ``edges_s`` are latencies in seconds that the histograms need as exact edges, by family
         (``Envelope.edges_s``); an engine without such a setting ignores them.

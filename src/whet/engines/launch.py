@@ -25,6 +25,7 @@ from whet.engines.memory import (
 )
 from whet.engines.probe import NoAnswer, generate_canary, is_healthy
 from whet.engines.process import EngineProcess, free_port
+from whet.engines.starved import on_its_way_up
 
 _POLL_S = 0.2
 _LOG_LAG_S = 1.0
@@ -121,7 +122,8 @@ def serve_process(
             slot.used_before = used_device_bytes() if resolved.device == "cuda" else None
             process, port = _spawn(resolved, log, scratch, timeouts)
             stack.callback(process.stop)
-            outcome = _await_canary(process, resolved, port, timeouts, stop)
+            with on_its_way_up(process, resolved.variant.name):
+                outcome = _await_canary(process, resolved, port, timeouts, stop)
             if isinstance(outcome, str):
                 start = StartFacts(
                     variant=resolved.variant.name,
@@ -149,10 +151,7 @@ def _spawn(
     argv = [word.replace("{port}", str(port)) for word in resolved.argv]
     env = {**os.environ, **dict(resolved.env), **dict(resolved.variant.secret_env), **scratch}
     env.pop("VLLM_API_KEY", None)  # the server is on the loopback, and the client sends no key
-    process = EngineProcess(argv, env=env, log=log, grace_s=timeouts.grace_s)
-    if resolved.device == "cpu":
-        process.yield_cores()
-    return process, port
+    return EngineProcess(argv, env=env, log=log, grace_s=timeouts.grace_s), port
 
 
 @contextmanager

@@ -124,10 +124,7 @@ def _start_router(
     argv += [word for url in urls[layout.prefill :] for word in ("--decode", url)]
     if layout.connector == "NixlConnector":
         argv.append("--hand-over")
-    process = EngineProcess(argv, env=os.environ, log=log)
-    if resolved.device == "cpu":
-        process.yield_cores()
-    return process, port
+    return EngineProcess(argv, env=os.environ, log=log), port
 
 
 def _await(router: EngineProcess, port: int) -> None:

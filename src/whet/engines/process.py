@@ -83,17 +83,6 @@ class EngineProcess:
         finally:
             os.close(read_end)
 
-    def yield_cores(self) -> None:
-        """Let the client go first: on a CPU the engine shares its cores, and the clock is ours.
-
-        Linux groups processes by session (sched(7), autogroup), and nice values count only within
-        a group; so the group's own is raised too. Inherited by all that the engine forks.
-        """
-        with contextlib.suppress(OSError):  # an old kernel has no such file
-            Path(f"/proc/{self._guardian.pid}/autogroup").write_text("10")
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, self._guardian.pid, 5)
-
     @property
     def pid(self) -> int | None:
         """The engine's own process id while it lives."""

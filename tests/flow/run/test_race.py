@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,14 @@ import pytest
 from tests.flow.stage import FakeEngine, tiny_spec
 from whet.core.errors import UsageError
 from whet.core.protocols import Silent
+from whet.core.records import TrialRecord
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.options import RunOptions
 from whet.flow.run.pipeline import run
+from whet.load import run_trial
+from whet.report.run.files import write_reports
 
 VARIANTS: dict[str, Any] = {
     "fp16": {},
@@ -27,6 +32,12 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     fake = FakeEngine()
     monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: fake)
     return fake
+
+
+def markdown(root: Path) -> str:
+    """The report of a run."""
+    write_reports(Run.read(root), root)
+    return (root / "report.md").read_text()
 
 
 def spec(folder: Path, variants: dict[str, Any] = VARIANTS, **change: Any) -> Spec:
@@ -97,6 +108,66 @@ def test_answers_that_a_stop_left_unchecked_are_checked_by_the_resume(
     result = ran(spec(tmp_path), tmp_path / "run", 0.01, resume=True)
     assert "fp16" in result.quality
     assert engine.started == ["fp16", "fp16"]
+
+
+@dataclass
+class Disturbed:
+    """Trials whose client leaves late in the first so many attempts, by variant."""
+
+    attempts: dict[str, int]
+    slow: frozenset[str] = frozenset()
+    seen: Counter[str] = field(default_factory=Counter)
+
+    def run_trial(self, *args: Any, **kwargs: Any) -> TrialRecord:
+        record = run_trial(*args, **kwargs)
+        self.seen[record.variant] += 1
+        if record.variant in self.slow:
+            events = tuple(replace(e, output_tokens=1) for e in record.requests)
+            record = replace(record, requests=events)
+        if self.seen[record.variant] > self.attempts.get(record.variant, 0):
+            return record
+        health = replace(record.health, valid=False, reason="requests left 12 ms late")
+        return replace(record, health=health)
+
+
+def disturb(monkeypatch: pytest.MonkeyPatch, **change: Any) -> Disturbed:
+    made = Disturbed(**change)
+    monkeypatch.setattr("whet.flow.run.measure.run_trial", made.run_trial)
+    return made
+
+
+ONE_LOAD = {"batch_sizes": [2]}
+
+
+def test_an_invalid_trial_is_repeated_on_a_fresh_start(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disturb(monkeypatch, attempts={"fp16": 1})
+    result = ran(spec(tmp_path, **ONE_LOAD), tmp_path / "run", 0.01)
+    assert engine.started == ["fp16", "fp16"]
+    (trial,) = result.trials
+    assert (trial.health.valid, trial.start) == (True, 1)
+    assert result.cells[0].status == "complete"
+
+
+def test_repeats_end_and_the_report_names_what_stays_invalid(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dear = frozenset({"fp16", "cached16", "cached32"})
+    disturb(monkeypatch, attempts={"cached8": 99}, slow=dear)
+    result = ran(spec(tmp_path, **ONE_LOAD), tmp_path / "run", 3600.0)
+    assert engine.started.count("cached8") == 3
+    assert result.decision is not None
+    line = "cached8 at batch size 2 does not count, its trial is invalid: requests left 12 ms late"
+    assert line in markdown(tmp_path / "run")
+
+
+def test_an_invalid_trial_of_a_cell_that_cannot_win_is_not_repeated(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disturb(monkeypatch, attempts={"cached8": 99}, slow=frozenset({"cached8"}))
+    ran(spec(tmp_path, **ONE_LOAD), tmp_path / "run", 3600.0)
+    assert engine.started.count("cached8") == 1
 
 
 def test_rates_are_not_searched(engine: FakeEngine, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ class Bundle:
     ``model`` is the name in requests. ``checkpoint`` is a folder, or a hub id with its
     ``revision``; ``weights_sha256`` is None where the run has no hash of it. ``name`` is that of
     the target's resources, in ``namespace`` on Kubernetes; ``replicas`` servers take the run's
-    demand. ``written_at`` is UTC in ISO 8601, ``serve_line`` the command that was measured.
+    demand. ``written_at`` is UTC in ISO 8601, ``serve_line`` that of ``serve.sh``.
     """
 
     run: str

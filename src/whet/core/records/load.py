@@ -192,3 +192,8 @@ class TrialRecord:
     failure: str | None = None
     loop: Loop = "closed"
     start: int | None = None
+
+    @property
+    def is_invalid(self) -> bool:
+        """Whether it ended and does not count: a late client, a disturbed machine."""
+        return self.status == "complete" and not self.health.valid

@@ -6,16 +6,27 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from whet.core.flags import CPU_KV_ENV
 from whet.core.hub import snapshot_of
 from whet.core.records.engine import ResolvedEngine
 from whet.core.redact import public_env
-from whet.engines.deployment import Deployment, Mount
+from whet.core.units import GIB
+from whet.engines.deployment import Deployment, LeftOut, Mount
 from whet.engines.vllm import buckets
 from whet.engines.vllm.hub_words import by_hub_id
+from whet.engines.vllm.measuring import (
+    SHARE,
+    Flag,
+    cpu_cache_gib,
+    env_reason,
+    flag_reason,
+    is_housekeeping,
+    on_share,
+)
 
 IMAGE: Final = "vllm/vllm-openai"
 _IMAGE_USER: Final = (2000, "/home/vllm")
@@ -24,21 +35,6 @@ _IMAGE_USER: Final = (2000, "/home/vllm")
 _RELEASE = re.compile(r"\d+\.\d+(?:\.\d+)?(?:rc\d+|\.post\d+)?")
 _CONTAINER_MODELS: Final = PurePosixPath("/models")
 _NOT_IN_A_PATH = re.compile(r"[^A-Za-z0-9._,+-]")
-HOUSEKEEPING_ENV: Final = frozenset(
-    {
-        "VLLM_LOG_MODEL_INSPECTION",
-        "VLLM_LOGGING_LEVEL",
-        "VLLM_CONFIGURE_LOGGING",
-        "VLLM_CACHE_ROOT",
-        "VLLM_SERVER_DEV_MODE",
-        "PYTHONSAFEPATH",
-        "HF_HUB_OFFLINE",
-        "CUDA_VISIBLE_DEVICES",
-        "LD_PRELOAD",
-    }
-)
-"""Set for the measurement or for this machine; not part of the configuration."""
-
 _CPU_ENV_PREFIX: Final = "VLLM_CPU_"
 _CPU_ENV: Final = frozenset({"OMP_NUM_THREADS", "VLLM_DISABLED_KERNELS"})
 _CPU_FLAGS: Final = frozenset({"block-size", "dtype", "kv-cache-memory-bytes", "enforce-eager"})
@@ -47,7 +43,10 @@ _CPU_FLAGS: Final = frozenset({"block-size", "dtype", "kv-cache-memory-bytes", "
 float32 is the fastest on a CPU without bfloat16 arithmetic, and a GPU's 4-bit kernels refuse it.
 """
 
+_OF_A_CPU: Final = "Left out: measured on a CPU, these settings mean nothing to a GPU"
 _OURS: Final = frozenset({"host", "port", "model", "revision", "served-model-name"})
+_NO_FILES: Final = frozenset({"root-path"})
+"""Flags whose values begin with a slash and name no file."""
 _PARALLEL: Final = ("tensor", "pipeline", "data")
 
 
@@ -60,7 +59,8 @@ class _Place:
     mount: Mount | None = None
 
 
-_Flag = tuple[str, tuple[str, ...]]
+_Left = list[tuple[str, str]]
+"""(reason, setting) of what is not deployed."""
 
 
 def plan_deployment(
@@ -68,16 +68,15 @@ def plan_deployment(
     *,
     image_tag: str | None = None,
     edges_s: Mapping[str, tuple[float, ...]] | None = None,
+    shared: bool | None = False,
 ) -> Deployment:
     """The same configuration for the official CUDA image (``engines.deployment``).
 
     A local checkpoint, draft or adapter is mounted; a hub snapshot is named by its id and revision
     and comes from the cache volume, because its files are links that a mount would break.
     """
-    on_cpu = resolved.device == "cpu"
-    local_argv, local_env = by_hub_id(resolved.argv), _public_env(resolved)
-    flags, dropped = _portable(_flags(local_argv), on_cpu=on_cpu)
-    env, dropped_env = _portable_env(local_env, on_cpu=on_cpu)
+    local_argv, local_env, local_left = _local(resolved, shared=shared)
+    flags, env, left = _portable(resolved, shared=shared)
     flags, places, notes = _placed(flags, resolved)
     tag = image_tag or _tag(resolved.engine_version)
     edges = buckets.bucket_edges(edges_s or {}, _version(tag, resolved))
@@ -112,14 +111,15 @@ def plan_deployment(
         local_argv=(*local_argv, *bucket_words),
         local_env=tuple(local_env.items()),
         edges_s=edges,
-        dropped=(*dropped, *dropped_env),
+        left_out=_left_out(left),
+        local_left_out=_left_out(local_left),
         notes=tuple(notes),
     )
 
 
 def _placed(
-    flags: list[_Flag], resolved: ResolvedEngine
-) -> tuple[list[_Flag], list[_Place], list[str]]:
+    flags: list[Flag], resolved: ResolvedEngine
+) -> tuple[list[Flag], list[_Place], list[str]]:
     """The flags with every checkpoint where the container has it; the model's place is first."""
     variant = resolved.variant
     places, notes = [_place(variant.model_path, "WHET_MODEL_DIR")], list[str]()
@@ -128,6 +128,11 @@ def _placed(
         draft = _place(path, "WHET_DRAFT_DIR", prefix="draft-")
         places.append(draft)
         flags = [_with_draft(flag, draft) for flag in flags]
+    for at, (name, values) in enumerate(flags):
+        if len(values) == 1 and values[0].startswith("/") and name not in _NO_FILES:
+            variable = f"WHET_{name.upper().replace('-', '_')}"
+            places.append(_place(values[0], variable, prefix=f"{name}-"))
+            flags[at] = (name, (places[-1].name,))
     if variant.loras:
         adapters = _adapters(variant.loras)
         places += adapters.values()
@@ -157,18 +162,12 @@ def _gpus(flags: Mapping[str, tuple[str, ...]]) -> int:
     return prod(int(values[0]) for values in sizes)
 
 
-def _public_env(resolved: ResolvedEngine) -> dict[str, str]:
-    """What is part of the configuration and no secret."""
-    env = public_env(dict(resolved.env))
-    return {name: value for name, value in env.items() if name not in HOUSEKEEPING_ENV}
-
-
-def _words(flag: _Flag) -> tuple[str, ...]:
+def _words(flag: Flag) -> tuple[str, ...]:
     name, values = flag
     return (f"--{name}", *values)
 
 
-def _flags(argv: tuple[str, ...]) -> list[_Flag]:
+def _flags(argv: tuple[str, ...]) -> list[Flag]:
     """(name, values) of every flag in the command; no value for a switch, several for a list."""
     flags: list[tuple[str, list[str]]] = []
     for word in argv:
@@ -179,26 +178,75 @@ def _flags(argv: tuple[str, ...]) -> list[_Flag]:
     return [(name, tuple(values)) for name, values in flags]
 
 
-def _portable(flags: list[_Flag], *, on_cpu: bool) -> tuple[list[_Flag], list[str]]:
-    portable, dropped = [], []
-    for name, values in flags:
-        if name in _OURS:
+def _portable(
+    resolved: ResolvedEngine, *, shared: bool | None
+) -> tuple[list[Flag], dict[str, str], _Left]:
+    """Flags and variables for the container, and what it lacks of the measured ones."""
+    on_cpu = resolved.device == "cpu"
+    flags, env, left = _split(resolved, shared=shared, container=True)
+    for flag in [flag for flag in flags if flag[0].removeprefix("no-") in _CPU_FLAGS and on_cpu]:
+        flags.remove(flag)
+        left.append((_OF_A_CPU, " ".join(_words(flag))))
+    for name in [name for name in env if on_cpu and _of_a_cpu(name)]:
+        left.append((_OF_A_CPU, f"{name}={env.pop(name)}"))
+    return [flag for flag in flags if flag[0] not in _OURS], env, left
+
+
+def _local(
+    resolved: ResolvedEngine, *, shared: bool | None
+) -> tuple[tuple[str, ...], dict[str, str], _Left]:
+    """The command and variables for the machine that measured, and what they lack.
+
+    A server on a CPU needs a size for its cache: at least the measured one.
+    """
+    flags, env, left = _split(resolved, shared=shared, container=False)
+    argv = by_hub_id(resolved.argv)
+    program = argv[: next(at for at, word in enumerate(argv) if word.startswith("--"))]
+    if shared and resolved.device == "cpu":
+        (pool,) = dict(_flags(argv)).get("kv-cache-memory-bytes", ("0",))
+        measured = env.get(CPU_KV_ENV) or str(ceil(int(pool) / GIB))
+        env[CPU_KV_ENV] = size = str(max(int(measured), cpu_cache_gib()))
+        left += [(SHARE, f"{CPU_KV_ENV}={measured} (now {size})")] if size != measured else []
+    return (*program, *(word for flag in flags for word in _words(flag))), env, left
+
+
+def _split(
+    resolved: ResolvedEngine, *, shared: bool | None, container: bool
+) -> tuple[list[Flag], dict[str, str], _Left]:
+    """Flags and variables of the spec and its levers, and those of the measurement.
+
+    Where ``shared`` is None, all of them but the housekeeping.
+    """
+    flags, env, left = list[Flag](), dict[str, str](), _Left()
+    measured = _flags(by_hub_id(resolved.argv))
+    alone = not shared and (resolved.device == "cpu" or not on_share(measured))
+    for flag in measured:
+        why = None if shared is None else flag_reason(flag, resolved, shared=not alone)
+        if why is None:
+            flags.append(flag)
+        else:
+            left.append((why, " ".join(_words(flag))))
+    for name, value in public_env(dict(resolved.env)).items():
+        if is_housekeeping(name, value):
             continue
-        if on_cpu and name.removeprefix("no-") in _CPU_FLAGS:
-            dropped.append(" ".join(_words((name, values))))
+        why = None if shared is None else env_reason(name, value, resolved, container=container)
+        if why is None:
+            env[name] = value
         else:
-            portable.append((name, values))
-    return portable, dropped
+            left.append((why, f"{name}={value}"))
+    return flags, env, left
 
 
-def _portable_env(env: dict[str, str], *, on_cpu: bool) -> tuple[dict[str, str], list[str]]:
-    portable, dropped = {}, []
-    for name, value in env.items():
-        if on_cpu and (name.startswith(_CPU_ENV_PREFIX) or name in _CPU_ENV):
-            dropped.append(f"{name}={value}")
-        else:
-            portable[name] = value
-    return portable, dropped
+def _left_out(left: _Left) -> tuple[LeftOut, ...]:
+    reasons = dict.fromkeys(why for why, _ in left)
+    return tuple(
+        LeftOut(why=why, settings=tuple(text for other, text in left if other == why))
+        for why in reasons
+    )
+
+
+def _of_a_cpu(variable: str) -> bool:
+    return variable.startswith(_CPU_ENV_PREFIX) or variable in _CPU_ENV
 
 
 def _place(path: str, variable: str, *, prefix: str = "") -> _Place:
@@ -221,7 +269,7 @@ def _adapters(loras: tuple[tuple[str, str], ...]) -> dict[str, _Place]:
     }
 
 
-def _with_draft(flag: _Flag, draft: _Place) -> _Flag:
+def _with_draft(flag: Flag, draft: _Place) -> Flag:
     name, values = flag
     if name != "speculative-config" or not values:
         return flag
@@ -230,7 +278,7 @@ def _with_draft(flag: _Flag, draft: _Place) -> _Flag:
     return name, (json.dumps(config),)
 
 
-def _with_adapters(flag: _Flag, adapters: dict[str, _Place]) -> _Flag:
+def _with_adapters(flag: Flag, adapters: dict[str, _Place]) -> Flag:
     """vLLM reads ``name=path``, and JSON where there is a comma."""
     if flag[0] != "lora-modules":
         return flag

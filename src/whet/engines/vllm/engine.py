@@ -11,16 +11,13 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
-import psutil
-
 from whet.core.errors import EngineStartError
-from whet.core.flags import parse_json, rust_frontend
+from whet.core.flags import CPU_KV_ENV, parse_json, rust_frontend
 from whet.core.protocols import Server
 from whet.core.provenance import Device, find_device
 from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.redact import public_env
 from whet.core.spec import EngineSpec
-from whet.core.units import GIB
 from whet.engines.command import engine_python, installed_versions, model_name, shell_line
 from whet.engines.compatibility import compatibility_rows
 from whet.engines.installed import Installed
@@ -32,12 +29,11 @@ from whet.engines.vllm import int4_cpu
 from whet.engines.vllm.flags import flag_words
 from whet.engines.vllm.hub_words import by_hub_id
 from whet.engines.vllm.limits import COMPILERS, api_server_count, limitation, not_installed
+from whet.engines.vllm.measuring import ACCESS_LOG, OFFLINE, QUIET_ENV, cpu_cache_gib
 
 _MODULE: Final = "vllm.entrypoints.openai.api_server"
 _COMMAND: Final = "vllm.entrypoints.cli.main"
 _SHELL_PORT: Final = 8000
-_CPU_CACHE_CAP_GIB: Final = 4
-_CPU_CACHE_SHARE: Final = 6
 _NGRAM_DEFAULTS: Final = {"prompt_lookup_min": 5, "prompt_lookup_max": 5}
 _LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _TRANSFER: Final[Mapping[str, Any]] = {
@@ -53,21 +49,6 @@ _TRANSFER: Final[Mapping[str, Any]] = {
     },
 }
 """A request says by itself which side it is for, so both sides are started alike."""
-_QUIET_ENV: Final = {
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "PYTHONSAFEPATH": "1",
-    "VLLM_CONFIGURE_LOGGING": "1",
-    "VLLM_LOGGING_LEVEL": "INFO",
-    "VLLM_LOG_MODEL_INSPECTION": "1",
-    "VLLM_SERVER_DEV_MODE": "1",
-}
-"""No usage statistics; no module taken from the working folder; what evidence reads.
-
-The developer mode opens ``/server_info`` on the loopback; a deployment does not have it.
-"""
-
-_OFFLINE: Final = ("HF_HUB_OFFLINE", "1")
 _AMBIENT_NAMES: Final = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "LD_PRELOAD")
 
 
@@ -173,7 +154,7 @@ def _serve_line(argv: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> str:
     A hub checkpoint is named by id and revision; the measurement itself read it from the cache.
     """
     portable = by_hub_id(argv)
-    only_here = {*_QUIET_ENV.items(), *([] if portable == argv else [_OFFLINE])}
+    only_here = {*QUIET_ENV.items(), *([] if portable == argv else [OFFLINE])}
     own = [item for item in env if item not in only_here]
     return shell_line(portable, own, port=_SHELL_PORT)
 
@@ -199,8 +180,8 @@ def _server_words(variant: Variant, python: str) -> list[str]:
     if (layout := variant.layout) is not None and layout.connector is not None:
         words += ["--kv-transfer-config", json.dumps(_TRANSFER[layout.connector])]
     given = {key.lstrip("-").replace("-", "_") for key, _ in variant.engine_args}
-    if "disable_uvicorn_access_log" not in given and not rust_frontend(variant.env):
-        words.append("--disable-uvicorn-access-log")
+    if ACCESS_LOG.replace("-", "_") not in given and not rust_frontend(variant.env):
+        words.append(f"--{ACCESS_LOG}")
     return words + flag_words(variant.engine_args, python=python)
 
 
@@ -227,14 +208,14 @@ def _rank_allowed(rank: int) -> int:
 
 def _environment(variant: Variant, device: str) -> dict[str, str]:
     """Defaults, then variables of this process that change vLLM, then the spec's own."""
-    env = dict(_QUIET_ENV)
+    env = dict(QUIET_ENV)
     paths = [variant.model_path]
     if variant.speculation is not None and variant.speculation.draft_path is not None:
         paths.append(variant.speculation.draft_path)
     if all(path.startswith("/") for path in paths):
-        env.update([_OFFLINE])
+        env.update([OFFLINE])
     if device == "cpu" and "kv_cache_memory_bytes" not in dict(variant.engine_args):
-        env["VLLM_CPU_KVCACHE_SPACE"] = str(_cpu_cache_gib())
+        env[CPU_KV_ENV] = str(cpu_cache_gib())
     four_bits = variant.scheme in ("W4A16", "mixed") or len(paths) > 1  # a draft may have them too
     if device == "cpu" and four_bits and without_avx512():
         env["VLLM_DISABLED_KERNELS"] = int4_cpu.REPLACED
@@ -246,12 +227,6 @@ def _ambient(env: Mapping[str, str]) -> dict[str, str]:
     steering = {
         key: value
         for key, value in env.items()
-        if (key.startswith("VLLM_") or key in _AMBIENT_NAMES) and key not in _QUIET_ENV
+        if (key.startswith("VLLM_") or key in _AMBIENT_NAMES) and key not in QUIET_ENV
     }
     return public_env(steering)
-
-
-def _cpu_cache_gib() -> int:
-    """A sixth of the memory, between 1 and 4 GiB: vLLM's own default takes nearly all of it."""
-    whole = psutil.virtual_memory().total // GIB
-    return max(1, min(_CPU_CACHE_CAP_GIB, whole // _CPU_CACHE_SHARE))

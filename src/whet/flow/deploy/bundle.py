@@ -18,7 +18,8 @@ from whet.core.run import Run
 from whet.deploy import SCRIPT, Site, render, render_script, site_name
 from whet.deploy.monitoring import monitoring_files
 from whet.engines import get_profile
-from whet.engines.deployment import Deployment
+from whet.engines.command import shell_line
+from whet.engines.deployment import Deployment, LeftOut
 from whet.flow.deploy.choice import choose
 from whet.flow.deploy.folder import RECORD, SECRETS, read_bundle, replace_bundle
 from whet.flow.deploy.options import DeployOptions
@@ -36,6 +37,7 @@ class Deployed:
     folder: Path
     bundle: Bundle
     previous: Bundle | None
+    left_out: tuple[LeftOut, ...]
 
 
 def deploy(run: Run, options: DeployOptions) -> Deployed:
@@ -51,7 +53,12 @@ def deploy(run: Run, options: DeployOptions) -> Deployed:
     source, resolved = _in_container(source_of_run(run, variant, point)), run.engines[variant]
     planner = get_profile(resolved.engine).plan_deployment
     assert planner is not None  # choose() refuses an engine without one
-    plan = planner(resolved, image_tag=options.image_tag, edges_s=source.envelope.edges_s())
+    plan = planner(
+        resolved,
+        image_tag=options.image_tag,
+        edges_s=source.envelope.edges_s(),
+        shared=bool(source.spec.load.together),
+    )
     name = site_name(resolved.engine, _target_model(run, resolved))
     monitoring = _monitoring(source, plan, name, options)
     site = Site(
@@ -72,7 +79,9 @@ def deploy(run: Run, options: DeployOptions) -> Deployed:
         options.output_dir,
         render(options.target, plan, site) | monitoring | source_files(source) | own,
     )
-    return Deployed(folder=options.output_dir, bundle=bundle, previous=previous)
+    return Deployed(
+        folder=options.output_dir, bundle=bundle, previous=previous, left_out=plan.left_out
+    )
 
 
 def _bundle(run: Run, point: LoadPoint, plan: Deployment, site: Site, target: Target) -> Bundle:
@@ -93,7 +102,7 @@ def _bundle(run: Run, point: LoadPoint, plan: Deployment, site: Site, target: Ta
         namespace=None if target == "compose" else site.namespace,
         replicas=site.replicas,
         written_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        serve_line=resolved.serve_line,
+        serve_line=shell_line(plan.local_argv, plan.local_env, port=plan.port),
     )
 
 

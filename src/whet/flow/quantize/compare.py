@@ -32,6 +32,7 @@ from whet.core.records import (
 from whet.core.spec import LLM_COMPRESSOR, SIXTEEN_BIT, RecipeSpec
 from whet.core.store import RunStore, write_json
 from whet.core.units import human_bytes, human_duration
+from whet.engines.starved import watched
 from whet.flow.quantize.compare_job import CompareJob, CompareRequest, prepare_comparison
 from whet.flow.quantize.serve_check import (
     CannotServe,
@@ -244,7 +245,8 @@ def _score(
         baseline = store.get("quality", SIXTEEN_BIT, QualityRecord)
     engine, resolved = resolve_serving(serving, job.request.engine)
     job.observer.stage("serve", name)
-    with engine.serve(resolved, log=store.path("logs", f"{name}.log")) as server:
+    start = engine.serve(resolved, log=store.path("logs", f"{name}.log"))
+    with watched(start, job.observer.warn) as server:
         quality = measure_quality(
             server.base_url,
             server.model_name,

@@ -27,8 +27,9 @@ from whet.flow.run.context import Job, trial_key
 from whet.flow.run.lengths import measure_lengths
 from whet.flow.run.measure import PendingWork, measure_cells, measure_rest, serve_one, store_facts
 from whet.flow.run.results import cells_of_variant, store_cells
-from whet.flow.run.resume import lacks_quality
+from whet.flow.run.resume import REPEATS, invalid_trials, lacks_quality, missing_trials
 from whet.flow.run.workload import trial_plan
+from whet.metrics import CellContext, summarise
 from whet.predict.hardware import known_name, sheet_of
 from whet.predict.performance import Calibration, Request, StepModel, calibration_of, simulate
 from whet.predict.search import Arm, CannotMeasure, Measured, Outcome, climb, corrections, search
@@ -38,6 +39,9 @@ _START_S: Final = 90.0
 """Before a start of the run has been timed."""
 _ACCEPTED: Final = 0.7
 """Share of a draft's tokens taken to be accepted, one by one, before it was measured."""
+
+_NEAR: Final = 0.1
+"""An invalid trial this much dearer than the cheapest cell, or less, is repeated."""
 
 
 def measure_within(job: Job, budget_s: float) -> None:
@@ -165,7 +169,13 @@ class _Race:
 
             def measure(load: int) -> Measured:
                 began = time.monotonic()
-                if not job.store.done("trials", trial_key(arm.name, load, 0)):
+                for again in range(1 + REPEATS):
+                    wanted = self._is_worth_repeating if again else self._is_missing
+                    if not wanted(resolved, load):
+                        break
+                    if again:
+                        stack.close()  # one server at a time, and a fresh one does not remember
+                        server.clear()
                     if not server:
                         server.append(self._start(stack, pending))
                     pending.trials.append((load, 0))
@@ -191,7 +201,23 @@ class _Race:
                 # Checking answers takes time as well.
                 self.outcome.seconds = max(self.outcome.seconds, time.monotonic() - self.began)
 
+    def _is_missing(self, resolved: ResolvedEngine, load: int) -> bool:
+        return bool(missing_trials(self.job, resolved, [(load, 0)]))
+
+    def _is_worth_repeating(self, resolved: ResolvedEngine, load: int) -> bool:
+        """Whether the trial is invalid and its cell may still be the cheapest, by its figures."""
+        if not invalid_trials(self.job, resolved, [(load, 0)]):
+            return False
+        trial = self.job.store.get("trials", trial_key(resolved.variant.name, load, 0), TrialRecord)
+        assert trial is not None
+        valid = replace(trial, health=replace(trial.health, valid=True))
+        price = self.job.spec.hardware.price_usd_per_hour
+        context = CellContext(price_usd_per_hour=price, memory_kind="device")
+        cost, best = summarise([valid], cell=context).cost_per_1m_tokens, self.outcome.best
+        return best is None or cost is None or cost.value <= (1 + _NEAR) * best[2].cost
+
     def _start(self, stack: ExitStack, pending: PendingWork) -> Server:
+        pending.warmed.clear()
         used = human_duration(time.monotonic() - self.began)
         place = f"{used} of {human_duration(self.budget_s)}"
         self.job.observer.stage("serve", f"{pending.name} ({place})")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from whet.core.errors import UsageError
 from whet.core.load_point import LoadPoint
-from whet.core.records import ModelFacts, ResolvedEngine
+from whet.core.records import ModelFacts, ResolvedEngine, TrialRecord
 from whet.core.records.codec import STORED
 from whet.core.spec import Spec, redacted_spec
 from whet.core.store import RunStore, read_record
@@ -29,12 +29,26 @@ _FIXED_ON_RESUME = (
 )
 
 
+REPEATS: Final = 2
+"""Fresh starts that repeat an invalid trial: a server that was asked before may remember it."""
+
+
 def missing_trials(
     job: Job, resolved: ResolvedEngine, cells: Iterable[tuple[LoadPoint, int]]
 ) -> list[tuple[LoadPoint, int]]:
     """The (load, trial) pairs that the run does not hold yet; all others are skipped."""
     name = resolved.variant.name
     return [cell for cell in cells if not job.store.done("trials", trial_key(name, *cell))]
+
+
+def invalid_trials(
+    job: Job, resolved: ResolvedEngine, cells: Iterable[tuple[LoadPoint, int]]
+) -> list[tuple[LoadPoint, int]]:
+    """The (load, trial) pairs that are to be repeated, ``REPEATS`` times at most."""
+    name = resolved.variant.name
+    keyed = ((cell, trial_key(name, *cell)) for cell in cells)
+    records = ((cell, job.store.get("trials", key, TrialRecord)) for cell, key in keyed)
+    return [cell for cell, record in records if record is not None and record.is_invalid]
 
 
 def lacks_quality(job: Job, resolved: ResolvedEngine) -> bool:

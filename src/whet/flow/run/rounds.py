@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from whet.core.load_point import LoadPoint
-from whet.core.records import ResolvedEngine, TrialRecord
+from whet.core.records import ResolvedEngine
 from whet.core.run import Run
 from whet.core.units import human_duration
-from whet.flow.run.context import Job, trial_key
+from whet.flow.run.context import Job
 from whet.flow.run.measure import PendingWork, visit
 from whet.flow.run.results import cells_of_variant, store_cells
-from whet.flow.run.resume import lacks_quality, lacks_rates, missing_trials
+from whet.flow.run.resume import REPEATS, invalid_trials, lacks_quality, lacks_rates, missing_trials
 from whet.flow.run.schedule import Cells, Round, groups_of, rounds_of
 from whet.flow.run.traced import store_points
 
@@ -112,11 +111,13 @@ def measure_rounds(
     quality: bool,
     title: str = "",
 ) -> None:
-    """Measure what ``rounds`` still lack, and invalid trials once more on fresh starts."""
+    """Measure what ``rounds`` still lack, and repeat invalid trials on fresh starts."""
     executor = executor or LocalExecutor()
     executor.measure(job, list(plan_visits(job, rounds, quality=quality, title=title)))
-    invalid = [part for turn in rounds if (part := _invalid_part(job, turn)).servers]
-    if invalid:
+    for _ in range(REPEATS):
+        invalid = [part for turn in rounds if (part := _invalid_part(job, turn)).servers]
+        if not invalid:
+            return
         executor.measure(job, list(plan_visits(job, invalid, quality=False, title="repetition")))
 
 
@@ -133,18 +134,9 @@ def plan_visits(
 
 
 def _invalid_part(job: Job, turn: Round) -> Round:
-    """The trials of a round that ended but do not count: a late client, a disturbed machine."""
-
-    def invalid(resolved: ResolvedEngine, cell: tuple[LoadPoint, int]) -> bool:
-        key = trial_key(resolved.variant.name, *cell)
-        record = job.store.get("trials", key, TrialRecord)
-        return record is not None and record.status == "complete" and not record.health.valid
-
-    parts = (
-        (resolved, tuple(cell for cell in cells if invalid(resolved, cell)))
-        for resolved, cells in turn.servers
-    )
-    return Round(servers=tuple((resolved, cells) for resolved, cells in parts if cells))
+    """The trials of a round that ended but do not count."""
+    parts = ((item, tuple(invalid_trials(job, item, cells))) for item, cells in turn.servers)
+    return Round(servers=tuple((item, cells) for item, cells in parts if cells))
 
 
 def summarize_cells(job: Job, name: str) -> None:

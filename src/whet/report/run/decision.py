@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from whet.core.format import plural
+from whet.core.load_point import load_words
 from whet.core.records import Decision, Recommendation
 from whet.core.run import Run
 from whet.report.document import Bullets, Code, Fact, Facts, Node, Paragraph, Section, Tone
@@ -28,7 +29,7 @@ def build(run: Run) -> Section:
     section = decision_section(run.decision)
     chosen = run.decision.recommendation
     tiles = [Facts(items=list(_facts(run, run.decision, chosen)))] if chosen else []
-    nodes = [section.nodes[0], *tiles, *_chart(run), *section.nodes[1:]]
+    nodes = [section.nodes[0], *tiles, *_chart(run), *section.nodes[1:], *_invalid(run)]
     if chosen is not None and chosen.variant in run.engines:
         nodes.append(Code(text=run.engines[chosen.variant].serve_line, language="sh"))
     return replace(section, nodes=nodes)
@@ -37,6 +38,17 @@ def build(run: Run) -> Section:
 def _chart(run: Run) -> list[Node]:
     chart = cost_chart(run)
     return [] if chart is None else [chart]
+
+
+def _invalid(run: Run) -> list[Node]:
+    """Cells that stayed invalid: each may have been the cheapest."""
+    reasons = {
+        f"{trial.variant} at {load_words(trial.batch_size)}": trial.health.reason
+        for trial in run.trials
+        if trial.is_invalid
+    }
+    lines = [f"{cell} does not count, its trial is invalid: {why}" for cell, why in reasons.items()]
+    return [Bullets(items=lines, tone="warn")] if lines else []
 
 
 def decision_section(decision: Decision) -> Section:
