@@ -1,0 +1,91 @@
+"""What a recommendation must not hide: open checks, and known faults of an engine build."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from whet.core.records import (
+    CellSummary,
+    DegenerateTraffic,
+    ExclusionKind,
+    QualityRecord,
+    Verdict,
+)
+from whet.decision.inputs import TierInputs
+
+ACCEPTED: Final = "accepted without proof"
+Unfit = tuple[ExclusionKind, str]
+"""Why a variant is not recommended, whatever its figures: a kind and a reason."""
+
+
+def unfit(cell: CellSummary, inputs: TierInputs) -> Unfit | None:
+    """Return why the variant's answers are known to be wrong, or were not checked, or None."""
+    if fault := inputs.faults.get(cell.variant):
+        return "known fault", fault
+    if cell.variant not in inputs.speculating and cell.acceptance_length is None:
+        return None
+    record = inputs.quality.get(cell.variant)
+    if record is None:
+        return None  # excluded for its quality
+    check = record.lossless
+    if check is None:
+        return "not checked", (
+            "whether speculation changes answers was not checked; measure a variant with the same "
+            "weights and no speculation in the same run, with quality.lossless_prompts above 0"
+        )
+    if check.sampling is None and inputs.sampled is not None:
+        return "not checked", (
+            "whether speculation changes sampled answers was not checked, and "
+            f"{inputs.sampled}; set quality.sampled: true"
+        )
+    return None
+
+
+def limits_of(cell: CellSummary, inputs: TierInputs) -> tuple[str, ...]:
+    """Return what a recommendation of this cell leaves open, in sentences without a full stop."""
+    known, record = inputs.limits.get(cell.variant, ()), inputs.quality.get(cell.variant)
+    claims = _accepted(cell, inputs.verdicts)
+    found = [*known, *claims, *_timed(inputs.degenerate.get(cell.variant))]
+    if record is not None:
+        found += [f"quality: {record.reason}"] if record.reason else []
+        found += (
+            f"{what}: {why}"
+            for what, why in _open_checks(record, known=bool(known))
+            if why not in (record.reason or "")
+        )
+    return tuple(dict.fromkeys(found))
+
+
+def _accepted(cell: CellSummary, verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """Yield the claims of a cell that count without proof."""
+    for verdict in verdicts:
+        own = (verdict.variant, verdict.outcome) == (cell.variant, "accepted")
+        if own and verdict.batch_size in (None, cell.batch_size):
+            yield f"{ACCEPTED}: {verdict.claim.kind} ({verdict.claim.statement})"
+
+
+def _timed(timed: DegenerateTraffic | None) -> Iterator[str]:
+    if timed is None:
+        yield "timed answers: not checked for degenerate text"
+    elif timed.verdict == "unknown":
+        yield f"timed answers: {timed.reason or 'whether they are degenerate text is unknown'}"
+
+
+def _open_checks(record: QualityRecord, *, known: bool) -> Iterator[tuple[str, str]]:
+    """Yield (what, why) of each check that was not made or not finished.
+
+    ``known``: a fault of sampled text is stated already.
+    """
+    check = record.lossless
+    if check is not None and check.verdict == "unknown":
+        yield "speculation", next(iter(check.reasons), "whether it changes answers is open")
+    elif check is not None and check.sampling is None and not known:
+        yield "greedy requests only", "whether speculation changes sampled answers was not checked"
+    if record.twin not in (None, record.variant) and record.twin_distances is None:
+        yield "predictions", f"not compared with {record.twin}, which serves the same weights"
+    if record.identity is not None and record.identity.missing is not None:
+        yield "tokens", record.identity.missing
+    for score in record.structured:
+        if score.missing is not None:
+            yield "structured output", score.missing
