@@ -15,6 +15,7 @@ from whet.core.records import (
 from whet.decision.inputs import TierInputs
 
 ACCEPTED: Final = "accepted without proof"
+GREEDY_ONLY: Final = "greedy requests only"
 Unfit = tuple[ExclusionKind, str]
 """Why a variant is not recommended, whatever its figures: a kind and a reason."""
 
@@ -51,7 +52,7 @@ def limits_of(cell: CellSummary, inputs: TierInputs) -> tuple[str, ...]:
         found += [f"quality: {record.reason}"] if record.reason else []
         found += (
             f"{what}: {why}"
-            for what, why in _open_checks(record, known=bool(known))
+            for what, why in _open_checks(record, known=any(GREEDY_ONLY in each for each in known))
             if why not in (record.reason or "")
         )
     return tuple(dict.fromkeys(found))
@@ -81,7 +82,7 @@ def _open_checks(record: QualityRecord, *, known: bool) -> Iterator[tuple[str, s
     if check is not None and check.verdict == "unknown":
         yield "speculation", next(iter(check.reasons), "whether it changes answers is open")
     elif check is not None and check.sampling is None and not known:
-        yield "greedy requests only", "whether speculation changes sampled answers was not checked"
+        yield GREEDY_ONLY, "whether speculation changes sampled answers was not checked"
     if record.twin not in (None, record.variant) and record.twin_distances is None:
         yield "predictions", f"not compared with {record.twin}, which serves the same weights"
     if record.identity is not None and record.identity.missing is not None:

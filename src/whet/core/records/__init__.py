@@ -64,6 +64,7 @@ from whet.core.records.load import (
     OutputLengths,
     PlannedRequest,
     RequestEvent,
+    TrafficFacts,
     TrialRecord,
     WorkloadFacts,
 )
@@ -204,6 +205,7 @@ __all__ = [
     "TaskScore",
     "TokenIdentity",
     "TokenizerIdentity",
+    "TrafficFacts",
     "TrialNotices",
     "TrialRecord",
     "TwoSample",

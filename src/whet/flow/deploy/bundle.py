@@ -15,7 +15,7 @@ from whet.core.records import ResolvedEngine, encode
 from whet.core.records.bundle import Bundle, Target
 from whet.core.redact import redact_json
 from whet.core.run import Run
-from whet.deploy import SCRIPT, Site, render, render_script, site_name
+from whet.deploy import SCRIPT, Site, commented, render, render_script, site_name
 from whet.deploy.monitoring import monitoring_files
 from whet.engines import get_profile
 from whet.engines.deployment import Deployment
@@ -25,6 +25,7 @@ from whet.flow.deploy.options import DeployOptions
 from whet.flow.watch.source import WatchSource, source_files, source_of_run
 
 _RULES: Final = "monitoring/rules.yml"
+_COMMENTED: Final = (".sh", ".yaml", ".yml", ".example")
 _ON_KUBERNETES: Final = (_RULES, "monitoring/grafana/dashboards/")
 """Scrapes and routes are the cluster's own there."""
 
@@ -68,10 +69,11 @@ def deploy(run: Run, options: DeployOptions) -> Deployed:
         f"{SECRETS}.example": _env_example(plan),
         RECORD: redact_json(json.dumps(encode(bundle), indent=1, ensure_ascii=False)) + "\n",
     }
-    replace_bundle(
-        options.output_dir,
-        render(options.target, plan, site) | monitoring | source_files(source) | own,
-    )
+    files = render(options.target, plan, site) | monitoring | own
+    for name in files:
+        if name.endswith(_COMMENTED):
+            files[name] = commented(files[name], bundle.limits)
+    replace_bundle(options.output_dir, files | source_files(source))
     return Deployed(folder=options.output_dir, bundle=bundle, previous=previous)
 
 
@@ -94,6 +96,7 @@ def _bundle(run: Run, point: LoadPoint, plan: Deployment, site: Site, target: Ta
         replicas=site.replicas,
         written_at=datetime.now(UTC).isoformat(timespec="seconds"),
         serve_line=resolved.serve_line,
+        limits=run.decision.limits_of(plan.variant) if run.decision else (),
     )
 
 

@@ -29,6 +29,7 @@ from whet.decision.select import Confirmation, confirmation
 from whet.deploy import write_deployment
 from whet.flow.run.bottleneck import with_bottleneck
 from whet.flow.run.degenerate import examine_all
+from whet.flow.run.faults import engine_faults, sampled_requests
 from whet.flow.run.results import RunSummary, store_cells, summarize_run
 from whet.flow.run.side_effects import lever_costs
 from whet.levers import lever_diff
@@ -93,12 +94,13 @@ def _deploy(run: Run, decision: Decision) -> None:
         if old.exists():
             shutil.rmtree(old)
     for name in decision.qualified:
-        write_deployment(folder / name, run.engines[name])
+        write_deployment(folder / name, run.engines[name], limits=decision.limits_of(name))
     reasons = {item.variant: " ".join(item.reason.split()) for item in decision.excluded}
     for name in {cell.variant for cell in run.cells} & set(run.engines):
         lost = name in reasons and name not in decision.qualified
         note = f"EXCLUDED from recommendation: {reasons[name]}" if lost else "As measured."
-        write_deployment(again / name, run.engines[name], note=note)
+        limits = decision.limits_of(name)
+        write_deployment(again / name, run.engines[name], note=note, limits=limits)
     if not decision.qualified:
         text = "No variant qualifies for recommendation; report.md says why for each.\n"
         write_atomic(folder / "README.txt", text.encode())
@@ -183,6 +185,7 @@ def _effects(run: Run, summary: RunSummary) -> LeverEffects:
 def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
     variants = [item.variant for item in run.engines.values()]
     disturbed = latency_anomalies(summary.cells, variants)
+    faults, limits = engine_faults(run)
     return TierInputs(
         tier=run.tier,
         cells=summary.cells,
@@ -196,6 +199,10 @@ def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
         confirmed_throughput=summary.confirmed_throughput,
         degenerate=run.degenerate,
         disturbed={(item.variant, item.batch_size) for item in disturbed},
+        faults=faults,
+        limits=limits,
+        speculating={item.name for item in variants if item.speculation is not None},
+        sampled=sampled_requests(run),
     )
 
 

@@ -109,9 +109,9 @@ def is_corner(chosen: Recommendation | None, entry: MatrixEntry | None) -> bool:
 
 
 def is_win(decision: Decision) -> bool:
-    """Whether the recommendation saves cost for certain."""
+    """Whether the recommendation saves cost for certain, and nothing limits it."""
     chosen = decision.recommendation
-    change = None if chosen is None else chosen.difference
+    change = None if chosen is None or decision.limits else chosen.difference
     return change is not None and change.different and change.ratio.value > 1
 
 
