@@ -52,10 +52,18 @@ def conclude(store: RunStore, observer: Observer) -> Decision:
     return decision
 
 
-def confirmation_of(run: Run) -> Confirmation:
-    """The finalists of a run, and what measuring them again has shown so far."""
+def confirmation_of(run: Run, *, unchecked: bool = False) -> Confirmation:
+    """The finalists of a run, and what measuring them again has shown so far.
+
+    With ``unchecked`` they may be variants whose answers are still to be checked.
+    """
     tier = _tier_inputs(run, summarize_run(run))
     eligible, _ = split_eligible(tier)
+    if unchecked:
+        eligible = [
+            replace(item, unfit=None) if item.unfit and item.unfit[0] == "not checked" else item
+            for item in eligible
+        ]
     point = recommended_point(run.tier, run.require_spec().objective)
     return confirmation(eligible, tier, point, reference_of(run))
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from whet.core.load_point import LoadPoint
 from whet.core.records import Finalists, ResolvedEngine
 from whet.core.run import Run
+from whet.decision.eligible import EligibleCell
 from whet.flow.run.conclude import confirmation_of, reference_of
 from whet.flow.run.context import Job
+from whet.flow.run.quality import KIND, PLAIN, plain_of
 from whet.flow.run.results import summarize_run
 from whet.flow.run.rounds import Executor, measure_rounds
-from whet.flow.run.schedule import confirmation_rounds
+from whet.flow.run.schedule import Round, confirmation_rounds
 
 _STARTS: Final = 2
 _ATTEMPTS: Final = 3
@@ -43,6 +45,50 @@ def confirm(job: Job, executor: Executor | None = None) -> None:
         f"{_ATTEMPTS} choices of the cheapest configuration missed a limit when they were measured "
         "again: the loads are at the machine's limit, so add lower ones"
     )
+
+
+def check_answers(job: Job, executor: Executor | None = None) -> None:
+    """Check the answers of finalists that speculate and were not compared with a plain server.
+
+    A search with a budget may measure them before that server, or without it. Where the spec has no
+    variant with the same weights and no speculation, they stay unchecked.
+    """
+    engines = {item.variant.name: item for item in job.resolved}
+    tried: set[str] = set()
+    while True:
+        arms = confirmation_of(Run(job.store), unchecked=True).arms
+        left = [engines[arm.cell.variant] for arm in arms if _lacks_comparison(job, engines, arm)]
+        left = [item for item in left if item.variant.name not in tried]
+        if not left or not job.spec.quality.lossless_prompts:
+            return
+        tried.update(item.variant.name for item in left)
+        _compare(job, left, executor)
+
+
+def _lacks_comparison(job: Job, engines: Mapping[str, ResolvedEngine], arm: EligibleCell) -> bool:
+    speculates = engines[arm.cell.variant].variant.speculation is not None
+    return speculates and (arm.quality is None or arm.quality.lossless is None)
+
+
+def _compare(job: Job, finalists: Sequence[ResolvedEngine], executor: Executor | None) -> None:
+    """Ask plain servers that were not asked yet, then the finalists once more."""
+    pairs = [(item, plain) for item in finalists if (plain := plain_of(job, item)) is not None]
+    unasked = {plain.variant.name: plain for _, plain in pairs if not _was_asked(job, plain)}
+    _check_again(job, list(unasked.values()), executor)
+    _check_again(job, [item for item, plain in pairs if _was_asked(job, plain)], executor)
+
+
+def _was_asked(job: Job, plain: ResolvedEngine) -> bool:
+    return job.store.done(PLAIN, plain.variant.name)
+
+
+def _check_again(job: Job, items: Sequence[ResolvedEngine], executor: Executor | None) -> None:
+    for item in items:
+        reason = "its answers are to be compared with a plain server's"
+        job.store.note(KIND, item.variant.name, status="failed", reason=reason)
+    if items:
+        part = Round(servers=tuple((item, ()) for item in items))
+        measure_rounds(job, [part], executor, quality=True, title="answers")
 
 
 def _finalists(job: Job, attempt: int) -> tuple[tuple[str, LoadPoint], ...]:
