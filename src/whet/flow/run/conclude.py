@@ -28,6 +28,7 @@ from whet.decision.matrix import recommended_point
 from whet.decision.select import Confirmation, confirmation
 from whet.deploy import write_deployment
 from whet.flow.run.bottleneck import with_bottleneck
+from whet.flow.run.comparable import refuse_unlike
 from whet.flow.run.degenerate import examine_all
 from whet.flow.run.faults import engine_faults, sampled_requests
 from whet.flow.run.results import RunSummary, store_cells, summarize_run
@@ -117,8 +118,10 @@ def _deploy(run: Run, decision: Decision) -> None:
 def decide_over(runs: Sequence[Run]) -> Decision:
     """One decision over the runs of one or several machines, a hardware tier each.
 
-    The first run's objective and baseline hold. ``UsageError`` where two runs have the same tier.
+    The first run's objective and baseline hold. ``UsageError`` where two runs have the same tier,
+    or are of different models or traffic.
     """
+    refuse_unlike(runs)
     return _decide([(run, summarize_run(run)) for run in runs])
 
 
