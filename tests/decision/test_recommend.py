@@ -373,7 +373,9 @@ def test_speculation_whose_answers_were_not_checked_is_not_recommended() -> None
         assert recommended(decision).variant == "fp16"
         [out] = decision.excluded
         assert (out.variant, out.kind) == ("awq", "not checked")
-        assert out.reason.startswith("whether speculation changes answers was not checked; measure")
+        assert out.reason.startswith(
+            "whether speculation changes answers was not checked; measure it"
+        )
         assert decision.qualified == ("fp16",)
         assert {entry.variant for entry in decision.matrix} <= {"fp16", None}
     alone = decided(tier([cell("fp16", 8, 1.0, 9000), fast]))

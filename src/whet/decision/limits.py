@@ -32,8 +32,8 @@ def unfit(cell: CellSummary, inputs: TierInputs) -> Unfit | None:
     check = record.lossless
     if check is None:
         return "not checked", (
-            "whether speculation changes answers was not checked; measure a variant with the same "
-            "weights and no speculation in the same run, with quality.lossless_prompts above 0"
+            "whether speculation changes answers was not checked; measure it in one run with a "
+            "variant with the same weights and no speculation, and quality.lossless_prompts above 0"
         )
     if check.sampling is None and inputs.sampled is not None:
         return "not checked", (

@@ -17,6 +17,7 @@ from whet.flow.run.pipeline import run
 from whet.flow.run.preflight import prepare
 from whet.flow.run.rounds import measure_rounds
 from whet.flow.run.schedule import Round, cells_of
+from whet.report.run import run_document
 
 SPECULATION = {"method": "ngram", "num_tokens": 3}
 EXACT = {"args": {"dtype": "float32"}}
@@ -61,11 +62,25 @@ def test_a_plain_server_that_was_left_out_is_asked_then_the_finalist(
     assert decision.recommendation.variant == "exact+spec"
 
 
+def test_without_a_plain_variant_one_is_started_for_its_answers_alone(
+    bench: Bench, tmp_path: Path
+) -> None:
+    result = searched(tmp_path / "run", {"fp16": {}, **FAST}, ("fp16", "exact+spec"))
+    assert bench.engine.started == ["fp16", "exact+spec", "exact+spec.plain", "exact+spec"]
+    assert {plan.variant for plan in bench.plans} == {"fp16", "exact+spec"}
+    assert result.variants == ("fp16", "exact+spec")
+    assert result.missing == ()
+    assert result.decision is not None
+    assert result.decision.recommendation is not None
+    assert result.decision.recommendation.variant == "exact+spec"
+    assert run_document(result).sections
+
+
 @pytest.mark.parametrize("variants", [{"fp16": {}, **FAST}, {"fp16": {}, **FAST, "exact": EXACT}])
 def test_what_cannot_be_compared_is_excluded_with_the_reason(
     bench: Bench, tmp_path: Path, variants: dict[str, Any]
 ) -> None:
-    bench.engine.refused = {("exact", 0)}
+    bench.engine.refused = {("exact", 0), ("exact+spec.plain", 0)}
     result = searched(tmp_path / "run", variants, ("fp16", "exact+spec"))
     assert bench.engine.started.count("exact+spec") == 1
     decision = result.decision

@@ -22,6 +22,7 @@ from whet.engines.deployment import Deployment
 from whet.flow.deploy.choice import choose
 from whet.flow.deploy.folder import RECORD, SECRETS, read_bundle, replace_bundle
 from whet.flow.deploy.options import DeployOptions
+from whet.flow.run.faults import engine_faults
 from whet.flow.watch.source import WatchSource, source_files, source_of_run
 
 _RULES: Final = "monitoring/rules.yml"
@@ -96,8 +97,14 @@ def _bundle(run: Run, point: LoadPoint, plan: Deployment, site: Site, target: Ta
         replicas=site.replicas,
         written_at=datetime.now(UTC).isoformat(timespec="seconds"),
         serve_line=resolved.serve_line,
-        limits=run.decision.limits_of(plan.variant) if run.decision else (),
+        limits=_limits(run, plan.variant),
     )
+
+
+def _limits(run: Run, variant: str) -> tuple[str, ...]:
+    """The decision's limits of a variant, and those of its engine that are known since."""
+    decided = run.decision.limits_of(variant) if run.decision else ()
+    return tuple(dict.fromkeys((*decided, *engine_faults(run)[1].get(variant, ()))))
 
 
 def _in_container(source: WatchSource) -> WatchSource:
