@@ -281,7 +281,7 @@ def main() -> None:
             for starts in (2, 3, 5):
                 gains = (0.0, 0.1, 0.2) if starts < 5 else ()
                 for rows in (
-                    *(recommendations(gain, sigma, starts, options.runs) for gain in gains),
+                    *(recommendations(g, sigma, starts, options.runs // 5) for g in gains),
                     false_differences(sigma, starts, options.runs),
                     coverage(sigma, starts, options.runs),
                     winners(sigma, starts, 20 * options.runs),

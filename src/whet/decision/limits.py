@@ -47,15 +47,15 @@ def limits_of(cell: CellSummary, inputs: TierInputs) -> tuple[str, ...]:
     """Return what a recommendation of this cell leaves open, in sentences without a full stop."""
     known, record = inputs.limits.get(cell.variant, ()), inputs.quality.get(cell.variant)
     claims = _accepted(cell, inputs.verdicts)
-    found = [*known, *claims, *_timed(inputs.degenerate.get(cell.variant))]
+    limits = [*known, *claims, *_timed(inputs.degenerate.get(cell.variant))]
     if record is not None:
-        found += [f"quality: {record.reason}"] if record.reason else []
-        found += (
+        limits += [f"quality: {record.reason}"] if record.reason else []
+        limits += (
             f"{what}: {why}"
             for what, why in _open_checks(record, known=any(GREEDY_ONLY in each for each in known))
             if why not in (record.reason or "")
         )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(limits))
 
 
 def _accepted(cell: CellSummary, verdicts: Sequence[Verdict]) -> Iterator[str]:

@@ -138,8 +138,8 @@ def cautions(resolved: ResolvedEngine, machine: Machine | None = None) -> tuple[
     """One sentence per lever that is slow, doubtful or wrong. Default machine: this one."""
     rows = lookup(resolved, machine or find_machine(resolved.device))
     warned = (row for row in rows if row.outcome in WARNINGS - FAULTS)
-    found = (*warned, *known_faults(resolved))
-    return tuple(f"{row.lever}: {row.sentence}" for row in found)
+    warnings = (*warned, *known_faults(resolved))
+    return tuple(f"{row.lever}: {row.sentence}" for row in warnings)
 
 
 def known_faults(resolved: ResolvedEngine) -> tuple[Row, ...]:

@@ -309,3 +309,36 @@ def test_the_printed_commands_name_files_that_are_there(root: Path, tmp_path: Pa
         }
         missing = {path.name for path in named if not path.exists()}
         assert missing == {".env"}, "the keys are the reader's to write"
+
+
+@pytest.mark.parametrize("target", ["compose", "k8s", "kserve", "llm-d"])
+def test_a_limit_is_in_every_file_that_is_deployed(root: Path, tmp_path: Path, target: Any) -> None:
+    stated = "greedy requests only:\n- injected: true\x1b[31m"
+    decision = Run.read(root).decision
+    assert decision is not None
+    cells = tuple(replace(cell, limits=(stated,)) for cell in decision.cells)
+    deploy(decided(root, cells=cells), options(tmp_path, target=target))
+    out = tmp_path / "out"
+    files = [p for p in out.rglob("*") if p.suffix in (".sh", ".yaml", ".yml")]
+    assert {"serve.sh", "kustomization.yaml" if target != "compose" else "compose.yaml"} <= {
+        path.name for path in files
+    }
+    for path in files:
+        head = path.read_text().splitlines()[:3]
+        assert any(
+            line.startswith("# Limit: greedy requests only: - injected: true") for line in head
+        ), path
+        assert "\x1b" not in path.read_text()
+        if path.suffix != ".sh":
+            assert "injected" not in str(list(yaml.safe_load_all(path.read_text())))
+    bundle = read_bundle(out)
+    assert bundle is not None
+    assert bundle.limits[0] == stated
+
+
+def test_a_fault_that_is_known_since_the_decision_refuses_a_variant(
+    root: Path, tmp_path: Path
+) -> None:
+    (root / "traffic" / "log.json").unlink()
+    with pytest.raises(NothingQualifiesError, match="samples wrong text .* was not stored"):
+        deploy(Run.read(root), options(tmp_path))
