@@ -40,8 +40,10 @@ def test_an_unfinished_run_and_a_wrong_option(whet: Whet, root: Path) -> None:
 def test_it_prints_how_to_start_and_how_to_go_back(whet: Whet, root: Path) -> None:
     first = whet("deploy", root)
     assert (first.code, first.err) == (0, "")
-    assert first.out.splitlines() == [
-        "deployment: spec+cache at batch size 8, vllm/vllm-openai:v0.32.0",
+    where, limit, *steps = first.out.splitlines()
+    assert where == "deployment: spec+cache at batch size 8, vllm/vllm-openai:v0.32.0"
+    assert limit.startswith("  Limit: greedy requests only (temperature 0): vllm 0.32.0")
+    assert steps == [
         "  Start      cp deployment/.env.example deployment/.env  # then set the keys in it",
         "             docker compose -f deployment/compose.yaml up -d",
         "  Monitor    docker compose -f deployment/compose.yaml --profile monitoring up -d",
@@ -49,8 +51,9 @@ def test_it_prints_how_to_start_and_how_to_go_back(whet: Whet, root: Path) -> No
     ]
     Path("deployment/.env").write_text("VLLM_API_KEY=x\n")
     again = whet("deploy", root, "--target", "k8s", "--namespace", "llm", "--image-tag", "v0.32.1")
-    assert again.out.splitlines() == [
-        "deployment: spec+cache at batch size 8, vllm/vllm-openai:v0.32.1",
+    where, limit, *steps = again.out.splitlines()
+    assert where == "deployment: spec+cache at batch size 8, vllm/vllm-openai:v0.32.1"
+    assert steps == [
         "  Start      kubectl create secret generic vllm-target-keys "
         "--from-env-file=deployment/.env -n llm --dry-run=client -o yaml | kubectl apply -f -",
         "             kubectl apply -k deployment",

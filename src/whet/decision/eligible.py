@@ -33,8 +33,9 @@ _ROUNDING = 1e-9
 class EligibleCell:
     """An eligible cell with its cost, its tail TTFT and its quality.
 
-    ``disturbed``: another process slowed the cell down. ``unfit`` is why its variant is not
-    recommended all the same, ``limits`` what a recommendation of it leaves open.
+    ``disturbed``: another process slowed the cell down. ``accepted`` are its claims that count
+    without proof, each as ``kind (statement)``. ``unfit`` is why its variant is not recommended
+    all the same, ``limits`` what a recommendation of it leaves open.
     """
 
     tier: str
@@ -43,6 +44,7 @@ class EligibleCell:
     ttft: Estimate
     quality: QualityRecord | None
     disturbed: bool = False
+    accepted: tuple[str, ...] = ()
     unfit: Unfit | None = None
     limits: tuple[str, ...] = ()
     fleet: Fleet | None = None
@@ -91,6 +93,7 @@ def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Exclude
                     ttft=cell.ttft_p95_ms,
                     quality=inputs.quality.get(cell.variant),
                     disturbed=(cell.variant, cell.batch_size) in inputs.disturbed,
+                    accepted=_accepted(cell, inputs.verdicts),
                     unfit=unfit(cell, inputs),
                     limits=limits_of(cell, inputs),
                     fleet=_fleet(cell, inputs),
@@ -169,6 +172,16 @@ def _fleet(cell: CellSummary, inputs: TierInputs) -> Fleet | None:
         rate_rps=inputs.demand_rps / servers,
         servers=servers,
         usd_per_month=servers * inputs.price_usd_per_hour * _HOURS_PER_MONTH,
+    )
+
+
+def _accepted(cell: CellSummary, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    """Return the claims of a cell that count without proof."""
+    return tuple(
+        f"{verdict.claim.kind} ({verdict.claim.statement})"
+        for verdict in verdicts
+        if (verdict.variant, verdict.outcome) == (cell.variant, "accepted")
+        and verdict.batch_size in (None, cell.batch_size)
     )
 
 

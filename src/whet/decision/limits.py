@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from whet.core.records import (
@@ -10,11 +10,9 @@ from whet.core.records import (
     DegenerateTraffic,
     ExclusionKind,
     QualityRecord,
-    Verdict,
 )
 from whet.decision.inputs import TierInputs
 
-ACCEPTED: Final = "accepted without proof"
 GREEDY_ONLY: Final = "greedy requests only"
 Unfit = tuple[ExclusionKind, str]
 """Why a variant is not recommended, whatever its figures: a kind and a reason."""
@@ -46,8 +44,7 @@ def unfit(cell: CellSummary, inputs: TierInputs) -> Unfit | None:
 def limits_of(cell: CellSummary, inputs: TierInputs) -> tuple[str, ...]:
     """Return what a recommendation of this cell leaves open, in sentences without a full stop."""
     known, record = inputs.limits.get(cell.variant, ()), inputs.quality.get(cell.variant)
-    claims = _accepted(cell, inputs.verdicts)
-    limits = [*known, *claims, *_timed(inputs.degenerate.get(cell.variant))]
+    limits = [*known, *_timed(inputs.degenerate.get(cell.variant))]
     if record is not None:
         limits += [f"quality: {record.reason}"] if record.reason else []
         limits += (
@@ -56,14 +53,6 @@ def limits_of(cell: CellSummary, inputs: TierInputs) -> tuple[str, ...]:
             if why not in (record.reason or "")
         )
     return tuple(dict.fromkeys(limits))
-
-
-def _accepted(cell: CellSummary, verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """Yield the claims of a cell that count without proof."""
-    for verdict in verdicts:
-        own = (verdict.variant, verdict.outcome) == (cell.variant, "accepted")
-        if own and verdict.batch_size in (None, cell.batch_size):
-            yield f"{ACCEPTED}: {verdict.claim.kind} ({verdict.claim.statement})"
 
 
 def _timed(timed: DegenerateTraffic | None) -> Iterator[str]:

@@ -12,7 +12,6 @@ from whet.core.records import Difference, Estimate, QualityRecord, Recommendatio
 from whet.decision import words
 from whet.decision.eligible import EligibleCell
 from whet.decision.inputs import DecisionInputs, TierInputs
-from whet.decision.limits import ACCEPTED
 from whet.decision.matrix import (
     SloPoint,
     qualifying,
@@ -232,7 +231,7 @@ def _reasons(
         yield f"{words.percent(below)} cheaper than {inputs.baseline}, both at their first starts"
     if (lossless := _lossless(record)) is not None:
         yield lossless
-    if not any(limit.startswith(ACCEPTED) for limit in item.limits):
+    if not item.accepted:
         yield "every feature that it claims was proved to be running"
 
 
@@ -257,6 +256,7 @@ def _cautions(
     inputs: DecisionInputs,
 ) -> Iterator[str]:
     item, cell = choice.item, choice.item.cell
+    yield from (f"accepted without proof: {claim}" for claim in item.accepted)
     yield from (*item.limits, *choice.notes)
     starts = min(each.cell.starts for each in (item, reference or item))
     if starts == 1:
