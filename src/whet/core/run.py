@@ -33,7 +33,6 @@ from whet.core.records import (
     RateSearch,
     ResolvedEngine,
     StartFacts,
-    TrafficFacts,
     TrialNotices,
     TrialRecord,
     Verdict,
@@ -107,11 +106,6 @@ class Run:
     def workloads(self) -> Mapping[str, WorkloadFacts]:
         """The traffic by batch size and trial."""
         return self.store.keyed("workloads", WorkloadFacts)
-
-    @cached_property
-    def traffic(self) -> TrafficFacts | None:
-        """The log that the requests are from; None where they are generated, and in older runs."""
-        return self.store.get("traffic", "log", TrafficFacts)
 
     @cached_property
     def engines(self) -> Mapping[str, ResolvedEngine]:

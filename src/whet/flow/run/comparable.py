@@ -9,6 +9,7 @@ from whet.core.errors import UsageError
 from whet.core.load_point import Rate
 from whet.core.records import ModelFacts
 from whet.core.run import Run
+from whet.flow.run.faults import log_facts
 
 _SHAPE: Final = (
     "architecture",
@@ -73,7 +74,8 @@ def _source(run: Run) -> tuple[object, ...]:
 
 def _prompts_differ(first: Run, other: Run) -> bool:
     """Whether two logs are unlike, or trials of one load, number and seed have other prompts."""
-    if first.traffic and other.traffic and first.traffic != other.traffic:
+    logs = [log_facts(first), log_facts(other)]
+    if all(logs) and logs[0] != logs[1]:
         return True
     if first.require_spec().workload.seed != other.require_spec().workload.seed:
         return False

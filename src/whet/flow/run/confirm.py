@@ -66,7 +66,7 @@ def check_answers(job: Job, executor: Executor | None = None) -> None:
         tried |= names
         for item in (engines[name] for name in sorted(names)):
             plain = plain_of(job, item)
-            if plain is None and is_local:
+            if plain is None and is_local and item.url is None:
                 plain = _without_speculation(job, item)
             if plain is not None:
                 _compare(job, item, plain, executor)

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections import defaultdict
 
 from whet.core.format import percent
+from whet.core.records import TrafficFacts
 from whet.core.run import Run
 from whet.decision.limits import GREEDY_ONLY
 from whet.engines.compatibility import known_faults
 
 
+def log_facts(run: Run) -> TrafficFacts | None:
+    """The log that the requests are from; None where they are generated, and in older runs."""
+    return run.store.get("traffic", "log", TrafficFacts)
+
+
 def sampled_requests(run: Run) -> str | None:
     """Say which requests of the traffic may be sampled; None where all are greedy."""
-    spec, log = run.require_spec(), run.traffic
+    spec, log = run.require_spec(), log_facts(run)
     if spec.load.trace is not None:
         return f"whether the requests of {spec.load.trace.name} are sampled is not known"
     if spec.traffic is None:

@@ -18,12 +18,13 @@ KIND = "head_of_line"
 def wants_head_of_line(job: Job, resolved: ResolvedEngine) -> bool:
     """Whether the spec asks for the test and this variant has not been through it.
 
-    The baseline's repeat is left out, and so is a variant of static batches: it is a way of
+    What is not in the spec is left out, and so is a variant of static batches: it is a way of
     sending, and its server is that of the variant without.
     """
     name = resolved.variant.name
     return (
         job.spec.load.head_of_line is not None
+        and name in job.spec.variants
         and resolved.variant.batching == "continuous"
         and not job.store.done(KIND, name)
     )
