@@ -382,6 +382,15 @@ def test_speculation_whose_answers_were_not_checked_is_not_recommended() -> None
     assert "was not checked" in alone.matrix[-1].reason
 
 
+@pytest.mark.parametrize("word", ["unknown", "fail"])
+def test_speculation_whose_check_did_not_pass_is_not_recommended(word: str) -> None:
+    record = replace(quality("awq"), lossless=lossless(word, "6 prompts are too few"))
+    records = {"fp16": quality("fp16"), "awq": record}
+    decision = decided(tier([FP16, AWQ], quality=records, speculating={"awq"}))
+    assert recommended(decision).variant == "fp16"
+    assert decision.excluded[0].reason.endswith(f"is {word}: 6 prompts are too few")
+
+
 @pytest.mark.parametrize("sampled", [None, "3 of 9 requests are sampled"])
 def test_sampled_answers_that_were_not_compared(sampled: str | None) -> None:
     record = replace(quality("awq"), lossless=lossless("pass"))

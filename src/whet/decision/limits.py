@@ -9,6 +9,7 @@ from whet.core.records import (
     CellSummary,
     DegenerateTraffic,
     ExclusionKind,
+    LosslessCheck,
     QualityRecord,
 )
 from whet.decision.inputs import TierInputs
@@ -22,22 +23,26 @@ def unfit(cell: CellSummary, inputs: TierInputs) -> Unfit | None:
     """Return why the variant's answers are known to be wrong, or were not checked, or None."""
     if fault := inputs.faults.get(cell.variant):
         return "known fault", fault
-    if cell.variant not in inputs.speculating and cell.acceptance_length is None:
-        return None
+    speculates = cell.variant in inputs.speculating or cell.acceptance_length is not None
     record = inputs.quality.get(cell.variant)
-    if record is None:
-        return None  # excluded for its quality
-    check = record.lossless
+    if record is None or not speculates:  # without a record the gate excludes it
+        return None
+    why = _not_compared(record.lossless, inputs.sampled)
+    return None if why is None else ("not checked", f"whether speculation changes {why}")
+
+
+def _not_compared(check: LosslessCheck | None, sampled: str | None) -> str | None:
+    """Return which answers were not compared with a plain server's, and the fix, or None."""
     if check is None:
-        return "not checked", (
-            "whether speculation changes answers was not checked; measure it in one run with a "
-            "variant with the same weights and no speculation, and quality.lossless_prompts above 0"
+        return (
+            "answers was not checked; measure it in one run with a variant with the same weights "
+            "and no speculation, and quality.lossless_prompts above 0"
         )
-    if check.sampling is None and inputs.sampled is not None:
-        return "not checked", (
-            "whether speculation changes sampled answers was not checked, and "
-            f"{inputs.sampled}; set quality.sampled: true"
-        )
+    if check.verdict != "pass":
+        reason = next(iter(check.reasons), "the check did not finish")
+        return f"answers is {check.verdict}: {reason}"
+    if check.sampling is None and sampled is not None:
+        return f"sampled answers was not checked, and {sampled}; set quality.sampled: true"
     return None
 
 
