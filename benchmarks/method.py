@@ -13,16 +13,30 @@ import argparse
 import csv
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 
-from whet.core.records import ClientHealth, RequestEvent, TrialRecord
+from whet.core.load_point import LoadPoint
+from whet.core.records import (
+    CellSummary,
+    Claim,
+    ClientHealth,
+    Estimate,
+    QualityRecord,
+    RequestEvent,
+    TrialRecord,
+    Verdict,
+)
+from whet.core.spec import ObjectiveSpec
 from whet.core.units import NS_PER_MS
+from whet.decision import DecisionInputs, TierInputs, decide
 from whet.metrics import CellContext, summarise
 from whet.metrics.pooled import StartTable
+from whet.metrics.summary import cost_per_1m_tokens
 
 VARIANTS: Final = 6
 SIZES: Final = (1, 8, 32)
@@ -87,6 +101,107 @@ def winners(sigma: float, starts: int, runs: int) -> Iterator[Row]:
     confirmed = rng.normal(0, sigma, (runs, _FRESH)).mean(axis=1)
     yield "bias of the selected cost", sigma, starts, math.expm1(selected.mean()), "none"
     yield "bias of the confirmed cost", sigma, starts, math.expm1(confirmed.mean()), "within 0.005"
+
+
+def recommendations(gain: float, sigma: float, starts: int, runs: int) -> Iterator[Row]:
+    """What ``decide`` makes of a default and three equal variants that are ``gain`` faster.
+
+    The selection's starts and two fresh ones of the finalists, in rounds of their own.
+    """
+    named = certified = losses = 0
+    for seed in range(runs):
+        rng = np.random.default_rng(seed)
+        main = _rates(rng, gain, sigma, starts)
+        table = StartTable.of("tps_mean", main)
+        fresh = _rates(rng, gain, sigma, _FRESH)
+        sure = StartTable.of("tps_mean", fresh, more=table)
+        chosen = decide(_inputs(main, table, fresh, sure)).recommendation
+        assert chosen is not None
+        costs = {name: 1 / _mean(rates) for (name, _), rates in fresh.items()}
+        other = chosen.variant != "0"
+        named += other
+        certified += other and chosen.result == "certified"
+        losses += other and costs[chosen.variant] >= costs["0"]
+    what = "equal variants" if gain == 0 else f"variants {gain:.0%} faster"
+    yield f"{what}: one is recommended that was not cheaper", sigma, starts, losses / runs, "0"
+    yield f"{what}: another than the default is recommended", sigma, starts, named / runs, ""
+    yield f"{what}: it is certified", sigma, starts, certified / runs, ""
+
+
+def _rates(
+    rng: np.random.Generator, gain: float, sigma: float, starts: int
+) -> dict[tuple[str, LoadPoint], dict[int, float]]:
+    """Rates of four variants at one load; the first is the default."""
+    logs = rng.normal(0, math.hypot(sigma, 0.005), (4, starts)) + rng.normal(0, 0.02, starts)
+    logs[1:] += math.log1p(gain)
+    return {(str(v), 8): dict(enumerate(np.exp(row).tolist())) for v, row in enumerate(logs)}
+
+
+def _mean(rates: dict[int, float]) -> float:
+    return math.exp(float(np.log(list(rates.values())).mean()))
+
+
+def _inputs(
+    main: dict[tuple[str, LoadPoint], dict[int, float]],
+    table: StartTable,
+    fresh: dict[tuple[str, LoadPoint], dict[int, float]],
+    sure: StartTable,
+) -> DecisionInputs:
+    tier = TierInputs(
+        tier="simulated",
+        cells=[_cell(*place, rates, table) for place, rates in main.items()],
+        quality={name: _passed(name) for name, _ in main},
+        verdicts=[_proved(name) for name, _ in main],
+        throughput=table,
+        ttft=StartTable.of("ttft_p95_ms", {}),
+        confirmation=[_cell(*place, rates, sure) for place, rates in fresh.items()],
+        confirmed_throughput=sure,
+    )
+    return DecisionInputs(baseline="0", reference="0", tiers=[tier], objective=ObjectiveSpec())
+
+
+def _cell(name: str, load: LoadPoint, rates: dict[int, float], table: StartTable) -> CellSummary:
+    """A cell that meets the objective for certain, at a dollar an hour."""
+    rate = _mean(rates)
+    low, high = table.interval((name, load), rate) or (None, None)
+    ttft = Estimate(value=100.0, low=90.0, high=110.0, samples=200)
+    tps = Estimate(value=rate, low=low, high=high, samples=len(rates))
+    cell = CellSummary(
+        variant=name,
+        batch_size=load,
+        status="complete",
+        trials=len(rates),
+        starts=len(rates),
+        requests=200,
+        errors=0,
+        memory_kind="device",
+        ttft_p95_ms=ttft,
+        tps_mean=tps,
+    )
+    return replace(cell, cost_per_1m_tokens=cost_per_1m_tokens(tps, 1.0))
+
+
+def _passed(name: str) -> QualityRecord:
+    return QualityRecord(
+        variant=name,
+        baseline="0",
+        perplexity=None,
+        perplexity_ratio=None,
+        nll=(),
+        tasks=(),
+        answers=(),
+        examples=(),
+        verdicts=tuple((tolerance, "pass") for tolerance in ObjectiveSpec().quality),
+        reason=None,
+        seconds=0.0,
+    )
+
+
+def _proved(name: str) -> Verdict:
+    claim = Claim(kind="weights", statement="", expected="", per_cell=False)
+    return Verdict(
+        variant=name, batch_size=None, claim=claim, outcome="proved", observed="", sources=()
+    )
 
 
 def latency_bias(requests_per_slot: int, starts: int, runs: int) -> Iterator[Row]:
@@ -164,7 +279,9 @@ def main() -> None:
         writer.writerow(("figure", "sigma", "starts", "value", "bound"))
         for sigma in SIGMAS:
             for starts in (2, 3, 5):
+                gains = (0.0, 0.1, 0.2) if starts < 5 else ()
                 for rows in (
+                    *(recommendations(g, sigma, starts, options.runs // 5) for g in gains),
                     false_differences(sigma, starts, options.runs),
                     coverage(sigma, starts, options.runs),
                     winners(sigma, starts, 20 * options.runs),

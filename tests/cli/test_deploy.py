@@ -46,8 +46,10 @@ def test_it_prints_how_to_start_and_how_to_go_back(whet: Whet, root: Path) -> No
     ]
     first = whet("deploy", root)
     assert (first.code, first.err) == (0, "")
-    assert first.out.splitlines() == [
-        "deployment: spec+cache at batch size 8, vllm/vllm-openai:v0.32.0",
+    where, limit, *rest = first.out.splitlines()
+    assert where == "deployment: spec+cache at batch size 8, vllm/vllm-openai:v0.32.0"
+    assert limit.startswith("  Limit: greedy requests only (temperature 0): vllm 0.32.0")
+    assert rest == [
         *left_out,
         "  Start      cp deployment/.env.example deployment/.env  # then set the keys in it",
         "             docker compose -f deployment/compose.yaml up -d",
@@ -56,8 +58,9 @@ def test_it_prints_how_to_start_and_how_to_go_back(whet: Whet, root: Path) -> No
     ]
     Path("deployment/.env").write_text("VLLM_API_KEY=x\n")
     again = whet("deploy", root, "--target", "k8s", "--namespace", "llm", "--image-tag", "v0.32.1")
-    assert again.out.splitlines() == [
-        "deployment: spec+cache at batch size 8, vllm/vllm-openai:v0.32.1",
+    where, limit, *rest = again.out.splitlines()
+    assert where == "deployment: spec+cache at batch size 8, vllm/vllm-openai:v0.32.1"
+    assert rest == [
         *left_out,
         "  Start      kubectl create secret generic vllm-target-keys "
         "--from-env-file=deployment/.env -n llm --dry-run=client -o yaml | kubectl apply -f -",

@@ -54,10 +54,9 @@ def test_savings_are_against_the_defaults_and_the_baseline_is_a_reason() -> None
     assert found.saving.value == pytest.approx(0.2)
     assert found.difference is not None
     assert (found.difference.family, found.difference.different) == (2, True)
-    assert (
-        "costs 40.0% less than the baseline's best, $1.00 [0.990 … 1.01] per 1M output tokens"
-        in found.reasons
-    )
+    assert found.baseline_saving is not None
+    assert found.baseline_saving.value == pytest.approx(0.4)
+    assert any(r.startswith("40.0% [") and "cheaper than fp16" in r for r in found.reasons)
 
 
 def test_two_machines_have_the_interval_of_independent_figures() -> None:
@@ -151,6 +150,56 @@ def test_a_confirmation_that_was_interrupted_does_not_count() -> None:
     assert (found.variant, found.confirmed) == ("awq", False)
     assert found.cost_per_1m_tokens.value == 0.60
     assert any("selected figure" in caution for caution in found.cautions)
+
+
+@pytest.mark.parametrize("dearer", [1.20, 1.021])
+def test_what_is_dearer_when_measured_again_gives_way_to_the_default(dearer: float) -> None:
+    again = [cell("fp16", 8, 1.02, 150), cell("awq", 8, dearer, 150)]
+    found = recommended(confirmed([FP16, cell("awq", 8, 0.95, 150)], again))
+    assert (found.variant, found.confirmed, found.result) == ("fp16", True, "certified")
+    assert found.cost_per_1m_tokens.value == 1.02
+    assert found.selected_cost == FP16.cost_per_1m_tokens
+    assert found.saving is not None
+    assert found.saving.value == 0
+    assert any("not cheaper than fp16 when measured again" in each for each in found.cautions)
+    assert not any("saves" in each for each in found.reasons)
+
+
+def test_one_start_that_is_dearer_again_gives_way_too() -> None:
+    again = [cell("fp16", 8, 1.0, 150), cell("awq", 8, 1.1, 150)]
+    inputs = tier(
+        [FP16, AWQ],
+        throughput=starts([FP16, AWQ], count=1),
+        confirmation=again,
+        confirmed_throughput=starts(again, count=1),
+    )
+    assert recommended(decided(inputs)).variant == "fp16"
+
+
+def test_of_equal_costs_on_two_machines_the_default_is_recommended() -> None:
+    small = tier([cell("fp16", 8, 2.0, 9000), cell("awq", 8, 1.0, 150)])
+    found = recommended(decided(small, tier([FP16], tier="H100")))
+    assert (found.variant, found.tier) == ("fp16", "H100")
+
+
+def test_the_baseline_is_compared_within_the_first_starts() -> None:
+    cells = [FP16, cell("usual", 8, 0.75, 100), AWQ]
+    again = [cell("usual", 8, 0.5, 100), cell("awq", 8, 0.4, 150)]  # a faster day
+    inputs = tier(cells, confirmation=again, confirmed_throughput=starts(again, count=2))
+    found = recommended(decided(inputs, reference="usual"))
+    assert found.saving is not None
+    assert found.baseline_saving is not None
+    assert found.saving.value == pytest.approx(0.2)
+    assert found.baseline_saving.value == pytest.approx(0.4)
+    assert found.baseline_saving.low is not None
+
+
+def test_what_is_dearer_than_the_baseline_saves_nothing_against_it() -> None:
+    cells = [FP16, cell("usual", 8, 1.4, 100), cell("awq", 8, 1.2, 150)]
+    records = {name: quality(name, ("fail",) * 3) for name in ("fp16",)}
+    records |= {name: quality(name) for name in ("usual", "awq")}
+    found = recommended(decided(tier(cells, quality=records), reference="usual"))
+    assert (found.variant, found.baseline_saving) == ("awq", None)
 
 
 def test_every_variant_is_tested_against_the_reference_once() -> None:
@@ -259,12 +308,11 @@ def test_timed_answers_that_nobody_could_judge_are_a_caution(
     )
 
 
-def cautions(record: QualityRecord, *, speculates: bool = False) -> tuple[str, ...]:
+def cautions(record: QualityRecord) -> tuple[str, ...]:
     """What is said beside the recommendation of a variant of this quality."""
-    own = replace(AWQ, acceptance_length=2.5) if speculates else AWQ
     records = {"fp16": quality("fp16"), "awq": record}
     known = {"awq": timed("awq", "pass", None)}
-    found = recommended(decided(tier([FP16, own], quality=records, degenerate=known)))
+    found = recommended(decided(tier([FP16, AWQ], quality=records, degenerate=known)))
     assert found.variant == "awq"
     return tuple(caution for caution in found.cautions if "selected figure" not in caution)
 
@@ -283,9 +331,6 @@ def lossless(verdict: str, *reasons: str, parity: GreedyParity | None = None) ->
 def test_checks_of_the_gate_that_were_not_made_are_cautions() -> None:
     whole = quality("awq")
     assert cautions(whole) == ()
-    assert cautions(whole, speculates=True) == (
-        "speculation: whether it changes answers was not checked",
-    )
     assert cautions(replace(whole, lossless=lossless("unknown", "6 prompts are too few"))) == (
         "speculation: 6 prompts are too few",
     )
@@ -318,6 +363,63 @@ def test_a_schema_that_no_server_enforced_is_said_once() -> None:
     )
     record = replace(quality("awq"), structured=(score, replace(score, task="b")))
     assert cautions(record) == ("structured output: the server takes no schema",)
+
+
+def test_speculation_whose_answers_were_not_checked_is_not_recommended() -> None:
+    fast = replace(AWQ, acceptance_length=2.5)
+    unproved = tier([FP16, AWQ], speculating={"awq"})
+    for inputs in (tier([FP16, fast]), unproved):
+        decision = decided(inputs)
+        assert recommended(decision).variant == "fp16"
+        [out] = decision.excluded
+        assert (out.variant, out.kind) == ("awq", "not checked")
+        assert out.reason.startswith(
+            "whether speculation changes answers was not checked; measure it"
+        )
+        assert decision.qualified == ("fp16",)
+        assert {entry.variant for entry in decision.matrix} <= {"fp16", None}
+    alone = decided(tier([cell("fp16", 8, 1.0, 9000), fast]))
+    assert "was not checked" in alone.matrix[-1].reason
+
+
+@pytest.mark.parametrize("word", ["unknown", "fail"])
+def test_speculation_whose_check_did_not_pass_is_not_recommended(word: str) -> None:
+    record = replace(quality("awq"), lossless=lossless(word, "6 prompts are too few"))
+    records = {"fp16": quality("fp16"), "awq": record}
+    decision = decided(tier([FP16, AWQ], quality=records, speculating={"awq"}))
+    assert recommended(decision).variant == "fp16"
+    assert decision.excluded[0].reason.endswith(f"is {word}: 6 prompts are too few")
+
+
+@pytest.mark.parametrize("sampled", [None, "3 of 9 requests are sampled"])
+def test_sampled_answers_that_were_not_compared(sampled: str | None) -> None:
+    record = replace(quality("awq"), lossless=lossless("pass"))
+    records = {"fp16": quality("fp16"), "awq": record}
+    decision = decided(tier([FP16, AWQ], quality=records, speculating={"awq"}, sampled=sampled))
+    if sampled is None:
+        assert recommended(decision).variant == "awq"
+        assert any(limit.startswith("greedy requests only: ") for limit in decision.limits)
+    else:
+        assert recommended(decision).variant == "fp16"
+        assert sampled in decision.excluded[0].reason
+
+
+def test_a_fault_that_the_traffic_meets_excludes_a_variant() -> None:
+    decision = decided(tier([FP16, AWQ], faults={"awq": "sampled text is wrong"}))
+    assert recommended(decision).variant == "fp16"
+    assert [(x.variant, x.kind, x.reason) for x in decision.excluded] == [
+        ("awq", "known fault", "sampled text is wrong")
+    ]
+
+
+def test_a_fault_that_the_traffic_does_not_meet_is_a_limit() -> None:
+    known = {name: timed(name, "pass", None) for name in ("fp16", "awq")}
+    limits = {"awq": ("greedy requests only: sampled text is wrong",)}
+    decision = decided(tier([FP16, AWQ], limits=limits, degenerate=known))
+    assert recommended(decision).variant == "awq"
+    assert decision.limits == limits["awq"] == decision.limits_of("awq")
+    assert decision.limits_of("fp16") == ()
+    assert set(limits["awq"]) <= set(recommended(decision).cautions)
 
 
 def test_speculation_that_was_checked_is_a_reason() -> None:
@@ -376,6 +478,13 @@ def test_at_rates_the_fewest_servers_win() -> None:
     assert found.saving.value == pytest.approx(0.6)
     assert found.result == "certified"
     assert any("$1,460 a month for 9 req/s (2 servers at 4.5 req/s)" in r for r in found.reasons)
+
+
+def test_a_quotient_of_rates_that_rounds_up_makes_no_server() -> None:
+    [item] = [replace(cell("fp16", 1, 1.0, 100), batch_size=Rate(0.1))]
+    found = recommended(decided(tier([item], price_usd_per_hour=1.0, demand_rps=1.1)))
+    assert found.fleet is not None
+    assert found.fleet.servers == 11  # 1.1 / 0.1 is 11.000000000000002
 
 
 def test_where_as_many_servers_are_needed_the_default_stays() -> None:

@@ -15,13 +15,22 @@ from tests.flow.stage import FakeEngine, FakeServer, tiny_spec
 from tests.metrics.events import steady, trial
 from whet.core.errors import EngineLostError, EngineStartError
 from whet.core.protocols import Server, Silent
-from whet.core.records import CellSummary, Declared, QualityRecord, ResolvedEngine, TrialRecord
+from whet.core.records import (
+    CellSummary,
+    Declared,
+    LosslessCheck,
+    QualityRecord,
+    ResolvedEngine,
+    TrialRecord,
+)
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.engines import get_profile
 from whet.flow.run.pipeline import run
 from whet.load import TrialInterrupted, TrialLost, TrialPlan
 from whet.quality import Measured, QualityPlan
+from whet.quality.greedy import Continuations
+from whet.quality.lossless import LosslessPlan, PlainReference
 
 VARIANTS: dict[str, Any] = {"fp16": {}, "b": {}, "c": {"prefix_cache": True}}
 FORTH = ["fp16", "b", "c"]
@@ -41,6 +50,13 @@ LlamaForCausalLM()(
 )
 """
 KERNEL_LOG = PLAIN_LOG + "Using MarlinLinearKernel for CompressedTensorsWNA16\n"
+
+
+_TEXT = Continuations(prompts_sha256="", max_tokens=1, num_prompts=0, answered=(), missing=None)
+ASKED = PlainReference(plan=LosslessPlan(), first=_TEXT, again=_TEXT, samples=None)
+COMPARED = LosslessCheck(
+    parity=None, sampling=None, acceptance_rate=None, drafted=None, verdict="pass", reasons=()
+)
 
 
 @dataclass
@@ -150,8 +166,11 @@ class Bench:
             verdicts=tuple((limit, "pass") for limit in (0.01, 0.02, 0.05) if self.passes),
             reason=None,
             seconds=0.0,
+            lossless=COMPARED if plan.checks and plan.checks.plain else None,
         )
-        return Measured(record=record, plain=None)
+        return Measured(
+            record=record, plain=ASKED if plan.checks and plan.checks.is_plain else None
+        )
 
 
 def patch_declared(monkeypatch: pytest.MonkeyPatch, read: Callable[[str], Declared]) -> None:

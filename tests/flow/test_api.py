@@ -17,6 +17,7 @@ from tests.scripted_server import scripted_server
 from whet.core.errors import UsageError
 from whet.demo import pair_paths
 from whet.flow.bench.options import BenchOptions, LoadOptions, PromptOptions, ServerOptions
+from whet.flow.run.options import RunOptions, SpecOptions
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 
@@ -58,3 +59,35 @@ def test_importing_whet_imports_nothing_heavy() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'sharpen'"):
         _ = whet.sharpen  # type: ignore[attr-defined]
+
+
+def test_a_budget_is_used_and_the_spec_stored_as_by_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeEngine()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: fake)
+    write_tiny_llama(tmp_path / "target")
+    spec = write_whole_spec(tmp_path)
+    run = whet.run(
+        spec, RunOptions(budget="0.01s"), change=SpecOptions(set=("load.confirm=false",))
+    )
+    assert run.predicted, "a budget predicts"
+    assert any(not each.measured for each in run.predicted.values())
+    assert run.spec is not None
+    assert run.spec.load.trials == 1
+    stored = (run.root / "spec.yaml").read_text()
+    assert stored.startswith(spec.read_text().rstrip("\n"))
+    assert "# changed by --set load.confirm=false\n# changed by --set load.trials=1\n" in stored
+
+
+def test_a_run_that_is_stopped_leaves_its_spec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: FakeEngine())
+    write_tiny_llama(tmp_path / "target")
+    spec = write_whole_spec(tmp_path)
+    options = RunOptions(output_dir=tmp_path / "runs", name="a", executor="local", address="x:1")
+    with pytest.raises(UsageError, match="--address"):
+        whet.run(spec, options)
+    assert (tmp_path / "runs" / "a" / "spec.yaml").exists()

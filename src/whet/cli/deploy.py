@@ -11,6 +11,7 @@ from whet.cli.options import OutputOptions, print_json
 from whet.core.format import plural
 from whet.core.load_point import load_words
 from whet.core.records import encode
+from whet.core.redact import one_line
 from whet.core.run import Run
 from whet.flow.deploy.options import DeployOptions
 
@@ -60,6 +61,8 @@ def _print_text(deployed: Deployed, output: OutputOptions) -> None:
         console.print(text, soft_wrap=True)
 
     line(f"{deployed.folder}: {bundle.variant} at {load_words(bundle.load)}, {bundle.image}")
+    for limit in bundle.limits:
+        line(f"  Limit: {one_line(limit)}")
     if bundle.replicas > 1 and bundle.target == "compose":
         line(f"  The demand takes {plural(bundle.replicas, 'server')}; compose starts one.")
     for each in deployed.left_out:

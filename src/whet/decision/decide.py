@@ -34,12 +34,15 @@ def decide(inputs: DecisionInputs) -> Decision:
         excluded += dropped
         matrix += [best_at(counted, point) for point in slo_points(tier.tier, inputs.objective)]
         front += pareto_front(counted)
-        cells = {(item.cell.variant, item.cell.batch_size) for item in counted}
-        break_even += find_break_even(cells, inputs.speculation_pairs, tier.throughput, tier.tier)
+        measured = {item.place for item in counted}
+        break_even += find_break_even(
+            measured, inputs.speculation_pairs, tier.throughput, tier.tier
+        )
         differences += tested_differences(counted, tier, inputs)
     chosen = recommend(eligible, inputs)
     if chosen is None:
         excluded += _not_confirmed(eligible, inputs)
+    cells = cell_decisions(inputs, eligible, excluded, chosen)
     return Decision(
         baseline=inputs.baseline,
         reference=inputs.reference,
@@ -48,8 +51,9 @@ def decide(inputs: DecisionInputs) -> Decision:
         break_even=tuple(break_even),
         excluded=tuple(excluded),
         recommendation=chosen,
-        cells=cell_decisions(inputs, eligible, excluded, chosen),
+        cells=cells,
         differences=tuple(differences),
+        limits=next((cell.limits for cell in cells if cell.status == "recommended"), ()),
     )
 
 

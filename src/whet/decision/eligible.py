@@ -20,19 +20,22 @@ from whet.core.records import (
 )
 from whet.core.records.evidence import SUFFICIENT
 from whet.decision.inputs import TierInputs
+from whet.decision.limits import Unfit, limits_of, unfit
 from whet.metrics.pooled import Cell
 
 _TOLERANCE_STEP = 1e-9
 _HOURS_PER_MONTH = 730
+_ROUNDING = 1e-9
+"""1.1 ÷ 0.1 is 11.000000000000002, which is 11 servers and not 12."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EligibleCell:
     """An eligible cell with its cost, its tail TTFT and its quality.
 
-    ``timed`` is the check of its variant's timed answers, None if it was not made. ``disturbed``:
-    another process slowed the cell down. ``accepted`` are its claims that count without proof,
-    each as ``kind (statement)``.
+    ``disturbed``: another process slowed the cell down. ``accepted`` are its claims that count
+    without proof, each as ``kind (statement)``. ``unfit`` is why its variant is not recommended
+    all the same, ``limits`` what a recommendation of it leaves open.
     """
 
     tier: str
@@ -40,9 +43,10 @@ class EligibleCell:
     cost: Estimate
     ttft: Estimate
     quality: QualityRecord | None
-    timed: DegenerateTraffic | None = None
     disturbed: bool = False
     accepted: tuple[str, ...] = ()
+    unfit: Unfit | None = None
+    limits: tuple[str, ...] = ()
     fleet: Fleet | None = None
 
     @property
@@ -59,15 +63,14 @@ class EligibleCell:
 def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Excluded]]:
     """Return the tier's eligible cells, and every other cell with the reason for its exclusion.
 
-    A variant that passes the quality gate at no tolerance is excluded by name as well; its cells
-    stay eligible, so that the matrix can report how near they came.
+    A variant that passes the quality gate at no tolerance, or is unfit, is excluded by name as
+    well; its cells stay eligible, so that the matrix can report how near they came.
     """
     eligible, excluded = [], []
     for cell in inputs.cells:
-        timed = inputs.degenerate.get(cell.variant)
         reasons: dict[ExclusionKind, str | None] = {
             _unfinished_kind(cell): _unfinished(cell),
-            "degenerate text": _garbled(timed),
+            "degenerate text": _garbled(inputs.degenerate.get(cell.variant)),
             "evidence": unproved(cell, inputs.verdicts),
         }
         kind, reason = next(((k, why) for k, why in reasons.items() if why), (None, None))
@@ -89,24 +92,23 @@ def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Exclude
                     cost=cell.cost_per_1m_tokens,
                     ttft=cell.ttft_p95_ms,
                     quality=inputs.quality.get(cell.variant),
-                    timed=timed,
                     disturbed=(cell.variant, cell.batch_size) in inputs.disturbed,
                     accepted=_accepted(cell, inputs.verdicts),
+                    unfit=unfit(cell, inputs),
+                    limits=limits_of(cell, inputs),
                     fleet=_fleet(cell, inputs),
                 )
             )
-    for variant in dict.fromkeys(item.cell.variant for item in eligible):
-        record = inputs.quality.get(variant)
-        if not passes_somewhere(record):
-            excluded.append(
-                Excluded(
-                    variant=variant,
-                    batch_size=None,
-                    reason=quality_words(record),
-                    tier=inputs.tier,
-                    kind="quality",
-                )
-            )
+    named: dict[str, Unfit] = {}
+    for item in eligible:
+        if not passes_somewhere(item.quality):
+            named[item.cell.variant] = "quality", quality_words(item.quality)
+        elif item.unfit is not None:
+            named[item.cell.variant] = item.unfit
+    excluded += (
+        Excluded(variant=variant, batch_size=None, reason=reason, tier=inputs.tier, kind=kind)
+        for variant, (kind, reason) in named.items()
+    )
     return eligible, excluded
 
 
@@ -164,7 +166,7 @@ def _fleet(cell: CellSummary, inputs: TierInputs) -> Fleet | None:
     rate = cell.batch_size
     if inputs.demand_rps is None or not isinstance(rate, Rate):
         return None
-    servers = math.ceil(inputs.demand_rps / rate)
+    servers = math.ceil(inputs.demand_rps / rate - _ROUNDING)
     return Fleet(
         demand_rps=inputs.demand_rps,
         rate_rps=inputs.demand_rps / servers,

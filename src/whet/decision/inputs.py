@@ -20,6 +20,11 @@ class TierInputs:
     timed answers. ``price_usd_per_hour`` is one server's; ``demand_rps`` what all together
     take, None for closed loops. ``disturbed`` are the cells that another process slowed
     down while they were measured.
+
+    ``faults`` maps a variant to what its engine build is known to get wrong in such requests as the
+    traffic has, ``limits`` to what it gets wrong in others. ``speculating`` are the variants
+    that draft. ``sampled`` says which requests of the traffic may be sampled, None where all are
+    greedy.
     """
 
     tier: str
@@ -34,6 +39,10 @@ class TierInputs:
     confirmed_throughput: StartTable | None = None
     degenerate: Mapping[str, DegenerateTraffic] = field(default_factory=dict)
     disturbed: Collection[Cell] = ()
+    faults: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    speculating: Collection[str] = ()
+    sampled: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -92,11 +92,12 @@ def qualifying(eligible: Sequence[EligibleCell], point: SloPoint) -> list[Eligib
 
 
 def unmet(item: EligibleCell, point: SloPoint) -> list[str]:
-    """Return what a cell does not meet: the names of latencies and rates, and ``quality``."""
+    """Return what a cell does not meet: latencies, rates, ``quality``, and why it is unfit."""
     below = (name for name, _, _ in point.below_floor(item.cell))
     missed = [*point.missed_by(item.cell), *below]
-    passed = quality_verdict(item.quality, point.tolerance) == "pass"
-    return missed if passed else [*missed, "quality"]
+    if quality_verdict(item.quality, point.tolerance) != "pass":
+        missed.append("quality")
+    return missed if item.unfit is None else [*missed, item.unfit[0]]
 
 
 def result_at(item: EligibleCell, point: SloPoint) -> Result:
@@ -218,6 +219,8 @@ def _shortfall(item: EligibleCell, point: SloPoint) -> str:
             f"quality {quality_verdict(item.quality, point.tolerance)} at "
             f"{100 * point.tolerance:g}% ({_measured(item)})"
         )
+    if item.unfit is not None:
+        parts.append(item.unfit[1])
     return f"{words.cell_label(item.cell)}: {'; '.join(parts)}"
 
 

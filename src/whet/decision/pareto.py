@@ -13,7 +13,7 @@ def pareto_front(eligible: Sequence[EligibleCell]) -> list[EligibleCell]:
     """Return the cells that no other dominates, cheapest first.
 
     A cell dominates another if it is at least as good in all three figures and better in one. A
-    variant whose quality is unknown, or fails every tolerance, is not on the front.
+    variant that is unfit, or whose quality passes no tolerance, is not on the front.
     """
     points = [(point, item) for item in eligible if (point := _point(item)) is not None]
     front = [
@@ -24,7 +24,9 @@ def pareto_front(eligible: Sequence[EligibleCell]) -> list[EligibleCell]:
 
 def _point(item: EligibleCell) -> _Point | None:
     record = item.quality
-    if record is None or record.perplexity_ratio is None or not passes_somewhere(record):
+    if record is None or record.perplexity_ratio is None or item.unfit is not None:
+        return None
+    if not passes_somewhere(record):
         return None
     return item.usd, item.ttft.value, record.perplexity_ratio.value
 

@@ -29,14 +29,14 @@ _TIE_STARTS: Final = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Choice:
-    """One tier's cheapest cell, beside the reference's; ``selected`` is the same before it was
-    confirmed, None if it was not. ``arms`` are the finalists, each variant's cheapest. ``family``
-    counts the tested comparisons. ``notes`` are cautions.
+    """One tier's cheapest cell, and the reference's. ``arms`` are the finalists, each variant's
+    cheapest, with the figures that count. ``selected`` are the same before they were confirmed,
+    empty if they were not. ``family`` counts the tested comparisons. ``notes`` are cautions.
     """
 
     point: SloPoint
     item: EligibleCell
-    selected: EligibleCell | None
+    selected: tuple[EligibleCell, ...]
     usual: EligibleCell | None
     arms: tuple[EligibleCell, ...]
     table: StartTable
@@ -55,13 +55,13 @@ def recommend(eligible: Sequence[EligibleCell], inputs: DecisionInputs) -> Recom
     """Recommend the cheapest cell over the tiers at the recommended point, or None.
 
     Where a tier's finalists were measured again, the first of them that still meets every limit
-    counts, with its new figures. A cell whose cost cannot be distinguished from the reference's
-    gives way to the reference.
+    counts, with its new figures. A cell that is not cheaper than the reference's there, or whose
+    cost cannot be distinguished from it, gives way to the reference.
     """
     choices = [each for tier in inputs.tiers if (each := _choose(eligible, tier, inputs))]
     if not choices:
         return None
-    best = min(choices, key=lambda each: each.item.usd)
+    best = min(choices, key=lambda each: (each.item.usd, each.item is not each.usual))
     usuals = [each.usual for each in choices if each.usual is not None]
     reference = min(usuals, key=lambda item: item.usd, default=None)
     difference = best.difference
@@ -78,6 +78,8 @@ def recommend(eligible: Sequence[EligibleCell], inputs: DecisionInputs) -> Recom
         saved = None if difference is None else saving(difference)
     tier = next(tier for tier in inputs.tiers if tier.tier == best.item.tier)
     needed = _starts_needed(best, tier, difference)
+    selected = next((each for each in best.selected if each.place == best.item.place), None)
+    below = _baseline_saving(best, tier, eligible, inputs)
     return Recommendation(
         variant=best.item.cell.variant,
         batch_size=best.item.cell.batch_size,
@@ -93,12 +95,13 @@ def recommend(eligible: Sequence[EligibleCell], inputs: DecisionInputs) -> Recom
         difference=difference,
         ttft_p95_ms=best.item.ttft,
         tps_mean=best.item.cell.tps_mean,
-        confirmed=best.selected is not None,
-        selected_cost=None if best.selected is None else best.selected.cost,
-        reasons=tuple(_reasons(best, reference, saved, eligible, inputs)),
-        cautions=tuple(_cautions(best, reference, inputs)),
+        confirmed=selected is not None,
+        selected_cost=None if selected is None else selected.cost,
+        reasons=tuple(_reasons(best, reference, saved, below, inputs)),
+        cautions=tuple(_cautions(best, reference, selected, inputs)),
         fleet=best.item.fleet,
         reference_fleet=None if reference is None else reference.fleet,
+        baseline_saving=below,
     )
 
 
@@ -122,14 +125,14 @@ def _choose(
     choice = _Choice(
         point=point,
         item=arms[0],
-        selected=None if sure is None else shown.arms[0],
+        selected=() if sure is None else shown.arms,
         usual=next((item for item in arms if item.cell.variant == reference), None),
-        arms=shown.arms,
+        arms=tuple(arms),
         table=sure or tier.throughput,
         family=family,
         notes=tuple(not_confirmed(place, why) for place, why in shown.missed.items()),
     )
-    return _unless_tie(choice)
+    return _unless_loss(choice)
 
 
 def not_confirmed(place: Cell, why: str) -> str:
@@ -138,23 +141,50 @@ def not_confirmed(place: Cell, why: str) -> str:
     return f"{variant} at {load_words(point)} was not confirmed: {why}"
 
 
-def _unless_tie(choice: _Choice) -> _Choice:
-    """The reference in place of a cell whose cost a few starts could not distinguish from it."""
-    change, usual = choice.difference, choice.usual
-    if usual is not None and choice.item.fleet is not None and usual.usd <= choice.item.usd:
-        selected = None if choice.selected is None else usual
-        return replace(choice, item=usual, selected=selected)
-    if change is None or choice.usual is None or change.different or change.ratio.low is None:
+def _unless_loss(choice: _Choice) -> _Choice:
+    """The reference in place of a cell that is not cheaper, or not for sure within a few starts."""
+    item, usual, change = choice.item, choice.usual, choice.difference
+    if usual is None or usual.place == item.place:
         return choice
-    if change.starts_needed is not None and change.starts_needed <= _TIE_STARTS:
+    label = words.cell_label(item.cell)
+    if item.usd >= usual.usd or (change is not None and change.ratio.value <= 1):
+        again = " when measured again" if choice.selected else ""
+        note = f"{label} is not cheaper than {usual.cell.variant}{again}: {words.cost(item)}"
+    elif change is not None and _is_tie(change):
+        note = (
+            f"{label} costs {words.percent(saving(change))} less, which these starts do not "
+            "distinguish from nothing; they would have shown "
+            f"{percent(change.detectable or 0.0)}"
+        )
+    else:
         return choice
-    note = (
-        f"{words.cell_label(choice.item.cell)} costs {words.percent(saving(change))} less, which "
-        "these starts do not distinguish from nothing; they would have shown "
-        f"{percent(change.detectable or 0.0)}"
-    )
-    selected = None if choice.selected is None else choice.usual
-    return replace(choice, item=choice.usual, selected=selected, notes=(*choice.notes, note))
+    return replace(choice, item=usual, notes=(*choice.notes, note))
+
+
+def _is_tie(change: Difference) -> bool:
+    """Whether a few starts could not distinguish the two; one start each has no interval."""
+    if change.different or change.ratio.low is None:
+        return False
+    return change.starts_needed is None or change.starts_needed > _TIE_STARTS
+
+
+def _baseline_saving(
+    choice: _Choice, tier: TierInputs, eligible: Sequence[EligibleCell], inputs: DecisionInputs
+) -> Estimate | None:
+    """1 − cost ÷ the baseline's cheapest, both of the first starts; None unless above 0."""
+    item, baseline = choice.item, inputs.baseline
+    plain = best_of(eligible, choice.point, baseline)
+    if plain is None or baseline in (inputs.reference, item.cell.variant):
+        return None
+    if item.fleet is not None:
+        share = 1 - item.usd / plain.usd
+        saved = Estimate(value=share, low=None, high=None, samples=item.cost.samples)
+    else:
+        change = tier.throughput.difference(plain.place, item.place, family=0)
+        if change is None:
+            return None
+        saved = saving(change)
+    return saved if saved.value > 0 else None
 
 
 def _starts_needed(choice: _Choice, tier: TierInputs, difference: Difference | None) -> int | None:
@@ -175,10 +205,10 @@ def _reasons(
     choice: _Choice,
     reference: EligibleCell | None,
     saved: Estimate | None,
-    eligible: Sequence[EligibleCell],
+    below: Estimate | None,
     inputs: DecisionInputs,
 ) -> Iterator[str]:
-    item, cell = choice.item, choice.item.cell
+    item = choice.item
     yield _cheapest(choice)
     yield (
         f"TTFT p95 {words.milliseconds(item.ttft)}, below the target of {choice.point.ttft_ms:g} ms"
@@ -197,11 +227,8 @@ def _reasons(
             f"saves {words.percent(saved)} of {inputs.reference}'s best cost, "
             f"{words.cost(reference)} ({words.cell_label(reference.cell)}{elsewhere})"
         )
-    plain = best_of(eligible, choice.point, inputs.baseline)
-    others = (inputs.reference, cell.variant)
-    if plain is not None and inputs.baseline not in others and item.usd < plain.usd:
-        below = 1 - item.usd / plain.usd
-        yield f"costs {percent(below)} less than the baseline's best, {words.cost(plain)}"
+    if below is not None:
+        yield f"{words.percent(below)} cheaper than {inputs.baseline}, both at their first starts"
     if (lossless := _lossless(record)) is not None:
         yield lossless
     if not item.accepted:
@@ -211,36 +238,39 @@ def _reasons(
 def _cheapest(choice: _Choice) -> str:
     """Name the cost and the next variant."""
     item = choice.item
-    others = (arm for arm in choice.arms if arm.cell.variant != item.cell.variant)
-    other = next(others, None)
+    others = [arm for arm in choice.arms if arm.cell.variant != item.cell.variant]
+    other = others[0] if others else None
     fresh = ", measured again on fresh starts and fresh traffic" if choice.selected else ""
-    reason = f"cheapest that qualifies on {item.tier}: {words.cost(item)}{fresh}"
+    first = all(item.usd <= arm.usd for arm in others)
+    what = "cheapest that qualifies" if first else "nothing is shown to be cheaper"
+    reason = f"{what} on {item.tier}: {words.cost(item)}{fresh}"
     if other is None:
         return f"{reason}; no other variant qualifies"
     return f"{reason}; next is {words.cell_label(other.cell)}, {words.cost(other)}"
 
 
 def _cautions(
-    choice: _Choice, reference: EligibleCell | None, inputs: DecisionInputs
+    choice: _Choice,
+    reference: EligibleCell | None,
+    selected: EligibleCell | None,
+    inputs: DecisionInputs,
 ) -> Iterator[str]:
     item, cell = choice.item, choice.item.cell
     yield from (f"accepted without proof: {claim}" for claim in item.accepted)
-    yield from choice.notes
+    yield from (*item.limits, *choice.notes)
     starts = min(each.cell.starts for each in (item, reference or item))
     if starts == 1:
         yield (
             "one start of each configuration gives no interval; set load.trials to 2 or more with "
             "load.order: interleaved"
         )
-    if choice.selected is None:
+    if selected is None:
         yield (
             "the cheapest of several cells looks cheaper than it is: its cost is a selected "
             "figure, which a confirmation (load.confirm) would replace"
         )
-    if choice.selected is not None and choice.selected.cost.low is not None:
-        low, high = choice.selected.cost.low, choice.selected.cost.high
-        if high is not None and not low <= item.cost.value <= high:
-            yield f"at the selection its cost was {words.price(choice.selected.cost)}"
+    elif _outside(item.cost, selected.cost):
+        yield f"at the selection its cost was {words.price(selected.cost)}"
     if item is reference:
         yield f"it is {cell.variant} itself: nothing cheaper qualifies, so nothing is saved"
     elif reference is None:
@@ -259,7 +289,12 @@ def _cautions(
             "measured on a CPU: the price is this machine's, and a GPU may rank the variants "
             "differently"
         )
-    yield from _gate_cautions(item)
+
+
+def _outside(figure: Estimate, other: Estimate) -> bool:
+    """Whether a figure is outside the other's interval."""
+    low, high = other.low, other.high
+    return low is not None and high is not None and not low <= figure.value <= high
 
 
 def _lossless(record: QualityRecord | None) -> str | None:
@@ -273,39 +308,3 @@ def _lossless(record: QualityRecord | None) -> str | None:
         "no effect of speculation on answers was observed: "
         f"{parity.same} of {parity.prompts} greedy continuations equal the plain server's{own}"
     )
-
-
-def _gate_cautions(chosen: EligibleCell) -> Iterator[str]:
-    """Yield what the timed answers and the quality gate leave open."""
-    timed, record = chosen.timed, chosen.quality
-    if timed is None:
-        yield "timed answers: not checked for degenerate text"
-    elif timed.verdict == "unknown":
-        yield f"timed answers: {timed.reason or 'whether they are degenerate text is unknown'}"
-    if record is None:
-        return
-    reason = record.reason or ""
-    if reason:
-        yield f"quality: {reason}"
-    speculates = chosen.cell.acceptance_length is not None
-    for what, why in dict.fromkeys(_open_questions(record, speculates=speculates)):
-        if why not in reason:
-            yield f"{what}: {why}"
-
-
-def _open_questions(record: QualityRecord, *, speculates: bool) -> Iterator[tuple[str, str]]:
-    """Yield (what, why) of each check that was not made or not finished."""
-    if record.lossless is None and speculates:
-        yield "speculation", "whether it changes answers was not checked"
-    elif record.lossless is not None and record.lossless.verdict == "unknown":
-        yield (
-            "speculation",
-            next(iter(record.lossless.reasons), "whether it changes answers is open"),
-        )
-    if record.twin not in (None, record.variant) and record.twin_distances is None:
-        yield "predictions", f"not compared with {record.twin}, which serves the same weights"
-    if record.identity is not None and record.identity.missing is not None:
-        yield "tokens", record.identity.missing
-    for score in record.structured:
-        if score.missing is not None:
-            yield "structured output", score.missing

@@ -59,7 +59,7 @@ def confirmation(
         if item.batch_size is not None
     }
     for item in again:
-        if names := unmet(item, point):
+        if item.unfit is None and (names := unmet(item, point)):
             missed[item.place] = f"it misses {', '.join(names)}"
     left = [item for item in eligible if item.place not in missed]
     return Confirmation(

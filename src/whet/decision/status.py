@@ -37,5 +37,7 @@ def cell_decisions(
                 status = replace(status, status="recommended")
             elif result_at(by_cell[key], point) == "point estimate":
                 status = replace(status, detail="as a point estimate")
+            if status.status in ("recommended", "qualifies"):
+                status = replace(status, limits=by_cell[key].limits)
             statuses.append(status)
     return tuple(statuses)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from whet.deploy.render import SCRIPT, TARGETS, Site, render, render_script, site_name
-from whet.deploy.write import write_deployment, write_file
+from whet.deploy.write import commented, write_deployment, write_file
 
 __all__ = [
     "SCRIPT",
     "TARGETS",
     "Site",
+    "commented",
     "render",
     "render_script",
     "site_name",

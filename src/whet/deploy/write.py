@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,28 +21,38 @@ def write_deployment(
     *,
     image_tag: str | None = None,
     note: str = "",
+    limits: Sequence[str] = (),
     shared: bool | None = False,
 ) -> None:
     """Write ``compose.yaml`` (a container) and ``serve.sh`` (the machine that measured).
 
     ``image_tag`` pins the image; by default it is the version that was measured. ``shared`` is that
-    of ``DeploymentPlanner``. ``note`` is a
-    comment at the head of each file. An attached server and an engine without a plan get only a
-    note. Raises ``StorageError`` where the folder cannot be written.
+    of ``DeploymentPlanner``. ``note`` and the decision's ``limits`` are comments at the head of
+    each file. An attached server and an engine without a plan get these and the command alone.
+    Raises ``StorageError`` where the folder cannot be written.
     """
     planner = get_profile(resolved.engine).plan_deployment
     if resolved.url is not None or planner is None:
-        write_atomic(
-            folder / "README.txt",
-            f"{one_line(note)}\n{clean(resolved.serve_line)}\n".lstrip().encode(),
-        )
+        lines = (*_comments(limits, note), clean(resolved.serve_line), "")
+        write_atomic(folder / "README.txt", "\n".join(lines).encode())
         return
     plan = planner(resolved, image_tag=image_tag, shared=shared)
     files = {**render("compose", plan, Site()), SCRIPT: render_script(plan)}
     for name, text in files.items():
-        first, rest = text.split("\n", 1) if text.startswith("#!") else ("", text)
-        lines = filter(None, (first, f"# {one_line(note)}" if note else "", rest))
-        write_file(folder / name, "\n".join(lines))
+        write_file(folder / name, commented(text, limits, note))
+
+
+def commented(text: str, limits: Sequence[str], note: str = "") -> str:
+    """Return a script or a YAML file that begins with ``note`` and ``limits`` as comments."""
+    first, rest = text.split("\n", 1) if text.startswith("#!") else ("", text)
+    lines = (f"# {line}" for line in _comments(limits, note))
+    return "\n".join(filter(None, (first, *lines, rest)))
+
+
+def _comments(limits: Sequence[str], note: str) -> Iterator[str]:
+    """Yield lines without line breaks or control characters."""
+    yield from ([one_line(note)] if note else [])
+    yield from (f"Limit: {one_line(limit)}" for limit in limits)
 
 
 def write_file(path: Path, text: str) -> None:

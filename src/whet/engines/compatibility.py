@@ -28,7 +28,9 @@ from whet.engines.machine import (
     machine_rank,
 )
 
-WARNINGS: Final = frozenset({"works, slow", "doubtful"})
+FAULTS: Final = frozenset({"wrong text", "wrong if sampled", "doubtful text"})
+"""Answers are wrong: all, or those of requests with a temperature above 0; or reported to be."""
+WARNINGS: Final = frozenset({"works, slow", "doubtful", *FAULTS})
 STOPS: Final = frozenset({"no effect", "fails", "removed"})
 OUTCOMES: Final = frozenset({"works", "needs package", *WARNINGS, *STOPS})
 _AND: Final = " & "
@@ -133,9 +135,28 @@ def lookup(
 
 
 def cautions(resolved: ResolvedEngine, machine: Machine | None = None) -> tuple[str, ...]:
-    """One sentence per lever that works but is slow or doubtful. Default machine: this one."""
+    """One sentence per lever that is slow, doubtful or wrong. Default machine: this one."""
     rows = lookup(resolved, machine or find_machine(resolved.device))
-    return tuple(f"{row.lever}: {row.sentence}" for row in rows if row.outcome in WARNINGS)
+    warned = (row for row in rows if row.outcome in WARNINGS - FAULTS)
+    warnings = (*warned, *known_faults(resolved))
+    return tuple(f"{row.lever}: {row.sentence}" for row in warnings)
+
+
+def known_faults(resolved: ResolvedEngine) -> tuple[Row, ...]:
+    """The rows of a variant whose answers are wrong or doubtful, each text once.
+
+    A more specific row about speed or side effects hides none. They name kinds of machines alone,
+    which is what a stored run says.
+    """
+    words, machine = sorted(lever_words(resolved.variant)), Machine(kind=resolved.device)
+    rows = {
+        row.says: row
+        for row in compatibility_rows(resolved.engine)
+        if row.outcome in FAULTS
+        and row.applies(resolved.engine, resolved.engine_version, machine)
+        and any(_matches(row, one, words) for one in words)
+    }
+    return tuple(rows.values())
 
 
 def most_specific(rows: Iterable[Row]) -> Row | None:
@@ -221,6 +242,8 @@ def _row(item: dict[Any, Any], where: str) -> Row:
         wrong = f"has the outcome {item['outcome']!r}{did_you_mean(item['outcome'], OUTCOMES)}"
     elif machine_rank(item["machine"]) < 0:
         wrong = f"has the unknown machine {item['machine']!r}"
+    elif item["outcome"] in FAULTS and item["machine"] not in ("any", "cpu", "cuda"):
+        wrong = f"has wrong text on {item['machine']}, where a stored run knows any, cpu and cuda"
     elif not all(item[key].strip() for key in ("engine", "lever", "says", "basis")):
         wrong = "has an empty field"
     if wrong is not None:

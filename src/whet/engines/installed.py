@@ -55,5 +55,5 @@ def _status(row: Row | None, installed: Installed) -> str:
     if is_blocked(row, installed):
         return "not available here"
     if row.outcome in WARNINGS:
-        return "slow" if row.outcome == "works, slow" else row.outcome
+        return "slow" if row.outcome == "works, slow" else "doubtful"
     return "available"

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from whet.core.names import require_name
 from whet.core.protocols import Observer, Silent
 from whet.core.records import Decision, QuantizedCheckpoint
 from whet.core.run import Run
-from whet.core.store import RunStore
 from whet.flow.bench.options import BenchOptions
 from whet.flow.quantize.options import QuantizeOptions
 from whet.flow.run.options import RunOptions, SpecOptions
@@ -31,21 +29,10 @@ def run(
     ``run(...).decision`` is the decision, ``.cells`` are the measured cells. No report is written
     (``whet.report.run.files.write_reports``). Raises any branch of ``WhetError``.
     """
-    from whet.flow.run.pipeline import run as run_pipeline
+    from whet.flow.run.driver import execute, read_run
 
-    spec = change.read(Path(spec_file))
-    root = options.output_dir / require_name(options.name or spec.name, "the run's name")
-    with (
-        RunStore.open(root, resume=options.resume) as store,
-        options.open_executor() as executor,
-    ):
-        run_pipeline(
-            spec,
-            store,
-            observer or Silent(),
-            skip_infeasible=options.skip_infeasible,
-            executor=executor,
-        )
+    spec, root, source = read_run(Path(spec_file), change, options)
+    execute(spec, root, source=source, options=options, observer=observer or Silent())
     return Run.read(root)
 
 

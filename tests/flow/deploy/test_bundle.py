@@ -90,7 +90,7 @@ def test_a_variant_that_does_not_qualify_is_refused_with_the_reason(
 ) -> None:
     decision = Run.read(root).decision
     assert decision is not None
-    run = decided(root, **without(decision, "awq+spec+cache"))
+    run = decided(root, excluded=(), **without(decision, "awq+spec+cache"))
     with pytest.raises(UsageError, match="does not qualify: misses TTFT p95; choose one that"):
         deploy(run, options(tmp_path, variant="awq+spec+cache"))
     lost = Excluded(variant="fp16", batch_size=None, reason="its answers\ndiffer")
@@ -159,6 +159,7 @@ def test_a_folder_of_other_files_is_left_alone(root: Path, tmp_path: Path) -> No
 
 def test_the_record_says_what_is_deployed(root: Path, tmp_path: Path) -> None:
     run = Run.read(root)
+    assert run.decision is not None
     deployed = deploy(run, options(tmp_path))
     bundle = read_bundle(tmp_path / "out")
     assert bundle == deployed.bundle
@@ -170,6 +171,8 @@ def test_the_record_says_what_is_deployed(root: Path, tmp_path: Path) -> None:
     assert (bundle.target, bundle.name, bundle.namespace) == ("compose", "vllm-target", None)
     envelope = json.loads((tmp_path / "out" / "watch" / "envelope.json").read_text())
     assert set(envelope) == set(Envelope.__slots__)
+    cells = (replace(cell, status="qualifies") for cell in run.decision.cells)
+    run = decided(root, cells=tuple(cells))
     quantized = deploy(run, options(tmp_path, variant="awq+spec+cache")).bundle
     assert quantized.weights_sha256 == run.quantized["awq"].weights_sha256
     assert quantized.name == bundle.name, "so that it takes the place of the other"
@@ -309,3 +312,36 @@ def test_the_printed_commands_name_files_that_are_there(root: Path, tmp_path: Pa
         }
         missing = {path.name for path in named if not path.exists()}
         assert missing == {".env"}, "the keys are the reader's to write"
+
+
+@pytest.mark.parametrize("target", ["compose", "k8s", "kserve", "llm-d"])
+def test_a_limit_is_in_every_file_that_is_deployed(root: Path, tmp_path: Path, target: Any) -> None:
+    stated = "greedy requests only:\n- injected: true\x1b[31m"
+    decision = Run.read(root).decision
+    assert decision is not None
+    cells = tuple(replace(cell, limits=(stated,)) for cell in decision.cells)
+    deploy(decided(root, cells=cells), options(tmp_path, target=target))
+    out = tmp_path / "out"
+    files = [p for p in out.rglob("*") if p.suffix in (".sh", ".yaml", ".yml")]
+    assert {"serve.sh", "kustomization.yaml" if target != "compose" else "compose.yaml"} <= {
+        path.name for path in files
+    }
+    for path in files:
+        head = path.read_text().splitlines()[:3]
+        assert any(
+            line.startswith("# Limit: greedy requests only: - injected: true") for line in head
+        ), path
+        assert "\x1b" not in path.read_text()
+        if path.suffix != ".sh":
+            assert "injected" not in str(list(yaml.safe_load_all(path.read_text())))
+    bundle = read_bundle(out)
+    assert bundle is not None
+    assert bundle.limits[0] == stated
+
+
+def test_a_fault_that_is_known_since_the_decision_refuses_a_variant(
+    root: Path, tmp_path: Path
+) -> None:
+    (root / "traffic" / "log.json").unlink()
+    with pytest.raises(NothingQualifiesError, match=r"samples wrong text .* was not stored"):
+        deploy(Run.read(root), options(tmp_path))

@@ -43,7 +43,11 @@ def test_the_published_demo_gives_its_figures_again(tmp_path: Path) -> None:
     assert decided.recommendation.cost_per_1m_tokens.value == pytest.approx(
         stored["recommendation"]["cost_per_1m_tokens"]["value"], rel=1e-3
     )
-    assert not decided.excluded
+    [limit] = decided.limits
+    assert limit.startswith("greedy requests only (temperature 0): vllm 0.32.0")
+    assert [(item.variant, item.kind) for item in decided.excluded] == [
+        ("awq+spec+cache", "not checked")
+    ], "no variant serves its weights without speculation"
 
 
 def test_a_run_of_an_earlier_version_is_read_without_its_burst(tmp_path: Path) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from whet.cli.options import OutputOptions, SpecFile
 from whet.cli.run.output import write_and_print_report
-from whet.core.names import require_name
-from whet.core.redact import one_line
-from whet.core.spec import Spec, redacted_source
-from whet.core.store import RunStore, write_atomic
-from whet.flow.run.options import ONE_START, RunOptions, SpecOptions
+from whet.core.records import Decision
+from whet.core.spec import Spec
+from whet.core.store import RunStore
+from whet.flow.run import driver
+from whet.flow.run.options import RunOptions, SpecOptions
 
 
 def run(
@@ -26,13 +25,8 @@ def run(
 
     Exit code 0 with a recommendation, 9 if nothing meets the objective.
     """
-    if options.budget_s is not None:
-        change = replace(change, set=(*change.set, *ONE_START))
-    spec = change.read(spec_file)
-    root = options.output_dir / require_name(options.name or spec.name, "the run's name")
-    source = redacted_source(spec_file).rstrip(b"\n") + b"\n"
-    notes = "".join(f"# changed by --set {one_line(text)}\n" for text in change.changes)
-    execute(spec, root, options=options, output=output, source=source + notes.encode())
+    spec, root, source = driver.read_run(spec_file, change, options)
+    execute(spec, root, options=options, output=output, source=source)
 
 
 def execute(
@@ -42,21 +36,10 @@ def execute(
 
     ``source`` is stored as the run's spec.yaml.
     """
-    from whet.flow.run.pipeline import run as run_pipeline
 
-    with RunStore.open(root, resume=options.resume) as store, output.observer() as observer:
-        write_atomic(root / "spec.yaml", source)
-        try:
-            with options.open_executor() as executor:
-                decision = run_pipeline(
-                    spec,
-                    store,
-                    observer,
-                    skip_infeasible=options.skip_infeasible,
-                    budget_s=options.budget_s,
-                    executor=executor,
-                )
-        except BaseException:
-            write_and_print_report(store, None)
-            raise
-        write_and_print_report(store, output, decision=decision)
+    def report(store: RunStore, decision: Decision | None) -> None:
+        shown = None if decision is None else output
+        write_and_print_report(store, shown, decision=decision)
+
+    with output.observer() as observer:
+        driver.execute(spec, root, source=source, options=options, observer=observer, report=report)

@@ -56,6 +56,7 @@ from whet.core.records.load import (
     OutputLengths,
     PlannedRequest,
     RequestEvent,
+    TrafficFacts,
     TrialRecord,
     WorkloadFacts,
 )
@@ -187,6 +188,7 @@ __all__ = [
     "TaskScore",
     "TokenIdentity",
     "TokenizerIdentity",
+    "TrafficFacts",
     "TrialNotices",
     "TrialRecord",
     "TwoSample",

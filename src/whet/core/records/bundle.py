@@ -17,7 +17,8 @@ class Bundle:
     ``model`` is the name in requests. ``checkpoint`` is a folder, or a hub id with its
     ``revision``; ``weights_sha256`` is None where the run has no hash of it. ``name`` is that of
     the target's resources, in ``namespace`` on Kubernetes; ``replicas`` servers take the run's
-    demand. ``written_at`` is UTC in ISO 8601, ``serve_line`` that of ``serve.sh``.
+    demand. ``written_at`` is UTC in ISO 8601, ``serve_line`` that of ``serve.sh``. ``limits`` are
+    the decision's of this variant.
     """
 
     run: str
@@ -36,3 +37,4 @@ class Bundle:
     replicas: int
     written_at: str
     serve_line: str
+    limits: tuple[str, ...] = ()

@@ -20,6 +20,8 @@ ExclusionKind = Literal[
     "degenerate text",
     "evidence",
     "quality",
+    "known fault",
+    "not checked",
     "cannot run here",
     "not confirmed",
 ]
@@ -86,7 +88,9 @@ class Recommendation:
     those of fresh starts on fresh traffic; ``selected_cost`` is then the cost at the selection.
     ``saving`` is 1 − cost ÷ the reference's at its best load, None where the reference does not
     qualify. ``difference`` is the test behind it, of throughput at one price; None across machines.
-    Where rates were measured, ``fleet`` takes the demand and ``saving`` is in dollars a month.
+    ``baseline_saving`` is the same against the baseline in the first starts, where that is above 0
+    and the baseline is neither side. Where rates were measured, ``fleet`` takes the demand and
+    savings are in dollars a month.
     """
 
     variant: str
@@ -109,6 +113,7 @@ class Recommendation:
     tps_mean: Estimate | None = None
     fleet: Fleet | None = None
     reference_fleet: Fleet | None = None
+    baseline_saving: Estimate | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,6 +142,7 @@ class CellDecision:
     """A measured cell's status for the recommended TTFT target and quality tolerance.
 
     ``detail`` is short: what excludes the cell, what it misses, or how sure it qualifies.
+    ``limits`` are sentences on what a deployment of it must not be used for, or was not checked.
     """
 
     variant: str
@@ -144,6 +150,7 @@ class CellDecision:
     tier: str
     status: CellStatus
     detail: str | None = None
+    limits: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -160,7 +167,8 @@ class Decision:
 
     ``reference`` is the variant that savings are against: the engine's defaults, which are the
     16-bit weights with the prefix cache, where they were measured; else the baseline.
-    ``differences`` are the tested ones: each variant's cost against the reference's.
+    ``differences`` are the tested ones: each variant's cost against the reference's. ``limits`` are
+    those of the recommended cell, and stand wherever the recommendation does.
     """
 
     baseline: str
@@ -172,6 +180,12 @@ class Decision:
     recommendation: Recommendation | None
     cells: tuple[CellDecision, ...] = ()
     differences: tuple[Difference, ...] = ()
+    limits: tuple[str, ...] = ()
+
+    def limits_of(self, variant: str) -> tuple[str, ...]:
+        """The limits of a variant, over its cells that qualify."""
+        cells = (cell for cell in self.cells if cell.variant == variant)
+        return tuple(dict.fromkeys(each for cell in cells for each in cell.limits))
 
     @property
     def qualified(self) -> tuple[str, ...]:

@@ -56,6 +56,14 @@ class WorkloadFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TrafficFacts:
+    """Requests of the sampled traffic log; ``greedy`` are those that ask for temperature 0."""
+
+    requests: int
+    greedy: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class OutputLengths:
     """Tokens of the answers that ``variant`` gave to the pool's user turns, in their order."""
 

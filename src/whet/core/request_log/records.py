@@ -38,6 +38,11 @@ class LoggedRequest:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     cache_salt: str | None = None
 
+    @property
+    def greedy(self) -> bool:
+        """Whether it asks for temperature 0; where it asks for none, a server samples."""
+        return self.sampling.get("temperature") == 0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeftOut:

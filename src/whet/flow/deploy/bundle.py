@@ -15,7 +15,7 @@ from whet.core.records import ResolvedEngine, encode
 from whet.core.records.bundle import Bundle, Target
 from whet.core.redact import redact_json
 from whet.core.run import Run
-from whet.deploy import SCRIPT, Site, render, render_script, site_name
+from whet.deploy import SCRIPT, Site, commented, render, render_script, site_name
 from whet.deploy.monitoring import monitoring_files
 from whet.engines import get_profile
 from whet.engines.command import shell_line
@@ -23,9 +23,11 @@ from whet.engines.deployment import Deployment, LeftOut
 from whet.flow.deploy.choice import choose
 from whet.flow.deploy.folder import RECORD, SECRETS, read_bundle, replace_bundle
 from whet.flow.deploy.options import DeployOptions
+from whet.flow.run.faults import engine_faults
 from whet.flow.watch.source import WatchSource, source_files, source_of_run
 
 _RULES: Final = "monitoring/rules.yml"
+_COMMENTED: Final = (".sh", ".yaml", ".yml", ".example")
 _ON_KUBERNETES: Final = (_RULES, "monitoring/grafana/dashboards/")
 """Scrapes and routes are the cluster's own there."""
 
@@ -75,10 +77,17 @@ def deploy(run: Run, options: DeployOptions) -> Deployed:
         f"{SECRETS}.example": _env_example(plan),
         RECORD: redact_json(json.dumps(encode(bundle), indent=1, ensure_ascii=False)) + "\n",
     }
-    replace_bundle(
-        options.output_dir,
-        render(options.target, plan, site) | monitoring | source_files(source) | own,
-    )
+    files = {
+        **render(options.target, plan, site),
+        **monitoring,
+        **source_files(source),
+        **own,
+    }
+    written = {
+        name: commented(text, bundle.limits) if name.endswith(_COMMENTED) else text
+        for name, text in files.items()
+    }
+    replace_bundle(options.output_dir, written)
     return Deployed(
         folder=options.output_dir, bundle=bundle, previous=previous, left_out=plan.left_out
     )
@@ -103,7 +112,14 @@ def _bundle(run: Run, point: LoadPoint, plan: Deployment, site: Site, target: Ta
         replicas=site.replicas,
         written_at=datetime.now(UTC).isoformat(timespec="seconds"),
         serve_line=shell_line(plan.local_argv, plan.local_env, port=plan.port),
+        limits=_limits(run, plan.variant),
     )
+
+
+def _limits(run: Run, variant: str) -> tuple[str, ...]:
+    """The decision's limits of a variant, and those of its engine that are known since."""
+    decided = run.decision.limits_of(variant) if run.decision else ()
+    return tuple(dict.fromkeys((*decided, *engine_faults(run)[1].get(variant, ()))))
 
 
 def _in_container(source: WatchSource) -> WatchSource:

@@ -8,6 +8,7 @@ from whet.core.names import did_you_mean
 from whet.core.records import Decision
 from whet.core.run import Run
 from whet.engines import get_profile
+from whet.flow.run.faults import engine_faults
 
 
 def choose(run: Run, variant: str | None) -> tuple[str, LoadPoint]:
@@ -33,6 +34,8 @@ def choose(run: Run, variant: str | None) -> tuple[str, LoadPoint]:
         )
     _require_qualified(decision, run, name)
     _require_own_server(run, name)
+    if fault := engine_faults(run)[0].get(name):  # known since the decision
+        raise NothingQualifiesError(f"{name} is not deployed: {fault}; choose another variant")
     if chosen is not None and name == chosen.variant:
         return name, chosen.batch_size
     passed = [c.batch_size for c in decision.cells if c.variant == name and c.status == "qualifies"]

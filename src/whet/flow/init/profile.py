@@ -91,7 +91,7 @@ def profile_log(log: TrafficLog, encoder: PromptEncoder, *, natural: bool) -> Lo
     sample = log.sample
     requests = [each.request for each in sample.requests]
     models = Counter(each.model for each in requests if each.model is not None)
-    greedy = sum(each.sampling.get("temperature") == 0 for each in requests)
+    greedy = sum(each.greedy for each in requests)
     return LogProfile(
         traffic=log,
         conversations=len({conversation_of(each) for each in requests}),

@@ -28,7 +28,9 @@ from whet.decision.matrix import recommended_point
 from whet.decision.select import Confirmation, confirmation
 from whet.deploy import write_deployment
 from whet.flow.run.bottleneck import with_bottleneck
+from whet.flow.run.comparable import refuse_unlike
 from whet.flow.run.degenerate import examine_all
+from whet.flow.run.faults import engine_faults, sampled_requests
 from whet.flow.run.results import RunSummary, store_cells, summarize_run
 from whet.flow.run.side_effects import lever_costs
 from whet.flow.run.speculation_map import speculation_map
@@ -52,10 +54,18 @@ def conclude(store: RunStore, observer: Observer) -> Decision:
     return decision
 
 
-def confirmation_of(run: Run) -> Confirmation:
-    """The finalists of a run, and what measuring them again has shown so far."""
+def confirmation_of(run: Run, *, unchecked: bool = False) -> Confirmation:
+    """The finalists of a run, and what measuring them again has shown so far.
+
+    With ``unchecked`` they may be variants whose answers are still to be checked.
+    """
     tier = _tier_inputs(run, summarize_run(run))
     eligible, _ = split_eligible(tier)
+    if unchecked:
+        eligible = [
+            replace(item, unfit=None) if item.unfit and item.unfit[0] == "not checked" else item
+            for item in eligible
+        ]
     point = recommended_point(run.tier, run.require_spec().objective)
     return confirmation(eligible, tier, point, reference_of(run))
 
@@ -97,12 +107,14 @@ def _deploy(run: Run, decision: Decision) -> None:
             shutil.rmtree(old)
     shared = bool(run.require_spec().load.together)
     for name in decision.qualified:
-        write_deployment(folder / name, run.engines[name], shared=shared)
+        limits = decision.limits_of(name)
+        write_deployment(folder / name, run.engines[name], limits=limits, shared=shared)
     reasons = {item.variant: " ".join(item.reason.split()) for item in decision.excluded}
     for name in {cell.variant for cell in run.cells} & set(run.engines):
         lost = name in reasons and name not in decision.qualified
         note = f"EXCLUDED from recommendation: {reasons[name]}" if lost else "As measured."
-        write_deployment(again / name, run.engines[name], note=note, shared=None)
+        limits = decision.limits_of(name)
+        write_deployment(again / name, run.engines[name], note=note, limits=limits, shared=None)
     if not decision.qualified:
         text = "No variant qualifies for recommendation; report.md says why for each.\n"
         write_atomic(folder / "README.txt", text.encode())
@@ -111,8 +123,10 @@ def _deploy(run: Run, decision: Decision) -> None:
 def decide_over(runs: Sequence[Run]) -> Decision:
     """One decision over the runs of one or several machines, a hardware tier each.
 
-    The first run's objective and baseline hold. ``UsageError`` where two runs have the same tier.
+    The first run's objective and baseline hold. ``UsageError`` where two runs have the same tier,
+    or are of different models or traffic.
     """
+    refuse_unlike(runs)
     return _decide([(run, summarize_run(run)) for run in runs])
 
 
@@ -187,6 +201,7 @@ def _effects(run: Run, summary: RunSummary) -> LeverEffects:
 def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
     variants = [item.variant for item in run.engines.values()]
     disturbed = latency_anomalies(summary.cells, variants)
+    faults, limits = engine_faults(run)
     return TierInputs(
         tier=run.tier,
         cells=summary.cells,
@@ -200,6 +215,10 @@ def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
         confirmed_throughput=summary.confirmed_throughput,
         degenerate=run.degenerate,
         disturbed={(item.variant, item.batch_size) for item in disturbed},
+        faults=faults,
+        limits=limits,
+        speculating={item.name for item in variants if item.speculation is not None},
+        sampled=sampled_requests(run),
     )
 
 

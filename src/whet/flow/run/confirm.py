@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from whet.core.load_point import LoadPoint
 from whet.core.records import Finalists, ResolvedEngine
 from whet.core.run import Run
+from whet.decision.eligible import EligibleCell
 from whet.flow.run.conclude import confirmation_of, reference_of
 from whet.flow.run.context import Job
+from whet.flow.run.quality import KIND, PLAIN, plain_of
 from whet.flow.run.results import summarize_run
-from whet.flow.run.rounds import Executor, measure_rounds
-from whet.flow.run.schedule import confirmation_rounds
+from whet.flow.run.rounds import Executor, LocalExecutor, measure_rounds
+from whet.flow.run.schedule import Round, confirmation_rounds
 
 _STARTS: Final = 2
 _ATTEMPTS: Final = 3
@@ -43,6 +46,56 @@ def confirm(job: Job, executor: Executor | None = None) -> None:
         f"{_ATTEMPTS} choices of the cheapest configuration missed a limit when they were measured "
         "again: the loads are at the machine's limit, so add lower ones"
     )
+
+
+def check_answers(job: Job, executor: Executor | None = None) -> None:
+    """Check the answers of finalists that speculate and were not compared with a plain server.
+
+    A search with a budget may measure them before that server, or without it. Where the spec has no
+    variant with the same weights and no speculation, one is started for its answers alone, which
+    workers of a cluster know nothing of.
+    """
+    engines = {item.variant.name: item for item in job.resolved}
+    is_local = executor is None or isinstance(executor, LocalExecutor)
+    tried: set[str] = set()
+    while job.spec.quality.lossless_prompts:
+        arms = confirmation_of(Run(job.store), unchecked=True).arms
+        names = {arm.cell.variant for arm in arms if _lacks_comparison(arm, engines)} - tried
+        if not names:
+            return
+        tried |= names
+        for item in (engines[name] for name in sorted(names)):
+            plain = plain_of(job, item)
+            if plain is None and is_local and item.url is None:
+                plain = _without_speculation(job, item)
+            if plain is not None:
+                _compare(job, item, plain, executor)
+
+
+def _lacks_comparison(arm: EligibleCell, engines: Mapping[str, ResolvedEngine]) -> bool:
+    speculates = engines[arm.cell.variant].variant.speculation is not None
+    return speculates and (arm.quality is None or arm.quality.lossless is None)
+
+
+def _without_speculation(job: Job, item: ResolvedEngine) -> ResolvedEngine:
+    """The plain server of a variant, which the spec does not have."""
+    name = item.variant.name
+    variant = replace(item.variant, name=f"{name}.plain", speculation=None)
+    return job.engine_for(item.engine).resolve(variant, job.spec.engine_of(name))
+
+
+def _compare(
+    job: Job, item: ResolvedEngine, plain: ResolvedEngine, executor: Executor | None
+) -> None:
+    """Ask the plain server where it was not asked yet, then the variant once more."""
+    if plain not in job.resolved:
+        job = replace(job, resolved=(*job.resolved, plain))
+    for server in (plain, item):
+        if job.store.done(PLAIN, plain.variant.name) == (server is item):
+            reason = "its answers are to be compared with a plain server's"
+            job.store.note(KIND, server.variant.name, status="failed", reason=reason)
+            part = Round(servers=((server, ()),))
+            measure_rounds(job, [part], executor, quality=True, title="answers")
 
 
 def _finalists(job: Job, attempt: int) -> tuple[tuple[str, LoadPoint], ...]:

@@ -22,6 +22,7 @@ from whet.checkpoint.chat import TemplateProblem, Variables
 from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
 from whet.core.errors import UsageError
 from whet.core.format import percent, plural
+from whet.core.records import TrafficFacts
 from whet.core.request_log import LoggedRequest, LogReader, count_doubt, media, plain_messages
 from whet.core.request_log.sample import (
     PARTS,
@@ -85,6 +86,12 @@ class TrafficLog:
     def p99(self) -> int:
         """The length that 99 in 100 requests do not exceed."""
         return _p99(map(sum, self.lengths))
+
+    @property
+    def facts(self) -> TrafficFacts:
+        """How many requests the sample has, and how many of them are greedy."""
+        requests = [each.request for each in self.sample.requests]
+        return TrafficFacts(requests=len(requests), greedy=sum(each.greedy for each in requests))
 
     def workload(self) -> WorkloadSpec:
         """A workload with the log's lengths, for what is planned before anything is sent."""

@@ -7,7 +7,7 @@ from whet.core.records import Decision
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.conclude import conclude
-from whet.flow.run.confirm import confirm
+from whet.flow.run.confirm import check_answers, confirm
 from whet.flow.run.preflight import prepare
 from whet.flow.run.quantize import quantize_recipes
 from whet.flow.run.race import measure_within
@@ -38,5 +38,6 @@ def run(
         measure_all(job, executor)
     else:
         measure_within(job, budget_s)
+    check_answers(job, executor)
     confirm(job, executor)
     return conclude(store, observer)

@@ -323,6 +323,7 @@ def prepare(spec: Spec, store: RunStore, observer: Observer, *, skip_infeasible:
     observer.note(f"{len(variants)} variants on {checked.device.name}")
     if checked.log is not None:
         observer.note(checked.log.describe())
+        store.put("traffic", "log", checked.log.facts)
     return Job(
         spec=spec,
         store=store,

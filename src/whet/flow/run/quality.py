@@ -78,8 +78,7 @@ def _has_the_baselines_weights(job: Job, resolved: ResolvedEngine) -> bool:
 def _checks(job: Job, resolved: ResolvedEngine) -> ChecksPlan:
     store, variant = job.store, resolved.variant
     same = [each for each in job.resolved if weights_key(each) == weights_key(resolved)]
-    speculates = variant.speculation is not None
-    plain = next((each for each in same if each.variant.speculation is None), None)
+    speculates, plain = variant.speculation is not None, plain_of(job, resolved)
     others = [
         record
         for each in same
@@ -102,6 +101,12 @@ def _checks(job: Job, resolved: ResolvedEngine) -> ChecksPlan:
         else None,
         is_plain=plain is resolved and any(each.variant.speculation for each in same),
     )
+
+
+def plain_of(job: Job, resolved: ResolvedEngine) -> ResolvedEngine | None:
+    """The first variant with the same weights and no speculation."""
+    plain = (each for each in job.resolved if each.variant.speculation is None)
+    return next((each for each in plain if weights_key(each) == weights_key(resolved)), None)
 
 
 def _scoring_defect(job: Job, resolved: ResolvedEngine) -> str | None:

@@ -140,7 +140,9 @@ def _invalid_part(job: Job, turn: Round) -> Round:
 
 
 def summarize_cells(job: Job, name: str) -> None:
-    """Store the cells of a variant as far as its trials go."""
+    """Store the cells of a variant of the spec as far as its trials go."""
+    if name not in job.spec.variants:
+        return  # a plain server, started for its answers alone
     store_cells(job.store, cells_of_variant(Run(job.store), name))
 
 

@@ -109,9 +109,10 @@ def is_corner(chosen: Recommendation | None, entry: MatrixEntry | None) -> bool:
 
 
 def is_win(decision: Decision) -> bool:
-    """Whether the recommendation saves cost for certain."""
+    """Whether the recommendation saves cost for certain, and nothing limits it."""
     chosen = decision.recommendation
-    return chosen is not None and chosen.difference is not None and chosen.difference.different
+    change = None if chosen is None or decision.limits else chosen.difference
+    return change is not None and change.different and change.ratio.value > 1
 
 
 def certainty(chosen: Recommendation) -> str:
@@ -137,6 +138,8 @@ def headline(decision: Decision) -> tuple[str, str]:
             "the matrix and the exclusions say why.",
         )
     verb = "Keep" if chosen.variant == chosen.reference else "Serve"
+    within = ", within limits" if decision.limits else ""
+    stated = f" Limits: {'; '.join(decision.limits)}." if decision.limits else ""
     limits = (
         f"at {target_words(chosen.ttft_target_ms)} and "
         f"{tolerance_words(chosen.quality_tolerance)} regression on {chosen.tier} "
@@ -145,14 +148,16 @@ def headline(decision: Decision) -> tuple[str, str]:
     if chosen.fleet is not None:
         fleet = chosen.fleet
         return (
-            f"{verb} {chosen.variant} on {plural(fleet.servers, 'server')}",
+            f"{verb} {chosen.variant} on {plural(fleet.servers, 'server')}{within}",
             f"${fleet.usd_per_month:,.0f} a month for {fleet.demand_rps:g} requests a second"
-            f"{_saving_words(chosen)}, {limits}. Each server takes {fleet.rate_rps:.3g} a second.",
+            f"{_saving_words(chosen)}, {limits}.{stated} "
+            f"Each server takes {fleet.rate_rps:.3g} a second.",
         )
     return (
-        f"{verb} {chosen.variant} with {plural(int(chosen.batch_size), 'request')} in flight",
+        f"{verb} {chosen.variant} with {plural(int(chosen.batch_size), 'request')} in flight"
+        f"{within}",
         f"{shown(chosen.cost_per_1m_tokens, unit='$').text} for a million output tokens"
-        f"{_saving_words(chosen)}, {limits}. "
+        f"{_saving_words(chosen)}, {limits}.{stated} "
         f"To hold {chosen.batch_size} in flight, limit concurrency in your gateway, or set "
         f"--max-num-seqs {chosen.batch_size} (more requests then wait).",
     )

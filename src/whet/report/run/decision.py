@@ -10,7 +10,6 @@ from whet.core.load_point import load_words
 from whet.core.records import Decision, Recommendation
 from whet.core.run import Run
 from whet.report.document import Bullets, Code, Fact, Facts, Node, Paragraph, Section, Tone
-from whet.report.run.best import cost_change
 from whet.report.run.common import certainty, headline, is_win
 from whet.report.run.cost_latency import cost_chart
 from whet.report.text import Shown, shown
@@ -57,8 +56,11 @@ def decision_section(decision: Decision) -> Section:
     chosen = decision.recommendation
     nodes: list[Node] = [Paragraph(text=sentence)]
     if chosen is not None:
-        nodes += [Bullets(items=chosen.reasons), Bullets(items=chosen.cautions, tone="warn")]
-    tone: Tone = "warn" if chosen is None else "good" if is_win(decision) else "plain"
+        open_points = [each for each in chosen.cautions if each not in decision.limits]
+        nodes += [Bullets(items=chosen.reasons), Bullets(items=open_points, tone="warn")]
+    tone: Tone = "good" if is_win(decision) else "plain"
+    if chosen is None or decision.limits:
+        tone = "warn"
     return Section(
         id="decision", title=title, group="Decision", nodes=nodes, tone=tone, on_console=True
     )
@@ -87,16 +89,12 @@ def _facts(run: Run, decision: Decision, chosen: Recommendation) -> Iterator[Fac
     """How much cheaper, at what latency, still right, and proved: what a reader asks first."""
     yield from _fleet_facts(chosen)
     own = chosen.variant == chosen.reference
-    if chosen.saving is not None and not own:
+    if chosen.saving is not None and chosen.saving.value > 0:
         note = f"{chosen.reference}, {certainty(chosen)}"
         yield Fact(name="Cheaper than the default", value=shown(chosen.saving, unit="%"), note=note)
-    change = cost_change(run, chosen.cost_per_1m_tokens.value, decision.baseline)
-    if change is not None and decision.baseline not in (chosen.variant, chosen.reference):
-        yield Fact(
-            name="Cheaper than the baseline",
-            value=shown(-change, unit="%"),
-            note=f"{decision.baseline} at its {'first starts' if chosen.confirmed else 'best'}",
-        )
+    if chosen.baseline_saving is not None:
+        saved, note = shown(chosen.baseline_saving, unit="%"), f"{decision.baseline}, first starts"
+        yield Fact(name="Cheaper than the baseline", value=saved, note=note)
     cost = shown(chosen.cost_per_1m_tokens, unit="$")
     yield Fact(name="Cost per 1M tokens", value=cost)
     target = f"target {chosen.ttft_target_ms:g}"

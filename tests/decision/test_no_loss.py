@@ -1,0 +1,130 @@
+"""No loss is recommended, whatever was measured: main and confirmed rounds, loads and rates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.decision.cells import cell, decided, quality, tier
+from whet.core.load_point import LoadPoint, Rate
+from whet.core.records import CellSummary, Decision
+from whet.decision import TierInputs
+from whet.metrics.pooled import StartTable
+from whet.report.run.common import headline, is_win
+
+_VARIANTS = ("usual", "awq", "spec")
+_COSTS = st.sampled_from([0.5, 0.9, 0.97, 1.0, 1.03, 1.1, 2.0])
+_LATENCIES = st.sampled_from([100.0, 499.0, 900.0])
+
+
+@st.composite
+def measured(draw: st.DrawFn, loads: list[LoadPoint], names: tuple[str, ...]) -> Any:
+    """Cells of these variants, and the starts that they are the figures of."""
+    count, cells, figures = draw(st.integers(1, 3)), [], {}
+    for name in names:
+        for load in loads:
+            rates = [1e6 / 3600 / draw(_COSTS) for _ in range(count)]
+            mean = float(np.exp(np.mean(np.log(rates))))
+            # A cell's figure is not always the mean of its starts: trials may be of other lengths.
+            cost = 1e6 / 3600 / mean * draw(st.sampled_from([1.0, 1.0, 0.96, 1.04]))
+            item = cell(name, 1, cost, draw(_LATENCIES), starts=count)
+            cells.append(replace(item, batch_size=load))
+            figures[name, load] = dict(enumerate(rates))
+    return cells, figures
+
+
+@st.composite
+def tiers(draw: st.DrawFn, name: str, at_rates: bool) -> TierInputs:
+    loads: list[LoadPoint] = [Rate(2.0), Rate(6.0)] if at_rates else [1, 8]
+    names = tuple(
+        n for n in _VARIANTS if n != "usual" or draw(st.booleans()) or draw(st.booleans())
+    )
+    cells, figures = draw(measured(loads, names))
+    table = StartTable.of("tps_mean", figures)
+    again: list[CellSummary] = []
+    sure = None
+    if draw(st.booleans()):
+        again, fresh = draw(measured(loads, names))
+        sure = StartTable.of("tps_mean", fresh, more=table)
+    passes = st.sampled_from([("pass",) * 3, ("pass",) * 3, ("fail",) * 3])
+    return tier(
+        cells,
+        tier=name,
+        quality={each: quality(each, draw(passes)) for each in names},
+        throughput=table,
+        ttft=StartTable.of("ttft_p95_ms", {}),
+        confirmation=again,
+        confirmed_throughput=sure,
+        price_usd_per_hour=1.0,
+        demand_rps=draw(st.sampled_from([1.0, 6.0, 23.0])) if at_rates else None,
+    )
+
+
+def cost_of(inputs: TierInputs, item: CellSummary) -> float:
+    """Dollars that the decision ranks by: a million tokens, or servers for the demand."""
+    if inputs.demand_rps is not None:
+        return -(-inputs.demand_rps // float(item.batch_size))
+    assert item.cost_per_1m_tokens is not None
+    return item.cost_per_1m_tokens.value
+
+
+def usual_costs(inputs: TierInputs, *, confirmed: bool) -> list[float]:
+    """Costs of the default's cells that meet the limits, by the figures that count."""
+    passes = dict(inputs.quality["usual"].verdicts)[0.01] == "pass"
+    again = {(c.variant, c.batch_size): c for c in inputs.confirmation} if confirmed else {}
+    cells = [c for c in inputs.cells if c.variant == "usual"]
+    late = {p for p, c in again.items() if c.ttft_p95_ms.value >= 500}  # type: ignore[union-attr]
+    met = [
+        c
+        for c in cells
+        if passes
+        and c.ttft_p95_ms is not None
+        and c.ttft_p95_ms.value < 500
+        and (c.variant, c.batch_size) not in late
+    ]
+    cheapest = sorted(met, key=lambda c: cost_of(inputs, c))[:1]
+    return [cost_of(inputs, again.get((c.variant, c.batch_size), c)) for c in cheapest]
+
+
+def check(decision: Decision, *every: TierInputs) -> None:
+    chosen = decision.recommendation
+    if chosen is None:
+        return
+    own = next(each for each in every if each.tier == chosen.tier)
+    if chosen.saving is not None:
+        assert chosen.saving.value >= 0
+        assert (chosen.saving.value == 0) == (chosen.variant == "usual")
+    assert " above " not in headline(decision)[1]
+    assert chosen.baseline_saving is None or chosen.baseline_saving.value > 0
+    if is_win(decision):
+        assert chosen.difference is not None
+        assert chosen.difference.ratio.value > 1
+    if chosen.variant == "usual":
+        return
+    usd = chosen.cost_per_1m_tokens.value if chosen.fleet is None else chosen.fleet.servers
+    known = "usual" in own.quality
+    for cost in usual_costs(own, confirmed=chosen.confirmed) if known else ():
+        assert usd < cost
+
+
+@pytest.mark.parametrize("at_rates", [False, True])
+def test_what_is_recommended_is_cheaper_than_a_default_that_meets_its_limits(
+    at_rates: bool,
+) -> None:
+    @settings(max_examples=400, deadline=None, derandomize=True)
+    @given(tiers("L4", at_rates))
+    def holds(own: TierInputs) -> None:
+        check(decided(own, reference="usual"), own)
+
+    holds()
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(tiers("L4", False), tiers("H100", False))
+def test_so_it_is_over_two_machines(small: TierInputs, large: TierInputs) -> None:
+    check(decided(small, large, reference="usual"), small, large)
