@@ -1,26 +1,36 @@
 """Degenerate text: empty, one mark without end, replacement characters, or a phrase in a loop.
 
 A layer that computes NaN makes all logits equal; the server then repeats one token, often ``!``.
-Timed answers are judged beside the baseline's: past its end token a forced answer often loops.
+A small model loops by itself, and in other batches or on another start after other prompts. Timed
+answers are therefore compared with the baseline's to the same prompts, and answers to one prompt
+are one unit: what they share is the prompt's, however often it is sent.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from whet.core.records import DegenerateTraffic, GateVerdict, RequestEvent
+from whet.core.format import percent
+from whet.core.records import DegenerateTraffic, GateVerdict
 from whet.core.redact import starred
+from whet.quality.paired import holm, sign_flip
 
-MIN_ANSWERS: Final = 8
+MIN_PROMPTS: Final = 8
 SIGNIFICANCE: Final = 0.01
+"""Of all variants of a run together: a model compared with itself fails in at most 1% of runs."""
+_SUSPICION: Final = 0.05
 MIN_EXCESS: Final = 0.01
 """A share of degenerate answers fails from this far above the baseline's share."""
+SILENT_SHARE: Final = 0.9
+"""A broken model says nothing after nearly every prompt; a weak one after many."""
 _ONE_MARK, _LOOP, _LONGEST_UNIT, _TURNS = 8, 48, 160, 4
 _TAIL: Final = 32
 """Of a loop's end at least 36 characters stand again one unit before."""
 _UNREADABLE_SHARE: Final = 0.2
+_MOST: Final = 0.5
 _EXAMPLES, _CUT = 3, 300
 
 
@@ -67,35 +77,168 @@ def degenerate(text: str) -> str | None:
     return None if fault is None else fault[1]
 
 
-def examine_traffic(
-    variant: str,
-    requests: Iterable[RequestEvent],
-    baseline: DegenerateTraffic | None,
-    *,
-    ends: Sequence[str] = (),
-) -> DegenerateTraffic:
-    """Search every timed answer up to its first end token (``ends``); failed requests are left out.
+def says_nothing(text: str) -> bool:
+    """Whether ``text`` is empty or one mark without end."""
+    return (find_fault(text) or ("",))[0] in ("empty", "one mark")
 
-    ``baseline`` is the baseline's own record, None for the baseline. *Fail*: most answers are empty
-    or one mark; or the share is above the baseline's by a point and significantly (Fisher's exact
-    test, one-sided, p < 0.01). *Unknown*: fewer than 8 answers on either side.
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimedAnswer:
+    """The text of an answer under load.
+
+    Answers to one prompt have the same ``prompt``, in any trial and under any mark; two servers'
+    answers to the same request have the same ``request``.
     """
-    whole = [request.text for request in requests if request.error is None]
-    answers = [
-        min((text.partition(end)[0] for end in ends), key=len, default=text) for text in whole
+
+    prompt: int
+    request: tuple[str, int]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """A variant's answers: whether each is degenerate, and silent, by prompt and request."""
+
+    degenerate: Mapping[int, Mapping[tuple[str, int], bool]]
+    silent: Mapping[int, Sequence[bool]]
+    faults: Sequence[tuple[str, Fault]]
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.silent.values()))
+
+    @property
+    def silent_share(self) -> float:
+        """The mean over prompts of the share of their answers that say nothing."""
+        return _mean([_mean(each) for each in self.silent.values()])
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """Mean shares of degenerate answers over prompts, and the one-sided p of more than before."""
+
+    here: float
+    there: float
+    p_value: float
+    test: str
+
+    @property
+    def is_more(self) -> bool:
+        return self.here - self.there >= MIN_EXCESS
+
+
+def examine_traffic(
+    timed: Mapping[str, Iterable[TimedAnswer]], baseline: str, *, ends: Sequence[str] = ()
+) -> tuple[DegenerateTraffic, ...]:
+    """Search every timed answer up to its first end token (``ends``), by variant.
+
+    *Fail*: after nearly every prompt nothing is said (empty or one mark); or the share of
+    degenerate answers, averaged over prompts, is above the ``baseline``'s by a point and
+    significantly: p < 0.01 after Holm's correction over the variants. *Unknown*: fewer than 8
+    prompts on either side, or such a share at p < 0.05.
+    """
+    sides = {name: _read(answers, ends) for name, answers in timed.items()}
+    plain = sides.get(baseline)
+    compared = {
+        name: comparison
+        for name, side in sides.items()
+        if name != baseline and plain is not None and (comparison := _compare(side, plain))
+    }
+    adjusted = holm([comparison.p_value for comparison in compared.values()])
+    p_values = dict(zip(compared, adjusted, strict=True))
+    return tuple(
+        _record(name, side, compared.get(name), p_values.get(name), is_baseline=name == baseline)
+        for name, side in sides.items()
+    )
+
+
+def _read(answers: Iterable[TimedAnswer], ends: Sequence[str]) -> _Answers:
+    bad: dict[int, dict[tuple[str, int], bool]] = defaultdict(dict)
+    silent: dict[int, list[bool]] = defaultdict(list)
+    faults = []
+    for each in answers:
+        text = min((each.text.partition(end)[0] for end in ends), key=len, default=each.text)
+        fault = find_fault(text)
+        bad[each.prompt][each.request] = fault is not None
+        silent[each.prompt].append(says_nothing(each.text))
+        if fault is not None:
+            faults.append((text, fault))
+    return _Answers(bad, silent, faults)
+
+
+def _compare(here: _Answers, there: _Answers) -> _Comparison | None:
+    """Compare prompt by prompt; None if either side has too few prompts.
+
+    Under the null a prompt's difference has either sign with equal probability, however its answers
+    depend on each other. Variants that were sent too few common prompts, at loads of their own, are
+    compared as two samples of prompts.
+    """
+    if min(len(here.degenerate), len(there.degenerate)) < MIN_PROMPTS:
+        return None
+    shares = [
+        _paired_shares(answers, there.degenerate[prompt])
+        for prompt, answers in here.degenerate.items()
+        if prompt in there.degenerate
     ]
-    faults = [(text, fault) for text in answers if (fault := find_fault(text)) is not None]
-    silent = sum((find_fault(text) or ("",))[0] in ("empty", "one mark") for text in whole)
-    shown = dict.fromkeys(starred(text) for text, (kind, _) in faults if kind != "empty")
-    there = None if baseline is None else (baseline.answers, sum(n for _, n in baseline.found))
-    verdict, reason, p_value = _judge(len(answers), len(faults), silent, there)
-    if faults:
-        reason += f"; the first: {degenerate(starred(faults[0][0])) or faults[0][1][0]}"
+    if len(shares) < MIN_PROMPTS:
+        return _compare_samples(here, there)
+    differences = [mine - other for mine, other in shares]
+    return _Comparison(
+        here=_mean([mine for mine, _ in shares]),
+        there=_mean([other for _, other in shares]),
+        p_value=sign_flip(differences) / 2 if sum(differences) > 0 else 1.0,
+        test=f"sign-flip test over {len(shares)} prompts",
+    )
+
+
+def _paired_shares(
+    here: Mapping[tuple[str, int], bool], there: Mapping[tuple[str, int], bool]
+) -> tuple[float, float]:
+    """Return both shares of one prompt over the same requests, else over as many."""
+    both = [(bad, there[request]) for request, bad in here.items() if request in there]
+    rows = both or list(zip(here.values(), there.values(), strict=False))
+    return _mean([mine for mine, _ in rows]), _mean([other for _, other in rows])
+
+
+def _compare_samples(here: _Answers, there: _Answers) -> _Comparison:
+    """Compare two samples of prompts, each counted once by most of its answers."""
+    from scipy.stats import fisher_exact
+
+    sides = [
+        [_mean(list(each.values())) >= _MOST for each in side.degenerate.values()]
+        for side in (here, there)
+    ]
+    table = [[sum(side), len(side) - sum(side)] for side in sides]
+    return _Comparison(
+        here=_mean(sides[0]),
+        there=_mean(sides[1]),
+        p_value=float(fisher_exact(table, alternative="greater").pvalue),
+        test=f"Fisher's exact test of {len(sides[0])} and {len(sides[1])} prompts",
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _record(
+    variant: str,
+    side: _Answers,
+    compared: _Comparison | None,
+    p_value: float | None,
+    *,
+    is_baseline: bool,
+) -> DegenerateTraffic:
+    verdict, reason = _judge(side, compared, p_value, is_baseline=is_baseline)
+    if side.faults:
+        text, (kind, _) = side.faults[0]
+        reason += f"; the first: {degenerate(starred(text)) or kind}"
+    shown = dict.fromkeys(starred(text) for text, (kind, _) in side.faults if kind != "empty")
     return DegenerateTraffic(
         variant=variant,
-        answers=len(answers),
-        found=tuple(Counter(kind for _, (kind, _) in faults).most_common()),
-        baseline_share=there[1] / there[0] if there and there[0] and answers else None,
+        answers=side.count,
+        found=tuple(Counter(kind for _, (kind, _) in side.faults).most_common()),
+        baseline_share=None if compared is None else compared.there,
         p_value=p_value,
         examples=tuple(text[:_CUT] for text in list(shown)[:_EXAMPLES]),
         verdict=verdict,
@@ -104,31 +247,27 @@ def examine_traffic(
 
 
 def _judge(
-    answers: int, faults: int, silent: int, baseline: tuple[int, int] | None
-) -> tuple[GateVerdict, str, float | None]:
-    """Return verdict, reason and p; ``baseline`` holds its answers and the degenerate ones."""
-    from scipy.stats import fisher_exact
-
-    compared, baseline_faults = baseline or (0, 0)
-    p_value = None
-    if compared and answers:
-        table = [[faults, answers - faults], [baseline_faults, compared - baseline_faults]]
-        p_value = float(fisher_exact(table, alternative="greater").pvalue)
-    reason = f"{faults} of {answers} timed answers are degenerate text"
-    if answers < MIN_ANSWERS:
-        few = f"{answers} timed answers are too few to judge; time at least {MIN_ANSWERS}"
-        return "unknown", few, p_value
-    if 2 * silent > answers:
-        reason = f"{silent} of {answers} timed answers are empty or one mark without end"
-        return "fail", reason, p_value
-    if baseline is None:
-        return "pass", reason, None
-    if compared < MIN_ANSWERS or p_value is None:
-        reason += f", and the baseline's {compared} are too few to compare them with"
-        return "unknown", reason, p_value
+    side: _Answers, compared: _Comparison | None, p_value: float | None, *, is_baseline: bool
+) -> tuple[GateVerdict, str]:
+    reason = f"{len(side.faults)} of {side.count} timed answers are degenerate text"
+    if len(side.silent) < MIN_PROMPTS:
+        return "unknown", (
+            f"timed answers to {len(side.silent)} prompts are too few to judge; send at least "
+            f"{MIN_PROMPTS} prompts"
+        )
+    if side.silent_share >= SILENT_SHARE:
+        share = percent(side.silent_share)
+        return "fail", f"{reason}: {share} of all are empty or one mark without end"
+    if is_baseline:
+        return "pass", reason
+    if compared is None or p_value is None:
+        return "unknown", f"{reason}, and the baseline's are too few to compare them with"
     reason += (
-        f", against {baseline_faults} of {compared} of the baseline's "
-        f"(Fisher's exact p {p_value:.2g})"
+        f": {percent(compared.here)} against the baseline's {percent(compared.there)} "
+        f"({compared.test}, p {p_value:.2g} after Holm)"
     )
-    more = p_value < SIGNIFICANCE and faults / answers - baseline_faults / compared >= MIN_EXCESS
-    return "fail" if more else "pass", reason, p_value
+    if compared.is_more and p_value < SIGNIFICANCE:
+        return "fail", reason
+    if compared.is_more and p_value < _SUSPICION:
+        return "unknown", f"{reason}, too few prompts to be sure; raise load.min_requests"
+    return "pass", reason
