@@ -1,6 +1,6 @@
 """How often the check of timed answers excludes a model that is compared with itself, and a worse.
 
-    python -m benchmarks.degenerate_text results/gate-simulated/degenerate.csv --runs 1000
+    python -m benchmarks.degenerate_text results/gate-simulated/degenerate.csv --runs 200
 
 A prompt makes the model loop by itself with the probability ``loops``; every answer to it does so,
 at three loads and on two starts of each server. With the probability ``flips`` an answer is the
@@ -98,27 +98,23 @@ def row(traffic: Traffic, runs: int) -> dict[str, Any]:
 
 def settings() -> Iterator[Traffic]:
     """Yield the rows of the table: equal variants, then a worse one among them."""
-    units: tuple[Unit, ...] = ("answer", "load", "start", "server")
-    for prompts, variants in product((20, 60, 200), (2, 6)):
-        yield Traffic(prompts=prompts, variants=variants, loops=0.05, flips=0.0)
-        for loops, flips, unit in product((0.0, 0.3, 0.6), (0.1, 0.3), units):
-            yield Traffic(
-                prompts=prompts, variants=variants, loops=loops, flips=flips, flipped=unit
-            )
-    for prompts, loops, flips, added in product(
-        (20, 60, 200), (0.0, 0.3), (0.0, 0.1, 0.3), (0.1, 0.2)
+    for (prompts, variants), (loops, flips), flipped in product(
+        ((20, 2), (20, 6), (60, 6), (200, 6)), ((0.0, 0.1), (0.3, 0.3), (0.6, 0.3)), _DRAWN
     ):
-        worse = Traffic(prompts=prompts, variants=3, loops=loops, flips=flips, added=added)
-        yield worse
-        if flips:
-            yield replace(worse, flipped="server")
+        yield Traffic(prompts=prompts, variants=variants, loops=loops, flips=flips, flipped=flipped)
+    noise: tuple[tuple[float, Unit], ...] = (
+        (0.0, "answer"), (0.1, "answer"), (0.3, "answer"), (0.1, "server"), (0.3, "server")
+    )  # fmt: skip
+    for prompts, added, (flips, flipped) in product((20, 60, 200), (0.1, 0.2), noise):
+        worse = Traffic(prompts=prompts, variants=3, loops=0.2, flips=flips, flipped=flipped)
+        yield replace(worse, added=added)
 
 
 def main() -> None:
     """Write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--runs", type=int, default=200)
     options = parser.parse_args()
     with options.out.open("w", encoding="utf-8", newline="") as file:
         writer = None

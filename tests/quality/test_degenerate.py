@@ -121,9 +121,9 @@ def examine(
     return record
 
 
-# Of k prompts whose difference has one sign, one-sided p is 2⁻ᵏ: 0.016 at six, 0.008 at seven.
-@pytest.mark.parametrize(("count", "verdict"), [(4, "pass"), (6, "unknown"), (7, "fail")])
-def test_it_fails_at_a_p_below_one_in_a_hundred(count: int, verdict: str) -> None:
+# Of k prompts whose difference has one sign, one-sided p is 2⁻ᵏ: 0.008 at seven, 0.004 at eight.
+@pytest.mark.parametrize(("count", "verdict"), [(4, "pass"), (7, "unknown"), (8, "fail")])
+def test_it_fails_at_a_p_below_one_in_two_hundred(count: int, verdict: str) -> None:
     record = examine(answers(*loops(count, 40)), answers(*loops(0, 40)))
     assert record.p_value == pytest.approx(2**-count)
     assert (record.baseline_share, record.verdict) == (0.0, verdict)
@@ -147,15 +147,15 @@ def test_a_share_of_a_prompts_answers_counts_as_a_share() -> None:
     for trial in range(6):
         flipped = [LOOP if number % 6 == trial else FINE for number in range(60)]
         there += answers(*flipped, trial=f"b1-t{trial}")
-        here += answers(*flipped[::-1], *loops(8, 8), trial=f"b1-t{trial}")
-        there += answers(*loops(0, 8), trial=f"b1-t{trial}", first=60)
+        here += answers(*flipped[::-1], *loops(9, 9), trial=f"b1-t{trial}")
+        there += answers(*loops(0, 9), trial=f"b1-t{trial}", first=60)
     record = examine(here, there)
-    assert record.baseline_share == pytest.approx(10 / 68)
+    assert record.baseline_share == pytest.approx(10 / 69)
     assert record.verdict == "fail"
 
 
 def test_all_variants_of_a_run_share_one_error_rate() -> None:
-    bad, good = answers(*loops(7, 40)), answers(*loops(0, 40))
+    bad, good = answers(*loops(8, 40)), answers(*loops(0, 40))
     alone = examine_traffic({"fp16": good, "v": bad}, "fp16")
     among = examine_traffic({"fp16": good, "v": bad, "w": good, "x": good}, "fp16")
     assert [record.verdict for record in alone] == ["pass", "fail"]
@@ -181,7 +181,7 @@ def test_without_common_prompts_two_samples_of_prompts_are_compared() -> None:
 def test_a_difference_that_is_certain_but_small_does_not_fail() -> None:
     record = examine(answers(*loops(9, 1000)), answers(*loops(0, 1000)))
     assert record.p_value is not None
-    assert record.p_value < 0.01
+    assert record.p_value < 0.005
     assert record.verdict == "pass", "0.9 points"
 
 
@@ -222,7 +222,7 @@ def test_an_end_token_at_once_is_empty_but_not_a_broken_model() -> None:
     at_once = answers(*["</s>" + FINE] * 10)
     record = examine(at_once, at_once, ends=("</s>",))
     assert (record.found, record.verdict) == ((("empty", 10),), "pass")
-    assert examine(at_once, answers(*loops(0, 10)), ends=("</s>",)).verdict == "fail"
+    assert examine(at_once, answers(*loops(0, 10)), ends=("</s>",)).verdict == "fail", "2⁻¹⁰"
 
 
 def test_the_reason_tells_counts_and_the_first_fault() -> None:

@@ -19,8 +19,8 @@ from whet.core.redact import starred
 from whet.quality.paired import holm, sign_flip
 
 MIN_PROMPTS: Final = 8
-SIGNIFICANCE: Final = 0.01
-"""Of all variants of a run together: a model compared with itself fails in at most 1% of runs."""
+SIGNIFICANCE: Final = 0.005
+"""Of all variants of a run together: one compared with itself fails in well below 1% of runs."""
 _SUSPICION: Final = 0.05
 MIN_EXCESS: Final = 0.01
 """A share of degenerate answers fails from this far above the baseline's share."""
@@ -134,7 +134,7 @@ def examine_traffic(
 
     *Fail*: after nearly every prompt nothing is said (empty or one mark); or the share of
     degenerate answers, averaged over prompts, is above the ``baseline``'s by a point and
-    significantly: p < 0.01 after Holm's correction over the variants. *Unknown*: fewer than 8
+    significantly: p < 0.005 after Holm's correction over the variants. *Unknown*: fewer than 8
     prompts on either side, or such a share at p < 0.05.
     """
     sides = {name: _read(answers, ends) for name, answers in timed.items()}
@@ -233,14 +233,14 @@ def _record(
     if side.faults:
         text, (kind, _) = side.faults[0]
         reason += f"; the first: {degenerate(starred(text)) or kind}"
-    shown = dict.fromkeys(starred(text) for text, (kind, _) in side.faults if kind != "empty")
+    shown = dict.fromkeys(text for text, (kind, _) in side.faults if kind != "empty")
     return DegenerateTraffic(
         variant=variant,
         answers=side.count,
         found=tuple(Counter(kind for _, (kind, _) in side.faults).most_common()),
         baseline_share=None if compared is None else compared.there,
         p_value=p_value,
-        examples=tuple(text[:_CUT] for text in list(shown)[:_EXAMPLES]),
+        examples=tuple(starred(text)[:_CUT] for text in list(shown)[:_EXAMPLES]),
         verdict=verdict,
         reason=reason,
     )
@@ -258,16 +258,15 @@ def _judge(
     if side.silent_share >= SILENT_SHARE:
         share = percent(side.silent_share)
         return "fail", f"{reason}: {share} of all are empty or one mark without end"
-    if is_baseline:
-        return "pass", reason
     if compared is None or p_value is None:
-        return "unknown", f"{reason}, and the baseline's are too few to compare them with"
+        few = f"{reason}, and the baseline's are too few to compare them with"
+        return ("pass", reason) if is_baseline else ("unknown", few)
     reason += (
         f": {percent(compared.here)} against the baseline's {percent(compared.there)} "
         f"({compared.test}, p {p_value:.2g} after Holm)"
     )
-    if compared.is_more and p_value < SIGNIFICANCE:
+    if not compared.is_more or p_value >= _SUSPICION:
+        return "pass", reason
+    if p_value < SIGNIFICANCE:
         return "fail", reason
-    if compared.is_more and p_value < _SUSPICION:
-        return "unknown", f"{reason}, too few prompts to be sure; raise load.min_requests"
-    return "pass", reason
+    return "unknown", f"{reason}, too few prompts to be sure; raise load.min_requests"

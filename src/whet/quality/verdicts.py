@@ -29,7 +29,6 @@ from types import MappingProxyType
 from typing import Final
 
 from whet.core.records import Estimate, GateVerdict, QualityRecord, TaskAnswer, TaskScore
-from whet.quality.degenerate import SIGNIFICANCE as DEGENERATE_SIGNIFICANCE
 from whet.quality.degenerate import SILENT_SHARE, degenerate, says_nothing
 from whet.quality.paired import SIGNIFICANCE, holm, mcnemar, worse
 
@@ -37,6 +36,7 @@ MIN_DOCUMENTS: Final = 60
 """With fewer, skewed losses pass wrongly too often (``benchmarks/gate_coverage.py``)."""
 _MOST_NAMED: Final = 100_000
 _DEGENERATE: Final = "text that is not degenerate"
+_DEGENERATE_SIGNIFICANCE: Final = 0.01
 _UNFINISHED_SHARE: Final = 0.1
 """Above this share of answers that are all reasoning, tasks say nothing and the gate is unknown."""
 NEXT_SCHEMES: Final[Mapping[str, str]] = MappingProxyType(
@@ -221,7 +221,7 @@ def _shape_rows(here: Sequence[TaskAnswer], there: Sequence[TaskAnswer]) -> list
             what=f"{_DEGENERATE}: {lost} answers lost and {gained} gained against the baseline",
             fell=lost > gained,
             p_value=mcnemar(lost, gained),
-            significance=DEGENERATE_SIGNIFICANCE,
+            significance=_DEGENERATE_SIGNIFICANCE,
         )
     ]
     before = {answer.id: answer.finish_reason for answer in there if answer.finish_reason}
