@@ -99,14 +99,14 @@ def row(traffic: Traffic, runs: int) -> dict[str, Any]:
 def settings() -> Iterator[Traffic]:
     """Yield the rows of the table: equal variants, then a worse one among them."""
     for (prompts, variants), (loops, flips), flipped in product(
-        ((20, 2), (20, 6), (60, 6), (200, 6)), ((0.0, 0.1), (0.3, 0.3), (0.6, 0.3)), _DRAWN
+        ((20, 2), (20, 6), (60, 6), (200, 3)), ((0.0, 0.1), (0.3, 0.3), (0.6, 0.3)), _DRAWN
     ):
         yield Traffic(prompts=prompts, variants=variants, loops=loops, flips=flips, flipped=flipped)
     noise: tuple[tuple[float, Unit], ...] = (
         (0.0, "answer"), (0.1, "answer"), (0.3, "answer"), (0.1, "server"), (0.3, "server")
     )  # fmt: skip
     for prompts, added, (flips, flipped) in product((20, 60, 200), (0.1, 0.2), noise):
-        worse = Traffic(prompts=prompts, variants=3, loops=0.2, flips=flips, flipped=flipped)
+        worse = Traffic(prompts=prompts, variants=2, loops=0.2, flips=flips, flipped=flipped)
         yield replace(worse, added=added)
 
 

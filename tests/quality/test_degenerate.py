@@ -169,13 +169,11 @@ def test_other_loads_are_compared_prompt_by_prompt_too() -> None:
     assert examine(answers(*loops(20, 40), trial="r2-t0"), there).verdict == "fail"
 
 
-def test_without_common_prompts_two_samples_of_prompts_are_compared() -> None:
+def test_without_common_prompts_two_draws_of_prompts_are_compared() -> None:
     there = answers(*loops(2, 40), trial="r1-t0")
     few = examine(answers(*loops(4, 40), trial="r2-t0", first=100), there)
     many = examine(answers(*loops(20, 40), trial="r2-t0", first=100), there)
     assert (few.verdict, many.verdict) == ("pass", "fail")
-    assert many.reason is not None
-    assert "Fisher's exact test of 40 and 40 prompts" in many.reason
 
 
 def test_a_difference_that_is_certain_but_small_does_not_fail() -> None:

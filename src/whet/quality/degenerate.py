@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
 from whet.core.format import percent
 from whet.core.records import DegenerateTraffic, GateVerdict
@@ -30,10 +30,10 @@ _ONE_MARK, _LOOP, _LONGEST_UNIT, _TURNS = 8, 48, 160, 4
 _TAIL: Final = 32
 """Of a loop's end at least 36 characters stand again one unit before."""
 _UNREADABLE_SHARE: Final = 0.2
-_MOST: Final = 0.5
 _EXAMPLES, _CUT = 3, 300
 
 
+Key, Value = TypeVar("Key"), TypeVar("Value")
 Fault = tuple[str, str]
 """What is wrong with a text: its kind, and the same in words."""
 
@@ -96,35 +96,22 @@ class TimedAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answers:
-    """A variant's answers: whether each is degenerate, and silent, by prompt and request."""
+class _Side:
+    """A variant's answers: by prompt and request whether each is degenerate."""
 
-    degenerate: Mapping[int, Mapping[tuple[str, int], bool]]
-    silent: Mapping[int, Sequence[bool]]
+    prompts: Mapping[int, Mapping[tuple[str, int], bool]]
+    silent: int
     faults: Sequence[tuple[str, Fault]]
-
-    @property
-    def count(self) -> int:
-        return sum(map(len, self.silent.values()))
-
-    @property
-    def silent_share(self) -> float:
-        """The mean over prompts of the share of their answers that say nothing."""
-        return _mean([_mean(each) for each in self.silent.values()])
 
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """Mean shares of degenerate answers over prompts, and the one-sided p of more than before."""
+    """Mean shares of degenerate answers over ``prompts``, and the one-sided p of more here."""
 
+    prompts: int
     here: float
     there: float
     p_value: float
-    test: str
-
-    @property
-    def is_more(self) -> bool:
-        return self.here - self.there >= MIN_EXCESS
 
 
 def examine_traffic(
@@ -132,114 +119,89 @@ def examine_traffic(
 ) -> tuple[DegenerateTraffic, ...]:
     """Search every timed answer up to its first end token (``ends``), by variant.
 
-    *Fail*: after nearly every prompt nothing is said (empty or one mark); or the share of
-    degenerate answers, averaged over prompts, is above the ``baseline``'s by a point and
-    significantly: p < 0.005 after Holm's correction over the variants. *Unknown*: fewer than 8
-    prompts on either side, or such a share at p < 0.05.
+    *Fail*: nearly all answers are empty or one mark; or the share of degenerate answers, averaged
+    over prompts, is above the ``baseline``'s by a point and significantly: p < 0.005 after Holm's
+    correction over the variants. *Unknown*: fewer than 8 prompts on either side, or such a share at
+    p < 0.05.
     """
     sides = {name: _read(answers, ends) for name, answers in timed.items()}
-    plain = sides.get(baseline)
+    plain = sides.get(baseline, _read((), ends))
     compared = {
-        name: comparison
+        name: _compare(side.prompts, plain.prompts)
         for name, side in sides.items()
-        if name != baseline and plain is not None and (comparison := _compare(side, plain))
+        if name != baseline
     }
-    adjusted = holm([comparison.p_value for comparison in compared.values()])
-    p_values = dict(zip(compared, adjusted, strict=True))
-    return tuple(
-        _record(name, side, compared.get(name), p_values.get(name), is_baseline=name == baseline)
-        for name, side in sides.items()
-    )
+    adjusted = holm([each.p_value for each in compared.values()])
+    compared = {
+        name: replace(each, p_value=p)
+        for (name, each), p in zip(compared.items(), adjusted, strict=True)
+    }
+    return tuple(_record(name, side, compared.get(name)) for name, side in sides.items())
 
 
-def _read(answers: Iterable[TimedAnswer], ends: Sequence[str]) -> _Answers:
-    bad: dict[int, dict[tuple[str, int], bool]] = defaultdict(dict)
-    silent: dict[int, list[bool]] = defaultdict(list)
-    faults = []
+def _read(answers: Iterable[TimedAnswer], ends: Sequence[str]) -> _Side:
+    prompts: dict[int, dict[tuple[str, int], bool]] = defaultdict(dict)
+    faults, silent = [], 0
     for each in answers:
         text = min((each.text.partition(end)[0] for end in ends), key=len, default=each.text)
         fault = find_fault(text)
-        bad[each.prompt][each.request] = fault is not None
-        silent[each.prompt].append(says_nothing(each.text))
+        prompts[each.prompt][each.request] = fault is not None
+        silent += says_nothing(each.text)
         if fault is not None:
             faults.append((text, fault))
-    return _Answers(bad, silent, faults)
+    return _Side(prompts, silent, faults)
 
 
-def _compare(here: _Answers, there: _Answers) -> _Comparison | None:
-    """Compare prompt by prompt; None if either side has too few prompts.
+def _compare(
+    here: Mapping[int, Mapping[tuple[str, int], bool]],
+    there: Mapping[int, Mapping[tuple[str, int], bool]],
+) -> _Comparison:
+    """Compare prompt by prompt, and each prompt's answers over the same requests.
 
-    Under the null a prompt's difference has either sign with equal probability, however its answers
-    depend on each other. Variants that were sent too few common prompts, at loads of their own, are
-    compared as two samples of prompts.
+    Between equal servers a prompt's difference has either sign with equal probability, however its
+    answers depend on each other.
     """
-    if min(len(here.degenerate), len(there.degenerate)) < MIN_PROMPTS:
-        return None
-    shares = [
-        _paired_shares(answers, there.degenerate[prompt])
-        for prompt, answers in here.degenerate.items()
-        if prompt in there.degenerate
-    ]
-    if len(shares) < MIN_PROMPTS:
-        return _compare_samples(here, there)
+    pairs = [_matched(mine, other, 1) for mine, other in _matched(here, there, MIN_PROMPTS)]
+    shares = [tuple(sum(side) / len(rows) for side in zip(*rows, strict=True)) for rows in pairs]
     differences = [mine - other for mine, other in shares]
     return _Comparison(
-        here=_mean([mine for mine, _ in shares]),
-        there=_mean([other for _, other in shares]),
+        prompts=len(pairs),
+        here=sum(mine for mine, _ in shares) / max(1, len(pairs)),
+        there=sum(other for _, other in shares) / max(1, len(pairs)),
         p_value=sign_flip(differences) / 2 if sum(differences) > 0 else 1.0,
-        test=f"sign-flip test over {len(shares)} prompts",
     )
 
 
-def _paired_shares(
-    here: Mapping[tuple[str, int], bool], there: Mapping[tuple[str, int], bool]
-) -> tuple[float, float]:
-    """Return both shares of one prompt over the same requests, else over as many."""
-    both = [(bad, there[request]) for request, bad in here.items() if request in there]
-    rows = both or list(zip(here.values(), there.values(), strict=False))
-    return _mean([mine for mine, _ in rows]), _mean([other for _, other in rows])
+def _matched(
+    here: Mapping[Key, Value], there: Mapping[Key, Value], least: int
+) -> list[tuple[Value, Value]]:
+    """Return the values of common keys; with fewer than ``least`` of these, of all in order.
+
+    Variants at loads of their own were sent other draws of the same prompts.
+    """
+    pairs = [(value, there[key]) for key, value in here.items() if key in there]
+    enough = len(pairs) >= least
+    return pairs if enough else list(zip(here.values(), there.values(), strict=False))
 
 
-def _compare_samples(here: _Answers, there: _Answers) -> _Comparison:
-    """Compare two samples of prompts, each counted once by most of its answers."""
-    from scipy.stats import fisher_exact
-
-    sides = [
-        [_mean(list(each.values())) >= _MOST for each in side.degenerate.values()]
-        for side in (here, there)
-    ]
-    table = [[sum(side), len(side) - sum(side)] for side in sides]
-    return _Comparison(
-        here=_mean(sides[0]),
-        there=_mean(sides[1]),
-        p_value=float(fisher_exact(table, alternative="greater").pvalue),
-        test=f"Fisher's exact test of {len(sides[0])} and {len(sides[1])} prompts",
+def _record(variant: str, side: _Side, compared: _Comparison | None) -> DegenerateTraffic:
+    """Return the record; ``compared`` is None for the baseline."""
+    answers = sum(map(len, side.prompts.values()))
+    reason = f"{len(side.faults)} of {answers} timed answers are degenerate text"
+    verdict, reason = _judge(
+        side, compared, reason, is_silent=side.silent >= SILENT_SHARE * answers
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
-
-
-def _record(
-    variant: str,
-    side: _Answers,
-    compared: _Comparison | None,
-    p_value: float | None,
-    *,
-    is_baseline: bool,
-) -> DegenerateTraffic:
-    verdict, reason = _judge(side, compared, p_value, is_baseline=is_baseline)
     if side.faults:
         text, (kind, _) = side.faults[0]
         reason += f"; the first: {degenerate(starred(text)) or kind}"
     shown = dict.fromkeys(text for text, (kind, _) in side.faults if kind != "empty")
+    paired = compared if compared is not None and compared.prompts else None
     return DegenerateTraffic(
         variant=variant,
-        answers=side.count,
+        answers=answers,
         found=tuple(Counter(kind for _, (kind, _) in side.faults).most_common()),
-        baseline_share=None if compared is None else compared.there,
-        p_value=p_value,
+        baseline_share=paired and paired.there,
+        p_value=paired and paired.p_value,
         examples=tuple(starred(text)[:_CUT] for text in list(shown)[:_EXAMPLES]),
         verdict=verdict,
         reason=reason,
@@ -247,26 +209,22 @@ def _record(
 
 
 def _judge(
-    side: _Answers, compared: _Comparison | None, p_value: float | None, *, is_baseline: bool
+    side: _Side, compared: _Comparison | None, reason: str, *, is_silent: bool
 ) -> tuple[GateVerdict, str]:
-    reason = f"{len(side.faults)} of {side.count} timed answers are degenerate text"
-    if len(side.silent) < MIN_PROMPTS:
-        return "unknown", (
-            f"timed answers to {len(side.silent)} prompts are too few to judge; send at least "
-            f"{MIN_PROMPTS} prompts"
-        )
-    if side.silent_share >= SILENT_SHARE:
-        share = percent(side.silent_share)
-        return "fail", f"{reason}: {share} of all are empty or one mark without end"
-    if compared is None or p_value is None:
-        few = f"{reason}, and the baseline's are too few to compare them with"
-        return ("pass", reason) if is_baseline else ("unknown", few)
+    if is_silent and len(side.prompts) >= MIN_PROMPTS:
+        return "fail", f"{reason}; {side.silent} are empty or one mark without end"
+    prompts = len(side.prompts) if compared is None else compared.prompts
+    if prompts < MIN_PROMPTS:
+        few = "prompts" if compared is None else "prompts on both sides"
+        return "unknown", f"{reason}, to {prompts} {few}: too few; send at least {MIN_PROMPTS}"
+    if compared is None:
+        return "pass", reason
     reason += (
         f": {percent(compared.here)} against the baseline's {percent(compared.there)} "
-        f"({compared.test}, p {p_value:.2g} after Holm)"
+        f"(sign-flip test over {prompts} prompts, p {compared.p_value:.2g} after Holm)"
     )
-    if not compared.is_more or p_value >= _SUSPICION:
+    if compared.here - compared.there < MIN_EXCESS or compared.p_value >= _SUSPICION:
         return "pass", reason
-    if p_value < SIGNIFICANCE:
+    if compared.p_value < SIGNIFICANCE:
         return "fail", reason
     return "unknown", f"{reason}, too few prompts to be sure; raise load.min_requests"
