@@ -33,7 +33,8 @@ _UNREADABLE_SHARE: Final = 0.2
 _EXAMPLES, _CUT = 3, 300
 
 
-Key, Value = TypeVar("Key"), TypeVar("Value")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 Fault = tuple[str, str]
 """What is wrong with a text: its kind, and the same in words."""
 
@@ -200,8 +201,8 @@ def _record(variant: str, side: _Side, compared: _Comparison | None) -> Degenera
         variant=variant,
         answers=answers,
         found=tuple(Counter(kind for _, (kind, _) in side.faults).most_common()),
-        baseline_share=paired and paired.there,
-        p_value=paired and paired.p_value,
+        baseline_share=None if paired is None else paired.there,
+        p_value=None if paired is None else paired.p_value,
         examples=tuple(starred(text)[:_CUT] for text in list(shown)[:_EXAMPLES]),
         verdict=verdict,
         reason=reason,
