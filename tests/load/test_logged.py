@@ -48,6 +48,18 @@ def draw(requests: int, *, trial: int = 0, attempt: str = "") -> Draw:
     return Draw(requests=requests, batch_size=8, trial=trial, block_size=BLOCK, attempt=attempt)
 
 
+def test_equal_prompts_have_one_source_in_every_trial(encoder: PromptEncoder) -> None:
+    """The 6 questions are asked twice in the log, and once more under another mark."""
+    twice = sample_log([*log(6, turns=1), *log(6, turns=1)]).requests
+    sources = []
+    for trial in range(2):
+        load = build_logged(twice, encoder, draw=draw(18, trial=trial), warmup=0)
+        sources.append(load.workload.facts.sources)
+    assert sources[0] != sources[1], "another order"
+    assert {len(each) for each in sources} == {18}
+    assert len({*sources[0]} | {*sources[1]}) == 6
+
+
 def test_requests_are_the_logs_own_after_a_mark(
     sample: tuple[SampledRequest, ...], encoder: PromptEncoder
 ) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.load.prompts_factory import NO_SYSTEM, write_pool, write_tokenizer
+from whet.checkpoint.encoder import load_encoder
 from whet.core.errors import CheckpointError, StorageError, UsageError
 from whet.core.records import PlannedRequest
 from whet.core.spec import WorkloadSpec
@@ -47,6 +49,16 @@ def test_no_prompt_comes_twice_on_one_server(files: tuple[Path, Path]) -> None:
     prompts = [r.prompt_token_ids for draw in cells for r in build(files, draw=draw).requests]
     prompts += [r.prompt_token_ids for d in cells for r in build_warmup(*files, SPEC, draw=d)]
     assert len(set(prompts)) == len(prompts) == 6 * 80
+
+
+def test_requests_of_one_user_turn_have_one_source_in_every_trial(files: tuple[Path, Path]) -> None:
+    encoder, questions = load_encoder(files[1]), set[tuple[int, str]]()
+    for trial in range(3):
+        workload = build(files, draw=replace(DRAW, trial=trial))
+        for source, request in zip(workload.facts.sources, workload.requests, strict=True):
+            text = encoder.decode(np.asarray(request.prompt_token_ids))
+            questions.add((source, text[text.index("question") :]))
+    assert len(questions) == len({source for source, _ in questions}) == 8
 
 
 def test_shares_are_exact(files: tuple[Path, Path]) -> None:

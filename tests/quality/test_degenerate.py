@@ -1,17 +1,15 @@
 """Text that no healthy model writes, and text that only looks like it."""
 
 import random
-from dataclasses import replace
+from collections.abc import Sequence
 
 import pytest
+from benchmarks.degenerate_text import FINE, LOOP, Traffic, Unit, verdicts_of
 
-from tests.metrics.events import event, failed
-from whet.core.records import DegenerateTraffic, RequestEvent
-from whet.quality import degenerate, examine_traffic
+from whet.core.records import DegenerateTraffic
+from whet.quality import TimedAnswer, degenerate, examine_traffic
 from whet.quality.degenerate import find_fault
 
-FINE = "The lamp is on its way and comes on Friday."
-LOOP = "So: " + "I am sorry. " * 10
 MARKS = "!" * 64
 
 
@@ -103,103 +101,141 @@ def test_a_loop_is_one_from_four_whole_turns_on(size: int) -> None:
     assert find_fault(head + (unit * turns)[1:]) is None
 
 
-def said(*texts: str) -> list[RequestEvent]:
-    return [replace(event(index=index), text=text) for index, text in enumerate(texts)]
+def answers(*texts: str, trial: str = "b1-t0", first: int = 0) -> list[TimedAnswer]:
+    """One answer to each of some prompts."""
+    return [
+        TimedAnswer(prompt=number, request=(trial, number), text=text)
+        for number, text in enumerate(texts, start=first)
+    ]
 
 
-def beside(answers: int, faults: int) -> DegenerateTraffic:
-    """A baseline's record."""
-    return DegenerateTraffic(
-        variant="fp16",
-        answers=answers,
-        found=(("loop", faults),) if faults else (),
-        baseline_share=None,
-        p_value=None,
-        examples=(),
-        verdict="pass",
-    )
+def loops(count: int, of: int) -> list[str]:
+    return [LOOP] * count + [FINE] * (of - count)
 
 
-def test_fishers_p_is_that_of_a_hand_count() -> None:
-    # 3 of 8 against 0 of 8: C(8, 3) of the C(16, 3) ways to place three faults, 56 ÷ 560.
-    record = examine_traffic("v", said(*[LOOP] * 3, *[FINE] * 5), beside(8, 0))
-    assert record.p_value == pytest.approx(0.1)
-    assert (record.baseline_share, record.verdict) == (0.0, "pass")
-    assert record.found == (("loop", 3),)
+def examine(
+    here: Sequence[TimedAnswer], there: Sequence[TimedAnswer], *, ends: Sequence[str] = ()
+) -> DegenerateTraffic:
+    """The record of a variant next to one baseline."""
+    _, record = examine_traffic({"fp16": there, "v": here}, "fp16", ends=ends)
+    return record
 
 
-# One-sided p of k of 100 against 0 of 100 is C(100, k) ÷ C(200, k): 0.014 at six, 0.007 at seven.
-@pytest.mark.parametrize(("faults", "verdict"), [(6, "pass"), (7, "fail")])
-def test_it_fails_at_a_p_below_one_in_a_hundred(faults: int, verdict: str) -> None:
-    texts = [LOOP] * faults + [FINE] * (100 - faults)
-    assert examine_traffic("v", said(*texts), beside(100, 0)).verdict == verdict
+# Of k prompts whose difference has one sign, one-sided p is 2⁻ᵏ: 0.008 at seven, 0.004 at eight.
+@pytest.mark.parametrize(("count", "verdict"), [(4, "pass"), (7, "unknown"), (8, "fail")])
+def test_it_fails_at_a_p_below_one_in_two_hundred(count: int, verdict: str) -> None:
+    record = examine(answers(*loops(count, 40)), answers(*loops(0, 40)))
+    assert record.p_value == pytest.approx(2**-count)
+    assert (record.baseline_share, record.verdict) == (0.0, verdict)
+
+
+def test_answers_to_one_prompt_are_one_unit() -> None:
+    """A prompt after which the variant loops in each of nine trials shows one difference."""
+    here, there = list[TimedAnswer](), list[TimedAnswer]()
+    for trial in range(9):
+        here += answers(*loops(3, 20), trial=f"b1-t{trial}")
+        there += answers(*loops(0, 20), trial=f"b1-t{trial}")
+    record = examine(here, there)
+    assert (record.answers, record.found) == (180, (("loop", 27),))
+    assert record.p_value == pytest.approx(2**-3)
+    assert record.verdict == "pass"
+
+
+def test_a_share_of_a_prompts_answers_counts_as_a_share() -> None:
+    """Loops of other prompts in each trial cancel; those that are added do not."""
+    here, there = list[TimedAnswer](), list[TimedAnswer]()
+    for trial in range(6):
+        flipped = [LOOP if number % 6 == trial else FINE for number in range(60)]
+        there += answers(*flipped, trial=f"b1-t{trial}")
+        here += answers(*flipped[::-1], *loops(9, 9), trial=f"b1-t{trial}")
+        there += answers(*loops(0, 9), trial=f"b1-t{trial}", first=60)
+    record = examine(here, there)
+    assert record.baseline_share == pytest.approx(10 / 69)
+    assert record.verdict == "fail"
+
+
+def test_all_variants_of_a_run_share_one_error_rate() -> None:
+    bad, good = answers(*loops(8, 40)), answers(*loops(0, 40))
+    alone = examine_traffic({"fp16": good, "v": bad}, "fp16")
+    among = examine_traffic({"fp16": good, "v": bad, "w": good, "x": good}, "fp16")
+    assert [record.verdict for record in alone] == ["pass", "fail"]
+    assert [record.verdict for record in among] == ["pass", "unknown", "pass", "pass"]
+
+
+def test_other_loads_are_compared_prompt_by_prompt_too() -> None:
+    there = answers(*loops(10, 40), trial="r1-t0")
+    same = examine(answers(*loops(10, 40), trial="r2-t0"), there)
+    assert (same.p_value, same.verdict) == (1.0, "pass")
+    assert examine(answers(*loops(20, 40), trial="r2-t0"), there).verdict == "fail"
+
+
+def test_without_common_prompts_two_draws_of_prompts_are_compared() -> None:
+    there = answers(*loops(2, 40), trial="r1-t0")
+    few = examine(answers(*loops(4, 40), trial="r2-t0", first=100), there)
+    many = examine(answers(*loops(20, 40), trial="r2-t0", first=100), there)
+    assert (few.verdict, many.verdict) == ("pass", "fail")
 
 
 def test_a_difference_that_is_certain_but_small_does_not_fail() -> None:
-    record = examine_traffic("v", said(*[LOOP] * 9, *[FINE] * 991), beside(10_000, 0))
+    record = examine(answers(*loops(9, 1000)), answers(*loops(0, 1000)))
     assert record.p_value is not None
-    assert record.p_value < 1e-6
+    assert record.p_value < 0.005
     assert record.verdict == "pass", "0.9 points"
 
 
 def test_loops_that_the_baseline_has_too_are_its_own() -> None:
-    texts = said(*[LOOP] * 30, *[FINE] * 10)
-    base = examine_traffic("fp16", texts, None)
-    assert (base.answers, base.found) == (40, (("loop", 30),))
-    assert examine_traffic("v", texts, base).verdict == "pass"
+    base, record = examine_traffic(dict.fromkeys(("fp16", "v"), answers(*loops(38, 40))), "fp16")
+    assert (base.answers, base.found, base.verdict) == (40, (("loop", 38),), "pass")
+    assert record.verdict == "pass"
 
 
 @pytest.mark.parametrize("text", [MARKS, " "])
-@pytest.mark.parametrize("base", [None, beside(40, 40)])
-def test_most_answers_saying_nothing_fail_beside_any_baseline(
-    text: str, base: DegenerateTraffic | None
-) -> None:
-    assert examine_traffic("v", said(*[text] * 5, *[FINE] * 4), base).verdict == "fail"
-    half = examine_traffic("v", said(*[text] * 5, *[FINE] * 5), base)
-    assert half.verdict == "pass", "half is not most"
+def test_a_model_that_says_nothing_fails_next_to_any_baseline(text: str) -> None:
+    broken, half = answers(*[text] * 9, FINE), answers(*[text] * 5, *[FINE] * 5)
+    for there, verdict in ((broken, "fail"), (half, "pass")):
+        records = examine_traffic({"fp16": there, "v": there}, "fp16")
+        assert [record.verdict for record in records] == [verdict] * 2
+    assert examine(broken, answers(*loops(0, 10))).verdict == "fail"
 
 
-def test_few_answers_on_either_side_are_unknown() -> None:
-    assert examine_traffic("v", said(*[MARKS] * 7), beside(40, 0)).verdict == "unknown"
-    assert examine_traffic("v", said(*[FINE] * 8), beside(7, 0)).verdict == "unknown"
-    nothing = examine_traffic("v", [], beside(0, 0))
+def test_few_prompts_on_either_side_are_unknown() -> None:
+    assert examine(answers(*[MARKS] * 7), answers(*loops(0, 40))).verdict == "unknown"
+    assert examine(answers(*loops(0, 8)), answers(*loops(0, 7))).verdict == "unknown"
+    again = [each for trial in range(9) for each in answers(*[MARKS] * 7, trial=f"b1-t{trial}")]
+    assert examine(again, answers(*loops(0, 40))).verdict == "unknown", "63 answers, 7 prompts"
+    nothing = examine([], [])
     assert (nothing.verdict, nothing.p_value, nothing.baseline_share) == ("unknown", None, None)
-
-
-def test_a_request_that_failed_is_no_answer() -> None:
-    events = [*said(*[FINE] * 8), *(replace(failed(), text="") for _ in range(20))]
-    record = examine_traffic("v", events, None)
-    assert (record.answers, record.found, record.verdict) == (8, (), "pass")
+    [alone] = examine_traffic({"v": answers(*loops(0, 40))}, "fp16")
+    assert alone.verdict == "unknown", "the baseline was not timed"
 
 
 def test_what_is_forced_past_the_end_token_is_no_answer() -> None:
-    forced = [FINE + "</s>" + "I am sorry. " * 12] * 10
-    base = examine_traffic("fp16", said(*[FINE] * 40), None)
-    assert examine_traffic("v", said(*forced), base).verdict == "fail"
-    record = examine_traffic("v", said(*forced), base, ends=("<|x|>", "</s>"))
+    forced = answers(*[FINE + "</s>" + "I am sorry. " * 12] * 10)
+    assert examine(forced, answers(*loops(0, 10))).verdict == "fail"
+    record = examine(forced, answers(*loops(0, 10)), ends=("<|x|>", "</s>"))
     assert (record.found, record.verdict) == ((), "pass")
 
 
 def test_an_end_token_at_once_is_empty_but_not_a_broken_model() -> None:
-    at_once = said(*["</s>" + FINE] * 10)
-    record = examine_traffic("v", at_once, beside(40, 30), ends=("</s>",))
+    at_once = answers(*["</s>" + FINE] * 10)
+    record = examine(at_once, at_once, ends=("</s>",))
     assert (record.found, record.verdict) == ((("empty", 10),), "pass")
-    assert examine_traffic("v", at_once, beside(40, 0), ends=("</s>",)).verdict == "fail"
+    assert examine(at_once, answers(*loops(0, 10)), ends=("</s>",)).verdict == "fail", "2⁻¹⁰"
 
 
 def test_the_reason_tells_counts_and_the_first_fault() -> None:
-    record = examine_traffic("v", said(*[LOOP] * 9, FINE), beside(40, 1))
+    record = examine(answers(*loops(9, 10)), answers(*loops(1, 10)))
     assert record.verdict == "fail"
-    assert record.reason is not None
-    assert record.reason.startswith(
-        "9 of 10 timed answers are degenerate text, against 1 of 40 of the baseline's (Fisher's"
+    assert record.reason == (
+        "9 of 10 timed answers are degenerate text: 90.0% against the baseline's 10.0% "
+        "(sign-flip test over 10 prompts, p 0.0039 after Holm); "
+        "the first: 'I am sorry.' repeated 10 times"
     )
-    assert record.reason.endswith("the first: 'I am sorry.' repeated 10 times")
 
 
 def test_a_secret_in_a_loop_is_starred_in_the_reason() -> None:
     text = ("key sk-" + "a1" * 20 + " ") * 10
-    reason = examine_traffic("v", said(*[text] * 9), beside(40, 1)).reason
+    reason = examine(answers(*[text] * 9), answers(*loops(1, 9))).reason
     assert reason is not None
     assert "a1" not in reason
     assert reason.endswith("*' repeated 9 times")
@@ -209,7 +245,22 @@ def test_three_examples_are_kept_starred_and_cut() -> None:
     key = "sk-" + "a1" * 20
     secret = "x" * 250 + " " + key + " " + "I am sorry. " * 60
     texts = [secret, "", LOOP, LOOP, MARKS, "So: " + "dear me, " * 12, *[FINE] * 4]
-    examples = examine_traffic("v", said(*texts), beside(9, 0)).examples
+    examples = examine(answers(*texts), answers(*loops(0, 10))).examples
     assert examples[1:] == (LOOP, MARKS)
     assert len(examples[0]) == 300
     assert "sk-" not in examples[0]
+
+
+@pytest.mark.parametrize("unit", ["answer", "load", "start", "server"])
+def test_a_model_that_loops_is_not_excluded_against_itself(unit: Unit) -> None:
+    """The promise is 1% of runs. Counted as answers, 30% of the runs of the last kind exclude."""
+    traffic = Traffic(prompts=20, variants=3, loops=0.3, flips=0.3, flipped=unit)
+    failed = sum("fail" in verdicts for verdicts in verdicts_of(traffic, 100))
+    assert failed <= 4  # P is 0.003 at a rate of 1%
+
+
+def test_added_loops_are_found() -> None:
+    traffic = Traffic(prompts=100, variants=2, loops=0.2, flips=0.1, added=0.2)
+    verdicts = verdicts_of(traffic, 20)
+    assert sum(each == "fail" for _, each in verdicts) >= 18
+    assert not any(each == "fail" for each, _ in verdicts)

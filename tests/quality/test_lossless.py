@@ -171,6 +171,32 @@ def test_what_the_plain_server_does_to_itself_is_no_defect() -> None:
     assert _speculative(unsteady, _other_from(7)).verdict == "pass"
 
 
+@pytest.mark.parametrize("first", [12, 8])
+def test_a_difference_that_does_not_recur_in_other_batches_is_rounding(
+    plain: PlainReference, first: int
+) -> None:
+    asked: dict[int, int] = {}
+
+    def once(prompt: int) -> list[int]:
+        asked[prompt] = asked.get(prompt, 0) + 1
+        return _other_from(first)(prompt) if asked[prompt] == 1 else _usual(prompt)
+
+    found = _speculative(plain, once)
+    assert found.verdict == "pass"
+    assert found.parity is not None
+    assert found.parity.same == 12, "the record is the second draw's"
+
+
+def test_of_two_draws_the_milder_counts(plain: PlainReference) -> None:
+    asked: dict[int, int] = {}
+
+    def fewer(prompt: int) -> list[int]:
+        asked[prompt] = asked.get(prompt, 0) + 1
+        return _other_from(8 if asked[prompt] == 1 else 12)(prompt)
+
+    assert _speculative(plain, fewer).verdict == "unknown", "the first failed"
+
+
 def test_a_sampler_of_another_distribution_fails(plain: PlainReference) -> None:
     found = _speculative(plain, share=0.9)
     assert found.verdict == "fail"

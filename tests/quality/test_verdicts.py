@@ -156,9 +156,11 @@ def answers(texts: list[str]) -> tuple[TaskAnswer, ...]:
 
 def test_degenerate_text_that_the_baseline_does_not_write_fails() -> None:
     healthy = replace(BASELINE, answers=answers(["a wrong but readable answer"] * 40))
-    here = answers(["!" * 40] * 9 + ["a wrong but readable answer"] * 31)
-    found = findings(ratio(1.0, 0.999, 1.001), answers=here, baseline=healthy)
-    assert judged(found) == ["fail"] * 3
+    # McNemar's exact p of n lost and none gained is 2^(1-n): 0.016 at seven, 0.008 at eight.
+    for lost, word in ((7, "pass"), (8, "fail")):
+        here = answers(["!" * 40] * lost + ["a wrong but readable answer"] * (40 - lost))
+        found = findings(ratio(1.0, 0.999, 1.001), answers=here, baseline=healthy)
+        assert judged(found) == [word] * 3
 
 
 def test_degenerate_text_on_both_sides_is_the_models_own() -> None:
@@ -167,9 +169,19 @@ def test_degenerate_text_on_both_sides_is_the_models_own() -> None:
     assert judged(found) == ["pass"] * 3
 
 
-def test_a_baseline_that_writes_mostly_garbage_fails_by_itself() -> None:
-    found = findings(ratio(1.0, 1.0, 1.0), answers=answers(["!" * 40] * 6 + ["x"] * 4))
-    assert judged(replace(found, baseline=None)) == ["fail"] * 3
+@pytest.mark.parametrize(
+    ("texts", "word"),
+    [
+        (["!" * 40] * 9 + ["x"], "fail"),
+        (["!" * 40] * 6 + ["x"] * 4, "pass"),
+        (["We ship it. " + "I am sorry. " * 12] * 10, "pass"),
+    ],
+)
+def test_a_baseline_fails_by_itself_where_it_says_nothing_not_where_it_loops(
+    texts: list[str], word: str
+) -> None:
+    found = findings(ratio(1.0, 1.0, 1.0), answers=answers(texts))
+    assert judged(replace(found, baseline=None)) == [word] * 3
 
 
 def test_a_baseline_passes_by_definition() -> None:

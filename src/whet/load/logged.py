@@ -22,7 +22,7 @@ from whet.core.errors import UsageError
 from whet.core.load_point import LoadPoint, Rate
 from whet.core.records import PlannedRequest
 from whet.core.request_log import LoggedRequest
-from whet.core.request_log.sample import SampledRequest, beginning
+from whet.core.request_log.sample import SampledRequest, beginning, prompt_number
 from whet.load.logged_call import marked, marked_message
 from whet.load.plan import Draw, Workload, describe_requests, to_call
 from whet.load.sharing import cached_tokens
@@ -84,7 +84,12 @@ def build_logged(
     least = sum(cached(prompts, in_flight=_in_flight(draw.batch_size)))
     most = sum(cached(_with_answers(timed, requests))[::2])
     tokens = sum(len(each.prompt_token_ids) for each in requests)
-    facts = replace(facts, least_hit_rate=least / tokens, most_hit_rate=most / tokens)
+    facts = replace(
+        facts,
+        least_hit_rate=least / tokens,
+        most_hit_rate=most / tokens,
+        sources=tuple(prompt_number(turn.request) for turn in timed),
+    )
     return LoggedLoad(
         workload=Workload(requests=planned, facts=facts),
         calls=tuple(map(_call, planned, timed)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -105,7 +105,9 @@ def build_workload(
     warm = _warm_prompts(source, spec)
     shared = shared_tokens(prompts, warm=warm, block_size=draw.block_size)
     requests = _plan(source, kinds, prompts, shared, lengths)
-    return Workload(requests=requests, facts=_facts(spec, draw, requests, kinds))
+    facts = _facts(spec, draw, requests, kinds)
+    turns = tuple(source.user(index) for index in range(len(requests)))
+    return Workload(requests=requests, facts=replace(facts, sources=turns))
 
 
 def sample_turns(

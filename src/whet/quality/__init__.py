@@ -1,6 +1,6 @@
 """Whether the answers are still right: perplexity, tasks, paired tests and the gate."""
 
-from whet.quality.degenerate import degenerate, examine_traffic
+from whet.quality.degenerate import TimedAnswer, degenerate, examine_traffic
 from whet.quality.golden import GoldenSource
 from whet.quality.heldout import heldout_ids
 from whet.quality.lossless import PlainReference
@@ -18,6 +18,7 @@ __all__ = [
     "Measured",
     "PlainReference",
     "QualityPlan",
+    "TimedAnswer",
     "degenerate",
     "detectable_drop",
     "examine_traffic",

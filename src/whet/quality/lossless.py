@@ -106,8 +106,8 @@ def check_lossless(
 
     - *fail*: greedy parity significantly below the plain server's own (one-sided McNemar p < 0.05)
       and a difference where the plain server's lead exceeds 1 nat and every lead that its own
-      repeat overturned; or the sampling test's p < 0.01, confirmed by p < 0.05 on a second draw;
-      or an acceptance rate whose upper 95 % bound (Wilson) is below 2 %.
+      repeat overturned, both on two draws; or the sampling test's p < 0.01, confirmed by p < 0.05
+      on a second draw; or an acceptance rate whose upper 95 % bound (Wilson) is below 2 %.
     - *unknown*: fewer than 8 prompts; failed requests or missing counters; such a difference, or
       such an acceptance rate, in too few prompts to be significant.
     - *pass*: otherwise. A parity lower by ties alone passes, because rounding explains it.
@@ -118,11 +118,10 @@ def check_lossless(
         reason = "the plain server was asked other prompts; ask it again with these"
         return _check(None, None, _Drafts(), [("unknown", reason)])
     before = _counters(endpoint)
-    greedy = continue_greedily(endpoint, prompts, plain.plan.tokens)
+    parity, parity_findings = _compare_greedy(endpoint, prompts, plain)
     sampling, sampling_findings = _compare_sampling(endpoint, prompts, plain.samples)
     after = _counters(endpoint)
     drafts = _Drafts(_rise(before, after, ACCEPTED), _rise(before, after, DRAFT_TOKENS))
-    parity, parity_findings = _compare_greedy(greedy, plain)
     findings = [*parity_findings, *sampling_findings, _judge_acceptance(drafts)]
     return _check(parity, sampling, drafts, findings)
 
@@ -151,8 +150,25 @@ def _check(
 
 
 def _compare_greedy(
-    greedy: Continuations, plain: PlainReference
+    endpoint: ModelEndpoint, prompts: Prompts, plain: PlainReference
 ) -> tuple[GreedyParity | None, list[Finding]]:
+    """Compare a first draw; a difference counts only as far as a second draw has it too.
+
+    The second is asked in the opposite order, so in other batches, at the same concurrency.
+    """
+    first = _draw_greedy(endpoint, prompts, plain)
+    if first[0] is None or first[0].prompts < MIN_PROMPTS or first[1][-1][0] == "pass":
+        return first
+    second = _draw_greedy(endpoint, prompts, plain, backwards=True)
+    if second[0] is None:
+        return first
+    return max(first, second, key=lambda draw: _ORDER.index(draw[1][-1][0]))
+
+
+def _draw_greedy(
+    endpoint: ModelEndpoint, prompts: Prompts, plain: PlainReference, *, backwards: bool = False
+) -> tuple[GreedyParity | None, list[Finding]]:
+    greedy = continue_greedily(endpoint, prompts, plain.plan.tokens, backwards=backwards)
     gaps = _gaps(here=greedy, plain=plain.first, repeat=plain.again)
     try:
         parity = greedy_parity(greedy, plain.first, plain.again)

@@ -7,7 +7,8 @@ Two rules, both paired with the baseline on the same questions:
   the result is inconclusive, which is *unknown*.
 - Tasks are a test for loss. A task whose score fell, with a paired p (McNemar's exact, for grades
   a sign-flip permutation test) below 0.05 after Holm's correction over all tasks, *fails* every
-  tolerance. So do degenerate text that the baseline does not write, and answers that no longer end.
+  tolerance. So do answers that no longer end, and degenerate text that the baseline does not write
+  (below 0.01: a model that loops by itself does so after other prompts in other batches).
 
 Other defects (other tokens, other predictions on the same weights, speculation that changes
 answers) fail every tolerance; a check that could not run leaves it unknown (``checks.py``).
@@ -28,14 +29,14 @@ from types import MappingProxyType
 from typing import Final
 
 from whet.core.records import Estimate, GateVerdict, QualityRecord, TaskAnswer, TaskScore
-from whet.quality.degenerate import degenerate
+from whet.quality.degenerate import SILENT_SHARE, degenerate, says_nothing
 from whet.quality.paired import SIGNIFICANCE, holm, mcnemar, worse
 
 MIN_DOCUMENTS: Final = 60
 """With fewer, skewed losses pass wrongly too often (``benchmarks/gate_coverage.py``)."""
 _MOST_NAMED: Final = 100_000
 _DEGENERATE: Final = "text that is not degenerate"
-_GARBAGE_SHARE: Final = 0.5
+_DEGENERATE_SIGNIFICANCE: Final = 0.01
 _UNFINISHED_SHARE: Final = 0.1
 """Above this share of answers that are all reasoning, tasks say nothing and the gate is unknown."""
 NEXT_SCHEMES: Final[Mapping[str, str]] = MappingProxyType(
@@ -192,7 +193,7 @@ def _lost(findings: Findings, tasks: Sequence[TaskScore]) -> list[str]:
     return [
         f"{row.what} (p {p:.2g} after Holm)"
         for row, p in zip(rows, adjusted, strict=True)
-        if p < SIGNIFICANCE and row.fell
+        if p < row.significance and row.fell
     ]
 
 
@@ -203,6 +204,7 @@ class _Row:
     what: str
     fell: bool
     p_value: float
+    significance: float = SIGNIFICANCE
 
 
 def _changed(score: TaskScore) -> str:
@@ -219,6 +221,7 @@ def _shape_rows(here: Sequence[TaskAnswer], there: Sequence[TaskAnswer]) -> list
             what=f"{_DEGENERATE}: {lost} answers lost and {gained} gained against the baseline",
             fell=lost > gained,
             p_value=mcnemar(lost, gained),
+            significance=_DEGENERATE_SIGNIFICANCE,
         )
     ]
     before = {answer.id: answer.finish_reason for answer in there if answer.finish_reason}
@@ -244,13 +247,13 @@ def _degenerate_flips(here: Sequence[TaskAnswer], there: Sequence[TaskAnswer]) -
 
 
 def _garbage(findings: Findings) -> list[str]:
-    """Return a defect if most answers are degenerate, whatever the baseline."""
-    garbage = [answer for answer in findings.answers if _is_degenerate(answer)]
-    if not garbage or len(garbage) <= _GARBAGE_SHARE * len(findings.answers):
+    """Return a defect if nearly all answers say nothing, whatever the baseline."""
+    silent = [each for each in findings.answers if not each.right and says_nothing(each.text)]
+    if not silent or len(silent) < SILENT_SHARE * len(findings.answers):
         return []
     return [
-        f"{len(garbage)} of {len(findings.answers)} answers are degenerate text "
-        f"(the first: {degenerate(garbage[0].text)})"
+        f"{len(silent)} of {len(findings.answers)} answers are degenerate text "
+        f"(the first: {degenerate(silent[0].text)})"
     ]
 
 

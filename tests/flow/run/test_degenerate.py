@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.flow.stage import FakeEngine, tiny_spec
+from tests.levers.builders import workload
 from tests.metrics.events import event, trial
 from whet.core.protocols import Silent
 from whet.core.records import DegenerateTraffic, ModelFacts
@@ -20,6 +22,7 @@ from whet.core.store import RunStore
 from whet.flow.run.context import Job, trial_key
 from whet.flow.run.degenerate import examine_all
 from whet.flow.run.preflight import prepare
+from whet.flow.run.workload import workload_key
 
 MARKS = "!" * 64
 TEXTS = [f"The red lamp of order {number} comes from Porto on Friday." for number in range(12)]
@@ -48,11 +51,31 @@ def test_every_trial_of_a_variant_is_looked_at_and_kept_as_one_record(job: Job) 
     for size in (1, 2):
         for number in (0, 1):
             keep(job, "fp16", TEXTS, size=size, number=number)
-            keep(job, "b", [*TEXTS[:4], *[MARKS] * size], size=size, number=number)
+            keep(job, "b", [*TEXTS[:4], *[MARKS] * (size + 6)], size=size, number=number)
     assert verdicts(job) == {"fp16": "pass", "b": "fail"}
     kept = RunStore.read(job.store.root).get("degenerate", "b", DegenerateTraffic)
     assert kept is not None
-    assert (kept.answers, kept.found, kept.baseline_share) == (22, (("one mark", 6),), 0.0)
+    assert (kept.answers, kept.found, kept.baseline_share) == (46, (("one mark", 30),), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("sources", "verdict"),
+    [
+        (lambda _trial: (), "pass"),  # requests of one number are one prompt: 3 of 12 differ
+        (lambda _trial: (*range(8), *[0] * 4), "pass"),  # 1 of 8 differs
+        (lambda _trial: (0, 1, 2, 3) * 3, "unknown"),  # 4 prompts are too few
+        (lambda trial: range(12 * trial, 12 * trial + 12), "fail"),  # 24 of 96 differ
+    ],
+)
+def test_answers_to_one_prompt_are_one_unit_over_loads_and_trials(
+    job: Job, sources: Callable[[int], Iterable[int]], verdict: str
+) -> None:
+    for trial_number, (size, number) in enumerate(product((1, 2), range(4))):
+        keep(job, "fp16", TEXTS, size=size, number=number)
+        keep(job, "b", [MARKS, *TEXTS[1:8], *[MARKS] * 2, *TEXTS[10:]], size=size, number=number)
+        facts = replace(workload(), sources=tuple(sources(trial_number)))
+        job.store.put("workloads", workload_key(size, number), facts)
+    assert verdicts(job)["b"] == verdict
 
 
 def test_a_variant_without_trials_has_no_record_and_neither_has_the_repeat(job: Job) -> None:

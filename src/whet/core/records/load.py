@@ -38,6 +38,8 @@ class WorkloadFacts:
     warm, at ``block_size`` tokens a block. Requests in flight together may find less of each
     other, down to ``least_hit_rate``; None where all that is shared is warm. A next turn's prompt
     holds the answer before it, which the cache may hold too: up to ``most_hit_rate``, or None.
+    ``sources`` number the text that each request of a run was made of: requests with equal numbers
+    are one prompt under other marks, in any trial. Empty elsewhere and in earlier versions' runs.
     """
 
     sha256: str
@@ -53,6 +55,7 @@ class WorkloadFacts:
     seed: int
     least_hit_rate: float | None = None
     most_hit_rate: float | None = None
+    sources: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

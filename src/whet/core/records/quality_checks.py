@@ -120,9 +120,9 @@ class DegenerateTraffic:
 
     ``found`` maps a kind (``empty``, ``one mark``, ``loop``, ``unreadable``) to how many of
     ``answers`` show it; records of earlier versions may also hold ``language``. ``baseline_share``
-    is the baseline's share of degenerate answers; ``p_value`` is Fisher's exact test, one-sided
-    (more than the baseline). ``examples`` are answers cut to a few hundred characters. ``reason``
-    explains the verdict in a sentence.
+    is the mean over prompts of the baseline's share of degenerate answers; ``p_value`` is one-sided
+    (more than the baseline), over prompts and corrected for the run's variants. ``examples`` are
+    answers cut to a few hundred characters. ``reason`` explains the verdict in a sentence.
     """
 
     variant: str

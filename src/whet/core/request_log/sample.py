@@ -198,13 +198,14 @@ def _hash(*parts: bytes, size: int = 16) -> bytes:
 
 
 def _repeats(requests: Iterable[SampledRequest]) -> float:
-    prompts = [_prompt(each.request) for each in requests]
+    prompts = [prompt_number(each.request) for each in requests]
     return 1 - len(set(prompts)) / len(prompts) if prompts else 0.0
 
 
-def _prompt(request: LoggedRequest) -> bytes:
+def prompt_number(request: LoggedRequest) -> int:
+    """Return a number that requests with equal prompts share, of 64 bits."""
     parts = [request.messages, request.prompt, request.prompt_token_ids, request.tools]
-    return _hash(json.dumps(parts).encode())
+    return int.from_bytes(_hash(json.dumps(parts).encode(), size=8), "big")
 
 
 def _place(each: SampledRequest) -> int:

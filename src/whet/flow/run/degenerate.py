@@ -8,9 +8,10 @@ from pathlib import Path
 
 from whet.checkpoint.tokenizer import read_vocabulary
 from whet.core.errors import WhetError
-from whet.core.records import DegenerateTraffic, RequestEvent
+from whet.core.records import DegenerateTraffic
 from whet.core.run import Run
-from whet.quality import examine_traffic
+from whet.flow.run.workload import workload_key
+from whet.quality import TimedAnswer, examine_traffic
 
 KIND = "degenerate"
 """The store's kind; a variant's name is the key."""
@@ -23,20 +24,14 @@ def examine_all(run: Run) -> tuple[DegenerateTraffic, ...]:
     ``StorageError`` where a record cannot be read or written.
     """
     spec = run.require_spec()
-    plain = spec.baseline
-    ends = _ends(run)
-    baseline = examine_traffic(plain, _timed(run, plain), None, ends=ends)
     measured = {trial.variant for trial in run.trials}
-    records = []
-    for name in run.engines:
-        if name not in measured:
-            continue
-        record = baseline
-        if name != plain:
-            record = examine_traffic(name, _timed(run, name), baseline, ends=ends)
-        records.append(_without_text(record) if spec.is_private else record)
-        run.store.put(KIND, name, records[-1])
-    return tuple(records)
+    timed = {name: _timed(run, name) for name in run.engines if name in measured}
+    records = examine_traffic(timed, spec.baseline, ends=_ends(run))
+    if spec.is_private:
+        records = tuple(map(_without_text, records))
+    for record in records:
+        run.store.put(KIND, record.variant, record)
+    return records
 
 
 def _without_text(record: DegenerateTraffic) -> DegenerateTraffic:
@@ -44,10 +39,18 @@ def _without_text(record: DegenerateTraffic) -> DegenerateTraffic:
     return replace(record, examples=(), reason=record.reason and record.reason.split(";")[0])
 
 
-def _timed(run: Run, name: str) -> Iterator[RequestEvent]:
+def _timed(run: Run, name: str) -> Iterator[TimedAnswer]:
+    """The answers of a variant; failed requests are left out."""
     for trial in run.trials:
-        if trial.variant == name:
-            yield from trial.requests
+        if trial.variant != name:
+            continue
+        key = workload_key(trial.batch_size, trial.trial)
+        sources = run.workloads[key].sources if key in run.workloads else ()
+        for event in trial.requests:
+            if event.error is None:
+                # Without sources, as in replays of a log, requests of one number are one prompt.
+                prompt = sources[event.index] if event.index < len(sources) else event.index
+                yield TimedAnswer(prompt=prompt, request=(key, event.index), text=event.text)
 
 
 def _ends(run: Run) -> tuple[str, ...]:

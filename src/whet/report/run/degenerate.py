@@ -21,8 +21,9 @@ from whet.report.run.common import tone_of
 ORDER = 95
 _WORDS = (
     "Every timed answer up to its first end token: empty, one mark without end, unreadable, or in "
-    "a loop. A variant fails where its share is significantly above the baseline’s (Fisher’s exact "
-    "test, p below 0.01) by a point or more, or where most of its answers say nothing."
+    "a loop. Answers to one prompt are one unit. A variant fails where its share, averaged over "
+    "prompts, is above the baseline’s by a point or more and significantly (p below 0.005 after "
+    "Holm’s correction for the variants), or where nearly all of its answers say nothing."
 )
 
 
