@@ -15,6 +15,7 @@ from whet.core.counters import ACCEPTED, DRAFT_TOKENS, DRAFTS, GENERATED, PREFIX
 from whet.core.protocols import Silent
 from whet.core.records import Declared, TrialRecord
 from whet.core.records.speculation_map import SpeculationMap, SpeculationPoint
+from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.pipeline import run
@@ -164,10 +165,17 @@ def test_a_map_needs_the_same_variant_without_speculation(physics: Physics, tmp_
 
 
 def test_simulated_answers_are_never_recommended(physics: Physics, tmp_path: Path) -> None:
+    """The level is 1.5 times as fast as the plain server, and its text is made up."""
     physics.bench.passes = True
+    physics.accepted["draft"] = 0.5
     mapped(tmp_path)
-    decision = RunStore.read(tmp_path / "map").path("decision.json").read_text()
-    assert '"variant": "level.accepted' not in decision.split('"excluded"')[0]
+    decision = Run.read(tmp_path / "map").decision
+    assert decision is not None
+    assert {item.kind for item in decision.excluded if item.variant == "level.accepted0.5"} == {
+        "known fault"
+    }
+    assert decision.recommendation is not None
+    assert decision.recommendation.variant == "fp16"
 
 
 def test_a_length_has_the_interval_of_its_bounded_variance() -> None:
