@@ -53,6 +53,7 @@ def resolved(text: str, python: str = "/venv/bin/python") -> ResolvedEngine:
             speculation=Speculation(method=text, num_tokens=2, draft_path=f"/d/{text}"),
             prefix_cache=True,
             loras=((text, f"/l/{text}"),),
+            env=(("FOREIGN", text),),
         ),
         engine="vllm",
         engine_version=f"0.32.0{text}",

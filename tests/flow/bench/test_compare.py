@@ -141,7 +141,7 @@ def spoilt(record: TrialRecord) -> TrialRecord:
     [
         ((1, 2, 5, 6), r":9 \(two\): no run can be believed"),  # every trial of B
         ((0, 2, 4, 6), "no run is usable on both servers: run 1 of both"),
-        ((0, 4), "too few runs are usable on both servers to measure the noise: run 1 of both"),
+        ((0, 4, 7), "too few runs are usable on both servers to measure the noise: run 1 of both"),
     ],
 )
 def test_a_side_that_cannot_be_believed(stage: Stage, places: tuple[int, ...], told: str) -> None:

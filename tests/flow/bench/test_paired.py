@@ -93,13 +93,13 @@ def test_pairs_that_scatter_more_than_they_differ_decide_nothing() -> None:
 
 
 def test_identical_servers_differ_in_one_metric_in_twenty() -> None:
-    """400 runs of six pairs; a pair shares 5% of traffic, a trial has 2% noise."""
+    """100 runs of six pairs; a pair shares 5% of traffic, a trial has 2% noise."""
     rng, differs = np.random.default_rng(3), 0
-    for _ in range(400):
+    for _ in range(100):
         traffic = rng.normal(0, 0.05, 6)
         a, b = (side(*np.exp(traffic + rng.normal(0, 0.02, 6))) for _ in "ab")
         differs += of(compare_servers(a, b), "tps_mean").verdict != "no difference"
-    assert differs / 400 <= 0.05 + 3 * (0.05 * 0.95 / 400) ** 0.5
+    assert differs / 100 <= 0.05 + 3 * (0.05 * 0.95 / 100) ** 0.5
 
 
 def test_a_figure_that_a_side_lacks_is_not_compared() -> None:
