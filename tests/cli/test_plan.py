@@ -150,6 +150,14 @@ def test_a_trace_is_traffic_too(whet: Whet, model: Path, tmp_path: Path) -> None
     assert json.loads(said.out)["rate"] == pytest.approx(4.0)
 
 
+def test_a_log_s_doubts_are_warnings(whet: Whet, model: Path, tmp_path: Path) -> None:
+    row = {"prompt": "where is it", "usage": {"prompt_tokens": 300, "completion_tokens": 20}}
+    (tmp_path / "log.jsonl").write_text(f"{json.dumps(row)}\n" * 20)
+    said = whet("plan", "--workload", "log.jsonl", str(model), "--gpus", "L4", "--quiet")
+    assert said.code == 0, said.err
+    assert "warning: all 20 prompts are the same text" in said.out
+
+
 def test_blocks_that_begin_an_earlier_row_are_cached(
     whet: Whet, model: Path, tmp_path: Path
 ) -> None:
@@ -171,6 +179,7 @@ def test_blocks_that_begin_an_earlier_row_are_cached(
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
+        (["--workload", "9" * 300], USAGE, "is not a file; write prompt=1024,output=128"),
         (["--workload", "nothing.jsonl"], USAGE, "is not a file; write prompt=1024,output=128"),
         (["--workload", "prompt=many,output=1"], USAGE, "'prompt=many' is not understood"),
         (["--workload", "prompt=100"], USAGE, "needs a prompt and an output of at least 1 token"),

@@ -135,3 +135,14 @@ def test_system_and_tools_next_to_conversations_are_read(tools: Any) -> None:
 def test_a_form_that_is_not_read_is_named(line: dict[str, Any], name: str) -> None:
     with pytest.raises(Unreadable, match=name):
         parse_item(line, "log.jsonl:1")
+
+
+@pytest.mark.parametrize(
+    ("logged", "count"),
+    [(12, 12), ("12", 12), (12.0, 12), ("12.0", 12), (12.5, None), (-1, None), (True, None),
+     (float("nan"), None), (10**30, None), (2**63, None), ("9" * 13, None)],
+)  # fmt: skip
+def test_a_count_is_a_whole_number_however_it_was_written(logged: Any, count: int | None) -> None:
+    item = {"prompt": "one two", "completion": "three", "usage": {"prompt_tokens": logged}}
+    (request,) = parse_item(item, "log:1")
+    assert request.prompt_tokens == count

@@ -43,6 +43,12 @@ class LoggedRequest:
         """Whether it asks for temperature 0; where it asks for none, a server samples."""
         return self.sampling.get("temperature") == 0
 
+    @property
+    def silent(self) -> bool:
+        """Whether its limit is all that it says of the answer's length."""
+        known = self.output_tokens is not None or bool(self.output)
+        return self.max_tokens is not None and not known
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeftOut:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from whet.core.log_times import Json, as_object
+from whet.core.log_times import Json, as_object, exact_number
 from whet.core.request_log.content import part_text
 
 _PROMPT_COUNTS: Final = (
@@ -22,7 +22,7 @@ _CACHED_COUNTS: Final = ("cache_read_input_tokens", "cache_creation_input_tokens
 """What Anthropic's ``input_tokens`` leave out of a prompt."""
 _USAGES: Final = ("usage", "usageMetadata", "token_usage")
 _TOOL_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
-_MAX_DIGITS: Final = 12
+_MOST_TOKENS: Final = 10**12
 
 
 def first_count(item: Mapping[str, Any], *keys: str) -> int | None:
@@ -47,9 +47,10 @@ def _prompt_count(row: Json) -> int | None:
 
 
 def _count(value: object) -> int | None:
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        return int(value) if len(value) <= _MAX_DIGITS else None
-    return value if type(value) is int and value >= 0 else None
+    """A whole number of tokens, also as text or as a float, which data frames make of it."""
+    number = exact_number(value)
+    whole = number is not None and 0 <= number < _MOST_TOKENS and number == int(number)
+    return int(number) if number is not None and whole else None
 
 
 def openai_tool(tool: Json) -> Json:
