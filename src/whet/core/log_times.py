@@ -20,7 +20,7 @@ TIME_KEYS: Final = (
 )  # fmt: skip
 """Keys that may hold a line's time; the first one present counts: a start before a log's own."""
 
-_NESTS: Final = ("request", "body")
+_NESTS: Final = ("request", "body", "proxy_server_request")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CLOCK: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?: ?(Z|[+-]\d\d:?\d\d))?"
@@ -90,7 +90,7 @@ def as_object(value: object) -> Json | None:
 
 
 def nested(item: Json) -> list[Json]:
-    """``item`` and the objects under ``request`` and ``body`` in it, outermost first."""
+    """``item`` and the objects under ``_NESTS`` in it, outermost first."""
     objects = [item]
     for one in objects:  # grows while it is walked: a body may be inside a request
         for name in _NESTS:
