@@ -155,7 +155,7 @@ def test_a_log_s_doubts_are_warnings(whet: Whet, model: Path, tmp_path: Path) ->
     (tmp_path / "log.jsonl").write_text(f"{json.dumps(row)}\n" * 20)
     said = whet("plan", "--workload", "log.jsonl", str(model), "--gpus", "L4", "--quiet")
     assert said.code == 0, said.err
-    assert "warning: all 20 prompts are the same text" in said.out
+    assert "warning: all 20 prompts end in the same text" in said.out
 
 
 def test_blocks_that_begin_an_earlier_row_are_cached(

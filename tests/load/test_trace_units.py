@@ -209,6 +209,15 @@ def test_a_plan_says_what_is_odd_about_a_log(tmp_path: Path) -> None:
     rows = [{"timestamp": 1_760_000_000 + at, "prompt": "redacted", "usage": usage}
             for at in range(20)]  # fmt: skip
     doubts = read_traffic(str(write(tmp_path, rows)), Reading(lengths_only=True)).doubts
-    assert any("all 20 prompts are the same text" in each for each in doubts)
+    assert any("all 20 prompts end in the same text" in each for each in doubts)
     assert "share are not counted" in doubts[-1]
     assert read_traffic(str(write(tmp_path, sharing(MILLISECONDS, 16)))).doubts == ()
+
+
+def test_local_times_of_a_csv_that_come_twice_are_said(tmp_path: Path) -> None:
+    path, head = tmp_path / "azure.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    clock = [f"2023-11-05 01:59:{n:02d}" for n in range(20)]
+    clock += [f"2023-11-05 01:00:{n:02d}" for n in range(20)]
+    path.write_text(head + "".join(f"{at},9,8\n" for at in clock))
+    (said,) = read_trace(path).doubts
+    assert said.startswith("time goes back by 59 minutes at line 22, and what follows is sorted")

@@ -132,7 +132,8 @@ def _openai(levels: Sequence[Json], request: Json, place: str) -> list[LoggedReq
         request = {**parameters, **request}
     prompts, answer = _prompts(request), _answer(levels[0])
     known: Json = {
-        "at_ns": _logged_ns(levels),
+        "at_ns": (at_ns := _logged_ns(levels)),
+        "odd_time": at_ns is None and any(each.get(key) for each in levels for key in TIME_KEYS),
         "model": _text(request, "model") or _text(levels[0], "model") or _text(answer, "model"),
         "session": _session(levels),
         "tools": _tools(request.get("tools", request.get("functions"))),
