@@ -200,8 +200,10 @@ def test_a_plan_takes_no_limit_for_an_answer_and_keeps_the_rate(tmp_path: Path) 
     assert traffic.doubts[0].startswith("10 of 20 requests have no token counts")
     for row in rows:
         del row["response"]["choices"]
-    lengths = [each.output for each in read_traffic(str(write(tmp_path, rows))).requests]
-    assert set(lengths) == {6}
+        row["response"] |= {} if row["response"] else {"status_code": 429}
+    failed = read_traffic(str(write(tmp_path, rows)))
+    assert any("a request that failed: 10" in each for each in failed.doubts)
+    assert {each.output for each in failed.requests} == {6}
 
 
 def test_a_plan_says_what_is_odd_about_a_log(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ TIME_KEYS: Final = (
 _NESTS: Final = ("request", "body", "proxy_server_request")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CLOCK: Final = re.compile(
-    r"(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d:\d\d)(:\d\d)?(?:[.,](\d{1,9}))?"
+    r"(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?"
     r"(?: ?(Z|UTC|GMT|[+-]\d\d:?\d\d))?"
 )
 _UNITS_NS: Final = ((NS_PER_S, 10**11), (10**6, 10**14), (10**3, 10**17), (1, 10**20))
@@ -57,10 +57,10 @@ def clock_ns(text: str) -> int | None:
     match = _CLOCK.fullmatch(text.strip())
     if match is None:
         return None
-    *day, minute, second, fraction, zone = match.groups()
+    *day, clock, fraction, zone = match.groups()
     zone = "Z" if zone in (None, "UTC", "GMT") else zone
     try:
-        whole = datetime.fromisoformat(f"{'-'.join(day)}T{minute}{second or ':00'}{zone}")
+        whole = datetime.fromisoformat(f"{'-'.join(day)}T{clock}{zone}")
     except ValueError:
         return None
     seconds = (whole - _EPOCH) // timedelta(seconds=1)

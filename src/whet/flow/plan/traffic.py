@@ -118,7 +118,9 @@ def _answer_is_counted(row: TraceRow) -> bool:
 
 
 def _doubts(trace: Trace, used: int) -> Iterator[str]:
-    """What the lengths of a request log, without its text, leave open."""
+    """Rows that are left out, and what the lengths of a log, without its text, leave open."""
+    if trace.left_out or trace.bad_lines:
+        yield trace.left_out_text
     if trace.rows[0].request is None:
         return
     if used < len(trace.rows):
