@@ -160,7 +160,7 @@ def test_nobody_answers(whet: Whet) -> None:
         (("--model", "gone"), "the server has no model 'gone'; --model takes one of scripted"),
         ((), "give its folder or hub id with --tokenizer"),
         ((*SMALL, "--request-rate", 0), "rate_rps is 0"),
-        ((*SMALL, "--request-rate", "nan"), "rate_rps is nan"),
+        ((*SMALL, "--request-rate", "nan"), "--request-rate takes a number"),
         ((*SMALL, "--request-rate", 1, "--burstiness", 0), "burstiness is 0"),
         ((*SMALL, "--request-rate", 1, "--static-batches"), "leave out --request-rate"),
         ((*SMALL, "--constant"), "needs --request-rate"),
