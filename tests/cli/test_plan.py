@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.checkpoint_factory import write_tiny_llama
 from tests.cli.stage import Whet
 from tests.zoo.models import write_model
 
@@ -148,6 +149,15 @@ def test_a_trace_is_traffic_too(whet: Whet, model: Path, tmp_path: Path) -> None
     said = whet("plan", model, "--workload", "trace.jsonl", "--gpus", "H200", "--json")
     assert said.code == 0, said.err
     assert json.loads(said.out)["rate"] == pytest.approx(4.0)
+
+
+def test_a_short_request_fits_a_model_of_a_short_context(whet: Whet, tmp_path: Path) -> None:
+    model = str(write_tiny_llama(tmp_path / "short"))
+    words = ("plan", model, "--gpus", "L4", "--workload")
+    said = whet(*words, "prompt=100,output=20")
+    assert said.code == 0, said.err
+    said = whet(*words, "prompt=600,output=20")
+    assert re.search(r"requests of \d+ tokens do not fit the model's 512", said.sentence(USAGE))
 
 
 def test_a_log_s_doubts_are_warnings(whet: Whet, model: Path, tmp_path: Path) -> None:
