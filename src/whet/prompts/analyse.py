@@ -175,7 +175,7 @@ def analyse(
     finder, times = first.finder, first.times
     traffic = _Replayed(question, first.cache, first.tokens)
     fixes, together, fixed_curve = _check_fixes(log, finder.variables, traffic)
-    causes, unnamed = finder.result()
+    causes, unnamed, unnamed_example = finder.result()
     analysis = PromptAnalysis(
         source=question.log.name,
         model=log.model or "",
@@ -191,6 +191,7 @@ def analyse(
         prefixes=_prefixes(log, first.cache.shared_runs(_PREFIXES), first.recent),
         causes=causes,
         unnamed=unnamed,
+        unnamed_example=unnamed_example,
         fixes=fixes,
         together=together,
         fixed_curve=fixed_curve,
