@@ -14,6 +14,7 @@ from whet.checkpoint import locate_without_weights
 from whet.checkpoint.chat import TEMPLATE_REFUSES, TemplateProblem
 from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
 from whet.core.errors import UsageError
+from whet.core.format import plural
 from whet.core.records import HitTokens
 from whet.core.redact import starred
 from whet.core.request_log import (
@@ -171,7 +172,7 @@ def analyse(
         if first.count % _PROGRESS == 0:
             progress(first.count)
     left_out = log.left_out
-    doubts = (*log.reader.check.doubts(), *filter(None, [count_doubt(first.counted)]))
+    doubts = (*log.reader.check.doubts(), *first.doubts())
     finder, times = first.finder, first.times
     traffic = _Replayed(question, first.cache, first.tokens)
     fixes, together, fixed_curve = _check_fixes(log, finder.variables, traffic)
@@ -228,6 +229,15 @@ class _FirstPass:
             self.times = [*self.times[:1], request.at_ns]
         self.tokens += tokens
         self.count += 1
+
+    def doubts(self) -> Iterator[str]:
+        """What is odd about the counts."""
+        yield from filter(None, [count_doubt(self.counted)])
+        if other := self.count - len(self.counted):
+            yield (
+                f"{other:,} of {plural(self.count, 'request')} hold images or sound: their text "
+                "alone is counted"
+            )
 
 
 def predict(block_size: int, prompts: Sequence[Ids], blocks: int | None) -> HitTokens:
