@@ -223,3 +223,12 @@ def test_a_request_that_failed_is_left_out(more: dict[str, Any]) -> None:
         parse_item({"messages": ASK, **more}, "log:1")
     answer = {"status_code": 200, "body": {"choices": [{"text": "yes"}]}, "error": None}
     assert one({"messages": ASK, "response": answer, "error": None}).output == "yes"
+
+
+def test_parameters_are_numbers_however_they_were_written() -> None:
+    line = {"messages": ASK, "temperature": "0", "top_p": "0.9", "top_k": 20.0}
+    request = one(line | {"seed": float("nan"), "min_p": "none", "presence_penalty": 0.5})
+    assert request.sampling == {
+        "temperature": 0, "top_p": 0.9, "top_k": 20, "presence_penalty": 0.5,
+    }  # fmt: skip
+    assert request.greedy

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from whet.core.log_times import TIME_KEYS, Json, as_object, nested, time_ns
+from whet.core.log_times import TIME_KEYS, Json, as_object, exact_number, nested, time_ns
 from whet.core.request_log.records import LoggedRequest
 from whet.core.request_log.vendors import (
     block_output,
@@ -44,6 +44,7 @@ _SAMPLING_KEYS: Final = (
     "guided_json", "guided_regex", "guided_choice", "guided_grammar", "logit_bias", "n", "best_of",
     "logprobs", "top_logprobs", "min_tokens",
 )  # fmt: skip
+_NUMBERS: Final = frozenset(_SAMPLING_KEYS[:7]) | {"seed", "n", "best_of", "min_tokens"}
 _PARAMETERS: Final = ("model_parameters", "optional_params", "extra_body")
 """Objects of a line that hold the rest of its request's body."""
 _FOREIGN: Final[Mapping[str, str]] = {
@@ -154,13 +155,24 @@ def _openai(levels: Sequence[Json], request: Json, place: str) -> list[LoggedReq
 
 def _sampling(request: Json) -> Json:
     """Fields of the body that are not the prompt, under OpenAI's names."""
-    fields = {key: request[key] for key in _SAMPLING_KEYS if request.get(key) is not None}
+    values = ((key, _setting(key, request.get(key))) for key in _SAMPLING_KEYS)
+    fields = {key: value for key, value in values if value is not None}
     choice = request.get("tool_choice") or request.get("function_call")
     if choice is not None:
         fields["tool_choice"] = openai_choice(choice)
     if request.get("stop_sequences"):
         fields.setdefault("stop", request["stop_sequences"])
     return fields
+
+
+def _setting(key: str, value: Any) -> Any:
+    """A parameter's value; numbers may be logged as text, and NaN stands for none."""
+    if key not in _NUMBERS or not isinstance(value, float | str):
+        return value
+    number = exact_number(value)
+    if number is None:
+        return None
+    return int(number) if number == int(number) else float(number)
 
 
 def _sharegpt(item: Json, place: str) -> list[LoggedRequest]:
