@@ -215,7 +215,7 @@ def test_messages_may_be_text_or_in_the_request_that_a_proxy_got() -> None:
         {"response": {"status_code": 200, "body": {"error": {"message": "late"}}}},
         {"status": "failure"},
         {"error": {"code": "expired"}},
-        {"status_code": 503},
+        {"status_code": "503"},
     ],
 )
 def test_a_request_that_failed_is_left_out(more: dict[str, Any]) -> None:

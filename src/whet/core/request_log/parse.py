@@ -37,14 +37,15 @@ FAILED: Final = "a request that failed"
 _ERRORS: Final = 400
 """HTTP status codes from here on are failures."""
 
-_SAMPLING_KEYS: Final = (
+_NUMBERS: Final = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
-    "repetition_penalty", "stop", "seed", "response_format", "tool_choice", "parallel_tool_calls",
-    "reasoning_effort", "documents", "structured_outputs",
-    "guided_json", "guided_regex", "guided_choice", "guided_grammar", "logit_bias", "n", "best_of",
-    "logprobs", "top_logprobs", "min_tokens",
+    "repetition_penalty", "seed", "n", "best_of", "min_tokens",
 )  # fmt: skip
-_NUMBERS: Final = frozenset(_SAMPLING_KEYS[:7]) | {"seed", "n", "best_of", "min_tokens"}
+_SAMPLING_KEYS: Final = (
+    *_NUMBERS, "stop", "response_format", "tool_choice", "parallel_tool_calls", "reasoning_effort",
+    "documents", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
+    "guided_grammar", "logit_bias", "logprobs", "top_logprobs",
+)  # fmt: skip
 _PARAMETERS: Final = ("model_parameters", "optional_params", "extra_body")
 """Objects of a line that hold the rest of its request's body."""
 _FOREIGN: Final[Mapping[str, str]] = {
@@ -110,10 +111,9 @@ def _failed(item: Json) -> bool:
     """Whether the line says that its request was refused or ended in an error."""
     response = as_object(item.get("response")) or {}
     rows = (item, response, as_object(response.get("body")) or {})
-    codes = (each.get("status_code") for each in rows)
     return item.get("status") == "failure" or any(
-        (isinstance(code, int) and code >= _ERRORS) or as_object(each.get("error"))
-        for each, code in zip(rows, codes, strict=True)
+        (first_count(each, "status_code") or 0) >= _ERRORS or as_object(each.get("error"))
+        for each in rows
     )
 
 

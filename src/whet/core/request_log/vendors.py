@@ -66,7 +66,7 @@ def openai_tool(tool: Json) -> Json:
 def openai_choice(choice: object) -> object:
     """``tool_choice`` of Anthropic or ``function_call`` in OpenAI's form; others stay."""
     kind = choice.get("type") if isinstance(choice, dict) else None
-    if isinstance(choice, dict) and kind in ("tool", None):
+    if isinstance(choice, dict) and "name" in choice and kind in ("tool", None):
         return {"type": "function", "function": {"name": choice.get("name")}}
     return _TOOL_CHOICES.get(str(kind), choice)
 

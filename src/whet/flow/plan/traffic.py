@@ -52,9 +52,11 @@ class PlannedTraffic:
 
 def read_traffic(text: str, reading: Reading = WHOLE) -> PlannedTraffic:
     """The traffic that ``--workload`` describes. ``UsageError`` for what it cannot be."""
+    is_file = False
     with suppress(OSError):  # a name that no file can have
-        if Path(text).is_file():
-            return _from_file(Path(text), reading)
+        is_file = Path(text).is_file()
+    if is_file:
+        return _from_file(Path(text), reading)
     if "=" not in text:
         raise UsageError(f"--workload {text!r} is not a file; {_FORM}")
     return _from_numbers(text)
