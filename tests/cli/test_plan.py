@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.checkpoint_factory import write_tiny_llama
 from tests.cli.stage import Whet
 from tests.zoo.models import write_model
 
@@ -150,6 +151,23 @@ def test_a_trace_is_traffic_too(whet: Whet, model: Path, tmp_path: Path) -> None
     assert json.loads(said.out)["rate"] == pytest.approx(4.0)
 
 
+def test_a_short_request_fits_a_model_of_a_short_context(whet: Whet, tmp_path: Path) -> None:
+    model = str(write_tiny_llama(tmp_path / "short"))
+    words = ("plan", model, "--gpus", "L4", "--workload")
+    said = whet(*words, "prompt=100,output=20")
+    assert said.code == 0, said.err
+    said = whet(*words, "prompt=600,output=20")
+    assert re.search(r"requests of \d+ tokens do not fit the model's 512", said.sentence(USAGE))
+
+
+def test_a_log_s_doubts_are_warnings(whet: Whet, model: Path, tmp_path: Path) -> None:
+    row = {"prompt": "where is it", "usage": {"prompt_tokens": 300, "completion_tokens": 20}}
+    (tmp_path / "log.jsonl").write_text(f"{json.dumps(row)}\n" * 20)
+    said = whet("plan", "--workload", "log.jsonl", str(model), "--gpus", "L4", "--quiet")
+    assert said.code == 0, said.err
+    assert "warning: all 20 prompts end in the same text" in said.out
+
+
 def test_blocks_that_begin_an_earlier_row_are_cached(
     whet: Whet, model: Path, tmp_path: Path
 ) -> None:
@@ -171,6 +189,7 @@ def test_blocks_that_begin_an_earlier_row_are_cached(
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
+        (["--workload", "9" * 300], USAGE, "is not a file; write prompt=1024,output=128"),
         (["--workload", "nothing.jsonl"], USAGE, "is not a file; write prompt=1024,output=128"),
         (["--workload", "prompt=many,output=1"], USAGE, "'prompt=many' is not understood"),
         (["--workload", "prompt=100"], USAGE, "needs a prompt and an output of at least 1 token"),

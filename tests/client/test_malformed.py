@@ -51,6 +51,7 @@ def test_arbitrary_bytes_raise_nothing(parts: list[bytes]) -> None:
         {"choices": {"text": "a"}},
         {"choices": 5},
         {"choices": [{"text": 5}]},
+        {"choices": [{"index": 0, "text": ""}, {"index": 1, "text": "b"}]},
         {"choices": [{"delta": "abc"}]},
         {"choices": [{"delta": {"content": ["a"]}}]},
         {"choices": [{"delta": {"tool_calls": {}}}]},

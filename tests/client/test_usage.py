@@ -69,6 +69,15 @@ def test_a_count_that_is_no_count_costs_its_request(wrong: object, key: str) -> 
     assert key in (event.detail or "")
 
 
+@pytest.mark.parametrize(("cached", "error"), [(3, None), (4, "bad_usage")])
+def test_more_cached_tokens_than_the_prompt_has_are_not_believed(
+    cached: int, error: str | None
+) -> None:
+    event = read([*WORDS, usage(2, prompt_tokens_details={"cached_tokens": cached})])
+    assert event.error == error
+    assert event.detail == (error and "usage says 4 cached of 3 prompt tokens")
+
+
 def test_a_completed_answer_says_how_it_differs_from_the_request() -> None:
     assert read([*WORDS, usage(2)]).detail is None
     assert read([*WORDS, usage(2)], ids=32).detail == "usage says 3 prompt tokens, 32 were sent"

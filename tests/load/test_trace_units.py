@@ -179,3 +179,47 @@ def test_two_traces_in_one_file_are_refused(tmp_path: Path) -> None:
     rows = sharing(MILLISECONDS, 16)
     with pytest.raises(UsageError, match=r"line 21: time goes back by 9.5 s; sort the trace"):
         read_trace(write(tmp_path, rows + rows))
+
+
+def test_a_trace_that_begins_before_zero_is_in_its_form_s_unit(tmp_path: Path) -> None:
+    trace = read_trace(write(tmp_path, sharing(steps(500, start=-1000), 16)))
+    assert trace.rate_rps == pytest.approx(2)
+
+
+def test_a_plan_takes_no_limit_for_an_answer_and_keeps_the_rate(tmp_path: Path) -> None:
+    answer = {"choices": [{"message": {"content": "it is on its way"}}]}
+    rows = [
+        {"timestamp": 1_760_000_000 + at, "prompt": f"where is order {at}", "max_tokens": 200}
+        | {"response": answer | ({"usage": {"prompt_tokens": 5, "completion_tokens": 6}} if at % 2
+           else {})}
+        for at in range(20)
+    ]  # fmt: skip
+    traffic = read_traffic(str(write(tmp_path, rows)))
+    assert {each.output for each in traffic.requests} == {6}
+    assert traffic.rate == pytest.approx(1)
+    assert traffic.doubts[0].startswith("10 of 20 requests have no token counts")
+    for row in rows:
+        del row["response"]["choices"]
+        row["response"] |= {} if row["response"] else {"status_code": 429}
+    failed = read_traffic(str(write(tmp_path, rows)))
+    assert any("a request that failed: 10" in each for each in failed.doubts)
+    assert {each.output for each in failed.requests} == {6}
+
+
+def test_a_plan_says_what_is_odd_about_a_log(tmp_path: Path) -> None:
+    usage = {"prompt_tokens": 900, "completion_tokens": 6}
+    rows = [{"timestamp": 1_760_000_000 + at, "prompt": "redacted", "usage": usage}
+            for at in range(20)]  # fmt: skip
+    doubts = read_traffic(str(write(tmp_path, rows)), Reading(lengths_only=True)).doubts
+    assert any("all 20 prompts end in the same text" in each for each in doubts)
+    assert "share are not counted" in doubts[-1]
+    assert read_traffic(str(write(tmp_path, sharing(MILLISECONDS, 16)))).doubts == ()
+
+
+def test_local_times_of_a_csv_that_come_twice_are_said(tmp_path: Path) -> None:
+    path, head = tmp_path / "azure.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    clock = [f"2023-11-05 01:59:{n:02d}" for n in range(20)]
+    clock += [f"2023-11-05 01:00:{n:02d}" for n in range(20)]
+    path.write_text(head + "".join(f"{at},9,8\n" for at in clock))
+    (said,) = read_trace(path).doubts
+    assert said.startswith("time goes back by 59 minutes at line 22, and what follows is sorted")

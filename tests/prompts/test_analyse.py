@@ -211,7 +211,28 @@ def test_a_template_change_has_a_time_and_no_fix(tmp_path: Path) -> None:
     assert analysis.fixes == ()
     # A text of the instructions that never comes again is not a template.
     varying = [chat(i, f"{rules(1, str(i))[0]}\n{BODY}") for i in range(10)]
-    assert (counts(analysed(varying, tmp_path)), analysed(varying, tmp_path).unnamed) == ({}, 9)
+    analysis = analysed(varying, tmp_path)
+    assert (counts(analysis), analysis.unnamed) == ({}, 9)
+
+
+def test_images_are_said_to_be_left_out_of_the_counts(tmp_path: Path) -> None:
+    rows = [chat(i, BODY) for i in range(4)]
+    image = {"type": "image_url", "image_url": {"url": "https://x"}}
+    rows[1]["messages"].append({"role": "user", "content": [image]})
+    assert analysed(rows, tmp_path).doubts == (
+        "1 of 4 requests hold images or sound: their text alone is counted",
+    )
+
+
+def test_a_difference_without_a_name_is_shown(tmp_path: Path) -> None:
+    tags = ("1a2b3", "9c4d7", "f00d1", "77a2e", "b19c4", "5d5e8")
+    rows = [chat(i, f"x-id: 1.0.{tag}\n{BODY}") for i, tag in enumerate(tags)]
+    analysis = analysed(rows, tmp_path)
+    assert analysis.unnamed
+    example = analysis.unnamed_example
+    assert example is not None
+    assert (example.place, example.other_place) == ("log.jsonl:2", "log.jsonl:1")
+    assert "x-id" in (example.before or "")
 
 
 def test_tools_in_another_order(tmp_path: Path) -> None:

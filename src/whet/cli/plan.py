@@ -56,6 +56,8 @@ def plan(
                 output.console.print(_memory(fits))
             return
         made = make_plan(folder, options)
+    for doubt in made.traffic.doubts:
+        output.observer().warn(doubt)
     if options.spec is not None:
         write_atomic(options.spec, spec_text(made, model, options.spec).encode())
     if output.json:

@@ -132,6 +132,8 @@ def _read_event(outcome: StreamOutcome, at_ns: int, payload: str) -> None:
     for choice in _typed(event, "choices", list) or ():
         if not isinstance(choice, dict):
             raise _Misfit("a choice is not an object")
+        if choice.get("index") not in (None, 0):
+            raise _Misfit("a second choice, and one was asked for")
         _read_choice(outcome, at_ns, choice)
 
 

@@ -27,7 +27,8 @@ def usage_fault(
 ) -> tuple[str | None, str | None]:
     """The word and the reason where a whole stream's usage cannot be right, else two None.
 
-    ``bad_usage``: a count is not an integer of 0 or more; it costs this request.
+    ``bad_usage``: a count is not an integer of 0 or more, or more of the prompt is cached than
+    there is; it costs this request.
     ``usage_mismatch``: the count of output tokens is false, so none of this server's counts can be
     trusted and the trial is invalid. It is false where it
 
@@ -45,6 +46,10 @@ def usage_fault(
             value = usage[key]
             shown = type(value).__name__ if isinstance(value, dict | list) else str(value)[:_DIGITS]
             return "bad_usage", f"usage says {key}: {shown}"
+    prompt = token_count(usage, "prompt_tokens")
+    cached = token_count(usage.get("prompt_tokens_details"), "cached_tokens")
+    if prompt is not None and cached is not None and cached > prompt:
+        return "bad_usage", f"usage says {cached} cached of {prompt} prompt tokens"
     tokens = token_count(usage, "completion_tokens")
     reason = None if tokens is None else _contradiction(tokens, outcome, limits)
     if reason is None:

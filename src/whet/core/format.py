@@ -12,8 +12,8 @@ def plural(count: int, noun: str) -> str:
 
 def significant(value: float, figures: int) -> str:
     """``value`` to that many figures, its zeros kept and never as a power of ten: ``11,400``."""
-    if value == 0:
-        return "0"
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
     places = figures - 1 - math.floor(math.log10(abs(value)))
     return f"{round(value, places):,.{max(places, 0)}f}"
 

@@ -20,15 +20,18 @@ TIME_KEYS: Final = (
 )  # fmt: skip
 """Keys that may hold a line's time; the first one present counts: a start before a log's own."""
 
-_NESTS: Final = ("request", "body")
+_NESTS: Final = ("request", "body", "proxy_server_request")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CLOCK: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?: ?(Z|[+-]\d\d:?\d\d))?"
+    r"(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?"
+    r"(?: ?(Z|UTC|GMT|[+-]\d\d:?\d\d))?"
 )
 _UNITS_NS: Final = ((NS_PER_S, 10**11), (10**6, 10**14), (10**3, 10**17), (1, 10**20))
 """A unit of time in ns, and where its year 5138 begins: a larger number is in a smaller unit."""
 
 _MOST_CHARACTERS: Final = 40
+_MINUTE_NS: Final = 60 * NS_PER_S
+_HOUR_NS: Final = 60 * _MINUTE_NS
 
 Json = dict[str, Any]
 
@@ -54,9 +57,10 @@ def clock_ns(text: str) -> int | None:
     match = _CLOCK.fullmatch(text.strip())
     if match is None:
         return None
-    day, clock, fraction, zone = match.groups()
+    *day, clock, fraction, zone = match.groups()
+    zone = "Z" if zone in (None, "UTC", "GMT") else zone
     try:
-        whole = datetime.fromisoformat(f"{day}T{clock}{zone or 'Z'}")
+        whole = datetime.fromisoformat(f"{'-'.join(day)}T{clock}{zone}")
     except ValueError:
         return None
     seconds = (whole - _EPOCH) // timedelta(seconds=1)
@@ -90,10 +94,42 @@ def as_object(value: object) -> Json | None:
 
 
 def nested(item: Json) -> list[Json]:
-    """``item`` and the objects under ``request`` and ``body`` in it, outermost first."""
+    """``item`` and the objects under ``_NESTS`` in it, outermost first."""
     objects = [item]
     for one in objects:  # grows while it is walked: a body may be inside a request
         for name in _NESTS:
             if name in one and (inner := as_object(one[name])) is not None:
                 objects.append(inner)
     return objects
+
+
+class TimeOrder:
+    """Whether times ascend, and whether a clock was set back among them."""
+
+    def __init__(self) -> None:
+        self.ascends = True
+        self._before_ns: int | None = None
+        self._drops = 0
+        self._first = (0, "")
+
+    def add(self, at_ns: int | None, place: str) -> None:
+        """Compare a time with the one before it; None is left out."""
+        if at_ns is None:
+            return
+        drop_ns = 0 if self._before_ns is None else self._before_ns - at_ns
+        self._before_ns = at_ns
+        self.ascends = self.ascends and drop_ns <= 0
+        if drop_ns >= _HOUR_NS // 2:
+            self._first = self._first if self._drops else (drop_ns, place)
+            self._drops += 1
+
+    @property
+    def doubt(self) -> str | None:
+        """What is odd about times that go back once, by about an hour."""
+        drop_ns, place = self._first
+        if self._drops != 1 or drop_ns > _HOUR_NS:
+            return None
+        return (
+            f"time goes back by {drop_ns / _MINUTE_NS:.0f} minutes at {place}, and what follows is "
+            "sorted into what was before: local times need their zone, such as +02:00"
+        )

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from whet.core.errors import UsageError
 from whet.core.format import plural
+from whet.core.log_times import TimeOrder
 from whet.core.request_log import (
     LeftOut,
     LoggedRequest,
@@ -272,7 +273,11 @@ def _collect(path: Path, form: str, placed: _Rows, reading: Reading) -> Trace:
     form_unit, form_size = _FORMS.get(form, ("s", 512))
     size = block_size(str(path), rows, form_size, reading.block_size)
     times = [(row.at_ns, place) for place, row in rows if row.at_ns is not None]
-    rows = _by_time(path, rows, time_unit(str(path), times, form_unit, reading.unit))
+    unit = time_unit(str(path), times, form_unit, reading.unit)
+    rows = _by_time(path, rows, unit)
+    order = TimeOrder()
+    for at_ns, place in times:
+        order.add(at_ns // PER_SECOND[unit], place)
     good = [row for _, row in rows if not row.failed]
     if not good:
         raise UsageError(
@@ -282,7 +287,14 @@ def _collect(path: Path, form: str, placed: _Rows, reading: Reading) -> Trace:
     first_ns = good[0].at_ns or 0
     chosen = tuple(_since(row, first_ns) for row in good[: reading.max_rows])
     left_out = len(rows) - len(good)
-    return Trace(path=str(path), form=form, rows=chosen, left_out=left_out, block_size=size)
+    return Trace(
+        path=str(path),
+        form=form,
+        rows=chosen,
+        left_out=left_out,
+        block_size=size,
+        doubts=(order.doubt,) if order.doubt else (),
+    )
 
 
 def _by_time(path: Path, rows: PlacedRows, unit: TimeUnit) -> list[tuple[str, TraceRow]]:

@@ -35,7 +35,7 @@ def time_unit(
     if not times:
         return form_unit
     first, last = min(times), max(times)
-    if since_1970 := first[0] // NS_PER_S // _EPOCH:
+    if (since_1970 := first[0] // NS_PER_S // _EPOCH) > 0:
         unit = next(unit for unit, count in PER_SECOND.items() if since_1970 < 1000 * count)
         if given not in (None, unit):
             raise UsageError(f"{path}: its times count from 1970 in {unit}; leave out --trace-unit")

@@ -14,6 +14,7 @@ from whet.checkpoint import locate_without_weights
 from whet.checkpoint.chat import TEMPLATE_REFUSES, TemplateProblem
 from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
 from whet.core.errors import UsageError
+from whet.core.format import plural
 from whet.core.records import HitTokens
 from whet.core.redact import starred
 from whet.core.request_log import (
@@ -165,33 +166,21 @@ def analyse(
     those of several models, ``CheckpointError`` for a tokenizer that cannot be read.
     """
     question = log.question
-    cache, tokens = PrefixCache(), 0
-    finder = CauseFinder(question.block_size, redacted=question.redacted)
-    times: list[int] = []
-    counted: list[tuple[int | None, int]] = []
-    recent: dict[int, Ids] = {}
-    count = 0
-    for count, prompt in enumerate(log.prompts(), start=1):
-        hits = cache.touch(prompt.hashes, max_hits=prompt.most) * question.block_size
-        finder.judge(prompt.request, tokens=len(prompt.ids), hit_tokens=hits)
-        tokens += len(prompt.ids)
-        if not media(prompt.request):
-            counted.append((prompt.request.prompt_tokens, len(prompt.ids)))
-        recent[count - 1] = prompt.ids
-        recent.pop(count - 1 - _RECENT, None)
-        if prompt.request.at_ns is not None:
-            times = [*times[:1], prompt.request.at_ns]
-        if count % _PROGRESS == 0:
-            progress(count)
+    first = _FirstPass(question)
+    for prompt in log.prompts():
+        first.add(prompt)
+        if first.count % _PROGRESS == 0:
+            progress(first.count)
     left_out = log.left_out
-    doubts = (*log.reader.check.doubts(), *filter(None, [count_doubt(counted)]))
-    traffic = _Replayed(question, cache, tokens)
+    doubts = (*log.reader.check.doubts(), *first.doubts())
+    finder, times = first.finder, first.times
+    traffic = _Replayed(question, first.cache, first.tokens)
     fixes, together, fixed_curve = _check_fixes(log, finder.variables, traffic)
-    causes, unnamed = finder.result()
+    causes, unnamed, unnamed_example = finder.result()
     analysis = PromptAnalysis(
         source=question.log.name,
         model=log.model or "",
-        requests=count,
+        requests=first.count,
         left_out=left_out,
         first_at_ns=times[0] if times else None,
         last_at_ns=times[-1] if times else None,
@@ -200,9 +189,10 @@ def analyse(
         hits=traffic.hits,
         sized=traffic.sized,
         curve=traffic.curve,
-        prefixes=_prefixes(log, cache.shared_runs(_PREFIXES), recent),
+        prefixes=_prefixes(log, first.cache.shared_runs(_PREFIXES), first.recent),
         causes=causes,
         unnamed=unnamed,
+        unnamed_example=unnamed_example,
         fixes=fixes,
         together=together,
         fixed_curve=fixed_curve,
@@ -210,6 +200,44 @@ def analyse(
         doubts=doubts,
     )
     return analysis, finder.variables
+
+
+class _FirstPass:
+    """The log as it is: its cache, causes and counts.
+
+    ``times`` are the first and the last one. ``recent`` holds the newest prompts, by number.
+    """
+
+    def __init__(self, question: PromptQuestion) -> None:
+        self._block_size = question.block_size
+        self.cache = PrefixCache()
+        self.finder = CauseFinder(question.block_size, redacted=question.redacted)
+        self.count = self.tokens = 0
+        self.times: list[int] = []
+        self.counted: list[tuple[int | None, int]] = []
+        self.recent: dict[int, Ids] = {}
+
+    def add(self, prompt: Prompt) -> None:
+        request, tokens = prompt.request, len(prompt.ids)
+        hits = self.cache.touch(prompt.hashes, max_hits=prompt.most) * self._block_size
+        self.finder.judge(request, tokens=tokens, hit_tokens=hits)
+        if not media(request):
+            self.counted.append((request.prompt_tokens, tokens))
+        self.recent[self.count] = prompt.ids
+        self.recent.pop(self.count - _RECENT, None)
+        if request.at_ns is not None:
+            self.times = [*self.times[:1], request.at_ns]
+        self.tokens += tokens
+        self.count += 1
+
+    def doubts(self) -> Iterator[str]:
+        """What is odd about the counts."""
+        yield from filter(None, [count_doubt(self.counted)])
+        if other := self.count - len(self.counted):
+            yield (
+                f"{other:,} of {plural(self.count, 'request')} hold images or sound: their text "
+                "alone is counted"
+            )
 
 
 def predict(block_size: int, prompts: Sequence[Ids], blocks: int | None) -> HitTokens:

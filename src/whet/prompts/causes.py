@@ -101,7 +101,8 @@ class CauseFinder:
         self._exact: dict[int, int] = {}
         self._normal: dict[int, int] = {}
         self._recent: dict[int, _Request] = {}
-        self._characters = self._requests = self._unnamed = 0
+        self._characters = self._requests = 0
+        self._unnamed = _Tally()
         self._tallies: dict[tuple[CauseKind, str], _Tally] = defaultdict(_Tally)
         self._changes: dict[int, _Change] = {}
 
@@ -125,13 +126,13 @@ class CauseFinder:
         self._remember(index, _Request(request.place, lines), exact, normal)
         return kind
 
-    def result(self) -> tuple[tuple[Cause, ...], int]:
-        """The causes, the largest first, and the requests whose cause has no name."""
+    def result(self) -> tuple[tuple[Cause, ...], int, Example | None]:
+        """The causes, the largest first; how many requests have another one, and the first."""
         tallies = {key: replace(tally) for key, tally in self._tallies.items()}
-        unnamed = self._unnamed
+        unnamed = replace(self._unnamed, examples=[*self._unnamed.examples])
         for change in self._changes.values():
             if change.uses < _MIN_USES:
-                unnamed += 1
+                unnamed.add(change.tokens, change.at_ns, change.example)
                 continue
             tally = tallies.setdefault(("template", change.where), _Tally())
             tally.add(change.tokens, change.at_ns, change.example)
@@ -146,7 +147,8 @@ class CauseFinder:
             )
             for (kind, where), tally in tallies.items()
         ]
-        return tuple(sorted(causes, key=lambda each: (-each.tokens, each.kind))), unnamed
+        causes.sort(key=lambda each: (-each.tokens, each.kind))
+        return tuple(causes), unnamed.requests, next(iter(unnamed.examples), None)
 
     def _difference(
         self,
@@ -196,10 +198,10 @@ class CauseFinder:
         self, request: LoggedRequest, lines: list[Line], difference: _Difference, state: int
     ) -> CauseKind | None:
         here, kind = lines[difference.at], difference.kind
-        if kind is None:
-            self._unnamed += 1
-            return None
         example = self._example(request, lines, difference)
+        if kind is None:
+            self._unnamed.add(difference.tokens, request.at_ns, example)
+            return None
         if kind == "template":
             change = _Change(here.where, difference.tokens, request.at_ns, example)
             self._changes.setdefault(state, change)

@@ -106,8 +106,8 @@ class PromptAnalysis:
     ``hits`` are those of a cache that never evicts, ``sized`` those of ``cache_blocks`` KV blocks
     (None where no size is given). ``fixes`` are those that raise the replayed hit rate, each
     alone; ``together`` is all of them at once, None for fewer than two. ``unnamed`` counts
-    requests that differ early for a reason that is not one of ``CAUSES``. ``doubts`` are what is
-    odd about the log.
+    requests that differ early for a reason that is not one of ``CAUSES``, with the first.
+    ``doubts`` are what is odd about the log.
     """
 
     source: str
@@ -124,6 +124,7 @@ class PromptAnalysis:
     prefixes: tuple[SharedPrefix, ...]
     causes: tuple[Cause, ...]
     unnamed: int
+    unnamed_example: Example | None
     fixes: tuple[Fix, ...]
     together: Fix | None
     fixed_curve: CacheCurve | None

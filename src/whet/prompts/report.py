@@ -120,6 +120,10 @@ def _overview(analysis: PromptAnalysis) -> Section | None:
         nodes.append(chart)
     if not analysis.causes:
         nodes.append(Paragraph(text="No named cause was detected.", tone="muted"))
+    if analysis.unnamed_example is not None:
+        example = example_line(analysis.unnamed_example)
+        text = f"{plural(analysis.unnamed, 'request')} differ early for a reason without a name"
+        nodes.append(Paragraph(text=f"{text}, for example:\n{example}", tone="muted"))
     return Section(id="hits", title="Hit rate", group="Hit rate", nodes=nodes, on_console=True)
 
 
@@ -128,8 +132,6 @@ def _causes(analysis: PromptAnalysis) -> Section | None:
         "A request counts once, by its first difference from its nearest predecessor. The tokens "
         "are an estimate of what both share behind that difference."
     )
-    if analysis.unnamed:
-        note += f" {plural(analysis.unnamed, 'request')} differ early for another reason."
     rows = [
         (
             CAUSES[cause.kind],

@@ -63,7 +63,58 @@ def test_tools_images_and_small_templates_raise_no_doubt(tmp_path: Path) -> None
 
 def test_one_text_in_all_prompts_is_said(tmp_path: Path) -> None:
     (said,) = doubts(log(tmp_path, [{"prompt": "REDACTED"}] * 20))
-    assert said == "all 20 prompts are the same text: they may be redacted"
+    assert said.startswith("all 20 prompts end in the same text, or in a placeholder")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["***", "", None, "lorem ipsum dolor", "[REDACTED {} chars]", "<redacted:{}>",
+     "sha256:{:064x}", "{:032x}"],
+)  # fmt: skip
+def test_words_in_the_place_of_a_prompt_are_said(tmp_path: Path, text: str | None) -> None:
+    def hidden(number: int) -> dict[str, Any]:
+        content = None if text is None else text.format(number * 7919)
+        return {"role": "user", "content": content}
+
+    rows = [{"messages": [hidden(n)] * (1 + 2 * (n % 2))} for n in range(20)]
+    (said,) = doubts(log(tmp_path, rows))
+    assert said.startswith("all 20 prompts end in the same text, or in a placeholder")
+    rows = [{"messages": [{"role": "user", "content": f"[{n}] {TEXT}"}]} for n in range(20)]
+    assert doubts(log(tmp_path, rows)) == []
+
+
+@pytest.mark.parametrize(
+    "end", ["...[truncated]", "... (litellm_truncated 9000 chars)", "…<truncated>"]
+)
+def test_a_prompt_that_says_it_was_cut_is_said(tmp_path: Path, end: str) -> None:
+    rows = [{"prompt": f"{n} {TEXT}{end if n == 3 else ''}"} for n in range(5)]
+    (said,) = doubts(log(tmp_path, rows))
+    assert said == "1 of 5 requests (first log.jsonl:4) have a prompt that says it was truncated"
+
+
+def test_lines_twice_and_several_models_are_said(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{n} {TEXT}", "timestamp": n, "model": f"m{n % 2}"} for n in range(4)]
+    twice, models = doubts(log(tmp_path, rows + rows[:3]))[::-1]
+    assert models.endswith("several models, taken together here: m0 (4), m1 (3)")
+    assert twice.startswith("3 of 7 requests (first log.jsonl:5) have the time and the text")
+
+
+def test_a_time_that_is_not_understood_is_said(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{n} {TEXT}", "timestamp": f"day {n}"} for n in range(3)]
+    (said,) = doubts(log(tmp_path, rows))
+    assert said.startswith("3 of 3 requests (first log.jsonl:1) have a time that is not understood")
+
+
+@pytest.mark.parametrize(
+    ("back_s", "said"), [(3600, True), (1803, True), (7200, False), (5, False)]
+)
+def test_a_clock_that_was_set_back_is_said(tmp_path: Path, back_s: int, said: bool) -> None:
+    times = [1_760_000_000 + 2 * n - (back_s if n > 9 else 0) for n in range(20)]
+    rows = [{"prompt": f"{n} {TEXT}", "timestamp": at} for n, at in enumerate(times)]
+    heard = doubts(log(tmp_path, rows))
+    assert [each.partition(" at log.jsonl:11,")[0][:17] for each in heard] == (
+        ["time goes back by"] if said else []
+    )
 
 
 @pytest.mark.parametrize(

@@ -135,3 +135,100 @@ def test_system_and_tools_next_to_conversations_are_read(tools: Any) -> None:
 def test_a_form_that_is_not_read_is_named(line: dict[str, Any], name: str) -> None:
     with pytest.raises(Unreadable, match=name):
         parse_item(line, "log.jsonl:1")
+
+
+@pytest.mark.parametrize(
+    ("logged", "count"),
+    [(12, 12), ("12", 12), (12.0, 12), ("12.0", 12), (12.5, None), (-1, None), (True, None),
+     (float("nan"), None), (10**30, None), (2**63, None), ("9" * 13, None)],
+)  # fmt: skip
+def test_a_count_is_a_whole_number_however_it_was_written(logged: Any, count: int | None) -> None:
+    item = {"prompt": "one two", "completion": "three", "usage": {"prompt_tokens": logged}}
+    (request,) = parse_item(item, "log:1")
+    assert request.prompt_tokens == count
+
+
+CHUNKS = [
+    {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
+    {"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]},
+    {"choices": [{"index": 0, "delta": {"content": "on its "}}]},
+    {"choices": [{"index": 0, "delta": {"content": "way"}, "finish_reason": "stop"}]},
+    {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}},
+]
+RAW = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in CHUNKS) + "data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize("key", ["response", "output", "completion"])
+@pytest.mark.parametrize("stored", [CHUNKS, RAW, {"status_code": 200, "body": RAW}])
+def test_an_answer_is_put_together_from_a_stored_stream(key: str, stored: Any) -> None:
+    request = one({"messages": ASK, key: stored, "max_tokens": 200})
+    assert (request.output, request.reasoning) == ("on its way", "hm")
+    assert (request.prompt_tokens, request.output_tokens) == (9, 4)
+
+
+def test_a_stored_stream_of_calls_or_of_another_form_is_no_text() -> None:
+    parts = [{"index": 0, "function": {"name": "find", "arguments": '{"id":'}},
+             {"index": 0, "function": {"arguments": "7}"}}]  # fmt: skip
+    chunks = [{"choices": [{"delta": {"tool_calls": [part]}}]} for part in parts]
+    (call,) = one({"messages": ASK, "response": chunks}).tool_calls
+    assert call["function"] == {"name": "find", "arguments": '{"id":7}'}
+    raw = 'event: message_start\ndata: {"type": "message_start"}\n\n'
+    assert one({"messages": ASK, "response": raw}).output is None
+
+
+def test_a_completion_object_may_be_under_output() -> None:
+    answer = {"choices": [{"message": {"content": "yes"}}], "usage": {"completion_tokens": 1}}
+    request = one({"messages": ASK, "output": answer})
+    assert (request.output, request.output_tokens) == ("yes", 1)
+
+
+def test_functions_of_the_old_api_are_tools() -> None:
+    function = OPENAI_TOOL["function"]
+    call = {"name": "find", "arguments": '{"id": "7"}'}
+    history = [
+        {"role": "assistant", "content": None, "function_call": call},
+        {"role": "function", "name": "find", "content": "sent"},
+    ]
+    line = {"messages": [*ASK, *history], "functions": [function], "function_call": call}
+    request = one(line)
+    assert request.tools == (OPENAI_TOOL,)
+    assert request.sampling == {"tool_choice": {"type": "function", "function": {"name": "find"}}}
+    made, result = request.messages[1:]
+    assert made["tool_calls"] == [{"type": "function", "function": call}]
+    assert (result["role"], result["content"]) == ("tool", "sent")
+    assert one({"messages": ASK, "function_call": "auto"}).sampling == {"tool_choice": "auto"}
+
+
+def test_messages_may_be_text_or_in_the_request_that_a_proxy_got() -> None:
+    assert one({"messages": json.dumps(ASK)}).messages == tuple(ASK)
+    body = json.dumps({"model": "m", "messages": ASK, "max_tokens": 9})
+    request = one({"messages": {}, "proxy_server_request": body})
+    assert (request.messages, request.max_tokens) == (tuple(ASK), 9)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"response": {"status_code": 429, "error": "rate limited"}},
+        {"response": {"status_code": 500, "body": {}}},
+        {"response": {"error": {"message": "overloaded"}}},
+        {"response": {"status_code": 200, "body": {"error": {"message": "late"}}}},
+        {"status": "failure"},
+        {"error": {"code": "expired"}},
+        {"status_code": "503"},
+    ],
+)
+def test_a_request_that_failed_is_left_out(more: dict[str, Any]) -> None:
+    with pytest.raises(Unreadable, match="a request that failed"):
+        parse_item({"messages": ASK, **more}, "log:1")
+    answer = {"status_code": 200, "body": {"choices": [{"text": "yes"}]}, "error": None}
+    assert one({"messages": ASK, "response": answer, "error": None}).output == "yes"
+
+
+def test_parameters_are_numbers_however_they_were_written() -> None:
+    line = {"messages": ASK, "temperature": "0", "top_p": "0.9", "top_k": 20.0}
+    request = one(line | {"seed": float("nan"), "min_p": "none", "presence_penalty": 0.5})
+    assert request.sampling == {
+        "temperature": 0, "top_p": 0.9, "top_k": 20, "presence_penalty": 0.5,
+    }  # fmt: skip
+    assert request.greedy

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from whet.core.log_times import TIME_KEYS, Json, as_object, nested, time_ns
+from whet.core.log_times import TIME_KEYS, Json, as_object, exact_number, nested, time_ns
 from whet.core.request_log.records import LoggedRequest
 from whet.core.request_log.vendors import (
     block_output,
@@ -22,6 +22,7 @@ from whet.core.request_log.vendors import (
     openai_choice,
     openai_messages,
     openai_tool,
+    streamed_answer,
     token_counts,
 )
 
@@ -31,13 +32,19 @@ BROKEN_TEXT: Final = "half a character in its text"
 BAD_MESSAGES: Final = "malformed messages"
 BAD_PROMPT: Final = "a prompt that is neither text nor token ids"
 BAD_TOOLS: Final = "malformed tools"
+FAILED: Final = "a request that failed"
 
-_SAMPLING_KEYS: Final = (
+_ERRORS: Final = 400
+"""HTTP status codes from here on are failures."""
+
+_NUMBERS: Final = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
-    "repetition_penalty", "stop", "seed", "response_format", "tool_choice", "parallel_tool_calls",
-    "functions", "function_call", "reasoning_effort", "documents", "structured_outputs",
-    "guided_json", "guided_regex", "guided_choice", "guided_grammar", "logit_bias", "n", "best_of",
-    "logprobs", "top_logprobs", "min_tokens",
+    "repetition_penalty", "seed", "n", "best_of", "min_tokens",
+)  # fmt: skip
+_SAMPLING_KEYS: Final = (
+    *_NUMBERS, "stop", "response_format", "tool_choice", "parallel_tool_calls", "reasoning_effort",
+    "documents", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
+    "guided_grammar", "logit_bias", "logprobs", "top_logprobs",
 )  # fmt: skip
 _PARAMETERS: Final = ("model_parameters", "optional_params", "extra_body")
 """Objects of a line that hold the rest of its request's body."""
@@ -50,6 +57,8 @@ _FOREIGN: Final[Mapping[str, str]] = {
     "input_length": "a trace of lengths: whet bench --trace and whet plan read it, as JSON lines",
 }
 """Forms without messages, by a key that they have."""
+_ANSWERS: Final = ("response", "completion", "output", "generated_text")
+"""Keys of an answer: a completion object, a stream of chunks, or its text."""
 _SESSION_KEYS: Final = ("session_id", "conversation_id")
 _SHAREGPT_ROLES: Final[Mapping[str, str]] = {
     "human": "user",
@@ -85,7 +94,10 @@ def parse_item(
         raise Unreadable(NOT_OBJECT)
     levels = nested(item)
     keys = ("messages", "prompt", "text") if documents else ("messages", "prompt")
-    request = next((one for one in levels if any(key in one for key in keys)), None)
+    holders = [one for one in levels if any(key in one for key in keys)]
+    request = next((one for one in holders if any(map(one.get, keys))), (*holders, None)[0])
+    if request is not None and _failed(item):
+        raise Unreadable(FAILED)
     if request is not None:
         requests = _openai(levels, request, place)
     elif "conversations" in item:
@@ -93,6 +105,16 @@ def parse_item(
     else:
         raise Unreadable(_other_form(levels))
     return list(map(_check_text, requests)) if check_text else requests
+
+
+def _failed(item: Json) -> bool:
+    """Whether the line says that its request was refused or ended in an error."""
+    response = as_object(item.get("response")) or {}
+    rows = (item, response, as_object(response.get("body")) or {})
+    return item.get("status") == "failure" or any(
+        (first_count(each, "status_code") or 0) >= _ERRORS or as_object(each.get("error"))
+        for each in rows
+    )
 
 
 def _other_form(levels: Sequence[Json]) -> str:
@@ -111,10 +133,11 @@ def _openai(levels: Sequence[Json], request: Json, place: str) -> list[LoggedReq
         request = {**parameters, **request}
     prompts, answer = _prompts(request), _answer(levels[0])
     known: Json = {
-        "at_ns": _logged_ns(levels),
+        "at_ns": (at_ns := _logged_ns(levels)),
+        "odd_time": at_ns is None and any(each.get(key) for each in levels for key in TIME_KEYS),
         "model": _text(request, "model") or _text(levels[0], "model") or _text(answer, "model"),
         "session": _session(levels),
-        "tools": _tools(request.get("tools")),
+        "tools": _tools(request.get("tools", request.get("functions"))),
         "chat_template_kwargs": as_object(request.get("chat_template_kwargs")) or {},
         "cache_salt": _text(request, "cache_salt"),
         "sampling": _sampling(request),
@@ -132,12 +155,24 @@ def _openai(levels: Sequence[Json], request: Json, place: str) -> list[LoggedReq
 
 def _sampling(request: Json) -> Json:
     """Fields of the body that are not the prompt, under OpenAI's names."""
-    fields = {key: request[key] for key in _SAMPLING_KEYS if request.get(key) is not None}
-    if "tool_choice" in fields:
-        fields["tool_choice"] = openai_choice(fields["tool_choice"])
+    values = ((key, _setting(key, request.get(key))) for key in _SAMPLING_KEYS)
+    fields = {key: value for key, value in values if value is not None}
+    choice = request.get("tool_choice") or request.get("function_call")
+    if choice is not None:
+        fields["tool_choice"] = openai_choice(choice)
     if request.get("stop_sequences"):
         fields.setdefault("stop", request["stop_sequences"])
     return fields
+
+
+def _setting(key: str, value: Any) -> Any:
+    """A parameter's value; numbers may be logged as text, and NaN stands for none."""
+    if key not in _NUMBERS or not isinstance(value, float | str):
+        return value
+    number = exact_number(value)
+    if number is None:
+        return None
+    return int(number) if number == int(number) else float(number)
 
 
 def _sharegpt(item: Json, place: str) -> list[LoggedRequest]:
@@ -193,6 +228,9 @@ def _encodable(text: str | None) -> str | None:
 def _prompts(request: Json) -> list[Json]:
     """For each prompt the field of ``LoggedRequest`` that holds it, and its value."""
     messages, prompt = request.get("messages"), request.get("prompt", request.get("text"))
+    if isinstance(messages, str):
+        with suppress(ValueError, RecursionError):
+            messages = json.loads(messages)
     if messages is not None:
         # Anthropic's form of a chat has its system prompt next to the messages.
         system = request.get("system")
@@ -252,8 +290,14 @@ def _are_objects(value: object) -> bool:
 
 def _answer(item: Json) -> Json:
     """The completion object of a line, empty where the log has none."""
-    response = as_object(item.get("response")) or {}
-    return as_object(response.get("body")) or response
+    answers = (_object(item.get(key)) for key in _ANSWERS)
+    response = next(filter(None, answers), {})
+    return _object(response.get("body")) or response
+
+
+def _object(value: object) -> Json | None:
+    """A JSON object, also one that was logged as text or as the chunks of a stream."""
+    return as_object(value) or streamed_answer(value)
 
 
 def _output(answer: Json, index: int) -> Json:
@@ -281,9 +325,7 @@ def _output(answer: Json, index: int) -> Json:
 
 def _plain_output(line: Json) -> Json:
     """The answer's text, in a log that stores nothing else of the answer."""
-    if as_object(line.get("response")) is not None:
-        line = {**line, "response": None}
-    texts = (_text(line, key) for key in ("response", "completion", "output", "generated_text"))
+    texts = (_text(line, key) for key in _ANSWERS if _object(line.get(key)) is None)
     return {"output": next(filter(None, texts), None)}
 
 

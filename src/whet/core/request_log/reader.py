@@ -5,12 +5,13 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Final
 
 from whet.core.errors import UsageError
+from whet.core.log_times import TimeOrder
 from whet.core.names import did_you_mean
 from whet.core.request_log.checks import TextCheck
 from whet.core.request_log.files import (
@@ -63,20 +64,22 @@ class LogReader:
         self._valid_lines = 0
         self.models: Counter[str] = Counter()
         self._counts = LeftOutCounts()
-        self._ascends: bool | None = True if documents else None
+        self._order: TimeOrder | None = None
         self.check = TextCheck()
         if not path.is_dir():
             check_file(path)
 
     def __iter__(self) -> Iterator[LoggedRequest]:
         """Read from the start; the counts begin again."""
-        if self._ascends is None:
-            times = (request.at_ns for request in self._requests() if request.at_ns is not None)
-            self._ascends = all(one <= other for one, other in pairwise(times))
+        if self._order is None:
+            self._order = TimeOrder()
+            for request in () if self._documents else self._requests():
+                self._order.add(request.at_ns, request.place)
         self.models.clear()
-        self._counts, self._valid_lines, self.check = LeftOutCounts(), 0, TextCheck()
+        self._counts, self._valid_lines = LeftOutCounts(), 0
+        self.check = TextCheck(self._order.doubt)
         empty = True
-        for request in self._requests() if self._ascends else self._by_time():
+        for request in self._requests() if self._order.ascends else self._by_time():
             if request.model is not None:
                 self.models[request.model] += 1
             if self.model is not None and request.model not in (None, self.model):

@@ -11,7 +11,8 @@ from typing import Any
 class LoggedRequest:
     """One request of a log: chat messages, a plain prompt, or token ids.
 
-    ``place`` is the file and line. ``at_ns`` is Unix time. ``output`` is the answer's text without
+    ``place`` is the file and line. ``at_ns`` is Unix time; ``odd_time`` says that the
+    line has one that is not understood. ``output`` is the answer's text without
     ``reasoning``; both are None where the log does not hold them. ``tool_calls`` are the answer's.
     ``chat_template_kwargs`` are the request's own variables for the chat template, such as
     ``enable_thinking``. ``sampling`` are its sampling parameters as they were sent, and
@@ -21,6 +22,7 @@ class LoggedRequest:
 
     place: str
     at_ns: int | None = None
+    odd_time: bool = False
     model: str | None = None
     session: str | None = None
     messages: tuple[Mapping[str, Any], ...] | None = None
@@ -42,6 +44,12 @@ class LoggedRequest:
     def greedy(self) -> bool:
         """Whether it asks for temperature 0; where it asks for none, a server samples."""
         return self.sampling.get("temperature") == 0
+
+    @property
+    def silent(self) -> bool:
+        """Whether its limit is all that it says of the answer's length."""
+        known = self.output_tokens is not None or bool(self.output)
+        return self.max_tokens is not None and not known
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from whet.core.log_times import Json, as_object
+from whet.core.log_times import Json, as_object, exact_number
 from whet.core.request_log.content import part_text
 
 _PROMPT_COUNTS: Final = (
@@ -22,7 +23,7 @@ _CACHED_COUNTS: Final = ("cache_read_input_tokens", "cache_creation_input_tokens
 """What Anthropic's ``input_tokens`` leave out of a prompt."""
 _USAGES: Final = ("usage", "usageMetadata", "token_usage")
 _TOOL_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
-_MAX_DIGITS: Final = 12
+_MOST_TOKENS: Final = 10**12
 
 
 def first_count(item: Mapping[str, Any], *keys: str) -> int | None:
@@ -47,9 +48,10 @@ def _prompt_count(row: Json) -> int | None:
 
 
 def _count(value: object) -> int | None:
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        return int(value) if len(value) <= _MAX_DIGITS else None
-    return value if type(value) is int and value >= 0 else None
+    """A whole number of tokens, also as text or as a float, which data frames make of it."""
+    number = exact_number(value)
+    whole = number is not None and 0 <= number < _MOST_TOKENS and number == int(number)
+    return int(number) if number is not None and whole else None
 
 
 def openai_tool(tool: Json) -> Json:
@@ -62,16 +64,16 @@ def openai_tool(tool: Json) -> Json:
 
 
 def openai_choice(choice: object) -> object:
-    """Anthropic's ``tool_choice`` in OpenAI's form; others stay as they are."""
+    """``tool_choice`` of Anthropic or ``function_call`` in OpenAI's form; others stay."""
     kind = choice.get("type") if isinstance(choice, dict) else None
-    if isinstance(choice, dict) and kind == "tool":
+    if isinstance(choice, dict) and "name" in choice and kind in ("tool", None):
         return {"type": "function", "function": {"name": choice.get("name")}}
     return _TOOL_CHOICES.get(str(kind), choice)
 
 
 def openai_messages(messages: Sequence[Json]) -> Iterator[Json]:
-    """Messages whose blocks use tools or hold their results, in OpenAI's form."""
-    for message in messages:
+    """Messages whose blocks or functions are calls or their results, in OpenAI's form."""
+    for message in map(_without_functions, messages):
         content = message.get("content")
         blocks = content if isinstance(content, list) else []
         rest = [block for block in blocks if _kind(block) not in ("tool_use", "tool_result")]
@@ -85,6 +87,15 @@ def openai_messages(messages: Sequence[Json]) -> Iterator[Json]:
         calls = tool_calls(blocks)
         if rest or calls:
             yield {**message, "content": rest or None, **({"tool_calls": calls} if calls else {})}
+
+
+def _without_functions(message: Json) -> Json:
+    """A message of the old API with ``tool_calls`` in place of its function call or result."""
+    call = as_object(message.get("function_call"))
+    if call is not None and not message.get("tool_calls"):
+        rest = {key: value for key, value in message.items() if key != "function_call"}
+        return {**rest, "tool_calls": [{"type": "function", "function": call}]}
+    return {**message, "role": "tool"} if message.get("role") == "function" else message
 
 
 def tool_calls(blocks: Sequence[Any]) -> list[Json]:
@@ -117,3 +128,36 @@ def _kind(block: object) -> str | None:
 def _text(content: object) -> str:
     parts = content if isinstance(content, list) else [content]
     return "".join(part_text(part) or "" for part in parts)
+
+
+def streamed_answer(value: object) -> Json | None:
+    """The completion that a stream's chunks, a list or their raw text, add up to; else None."""
+    if isinstance(value, str) and value.lstrip().startswith(("data:", "event:")):
+        lines = (line.removeprefix("data:").strip() for line in value.splitlines())
+        value = [*filter(None, map(as_object, lines))]
+        is_stream = bool(value)
+    else:
+        chunks = value if isinstance(value, list) else []
+        is_stream = any("choices" in (as_object(each) or {}) for each in chunks)
+    if not is_stream or not isinstance(value, list):
+        return None
+    answer, message = Json(), defaultdict[str, str](str)
+    calls = defaultdict[Any, defaultdict[str, str]](lambda: defaultdict(str))
+    for chunk in filter(None, map(as_object, value)):
+        answer |= {key: chunk[key] for key in ("usage", "model") if chunk.get(key)}
+        choices = chunk.get("choices")
+        first = as_object(choices[0]) if isinstance(choices, list) and choices else None
+        delta = as_object((first or {}).get("delta")) or {"content": (first or {}).get("text")}
+        _add_texts(message, delta, "content", "reasoning_content", "reasoning")
+        parts = delta.get("tool_calls")
+        for part in filter(None, map(as_object, parts if isinstance(parts, list) else ())):
+            call = as_object(part.get("function")) or {}
+            _add_texts(calls[part.get("index")], call, "name", "arguments")
+    tools = [{"type": "function", "function": dict(call)} for call in calls.values()]
+    return {**answer, "choices": [{"message": {**message, "tool_calls": tools}}]}
+
+
+def _add_texts(texts: dict[str, str], more: Json, *keys: str) -> None:
+    for key in keys:
+        if isinstance(more.get(key), str):
+            texts[key] += more[key]

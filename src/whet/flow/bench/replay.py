@@ -75,8 +75,7 @@ def _doubts(trace: Trace, tokenizer: Path) -> Iterator[str]:
         if each.prompt_tokens is not None
     )
     yield from filter(None, (count_doubt(pairs), unsent_fields(requests, SEVERAL)))
-    silent = [each for each in requests if each.output_tokens is None and not each.output]
-    if limits := sum(each.max_tokens is not None for each in silent):
+    if limits := sum(each.silent for each in requests):
         yield (
             f"{plural(limits, 'request')} of {trace.path} do not say how long the answer was: "
             "max_tokens is generated"

@@ -30,7 +30,9 @@ def candidates_of(
     target: ModelFacts, traffic: PlannedTraffic, options: PlanOptions
 ) -> Iterator[Candidate]:
     prices = _prices(options.prices)
-    length = options.max_model_len or _LENGTH_STEP * math.ceil(traffic.longest / _LENGTH_STEP)
+    stepped = _LENGTH_STEP * math.ceil(traffic.longest / _LENGTH_STEP)
+    most = max(traffic.longest, min(stepped, target.max_position))
+    length = options.max_model_len or most
     if length > target.max_position:
         raise UsageError(
             f"requests of {length:,} tokens do not fit the model's {target.max_position:,}; give "

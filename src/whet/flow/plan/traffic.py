@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from whet.core.errors import UsageError
-from whet.core.units import ns_to_s
+from whet.core.format import plural
 from whet.load.trace import WHOLE, Reading, Trace, read_trace
 from whet.load.trace_formats import TraceRow
 from whet.predict.performance import Request
@@ -25,10 +26,14 @@ _FORM: Final = "write prompt=1024,output=128,shared=896, or name a file"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedTraffic:
-    """Requests in their order; ``rate`` is their own, where they have times."""
+    """Requests in their order; ``rate`` is their own, where they have times.
+
+    ``doubts`` are what is odd about them, one sentence each.
+    """
 
     requests: tuple[Request, ...]
     rate: float | None
+    doubts: tuple[str, ...] = ()
 
     @property
     def longest(self) -> int:
@@ -47,7 +52,10 @@ class PlannedTraffic:
 
 def read_traffic(text: str, reading: Reading = WHOLE) -> PlannedTraffic:
     """The traffic that ``--workload`` describes. ``UsageError`` for what it cannot be."""
-    if Path(text).is_file():
+    is_file = False
+    with suppress(OSError):  # a name that no file can have
+        is_file = Path(text).is_file()
+    if is_file:
         return _from_file(Path(text), reading)
     if "=" not in text:
         raise UsageError(f"--workload {text!r} is not a file; {_FORM}")
@@ -86,19 +94,49 @@ def _from_numbers(text: str) -> PlannedTraffic:
 
 
 def _from_file(path: Path, reading: Reading) -> PlannedTraffic:
-    """The rows of a log or a trace; blocks that begin an earlier row are taken to be cached."""
+    """The rows of a log or a trace; blocks that begin an earlier row are taken to be cached.
+
+    A row without lengths counts for the rate alone.
+    """
     trace = read_trace(path, reading)
-    rows = [row for row in trace.rows if row.input_tokens and row.output_tokens]
+    rows = [row for row in trace.rows if row.input_tokens and _answer_is_counted(row)]
     if not rows:
         raise UsageError(
             f"{path} says no lengths in tokens, which a plan needs; give prompt=…,output=…, or a "
             "trace with them"
         )
-    times = [row.at_ns for row in rows if row.at_ns is not None]
-    span_s = ns_to_s(times[-1] - times[0]) if len(times) == len(rows) > 1 else 0.0
     return PlannedTraffic(
         requests=tuple(_with_cached(trace, rows)),
-        rate=(len(rows) - 1) / span_s if span_s > 0 else None,
+        rate=trace.rate_rps,
+        doubts=(*trace.doubts, *_doubts(trace, len(rows))),
+    )
+
+
+def _answer_is_counted(row: TraceRow) -> bool:
+    """Whether the answer's tokens are known; its limit stands for one that was not logged."""
+    request = row.request
+    counted = request is None or request.output_tokens is not None or not request.output
+    return counted and bool(row.output_tokens)
+
+
+def _doubts(trace: Trace, used: int) -> Iterator[str]:
+    """Rows that are left out, and what the lengths of a log, without its text, leave open."""
+    if trace.left_out or trace.bad_lines:
+        yield trace.left_out_text
+    if trace.rows[0].request is None:
+        return
+    if used < len(trace.rows):
+        yield (
+            f"{len(trace.rows) - used:,} of {plural(len(trace.rows), 'request')} have no token "
+            "counts: they are taken to be as long as the others"
+        )
+    if limits := sum(row.request is not None and row.request.silent for row in trace.rows):
+        yield (
+            f"{plural(limits, 'request')} do not say how long the answer was: max_tokens is planned"
+        )
+    yield (
+        "tokens that prompts share are not counted in a request log: whet prompts finds them; "
+        "plan with prompt=…,output=…,shared=…"
     )
 
 
