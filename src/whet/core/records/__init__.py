@@ -15,7 +15,6 @@ from whet.core.records.decision import (
     Recommendation,
     Result,
 )
-from whet.core.records.distances import Distances, DocumentDistance
 from whet.core.records.effects import LeverEffect, LeverEffects
 from whet.core.records.engine import (
     UNQUANTIZED,
@@ -77,6 +76,7 @@ from whet.core.records.quality import (
 from whet.core.records.quality_checks import (
     DegenerateTraffic,
     Divergence,
+    DocumentDistance,
     GateVerdict,
     GoldenProbe,
     GoldenProbes,
@@ -90,7 +90,6 @@ from whet.core.records.quality_checks import (
 )
 from whet.core.records.quant import CalibrationFacts, Phase, QuantizedCheckpoint, UnitError
 from whet.core.records.rate_search import RateSearch, RateTried
-from whet.core.records.schemes import SchemeOnServer, SchemeRow, SchemeSpeed, SchemeTable
 from whet.core.records.summary import (
     CellSummary,
     Difference,
@@ -118,7 +117,6 @@ __all__ = [
     "Dialect",
     "Difference",
     "DifferenceSet",
-    "Distances",
     "Disturbance",
     "Divergence",
     "DocumentDistance",
@@ -171,10 +169,6 @@ __all__ = [
     "ResolvedEngine",
     "Result",
     "Scalar",
-    "SchemeOnServer",
-    "SchemeRow",
-    "SchemeSpeed",
-    "SchemeTable",
     "ServerDistances",
     "Speculation",
     "StartFacts",
