@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from lab.inputs import write_inputs
 
+from benchmarks.distance import DistanceMeter, Distances
 from benchmarks.jobs import Job, JobError, Tool, peer_tool, run_job, whet_tool
 from benchmarks.table import (
     PairRow,
@@ -37,12 +38,10 @@ from benchmarks.table import (
 from whet.checkpoint import read_facts
 from whet.core.errors import WhetError
 from whet.core.provenance import environment, find_device
-from whet.core.records import Distances
 from whet.core.spec import QualitySpec
 from whet.core.store import write_atomic
 from whet.demo import pair_paths
 from whet.quality import Encoder, heldout_ids
-from whet.quality.distance import DistanceMeter
 from whet.quant import load_calibration
 from whet.quant.copies import copy_beside
 

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.distance import Distances
 from benchmarks.jobs import Spent
-from whet.core.records import Distances, DocumentDistance
+from whet.core.records import DocumentDistance
 from whet.core.redact import redact
 from whet.core.store import write_atomic
 from whet.core.units import GIB

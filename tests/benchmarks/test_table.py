@@ -5,10 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchmarks.distance import Distances
 from benchmarks.jobs import last_words
 from benchmarks.table import Row, pair, scrub, summary, write_rows
 
-from whet.core.records import Distances, DocumentDistance, Estimate
+from whet.core.records import DocumentDistance, Estimate
 
 ROW = Row(
     tool="whet",

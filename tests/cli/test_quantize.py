@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
@@ -13,13 +12,7 @@ from tests.checkpoint_factory import write_tiny_llama
 from tests.cli.stage import Whet
 from tests.flow.stage import FakeEngine
 from tests.hub_standin import TOKEN, hub_standin
-from whet.core.errors import (
-    EngineStartError,
-    QuantizationError,
-    StorageError,
-    UsageError,
-    WhetError,
-)
+from whet.core.errors import EngineStartError, UsageError, WhetError
 from whet.engines.process import free_port
 
 USAGE = UsageError.exit_code
@@ -57,11 +50,6 @@ def model(tmp_path: Path) -> Path:
         ),
         ("--scheme FP8_BLOCK --group-size 64", "--group-size has no meaning for FP8_BLOCK"),
         ("--scheme FP8_BLOCK --method awq", "FP8_BLOCK is made by rtn, not by awq"),
-        ("--server-distances", "--server-distances belongs to --compare; add that, or leave"),
-        (
-            "--compare --server-distances --no-tasks",
-            "--server-distances has no meaning with --no-tasks, which starts no server",
-        ),
         ("--method hqq", "--method: Input should be 'awq', 'gptq', 'awq+gptq', 'smoothquant', "),
         (
             "--scheme FP8 --group-size 64",
@@ -89,31 +77,6 @@ def model(tmp_path: Path) -> Path:
         ("--seed x", "Invalid value for --seed"),
         ("--private", "Unknown option: --private"),
         ("--public", "--public says how to upload; add --push-to-hub REPO"),
-        ("--no-tasks", "--no-tasks belongs to --compare; add that, or leave this out"),
-        ("--schemes w8a8", "--schemes belongs to --compare; add that, or leave this out"),
-        ("--loads 1 4", "--loads belongs to --compare; add that, or leave this out"),
-        ("--compare --loads 0", 'Invalid value "0" for --loads. Must be > 0.'),
-        (
-            "--compare --loads 1 4 --no-speed",
-            "--loads has no meaning with --no-speed; leave out one",
-        ),
-        ("--compare --loads 4 --no-tasks", "--loads has no meaning with --no-tasks; leave out one"),
-        (
-            "--compare --method awq",
-            "--method has no meaning with --compare, which makes every scheme",
-        ),
-        (
-            "--compare --no-serve-check",
-            "--no-serve-check has no meaning with --compare, which makes every scheme",
-        ),
-        (
-            "--compare --push-to-hub me/it",
-            "--push-to-hub has no meaning with --compare, which makes every scheme",
-        ),
-        ("--compare --schemes w9", "--schemes: unknown scheme 'w9' (known: w4a16-rtn, w4a16-awq, "),
-        ("--compare --schemes ,", "--schemes is empty; choose among w4a16-rtn, w4a16-awq, "),
-        ("--compare --max-documents 0", "--max-documents: Input should be greater than or equal"),
-        ("--compare --heldout gone.jsonl", "--heldout: no file at gone.jsonl; correct the path"),
     ],
 )
 def test_flags_that_cannot_be(
@@ -149,29 +112,6 @@ def test_an_engine_that_fails_ends_with_its_words(
     said = whet("quantize", model, "out", "--method", "rtn").sentence(EngineStartError.exit_code)
     assert "lower gpu_memory_utilization. The checkpoint is not deleted" in said
     assert Path("out/model.safetensors").exists()
-
-
-def test_a_comparison_from_the_command_line(
-    whet: Whet, model: Path, engine: FakeEngine, tmp_path: Path
-) -> None:
-    words = ["--compare", "--no-tasks", "--schemes", "w4a16-rtn, fp8-dynamic", "--device", "cpu"]
-    text = ["--calibration", "text.jsonl", "--heldout", "text.jsonl"]
-    said = whet("quantize", model, "out", *words, *text)
-    assert said.code == 0, said.err
-    assert "w4a16-rtn" in said.out
-    assert "Report: out/schemes.html" in said.out
-    rows = list(csv.DictReader((tmp_path / "out" / "schemes.csv").read_text().splitlines()))
-    assert [row["scheme"] for row in rows] == ["16bit", "w4a16-rtn", "fp8-dynamic"]
-    assert float(rows[1]["kl"]) > float(rows[2]["kl"]) > 0
-    assert (tmp_path / "out" / "schemes.html").stat().st_size > 1000
-    assert engine.started == []
-    (tmp_path / "out" / "schemes.html").unlink()
-    told = whet("report", "out")
-    assert told.code == 0, told.err
-    assert "fp8-dynamic" in told.out
-    assert (tmp_path / "out" / "schemes.html").exists()
-    again = whet("quantize", model, "out", *words, *text, "--max-documents", "3")
-    assert "was started with other values of --max-documents" in again.sentence(USAGE)
 
 
 def test_a_push_that_cannot_be_is_refused_before_any_work(
@@ -218,15 +158,8 @@ def test_an_unreachable_hub_is_reported_before_a_checkpoint_is_made(
     assert not Path("out").exists()
 
 
-def test_a_comparison_without_a_single_scheme(whet: Whet, tmp_path: Path, model: Path) -> None:
-    odd = write_tiny_llama(tmp_path / "odd", intermediate_size=192)
-    words = ["--compare", "--no-tasks", "--schemes", "w4a16-rtn", "--calibration", "text.jsonl"]
-    said = whet("quantize", odd, "out", *words)
-    assert said.code == QuantizationError.exit_code
-    assert "no scheme could be made; the table says why" in said.err
-    assert "192 inputs, not a multiple of the group size 128" in said.out
-
-
-def test_a_folder_that_is_no_comparison(whet: Whet, model: Path) -> None:
-    said = whet("quantize", model, model, "--compare").sentence(StorageError.exit_code)
-    assert said.endswith("exists and is not a comparison; remove it or choose another folder")
+@pytest.mark.parametrize("flag", ["--compare", "--compare=true", "--no-tasks --compare"])
+def test_the_removed_comparison_names_its_successor(whet: Whet, model: Path, flag: str) -> None:
+    said = whet("quantize", model, "out", *flag.split()).sentence(USAGE)
+    assert said.startswith("whet quantize --compare is now a run: write preset: schemes")
+    assert not Path("out").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import csv
 import os
 import resource
 import signal
@@ -141,7 +140,7 @@ def test_a_stop_offers_only_what_the_command_has(
     monkeypatch.setattr("whet.cli.main.app", lambda *_, **__: os.kill(os.getpid(), number))
     said = whet(*words.split(), "A B").stop()
     assert said.startswith("Stopped. ")
-    options = options_of(words.removesuffix(" --compare"))
+    options = options_of(words)
     offers_resume = f"Resume: whet {words} 'A B' --resume" in said
     assert ("--resume" in said) == offers_resume == ("--resume" in options)
 
@@ -177,20 +176,6 @@ def test_a_stopped_quantization_offers_no_resume(pair: Path, stub: Stub) -> None
     said = stopped(process, signal.SIGTERM, at="serving out").stop()
     assert said.startswith("Stopped. OUT exists only if its checkpoint is complete;")
     assert (pair / "out" / "model.safetensors").exists()
-
-
-def test_a_stopped_comparison_tells_what_it_has(tmp_path: Path, pair: Path, stub: Stub) -> None:
-    (tmp_path / "text.txt").write_text("the parcel arrived on friday " * 40)
-    words = ["--compare", "--schemes", "w4a16-rtn", "--device", "cpu"]
-    text = ["--calibration", tmp_path / "text.txt"]
-    process = stub(
-        "--hang-at", "16bit", "quantize", pair / "target", tmp_path / "out", *words, *text
-    )
-    said = stopped(process, signal.SIGINT, at="serving 16bit").stop()
-    assert said == "Stopped. Finished schemes are kept; the same command continues."
-    rows = list(csv.DictReader((tmp_path / "out" / "schemes.csv").read_text().splitlines()))
-    assert float(rows[1]["kl"]) > 0
-    assert rows[1]["not_served"] == "not done yet; the same command goes on"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

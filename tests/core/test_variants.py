@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from whet.core.errors import UsageError
+from whet.core.records.codec import decode
 from whet.core.spec import (
     NEEDS_HEAD,
     Spec,
@@ -17,6 +18,7 @@ from whet.core.spec import (
     VariantSpec,
     parse_spec,
 )
+from whet.core.spec.schemes import SCHEMES
 from whet.core.spec.variants import expand_sweeps
 from whet.levers.batching import PRESETS
 
@@ -211,3 +213,52 @@ def test_the_lines_of_the_page_on_variants_are_a_spec() -> None:
     found = spec(**yaml.safe_load(block))
     assert {"seqs.max_num_seqs32", "seqs.max_num_seqs128", "k.k2", "k.k4"} < set(found.variants)
     assert (found.workload.long_prompts, found.workload.long_prompt_tokens) == (0.05, 8192)
+
+
+def test_the_preset_of_schemes_has_one_variant_per_recipe() -> None:
+    made = spec(preset="schemes")
+    assert list(made.variants) == ["fp16", *SCHEMES]
+    assert set(made.recipes) == set(SCHEMES)
+    assert made.variants["fp16"] == VariantSpec()
+    for name in SCHEMES:
+        assert made.variants[name] == VariantSpec(weights=name)
+    assert made.recipes["fp8-kv8"].kv_cache == "fp8"
+    assert {each.writer for each in made.recipes.values()} == {"whet"}
+
+
+def test_own_variants_and_recipes_stand_next_to_the_preset() -> None:
+    made = spec(
+        preset="schemes",
+        recipes={"w8a8": {"scheme": "W8A8", "method": "rtn"}, "mine": {"group_size": 64}},
+        variants={"mine": {"weights": "mine"}, "seqs": {"args": {"max_num_seqs": [8, 32]}}},
+    )
+    assert list(made.variants) == [
+        "fp16",
+        *SCHEMES,
+        "mine",
+        "seqs.max_num_seqs8",
+        "seqs.max_num_seqs32",
+    ]
+    assert (made.recipes["w8a8"].method, made.recipes["mine"].group_size) == ("rtn", 64)
+
+
+def test_the_preset_is_stored_as_its_variants() -> None:
+    made = spec(preset="schemes")
+    stored = made.model_dump(mode="json")
+    assert stored["preset"] is None
+    assert decode(Spec, stored) == made
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"preset": "shemes"}, "preset: Input should be 'schemes' (got 'shemes')"),
+        ({"preset": "schemes", "variants": ["fp16"]}, "variants: Input should be a valid dict"),
+        ({"preset": "schemes", "recipes": 4}, "recipes: Input should be a valid dict"),
+        ({"preset": "schemes", "baseline": "16bit"}, "baseline '16bit' is not among the variants"),
+    ],
+)
+def test_a_preset_that_is_wrong(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        spec(**change)
+    assert said in str(caught.value)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.scorer import load_scorer
 from compressed_tensors.compressors import FloatQuantizationCompressor
 from compressed_tensors.quantization import preset_name_to_scheme
 from pydantic import ValidationError
@@ -19,7 +20,6 @@ from whet.checkpoint import read_facts
 from whet.core.errors import CheckpointError, QuantizationError
 from whet.core.spec import RecipeSpec
 from whet.demo import pair_paths
-from whet.quality.loading import load_scorer
 from whet.quant import quantize
 from whet.quant.architecture import read_architecture, require_blocks
 from whet.quant.packing import pack, stored_parts, unpack

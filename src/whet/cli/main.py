@@ -55,13 +55,15 @@ _COMMANDS: Final = {
         "bench": "bench.command:bench",
         "calibrate": "calibrate:calibrate",
         "quality": "quality.command:quality",
-        "quantize": "quantize.command:quantize",
+        "quantize": "quantize:quantize",
         "prompts": "prompts.analyse:commands",
     },
 }
 _REMOVED: Final = {
     "break-even": "whet break-even is now part of a run: give a variant speculation with "
     "synthetic_acceptance: [0, 0.5, 1], then whet run; its report has the map",
+    "quantize --compare": "whet quantize --compare is now a run: write preset: schemes into "
+    "whet.yaml, then whet run; its report has the table",
 }
 for _group, _members in _COMMANDS.items():
     for _place, (_name, _path) in enumerate(_members.items()):
@@ -112,8 +114,10 @@ def _exit_with_code(words: list[str]) -> None:
 def _call(words: list[str]) -> None:
     if not words or words[0] in ("--help", "-h"):
         app.resolved_commands()  # for the line that says what each does
-    if words and words[0] in _REMOVED:
-        raise UsageError(_REMOVED[words[0]])
+    options = [f"{words[0]} {word.partition('=')[0]}" for word in words[1:]]
+    for name in (*words[:1], *options):
+        if name in _REMOVED:
+            raise UsageError(_REMOVED[name])
     try:
         app(words, exit_on_error=False, print_error=False, console=_console())
     except CycloptsError as error:

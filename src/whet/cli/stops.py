@@ -18,7 +18,6 @@ AFTER_STOP: Final[Mapping[str, str]] = {
     "doctor": _AGAIN,
     "run": _RESUMED,
     "quantize": "OUT exists only if its checkpoint is complete; otherwise run the command again.",
-    "quantize --compare": "Finished schemes are kept; the same command continues.",
     "bench": "Figures printed above cover what was measured before.",
     "quality": "Nothing is stored; run the command again.",
     "report": _AGAIN,

@@ -93,7 +93,7 @@ class Run:
 
     @cached_property
     def models(self) -> Mapping[str, ModelFacts]:
-        """Checkpoints by role: ``target``, ``draft``; ``source`` in a comparison of schemes."""
+        """Checkpoints by role: ``target``, ``draft``, ``weights-<variant>`` of its own."""
         return self.store.keyed("models", ModelFacts)
 
     @cached_property

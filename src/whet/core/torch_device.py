@@ -1,7 +1,8 @@
-"""The PyTorch device of a command's ``--device``."""
+"""The PyTorch device of a command's ``--device``, and its memory."""
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
 from whet.core.errors import UsageError
@@ -24,3 +25,12 @@ def pick_device(wanted: str | None) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= gpus:
         raise UsageError(f"{wanted} does not exist ({gpus} GPUs here); use cuda")
     return device
+
+
+def release_memory() -> None:
+    """Free what PyTorch holds of deleted tensors; a server may need it next."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -43,7 +43,7 @@ def quantize(
     *,
     observer: Observer | None = None,
 ) -> QuantizedCheckpoint:
-    """Quantize a checkpoint into ``out``, as ``whet quantize`` does without --compare.
+    """Quantize a checkpoint into ``out``, as ``whet quantize`` does.
 
     Raises ``UsageError``, ``CheckpointError``, ``QuantizationError`` and ``EngineStartError``.
     """

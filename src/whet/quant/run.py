@@ -10,6 +10,7 @@ from whet.core.errors import QuantizationError, WhetError
 from whet.core.protocols import Progress
 from whet.core.records import ModelFacts, QuantizedCheckpoint
 from whet.core.spec import LLAMA_CPP, LLM_COMPRESSOR, RecipeSpec
+from whet.core.torch_device import release_memory
 from whet.quant.checkpoint_record import CacheKey, cache_key, find_existing
 from whet.quant.llama_cpp.write import write_checkpoint as write_gguf_checkpoint
 from whet.quant.llm_compressor.environment import find_llm_compressor
@@ -86,6 +87,7 @@ def quantize_many(
             progress=progress,
             device=device,
         )
+        release_memory()
     return {name: outcomes[name] for name in recipes}
 
 

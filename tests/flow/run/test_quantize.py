@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.stage import FakeEngine, tiny_spec
+from whet import quant
 from whet.core.protocols import Silent
 from whet.core.records import QuantizedCheckpoint
 from whet.core.store import RunStore
@@ -94,3 +97,64 @@ def test_a_variant_that_is_left_out_has_nothing_quantized(tmp_path: Path) -> Non
         kept = tuple(item for item in job.resolved if item.variant.name != "out")
         quantize_recipes(replace(job, resolved=kept))
         assert not store.done("quantized", "drafts")
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The recipes of each pass over the calibration text."""
+    seen: list[list[str]] = []
+    quantize_many = quant.quantize_many
+
+    def counted(source: Path, wanted: Any, **more: Any) -> Any:
+        seen.append(list(wanted))
+        return quantize_many(source, wanted, **more)
+
+    monkeypatch.setattr("whet.quant.quantize_many", counted)
+    return seen
+
+
+def quantized(folder: Path, run: str, **recipes: Any) -> tuple[dict[str, str], list[str]]:
+    """Quantize a variant per recipe in the run ``run``; weights by recipe, and the warnings."""
+    variants = {"fp16": {}, **{name: {"weights": name} for name in recipes}}
+    spec = tiny_spec(folder, recipes=recipes, variants=variants)
+    heard = Heard()
+    with RunStore.open(folder / run, resume=True) as store:
+        quantize_recipes(prepare(spec, store, heard, skip_infeasible=False))
+        made = store.keyed("quantized", QuantizedCheckpoint)
+    return {name: each.weights_sha256 for name, each in made.items()}, heard.warnings
+
+
+def test_recipes_share_a_pass_and_a_host_short_of_memory_takes_more(
+    tmp_path: Path, passes: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipes = {"w4": {"method": "rtn"}, "w8": {"scheme": "W8A16", "method": "rtn"}, "f8": SMALL}
+    together, _ = quantized(tmp_path, "one", **recipes)
+    monkeypatch.setattr("whet.flow.run.quantize._HOST_SHARE", 0.0)
+    alone, _ = quantized(tmp_path, "many", **recipes)
+    assert passes == [["w4", "w8", "f8"], ["w4"], ["w8"], ["f8"]]
+    assert set(together) == set(recipes)
+    assert together == alone
+
+
+def test_recipes_of_two_calibration_texts_share_no_pass(
+    tmp_path: Path, passes: list[list[str]]
+) -> None:
+    few = {**SMALL, "calibration": {"samples": 4}}
+    made, _ = quantized(tmp_path, "run", a=SMALL, few=few, b=SMALL)
+    assert passes == [["a", "b"], ["few"]]
+    assert made["a"] == made["b"] == made["few"], "rounding reads no text"
+
+
+def test_what_is_finished_is_not_made_again(tmp_path: Path, passes: list[list[str]]) -> None:
+    recipes = {"a": SMALL, "b": {"method": "rtn"}}
+    first = quantized(tmp_path, "run", **recipes)
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "b")
+    assert quantized(tmp_path, "run", **recipes) == first
+    assert passes == [["a", "b"], ["b"]]
+
+
+def test_one_recipe_that_fails_stops_no_other_of_its_pass(tmp_path: Path) -> None:
+    write_tiny_llama(tmp_path / "run" / "checkpoints" / "a")
+    made, warnings = quantized(tmp_path, "run", a=SMALL, b=SMALL)
+    assert set(made) == {"b"}
+    assert any(each.startswith("a is left out: ") for each in warnings)

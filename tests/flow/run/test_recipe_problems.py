@@ -119,7 +119,7 @@ def test_a_run_measures_the_others_and_reports_why_one_is_missing(
 def test_a_failure_while_quantizing_leaves_its_variants_out(
     tmp_path: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whet.quant.quantize", refuse)
+    monkeypatch.setattr("whet.quant.quantize_many", refuse)
     drafts = {"speculation": {"draft": "awq"}}
     spec = spec_of(tmp_path, wide=256, variants={**no_w8(), "self": drafts})
     decision, heard, done = measure(spec, tmp_path)
@@ -138,7 +138,7 @@ def test_a_failure_while_quantizing_leaves_its_variants_out(
 def test_a_failure_of_the_baselines_recipe_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whet.quant.quantize", refuse)
+    monkeypatch.setattr("whet.quant.quantize_many", refuse)
     spec = spec_of(tmp_path, wide=256, baseline="w4")
     with RunStore.open(tmp_path / "run") as store:
         with pytest.raises(QuantizationError, match="overflow"):
@@ -150,7 +150,7 @@ def test_a_resume_tries_the_recipe_again(tmp_path: Path, monkeypatch: pytest.Mon
     spec = spec_of(tmp_path, wide=256, variants={"fp16": {}, "w8": {"weights": "fp8"}})
     with RunStore.open(tmp_path / "run") as store:
         with monkeypatch.context() as patch:
-            patch.setattr("whet.quant.quantize", refuse)
+            patch.setattr("whet.quant.quantize_many", refuse)
             job = quantize_recipes(prepare(spec, store, Heard(), skip_infeasible=False))
         assert [each.variant.name for each in job.resolved] == ["fp16"]
         job = quantize_recipes(prepare(spec, store, Heard(), skip_infeasible=False))

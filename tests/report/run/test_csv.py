@@ -20,7 +20,8 @@ cost_per_1m_tokens_low,cost_per_1m_tokens_high,tpot_p50_ms_low,tpot_p50_ms_high,
 tpot_p95_ms_low,tpot_p95_ms_high,e2e_p50_ms_low,e2e_p50_ms_high,e2e_p95_ms_low,e2e_p95_ms_high,\
 itl_p50_ms_low,itl_p50_ms_high,rps_mean_low,rps_mean_high,goodput_rps_low,goodput_rps_high,\
 kl,kl_low,kl_high,kl_p99,flips,flips_low,flips_high,burst_ttft_p50_ms,burst_ttft_p95_ms,\
-starts,decision,acceptance_rate,rate_rps,stall_p95_ms,stall_p95_ms_low,stall_p95_ms_high"""
+starts,decision,acceptance_rate,rate_rps,stall_p95_ms,stall_p95_ms_low,stall_p95_ms_high,\
+weight_bytes,bits_per_weight,quantize_seconds"""
 
 
 def read(view: Run, path: Path) -> list[dict[str, str]]:
@@ -50,6 +51,13 @@ def test_one_line_a_cell(whole: Run, tmp_path: Path) -> None:
     assert float(lines[0]["ttft_p50_ms_low"]) == pytest.approx(57.0)
     assert lines[0]["uncertified"] == "ttft_p95_ms"
     assert lines[4]["uncertified"] == ""
+
+
+def test_the_weights_of_each_variant_have_their_size(whole: Run, tmp_path: Path) -> None:
+    lines = {line["config"]: line for line in read(whole, tmp_path / "results.csv")}
+    names = ("weight_bytes", "bits_per_weight", "quantize_seconds")
+    assert [lines["fp16"][name] for name in names] == ["14480000000", "16", ""]
+    assert [lines["awq+cache"][name] for name in names] == ["4130000000", "4.16", "312"]
 
 
 def test_missing_is_empty_never_zero(whole: Run, tmp_path: Path) -> None:

@@ -8,19 +8,15 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from whet.cli.options import OutputOptions
-from whet.cli.quantize.compare import is_comparison, report_comparison
 from whet.cli.run.output import write_and_print_report
 from whet.core.store import RunStore
 
 
 def report(
-    run_dir: Annotated[Path, Parameter(help="Folder of a run or a comparison.")],
+    run_dir: Annotated[Path, Parameter(help="Folder of a run.")],
     /,
     *,
     output: OutputOptions = OutputOptions(),
 ) -> None:
     """Print a run's summary and rewrite its report files. Starts nothing."""
-    if is_comparison(run_dir):
-        report_comparison(run_dir, output)
-    else:
-        write_and_print_report(RunStore.read(run_dir), output)
+    write_and_print_report(RunStore.read(run_dir), output)

@@ -15,7 +15,6 @@ from whet.core.records.decision import (
     Recommendation,
     Result,
 )
-from whet.core.records.distances import Distances, DocumentDistance
 from whet.core.records.effects import LeverEffect, LeverEffects
 from whet.core.records.engine import (
     UNQUANTIZED,
@@ -78,6 +77,7 @@ from whet.core.records.quality import (
 from whet.core.records.quality_checks import (
     DegenerateTraffic,
     Divergence,
+    DocumentDistance,
     GateVerdict,
     GoldenProbe,
     GoldenProbes,
@@ -91,7 +91,6 @@ from whet.core.records.quality_checks import (
 )
 from whet.core.records.quant import CalibrationFacts, Phase, QuantizedCheckpoint, UnitError
 from whet.core.records.rate_search import RateSearch, RateTried
-from whet.core.records.schemes import SchemeOnServer, SchemeRow, SchemeSpeed, SchemeTable
 from whet.core.records.summary import (
     CellSummary,
     Difference,
@@ -119,7 +118,6 @@ __all__ = [
     "Dialect",
     "Difference",
     "DifferenceSet",
-    "Distances",
     "Disturbance",
     "Divergence",
     "DocumentDistance",
@@ -172,10 +170,6 @@ __all__ = [
     "ResolvedEngine",
     "Result",
     "Scalar",
-    "SchemeOnServer",
-    "SchemeRow",
-    "SchemeSpeed",
-    "SchemeTable",
     "ServerDistances",
     "Speculation",
     "StartFacts",

@@ -5,11 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from whet.core.records.distances import DocumentDistance
 from whet.core.records.summary import Estimate
 
 GateVerdict = Literal["pass", "fail", "unknown"]
 """``unknown`` counts as not passed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DocumentDistance:
+    """Sums over the ``tokens`` predicted positions of one held-out document, in nats.
+
+    ``kl`` is Σ KL(16-bit ‖ candidate) and ``flips`` counts positions whose likeliest token differs.
+    """
+
+    tokens: int
+    nll: float
+    reference_nll: float
+    kl: float
+    flips: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -18,6 +18,7 @@ from whet.core.spec.base import SIXTEEN_BIT, Strict
 from whet.core.spec.overrides import apply_overrides
 from whet.core.spec.paths import absolute_paths
 from whet.core.spec.recipe import RecipeSpec
+from whet.core.spec.schemes import expand_preset
 from whet.core.spec.serving import EngineSpec, EvidenceSpec, HardwareSpec, ModelSpec
 from whet.core.spec.traffic import (
     REMOVED_KEYS,
@@ -44,6 +45,13 @@ class Spec(Strict):
     name: str
     model: ModelSpec
     hardware: HardwareSpec
+    preset: Annotated[
+        Literal["schemes"] | None,
+        Field(
+            description="schemes adds the variant fp16 and one per quantization scheme, with its "
+            "recipe. Own recipes and variants are added, or replace those of the same name."
+        ),
+    ] = None
     recipes: dict[str, RecipeSpec] = {"awq": RecipeSpec()}
     engine: EngineSpec = EngineSpec()
     engines: Annotated[
@@ -61,9 +69,12 @@ class Spec(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _sweeps(cls, data: Any) -> Any:
-        if isinstance(data, dict) and isinstance(data.get("variants"), dict):
-            return {**data, "variants": expand_sweeps(data["variants"])}
+    def _expand(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        data = expand_preset(data)
+        if isinstance(data.get("variants"), dict):
+            data["variants"] = expand_sweeps(data["variants"])
         return data
 
     @model_validator(mode="before")

@@ -28,7 +28,6 @@ from whet.flow.quantize.serve_check import (
     CannotServe,
     Serving,
     engine_title,
-    release_models,
     resolve_serving,
 )
 
@@ -143,7 +142,6 @@ def serve_candidate(
         return
     assert candidate.facts is not None
     engine, resolved = _resolve(candidate.facts, tokens, spec)
-    release_models()
     with engine.serve(resolved, log=log) as server:
         side = Endpoint(
             ref=candidate.ref,

@@ -1,1 +1,1 @@
-"""Quantize one checkpoint, serve it once, compare schemes, publish: whet quantize."""
+"""Quantize one checkpoint, serve it once, publish: whet quantize."""

@@ -15,7 +15,7 @@ from whet.core.records import QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
 from whet.core.units import human_bytes, human_duration
 from whet.data import write_inputs
-from whet.flow.quantize.serve_check import CannotServe, check_serving, release_models
+from whet.flow.quantize.serve_check import CannotServe, check_serving
 from whet.quant.suitability import recipe_problem
 
 
@@ -57,7 +57,6 @@ def serve_check(done: QuantizedCheckpoint, recipe: RecipeSpec, observer: Observe
     folder = Path(done.path)
     log = folder.with_name(f"{folder.name}.serve.log")
     observer.stage("serve", "one completion from the installed engine")
-    release_models()
     try:
         check = check_serving(done, recipe, log=log)
     except CannotServe as reason:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from cyclopts import Group, Parameter
-from cyclopts.types import PositiveInt
 from pydantic import ValidationError
 
 from whet.core.errors import UsageError
-from whet.core.spec import GROUPED, CalibrationSpec, QualitySpec, RecipeSpec
+from whet.core.spec import GROUPED, CalibrationSpec, RecipeSpec
 
 _MIXED: Final = {
     "mixed_keep": "keep",
     "bits_per_weight": "bits_per_weight",
     "max_error": "max_error",
 }
-_LIKELIEST: Final = 20
-"""Tokens a position for distances on the server: as many as vLLM names by default."""
-_LIMITS: Final = {"max_documents": 100, "max_tasks": 120, "max_document_tokens": 512}
 
 
 @Parameter(name="*", group=Group.create_ordered("Recipe"))
@@ -92,63 +87,6 @@ class PublishOptions:
     """Create or use a public repository."""
 
 
-@Parameter(name="*", group=Group.create_ordered("Comparison"))
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CompareOptions:
-    """One table of several schemes."""
-
-    compare: bool = False
-    """Make, measure and serve every scheme, each in a folder below OUT. Continues when repeated."""
-    schemes: str | None = None
-    """Schemes to compare, such as w4a16-awq,w8a8. Default: all; NVFP4 and MXFP4 only where
-    llm-compressor has an environment."""
-    no_tasks: bool = False
-    """Start no server: no task scores, no kernels, no speed."""
-    server_distances: bool = False
-    """Measure KL, flips and perplexity on the server. Default: where two float32 copies of the
-    model do not fit memory, or transformers cannot load it."""
-    loads: Annotated[
-        tuple[PositiveInt, ...], Parameter(consume_multiple=True, show_default=False)
-    ] = (1, 8)
-    """Requests in flight at which tokens/s and serving memory are measured. Default: 1 8."""
-    no_speed: bool = False
-    """Measure no speed and no serving memory. The engine starts sooner, in eager mode."""
-    heldout: Path | None = None
-    """Held-out text (JSONL). Default: the built-in text."""
-    tasks_file: Path | None = None
-    """Tasks (JSONL). Default: the built-in tasks."""
-    max_documents: int | None = None
-    """Held-out documents at most. Default: 100."""
-    max_tasks: int | None = None
-    """Tasks at most. Default: 120."""
-    max_document_tokens: int | None = None
-    """Tokens of a document at most. Default: 512."""
-
-    def speed_loads(self) -> tuple[int, ...]:
-        """The loads to time, ascending; none with --no-speed or --no-tasks."""
-        return () if self.no_speed or self.no_tasks else tuple(sorted(set(self.loads)))
-
-    def quality(self) -> QualitySpec:
-        """What each scheme is measured on. ``UsageError`` for a value out of range."""
-        limits = {
-            name.replace("document_tokens", "tokens"): usual
-            if (value := getattr(self, name)) is None
-            else value
-            for name, usual in _LIMITS.items()
-        }
-        try:
-            return QualitySpec(
-                heldout=self.heldout,
-                tasks=self.tasks_file,
-                top_logprobs=_LIKELIEST,
-                **limits,
-            )
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = str(first["loc"][0]).replace("max_tokens", "max_document_tokens")
-            raise UsageError(f"{_flag(name)}: {first['msg']} (got {first['input']!r})") from error
-
-
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantizeOptions:
@@ -159,32 +97,11 @@ class QuantizeOptions:
     recipe: RecipeOptions = RecipeOptions()
     text: CalibrationOptions = CalibrationOptions()
     after: PublishOptions = PublishOptions()
-    comparison: CompareOptions = CompareOptions()
 
     def refuse_misfits(self) -> None:
         """``UsageError`` for options that have no meaning together."""
-        if self.comparison.compare:
-            for flag in (*_given(self.recipe), *_given(self.after)):
-                raise UsageError(f"{flag} has no meaning with --compare, which makes every scheme")
-            self._refuse_loads()
-            if self.comparison.server_distances and self.comparison.no_tasks:
-                raise UsageError(
-                    "--server-distances has no meaning with --no-tasks, which starts no server; "
-                    "leave out one"
-                )
-            return
-        for flag in _given(self.comparison):
-            raise UsageError(f"{flag} belongs to --compare; add that, or leave this out")
         if self.after.public and self.after.push_to_hub is None:
             raise UsageError("--public says how to upload; add --push-to-hub REPO")
-
-    def _refuse_loads(self) -> None:
-        comparison = self.comparison
-        if "--loads" not in _given(comparison):
-            return
-        for name in ("no_tasks", "no_speed"):
-            if getattr(comparison, name):
-                raise UsageError(f"--loads has no meaning with {_flag(name)}; leave out one")
 
     def recipe_spec(self) -> RecipeSpec:
         """The recipe. ``UsageError`` for a value that is wrong or means nothing beside others."""
@@ -218,16 +135,6 @@ class QuantizeOptions:
         return recipe
 
 
-def _given(group: object) -> Iterator[str]:
-    for each in fields(group):  # type: ignore[arg-type]
-        if each.name != "compare" and getattr(group, each.name) != each.default:
-            yield _flag(each.name)
-
-
-def _flag(name: str) -> str:
-    return "--no-serve-check" if name == "serve_check" else f"--{name.replace('_', '-')}"
-
-
 def _usage_error(error: ValidationError) -> UsageError:
     first = error.errors()[0]
     message = first["msg"].removeprefix("Value error, ")
@@ -239,3 +146,7 @@ def _usage_error(error: ValidationError) -> UsageError:
     for field in ("bits_per_weight", "max_error"):
         message = message.replace(field, _flag(field))
     return UsageError(message)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,14 +89,6 @@ def resolve_serving(serving: Serving, spec: EngineSpec) -> tuple[Engine, Resolve
     if (reason := engine.unsupported(resolved)) is not None:
         raise CannotServe(reason)
     return engine, resolved
-
-
-def release_models() -> None:
-    """Free the memory of this process' own models before a server needs it."""
-    if "torch" in sys.modules:
-        from whet.quality.loading import release
-
-        release()
 
 
 def kernels_of(resolved: ResolvedEngine, server: Server) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from whet.core.records import CellSummary, Estimate, QualityRecord
 from whet.core.redact import one_line
 from whet.core.run import Run
 from whet.core.store import write_atomic
+from whet.report.run.common import quantized_of, weights_size
 
 Value = str | int | float | None
 
@@ -89,6 +90,9 @@ CSV_COLUMNS: Final[tuple[str, ...]] = (
     "acceptance_rate",
     "rate_rps",
     *(f"stall_p95_ms{end}" for end in _ENDS),
+    "weight_bytes",
+    "bits_per_weight",
+    "quantize_seconds",
 )
 """Every column of ``results.csv``; new ones are added at the end only."""
 
@@ -112,6 +116,7 @@ def csv_records(run: Run) -> Iterator[dict[str, Value]]:
             **_cell_values(cell),
             **_quality_values(record),
             **_distance_values(record),
+            **_weight_values(run, cell.variant),
             "uncertified": " ".join(_uncertified(cell, record)) or None,
             "decision": decided.label if decided else None,
             "evidence": run.evidence(cell.variant, cell.batch_size),
@@ -169,6 +174,16 @@ def _quality_values(record: QualityRecord | None) -> dict[str, Value]:
         "perplexity_ratio_high": ratio.high if ratio else None,
         "tasks_right": sum(task.right for task in tasks) if tasks else None,
         "tasks_asked": sum(task.n for task in tasks) if tasks else None,
+    }
+
+
+def _weight_values(run: Run, variant: str) -> dict[str, Value]:
+    size, bits = weights_size(run, variant) or (None, None)
+    made = quantized_of(run, variant)
+    return {
+        "weight_bytes": size,
+        "bits_per_weight": bits,
+        "quantize_seconds": made.seconds if made else None,
     }
 
 

@@ -7,8 +7,16 @@ from typing import Final
 
 from whet.core.format import number, plural
 from whet.core.load_point import LoadPoint, Rate
-from whet.core.records import CellSummary, Decision, Estimate, MatrixEntry, Recommendation
+from whet.core.records import (
+    CellSummary,
+    Decision,
+    Estimate,
+    MatrixEntry,
+    QuantizedCheckpoint,
+    Recommendation,
+)
 from whet.core.run import Run
+from whet.core.spec import SIXTEEN_BIT
 from whet.report.charts.palette import Look, looks
 from whet.report.charts.plots import Point
 from whet.report.document import Tone
@@ -61,6 +69,20 @@ def legend_of(run: Run) -> list[tuple[str, str]]:
         (f"{name} (excluded)" if run.is_excluded(name) else name, look.colour)
         for name, look in looks_of(run).items()
     ]
+
+
+def weights_size(run: Run, name: str) -> tuple[int, float | None] | None:
+    """Return the bytes of a variant's weights and its bits per weight; None where unknown."""
+    if (made := quantized_of(run, name)) is not None:
+        return made.weight_bytes, made.bits_per_weight
+    is_target = name in run.engines and run.engines[name].variant.weights == SIXTEEN_BIT
+    facts = run.models.get("target" if is_target else f"weights-{name}")
+    return None if facts is None else (facts.weight_bytes, facts.stored.bits_per_weight)
+
+
+def quantized_of(run: Run, name: str) -> QuantizedCheckpoint | None:
+    """Return the checkpoint that the run made for a variant; None for other weights."""
+    return run.quantized.get(run.engines[name].variant.weights) if name in run.engines else None
 
 
 def counts(run: Run, cell: CellSummary) -> bool:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks import distance, scorer
+from benchmarks.distance import DistanceMeter, Distances
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -18,9 +20,7 @@ from tests.checkpoint_factory import write_tiny_llama
 from tests.quality.stored import write_plain, write_stored
 from whet.core.errors import CheckpointError, MeasurementError, UsageError
 from whet.core.protocols import Progress
-from whet.core.records import Distances, decode, encode
-from whet.quality import distance, loading
-from whet.quality.distance import DistanceMeter
+from whet.core.records import decode, encode
 from whet.quality.prompts import Ids
 
 
@@ -250,7 +250,7 @@ def test_a_device_that_is_not_there(source: Path) -> None:
 
 
 def test_too_little_memory(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "free_bytes", lambda _device: 1000)
+    monkeypatch.setattr(scorer, "free_bytes", lambda _device: 1000)
     with pytest.raises(MeasurementError, match=r"both models in float32 need .* 1000 B free"):
         measure_distances(source, source, DOCUMENTS)
 
@@ -258,8 +258,6 @@ def test_too_little_memory(source: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_head_that_scales_its_logits(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        loading.Scorer, "logits", lambda self, hidden: hidden @ torch.ones(128, 300)
-    )
+    monkeypatch.setattr(scorer.Scorer, "logits", lambda self, hidden: hidden @ torch.ones(128, 300))
     with pytest.raises(MeasurementError, match="changes its logits after the head"):
         measure_distances(source, source, DOCUMENTS)

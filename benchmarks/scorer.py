@@ -8,7 +8,6 @@ and values on stored scales. ``dequantize`` unpacks the weights at load and leav
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import json
 import warnings
@@ -190,10 +189,3 @@ def _parameters(path: Path) -> int:
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(f"{path} has a config.json that transformers refuses") from error
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def release() -> None:
-    """Free the memory of models without references."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""``whet quantize``: one checkpoint, or every scheme of a model in one table."""
+"""``whet quantize``: one checkpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from whet.cli.options import OutputOptions
-from whet.cli.quantize.compare import run_comparison
 from whet.flow.quantize.options import QuantizeOptions
 
 
@@ -30,9 +29,6 @@ def quantize(
     from whet.flow.quantize.publish import push
 
     options.refuse_misfits()
-    if options.comparison.compare:
-        run_comparison(model, out, options, output)
-        return
     require_own_scheme(options.recipe.scheme, model, out)
     after = options.after
     request = SingleRequest(

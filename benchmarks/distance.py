@@ -11,6 +11,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,11 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.scorer import Scorer, load_scorer, pick_device
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.protocols import Progress
-from whet.core.records import Distances, DocumentDistance
+from whet.core.records import DocumentDistance, Estimate
+from whet.core.torch_device import release_memory
 from whet.core.units import MIB
-from whet.quality.loading import Scorer, load_scorer, pick_device, release
 from whet.quality.perplexity import (
     document_mean,
     percentile_99,
@@ -37,6 +39,30 @@ _ALIVE: Final = 6
 """Float32 tensors of [positions, V] alive at once: logits, log p, the terms of KL."""
 
 Batch = list[tuple[int, Ids]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Distances:
+    """How far a checkpoint's predictions are from its 16-bit source's, on the same tokens.
+
+    Both ran in float32 with transformers. ``kl`` is the mean of KL(16-bit ‖ candidate) by position
+    and ``kl_p99`` its 99th percentile, in nats; ``flips`` the share of positions whose likeliest
+    token differs. Intervals resample documents. ``rounded`` says what the forward rounded as an
+    engine would: ``weights``, ``activations``, ``kv_cache``. ``documents`` holds the sums that
+    every figure but the percentile is computed from; ``data_sha256`` hashes the token ids.
+    """
+
+    perplexity: Estimate
+    reference_perplexity: Estimate
+    perplexity_ratio: Estimate
+    kl: Estimate
+    kl_p99: Estimate
+    flips: Estimate
+    rounded: tuple[str, ...]
+    documents: tuple[DocumentDistance, ...]
+    data_sha256: str
+    device: str
+    seconds: float
 
 
 class DistanceMeter:
@@ -81,7 +107,7 @@ class DistanceMeter:
         finally:
             rounded = other.rounded
             del other
-            release()
+            release_memory()
         if not all(np.isfinite((one.nll, one.reference_nll, one.kl)).all() for one in documents):
             raise MeasurementError(
                 f"{candidate} answers held-out text with numbers that are not finite; do not "

@@ -1,1 +1,0 @@
-"""``whet quantize``: one checkpoint, or a comparison of schemes."""

@@ -1,1 +1,0 @@
-"""The report of ``whet quantize --compare``: one table of several schemes."""
