@@ -57,7 +57,7 @@ def plan(
             return
         made = make_plan(folder, options)
     if options.spec is not None:
-        write_atomic(options.spec, spec_text(made, model, options.spec).encode())
+        write_atomic(options.spec, spec_text(made, model, options.spec))
     if output.json:
         print_json(_document(made))
     elif not output.quiet:

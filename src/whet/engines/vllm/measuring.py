@@ -85,7 +85,7 @@ def env_reason(name: str, value: str, resolved: ResolvedEngine, *, container: bo
 
     A path of the spec's own is one of this machine: a container does not have it.
     """
-    path = value.startswith(("/", "~"))
+    path = value.startswith(("/", "~/"))
     if path and (container or "CACHE" in name):
         return _MACHINE
     ambient = name not in dict(resolved.variant.env)

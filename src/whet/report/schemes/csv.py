@@ -62,7 +62,7 @@ def write_schemes_csv(table: SchemeTable, path: Path) -> None:
     for row in table.rows:
         values = {**_stored(row), **_measured(row), **_server_values(row)}
         writer.writerow([field(values.get(name)) for name in SCHEMES_COLUMNS])
-    write_atomic(path, buffer.getvalue().encode())
+    write_atomic(path, buffer.getvalue())
 
 
 def _stored(row: SchemeRow) -> dict[str, Value]:
