@@ -304,3 +304,13 @@ def test_a_scrape_of_another_process_is_not_subtracted() -> None:
     )
     after = replace(before, values={counters.PROCESS_START: 2.0, counters.DRAFTS: 5.0})
     assert window_between(before, after) is None
+
+
+def test_a_clock_that_is_set_back_is_no_load() -> None:
+    deployment = Deployment(np.random.default_rng(3))
+    first, second = (deployment.observe(period, Truth()).before for period in (0, 1))
+    assert first is not None
+    assert second is not None
+    assert window_between(first, second) is not None
+    for back_s in (1.0, 86_400.0):
+        assert window_between(first, replace(second, at_s=first.at_s - back_s)) is None

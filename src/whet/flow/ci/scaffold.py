@@ -121,7 +121,7 @@ def _cannot_make(spec: Spec, recipe: RecipeSpec) -> str | None:
 
 
 def _quantize(spec: Spec, name: str, root: Path, *, taken: Container[str]) -> _Stage:
-    """A stage whose name is none of ``taken``: DVC allows fewer characters than a spec."""
+    """A stage with a name that is not ``taken``: DVC allows fewer characters than a spec."""
     label = re.sub(r"[^A-Za-z0-9_-]", "-", name)
     while label in taken:
         label += "-"
