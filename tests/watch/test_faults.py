@@ -115,6 +115,9 @@ HARD: dict[str, Change] = {
     "answers_broken": lambda look, _: replace(
         look, answers=Answers(logprobs={}, broken="not numbers (NaN)")
     ),
+    "answers_unread": lambda look, _: replace(
+        look, answers=Answers(logprobs={}, error="the server leaves logprobs out of its replies")
+    ),
     "chat_template_changed": lambda look, period: replace(
         look, chat_prompt_tokens=None if period % 5 else 33
     ),
@@ -131,7 +134,9 @@ def test_a_fault_is_named(cause: str) -> None:
     assert run_fault(HARD[cause])[:1] == [cause]
 
 
-@pytest.mark.parametrize("cause", ["hung", "probe_failed", "answers_broken", "answers_changed"])
+@pytest.mark.parametrize(
+    "cause", ["hung", "probe_failed", "answers_broken", "answers_unread", "answers_changed"]
+)
 def test_probes_in_every_third_period_name_a_fault_too(cause: str) -> None:
     def change(look: Observation, period: int) -> Observation:
         look = HARD.get(cause, lambda look, _: look)(look, period)

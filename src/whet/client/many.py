@@ -58,7 +58,7 @@ def _answer(exchange: Exchange) -> dict[str, Any] | Failure:
     if exchange.status != _HTTP_OK:
         return Failure(error=f"http_{exchange.status}", detail=redact(body_start(exchange)))
     try:
-        value = json.loads(b"".join(exchange.parts), parse_int=_integer)
+        value: dict[str, Any] = json.loads(b"".join(exchange.parts), parse_int=_integer)
     except (ValueError, RecursionError) as error:
         return Failure(error="bad_json", detail=f"{error}: {redact(body_start(exchange))}")
     if not _is_completion(value):

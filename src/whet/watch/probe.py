@@ -38,7 +38,7 @@ SAMPLES: Final = 8
 CHAT_EVERY: Final = 5
 _KV_PRESSURE: Final = 0.9
 _LEAST_LOGPROB: Final = -1e6
-"""What is below it, or is not a number, is no log-probability."""
+"""In nats; a server that writes less, or NaN, has not computed one."""
 _CHAT: Final = ({"role": "user", "content": "Name one color."},)
 _NAME: Final = re.compile(r"([A-Za-z_:][\w:]*)")
 _UNAUTHORIZED: Final = (401, 403)
