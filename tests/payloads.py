@@ -58,6 +58,7 @@ PAYLOADS: Final = {
     "line separator": "x\u2028y: z\u2029#",
     "zero width": "ad\u200bmin\u2060\ufeff",
     "tags": "x\U000e0041\U000e007f",
+    "fillers": "a\xad\u034fb\u3164\uffa0\u115f\U000e0080",
     "look-alikes": "раypal ﹩(touch) ；",
     "very long": "A" * 20_000,
     "leading dash": "--host=0.0.0.0",

@@ -47,6 +47,7 @@ class Script:
     usage: bool = True
     claims: dict[str, Any] = field(default_factory=dict)  # replaces parts of the usage
     text: str = "t "
+    completion: Any = None  # the whole answer to a plain request, in place of a right one
     words: bool = False  # ordinary words, one a token, in place of ``text`` again and again
     status: int = 200
     get_status: int = 200
@@ -201,6 +202,8 @@ async def _answer(
     if script.fault == "reset":
         out.transport.abort()
         return False
+    if script.completion is not None:
+        return _send(out, 200, "application/json", json.dumps(script.completion))
     tokens = script.tokens or data.get("max_tokens", 16)
     text = script.says(tokens)
     choice = {"message": {"content": text}} if chat else {"text": text}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.cli.stage import Whet
-from whet.core.errors import UsageError
+from tests.cli.test_stops import files_up_to
+from whet.core.errors import StorageError, UsageError
 from whet.core.run import Run
 
 
@@ -22,6 +23,13 @@ def test_the_recorded_run_is_decided_again_without_an_engine(whet: Whet, tmp_pat
     assert decision.recommendation.result == "certified"
     assert decision.recommendation.confirmed
     assert {cell.status for cell in Run.read(root).cells} == {"complete"}
+
+
+def test_a_disk_without_room_for_the_recorded_run(whet: Whet, tmp_path: Path) -> None:
+    with files_up_to(300):
+        said = whet("demo", "--replay").sentence(StorageError.exit_code)
+    assert "is full; free some space" in said
+    assert not list((tmp_path / "runs").iterdir())
 
 
 def test_one_recorded_run_alone_is_shown(whet: Whet) -> None:

@@ -119,10 +119,35 @@ def test_an_error_about_a_hostile_path(whet: Whet) -> None:
     assert UNPRINTABLE.search(said) is None
 
 
+def test_a_foreign_line_break_begins_no_line(whet: Whet, root: Path, tmp_path: Path) -> None:
+    """At the begin of a line a person reads whet's own words, and GitHub a workflow command."""
+    text = "a\n::set-env name=x::y\rerror: b"
+    for words in (("check", f"{text}.yaml"), ("deploy", text), ("prompts", "lint", text)):
+        said = whet(*words)
+        assert not [line for line in said.err.splitlines() if line.startswith(("::", "error: b"))]
+    (tmp_path / f"{text}.txt").write_text("{{ now() }} You are helpful. " * 40)
+    whet("prompts", "lint", tmp_path)
+    for path in (root / "variants").glob("*.json"):
+        change(path, argv=[*json.loads(path.read_text())["argv"], f"--download-dir={text}", text])
+    said = whet("deploy", root, "--output-dir", text)
+    assert said.code == 0, said.err
+    linted = whet("prompts", "lint", tmp_path)
+    for each in (said.out, linted.out):
+        assert "::set-env" in each
+        assert not [line for line in each.splitlines() if line.lstrip().startswith("::")]
+
+
+def test_several_problems_stay_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    error = UsageError("the spec cannot run:", "  a: b", "  c\nd: e")
+    assert str(error) == "the spec cannot run:\n  a: b\n  c\nd: e"
+
+
 # Records that were read back.
 
 
-@pytest.mark.parametrize("name", ["newline and key", "escape", "substitution", "unit line"])
+@pytest.mark.parametrize(
+    "name", ["newline and key", "escape", "substitution", "unit line", "surrogate"]
+)
 @pytest.mark.parametrize("target", ["compose", "k8s"])
 def test_a_bundle_of_hostile_records(whet: Whet, root: Path, name: str, target: str) -> None:
     text = PAYLOADS[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import tarfile
@@ -360,3 +361,13 @@ def test_the_default_edges_are_the_installed_engines_own() -> None:
     wanted = {"time_to_first_token": (0.55,)}
     assert 0.55 in bucket_edges(wanted, "0.32.0")["time_to_first_token"]
     assert bucket_edges(wanted, "0.26.0") == dict(DEFAULTS)
+
+
+@pytest.mark.parametrize("name", ["a}b", "a{b", "a{b}c", "a\nb", "}:-/etc", "a b$c"])
+def test_a_folder_of_any_name_is_mounted_by_compose(name: str) -> None:
+    """Compose ends a default at its brace, and takes no line break in one."""
+    engine = resolved(model_path=f"/m/{name}")
+    (found,) = documents("compose", plan(engine), SITE)["compose.yaml"]
+    source = found["services"]["vllm"]["volumes"][2]["source"]
+    default = re.fullmatch(r"\$\{\w+:-([^{}]*)\}", source)
+    assert as_run(default[1] if default else source) == f"/m/{name}"

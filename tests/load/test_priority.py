@@ -27,12 +27,15 @@ AS_USER = """
 import os, subprocess, sys, threading
 from pathlib import Path
 from whet.load.priority import client_first, may_restore
-if os.getuid() == 0:
+ordinary, nice = {"user": 65534} if os.getuid() == 0 else {}, sys.argv[1]
+server = subprocess.Popen(["sleep", "60"], start_new_session=True, **ordinary)
+group = Path(f"/proc/{server.pid}/autogroup")
+if ordinary:
+    if group.exists() and nice != "0":
+        group.write_text(nice)
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
-server = subprocess.Popen(["sleep", "60"], start_new_session=True)
-group = Path(f"/proc/{server.pid}/autogroup")
 def state():
     nice = os.getpriority(os.PRIO_PROCESS, server.pid)
     return nice, group.read_text().split()[-1] if group.exists() else "none"
@@ -101,11 +104,14 @@ def test_an_error_inside_gives_the_priority_back(server: subprocess.Popen[str]) 
     assert nices(server) == before
 
 
-def test_an_ordinary_user_lowers_only_what_can_be_undone() -> None:
+@pytest.mark.parametrize("nice", ["0", "-5", "12"])
+def test_an_ordinary_user_lowers_only_what_can_be_undone(nice: str) -> None:
+    if nice != "0" and os.getuid() != 0:
+        pytest.skip("needs root")
     done = subprocess.run(
-        [sys.executable, "-c", AS_USER], capture_output=True, text=True, check=False
+        [sys.executable, "-c", AS_USER, nice], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     restores, before, inside, group = done.stdout.split()
     assert inside == (before if restores == "False" else str(int(before) + 5))
-    assert group in ("10", "none")
+    assert group in ({"0": "10"}.get(nice, nice), "none")

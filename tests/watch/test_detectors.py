@@ -97,6 +97,11 @@ def test_lengths_are_compared_over_whole_windows(shares: tuple[float, ...], alar
     assert drift.active == alarms
 
 
+def test_a_state_with_other_bins_begins_its_window_anew() -> None:
+    drift = LengthDrift(counts=(1.0, 2.0), periods=5).add([1, 2, 3], REFERENCE)
+    assert drift.counts == (1, 2, 3)
+
+
 def test_a_learned_reference_is_the_mean_of_the_first_periods_only() -> None:
     values = np.random.default_rng(1).normal(3.0, 0.5, size=2 * WARM_UP).tolist()
     learned = Learned()

@@ -115,6 +115,9 @@ HARD: dict[str, Change] = {
     "answers_broken": lambda look, _: replace(
         look, answers=Answers(logprobs={}, broken="not numbers (NaN)")
     ),
+    "answers_unread": lambda look, _: replace(
+        look, answers=Answers(logprobs={}, error="the server leaves logprobs out of its replies")
+    ),
     "chat_template_changed": lambda look, period: replace(
         look, chat_prompt_tokens=None if period % 5 else 33
     ),
@@ -131,7 +134,9 @@ def test_a_fault_is_named(cause: str) -> None:
     assert run_fault(HARD[cause])[:1] == [cause]
 
 
-@pytest.mark.parametrize("cause", ["hung", "probe_failed", "answers_broken", "answers_changed"])
+@pytest.mark.parametrize(
+    "cause", ["hung", "probe_failed", "answers_broken", "answers_unread", "answers_changed"]
+)
 def test_probes_in_every_third_period_name_a_fault_too(cause: str) -> None:
     def change(look: Observation, period: int) -> Observation:
         look = HARD.get(cause, lambda look, _: look)(look, period)
@@ -304,3 +309,13 @@ def test_a_scrape_of_another_process_is_not_subtracted() -> None:
     )
     after = replace(before, values={counters.PROCESS_START: 2.0, counters.DRAFTS: 5.0})
     assert window_between(before, after) is None
+
+
+def test_a_clock_that_is_set_back_is_no_load() -> None:
+    deployment = Deployment(np.random.default_rng(3))
+    first, second = (deployment.observe(period, Truth()).before for period in (0, 1))
+    assert first is not None
+    assert second is not None
+    assert window_between(first, second) is not None
+    for back_s in (1.0, 86_400.0):
+        assert window_between(first, replace(second, at_s=first.at_s - back_s)) is None

@@ -1,9 +1,11 @@
 """One look at a server: what it can say, and what it does instead."""
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,9 @@ from tests.watch.traffic import simulated_references
 from whet.core import counters
 from whet.watch.probe import (
     GOLDEN_PER_PERIOD,
+    SAMPLES,
     Target,
+    _skew,
     next_probes,
     observe,
     probe_share,
@@ -21,6 +25,7 @@ from whet.watch.probe import (
 from whet.watch.signals import mismatches
 
 REFERENCES = simulated_references()
+ABSURD = (math.nan, math.inf, 10**400, "x", [], None)
 
 
 @pytest.fixture
@@ -91,6 +96,39 @@ def test_a_list_of_models_that_is_none(server: ScriptedServer, data: object) -> 
     )
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"choices": 5},
+        {"choices": "abc"},
+        {"choices": [None]},
+        {"choices": {"a": 1}},
+        {"choices": [{"text": 5}]},
+        {"choices": [{"message": "x"}]},
+        {"choices": [{"logprobs": [1]}]},
+        {"choices": [{"logprobs": {"top_logprobs": 5}}]},
+        {"choices": [{"logprobs": {"token_logprobs": {"0": 1}}}]},
+        {"usage": [1]},
+        *(
+            {"choices": [{"logprobs": {"token_logprobs": [x]}}] * SAMPLES}
+            for x in (*ABSURD, 1e308, True)
+        ),
+        *({"choices": [{"logprobs": {"top_logprobs": [{"token_id:5": x}]}}]} for x in ABSURD),
+    ],
+    ids=lambda reply: str(reply)[:60],
+)
+def test_an_answer_of_another_form_ends_no_watch(reply: dict[str, Any]) -> None:
+    """It is no figure either: one that is not finite would stay in the stored state."""
+    with scripted_server(model="target", tokens_per_chunk=4, completion=reply) as server:
+        look = observe(target(server.url), turn=0, cursor=0)
+    assert look.speed is not None
+    assert look.answers is not None
+    assert look.answers.logprobs == {}
+    assert look.answers.error or look.answers.broken
+    assert look.sampled is None
+    assert look.chat_prompt_tokens is None
+
+
 def test_metrics_alone_are_refused(server: ScriptedServer) -> None:
     server.script = replace(server.script, metrics_status=403)
     look = observe(target(server.url), turn=None, cursor=0)
@@ -148,3 +186,8 @@ def test_an_engine_s_own_names_are_read_as_those_of_the_run() -> None:
     renamed = {"sglang:generation_tokens_total": counters.GENERATED}
     scrape = read_scrape("sglang:generation_tokens_total 7\n", at_s=0.0, renamed=renamed)
     assert (scrape.names, scrape.values[counters.GENERATED]) == (1, 7)
+
+
+@pytest.mark.parametrize("date", ["", "x", "Mon, 32 Jan 2020", "1 Jan 2020 0:0 +99999999999999"])
+def test_a_date_that_is_none_says_nothing_of_the_clock(date: str) -> None:
+    assert _skew({"date": date}, 0.0) is None

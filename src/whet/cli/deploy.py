@@ -11,7 +11,7 @@ from whet.cli.options import OutputOptions, print_json
 from whet.core.format import plural
 from whet.core.load_point import load_words
 from whet.core.records import encode
-from whet.core.redact import one_line
+from whet.core.redact import message_line
 from whet.core.run import Run
 from whet.flow.deploy.options import DeployOptions
 
@@ -58,11 +58,11 @@ def _print_text(deployed: Deployed, output: OutputOptions) -> None:
     bundle, console = deployed.bundle, output.console
 
     def line(text: str) -> None:
-        console.print(text, soft_wrap=True)
+        console.print(message_line(text), soft_wrap=True)
 
     line(f"{deployed.folder}: {bundle.variant} at {load_words(bundle.load)}, {bundle.image}")
     for limit in bundle.limits:
-        line(f"  Limit: {one_line(limit)}")
+        line(f"  Limit: {limit}")
     if bundle.replicas > 1 and bundle.target == "compose":
         line(f"  The demand takes {plural(bundle.replicas, 'server')}; compose starts one.")
     for each in deployed.left_out:

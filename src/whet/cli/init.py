@@ -29,7 +29,7 @@ def init(
         from whet.flow.init.spec import first_spec
 
         made = first_spec(options, path)
-        write_atomic(path, made.text.encode())
+        write_atomic(path, made.text)
         for line in made.lines:
             print_line(line)
         return
@@ -43,7 +43,7 @@ def init(
         text, sentence = fit_template(text, folder)
         if sentence is not None:
             print_line(sentence)
-    write_atomic(path, _filled(text, options.model, options.draft).encode())
+    write_atomic(path, _filled(text, options.model, options.draft))
     word = shell_word(str(path))
     print_line(
         f"Wrote {word}. Next: set model.target and hardware.price_usd_per_hour, then run: "

@@ -17,7 +17,7 @@ from whet.cli.options import PARAMETER
 from whet.cli.stops import stop_message
 from whet.cli.terminal import TerminalConsole, clean_output
 from whet.core.errors import InfeasibleError, Interrupted, UsageError, WhetError
-from whet.core.redact import clean, redact
+from whet.core.redact import message_line, redact
 
 _MAIN: Final = Group.create_ordered("From a checkpoint to a decision")
 _TOOLS: Final = Group.create_ordered("The tools alone")
@@ -107,7 +107,8 @@ def _exit_with_code(words: list[str]) -> None:
         print(redact(stop_message(words)), file=sys.stderr)
         sys.exit(Interrupted.exit_code)
     except WhetError as error:
-        print(f"error: {clean(str(error))}", file=sys.stderr)
+        lines = "\n".join(message_line(str(line)) for line in error.args)
+        print(f"error: {lines}", file=sys.stderr)
         sys.exit(error.exit_code)
 
 

@@ -59,7 +59,7 @@ def plan(
     for doubt in made.traffic.doubts:
         output.observer().warn(doubt)
     if options.spec is not None:
-        write_atomic(options.spec, spec_text(made, model, options.spec).encode())
+        write_atomic(options.spec, spec_text(made, model, options.spec))
     if output.json:
         print_json(_document(made))
     elif not output.quiet:

@@ -16,6 +16,7 @@ from whet.client.wire import Exchange
 from whet.core.redact import redact
 
 _HTTP_OK = 200
+_DIGITS = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,11 +58,33 @@ def _answer(exchange: Exchange) -> dict[str, Any] | Failure:
     if exchange.status != _HTTP_OK:
         return Failure(error=f"http_{exchange.status}", detail=redact(body_start(exchange)))
     try:
-        value = json.loads(b"".join(exchange.parts))
+        value: dict[str, Any] = json.loads(b"".join(exchange.parts), parse_int=_integer)
     except (ValueError, RecursionError) as error:
         return Failure(error="bad_json", detail=f"{error}: {redact(body_start(exchange))}")
-    if not isinstance(value, dict):
-        return Failure(error="bad_json", detail=f"not an object: {redact(body_start(exchange))}")
+    if not _is_completion(value):
+        detail = f"not the form of a completion: {redact(body_start(exchange))}"
+        return Failure(error="bad_json", detail=detail)
     if value.get("error"):
         return Failure(error="server_error", detail=redact(str(value["error"])))
     return value
+
+
+def _is_completion(value: Any) -> bool:
+    """Whether it is an object, and the parts that it has are of OpenAI's kinds."""
+    if not isinstance(value, dict):
+        return False
+    choices = value.get("choices") or []
+    if not isinstance(choices, list) or not all(isinstance(each, dict) for each in choices):
+        return False
+    logprobs = [each.get("logprobs") or {} for each in choices]
+    parts = [value.get("usage") or {}, *(each.get("message") or {} for each in choices), *logprobs]
+    if not all(isinstance(each, dict) for each in parts):
+        return False
+    columns = (column or [] for each in logprobs for column in each.values())
+    texts = (each.get("text") or "" for each in choices)
+    return all(isinstance(x, list) for x in columns) and all(isinstance(x, str) for x in texts)
+
+
+def _integer(digits: str) -> int | float:
+    """A number of any length that a float can be made of."""
+    return int(digits) if len(digits) < _DIGITS else float(digits)

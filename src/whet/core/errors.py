@@ -21,9 +21,13 @@ from __future__ import annotations
 
 
 class WhetError(Exception):
-    """Anything that whet raises on purpose."""
+    """Anything that whet raises on purpose; each argument is a line of its message."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        """Return the lines, as they were given."""
+        return "\n".join(map(str, self.args))
 
 
 class UsageError(WhetError):

@@ -22,11 +22,13 @@ _SECRET_VALUE = re.compile(
     r"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._~+/=-]{8,})"
 )
 UNPRINTABLE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
-    "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f"
+    "\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e00ff]"
 )
 """Characters that a terminal or browser obeys or that are invisible: control, bidirectional,
-zero-width and tag characters. The two joiners stay: scripts and emoji need them.
+zero-width, filler and tag characters. Joiners and variation selectors stay: scripts and emoji need
+them.
 """
 _MIN_LENGTH = 6
 # In JSON a line end is written \n, whose n must not hide the word's beginning.

@@ -71,10 +71,13 @@ def open_output(path: Path) -> Iterator[BinaryIO]:
         sync_to_disk(target.parent)
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write ``data`` as ``open_output`` does: as before or whole."""
+def write_atomic(path: Path, data: bytes | str) -> None:
+    """Write ``data`` as ``open_output`` does: as before or whole.
+
+    Half of a surrogate pair, which UTF-8 has no form for, becomes a question mark.
+    """
     with open_output(path) as file:
-        file.write(data)
+        file.write(data if isinstance(data, bytes) else data.encode(errors="replace"))
 
 
 def is_special(path: Path) -> bool:
@@ -123,8 +126,7 @@ def write_json(path: Path, record: object) -> None:
     """Write a record (or plain JSON values) atomically, readable and with sorted keys off."""
     plain = record if isinstance(record, dict | list) else encode(record)
     text = redact_json(json.dumps(plain, indent=1, ensure_ascii=False)) + "\n"
-    # A model may write half of a surrogate pair, which UTF-8 has no form for.
-    write_atomic(path, text.encode("utf-8", "replace"))
+    write_atomic(path, text)
 
 
 def read_json(path: Path, *, infinite: bool = False) -> Any:

@@ -118,5 +118,5 @@ def _write(path: Path, pair: tuple[Path, Path], **values: object) -> Path:
         dtype=cpu_dtype(),
         **values,
     )
-    write_atomic(path, text.encode())
+    write_atomic(path, text)
     return path

@@ -15,7 +15,7 @@ from whet.core.hub import snapshot_of
 from whet.core.quote import shell_word, yaml_scalar, yaml_text
 from whet.core.records.bundle import Target
 from whet.core.redact import one_line
-from whet.engines.deployment import Deployment
+from whet.engines.deployment import Deployment, Mount
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -106,7 +106,8 @@ def _environment(shell: bool) -> Environment:
         finalize=quoted,
     )
     environment.filters |= {
-        "word": lambda text: text.replace("$", "$$"),
+        "word": _word,
+        "source": _source,
         "python": lambda text: Markup(json.dumps(json.loads(text)).replace("$", "$$")),
         "words": shlex.join,
         "line": lambda text: Markup(one_line(text)),
@@ -114,6 +115,20 @@ def _environment(shell: bool) -> Environment:
         "label": _label,
     }
     return environment
+
+
+def _word(text: str) -> str:
+    """A text in which Compose and Kubernetes replace no variable."""
+    return text.replace("$", "$$")
+
+
+def _source(mount: Mount) -> str:
+    """A folder that a variable replaces; a brace or line break in its name would end the default.
+
+    Compose takes such a folder as it is.
+    """
+    host = _word(mount.host)
+    return host if re.search(r"[{}\r\n]", host) else f"${{{mount.variable}:-{host}}}"
 
 
 def _label(text: str) -> str:

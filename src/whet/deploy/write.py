@@ -34,7 +34,7 @@ def write_deployment(
     planner = get_profile(resolved.engine).plan_deployment
     if resolved.url is not None or planner is None:
         lines = (*_comments(limits, note), clean(resolved.serve_line), "")
-        write_atomic(folder / "README.txt", "\n".join(lines).encode())
+        write_atomic(folder / "README.txt", "\n".join(lines))
         return
     plan = planner(resolved, image_tag=image_tag, shared=shared)
     files = {**render("compose", plan, Site()), SCRIPT: render_script(plan)}
@@ -57,6 +57,6 @@ def _comments(limits: Sequence[str], note: str) -> Iterator[str]:
 
 def write_file(path: Path, text: str) -> None:
     """Write one file of a deployment; a script is executable."""
-    write_atomic(path, text.encode())
+    write_atomic(path, text)
     if path.suffix == ".sh":
         path.chmod(_EXECUTABLE)

@@ -60,12 +60,12 @@ def replay_recorded(root: Path, observer: Observer) -> RunStore:
     A ``root`` that exists is decided again as it is.
     """
     from whet.core.staging import staged
-    from whet.core.store import RunStore
+    from whet.core.store import RunStore, translate_disk_errors
     from whet.demo.bundled import RECORDED
     from whet.flow.run.conclude import conclude
 
     if not root.exists():
-        with staged(root) as stage, tarfile.open(RECORDED) as tar:
+        with staged(root) as stage, tarfile.open(RECORDED) as tar, translate_disk_errors(root):
             for member in tar.getmembers():
                 member.name = member.name.removeprefix("run/")
                 tar.extract(member, stage.folder)

@@ -25,18 +25,19 @@ def client_first() -> Iterator[None]:
     """Lower every server that this process started until the end, as far as that can be undone.
 
     Linux groups processes by session (sched(7), autogroup), and nice values count only within a
-    group. Any user may raise a group's nice value and lower it again; a thread's only who may lower
-    it again (``may_restore``), and otherwise it is left alone.
+    group. Any user may raise a group's nice value and lower it again to 0; below that, and a
+    thread's, only who may restore it (``may_restore``): otherwise it is left alone.
     """
     servers = _servers()
+    restores = bool(servers) and may_restore()
     with ExitStack() as undo:
         for pid in {session: process.pid for process, session in servers}.values():
             group = Path(f"/proc/{pid}/autogroup")
             with suppress(OSError, ValueError, IndexError):
                 before = int(group.read_text().split()[-1])
-                if _write(group, max(before, _GROUP_NICE)):
+                if (before >= 0 or restores) and _write(group, max(before, _GROUP_NICE)):
                     undo.callback(_write, group, before)
-        if servers and may_restore():
+        if restores:
             for process, _ in servers:
                 undo.callback(_lower(process))
         yield

@@ -59,7 +59,7 @@ def write_prefix_trace(prompts: Iterable[Prompt], path: Path) -> PrefixTraceFact
         shared_tokens=shared_tokens,
         left_out=left_out,
     )
-    write_atomic(path, "\n".join([header_line(facts), *lines, ""]).encode())
+    write_atomic(path, "\n".join([header_line(facts), *lines, ""]))
     return facts
 
 

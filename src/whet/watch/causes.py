@@ -67,6 +67,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
     _cause("engine_version", "engine", "another version of the engine runs", levers=ALL_LEVERS),
     _cause("restart_loop", "engine", "the engine is restarted again and again", hides=_SLOW),
     _cause("probe_failed", "engine", "probe requests fail", hides=_SLOW),
+    _cause("answers_unread", "engine", "golden probes get no log-probabilities; the run had them"),
     _cause(
         "answers_broken",
         "model",

@@ -95,7 +95,9 @@ class LengthDrift:
 
     def add(self, counts: Sequence[float], reference: LengthShares) -> LengthDrift:
         """The state after one more period's requests by length bin."""
-        before = self.counts or (0.0,) * len(counts)
+        # A run that was made anew under its name may have other bins.
+        same = len(self.counts) == len(counts)
+        before = self.counts if same else (0.0,) * len(counts)
         summed = tuple(a + b for a, b in zip(before, counts, strict=True))
         if self.periods + 1 < PSI_PERIODS or sum(summed) < PSI_REQUESTS:
             return replace(self, counts=summed, periods=self.periods + 1)

@@ -132,8 +132,12 @@ class Window:
 
 
 def window_between(earlier: Scrape, later: Scrape) -> Window | None:
-    """The traffic between two scrapes; None where another process answered or a counter fell."""
-    if earlier.process_start != later.process_start:
+    """The traffic between two scrapes.
+
+    None where another process answered, a counter fell or this machine's clock was set back.
+    """
+    seconds = later.at_s - earlier.at_s
+    if earlier.process_start != later.process_start or seconds < 0:
         return None
 
     def rise(name: str) -> float | None:
@@ -150,7 +154,7 @@ def window_between(earlier: Scrape, later: Scrape) -> Window | None:
     if finished < 0:
         return None
     return Window(
-        seconds=later.at_s - earlier.at_s,
+        seconds=seconds,
         requests=finished,
         errors=(rise(_ERROR) or 0.0) + (rise(_HTTP_5XX) or 0.0),
         generated=rise(counters.GENERATED),
@@ -162,7 +166,7 @@ def window_between(earlier: Scrape, later: Scrape) -> Window | None:
         preemptions=rise(_PREEMPTIONS),
         ttft_s=mean(TTFT),
         tpot_s=mean(TPOT),
-        in_flight=None if e2e_s is None else e2e_s / max(1e-9, later.at_s - earlier.at_s),
+        in_flight=None if e2e_s is None else e2e_s / max(1e-9, seconds),
         waiting=later.values.get(WAITING),
         kv_usage=later.values.get(KV_USAGE),
     )

@@ -37,6 +37,8 @@ SPEED_TOKENS: Final = 32
 SAMPLES: Final = 8
 CHAT_EVERY: Final = 5
 _KV_PRESSURE: Final = 0.9
+_LEAST_LOGPROB: Final = -1e6
+"""In nats; a server that writes less, or NaN, has not computed one."""
 _CHAT: Final = ({"role": "user", "content": "Name one color."},)
 _NAME: Final = re.compile(r"([A-Za-z_:][\w:]*)")
 _UNAUTHORIZED: Final = (401, 403)
@@ -163,7 +165,7 @@ def _skew(headers: Mapping[str, str], began_s: float) -> float | None:
         return None
     try:
         theirs = parsedate_to_datetime(written).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return theirs + 0.5 - (began_s + time.time()) / 2
 
@@ -263,7 +265,8 @@ def _sampled(target: Target, probes: Sequence[GoldenProbe]) -> float | None:
     }
     reply = _post(target, "/v1/completions", body)
     rows = [(c.get("logprobs") or {}).get("token_logprobs") for c in reply.get("choices") or []]
-    values = [row[0] for row in rows if row and isinstance(row[0], int | float)]
+    firsts = [row[0] for row in rows if row]
+    values = [x for x in firsts if isinstance(x, int | float) and _LEAST_LOGPROB <= x <= 0]
     return sum(values) / len(values) if len(values) == SAMPLES else None
 
 

@@ -270,6 +270,8 @@ def mismatches(
         wrong["hung" if "timeout" in look.speed_error else "probe_failed"] = look.speed_error
     if look.answers is not None and look.answers.broken is not None:
         wrong["answers_broken"] = look.answers.broken
+    if look.answers is not None and look.answers.error is not None:
+        wrong["answers_unread"] = look.answers.error
     if look.clock_skew_s is not None and abs(look.clock_skew_s) > _SKEW_S:
         wrong["clock_skew"] = f"the server's clock is {look.clock_skew_s:+.0f} s off"
     if chat_prompt_tokens is not None and look.chat_prompt_tokens not in (None, chat_prompt_tokens):

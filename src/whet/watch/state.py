@@ -168,6 +168,7 @@ def _probed(look: Observation) -> dict[str, bool]:
         "hung": streamed,
         "probe_failed": streamed,
         "answers_broken": look.answers is not None,
+        "answers_unread": look.answers is not None,
         "chat_template_changed": look.chat_prompt_tokens is not None,
     }
 

@@ -203,3 +203,20 @@ def test_an_existing_file_stays_and_nothing_else_is_written(repository: Path, na
     assert path.read_text() == "mine"
     files = [each for each in repository.rglob("*.y*ml") if each.name in ("dvc.yaml", "whet.yml")]
     assert files == [path]
+
+
+def test_two_recipes_whose_names_differ_in_a_dot_are_two_stages(tmp_path: Path) -> None:
+    names = ("a.b", "a-b", "a+b", "a-b-")
+    data = {
+        "name": "chat",
+        "model": {"target": "owner/name"},
+        "hardware": {"price_usd_per_hour": 1.0},
+        "recipes": {name: {"scheme": "W8A8"} for name in names},
+        "variants": {"fp16": {}} | {f"v{at}": {"weights": n} for at, n in enumerate(names)},
+    }
+    spec = tmp_path / "whet.yaml"
+    spec.write_text(yaml.safe_dump(data))
+    write_pipelines(spec, tmp_path)
+    stages = yaml.safe_load((tmp_path / "dvc.yaml").read_text())["stages"]
+    made = {tuple(stage["outs"]) for name, stage in stages.items() if name.startswith("quantize")}
+    assert made == {(f"checkpoints/{name}",) for name in names}

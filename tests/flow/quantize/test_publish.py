@@ -169,6 +169,20 @@ def test_the_card_says_what_it_is_and_how_to_serve_it(hub: Hub, checkpoint: Path
     assert "| qkv | 3 | 2.00e-02 | 5.00e-02 | 3.00e-02 |" in text
 
 
+def test_texts_of_a_record_are_no_mark_up(hub: Hub, checkpoint: Path) -> None:
+    text = "a|b`\n## c [x](javascript:y) <script>"
+    record = json.loads((checkpoint / RECORD).read_text())
+    record["quantized"] |= {"device": text, "writer": text}
+    record["quantized"]["calibration"] |= {"source": text, "sha256": text}
+    record["quantized"]["units"][0]["unit"] = f"layers.0.{text}"
+    (checkpoint / RECORD).write_text(json.dumps(record))
+    send(checkpoint, base="acme/a](b")
+    card = hub.repos[REPO].files[CARD].decode().split(MARK)[1]
+    assert not [
+        mark for mark in ("\n## c", "[x](", "<script>", "a|b", "b`", "a](b") if mark in card
+    ]
+
+
 def test_a_local_source_gives_its_licence_and_not_its_path(
     hub: Hub, checkpoint: Path, tmp_path: Path
 ) -> None:

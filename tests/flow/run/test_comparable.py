@@ -99,3 +99,13 @@ def test_loops_and_rates_are_not_compared(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match=r"differ in (their kind of load|load.demand_rps)"):
         both(tmp_path, spec=open_loop)
+
+
+def test_a_run_without_facts_hides_no_other_model(tmp_path: Path) -> None:
+    """An attached server's run stores no model: the two others are compared with each other."""
+    third = stored(tmp_path / "third", {"models/target.json": lambda facts: facts.update(layers=9)})
+    bare = stored(tmp_path / "bare", {})
+    (bare.root / "models" / "target.json").unlink()
+    runs = [Run.read(bare.root), stored(tmp_path / "first", {}), third]
+    with pytest.raises(UsageError, match=r"first/run and .*third/run differ in their models"):
+        decide_over(runs)

@@ -17,7 +17,7 @@ from cyclopts import Parameter
 
 from whet.core.errors import UsageError, WhetError
 from whet.core.names import did_you_mean
-from whet.core.redact import printable_json
+from whet.core.redact import message_line, printable_json
 from whet.core.redact import redact as without_secrets
 from whet.core.store import write_atomic
 from whet.prompts.options import Level, LintCommandOptions
@@ -116,11 +116,11 @@ def _report(
         data = {"files": files, "problems": problems, "findings": list(map(asdict, findings))}
         text = printable_json(json.dumps(data, indent=1, ensure_ascii=False)) + "\n"
     if output is not None:
-        write_atomic(output, text.encode("utf-8", "replace"))
+        write_atomic(output, text)
     else:
         sys.stdout.write(text)
     for sentence in problems:
-        print(f"error: {sentence}", file=sys.stderr)
+        print(f"error: {message_line(sentence)}", file=sys.stderr)
     print(f"{levels} in {_count(files, 'file')}", file=sys.stderr if as_json else sys.stdout)
 
 
@@ -129,6 +129,6 @@ def _count(number: int, noun: str) -> str:
 
 
 def _line(finding: Finding) -> str:
-    place = f"{finding.path}:{finding.line}:{finding.column}"
+    place = f"{message_line(finding.path)}:{finding.line}:{finding.column}"
     shown = "" if finding.excerpt is None else f"    {finding.excerpt}\n"
     return f"{place}: {finding.level} {finding.rule} {finding.message}\n{shown}"

@@ -96,7 +96,7 @@ def calibrate(models: Sequence[Path], options: CalibrateOptions, observer: Obser
         errors=_left_out(observations, sheet, observer),
         cells=len(observations),
     )
-    write_atomic(options.out, (json.dumps(done.document, indent=1) + "\n").encode())
+    write_atomic(options.out, json.dumps(done.document, indent=1) + "\n")
     return done
 
 

@@ -20,7 +20,7 @@ def write_files(result: CiResult, candidate: Run, options: CiOptions) -> None:
     if options.junit is not None:
         write_atomic(options.junit, junit_xml(result))
     if options.markdown is not None:
-        write_atomic(options.markdown, render_markdown(ci_document(result)).encode())
+        write_atomic(options.markdown, render_markdown(ci_document(result)))
     if options.benchmark_json is not None:
         write_atomic(options.benchmark_json, _json(benchmark_json(candidate, result.variant)))
     if options.metrics is not None:

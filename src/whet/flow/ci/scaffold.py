@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -56,7 +56,7 @@ def write_pipelines(spec_file: Path, root: Path) -> tuple[str, ...]:
         if path.exists():
             raise UsageError(f"{path} exists; move it away, or choose another --output-dir")
     for path, text in texts.items():
-        write_atomic(path, text.encode())
+        write_atomic(path, text)
     return (
         *(f"Wrote {path}" for path in texts),
         "Next: set GPU and the runner's labels in the workflow, and copy a finished run of what is "
@@ -86,11 +86,11 @@ def _known_gpu(tier: str | None) -> str:
 
 def _pipeline(spec: Spec, spec_file: Path, root: Path) -> str:
     spec_path, run_dir = _path(spec_file, root), f"{_RUNS}/{spec.name}"
-    stages, left_out = [], []
+    stages, left_out = list[_Stage](), list[_LeftOut]()
     for name in _used_recipes(spec):
         reason = _cannot_make(spec, spec.recipes[name])
         if reason is None:
-            stages.append(_quantize(spec, name, root))
+            stages.append(_quantize(spec, name, root, taken={each.recipe for each in stages}))
         else:
             left_out.append(_LeftOut(name=name, reason=reason))
     run = _Stage(
@@ -120,7 +120,11 @@ def _cannot_make(spec: Spec, recipe: RecipeSpec) -> str | None:
     return None
 
 
-def _quantize(spec: Spec, name: str, root: Path) -> _Stage:
+def _quantize(spec: Spec, name: str, root: Path, *, taken: Container[str]) -> _Stage:
+    """A stage with a name that is not ``taken``: DVC allows fewer characters than a spec."""
+    label = re.sub(r"[^A-Za-z0-9_-]", "-", name)
+    while label in taken:
+        label += "-"
     recipe, target, out = spec.recipes[name], spec.model.target, f"{_CHECKPOINTS}/{name}"
     model = _path(Path(target), root) if _is_folder(target) else target
     source = recipe.calibration.source
@@ -131,7 +135,7 @@ def _quantize(spec: Spec, name: str, root: Path) -> _Stage:
         cmd=shell_words([*words, "--no-serve-check"]),
         deps=(*([model] if _is_folder(target) else []), *text),
         out=out,
-        recipe=re.sub(r"[^A-Za-z0-9_-]", "-", name),  # what a stage of DVC may be called
+        recipe=label,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import yaml
 
@@ -14,9 +15,9 @@ from whet import __version__
 from whet.core.llama_cpp import GGUF_NAME
 from whet.core.quote import yaml_text
 from whet.core.records import CalibrationFacts, QuantizedCheckpoint, UnitError
-from whet.core.redact import one_line
 from whet.core.spec import GGUF_SCHEMES
 from whet.core.units import human_bytes, human_duration
+from whet.report.writers.markdown import safe
 
 CARD: Final = "README.md"
 MARK: Final = "<!-- Written by whet. Without this line, whet leaves the card as it is. -->"
@@ -90,10 +91,11 @@ def _metadata(done: QuantizedCheckpoint, lineage: Lineage) -> dict[str, Any]:
 
 
 def _opening(done: QuantizedCheckpoint, lineage: Lineage) -> str:
-    source = f"[{lineage.base_model}](https://huggingface.co/{lineage.base_model})"
-    of = source if lineage.base_model else "A 16-bit checkpoint"
+    base = lineage.base_model
+    of = f"[{safe(base)}](https://huggingface.co/{quote(base)})" if base else "A 16-bit checkpoint"
     return (
-        f"{of}, quantized to {done.scheme} with {done.method}: {human_bytes(done.weight_bytes)}, "
+        f"{of}, quantized to {safe(done.scheme)} with {safe(done.method)}: "
+        f"{human_bytes(done.weight_bytes)}, "
         f"{done.bits_per_weight:.2f} bits a weight of the decoder's linear layers, in the "
         f"{_formats(done)[1]} format."
     )
@@ -112,15 +114,15 @@ def _recipe(done: QuantizedCheckpoint) -> Iterator[tuple[str, str]]:
     whet = f"whet {__version__}"
     writer = whet if done.writer == "whet" else f"{done.writer}, started by {whet},"
     yield "made by", f"{writer} in {human_duration(done.seconds)} on {done.device}"
-    yield "source weights", f"sha256 `{done.source_weights_sha256}`"
-    yield "these weights", f"sha256 `{done.weights_sha256}`"
+    yield "source weights", f"sha256 {done.source_weights_sha256}"
+    yield "these weights", f"sha256 {done.weights_sha256}"
 
 
 def _calibration(facts: CalibrationFacts) -> str:
     form = f" ({facts.form})" if facts.form else ""
     return (
         f"{facts.samples} samples{form}, {facts.tokens} tokens, at most {facts.max_tokens} each, "
-        f"seed {facts.seed}, from `{Path(facts.source).name}`, sha256 `{facts.sha256}`"
+        f"seed {facts.seed}, from {Path(facts.source).name}, sha256 {facts.sha256}"
     )
 
 
@@ -151,4 +153,4 @@ def _errors(units: Sequence[UnitError]) -> Iterator[str]:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(one_line, line))} |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(safe, line))} |" for line in lines)

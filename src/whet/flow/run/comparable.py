@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import Final
 
 from whet.core.errors import UsageError
@@ -25,11 +26,11 @@ _SHAPE: Final = (
 
 
 def refuse_unlike(runs: Sequence[Run]) -> None:
-    """Raise ``UsageError`` where a run is of another model or traffic than the first."""
-    for other in runs[1:]:
-        for what in (*_models(runs[0], other), *_traffic(runs[0], other)):
+    """Raise ``UsageError`` where a run is of another model or traffic than another."""
+    for first, other in combinations(runs, 2):  # two may differ in what a third does not store
+        for what in (*_models(first, other), *_traffic(first, other)):
             raise UsageError(
-                f"{runs[0].root} and {other.root} differ in {what}, so their costs cannot be "
+                f"{first.root} and {other.root} differ in {what}, so their costs cannot be "
                 "compared; decide each alone, or measure both with one spec"
             )
 

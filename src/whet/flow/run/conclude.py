@@ -117,7 +117,7 @@ def _deploy(run: Run, decision: Decision) -> None:
         write_deployment(again / name, run.engines[name], note=note, limits=limits, shared=None)
     if not decision.qualified:
         text = "No variant qualifies for recommendation; report.md says why for each.\n"
-        write_atomic(folder / "README.txt", text.encode())
+        write_atomic(folder / "README.txt", text)
 
 
 def decide_over(runs: Sequence[Run]) -> Decision:

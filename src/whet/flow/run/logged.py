@@ -254,7 +254,7 @@ def write_parts(log: TrafficLog, folder: Path) -> None:
         for each in log.sample.requests
     )
     _write(folder / TRAFFIC, lines)
-    write_atomic(folder / TIMES, json.dumps(_busiest(log.sample.times_ns)).encode())
+    write_atomic(folder / TIMES, json.dumps(_busiest(log.sample.times_ns)))
     for name, part, least in _TEXTS:
         documents = list(_documents(log.sample, part))
         if len(documents) >= least:
@@ -303,7 +303,7 @@ def _documents(sample: LogSample, part: Part) -> Iterator[dict[str, Any]]:
 
 def _write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    write_atomic(path, "".join(lines).encode())
+    write_atomic(path, "".join(lines))
     path.chmod(0o600)
 
 

@@ -357,13 +357,13 @@ def feasible(checked: Preflight, spec: Spec, *, skip: bool) -> tuple[ResolvedEng
     for problem in checked.problems:
         by_message.setdefault(problem.message, []).append(problem.variant or spec.name)
     sentences = [f"{', '.join(names)}: {text}" for text, names in by_message.items()]
-    lines = "\n".join(f"  {sentence}" for sentence in sentences)
+    lines = [f"  {sentence}" for sentence in sentences]
     if any(problem.kind in _SPEC_ERRORS for problem in checked.problems):
-        raise UsageError(sentences[0] if len(sentences) == 1 else f"the spec cannot run:\n{lines}")
+        raise UsageError(*(sentences if len(sentences) == 1 else ("the spec cannot run:", *lines)))
     if bad and (not skip or spec.baseline in bad or None in bad):
         flag = "" if _only_recipes(checked) else " --skip-infeasible"
         others = None not in bad and spec.baseline not in bad
-        fix = f"\n(whet run{flag} measures the others without these)" if others else ""
-        raise InfeasibleError(f"preflight found what cannot run here:\n{lines}{fix}")
+        fix = [f"(whet run{flag} measures the others without these)"] if others else []
+        raise InfeasibleError("preflight found what cannot run here:", *lines, *fix)
     good = [item for item in checked.resolved if item.variant.name not in bad]
     return tuple(sorted(good, key=lambda item: item.variant.name != spec.baseline))

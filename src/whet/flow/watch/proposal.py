@@ -78,5 +78,5 @@ def write_proposal(folder: Path, spec: Spec, variant: str, finding: Finding) -> 
         words.append("# Put today's request log at traffic.log: the one below is the old run's.")
     words.append(f"# Start it: whet run {path.name}")
     body = yaml_text(proposed_spec(spec, variant, finding))
-    write_atomic(path, ("\n".join(words) + "\n" + body).encode())
+    write_atomic(path, "\n".join([*words, body]))
     return path

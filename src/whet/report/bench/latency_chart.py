@@ -48,5 +48,5 @@ def write_latency_chart(trials: Sequence[TrialRecord], path: Path) -> bool:
             joined=False,
         ),
     )
-    write_atomic(path, svg_file(chart).encode())
+    write_atomic(path, svg_file(chart))
     return True

@@ -201,7 +201,7 @@ def write_saturation_chart(view: SearchView, path: Path) -> bool:
             joined=False,
         ),
     )
-    write_atomic(path, svg_file(chart).encode())
+    write_atomic(path, svg_file(chart))
     return True
 
 

@@ -104,7 +104,7 @@ def write_csv(run: Run, path: Path) -> None:
     writer.writerow(CSV_COLUMNS)
     for record in csv_records(run):
         writer.writerow([field(record[name]) for name in CSV_COLUMNS])
-    write_atomic(path, buffer.getvalue().encode())
+    write_atomic(path, buffer.getvalue())
 
 
 def csv_records(run: Run) -> Iterator[dict[str, Value]]:

@@ -22,7 +22,7 @@ _TEMPLATES: Final = Path(__file__).parent.parent / "templates"
 
 def write_html(document: Document, path: Path) -> None:
     """Write the page atomically."""
-    write_atomic(path, render_html(document).encode())
+    write_atomic(path, render_html(document))
 
 
 def render_html(document: Document) -> str:

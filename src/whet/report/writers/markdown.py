@@ -36,8 +36,8 @@ def write_markdown(document: Document, path: Path) -> None:
         if old.name not in charts:
             old.unlink()
     for name, chart in charts.items():
-        write_atomic(folder / name, svg_file(chart).encode())
-    write_atomic(path, render_markdown(document).encode())
+        write_atomic(folder / name, svg_file(chart))
+    write_atomic(path, render_markdown(document))
 
 
 def charts_of(nodes: Sequence[Node]) -> Iterator[Chart]:
