@@ -188,6 +188,8 @@ def test_an_engine_s_own_names_are_read_as_those_of_the_run() -> None:
     assert (scrape.names, scrape.values[counters.GENERATED]) == (1, 7)
 
 
-@pytest.mark.parametrize("date", ["", "x", "Mon, 32 Jan 2020", "1 Jan 2020 0:0 +99999999999999"])
+@pytest.mark.parametrize(
+    "date", ["", "x", "Mon, 32 Jan 2020", "Mon, 01 Jan 2020 00:00:00 +99999999999999"]
+)
 def test_a_date_that_is_none_says_nothing_of_the_clock(date: str) -> None:
     assert _skew({"date": date}, 0.0) is None
