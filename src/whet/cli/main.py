@@ -48,7 +48,7 @@ _COMMANDS: Final = {
         "deploy": "deploy:deploy",
         "watch": "watch:watch",
         "ci": "ci:commands",
-        "demo": "demo:commands",
+        "demo": "demo:demo",
     },
     _TOOLS: {
         "doctor": "doctor:doctor",
@@ -60,6 +60,8 @@ _COMMANDS: Final = {
     },
 }
 _REMOVED: Final = {
+    "demo testbed": "whet demo testbed is now lab's, in a clone of whet: "
+    "python -m lab.testbed 7b OUT, with the same options",
     "break-even": "whet break-even is now part of a run: give a variant speculation with "
     "synthetic_acceptance: [0, 0.5, 1], then whet run; its report has the map",
 }
@@ -112,8 +114,9 @@ def _exit_with_code(words: list[str]) -> None:
 def _call(words: list[str]) -> None:
     if not words or words[0] in ("--help", "-h"):
         app.resolved_commands()  # for the line that says what each does
-    if words and words[0] in _REMOVED:
-        raise UsageError(_REMOVED[words[0]])
+    for name, successor in _REMOVED.items():
+        if words[: len(name.split())] == name.split():
+            raise UsageError(successor)
     try:
         app(words, exit_on_error=False, print_error=False, console=_console())
     except CycloptsError as error:
