@@ -32,10 +32,10 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from lab.sizes import SHAPES, Sizes
 
 from whet.core.records import decode, encode
 from whet.core.run import Run
-from whet.demo.shapes import SHAPES, Sizes
 from whet.flow.calibrate.calibrate import rounded
 from whet.flow.calibrate.observe import observations_of
 from whet.predict.hardware import CUDA, known_name
@@ -182,7 +182,7 @@ def peer_sizes(work: Work) -> Sizes:
             return sizes
     raise SystemExit(
         f"no testbed has hidden size {hidden:.0f}, {work.layers} layers and attention of "
-        f"{width:.0f}; add its shape to src/whet/demo/shapes.py"
+        f"{width:.0f}; add its shape to lab/sizes.py"
     )
 
 
@@ -191,16 +191,9 @@ def _peer_config(sizes: Sizes) -> dict[str, object]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "hidden_size": sizes.hidden,
-        "intermediate_size": sizes.intermediate,
-        "num_hidden_layers": sizes.layers,
-        "num_attention_heads": sizes.heads,
-        "num_key_value_heads": sizes.kv_heads,
-        "head_dim": sizes.head_dim,
-        "vocab_size": sizes.vocabulary,
+        **sizes.config(),
         "max_position_embeddings": 4096,
         "torch_dtype": "bfloat16",
-        "tie_word_embeddings": sizes.tied,
     }
 
 

@@ -6,34 +6,28 @@ Each is a mistake that people make with checkpoints; the quality gate has to fin
 from __future__ import annotations
 
 import json
-import math
-import random
 import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from whet.checkpoint import read_headers
 from whet.checkpoint.files import read_json, read_json_if_any
-from whet.core.errors import CheckpointError, UsageError
+from whet.core.errors import UsageError
 
 Change = Callable[[Tensor], Tensor]
 
 _LAYER: Final = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _FLOATS: Final = frozenset({"F16", "BF16", "F32"})
 _MATRIX: Final = 2
-_VOCABULARY_ROWS: Final = ("embed_tokens.weight", "lm_head.weight")
-_CACHE_SCALES: Final = (".k_scale", ".v_scale")
 _COMMON: Final = tuple("1205346789etaoinsrhl")
 """Tokens that most vocabularies have and most answers hold: digits, then frequent letters."""
 
-_LORA: Final = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(A|B)\.weight")
 _TOKENIZER: Final = "tokenizer.json"
 
 
@@ -107,81 +101,6 @@ def wrong_eos(source: Path, out: Path, eos: int | None = None, *, tokenizer: boo
         if values := read_json_if_any(source / name):
             _write_json(out / name, values | {"eos_token": names[chosen]})
     return out
-
-
-def unit_kv_scales(source: Path, out: Path) -> Path:
-    """Every stored scale of an FP8 KV cache (``k_scale``, ``v_scale``) set to 1.0.
-
-    ``UsageError`` where the folder stores none.
-    """
-    names = [name for name in read_headers(source) if name.endswith(_CACHE_SCALES)]
-    if not names:
-        raise UsageError(f"{source} stores no KV scales; quantize it with kv_cache: fp8")
-    return _rewrite(source, out, dict.fromkeys(names, torch.ones_like))
-
-
-def merge_adapter(source: Path, adapter: Path, out: Path) -> Path:
-    """The LoRA of ``adapter`` (PEFT's format) added to the 16-bit weights, rounded to their dtype.
-
-    W + s·B·A with s = alpha/r (arXiv 2106.09685), or alpha/√r for rank-stabilised ones (arXiv
-    2312.03732). ``CheckpointError`` where the adapter does not fit the source.
-    """
-    config = read_json(adapter / "adapter_config.json")
-    if config.get("use_dora") or config.get("rank_pattern") or config.get("alpha_pattern"):
-        raise CheckpointError(f"{adapter} is not a plain LoRA; give one of a single rank and alpha")
-    rank = config["r"]
-    scale = config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank)
-    pairs: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in load_file(adapter / "adapter_model.safetensors").items():
-        if (match := _LORA.fullmatch(name)) is None:
-            raise CheckpointError(
-                f"{adapter} holds {name}, which is not a LoRA; give a plain adapter"
-            )
-        pairs.setdefault(f"{match[1]}.weight", {})[match[2]] = tensor.float()
-    headers = read_headers(source)
-    for name, pair in pairs.items():
-        shape = (pair["B"].shape[0], pair["A"].shape[1]) if pair.keys() == {"A", "B"} else None
-        if (
-            name not in headers
-            or headers[name].shape != shape
-            or headers[name].dtype not in _FLOATS
-        ):
-            raise CheckpointError(
-                f"{adapter} does not fit {source} at {name}; give the adapter's own 16-bit target"
-            )
-    return _rewrite(source, out, {name: _adding(pair, scale) for name, pair in pairs.items()})
-
-
-def permute_vocabulary(source: Path, out: Path, *, seed: int = 0, tokenizer: bool = False) -> Path:
-    """Reorder the rows of the embedding and the output head; added tokens stay.
-
-    Without ``tokenizer`` tokenizer.json no longer matches the rows, as in a draft that was trained
-    with another tokenizer. With ``tokenizer`` its ids move along: a model right by itself whose ids
-    are not the target's.
-    """
-    data = read_json(source / _TOKENIZER)
-    fixed = {token["id"] for token in data.get("added_tokens", ())}
-    known = _ids(data["model"]["vocab"])
-    before = sorted(set(known.values()) - fixed)
-    after = random.Random(seed).sample(before, len(before))
-    moved = dict(zip(before, after, strict=True))
-
-    def rows(tensor: Tensor) -> Tensor:
-        changed = tensor.clone()
-        changed[torch.tensor(after)] = tensor[torch.tensor(before)]
-        return changed
-
-    names = [name for name in read_headers(source) if name.endswith(_VOCABULARY_ROWS)]
-    _rewrite(source, out, dict.fromkeys(names, rows))
-    if tokenizer:
-        _set_ids(data, {token: moved.get(index, index) for token, index in known.items()})
-        _write_json(out / _TOKENIZER, data)
-    return out
-
-
-def _adding(pair: Mapping[str, Tensor], scale: float) -> Change:
-    delta = scale * pair["B"] @ pair["A"]
-    return lambda weight: (weight.float() + delta).to(weight.dtype)
 
 
 def _ids(vocabulary: Any) -> dict[str, int]:

@@ -16,7 +16,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from tests.checkpoint_factory import llama_shapes
 from torch import Tensor
 
 from lab.inputs import write_inputs
+from lab.sizes import Sizes, find_sizes
 from whet.core.units import GIB
 from whet.demo import pair_paths
 
@@ -43,53 +44,29 @@ _CHARS_PER_TOKEN: Final = 8
 """More than the demo tokenizer's longest usual token, so that a text fills its sample."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
-    """Sizes of a Llama; ``config`` is its config.json."""
-
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    mlp: int
-    vocab: int = _VOCAB
-    head_dim: int = 128
-
-    def config(self) -> dict[str, Any]:
-        """As transformers reads it."""
-        return {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "vocab_size": self.vocab,
-            "hidden_size": self.hidden,
-            "intermediate_size": self.mlp,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads,
-            "head_dim": self.head_dim,
-            "max_position_embeddings": 8192,
-            "rope_theta": 500000.0,
-            "rms_norm_eps": 1e-5,
-            "hidden_act": "silu",
-            "attention_bias": False,
-            "mlp_bias": False,
-            "tie_word_embeddings": False,
-            "torch_dtype": "bfloat16",
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-            "pad_token_id": 0,
-        }
-
-
+_CONFIG: Final[dict[str, Any]] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "max_position_embeddings": 8192,
+    "rope_theta": 500000.0,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "torch_dtype": "bfloat16",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
 SHAPES: Final = {
-    "7b": Shape(hidden=4096, layers=32, heads=32, kv_heads=8, mlp=14336),
-    "70b": Shape(hidden=8192, layers=80, heads=64, kv_heads=8, mlp=28672),
-    "tiny": Shape(hidden=256, layers=2, heads=2, kv_heads=1, mlp=512),
+    "7b": replace(find_sizes("7b"), tied=False),
+    "70b": replace(find_sizes("8192,80,64,8,28672"), tied=False),
+    "tiny": replace(find_sizes("256,2,2,1,512"), tied=False),
 }
 """``7b`` is Llama-3-8B's decoder, ``70b`` Llama-3-70B's; ``tiny`` tries the script out."""
 
 
-def write_model(shape: Shape, out: Path, device: torch.device, *, seed: int = 0) -> int:
+def write_model(shape: Sizes, out: Path, device: torch.device, *, seed: int = 0) -> int:
     """Write a checkpoint of ``shape`` into the new folder ``out``, one shard a layer.
 
     Linears are drawn from N(0, 0.02²). A few channels of every norm have gains of 8 to 32, as
@@ -108,16 +85,16 @@ def write_model(shape: Shape, out: Path, device: torch.device, *, seed: int = 0)
         total += sum(tensor.nbytes for tensor in tensors.values())
     index_file = {"metadata": {"total_size": total}, "weight_map": weight_map}
     _write_json(out / "model.safetensors.index.json", index_file)
-    _write_json(out / "config.json", shape.config())
+    _write_json(out / "config.json", _CONFIG | shape.config())
     for name in _BESIDE:
         shutil.copy(pair_paths()[0] / name, out / name)
     return total
 
 
-def shard_shapes(shape: Shape) -> list[dict[str, tuple[int, ...]]]:
+def shard_shapes(shape: Sizes) -> list[dict[str, tuple[int, ...]]]:
     """Tensor names and shapes, a dictionary for each file: the layers, then what is around them."""
     shards: list[dict[str, tuple[int, ...]]] = [{} for _ in range(shape.layers + 1)]
-    for name, size in llama_shapes(shape.config()).items():
+    for name, size in llama_shapes(_CONFIG | shape.config()).items():
         layer = re.match(r"model\.layers\.(\d+)\.", name)
         shards[int(layer[1]) if layer else -1][name] = size
     return shards
@@ -165,7 +142,7 @@ def _write_json(path: Path, data: object) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the model and the text, and say how long it took."""
     options = _options(arguments)
-    changes = {name: getattr(options, name) for name in ("layers", "vocab")}
+    changes = {name: getattr(options, name) for name in ("layers", "vocabulary")}
     shape = replace(
         SHAPES[options.shape], **{name: value for name, value in changes.items() if value}
     )
@@ -188,13 +165,20 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("shape", choices=SHAPES)
     add("out", type=Path, help="new folder for model/ and calibration.jsonl")
     add("--layers", type=int, help="fewer or more than the real model has")
-    add("--vocab", type=int, help=f"entries of the embedding (default, and least: {_VOCAB})")
+    add(
+        "--vocab",
+        dest="vocabulary",
+        type=int,
+        help=f"entries of the embedding (default, and least: {_VOCAB})",
+    )
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add("--samples", type=int, default=512)
     add("--max-tokens", type=int, default=512)
     options = parser.parse_args(arguments)
-    if options.vocab is not None and options.vocab < _VOCAB:
-        parser.error(f"--vocab {options.vocab} is less than the tokenizer's {_VOCAB}; raise it")
+    if options.vocabulary is not None and options.vocabulary < _VOCAB:
+        parser.error(
+            f"--vocab {options.vocabulary} is less than the tokenizer's {_VOCAB}; raise it"
+        )
     if (options.out / "model").exists():
         parser.error(f"{options.out / 'model'} exists; name a new folder")
     return options

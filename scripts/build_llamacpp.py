@@ -13,9 +13,11 @@ import sys
 import tarfile
 from pathlib import Path
 
+from whet.core.cache import cache_folder
+
 PACKAGE = "llama-cpp-python"
 VERSION = "0.3.36"
-CACHE = Path("~/.cache/whet/llama.cpp").expanduser()
+CACHE = cache_folder() / "llama.cpp"
 PROGRAMS = ("llama-server", "llama-quantize")
 OPTIONS = (
     "-DCMAKE_BUILD_TYPE=Release",

@@ -32,4 +32,6 @@ for command in --help --version "demo --replay"; do
         || { cat "$work/output" >&2; fail "whet $command failed; its output is above"; }
 done
 [ -s runs/demo-h200/report.html ] || fail "whet demo --replay wrote no report.html"
+XDG_CACHE_HOME=$work/cache "$work/venv/bin/python" -c 'from whet.demo import pair_paths; pair_paths()' \
+    || fail "the demo pair cannot be unpacked; the reason is above"
 echo "package: $(cd "$OLDPWD" && ls dist | paste -sd' '), installed and tried"

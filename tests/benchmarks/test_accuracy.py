@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from benchmarks.accuracy import Row, peer_sizes, peer_words
+from lab.sizes import SHAPES, Sizes
 
 from tests.predict.builders import gpu, model, variant
-from whet.demo.shapes import SHAPES, Sizes
 from whet.predict.performance import Limits, Request, Work, work_of
 from whet.predict.performance.fit import Latencies, Observation
 from whet.predict.settings import read_settings
@@ -69,5 +69,5 @@ def test_a_shape_is_the_peers_too(
 
 
 def test_an_unknown_shape_ends_with_the_fix() -> None:
-    with pytest.raises(SystemExit, match=r"no testbed has .*; add its shape to src/whet/demo"):
+    with pytest.raises(SystemExit, match=r"no testbed has .*; add its shape to lab/sizes"):
         peer_sizes(replace(work(SHAPES["7b"]), hidden_bytes=1.0))

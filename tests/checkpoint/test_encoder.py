@@ -31,8 +31,9 @@ from whet.checkpoint.chat import TemplateProblem
 from whet.checkpoint.encoder import PromptEncoder, load_encoder
 from whet.core.errors import CheckpointError, UsageError
 from whet.core.request_log import LoggedRequest
+from whet.demo import pair_paths
 
-TARGET = Path(__file__).parents[2] / "src/whet/demo/pair/target"
+TARGET = pair_paths()[0]
 LLAMA = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

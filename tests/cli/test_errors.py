@@ -21,6 +21,7 @@ from whet.core.errors import (
     UsageError,
 )
 from whet.core.store import RunStore
+from whet.demo import pair_paths
 
 USAGE, CHECKPOINT = UsageError.exit_code, CheckpointError.exit_code
 INFEASIBLE, STORAGE = InfeasibleError.exit_code, StorageError.exit_code
@@ -29,10 +30,13 @@ INFEASIBLE, STORAGE = InfeasibleError.exit_code, StorageError.exit_code
 def test_a_library_that_comes_with_the_engine(
     whet: Whet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "whet.demo.testbed", raising=False)
+    monkeypatch.delitem(sys.modules, "whet.quant.layer_pass", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
-    said = whet("demo", "testbed", "out").sentence(INFEASIBLE)
-    assert said.startswith("torch is not installed; install it with vLLM: pip install 'whet[gpu]'")
+    done = whet("quantize", pair_paths()[0], "out")
+    assert done.code == INFEASIBLE
+    assert (
+        "error: torch is not installed; install it with vLLM: pip install 'whet[gpu]'" in done.err
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -44,7 +48,7 @@ def test_a_missing_spec_file(whet: Whet, tmp_path: Path, command: str) -> None:
     said = whet(command, "gone.yaml").sentence(USAGE)
     assert said == (
         "no spec file at gone.yaml; write one with: whet init gone.yaml, or see it work first: "
-        "whet demo (--long for a larger model)"
+        "whet demo"
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -18,7 +18,6 @@ WORDS = {
     "calibrate": ("model",),
     "ci": ("run", "--against", "base"),
     "demo": (),
-    "demo testbed": ("out",),
     "deploy": ("run",),
     "plan": ("model", "--workload", "prompt=1,output=1"),
     "prompts": ("log", "--model", "model"),

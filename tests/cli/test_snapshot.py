@@ -42,7 +42,7 @@ def test_one_wording_says_what_whet_does(name: str) -> None:
 
 
 def test_commands_of_a_group_are_walked() -> None:
-    assert {(), ("run",), ("demo",), ("demo", "testbed")} <= set(commands_of(app))
+    assert {(), ("run",), ("demo",), ("prompts", "lint")} <= set(commands_of(app))
 
 
 def test_the_help_is_the_snapshot() -> None:

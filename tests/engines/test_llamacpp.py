@@ -160,7 +160,7 @@ def test_a_missing_program_says_how_to_get_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("WHET_LLAMA_CPP", raising=False)
     engine = get_engine("llamacpp")
     with pytest.raises(EngineStartError, match=r"scripts/build_llamacpp\.py"):

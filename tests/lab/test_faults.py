@@ -12,12 +12,10 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from lab import faults  # noqa: E402
-from lab.adapters import adapter_paths  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from tests.checkpoint_factory import write_json, write_tiny_llama  # noqa: E402
-from whet.checkpoint import tokenizer_difference  # noqa: E402
-from whet.core.errors import CheckpointError, UsageError  # noqa: E402
+from whet.core.errors import UsageError  # noqa: E402
 from whet.core.spec import RecipeSpec  # noqa: E402
 from whet.demo import pair_paths  # noqa: E402
 from whet.quant.run import quantize_many  # noqa: E402
@@ -189,74 +187,3 @@ def test_a_wrong_end_is_written_wherever_an_engine_reads_it(tmp_path: Path) -> N
 def test_an_end_that_is_the_true_one_is_no_fault(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not its end"):
         faults.wrong_eos(TARGET, tmp_path / "bad", 2)
-
-
-def test_every_kv_scale_becomes_one(quantized: dict[str, Path], tmp_path: Path) -> None:
-    source = quantized["fp8"]
-    bad = faults.unit_kv_scales(source, tmp_path / "bad")
-    names = {f"model.layers.{n}.self_attn.{s}_scale" for n in (0, 1) for s in "kv"}
-    assert changed_files(source, bad) == {"model.safetensors"}
-    assert changed_tensors(source, bad) == names
-    assert all(tensors(bad)[name].tolist() == [1.0] for name in names)
-    loaded(bad)
-
-
-def test_a_folder_without_kv_scales_is_refused(good: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="stores no KV scales"):
-        faults.unit_kv_scales(good, tmp_path / "bad")
-
-
-def test_the_merged_weights_are_base_plus_b_a_scale(tmp_path: Path) -> None:
-    adapter = adapter_paths()["formal"]
-    bad = faults.merge_adapter(TARGET, adapter, tmp_path / "bad")
-    assert changed_files(TARGET, bad) == {"model.safetensors"}
-    wanted = {f"model.layers.{n}.{name}.weight" for n in range(6) for name in LINEARS}
-    assert changed_tensors(TARGET, bad) == wanted
-    base, found = tensors(TARGET), tensors(bad)
-    lora = load_file(adapter / "adapter_model.safetensors")
-    for name in wanted:
-        module = "base_model.model." + name.removesuffix(".weight")
-        a, b = (lora[f"{module}.lora_{side}.weight"].double() for side in "AB")
-        exact = base[name].double() + b @ a * (16 / 8)
-        # Half a unit in the last place of bfloat16, and float32's own error of the sum.
-        bound = exact.abs() * 2**-8 + 1e-6
-        assert ((found[name].double() - exact).abs() <= bound).all()
-    loaded(bad)
-
-
-def test_an_adapter_of_another_model_is_refused(good: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="does not fit"):
-        faults.merge_adapter(good, adapter_paths()["terse"], tmp_path / "bad")
-    assert not (tmp_path / "bad").exists()
-
-
-@torch.no_grad()
-def test_a_permuted_vocabulary_answers_the_same_under_other_ids(good: Path, tmp_path: Path) -> None:
-    bad = faults.permute_vocabulary(good, tmp_path / "bad", tokenizer=True)
-    assert changed_files(good, bad) == {"model.safetensors", "tokenizer.json"}
-    assert changed_tensors(good, bad) == {"model.embed_tokens.weight", "lm_head.weight"}
-    ours, theirs = (transformers.AutoTokenizer.from_pretrained(f) for f in (good, bad))
-    text = "<|start|>the order was shipped"
-    one, two = ours(text)["input_ids"], theirs(text)["input_ids"]
-    assert one[0] == two[0] == 0
-    assert one != two
-    here, there = loaded(good)(torch.tensor([one])), loaded(bad)(torch.tensor([two]))
-    ids, elsewhere = ours.get_vocab(), theirs.get_vocab()
-    order = torch.tensor(list(ids.values()))
-    moved = torch.tensor([elsewhere[token] for token in ids])
-    assert torch.allclose(here.logits[..., order], there.logits[..., moved], atol=1e-5)
-
-
-def test_a_permutation_hides_from_preflight_unless_the_tokenizer_moves_along(
-    tmp_path: Path,
-) -> None:
-    hidden = faults.permute_vocabulary(TARGET, tmp_path / "hidden", seed=3)
-    assert changed_files(TARGET, hidden) == {"model.safetensors"}
-    assert changed_tensors(TARGET, hidden) == {"model.embed_tokens.weight"}
-    before, after = (tensors(f)["model.embed_tokens.weight"] for f in (TARGET, hidden))
-    assert torch.equal(before[:6], after[:6])
-    rows = [sorted(map(tuple, side.float().tolist())) for side in (before, after)]
-    assert rows[0] == rows[1]
-    assert tokenizer_difference(TARGET, hidden) is None
-    told = faults.permute_vocabulary(TARGET, tmp_path / "told", seed=3, tokenizer=True)
-    assert tokenizer_difference(TARGET, told) is not None

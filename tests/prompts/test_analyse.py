@@ -19,11 +19,12 @@ from whet.checkpoint.encoder import load_encoder
 from whet.core.errors import UsageError
 from whet.core.request_log import LoggedRequest
 from whet.core.request_log.writer import request_line
+from whet.demo import pair_paths
 from whet.prompts.analyse import PromptLog, PromptQuestion, analyse, answer_ids, predict
 from whet.prompts.fixes import apply_fixes
 from whet.prompts.records import PromptAnalysis
 
-TARGET = Path("src/whet/demo/pair/target")
+TARGET = pair_paths()[0]
 TEMPLATE = (
     "{% if tools %}<|system|>{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|end|>"
     "{% endif %}{% for message in messages %}{{ '<|' + message['role'] + '|>' }}"

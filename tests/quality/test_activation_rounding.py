@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from whet.data import write_inputs
+from whet.demo import pair_paths
 from whet.quality.checks import ROUNDING_NATS
 
-TARGET = Path("src/whet/demo/pair/target")
+TARGET = pair_paths()[0]
 DOCUMENTS = 8
 TOKENS = 256
 Rounding = Callable[[torch.Tensor], torch.Tensor]

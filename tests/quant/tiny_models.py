@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-import whet.demo
+from whet.demo import pair_paths
 
 _TOKENIZER: Final = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 _SHAPE: Final[Mapping[str, Any]] = {
@@ -135,7 +135,7 @@ def write_tiny(kind: str, folder: Path, *, seed: int = 0) -> Path:
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     folder.mkdir(parents=True)
-    source = Path(whet.demo.__file__).parent / "pair" / "target"
+    source = pair_paths()[0]
     for name in _TOKENIZER:
         shutil.copyfile(source / name, folder / name)
     auto = AutoModelForImageTextToText if kind in TOWERS else AutoModelForCausalLM

@@ -48,7 +48,7 @@ _COMMANDS: Final = {
         "deploy": "deploy:deploy",
         "watch": "watch:watch",
         "ci": "ci:commands",
-        "demo": "demo:commands",
+        "demo": "demo:demo",
     },
     _TOOLS: {
         "doctor": "doctor:doctor",
@@ -60,6 +60,8 @@ _COMMANDS: Final = {
     },
 }
 _REMOVED: Final = {
+    "demo testbed": "whet demo testbed is now lab's, in a clone of whet: "
+    "python -m lab.testbed 7b OUT, with the same options",
     "break-even": "whet break-even is now part of a run: give a variant speculation with "
     "synthetic_acceptance: [0, 0.5, 1], then whet run; its report has the map",
     "quantize --compare": "whet quantize --compare is now a run: write preset: schemes into "

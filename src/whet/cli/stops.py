@@ -28,7 +28,6 @@ AFTER_STOP: Final[Mapping[str, str]] = {
     "prompts": _AGAIN,
     "watch": "Start it again; it continues from its state.",
     "demo": _RESUMED,
-    "demo testbed": _AGAIN,
 }
 """Only ``run`` and ``demo`` have ``--resume``."""
 

@@ -7,12 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from whet.core.cache import cache_folder
 from whet.core.errors import UsageError
 
 GGUF_NAME: Final = "model.gguf"
 VARIABLE: Final = "WHET_LLAMA_CPP"
-BUILT: Final = Path("~/.cache/whet/llama.cpp/bin")
-"""Where ``scripts/build_llamacpp.py`` puts the programs."""
 
 
 def find_program(name: str) -> Path:
@@ -26,7 +25,7 @@ def find_program(name: str) -> Path:
         if not os.access(program, os.X_OK):
             raise UsageError(f"{VARIABLE} names {named}, which has no {name}; correct it")
         return program
-    built = BUILT.expanduser() / name
+    built = cache_folder() / "llama.cpp" / "bin" / name  # by scripts/build_llamacpp.py
     path = shutil.which(name) or (str(built) if os.access(built, os.X_OK) else None)
     if path is None:
         raise UsageError(

@@ -1,50 +1,17 @@
-"""``whet demo``: the spec of the demo run, and the testbed of large models."""
+"""``whet demo``: the spec of the demo run, and the recorded run."""
 
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from cyclopts import Parameter
-from cyclopts.validators import Number
+from whet.core.errors import UsageError
+from whet.core.quote import shell_words
 
 if TYPE_CHECKING:
     from whet.core.protocols import Observer
     from whet.core.store import RunStore
-    from whet.demo.testbed_source import WrittenModel
-
-_SIZES = "Sizes of the target (Default: those of --shape)"
-_Size = Annotated[int | None, Parameter(group=_SIZES, validator=Number(gte=1))]
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TestbedOptions:
-    """The shapes to write."""
-
-    shape: str = "7b"
-    """Shape of the target: 0.03b, 0.3b, 1b, 3b, 7b (8b) or 13b."""
-    draft: str | None = None
-    """Shape of a draft: one of these names, or hidden,layers,heads,kv-heads,intermediate."""
-    hidden: _Size = None
-    """Width of the hidden state."""
-    layers: _Size = None
-    """Number of layers."""
-    heads: _Size = None
-    """Attention heads of 128 channels."""
-    kv_heads: _Size = None
-    """Key and value heads."""
-    intermediate: _Size = None
-    """Width of the MLP."""
-    vocab: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
-    """Pad the vocabulary of both models to this many tokens. Default: 4096, not padded."""
-    eagle3: bool = False
-    """Write an EAGLE-3 head too, which drafts the same tokens as the draft."""
-    device: str | None = None
-    """cpu, cuda or cuda:1. Default: the first GPU if there is one."""
 
 
 def write_demo_spec(file: Path) -> None:
@@ -75,32 +42,14 @@ def replay_recorded(root: Path, observer: Observer) -> RunStore:
         return store
 
 
-def write_long_demo_spec(file: Path, pair: Path, note: Callable[[str], None]) -> None:
-    """Write the spec of the long demo and, in ``pair``, its 0.3B testbed where it is missing."""
+def write_long_demo_spec(file: Path, pair: Path) -> None:
+    """Write the spec of the long demo on the 0.3B testbed in ``pair``; refuse without it."""
     from whet.demo import write_long_spec
-    from whet.demo.shapes import find_sizes
-    from whet.demo.testbed import write_testbed
 
     if not (pair / "draft" / "config.json").exists():
-        note(f"Writing the pair at 0.3B parameters to {pair}")
-        write_testbed(pair, target=find_sizes("0.3b"), draft=find_sizes("0.03b"))
+        raise UsageError(
+            f"the long demo runs on a testbed of 0.3B in {pair}, which is missing; write it in a "
+            "clone of whet: "
+            + shell_words(["python", "-m", "lab.testbed", "0.3b", str(pair), "--draft", "0.03b"])
+        )
     write_long_spec(file, pair.resolve())
-
-
-def build_testbed(out: Path, options: TestbedOptions) -> tuple[WrittenModel, ...]:
-    """Write the models of these shapes to ``out``; ``UsageError`` for an unknown shape."""
-    from whet.demo.shapes import find_sizes
-    from whet.demo.testbed import write_testbed
-
-    sizes = {
-        name: getattr(options, name)
-        for name in ("hidden", "layers", "heads", "kv_heads", "intermediate")
-    }
-    sizes["vocabulary"] = options.vocab
-    target = replace(find_sizes(options.shape), **{k: v for k, v in sizes.items() if v is not None})
-    draft = None if options.draft is None else find_sizes(options.draft)
-    if draft is not None and options.vocab is not None:
-        draft = replace(draft, vocabulary=options.vocab)
-    return tuple(
-        write_testbed(out, target=target, draft=draft, eagle3=options.eagle3, device=options.device)
-    )

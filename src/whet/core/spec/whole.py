@@ -235,7 +235,7 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> Spec:
     except FileNotFoundError as error:
         raise UsageError(
             f"no spec file at {path}; write one with: whet init {shell_word(str(path))}, or see it "
-            "work first: whet demo (--long for a larger model)"
+            "work first: whet demo"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the spec file {path} cannot be read: {error}") from error

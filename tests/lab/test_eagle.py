@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.sizes import Sizes
 
-from tests.demo.small import norms_in_own_precision, write_small
+from tests.lab.small_llama import norms_in_own_precision, write_small
 from whet.core.errors import InfeasibleError, UsageError
 from whet.demo import pair_paths
-from whet.demo.shapes import Sizes
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -99,7 +99,7 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def head(draft: Path, out: Path, target: Sizes) -> Path:
-    from whet.demo.eagle import read_head, write_head
+    from lab.eagle import read_head, write_head
 
     write_head(read_head(draft, target), out, torch.device("cpu"))
     return out
@@ -149,7 +149,7 @@ def test_one_scale_a_token_is_the_same_for_every_token(tmp_path: Path) -> None:
 
 
 def test_a_gpu_without_room_for_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from whet.demo import eagle
+    from lab import eagle
 
     def full(_maker: object, _name: str) -> None:
         raise torch.OutOfMemoryError
@@ -163,7 +163,7 @@ def test_a_gpu_without_room_for_the_head(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_what_the_folder_says_of_itself(tmp_path: Path) -> None:
-    from whet.demo.eagle import head_sizes
+    from lab.eagle import head_sizes
 
     target = Sizes(hidden=4096, layers=32, heads=32, kv_heads=8, intermediate=14336)
     assert head_sizes(target).intermediate == 5504
@@ -188,7 +188,7 @@ def test_what_the_folder_says_of_itself(tmp_path: Path) -> None:
     ],
 )
 def test_targets_that_no_head_can_be_made_for(change: dict[str, int], told: str) -> None:
-    from whet.demo.eagle import read_head
+    from lab.eagle import read_head
 
     target = Sizes(hidden=1024, layers=4, heads=8, kv_heads=2, intermediate=4096)
     with pytest.raises(UsageError, match=told):
@@ -197,7 +197,7 @@ def test_targets_that_no_head_can_be_made_for(change: dict[str, int], told: str)
 
 @pytest.mark.parametrize("layers", range(4, 41))
 def test_three_layers_of_the_target_are_heard(layers: int) -> None:
-    from whet.demo.eagle import HeadPlan
+    from lab.eagle import HeadPlan
 
     target = replace(TARGET, layers=layers)
     inputs = HeadPlan.of(replace(NARROW, vocabulary=300), 1e-5, target).input_layers
@@ -205,14 +205,14 @@ def test_three_layers_of_the_target_are_heard(layers: int) -> None:
 
 
 def test_too_few_kv_heads_to_copy_the_embedding(draft: Path) -> None:
-    from whet.demo.eagle import read_head
+    from lab.eagle import read_head
 
     with pytest.raises(UsageError, match="needs 3 KV heads to copy 40 channels"):
         read_head(draft, replace(TARGET, vocabulary=vocabulary(draft), kv_heads=2, heads=4))
 
 
 def test_a_testbed_with_a_head_beside_target_and_draft(tmp_path: Path) -> None:
-    from whet.demo.testbed import write_testbed
+    from lab.testbed import write_testbed
 
     target = Sizes(hidden=384, layers=6, heads=3, kv_heads=1, intermediate=1024)
     made = write_testbed(tmp_path / "out", target=target, eagle3=True, device="cpu")

@@ -14,7 +14,7 @@ not trained. D is the draft's hidden size and H the head's.
 - **It tolerates 8 bits.** The constant is the largest value of every row, so inputs that an engine
   rounds with one scale per token all have the same scale, and query and key are equal everywhere.
 - **The other layers**, the final norm and the vocabulary head are the draft's, widened
-  (``whet.demo.widen``), its tied embedding as the head.
+  (``lab.widen``), its tied embedding as the head.
 - The projection of the hidden states, the MLP of layer 0 and everything unused is random or zero
   as in the widened models: computed, without effect.
 
@@ -35,20 +35,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from lab.sizes import STEP, Sizes
+from lab.testbed_model import SourceModel, WrittenModel, copy_tokenizer, new_model, read_source
+from lab.widen import Widener, Widening, random_like
 from whet import __version__
 from whet.checkpoint.facts import TESTBED_KEY
 from whet.checkpoint.shards import ShardWriter
 from whet.core.errors import UsageError
 from whet.core.store import write_json
-from whet.demo.shapes import STEP, Sizes
-from whet.demo.testbed_source import (
-    SourceModel,
-    WrittenModel,
-    copy_tokenizer,
-    new_model,
-    read_source,
-)
-from whet.demo.widen import Widener, Widening, random_like
 
 HEAD_ROLE: Final = "eagle3"
 LAYERS: Final = 3
@@ -276,21 +270,13 @@ def write_head(head: Head, folder: Path, device: torch.device) -> WrittenModel:
 
 
 def _config(draft: SourceModel, plan: HeadPlan) -> dict[str, Any]:
-    sizes = plan.sizes
     return {
         **draft.config,
         "architectures": ["LlamaForCausalLMEagle3"],
-        "hidden_size": sizes.hidden,
-        "num_hidden_layers": sizes.layers,
-        "num_attention_heads": sizes.heads,
-        "num_key_value_heads": sizes.kv_heads,
-        "head_dim": sizes.head_dim,
-        "intermediate_size": sizes.intermediate,
-        "vocab_size": sizes.vocabulary,
-        "draft_vocab_size": sizes.vocabulary,
+        **plan.sizes.config(),
+        "draft_vocab_size": plan.sizes.vocabulary,
         "target_hidden_size": plan.target.hidden,
         "eagle_aux_hidden_state_layer_ids": list(plan.input_layers),
-        "tie_word_embeddings": False,
         "norm_before_residual": True,
         "rms_norm_eps": plan.draft.wide_epsilon,
         TESTBED_KEY: {

@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 import torch
 
+from lab.sizes import Sizes
+from lab.widen import Widening, source_shapes
 from whet.checkpoint import hash_weights, read_headers
 from whet.checkpoint.config import read_shape
 from whet.checkpoint.files import read_json
 from whet.checkpoint.headers import BITS, INDEX
 from whet.core.errors import CheckpointError, InfeasibleError
 from whet.core.store import translate_disk_errors
-from whet.demo.shapes import Sizes
-from whet.demo.widen import Widening, source_shapes
 
 Role = Literal["target", "draft", "eagle3"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections import namedtuple
 from dataclasses import replace
@@ -11,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.sizes import Sizes
 
 from tests.checkpoint_factory import write_tiny_llama
 from whet.checkpoint import read_facts, tokenizer_difference
-from whet.cli.main import app
 from whet.core.errors import CheckpointError, InfeasibleError, StorageError, UsageError
-from whet.core.spec import Spec
 from whet.demo import pair_paths
-from whet.demo.shapes import Sizes
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+
+from lab.testbed import main, read_source, write_model, write_testbed  # noqa: E402
 
 TARGET, DRAFT = pair_paths()
 OWN_TARGET = Sizes(hidden=384, layers=6, heads=3, kv_heads=1, intermediate=1024)
@@ -30,14 +29,7 @@ WIDE_DRAFT = Sizes(hidden=256, layers=3, heads=2, kv_heads=1, intermediate=512)
 IDS = torch.arange(6, 70)[None]
 
 
-def call(words: list[str]) -> None:
-    """Run a command in this process; its errors are raised."""
-    app(words, exit_on_error=False)
-
-
 def write(out: Path, sizes: Sizes, *, shard_bytes: int = 2**31, source: Path = DRAFT) -> Any:
-    from whet.demo.testbed import read_source, write_model
-
     order = read_source(source, sizes, role="draft")
     return write_model(order, out, torch.device("cpu"), shard_bytes=shard_bytes)
 
@@ -136,8 +128,6 @@ def test_a_source_that_is_no_tied_llama(tmp_path: Path) -> None:
 
 
 def make(out: Path, **change: Any) -> Any:
-    from whet.demo.testbed import write_testbed
-
     return write_testbed(out, **{"target": OWN_TARGET, "device": "cpu", **change})
 
 
@@ -162,7 +152,7 @@ def test_a_full_disk_is_told_before_anything_is_written(
 def test_a_testbed_that_fails_half_way_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from whet.demo.widen import Widener
+    from lab.widen import Widener
 
     make_tensor = Widener.make
 
@@ -188,42 +178,26 @@ def test_command_writes_the_pair_and_says_what_comes_next(
 ) -> None:
     sizes = ["--hidden", "384", "--layers", "6", "--heads", "3", "--kv-heads", "1"]
     words = [*sizes, "--intermediate", "1024", "--draft", "128,2,1,1,384", "--device", "cpu"]
-    call(["demo", "testbed", str(tmp_path / "bed"), *words])
+    assert main(["7b", str(tmp_path / "bed"), *words]) == 0
     out = capsys.readouterr().out
     assert f"--model {tmp_path}/bed/target --draft {tmp_path}/bed/draft" in out
     assert read_facts(tmp_path / "bed" / "target").parameters == 11_015_040
     assert read_facts(tmp_path / "bed" / "draft").parameters == 950_912
 
 
-def test_the_long_demo_makes_its_pair_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run: list[tuple[Spec, Path]] = []
-    monkeypatch.setattr("whet.cli.demo.execute", lambda spec, root, **_: run.append((spec, root)))
-    monkeypatch.setattr(
-        "whet.demo.shapes.find_sizes", {"0.3b": OWN_TARGET, "0.03b": OWN_DRAFT}.__getitem__
-    )
-    for is_written in (True, False):
-        call(["demo", "--long", "-o", str(tmp_path / "runs")])
-        assert ("Writing the pair" in capsys.readouterr().out) == is_written
-    spec, root = run[0]
-    assert root == tmp_path / "runs" / "demo-long"
-    pair = tmp_path / "runs" / "demo-long-pair"
-    assert (spec.model.target, spec.model.draft) == (str(pair / "target"), str(pair / "draft"))
-    assert spec.load.batch_sizes == (1, 4, 16)
-    assert read_facts(pair / "target").testbed is not None
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--shape", "7c"], "unknown shape '7c'"),
-        (["--hidden", "4000"], "hidden size of the target must be a multiple of 128"),
-        (["--layers", "4"], "layers 4 is below the demo model's own 6"),
-        (["--vocab", "2000"], "vocabulary 2000 is below"),
+        (["7c"], "unknown shape '7c'"),
+        (["7b", "--hidden", "4000"], "hidden size of the target must be a multiple of 128"),
+        (["7b", "--layers", "4"], "layers 4 is below the demo model's own 6"),
+        (["7b", "--layers", "-1"], "layers -1 is below the demo model's own 6"),
+        (["7b", "--vocab", "2000"], "vocabulary 2000 is below"),
     ],
 )
-def test_command_refuses_sizes_in_a_sentence(tmp_path: Path, words: list[str], told: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(told)):
-        call(["demo", "testbed", str(tmp_path / "bed"), *words])
+def test_command_refuses_sizes_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert main([*words, str(tmp_path / "bed")]) == UsageError.exit_code
+    assert told in capsys.readouterr().err
     assert not (tmp_path / "bed").exists()

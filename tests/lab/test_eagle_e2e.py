@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from lab.sizes import Sizes
 
 from whet.core.provenance import cpu_dtype
 from whet.core.spec import RecipeSpec
 from whet.data import write_inputs
-from whet.demo.shapes import Sizes
 from whet.engines.vllm import find_installed
 from whet.quant import quantize
 
@@ -51,9 +51,8 @@ if __name__ == "__main__":
     "recipe", [None, {"scheme": "W8A8", "method": "rtn"}], ids=["16 bits", "8 bits"]
 )
 def test_what_the_head_proposes_is_accepted(tmp_path: Path, recipe: dict[str, str] | None) -> None:
+    from lab.testbed import write_testbed
     from transformers import AutoTokenizer
-
-    from whet.demo.testbed import write_testbed
 
     write_testbed(tmp_path / "pair", target=OWN_SIZES, eagle3=True, device="cpu")
     write_inputs(tmp_path)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from lab.sizes import Sizes
 
 from tests.checkpoint_factory import write_tiny_llama
-from whet.demo.shapes import Sizes
 
 
 def write_small(folder: Path, sizes: Sizes) -> Path:

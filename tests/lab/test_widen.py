@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lab.sizes import SHAPES, Sizes, find_sizes, require_groups
 
-from tests.demo.small import norms_in_own_precision, write_small
+from tests.lab.small_llama import norms_in_own_precision, write_small
 from whet.core.errors import UsageError
-from whet.demo.shapes import SHAPES, Sizes, find_sizes, require_groups
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -29,7 +29,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def widened(small: Path, out: Path, sizes: Sizes) -> Path:
-    from whet.demo.testbed import read_source, write_model
+    from lab.testbed import read_source, write_model
 
     write_model(read_source(small, sizes, role="target"), out, torch.device("cpu"))
     return out
@@ -172,7 +172,7 @@ def test_a_shape_by_name_and_by_numbers() -> None:
     ],
 )
 def test_sizes_that_cannot_hold_the_small_model(change: dict[str, int], told: str) -> None:
-    from whet.demo.widen import Widening
+    from lab.widen import Widening
 
     widening = Widening(narrow=SMALL, wide=replace(SMALL, **change), epsilon=1e-5)
     with pytest.raises(UsageError, match=told):
@@ -180,7 +180,7 @@ def test_sizes_that_cannot_hold_the_small_model(change: dict[str, int], told: st
 
 
 def test_kv_heads_that_would_have_to_be_stored_more_often_than_there_is_room() -> None:
-    from whet.demo.widen import Widening
+    from lab.widen import Widening
 
     narrow = replace(SMALL, heads=6, kv_heads=2)
     wide = replace(SMALL, heads=8, kv_heads=4)  # two copies of each fit

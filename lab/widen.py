@@ -29,8 +29,8 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
+from lab.sizes import Sizes
 from whet.core.errors import UsageError
-from whet.demo.shapes import Sizes
 
 Axis = Literal["hidden", "heads", "kv", "mlp"]
 PUSH: Final = 64.0

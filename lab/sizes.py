@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
@@ -32,6 +32,19 @@ class Sizes:
         mlp = 3 * self.hidden * self.intermediate
         ends = self.vocabulary * self.hidden * (1 if self.tied else 2) + self.hidden
         return ends + self.layers * (2 * self.hidden + attention + mlp)
+
+    def config(self) -> dict[str, Any]:
+        """Return the keys of config.json that say these sizes."""
+        return {
+            "hidden_size": self.hidden,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "intermediate_size": self.intermediate,
+            "vocab_size": self.vocabulary,
+            "tie_word_embeddings": self.tied,
+        }
 
     @property
     def text(self) -> str:
