@@ -297,7 +297,7 @@ def _without_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def _ends(render: Callable[[], str]) -> bool:
-    """Whether a rendering ends within its time, memory and length; tried in a child process."""
+    """Return whether a rendering ends within its bounds; tried in a child process."""
     child = os.fork()
     if child:
         return os.waitpid(child, 0)[1] == 0

@@ -1,4 +1,4 @@
-"""What is odd about a checkpoint that an engine loads all the same."""
+"""Oddities of a checkpoint that an engine loads without a word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way out of every command: no control or bidi character of foreign text passes."""
+"""Output of every command, without control and bidi characters of foreign text."""
 
 from __future__ import annotations
 

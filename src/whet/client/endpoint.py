@@ -67,7 +67,7 @@ class Endpoint:
         return f"{self._origin()}{self.prefix}{root}"
 
     def url_of(self, path: str) -> str:
-        """The URL of a page, for messages."""
+        """Return the URL of a page, for messages."""
         return self._origin() + self.path(path)
 
     def path(self, path: str) -> str:
