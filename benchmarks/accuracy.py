@@ -37,10 +37,10 @@ from lab.sizes import SHAPES, Sizes
 from whet.core.records import decode, encode
 from whet.core.run import Run
 from whet.flow.calibrate.calibrate import rounded
-from whet.flow.calibrate.observe import observations_of
 from whet.predict.hardware import CUDA, known_name
 from whet.predict.performance import Coefficients, Work, calibration_of
 from whet.predict.performance.fit import Observation, fit, predict_latencies
+from whet.predict.performance.observe import observations_of
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / "results" / "foresight"

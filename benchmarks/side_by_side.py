@@ -20,7 +20,7 @@ from typing import Any, Final
 import whet.levers  # noqa: F401  a run's spec has the keys of levers
 from whet.core.records import Estimate
 from whet.core.run import Run
-from whet.flow.run.results import summarize_run
+from whet.flow.run.conclude.results import summarize_run
 from whet.report.run.cells_csv import csv_records
 
 _FIGURES: Final = (

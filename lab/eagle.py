@@ -38,7 +38,7 @@ from torch import Tensor
 from lab.sizes import STEP, Sizes
 from lab.testbed_model import SourceModel, WrittenModel, copy_tokenizer, new_model, read_source
 from lab.widen import Widener, Widening, random_like
-from whet import __version__
+from whet._version import __version__
 from whet.checkpoint.facts import TESTBED_KEY
 from whet.checkpoint.shards import ShardWriter
 from whet.core.errors import UsageError

@@ -30,7 +30,7 @@ from lab.testbed_model import (
     read_source,
 )
 from lab.widen import Widener, Widening
-from whet import __version__
+from whet._version import __version__
 from whet.checkpoint.facts import TESTBED_KEY
 from whet.checkpoint.shards import ShardWriter
 from whet.core.errors import UsageError, WhetError

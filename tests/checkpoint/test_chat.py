@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from whet.checkpoint.chat import ChatTemplate, TemplateProblem
 from whet.core.errors import UsageError
-from whet.core.request_log import LoggedRequest
+from whet.requests import LoggedRequest
 
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 WALKS = (

@@ -30,8 +30,8 @@ from whet.checkpoint import encoder as encoder_module
 from whet.checkpoint.chat import TemplateProblem
 from whet.checkpoint.encoder import PromptEncoder, load_encoder
 from whet.core.errors import CheckpointError, UsageError
-from whet.core.request_log import LoggedRequest
 from whet.demo import pair_paths
+from whet.requests import LoggedRequest
 
 TARGET = pair_paths()[0]
 LLAMA = (

@@ -16,8 +16,8 @@ from whet.checkpoint.chat import ChatTemplate
 from whet.checkpoint.file_tokenizer import FileTokenizer, open_tokenizer
 from whet.checkpoint.tokenizer import load_tokenizer
 from whet.core.errors import CheckpointError
-from whet.core.request_log import LoggedRequest
 from whet.demo import pair_paths
+from whet.requests import LoggedRequest
 
 TEXTS = (
     "", " ", "a  b\n\n c\t", "Where is order 4711?", "naïve e\u0301 你好 \U0001f600\u00a0x\r\n",

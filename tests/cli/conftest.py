@@ -56,7 +56,7 @@ def whet(
 def scripted(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """A scripted engine in vLLM's place."""
     engine = FakeEngine()
-    monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: engine)
+    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: engine)
     return engine
 
 

@@ -22,7 +22,7 @@ from whet.cli.main import main
 from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine
 from whet.flow.quantize import serve_check as served
-from whet.flow.run import preflight as prepare
+from whet.flow.run.check import preflight as prepare
 
 
 @dataclass

@@ -14,7 +14,12 @@ from tests.cli.stage import Whet
 from tests.scripted_server import scripted_server
 from whet.core.errors import MeasurementError, UsageError
 from whet.demo import pair_paths
-from whet.load.prefix_trace_file import PrefixRequest, PrefixTraceFacts, header_line, request_line
+from whet.requests.prefix_trace_file import (
+    PrefixRequest,
+    PrefixTraceFacts,
+    header_line,
+    request_line,
+)
 
 USAGE = UsageError.exit_code
 SMALL = ("--tokenizer", pair_paths()[0], "--num-warmups", 2)

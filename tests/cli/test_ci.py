@@ -11,8 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.cli.stage import Whet
-from tests.flow.ci.planted import (
+from tests.ci.planted import (
     CPU_DEMO,
     change_file,
     change_record,
@@ -20,6 +19,7 @@ from tests.flow.ci.planted import (
     slower,
     unpack,
 )
+from tests.cli.stage import Whet
 from whet.core.errors import MeasurementError, NothingQualifiesError, StorageError, UsageError
 from whet.core.records import VerdictSet
 from whet.core.run import Run

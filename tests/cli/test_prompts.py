@@ -13,7 +13,7 @@ from tests.cli.stage import Whet
 from tests.prompts.planted import planted_log
 from whet.core.errors import CheckpointError, UsageError
 from whet.demo import pair_paths
-from whet.load.prefix_trace_file import read_prefix_trace
+from whet.requests.prefix_trace_file import read_prefix_trace
 
 USAGE = UsageError.exit_code
 MODEL = ("--model", pair_paths()[0])

@@ -56,7 +56,7 @@ class Recorder(FakeEngine):
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     engine = Recorder()
-    monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: engine)
+    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: engine)
     monkeypatch.setattr("whet.load.health.LATENESS_FLOOR_NS", 10 * 10**9)
     monkeypatch.setattr("whet.load.health.MAX_CPU_SHARE", 2.0)
     return engine

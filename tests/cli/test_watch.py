@@ -13,7 +13,7 @@ from tests.scripted_server import scripted_server
 from whet.core.errors import NothingQualifiesError, StorageError, UsageError
 from whet.core.run import Run
 from whet.core.store import locked
-from whet.flow.watch.source import source_files, source_of_run
+from whet.watch.source import source_files, source_of_run
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "cpu-demo" / "run.tar.xz"
 USAGE = UsageError.exit_code

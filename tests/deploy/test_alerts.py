@@ -25,7 +25,7 @@ from whet.core.records.envelope import Envelope
 from whet.core.run import Run
 from whet.deploy.monitoring import monitoring_files, notification_delay_s
 from whet.engines.vllm.buckets import bucket_edges
-from whet.flow.watch.envelope import envelope_of
+from whet.watch.envelope import envelope_of
 
 pytestmark = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="no promtool: apt-get install prometheus"

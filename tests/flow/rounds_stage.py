@@ -176,16 +176,16 @@ class Bench:
 def patch_declared(monkeypatch: pytest.MonkeyPatch, read: Callable[[str], Declared]) -> None:
     """Let every server's endpoints be read by ``read``."""
     profile = replace(get_profile("vllm"), read_declared=read)
-    monkeypatch.setattr("whet.flow.run.measure.get_profile", lambda _name: profile)
+    monkeypatch.setattr("whet.flow.run.measure.session.get_profile", lambda _name: profile)
 
 
 def build_bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     made = Bench()
-    monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: made.engine)
-    for module in ("measure", "find_rate"):
+    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: made.engine)
+    for module in ("measure.session", "measure.find_rate"):
         monkeypatch.setattr(f"whet.flow.run.{module}.run_trial", made.run_trial)
     patch_declared(monkeypatch, lambda _url: DECLARED)
-    monkeypatch.setattr("whet.flow.run.quality.measure_quality", made.measure_quality)
+    monkeypatch.setattr("whet.flow.run.measure.quality.measure_quality", made.measure_quality)
     return made
 
 

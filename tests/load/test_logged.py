@@ -11,10 +11,10 @@ import pytest
 from tests.load.prompts_factory import write_tokenizer
 from whet.checkpoint.encoder import PromptEncoder, load_encoder
 from whet.core.errors import UsageError
-from whet.core.request_log import LoggedRequest
-from whet.core.request_log.sample import SampledRequest, sample_log
 from whet.load import Draw
 from whet.load.logged import build_logged
+from whet.requests import LoggedRequest
+from whet.requests.sample import SampledRequest, sample_log
 
 BLOCK = 16
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.load.prompts_factory import write_tokenizer
-from whet.core.request_log import LoggedRequest
 from whet.load import Draw
 from whet.load.dataset import LengthLimits, build_dataset, read_dataset
 from whet.load.logged_call import SEVERAL, logged_call, marked, unsent_fields
 from whet.load.texts import TextTokenizer, load_text_tokenizer
-from whet.load.trace import read_trace
+from whet.requests import LoggedRequest
+from whet.requests.trace import read_trace
 
 TOOLS = [{"type": "function", "function": {"name": "find", "parameters": {}}}]
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}

@@ -8,9 +8,9 @@ import pytest
 
 from whet.core.errors import UsageError
 from whet.load.plan import Draw
-from whet.load.prefix_trace_file import PrefixRequest, PrefixTrace, PrefixTraceFacts
 from whet.load.prefix_traces import as_trace, load_prefix_trace
-from whet.load.trace import cut_trace
+from whet.requests.prefix_trace_file import PrefixRequest, PrefixTrace, PrefixTraceFacts
+from whet.requests.trace import cut_trace
 
 IDS = tuple(range(100, 4000))
 TRACE = PrefixTrace(

@@ -17,12 +17,12 @@ import pytest
 from tests.prompts.planted import planted_log, question, rules
 from whet.checkpoint.encoder import load_encoder
 from whet.core.errors import UsageError
-from whet.core.request_log import LoggedRequest
-from whet.core.request_log.writer import request_line
 from whet.demo import pair_paths
 from whet.prompts.analyse import PromptLog, PromptQuestion, analyse, answer_ids, predict
 from whet.prompts.fixes import apply_fixes
 from whet.prompts.records import PromptAnalysis
+from whet.requests import LoggedRequest
+from whet.requests.writer import request_line
 
 TARGET = pair_paths()[0]
 TEMPLATE = (

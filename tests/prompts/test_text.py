@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from whet.core.request_log import part_text
 from whet.prompts.text import common_length, message_text, tidy, tool_name
+from whet.requests import part_text
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whet.core.errors import StorageError, UsageError
-from whet.core.request_log import LoggedRequest
-from whet.load.prefix_trace_file import PrefixTrace, PrefixTraceFacts, read_prefix_trace, regenerate
 from whet.prompts.analyse import Prompt
 from whet.prompts.trace_writer import write_prefix_trace
+from whet.requests import LoggedRequest
+from whet.requests.prefix_trace_file import (
+    PrefixTrace,
+    PrefixTraceFacts,
+    read_prefix_trace,
+    regenerate,
+)
 
 Tokens = Sequence[int]
 

@@ -22,8 +22,8 @@ import psutil
 from jinja2 import TemplateError, TemplateSyntaxError
 
 from whet.core.errors import UsageError
-from whet.core.request_log import LoggedRequest, part_text
 from whet.core.units import GIB, NS_PER_S
+from whet.requests import LoggedRequest, part_text
 
 _RENDER_S: Final = 10
 _RENDER_CHARS: Final = 10**7

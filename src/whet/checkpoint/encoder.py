@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from whet.checkpoint.chat import ChatTemplate, TemplateProblem
 from whet.checkpoint.file_tokenizer import open_tokenizer
 from whet.core.errors import CheckpointError, UsageError
-from whet.core.request_log import LoggedRequest
+from whet.requests import LoggedRequest
 
 Ids = NDArray[np.int32]
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from whet.ci.options import CiInitOptions, CiOptions
 from whet.cli.options import OutputOptions, SpecFile, command_group, print_json, print_line
 from whet.core.errors import MeasurementError, NothingQualifiesError
 from whet.core.records import encode
-from whet.flow.ci.options import CiInitOptions, CiOptions
 
 if TYPE_CHECKING:
-    from whet.flow.ci.result import CiResult
+    from whet.ci.result import CiResult
 
 
 def ci(
@@ -28,9 +28,9 @@ def ci(
 
     Exit code 0 for a pass, 9 for a fail, 6 if unknown.
     """
-    from whet.flow.ci.compare import CiRequest, compare_runs, open_sides
-    from whet.flow.ci.document import ci_document
-    from whet.flow.ci.files import write_files
+    from whet.ci.compare import CiRequest, compare_runs, open_sides
+    from whet.ci.document import ci_document
+    from whet.ci.files import write_files
     from whet.report.writers.console import print_sections
 
     request = CiRequest(

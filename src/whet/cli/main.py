@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 from cyclopts import App, CycloptsError, Group, UnknownOptionError
 from cyclopts.config import Env
 
-from whet import __version__
+from whet._version import __version__
 from whet.cli.options import PARAMETER
 from whet.cli.stops import stop_message
 from whet.cli.terminal import TerminalConsole, clean_output

@@ -19,9 +19,9 @@ from whet.flow.plan.options import PlanOptions
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from whet.flow.plan.evaluate import Prediction
-    from whet.flow.plan.fit import Fit
     from whet.flow.plan.plan import Plan
+    from whet.predict.plan.evaluate import Prediction
+    from whet.predict.plan.fit import Fit
 
 _ROWS: Final = 12
 
@@ -40,7 +40,7 @@ def plan(
     """
     from whet.flow.plan.plan import make_memory_table, make_plan
     from whet.flow.plan.spec import spec_text
-    from whet.flow.run.checkpoints import open_checkpoints
+    from whet.flow.run.check.checkpoints import open_checkpoints
 
     if options.spec is not None and options.memory:
         raise UsageError("--memory predicts no speed, so there is nothing for --spec; give one")

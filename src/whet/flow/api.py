@@ -79,6 +79,6 @@ def decide(run_dirs: Sequence[Path | str]) -> Decision:
 
     Raises ``StorageError`` where a folder holds no run and ``UsageError`` for two of one tier.
     """
-    from whet.flow.run.conclude import decide_over
+    from whet.flow.run.conclude.conclude import decide_over
 
     return decide_over([Run.read(Path(path)) for path in run_dirs])

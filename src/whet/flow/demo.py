@@ -29,7 +29,7 @@ def replay_recorded(root: Path, observer: Observer) -> RunStore:
     from whet.core.staging import staged
     from whet.core.store import RunStore, translate_disk_errors
     from whet.demo.bundled import RECORDED
-    from whet.flow.run.conclude import conclude
+    from whet.flow.run.conclude.conclude import conclude
 
     if not root.exists():
         with staged(root) as stage, tarfile.open(RECORDED) as tar, translate_disk_errors(root):

@@ -16,7 +16,11 @@ from whet.client import CompletionCall
 from whet.core.errors import UsageError
 from whet.core.format import plural
 from whet.core.records import PlannedRequest
-from whet.core.request_log import (
+from whet.load.logged_call import SEVERAL, logged_call, unsent_fields
+from whet.load.plan import Draw, Workload, describe_requests
+from whet.load.sharing import shared_tokens
+from whet.load.texts import TextTokenizer, seeded
+from whet.requests import (
     LeftOut,
     LoggedRequest,
     LogReader,
@@ -25,10 +29,6 @@ from whet.core.request_log import (
     media,
     plain_messages,
 )
-from whet.load.logged_call import SEVERAL, logged_call, unsent_fields
-from whet.load.plan import Draw, Workload, describe_requests
-from whet.load.sharing import shared_tokens
-from whet.load.texts import TextTokenizer, seeded
 
 _NO_ANSWER: Final = "no answer to take the length from"
 _NO_TEXT: Final = "images, sound or token ids in place of text"

@@ -21,12 +21,12 @@ from whet.client import CompletionCall
 from whet.core.errors import UsageError
 from whet.core.load_point import LoadPoint, Rate
 from whet.core.records import PlannedRequest
-from whet.core.request_log import LoggedRequest
-from whet.core.request_log.sample import SampledRequest, beginning, prompt_number
 from whet.load.logged_call import marked, marked_message
 from whet.load.plan import Draw, Workload, describe_requests, to_call
 from whet.load.sharing import cached_tokens
 from whet.load.texts import seeded
+from whet.requests import LoggedRequest
+from whet.requests.sample import SampledRequest, beginning, prompt_number
 
 SENT: Final = frozenset(
     {"temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",

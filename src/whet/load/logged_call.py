@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from whet.client import CompletionCall
 from whet.core.format import plural
-from whet.core.request_log import LoggedRequest
 from whet.load.plan import TEMPERATURE
+from whet.requests import LoggedRequest
 
 SAMPLER: Final = frozenset(
     {"temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",

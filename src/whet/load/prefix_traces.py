@@ -9,10 +9,10 @@ from dataclasses import replace
 from whet.core.errors import UsageError
 from whet.load.cold import cold_workload
 from whet.load.plan import Draw, Workload
-from whet.load.prefix_trace_file import FORM, PrefixTrace, TokenArray, regenerate
 from whet.load.sharing import TokenIds
-from whet.load.texts import one_of_each
-from whet.load.trace import Trace, TraceRow
+from whet.requests.content import one_of_each
+from whet.requests.prefix_trace_file import FORM, PrefixTrace, TokenArray, regenerate
+from whet.requests.trace import Trace, TraceRow
 
 
 def load_prefix_trace(

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from whet.core.errors import UsageError
-from whet.core.request_log import LoggedRequest
+from whet.requests import LoggedRequest
+from whet.requests.content import one_of_each
 
 if TYPE_CHECKING:
     from whet.checkpoint.chat import ChatTemplate
@@ -92,14 +93,6 @@ class TextTokenizer:
         for ids, word in sorted(zip(bare, self.words, strict=True), key=lambda pair: len(pair[0])):
             first.setdefault(ids[0], word)
         return tuple(first.values())
-
-
-def one_of_each(ids: Sequence[int], numbers: dict[int, int]) -> tuple[int, ...]:
-    """The ids, where equal ones are one number in memory: ``numbers`` holds those met before.
-
-    A token then costs a reference of 8 bytes, and not a number of 32 as well.
-    """
-    return tuple(map(numbers.setdefault, ids, ids))
 
 
 @lru_cache(maxsize=4)

@@ -17,14 +17,6 @@ from whet.core.errors import UsageError
 from whet.core.format import plural
 from whet.core.records import HitTokens
 from whet.core.redact import starred
-from whet.core.request_log import (
-    LeftOut,
-    LoggedRequest,
-    LogReader,
-    count_doubt,
-    media,
-    only_model,
-)
 from whet.prompts.blocks import chain_hashes, most_hits
 from whet.prompts.cache import PrefixCache, SharedRun
 from whet.prompts.causes import CauseFinder, Variables
@@ -37,6 +29,14 @@ from whet.prompts.records import (
     SharedPrefix,
 )
 from whet.prompts.text import common_length
+from whet.requests import (
+    LeftOut,
+    LoggedRequest,
+    LogReader,
+    count_doubt,
+    media,
+    only_model,
+)
 
 _BATCH: Final = 256
 """Requests whose blocks are hashed together."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from whet.core.request_log import LoggedRequest
 from whet.prompts.patterns import find_spans
 from whet.prompts.records import CauseKind
 from whet.prompts.text import common_length, message_text, tidy
+from whet.requests import LoggedRequest
 
 _MAX_NAME_WORDS: Final = 4
 _LINE: Final = re.compile(r"(?<=\n)(?=\S)")

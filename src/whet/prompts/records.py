@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from whet.core.records import HitTokens, ReplayResult
-from whet.core.request_log import LeftOut
+from whet.requests import LeftOut
 
 CauseKind = Literal["date", "id", "name", "whitespace", "order", "template"]
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from whet.core.request_log import part_text
+from whet.requests import part_text
 
 _MEDIA: Final = "[media]"
 _BLANKS: Final = re.compile(r"(?<=\S)(?: [ \t\u00a0]+|[\t\u00a0][ \t\u00a0]*)")

@@ -13,8 +13,13 @@ import numpy as np
 from whet.checkpoint.encoder import Ids
 from whet.core.errors import UsageError
 from whet.core.store import write_atomic
-from whet.load.prefix_trace_file import PrefixRequest, PrefixTraceFacts, header_line, request_line
 from whet.prompts.analyse import Prompt
+from whet.requests.prefix_trace_file import (
+    PrefixRequest,
+    PrefixTraceFacts,
+    header_line,
+    request_line,
+)
 
 
 def write_prefix_trace(prompts: Iterable[Prompt], path: Path) -> PrefixTraceFacts:

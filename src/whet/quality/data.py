@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
-from whet.core.request_log import LoggedRequest, LogReader, media, plain_messages
 from whet.quality.json_values import fits, parse_json, refuse_schema
 from whet.quality.scoring import SCORERS
+from whet.requests import LoggedRequest, LogReader, media, plain_messages
 
 Line = TypeVar("Line", bound="_Line")
 

@@ -19,7 +19,7 @@ from whet.checkpoint import load_tokenizer
 from whet.checkpoint.chat import ChatTemplate, TemplateProblem, sent_at
 from whet.core.errors import UsageError
 from whet.core.records import CalibrationFacts
-from whet.core.request_log import (
+from whet.requests import (
     BLANK,
     INCOMPLETE,
     LoggedRequest,

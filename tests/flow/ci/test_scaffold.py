@@ -19,7 +19,7 @@ import yaml
 from jsonschema import Draft7Validator
 
 from tests.checkpoint_factory import write_tiny_llama
-from whet import __version__
+from whet._version import __version__
 from whet.cli.main import app
 from whet.core.errors import UsageError
 from whet.core.spec import RecipeSpec

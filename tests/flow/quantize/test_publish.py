@@ -13,7 +13,7 @@ import yaml
 from huggingface_hub import constants
 
 from tests.hub_standin import TOKEN, Hub, Repo, hub_standin
-from whet import __version__
+from whet._version import __version__
 from whet.core.errors import CheckpointError, UsageError, WhetError
 from whet.core.protocols import Silent
 from whet.core.records import CalibrationFacts, QuantizedCheckpoint, UnitError, encode

@@ -80,13 +80,15 @@ class WorkerBench(Bench):
 def install(monkeypatch: pytest.MonkeyPatch) -> Bench:
     """The scripted engine, trials and answers in this process."""
     bench = WorkerBench(engine=GuardedStand(), speeds=SPEEDS, passes=True)
-    monkeypatch.setattr("whet.flow.run.preflight.get_engine", EngineFor(bench.engine))
-    for module in ("measure", "find_rate", "workers.check"):
+    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", EngineFor(bench.engine))
+    for module in ("measure.session", "measure.find_rate", "workers.check"):
         monkeypatch.setattr(f"whet.flow.run.{module}.run_trial", bench.run_trial)
     patch_declared(monkeypatch, lambda _url: DECLARED)
-    monkeypatch.setattr("whet.flow.run.quality.measure_quality", bench.measure_quality)
-    monkeypatch.setattr("whet.flow.run.results.judge_start", lambda item, *_: [_proved(item)])
-    monkeypatch.setattr("whet.flow.run.results.judge_cell", lambda *_: [])
+    monkeypatch.setattr("whet.flow.run.measure.quality.measure_quality", bench.measure_quality)
+    monkeypatch.setattr(
+        "whet.flow.run.conclude.results.judge_start", lambda item, *_: [_proved(item)]
+    )
+    monkeypatch.setattr("whet.flow.run.conclude.results.judge_cell", lambda *_: [])
     return bench
 
 

@@ -17,9 +17,9 @@ from whet.core.records import Claim, Decision, Evidence, ResolvedEngine, Verdict
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.store import RunStore
-from whet.flow.run.closing import why_nothing_qualifies
-from whet.flow.run.preflight import prepare
-from whet.flow.run.workload import trial_plan
+from whet.flow.run.check.preflight import prepare
+from whet.flow.run.conclude.closing import why_nothing_qualifies
+from whet.flow.run.traffic.workload import trial_plan
 from whet.quality import Measured
 
 OBJECTIVE = {"ttft_ms": [1e9], "recommend_ttft_ms": 1e9}
@@ -35,7 +35,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
         verdicts = tuple((tolerance, "pass") for tolerance in (0.01, 0.02, 0.05))
         return replace(measured, record=replace(measured.record, verdicts=verdicts))
 
-    monkeypatch.setattr("whet.flow.run.quality.measure_quality", passes)
+    monkeypatch.setattr("whet.flow.run.measure.quality.measure_quality", passes)
     return bench
 
 
@@ -57,8 +57,8 @@ def weights(monkeypatch: pytest.MonkeyPatch) -> list[Evidence]:
             )
         ]
 
-    monkeypatch.setattr("whet.flow.run.results.judge_start", judge)
-    monkeypatch.setattr("whet.flow.run.results.judge_cell", lambda *_: [])
+    monkeypatch.setattr("whet.flow.run.conclude.results.judge_start", judge)
+    monkeypatch.setattr("whet.flow.run.conclude.results.judge_cell", lambda *_: [])
     return outcome
 
 

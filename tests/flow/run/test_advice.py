@@ -11,10 +11,10 @@ from tests.flow.stage import FakeEngine, tiny_spec
 from whet.checkpoint import read_facts
 from whet.core.provenance import Device
 from whet.engines.machine import Machine
-from whet.flow.run import advice
-from whet.flow.run.advice import advice_of
-from whet.flow.run.checkpoints import Checkpoints
-from whet.flow.run.resolve import resolve_variants
+from whet.flow.run.check import advice
+from whet.flow.run.check.advice import advice_of
+from whet.flow.run.check.checkpoints import Checkpoints
+from whet.flow.run.check.resolve import resolve_variants
 
 DEVICE = Device(kind="cpu", name="EPYC", memory_bytes=2**34, count=1, driver=None)
 

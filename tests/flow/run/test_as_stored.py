@@ -22,9 +22,9 @@ from whet.core.spec import RecipeSpec, Spec, parse_spec
 from whet.core.store import RunStore
 from whet.demo import pair_paths
 from whet.engines.vllm.log import read_log
-from whet.flow.run.checkpoints import Checkpoints, stored_commits
+from whet.flow.run.check.checkpoints import Checkpoints, stored_commits
+from whet.flow.run.check.preflight import Preflight, prepare, run_preflight
 from whet.flow.run.pipeline import run
-from whet.flow.run.preflight import Preflight, prepare, run_preflight
 from whet.levers import claims, judge_start, labels
 from whet.quant import quantize
 from whet.report.run import quality, setup
@@ -49,7 +49,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(autouse=True)
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     engine = FakeEngine()
-    monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: engine)
+    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: engine)
     return engine
 
 

@@ -11,12 +11,12 @@ from tests.flow.rounds_stage import Bench, build_bench, spec_of
 from whet.core.protocols import Silent
 from whet.core.run import Run
 from whet.core.store import RunStore
-from whet.flow.run.conclude import conclude
-from whet.flow.run.confirm import check_answers
+from whet.flow.run.check.preflight import prepare
+from whet.flow.run.conclude.conclude import conclude
+from whet.flow.run.measure.confirm import check_answers
+from whet.flow.run.measure.rounds import measure_rounds
+from whet.flow.run.measure.schedule import Round, cells_of
 from whet.flow.run.pipeline import run
-from whet.flow.run.preflight import prepare
-from whet.flow.run.rounds import measure_rounds
-from whet.flow.run.schedule import Round, cells_of
 from whet.report.run import run_document
 
 SPECULATION = {"method": "ngram", "num_tokens": 3}

@@ -12,7 +12,7 @@ import pytest
 
 from whet.core.errors import UsageError
 from whet.core.run import Run
-from whet.flow.run.conclude import decide_over
+from whet.flow.run.conclude.conclude import decide_over
 
 PUBLISHED = Path(__file__).parents[3] / "results" / "cpu-demo" / "run.tar.xz"
 Edit = Callable[[dict[str, Any]], None]

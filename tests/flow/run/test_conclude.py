@@ -16,10 +16,10 @@ from whet.core.protocols import Silent
 from whet.core.records import Decision, TrialRecord
 from whet.core.run import Run
 from whet.core.store import RunStore
-from whet.flow.run import conclude as conclude_module
-from whet.flow.run.conclude import conclude, decide_over, reference_of
-from whet.flow.run.context import Job, trial_key
-from whet.flow.run.preflight import prepare
+from whet.flow.run.check.preflight import prepare
+from whet.flow.run.conclude import conclude as conclude_module
+from whet.flow.run.conclude.conclude import conclude, decide_over, reference_of
+from whet.flow.run.measure.context import Job, trial_key
 
 MARKS = "!" * 64
 Start = Callable[..., AbstractContextManager[Job]]
@@ -42,7 +42,7 @@ class Told(Silent):
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     """A prepared run that no server was started for; again is the same run, resumed."""
-    monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: FakeEngine())
+    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: FakeEngine())
 
     @contextmanager
     def opened(*, resume: bool = False, **change: Any) -> Iterator[Job]:

@@ -19,10 +19,10 @@ from whet.core.protocols import Silent
 from whet.core.records import DegenerateTraffic, ModelFacts
 from whet.core.run import Run
 from whet.core.store import RunStore
-from whet.flow.run.context import Job, trial_key
-from whet.flow.run.degenerate import examine_all
-from whet.flow.run.preflight import prepare
-from whet.flow.run.workload import workload_key
+from whet.flow.run.check.preflight import prepare
+from whet.flow.run.conclude.degenerate import examine_all
+from whet.flow.run.measure.context import Job, trial_key
+from whet.flow.run.traffic.workload import workload_key
 
 MARKS = "!" * 64
 TEXTS = [f"The red lamp of order {number} comes from Porto on Friday." for number in range(12)]
@@ -33,7 +33,7 @@ VARIANTS: dict[str, Any] = {"fp16": {}, "b": {}, "c": {"prefix_cache": True}}
 def job(tmp_path: Path) -> Iterator[Job]:
     spec = tiny_spec(tmp_path, variants=VARIANTS)
     with pytest.MonkeyPatch.context() as patch, RunStore.open(tmp_path / "run") as store:
-        patch.setattr("whet.flow.run.preflight.get_engine", lambda _name: FakeEngine())
+        patch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: FakeEngine())
         yield prepare(spec, store, Silent(), skip_infeasible=False)
 
 

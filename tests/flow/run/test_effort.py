@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from whet.core.spec import Spec, parse_spec
-from whet.flow.run.effort import Effort, effort_of
+from whet.flow.run.check.effort import Effort, effort_of
 
 NAMES = ["fp16", "b", "c", "d"]
 

@@ -15,8 +15,8 @@ from whet.core.records import ResolvedEngine, Speculation, TrafficFacts
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.engines.compatibility import compatibility_rows, known_faults
-from whet.flow.run.conclude import decide_over
-from whet.flow.run.faults import engine_faults, sampled_requests
+from whet.flow.run.conclude.conclude import decide_over
+from whet.flow.run.measure.faults import engine_faults, sampled_requests
 from whet.report.run import run_document
 from whet.report.run.common import headline
 

@@ -12,8 +12,8 @@ from safetensors.numpy import load_file, save_file
 from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.stage import FakeEngine, tiny_spec
 from whet.core.spec import Spec
-from whet.flow.run.checkpoints import Checkpoints
-from whet.flow.run.preflight import Preflight, run_preflight
+from whet.flow.run.check.checkpoints import Checkpoints
+from whet.flow.run.check.preflight import Preflight, run_preflight
 
 FP8 = {"kv_cache_dtype": "fp8"}
 RECIPE: dict[str, Any] = {
@@ -32,7 +32,7 @@ def with_scales(folder: Path, scale: float) -> Path:
 
 
 def seen(spec: Spec, root: Path, monkeypatch: pytest.MonkeyPatch) -> Preflight:
-    monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: FakeEngine())
+    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: FakeEngine())
     return run_preflight(spec, root, Checkpoints(root, {}))
 
 

@@ -28,7 +28,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[TrialPlan]:
         events[-1] = replace(events[-1], error="timeout", output_tokens=None)
         return trial(events, variant=plan.variant)
 
-    monkeypatch.setattr("whet.flow.run.lengths.run_trial", run_trial)
+    monkeypatch.setattr("whet.flow.run.traffic.lengths.run_trial", run_trial)
     return plans
 
 

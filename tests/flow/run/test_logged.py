@@ -15,12 +15,12 @@ from tests.flow.rounds_stage import Bench, build_bench, spec_of, story
 from whet.checkpoint import read_facts
 from whet.core.errors import UsageError
 from whet.core.records import OutputLengths
-from whet.core.request_log import LogReader
-from whet.core.request_log.sample import read_sample
 from whet.core.run import Run
 from whet.core.spec import Spec, TrafficSpec
 from whet.core.store import RunStore
-from whet.flow.run.logged import TrafficLog, read_traffic
+from whet.flow.run.traffic.logged import TrafficLog, read_traffic
+from whet.requests import LogReader
+from whet.requests.sample import read_sample
 
 PAIR: dict[str, Any] = {"fp16": {}, "b": {"args": {"seed": 1}}}
 ACCEPTED = {"accept_unproved": ["speculation", "settings", "prefix_cache"]}
@@ -128,7 +128,7 @@ def test_arrivals_are_the_logs_own_at_the_rate_of_the_load(bench: Bench, tmp_pat
 def test_answers_are_measured_where_the_log_has_none(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whet.flow.run.lengths.run_trial", bench.run_trial)
+    monkeypatch.setattr("whet.flow.run.traffic.lengths.run_trial", bench.run_trial)
     lines = [{"prompt": f"Once {number}"} for number in range(100)]
     log = {"log": str(write_log(tmp_path, lines)), "answers": "natural", "max_output_tokens": 9}
     root = tmp_path / "run"

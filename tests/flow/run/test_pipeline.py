@@ -19,10 +19,10 @@ from whet.core.records import CellSummary, Decision, TrialRecord, WorkloadFacts
 from whet.core.run import Run
 from whet.core.spec import Spec, parse_spec
 from whet.core.store import RunStore
-from whet.flow.run.conclude import conclude, decide_over, speculation_pairs
+from whet.flow.run.check.preflight import prepare
+from whet.flow.run.conclude.conclude import conclude, decide_over, speculation_pairs
+from whet.flow.run.measure.rounds import measure_all
 from whet.flow.run.pipeline import run
-from whet.flow.run.preflight import prepare
-from whet.flow.run.rounds import measure_all
 from whet.load import run_trial
 from whet.metrics import summarise
 from whet.report.run.files import write_reports
@@ -31,7 +31,7 @@ from whet.report.run.files import write_reports
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
     fake = FakeEngine()
-    monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: fake)
+    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: fake)
     assert engines.engine_names(), "the real table is untouched"
     return fake
 
@@ -96,7 +96,7 @@ def test_each_trial_is_parsed_once_and_each_cell_is_concluded_once(
             tiny_spec(tmp_path, variants=variants), store, Silent(), skip_infeasible=False
         )
         measure_all(job)
-        monkeypatch.setattr("whet.flow.run.results.summarise", counting_summarise)
+        monkeypatch.setattr("whet.flow.run.conclude.results.summarise", counting_summarise)
         decision = conclude(job.store, job.observer)
         write_reports(Run(store), root)
     assert sorted(opened) == sorted(path.name for path in (root / "trials").iterdir())
@@ -151,7 +151,7 @@ def test_an_invalid_trial_is_repeated_on_a_fresh_start(
             return replace(record, health=health)
         return record
 
-    monkeypatch.setattr("whet.flow.run.measure.run_trial", run_disturbed)
+    monkeypatch.setattr("whet.flow.run.measure.session.run_trial", run_disturbed)
     root = tmp_path / "run"
     story(tiny_spec(tmp_path), root)
     assert engine.started == ["fp16", "other", "other"]
@@ -169,7 +169,7 @@ def test_a_trial_that_stays_invalid_is_repeated_twice_and_named(
         health = replace(record.health, valid=False, reason="requests left late")
         return replace(record, health=health) if record.variant == "other" else record
 
-    monkeypatch.setattr("whet.flow.run.measure.run_trial", run_late)
+    monkeypatch.setattr("whet.flow.run.measure.session.run_trial", run_late)
     story(tiny_spec(tmp_path), tmp_path / "run")
     assert engine.started == ["fp16", "other", "other", "other"]
     write_reports(Run.read(tmp_path / "run"), tmp_path / "run")

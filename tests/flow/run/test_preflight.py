@@ -12,8 +12,8 @@ from tests.flow.stage import FakeEngine, tiny_spec
 from whet.checkpoint import read_facts
 from whet.core.errors import CheckpointError
 from whet.core.records import ModelFacts, Speculation, Variant
-from whet.flow.run.checkpoints import Checkpoints
-from whet.flow.run.resolve import resolve_variants
+from whet.flow.run.check.checkpoints import Checkpoints
+from whet.flow.run.check.resolve import resolve_variants
 
 
 @pytest.fixture(scope="module")

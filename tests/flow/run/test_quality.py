@@ -11,8 +11,8 @@ import pytest
 
 from whet.core.records import EngineFacts, QualityRecord, ResolvedEngine, Speculation, Variant
 from whet.core.store import RunStore
-from whet.flow.run.context import Job
-from whet.flow.run.quality import KIND, PLAIN, _checks, _scoring_defect, weights_key
+from whet.flow.run.measure.context import Job
+from whet.flow.run.measure.quality import KIND, PLAIN, _checks, _scoring_defect, weights_key
 from whet.quality import PlainReference
 from whet.quality.greedy import Continuations
 from whet.quality.lossless import LosslessPlan

@@ -16,8 +16,8 @@ from whet import quant
 from whet.core.protocols import Silent
 from whet.core.records import QuantizedCheckpoint
 from whet.core.store import RunStore
-from whet.flow.run.preflight import prepare
-from whet.flow.run.quantize import quantize_recipes
+from whet.flow.run.check.preflight import prepare
+from whet.flow.run.measure.quantize import quantize_recipes
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Heard(Silent):
 
 @pytest.fixture(autouse=True)
 def _engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: FakeEngine())
+    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: FakeEngine())
 
 
 def sharpen(folder: Path, source: Path, **change: Any) -> tuple[QuantizedCheckpoint, list[str]]:
@@ -129,7 +129,7 @@ def test_recipes_share_a_pass_and_a_host_short_of_memory_takes_more(
 ) -> None:
     recipes = {"w4": {"method": "rtn"}, "w8": {"scheme": "W8A16", "method": "rtn"}, "f8": SMALL}
     together, _ = quantized(tmp_path, "one", **recipes)
-    monkeypatch.setattr("whet.flow.run.quantize._HOST_SHARE", 0.0)
+    monkeypatch.setattr("whet.flow.run.measure.quantize._HOST_SHARE", 0.0)
     alone, _ = quantized(tmp_path, "many", **recipes)
     assert passes == [["w4", "w8", "f8"], ["w4"], ["w8"], ["f8"]]
     assert set(together) == set(recipes)

@@ -30,7 +30,7 @@ VARIANTS: dict[str, Any] = {
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     fake = FakeEngine()
-    monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: fake)
+    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: fake)
     return fake
 
 
@@ -101,7 +101,7 @@ def test_answers_that_a_stop_left_unchecked_are_checked_by_the_resume(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("whet.flow.run.measure.measure_variant_quality", stopped)
+        patched.setattr("whet.flow.run.measure.session.measure_variant_quality", stopped)
         with pytest.raises(KeyboardInterrupt):
             ran(spec(tmp_path), tmp_path / "run", 0.01)
     assert "fp16" not in Run.read(tmp_path / "run").quality
@@ -132,7 +132,7 @@ class Disturbed:
 
 def disturb(monkeypatch: pytest.MonkeyPatch, **change: Any) -> Disturbed:
     made = Disturbed(**change)
-    monkeypatch.setattr("whet.flow.run.measure.run_trial", made.run_trial)
+    monkeypatch.setattr("whet.flow.run.measure.session.run_trial", made.run_trial)
     return made
 
 

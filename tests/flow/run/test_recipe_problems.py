@@ -16,10 +16,10 @@ from whet.core.records import Decision, Problem
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.store import RunStore
-from whet.flow.run.checkpoints import Checkpoints
+from whet.flow.run.check.checkpoints import Checkpoints
+from whet.flow.run.check.preflight import feasible, prepare, run_preflight
+from whet.flow.run.measure.quantize import quantize_recipes
 from whet.flow.run.pipeline import run
-from whet.flow.run.preflight import feasible, prepare, run_preflight
-from whet.flow.run.quantize import quantize_recipes
 from whet.report.run import best
 
 RECIPES: dict[str, Any] = {
@@ -32,7 +32,7 @@ VARIANTS: dict[str, Any] = {"fp16": {}, "w4": {"weights": "awq"}, "w8": {"weight
 @pytest.fixture(autouse=True)
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     engine = FakeEngine()
-    monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: engine)
+    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: engine)
     return engine
 
 

@@ -25,8 +25,8 @@ from whet.core.records import (
 )
 from whet.core.run import Run
 from whet.core.store import RunStore
-from whet.flow.run.results import summarize_run
-from whet.flow.run.schedule import every_start, store_start
+from whet.flow.run.conclude.results import summarize_run
+from whet.flow.run.measure.schedule import every_start, store_start
 from whet.load import TrialInterrupted
 
 

@@ -34,7 +34,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     fake = FakeEngine()
-    monkeypatch.setattr("whet.flow.run.preflight.get_engine", lambda _name: fake)
+    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: fake)
     return fake
 
 

@@ -18,8 +18,8 @@ from whet.core.records.speculation_map import SpeculationMap, SpeculationPoint
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.store import RunStore
+from whet.flow.run.conclude.speculation_map import length_estimate
 from whet.flow.run.pipeline import run
-from whet.flow.run.speculation_map import length_estimate
 from whet.load import TrialPlan
 
 STEPS = 100
@@ -70,7 +70,7 @@ def physics(monkeypatch: pytest.MonkeyPatch) -> Physics:
         build_bench(monkeypatch),
         accepted={"draft": 3.0, "level.accepted0": 0.0, "level.accepted0.5": 2.0},
     )
-    for module in ("measure", "find_rate"):
+    for module in ("measure.session", "measure.find_rate"):
         monkeypatch.setattr(f"whet.flow.run.{module}.run_trial", made.run_trial)
     patch_declared(monkeypatch, made.declared)
     return made

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from whet.core.run import Run
-from whet.flow.run.conclude import decide_over
-from whet.flow.run.results import summarize_run
+from whet.flow.run.conclude.conclude import decide_over
+from whet.flow.run.conclude.results import summarize_run
 
 PUBLISHED = Path(__file__).parents[3] / "results" / "cpu-demo"
 BEFORE = Path(__file__).parent / "stored" / "demo-before.tar.xz"

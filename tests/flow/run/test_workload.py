@@ -13,9 +13,9 @@ from tests.scripted_server import scripted_server
 from whet.core.protocols import Silent
 from whet.core.records import ClientHealth, TrialRecord
 from whet.core.store import RunStore
-from whet.flow.run.context import Job
-from whet.flow.run.preflight import prepare
-from whet.flow.run.workload import trial_plan
+from whet.flow.run.check.preflight import prepare
+from whet.flow.run.measure.context import Job
+from whet.flow.run.traffic.workload import trial_plan
 from whet.levers import judge_cell
 from whet.load import TrialPlan, run_trial
 from whet.metrics import CellContext, summarise
@@ -51,7 +51,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
         },
     )
     with pytest.MonkeyPatch.context() as patch, RunStore.open(folder / "run") as store:
-        patch.setattr("whet.flow.run.preflight.get_engine", lambda _name: FakeEngine())
+        patch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: FakeEngine())
         return prepare(spec, store, Silent(), skip_infeasible=False)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +12,7 @@ from cyclopts import Parameter
 from whet.cli.observer import ConsoleObserver
 from whet.cli.options import OutputOptions, command_group, print_json
 from whet.cli.prompts.lint import lint
-from whet.core.errors import UsageError
 from whet.core.records import encode
-from whet.core.store import open_output
 from whet.prompts.options import PromptsOptions
 
 if TYPE_CHECKING:
@@ -47,6 +43,7 @@ def analyse(
     from whet.prompts.analyse import PromptLog, PromptQuestion
     from whet.prompts.analyse import analyse as analyse_log
     from whet.prompts.cache_size import CacheSize, find_cache
+    from whet.prompts.log_writer import write_fixed_log
     from whet.prompts.report import print_report, write_report
     from whet.prompts.trace_writer import write_prefix_trace
 
@@ -82,7 +79,7 @@ def analyse(
             print_json(encode(analysis))
         print_report(document, output.console)
         if files.fixed_log is not None:
-            _write_log(prompts, variables, kinds, files.fixed_log)
+            write_fixed_log(prompts, variables, kinds, files.fixed_log)
             observer.note(f"written: {files.fixed_log}")
         if files.workload is not None:
             write_prefix_trace(prompts.prompts(), files.workload)
@@ -120,21 +117,6 @@ def _verify(
         partial(predict, block_size),
         observer,
     )
-
-
-def _write_log(
-    prompts: PromptLog, variables: Variables, kinds: Collection[CauseKind], path: Path
-) -> None:
-    """Write the log with the fixes, one OpenAI request a line."""
-    from whet.core.request_log.writer import request_line
-    from whet.prompts.fixes import apply_fixes
-
-    if os.path.realpath(path) == os.path.realpath(prompts.question.log):
-        raise UsageError(f"--fixed-log {path} is the log itself; give another file")
-    with open_output(path) as file:
-        for prompt in prompts.prompts():
-            line = request_line(apply_fixes(prompt.request, variables, kinds))
-            file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
 
 
 commands = command_group("prompts", analyse)

@@ -17,9 +17,9 @@ from whet.core.units import human_bytes
 from whet.flow.run.options import CheckOptions, SpecOptions
 
 if TYPE_CHECKING:
-    from whet.flow.run.checkpoints import HubSource
-    from whet.flow.run.effort import Effort
-    from whet.flow.run.preflight import Preflight
+    from whet.flow.run.check.checkpoints import HubSource
+    from whet.flow.run.check.effort import Effort
+    from whet.flow.run.check.preflight import Preflight
 
 
 def check(
@@ -34,10 +34,10 @@ def check(
 
     Exit code 2 if the spec is wrong, 4 if a variant cannot run here.
     """
-    from whet.flow.run.checkpoints import open_checkpoints
-    from whet.flow.run.effort import effort_of
-    from whet.flow.run.planned import machine_text, plan_machine
-    from whet.flow.run.preflight import feasible, run_preflight
+    from whet.flow.run.check.checkpoints import open_checkpoints
+    from whet.flow.run.check.effort import effort_of
+    from whet.flow.run.check.planned import machine_text, plan_machine
+    from whet.flow.run.check.preflight import feasible, run_preflight
 
     spec = change.read(spec_file)
     planned = (

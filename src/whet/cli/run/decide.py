@@ -24,7 +24,7 @@ def decide(
 
     Exit code 6 if a run is unfinished: what it has not measured could change the decision.
     """
-    from whet.flow.run.conclude import decide_over
+    from whet.flow.run.conclude.conclude import decide_over
     from whet.report.run.files import print_decision
 
     runs, warnings = [Run.read(path) for path in run_dirs], TerminalConsole(stderr=True)

@@ -8,7 +8,7 @@ from whet.core.quote import shell_word
 from whet.core.records import Decision, encode
 from whet.core.run import Run
 from whet.core.store import RunStore
-from whet.flow.run.closing import why_nothing_qualifies
+from whet.flow.run.conclude.closing import why_nothing_qualifies
 
 
 def write_and_print_report(

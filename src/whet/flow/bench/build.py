@@ -22,8 +22,13 @@ from whet.flow.bench.options import (
     ServerOptions,
     SourceOptions,
 )
-from whet.flow.bench.replay import holds_prompts
-from whet.flow.bench.request import (
+from whet.load.arrivals import Arrivals
+from whet.load.conversations import ConversationShape
+from whet.load.dataset import LengthLimits
+from whet.load.lengths import LONGEST, Lengths
+from whet.load.prefix_traces import as_trace
+from whet.load.sources.replay import holds_prompts
+from whet.load.sources.request import (
     INPUT_LENGTHS,
     OUTPUT_LENGTHS,
     BenchRequest,
@@ -31,14 +36,9 @@ from whet.flow.bench.request import (
     PrefixReplay,
     Source,
 )
-from whet.load.arrivals import Arrivals
-from whet.load.conversations import ConversationShape
-from whet.load.dataset import LengthLimits
-from whet.load.lengths import LONGEST, Lengths
-from whet.load.prefix_trace_file import is_prefix_trace, read_prefix_trace
-from whet.load.prefix_traces import as_trace
 from whet.load.synthetic import SharedPrefixes
-from whet.load.trace import Reading, Trace, cut_trace, read_trace
+from whet.requests.prefix_trace_file import is_prefix_trace, read_prefix_trace
+from whet.requests.trace import Reading, Trace, cut_trace, read_trace
 
 _MOST_THINK_S: Final = 10_000.0
 _USUAL_PORT: Final = 8000

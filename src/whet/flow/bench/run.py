@@ -12,13 +12,13 @@ from whet.client import CompletionCall
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.protocols import Observer
 from whet.core.records import ClientHealth, PlannedRequest, TrialRecord, WorkloadFacts
-from whet.flow.bench.load import build_load, open_dataset, read_block_size
 from whet.flow.bench.prefix_trace import report_best, report_hits
-from whet.flow.bench.replay import report_trace
-from whet.flow.bench.request import FORMS, BenchRequest, Target
 from whet.flow.model_entry import model_entry
 from whet.load import TrialInterrupted, TrialPlan, run_trial
 from whet.load.plan import to_call
+from whet.load.sources.replay import report_trace
+from whet.load.sources.request import FORMS, BenchRequest, Target
+from whet.load.sources.source import build_load, open_dataset, read_block_size
 from whet.metrics.quantiles import narrow_enough
 from whet.metrics.summary import CellContext, summarise
 from whet.metrics.usable import trial_problem, usable_trials

@@ -22,13 +22,13 @@ from whet.core.spec import EngineSpec
 from whet.core.store import write_atomic
 from whet.engines import get_profile
 from whet.engines.together import Start, serve_together
-from whet.flow.calibrate.observe import limits_of, observations_of, timed_requests
 from whet.flow.calibrate.options import CalibrateOptions
 from whet.flow.calibrate.points import CPU_POINTS, GPU_POINTS, Point, measure_points
 from whet.flow.quantize.serve_check import Serving, resolve_serving
 from whet.predict.hardware import Sheet, sheet_of
 from whet.predict.performance.coefficients import Coefficients
 from whet.predict.performance.fit import Observation, fit, residuals
+from whet.predict.performance.observe import limits_of, observations_of, timed_requests
 from whet.predict.performance.work import work_of
 from whet.predict.settings import read_settings
 

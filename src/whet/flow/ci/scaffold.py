@@ -11,12 +11,12 @@ from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from whet import __version__
+from whet._version import __version__
 from whet.core.errors import UsageError
 from whet.core.quote import shell_words, yaml_scalar
 from whet.core.spec import GROUPED, RecipeSpec, Spec, load_spec
 from whet.core.store import write_atomic
-from whet.flow.run.resolve import own_files
+from whet.flow.run.check.resolve import own_files
 from whet.predict.hardware import planned_device
 
 _WORKFLOW: Final = "whet.yml.j2"

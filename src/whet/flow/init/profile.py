@@ -17,9 +17,9 @@ from whet.checkpoint.chat import TemplateProblem
 from whet.checkpoint.encoder import PromptEncoder
 from whet.core.format import percent, plural, significant
 from whet.core.names import name_from
-from whet.core.request_log.sample import LogSample, SampledRequest, conversation_of
 from whet.core.units import human_duration, ns_to_s
-from whet.flow.run.logged import TrafficLog
+from whet.flow.run.traffic.logged import TrafficLog
+from whet.requests.sample import LogSample, SampledRequest, conversation_of
 
 _WINDOW_S: Final = 300.0
 _COPIES: Final = 300

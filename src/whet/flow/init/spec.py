@@ -19,7 +19,6 @@ from whet.core.provenance import Device, cpu_dtype, find_device
 from whet.core.quote import shell_word, yaml_scalar
 from whet.core.records import UNQUANTIZED, ModelFacts
 from whet.core.redact import one_line
-from whet.core.request_log.sample import Part
 from whet.core.spec import EngineSpec, QualitySpec, Spec, TrafficSpec, parse_spec
 from whet.core.units import GIB, human_bytes
 from whet.engines.machine import find_capability
@@ -27,12 +26,13 @@ from whet.engines.planned import PlannedMachine
 from whet.flow.init.options import InitOptions
 from whet.flow.init.profile import LogProfile, answers_known, name_of, profile_log
 from whet.flow.init.variants import Proposal, propose
-from whet.flow.run.checkpoints import Checkpoints, open_checkpoints
-from whet.flow.run.logged import TrafficLog, gate_tokens, read_traffic, take_sample
-from whet.flow.run.planned import plan_machine
-from whet.flow.run.preflight import Preflight, feasible, run_preflight
+from whet.flow.run.check.checkpoints import Checkpoints, open_checkpoints
+from whet.flow.run.check.planned import plan_machine
+from whet.flow.run.check.preflight import Preflight, feasible, run_preflight
+from whet.flow.run.traffic.logged import TrafficLog, gate_tokens, read_traffic, take_sample
 from whet.load.logged import MARK_TOKENS
 from whet.quant.suitability import settings_text
+from whet.requests.sample import Part
 
 _STEP: Final = 128
 _GREEDY: Final = 0.99

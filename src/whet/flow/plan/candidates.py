@@ -12,13 +12,13 @@ from whet.core.errors import UsageError
 from whet.core.numbers import MOST_DRAFTED, above_zero, count_of
 from whet.core.records import ModelFacts, Scalar, Variant
 from whet.core.spec import SIXTEEN_BIT, RecipeSpec
-from whet.flow.plan.evaluate import Candidate
 from whet.flow.plan.options import PlanOptions
-from whet.flow.plan.parallelism import Parallelism, parse_parallel, usual_layouts
-from whet.flow.plan.traffic import PlannedTraffic
 from whet.predict import predict_checkpoint
 from whet.predict.advice import GRAPHS_OF_EXPERTS
 from whet.predict.hardware import CUDA, planned_device
+from whet.predict.plan.evaluate import Candidate
+from whet.predict.plan.parallelism import Parallelism, parse_parallel, usual_layouts
+from whet.predict.plan.traffic import PlannedTraffic
 from whet.predict.settings import LARGEST_GRAPH
 
 _FP8_FROM: Final = (8, 9)

@@ -13,13 +13,13 @@ from whet.core.errors import InfeasibleError, UsageError
 from whet.core.numbers import count_of
 from whet.core.records import ModelFacts
 from whet.flow.plan.candidates import candidates_of
-from whet.flow.plan.evaluate import Prediction, evaluate
-from whet.flow.plan.fit import Fit, memory_table
 from whet.flow.plan.options import PlanOptions
-from whet.flow.plan.traffic import PlannedTraffic, read_traffic
-from whet.load.trace import Reading
 from whet.metrics.objective import parse_objective
 from whet.predict.performance import read_calibration
+from whet.predict.plan.evaluate import Prediction, evaluate
+from whet.predict.plan.fit import Fit, memory_table
+from whet.predict.plan.traffic import PlannedTraffic, read_traffic
+from whet.requests.trace import Reading
 
 _MOST_IN_FLIGHT: Final = 4096
 

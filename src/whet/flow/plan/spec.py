@@ -13,9 +13,9 @@ from whet.core.names import name_from
 from whet.core.quote import yaml_text
 from whet.core.redact import one_line
 from whet.core.spec import SIXTEEN_BIT
-from whet.flow.plan.evaluate import Candidate, Prediction
 from whet.flow.plan.plan import Plan
 from whet.metrics.objective import parse_objective
+from whet.predict.plan.evaluate import Candidate, Prediction
 
 _MOST: Final = 4
 _LONG: Final = 1024

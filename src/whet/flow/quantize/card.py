@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import yaml
 
-from whet import __version__
+from whet._version import __version__
 from whet.core.llama_cpp import GGUF_NAME
 from whet.core.quote import yaml_text
 from whet.core.records import CalibrationFacts, QuantizedCheckpoint, UnitError

@@ -16,7 +16,7 @@ from whet.core.numbers import LARGEST
 from whet.core.spec import Spec, load_spec
 
 if TYPE_CHECKING:
-    from whet.flow.run.rounds import Executor
+    from whet.flow.run.measure.rounds import Executor
 
 ONE_START: Final = ("load.trials=1", "load.order=blocks")
 """Changes to the spec for a search: one start of each variant, finalists have fresh ones."""
@@ -81,7 +81,7 @@ class RunOptions:
         ``UsageError`` for options that do not go together, or where no cluster answers.
         """
         if self.executor == "local":
-            from whet.flow.run.rounds import LocalExecutor
+            from whet.flow.run.measure.rounds import LocalExecutor
 
             if self.address is not None:
                 raise UsageError("--address is that of a Ray cluster; add --executor ray")

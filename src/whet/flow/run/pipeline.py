@@ -6,12 +6,12 @@ from whet.core.protocols import Observer
 from whet.core.records import Decision
 from whet.core.spec import Spec
 from whet.core.store import RunStore
-from whet.flow.run.conclude import conclude
-from whet.flow.run.confirm import check_answers, confirm
-from whet.flow.run.preflight import prepare
-from whet.flow.run.quantize import quantize_recipes
-from whet.flow.run.race import measure_within
-from whet.flow.run.rounds import Executor, LocalExecutor, measure_all
+from whet.flow.run.check.preflight import prepare
+from whet.flow.run.conclude.conclude import conclude
+from whet.flow.run.measure.confirm import check_answers, confirm
+from whet.flow.run.measure.quantize import quantize_recipes
+from whet.flow.run.measure.rounds import Executor, LocalExecutor, measure_all
+from whet.flow.run.search.race import measure_within
 
 
 def run(

@@ -21,15 +21,15 @@ from whet.core.server_url import split_server_url
 from whet.core.store import locked
 from whet.core.units import human_duration
 from whet.engines import get_profile
-from whet.flow.watch.claims import broken_claims
 from whet.flow.watch.options import WatchOptions
-from whet.flow.watch.proposal import write_proposal
-from whet.flow.watch.source import WatchSource, read_source
 from whet.watch.causes import Finding, diagnose
+from whet.watch.claims import broken_claims
 from whet.watch.exporter import Exporter
 from whet.watch.journal import Journal
 from whet.watch.observation import Observation
 from whet.watch.probe import GOLDEN_PER_PERIOD, Target, observe, probe_share
+from whet.watch.proposal import write_proposal
+from whet.watch.source import WatchSource, read_source
 from whet.watch.state import Period, WatchState, advance
 
 MOST_PROBE_SHARE: Final = 0.01

@@ -9,7 +9,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from whet import __version__
+from whet._version import __version__
 from whet.core.redact import clean
 from whet.core.store import write_atomic
 from whet.report.charts.palette import variables

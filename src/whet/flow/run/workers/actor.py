@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from whet import __version__
+from whet._version import __version__
 from whet.checkpoint import read_facts
 from whet.core.errors import WhetError
 from whet.core.gpus import VISIBLE_DEVICES_ENV

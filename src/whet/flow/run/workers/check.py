@@ -10,8 +10,9 @@ from whet.core.load_point import Rate
 from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine
 from whet.engines.starved import watched
-from whet.flow.run.context import Job
-from whet.flow.run.lengths import measure_lengths
+from whet.flow.run.measure.context import Job
+from whet.flow.run.traffic.lengths import measure_lengths
+from whet.flow.run.traffic.workload import trial_plan
 from whet.flow.run.workers.messages import (
     CheckOrder,
     Done,
@@ -22,7 +23,6 @@ from whet.flow.run.workers.messages import (
     Window,
 )
 from whet.flow.run.workers.mirror import MirrorStore
-from whet.flow.run.workload import trial_plan
 from whet.load import run_trial
 from whet.metrics import CellContext, summarise
 from whet.metrics.window import window_s

@@ -12,8 +12,8 @@ from whet.core.errors import EngineError
 from whet.core.load_point import Rate
 from whet.core.records import WorkerCheck, WorkerSpeed
 from whet.core.run import Run
-from whet.flow.run.context import Job
-from whet.flow.run.lengths import lacks_lengths
+from whet.flow.run.measure.context import Job
+from whet.flow.run.traffic.lengths import lacks_lengths
 from whet.flow.run.workers.check import PER_SLOT, window_trial
 from whet.flow.run.workers.keeper import Keeper, known_entries
 from whet.flow.run.workers.messages import (

@@ -11,9 +11,9 @@ from typing import Final
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.flags import plain_args
 from whet.core.records import Variant
-from whet.flow.run.context import Job
-from whet.flow.run.lengths import lacks_lengths
-from whet.flow.run.rounds import MAX_STARTS, SEARCH, Visit, summarize_cells
+from whet.flow.run.measure.context import Job
+from whet.flow.run.measure.rounds import MAX_STARTS, SEARCH, Visit, summarize_cells
+from whet.flow.run.traffic.lengths import lacks_lengths
 from whet.flow.run.workers.check_all import check_workers
 from whet.flow.run.workers.cluster import connect, require_nodes
 from whet.flow.run.workers.keeper import Keeper, known_entries, known_files

@@ -10,9 +10,9 @@ from typing import Any, Final
 from whet.core.errors import UsageError
 from whet.core.records import WorkloadFacts
 from whet.core.store import RunStore, write_atomic
-from whet.flow.run.context import Job
-from whet.flow.run.rounds import summarize_cells
-from whet.flow.run.schedule import make_room, start_key
+from whet.flow.run.measure.context import Job
+from whet.flow.run.measure.rounds import summarize_cells
+from whet.flow.run.measure.schedule import make_room, start_key
 from whet.flow.run.workers.messages import Entry, File, FromWorker, Line, Measured
 from whet.flow.run.workers.mirror import FOLDERS
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 from whet.core.load_point import LoadPoint
 from whet.core.records import ResolvedEngine
-from whet.flow.run.context import Job
-from whet.flow.run.measure import PendingWork
+from whet.flow.run.measure.context import Job
+from whet.flow.run.measure.session import PendingWork
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

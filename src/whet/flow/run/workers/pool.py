@@ -10,12 +10,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from whet import __version__
+from whet._version import __version__
 from whet.core.errors import EngineLostError, InfeasibleError
 from whet.core.protocols import Silent
 from whet.core.store import RunStore
-from whet.flow.run.context import Inputs, Job
-from whet.flow.run.logged import TIMES
+from whet.flow.run.measure.context import Inputs, Job
+from whet.flow.run.traffic.logged import TIMES
 from whet.flow.run.workers.actor import Place
 from whet.flow.run.workers.cluster import Node, alive_nodes, kill_workers, start_worker
 from whet.flow.run.workers.messages import FromWorker, Setup, ToWorker

@@ -27,8 +27,8 @@ import psutil
 
 from whet.core import errors
 from whet.core.errors import Interrupted, WhetError
-from whet.flow.run.context import Inputs, Job
-from whet.flow.run.measure import visit
+from whet.flow.run.measure.context import Inputs, Job
+from whet.flow.run.measure.session import visit
 from whet.flow.run.workers.check import serve_check
 from whet.flow.run.workers.frames import read_frame, write_message
 from whet.flow.run.workers.messages import (

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from whet.flow.run.context import Job
-from whet.flow.run.quality import is_held_against
-from whet.flow.run.rounds import SEARCH, Visit
+from whet.flow.run.measure.context import Job
+from whet.flow.run.measure.quality import is_held_against
+from whet.flow.run.measure.rounds import SEARCH, Visit
 
 Owner = TypeVar("Owner")
 

@@ -1,0 +1,81 @@
+"""A comparison as a short document: for a pull request and for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from whet.ci.result import ORDER, Check, CiResult
+from whet.core.format import plural
+from whet.report.document import (
+    Bullets,
+    Column,
+    Document,
+    Node,
+    Paragraph,
+    Row,
+    Section,
+    Table,
+    Tone,
+    text_cell,
+)
+
+_ROWS: Final = 15
+_CHANGES: Final = 15
+_CHARACTERS: Final = 160
+_TONES: Final[dict[str, Tone]] = {"pass": "good", "fail": "bad", "unknown": "warn"}
+
+
+def ci_document(result: CiResult) -> Document:
+    """One line of verdict, the checks with the worst first, and what changed."""
+    nodes: list[Node] = [Paragraph(text=verdict_line(result), tone=_TONES[result.verdict])]
+    nodes.append(_table(result.checks))
+    if (left := len(result.checks) - _ROWS) > 0:
+        nodes.append(Paragraph(text=f"{plural(left, 'more check')}: see --junit or --json."))
+    return Document(
+        title=f"whet ci: {result.verdict}",
+        facts=[result.variant, f"{result.candidate} against {result.baseline}"],
+        sections=[
+            Section(id="checks", title="Checks", group="Checks", nodes=nodes),
+            Section(id="changes", title="What changed", group="Changes", nodes=[_changes(result)]),
+        ],
+    )
+
+
+def verdict_line(result: CiResult) -> str:
+    """How many checks passed, failed and are unknown, and the allowed regression."""
+    counts = [f"{len(result.counted(verdict))} {verdict}" for verdict in reversed(ORDER)]
+    return (
+        f"{result.verdict}: {', '.join(counts)}, with {100 * result.max_regression:g}% allowed. "
+        "Unknown counts as not passed."
+    )
+
+
+def _table(checks: Sequence[Check]) -> Table:
+    ordered = sorted(checks, key=lambda check: ORDER.index(check.verdict))
+    rows = [
+        Row(
+            cells=[
+                text_cell(check.verdict, _TONES[check.verdict]),
+                text_cell(check.name),
+                text_cell(_cut(check.sentence)),
+            ]
+        )
+        for check in ordered[:_ROWS]
+    ]
+    columns = [Column(name=name) for name in ("verdict", "check", "result")]
+    return Table(caption="Checks, the worst first", columns=columns, rows=rows)
+
+
+def _changes(result: CiResult) -> Node:
+    if not result.changes:
+        return Paragraph(text="Nothing: same machine, engine, weights, traffic and spec.")
+    shown = result.changes[:_CHANGES]
+    items = [f"{each.what}: {_cut(each.baseline)} → {_cut(each.candidate)}" for each in shown]
+    if (left := len(result.changes) - len(shown)) > 0:
+        items.append(f"{plural(left, 'more difference')}: see --json")
+    return Bullets(items=items)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}…"

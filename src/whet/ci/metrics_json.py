@@ -1,0 +1,45 @@
+"""A run's figures of one variant as flat JSON, for ``dvc metrics``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from whet.ci.result import ORDER, CiResult
+from whet.core.load_point import load_key
+from whet.core.records import Estimate
+from whet.core.run import Run
+
+_CELL: Final = (
+    "tps_mean",
+    "cost_per_1m_tokens",
+    "ttft_p95_ms",
+    "tpot_p50_ms",
+    "acceptance_length",
+    "prefix_hit_rate",
+    "memory_gb",
+)
+
+
+def metrics_json(run: Run, result: CiResult) -> dict[str, float | str]:
+    """The verdict and its counts, each figure of each load, and what the answers are worth."""
+    counts = {f"checks_{verdict}": len(result.counted(verdict)) for verdict in ORDER}
+    return {"verdict": result.verdict, **counts, **dict(_figures(run, result.variant))}
+
+
+def _figures(run: Run, variant: str) -> Iterator[tuple[str, float]]:
+    for cell in run.cells:
+        if cell.variant != variant:
+            continue
+        for name in _CELL:
+            figure = getattr(cell, name)
+            value = figure.value if isinstance(figure, Estimate) else figure
+            if value is not None:
+                yield f"{load_key(cell.batch_size)}_{name}", value
+    record = run.quality.get(variant)
+    if record is None:
+        return
+    if record.perplexity is not None:
+        yield "perplexity", record.perplexity.value
+    for score in record.tasks:
+        yield f"task_{score.task}", score.score.value

@@ -1,0 +1,137 @@
+"""Throughput, latency and counters at each load that both runs measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import geometric_mean
+from typing import Final
+
+from whet.ci.figures import (
+    COUNTED,
+    SPEED,
+    Metric,
+    same_traffic,
+    shared_table,
+    start_table,
+)
+from whet.ci.result import Check, Sides
+from whet.core.format import number
+from whet.core.load_point import LoadPoint, load_words, loads_words
+from whet.core.records import Estimate, GateVerdict
+from whet.metrics.pooled import Cell, StartTable
+from whet.metrics.run_pair import RunPair
+from whet.report.text import shown
+
+ONE_START: Final = "one start has no interval; set load.trials to 2 or more"
+
+
+def speed_checks(sides: Sides) -> Iterator[Check]:
+    """Compare each metric at each load; the whole interval decides."""
+    if not sides.loads:
+        yield Check(group="speed", name="loads", verdict="unknown", sentence=_no_load(sides))
+    lost = {load: check for load in sides.loads if (check := sides.lost_cell(load)) is not None}
+    yield from lost.values()
+    for metric in (*SPEED, *COUNTED):
+        tables = _tables(sides, metric)
+        for load in sides.loads:
+            if load not in lost and tables.pair.reference.starts((sides.variant, load)):
+                yield _compared(sides, metric, tables, load)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Tables:
+    """One metric of both runs. ``shared`` is of a counter whose trials sent the same requests:
+    counters follow the requests and not the time, so equal trials are paired."""
+
+    pair: RunPair
+    shared: StartTable | None
+
+    def ratio(self, cell: Cell) -> Estimate | None:
+        """Candidate ÷ baseline."""
+        if self.shared is None:
+            return self.pair.ratio(cell)
+        variant, load = cell
+        before, after = ((f"{side}/{variant}", load) for side in ("baseline", "candidate"))
+        change = self.shared.difference(before, after, family=0)
+        return None if change is None else change.ratio
+
+
+def _tables(sides: Sides, metric: Metric) -> _Tables:
+    runs = sides.baseline, sides.candidate
+    before, after = (start_table(run, metric.name) for run in runs)
+    is_paired = metric in COUNTED and same_traffic(*runs)
+    return _Tables(
+        pair=RunPair(reference=before, candidate=after),
+        shared=shared_table(*runs, metric.name) if is_paired else None,
+    )
+
+
+def _compared(sides: Sides, metric: Metric, tables: _Tables, load: LoadPoint) -> Check:
+    cell, pair, is_counter = (sides.variant, load), tables.pair, metric in COUNTED
+    before, after = (_figure(table, cell) for table in (pair.reference, pair.candidate))
+    ratio: Estimate | None = None
+    verdict: GateVerdict
+    if sides.other_machine is not None and not is_counter:
+        verdict, sentence = "unknown", sides.other_machine
+    elif after is None:
+        verdict, sentence, after = _without_figure(sides, metric, load)
+    else:
+        ratio = tables.ratio(cell)
+        verdict, sentence = _judged(ratio, metric, sides.max_regression)
+        if verdict == "unknown" and not is_counter and ratio is not None and ratio.low is not None:
+            sentence += _more_starts(pair, cell, metric.limit(sides.max_regression))
+    unit = f" {metric.unit}" if metric.unit else ""
+    return Check(
+        group="counters" if is_counter else "speed",
+        name=f"{metric.title}, {load_words(load)}",
+        verdict=verdict,
+        sentence=f"{before} → {after}{unit}; {sentence}",
+        change=ratio,
+    )
+
+
+def _without_figure(sides: Sides, metric: Metric, load: LoadPoint) -> tuple[GateVerdict, str, str]:
+    """What a candidate without a figure above 0 has: a counter that stood still, or none."""
+    cell = sides.candidate.cell(sides.variant, load)
+    if cell is not None and getattr(cell, metric.name) == 0:
+        return "fail", "nothing was counted", "0"
+    return "unknown", "not measured", "none"
+
+
+def _judged(ratio: Estimate | None, metric: Metric, allowed: float) -> tuple[GateVerdict, str]:
+    """Fail where the whole interval is beyond the limit, pass where it is within."""
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return "unknown", ONE_START
+    limit = metric.limit(allowed)
+    beyond, within = ratio.low > limit, ratio.high <= limit
+    if metric.more_is_better:
+        beyond, within = ratio.high < limit, ratio.low >= limit
+    change, most = shown(ratio, unit="+%").full, f"{100 * (limit - 1):+g}%"
+    if beyond:
+        return "fail", f"{change}, beyond {most}"
+    return ("pass", change) if within else ("unknown", f"{change}, inconclusive at {most}")
+
+
+def _more_starts(pair: RunPair, cell: Cell, limit: float) -> str:
+    starts = pair.starts_to_decide(cell, limit)
+    count = "more than 200" if starts is None else str(starts)
+    return f": {count} starts of each would decide if the change stays the same"
+
+
+def _figure(table: StartTable, cell: Cell) -> str | None:
+    """The geometric mean over the starts of a cell."""
+    if not table.starts(cell):
+        return None
+    return number(geometric_mean(table.blocks[cell[1]].figures[cell[0]].values()))
+
+
+def _no_load(sides: Sides) -> str:
+    before, after = (
+        loads_words(points) if (points := run.points_of(sides.variant)) else "no load"
+        for run in (sides.baseline, sides.candidate)
+    )
+    return (
+        f"the runs share no load of {sides.variant} (baseline: {before}; candidate: {after}); "
+        "measure the candidate at the baseline's loads"
+    )

@@ -1,0 +1,243 @@
+"""From stored records to a decision; nothing here touches a server."""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from whet.core.errors import UsageError
+from whet.core.flags import drop_kv_sizing
+from whet.core.protocols import Observer
+from whet.core.records import (
+    Decision,
+    DifferenceSet,
+    Excluded,
+    LeverCosts,
+    LeverEffects,
+    ResolvedEngine,
+    VerdictSet,
+)
+from whet.core.run import Run
+from whet.core.store import RunStore, write_atomic, write_json
+from whet.decision import DecisionInputs, TierInputs, decide
+from whet.decision.effects import lever_effects
+from whet.decision.eligible import split_eligible
+from whet.decision.matrix import recommended_point
+from whet.decision.select import Confirmation, confirmation
+from whet.deploy import write_deployment
+from whet.flow.run.conclude.comparable import refuse_unlike
+from whet.flow.run.conclude.degenerate import examine_all
+from whet.flow.run.conclude.results import RunSummary, store_cells, summarize_run
+from whet.flow.run.conclude.side_effects import lever_costs
+from whet.flow.run.conclude.speculation_map import speculation_map
+from whet.flow.run.measure.faults import engine_faults, sampled_requests
+from whet.levers import lever_diff
+from whet.metrics.latency_anomalies import latency_anomalies
+from whet.predict.performance.bottleneck import with_bottleneck
+
+
+def conclude(store: RunStore, observer: Observer) -> Decision:
+    """Summaries, verdicts, differences, decision and deployment files, all stored."""
+    observer.stage("decide", Run(store).tier)
+    for timed in examine_all(Run(store)):
+        if timed.verdict == "fail":
+            observer.warn(f"{timed.variant}: degenerate text: {timed.reason}")
+    run = Run(store)
+    summary = summarize_run(run)
+    _store_summary(run, summary)
+    decision = with_bottleneck(run, _decide([(run, summary)]))
+    write_json(store.path("decision.json"), decision)
+    store.note("decision", "decision", status="complete")
+    _deploy(run, decision)
+    return decision
+
+
+def confirmation_of(run: Run, *, unchecked: bool = False) -> Confirmation:
+    """The finalists of a run, and what measuring them again has shown so far.
+
+    With ``unchecked`` they may be variants whose answers are still to be checked.
+    """
+    tier = _tier_inputs(run, summarize_run(run))
+    eligible, _ = split_eligible(tier)
+    if unchecked:
+        eligible = [
+            replace(item, unfit=None) if item.unfit and item.unfit[0] == "not checked" else item
+            for item in eligible
+        ]
+    point = recommended_point(run.tier, run.require_spec().objective)
+    return confirmation(eligible, tier, point, reference_of(run))
+
+
+def _store_summary(run: Run, summary: RunSummary) -> None:
+    store = run.store
+    store_cells(store, summary.cells)
+    by_variant = defaultdict(list)
+    for verdict in summary.verdicts:
+        by_variant[verdict.variant].append(verdict)
+    for name, verdicts in by_variant.items():
+        store.put("verdicts", name, VerdictSet(variant=name, verdicts=tuple(verdicts)))
+    store.put("differences", "all", _differences(run, summary))
+    store.put("costs", "all", LeverCosts(costs=lever_costs(run, summary.cells)))
+    store.put("effects", "all", _effects(run, summary))
+    if (pays := speculation_map(run, summary)) is not None:
+        store.put("speculation_map", "all", pays)
+
+
+def _differences(run: Run, summary: RunSummary) -> DifferenceSet:
+    """Each variant against the reference at each batch size, on every metric: exploratory."""
+    reference = reference_of(run)
+    compared = (
+        table.difference((reference, size), (name, size), family=0)
+        for table in summary.tables.values()
+        for size, block in table.blocks.items()
+        for name in block.figures
+        if name != reference
+    )
+    differences = tuple(item for item in compared if item is not None)
+    return DifferenceSet(reference=reference, differences=differences)
+
+
+def _deploy(run: Run, decision: Decision) -> None:
+    """Write ``deploy/`` anew for what qualifies, and ``reproduce/`` for all that was measured."""
+    folder, again = run.store.path("deploy"), run.store.path("reproduce")
+    for old in (folder, again):
+        if old.exists():
+            shutil.rmtree(old)
+    shared = bool(run.require_spec().load.together)
+    for name in decision.qualified:
+        limits = decision.limits_of(name)
+        write_deployment(folder / name, run.engines[name], limits=limits, shared=shared)
+    reasons = {item.variant: " ".join(item.reason.split()) for item in decision.excluded}
+    for name in {cell.variant for cell in run.cells} & set(run.engines):
+        lost = name in reasons and name not in decision.qualified
+        note = f"EXCLUDED from recommendation: {reasons[name]}" if lost else "As measured."
+        limits = decision.limits_of(name)
+        write_deployment(again / name, run.engines[name], note=note, limits=limits, shared=None)
+    if not decision.qualified:
+        text = "No variant qualifies for recommendation; report.md says why for each.\n"
+        write_atomic(folder / "README.txt", text)
+
+
+def decide_over(runs: Sequence[Run]) -> Decision:
+    """One decision over the runs of one or several machines, a hardware tier each.
+
+    The first run's objective and baseline hold. ``UsageError`` where two runs have the same tier,
+    or are of different models or traffic.
+    """
+    refuse_unlike(runs)
+    return _decide([(run, summarize_run(run)) for run in runs])
+
+
+def _decide(runs: Sequence[tuple[Run, RunSummary]]) -> Decision:
+    tiers = [run.tier for run, _ in runs]
+    if len(set(tiers)) != len(tiers):
+        raise UsageError(
+            f"two of these runs are of the tier {max(tiers, key=tiers.count)!r}; "
+            "decide over one run a machine, or set hardware.tier apart"
+        )
+    first = runs[0][0].require_spec()
+    decision = decide(
+        DecisionInputs(
+            baseline=first.baseline,
+            reference=reference_of(runs[0][0]),
+            tiers=[_tier_inputs(run, summary) for run, summary in runs],
+            objective=first.objective,
+            speculation_pairs={
+                name: plain
+                for run, _ in runs
+                for name, plain in speculation_pairs(run.engines).items()
+            },
+        )
+    )
+    refused = (item for run, _ in runs for item in _refused(run))
+    return replace(decision, excluded=(*decision.excluded, *refused))
+
+
+def reference_of(run: Run) -> str:
+    """The variant that savings are against: the engine's defaults if measured, else the baseline.
+
+    The defaults are the baseline's with the prefix cache on, whatever the size of the KV pool.
+    """
+    baseline = run.require_spec().baseline
+    plain = run.engines.get(baseline)
+    if plain is None:
+        return baseline
+    names = (
+        name
+        for name, item in run.engines.items()
+        if drop_kv_sizing(lever_diff(item.variant, plain.variant)) == {"prefix_cache"}
+    )
+    return next(names, baseline)
+
+
+def speculation_pairs(engines: Mapping[str, ResolvedEngine]) -> dict[str, str]:
+    """The variant that differs in speculation alone, by the variant with speculation."""
+    pairs = {}
+    for name, item in engines.items():
+        if item.variant.speculation is None:
+            continue
+        plain = replace(item.variant, name="", speculation=None)
+        for other, candidate in engines.items():
+            if replace(candidate.variant, name="") == plain:
+                pairs[name] = other
+    return pairs
+
+
+def _effects(run: Run, summary: RunSummary) -> LeverEffects:
+    """The effect of each lever in the context of others, over the cells that count."""
+    counted, _ = split_eligible(_tier_inputs(run, summary))
+    baseline = run.require_spec().baseline
+    plain = run.engines[baseline].variant
+    return lever_effects(
+        list(summary.tables.values()),
+        {name: lever_diff(item.variant, plain) for name, item in run.engines.items()},
+        baseline=baseline,
+        counted={item.place for item in counted},
+    )
+
+
+def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
+    variants = [item.variant for item in run.engines.values()]
+    disturbed = latency_anomalies(summary.cells, variants)
+    faults, limits = engine_faults(run)
+    return TierInputs(
+        tier=run.tier,
+        cells=summary.cells,
+        quality=run.quality,
+        verdicts=summary.verdicts,
+        throughput=summary.throughput,
+        ttft=summary.tables["ttft_p95_ms"],
+        price_usd_per_hour=run.require_spec().hardware.price_usd_per_hour,
+        demand_rps=_demand(run),
+        confirmation=summary.confirmation,
+        confirmed_throughput=summary.confirmed_throughput,
+        degenerate=run.degenerate,
+        disturbed={(item.variant, item.batch_size) for item in disturbed},
+        faults=faults,
+        limits=limits,
+        speculating={item.name for item in variants if item.speculation is not None},
+        sampled=sampled_requests(run),
+    )
+
+
+def _demand(run: Run) -> float | None:
+    """Requests a second of the whole deployment: the spec's, or the log's own rate."""
+    log_rates = (search.log_rate for search in run.rate_searches.values())
+    return run.require_spec().load.demand or next(log_rates, None)
+
+
+def _refused(run: Run) -> Iterator[Excluded]:
+    """Variants that preflight left out, and those that meet the objective at no rate."""
+    for name, why in run.left_out.items():
+        yield Excluded(
+            variant=name, batch_size=None, reason=why, tier=run.tier, kind="cannot run here"
+        )
+    for name, search in run.rate_searches.items():
+        if not search.points:
+            lowest = min(search.tried, key=lambda item: item.rate)
+            why = f"no rate meets the objective: {lowest.rate} misses {', '.join(lowest.missed)}"
+            yield Excluded(
+                variant=name, batch_size=None, reason=why, tier=run.tier, kind="no figures"
+            )

@@ -1,0 +1,242 @@
+"""Cells, verdicts and starts from the trials of a run. Pure functions of what is stored."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from whet.core.load_point import LoadPoint
+from whet.core.records import (
+    CellSummary,
+    EngineFacts,
+    Estimate,
+    Evidence,
+    MemoryKind,
+    ResolvedEngine,
+    Verdict,
+    WorkloadFacts,
+)
+from whet.core.run import Run
+from whet.core.store import RunStore
+from whet.flow.run.measure.context import cell_key
+from whet.flow.run.measure.schedule import StartReport, every_start
+from whet.flow.run.traffic.workload import workload_key
+from whet.levers import judge_cell, judge_start
+from whet.metrics import METRICS, CellContext, summarise
+from whet.metrics.pooled import StartTable
+from whet.metrics.starts import start_figures
+from whet.metrics.summary import cost_per_1m_tokens
+
+THROUGHPUT: Final = "tps_mean"
+_OUTCOMES: Final[tuple[Evidence, ...]] = ("proved", "accepted", "unproved", "contradicted")
+_SAME_IN_EVERY_START: Final = (
+    "version",
+    "weight_kernels",
+    "quantized_layers",
+    "unquantized_layers",
+    "attention_backend",
+    "prefix_cache_enabled",
+    "async_scheduling",
+    "max_model_len",
+    "batched_tokens",
+    "graphs_captured",
+    "tensor_parallel",
+    "kv_cache_dtype",
+    "loras",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSummary:
+    """Figures of one run.
+
+    ``tables`` has the figures of every start by metric, over the complete cells; ``confirmation``
+    the cells that were measured again, and ``confirmed_throughput`` their starts. The intervals of
+    both come from these tables.
+    """
+
+    cells: tuple[CellSummary, ...]
+    verdicts: tuple[Verdict, ...]
+    tables: Mapping[str, StartTable]
+    confirmation: tuple[CellSummary, ...]
+    confirmed_throughput: StartTable | None
+
+    @property
+    def throughput(self) -> StartTable:
+        """Output tokens a second; cost at one price is its inverse."""
+        return self.tables[THROUGHPUT]
+
+
+def summarize_run(run: Run, names: Collection[str] | None = None) -> RunSummary:
+    """Cells, verdicts and starts from the raw trials, of all variants or of ``names``."""
+    names = run.engines.keys() if names is None else names
+    cells = tuple(cell for name in names for cell in cells_of_variant(run, name))
+    again = tuple(cell for name in names for cell in _confirmation_cells(run, name))
+    tables = {metric: _table(run, cells, metric) for metric in METRICS}
+    fresh = {metric: _table(run, again, metric, of=tables[metric]) for metric in METRICS if again}
+    return RunSummary(
+        cells=tuple(_with_intervals(run, cell, tables) for cell in cells),
+        verdicts=tuple(verdict for name in names for verdict in _verdicts(run, name)),
+        tables=tables,
+        confirmation=tuple(_with_intervals(run, cell, fresh) for cell in again),
+        confirmed_throughput=fresh.get(THROUGHPUT),
+    )
+
+
+def _with_intervals(run: Run, cell: CellSummary, tables: Mapping[str, StartTable]) -> CellSummary:
+    """The cell with the intervals that all starts of the run give together."""
+    changes: dict[str, Any] = {}
+    for metric, table in tables.items():
+        figure: Estimate | None = getattr(cell, metric)
+        if figure is not None and figure.value > 0:
+            around = table.interval((cell.variant, cell.batch_size), figure.value)
+            low, high = around or (None, None)
+            changes[metric] = replace(figure, low=low, high=high)
+    cost = cost_per_1m_tokens(
+        changes.get(THROUGHPUT, cell.tps_mean), run.require_spec().hardware.price_usd_per_hour
+    )
+    return replace(cell, **changes, cost_per_1m_tokens=cost)
+
+
+def _table(
+    run: Run, cells: Iterable[CellSummary], metric: str, *, of: StartTable | None = None
+) -> StartTable:
+    """The starts of the complete cells; with ``of``, those of the confirmation of that table."""
+    figures = {
+        (cell.variant, cell.batch_size): start_figures(
+            run.trials_of(cell.variant, cell.batch_size, confirmation=of is not None), metric
+        )
+        for cell in cells
+        if cell.status == "complete"
+    }
+    return StartTable.of(metric, {place: each for place, each in figures.items() if each}, more=of)
+
+
+def store_cells(store: RunStore, cells: Iterable[CellSummary]) -> None:
+    """Store cells, so that also an interrupted run reports its figures."""
+    for cell in cells:
+        status = "complete" if cell.status == "complete" else "failed"
+        store.put("cells", cell_key(cell.variant, cell.batch_size), cell, status=status)
+
+
+def cells_of_variant(run: Run, name: str) -> Iterator[CellSummary]:
+    """The cells of one variant, smallest batch first."""
+    spec = run.require_spec()
+    start_failure = run.store.reason("starts", name)
+    for size in run.points_of(name):
+        trials = run.trials_of(name, size)
+        if trials:
+            cell = summarise(trials, cell=_context(run, name, size))
+            yield _with_missing_trials(cell, spec.load.trials, start_failure)
+        elif start_failure is not None:
+            yield _never_started(run, name, size, start_failure)
+
+
+def _confirmation_cells(run: Run, name: str) -> Iterator[CellSummary]:
+    for size in run.points_of(name):
+        trials = run.trials_of(name, size, confirmation=True)
+        if trials:
+            yield summarise(trials, cell=_context(run, name, size))
+
+
+def _with_missing_trials(cell: CellSummary, wanted: int, start_failure: str | None) -> CellSummary:
+    """A cell that lacks trials is interrupted, however good those that it has."""
+    if cell.status != "complete" or cell.trials >= wanted:
+        return cell
+    why = f"{cell.trials} of {wanted} trials were measured"
+    if start_failure is not None:
+        why += f"; then the server did not start: {start_failure}"
+    return replace(cell, status="interrupted", failure=why)
+
+
+def _context(run: Run, name: str, size: LoadPoint) -> CellContext:
+    spec = run.require_spec()
+    caches = name in run.engines and run.engines[name].variant.prefix_cache
+    rates = [facts.expected_hit_rate for facts in _workloads(run, size)]
+    return CellContext(
+        price_usd_per_hour=spec.hardware.price_usd_per_hour,
+        memory_kind=_memory_kind(run),
+        expected_hit_rate=sum(rates) / len(rates) if caches and rates else None,
+        ttft_ms=spec.objective.recommend_ttft_ms,
+        tpot_ms=spec.objective.tpot_ms,
+        e2e_ms=spec.objective.e2e_ms,
+    )
+
+
+def _memory_kind(run: Run) -> MemoryKind:
+    return "device" if run.require_environment().device.kind == "cuda" else "resident"
+
+
+def _workloads(run: Run, size: LoadPoint) -> list[WorkloadFacts]:
+    return [
+        facts for key, facts in run.workloads.items() if key.startswith(workload_key(size, None))
+    ]
+
+
+def _verdicts(run: Run, name: str) -> Iterator[Verdict]:
+    accepted = run.require_spec().evidence.accept_unproved
+    for verdict in _judged(run, name):
+        if verdict.outcome == "unproved" and verdict.claim.kind in accepted:
+            observed = f"{verdict.observed}; accepted unproved (evidence.accept_unproved)"
+            yield replace(verdict, outcome="accepted", observed=observed)
+        else:
+            yield verdict
+
+
+def _judged(run: Run, name: str) -> Iterator[Verdict]:
+    resolved = run.engines[name]
+    yield from judge_starts(resolved, every_start(run.store, name))
+    for size in run.points_of(name):
+        trials = (*run.trials_of(name, size), *run.trials_of(name, size, confirmation=True))
+        workloads = _workloads(run, size)
+        if trials and workloads:
+            yield from judge_cell(resolved, trials, workloads)
+
+
+def judge_starts(resolved: ResolvedEngine, starts: Sequence[StartReport]) -> Iterator[Verdict]:
+    """Judge each claim over every start of a variant's server: it must hold in each.
+
+    The worst verdict counts. The first one names the facts in which the starts differ.
+    """
+    by_claim: dict[str, list[Verdict]] = defaultdict(list)
+    for facts, declared in starts:
+        for verdict in judge_start(resolved, facts, declared):
+            by_claim[verdict.claim.kind].append(verdict)
+    unlike = "".join(
+        f"; the starts differ in {words}" for words in _differences([facts for facts, _ in starts])
+    )
+    for verdicts in by_claim.values():
+        worst = max(verdicts, key=lambda verdict: _OUTCOMES.index(verdict.outcome))
+        alike = sum(verdict.outcome == worst.outcome for verdict in verdicts)
+        share = f", in {alike} of {len(starts)} starts" if alike < len(starts) else ""
+        yield replace(worst, observed=f"{worst.observed}{share}{unlike}")
+        unlike = ""
+
+
+def _differences(starts: Sequence[EngineFacts]) -> Iterator[str]:
+    for name in _SAME_IN_EVERY_START:
+        values = dict.fromkeys(_fact_words(getattr(facts, name)) for facts in starts)
+        if len(values) > 1:
+            yield f"{name.replace('_', ' ')} ({' and '.join(values)})"
+
+
+def _fact_words(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(sorted(value)) or "none"
+    return "not said" if value is None else str(value)
+
+
+def _never_started(run: Run, name: str, size: LoadPoint, why: str) -> CellSummary:
+    return CellSummary(
+        variant=name,
+        batch_size=size,
+        status="failed",
+        trials=0,
+        requests=0,
+        errors=0,
+        memory_kind=_memory_kind(run),
+        starts=0,
+        failure=f"the server did not start: {why}",
+    )

@@ -1,0 +1,98 @@
+"""The highest rate of one server that meets the objective: searched on a start of its own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from whet.core.load_point import Rate
+from whet.core.protocols import Server
+from whet.core.records import RateSearch, RateTried, ResolvedEngine
+from whet.core.records.objective import ObjectiveVerdict
+from whet.core.spec import LoadSpec
+from whet.decision.matrix import recommended_point
+from whet.flow.run.measure.context import Job
+from whet.flow.run.traffic.traced import Log, read_log
+from whet.flow.run.traffic.workload import trial_plan
+from whet.load import run_trial
+from whet.metrics import CellContext, summarise
+from whet.metrics.saturation import SearchPlan, find_saturation
+
+_LIMIT: Final = 10_000.0
+_SHARES: Final = (0.8, 0.9, 1.0)
+"""Of the highest rate that was met: it was selected, and another start may miss at it."""
+
+
+def find_rate(job: Job, server: Server, resolved: ResolvedEngine) -> None:
+    """Search on a running server and store what was tried, and the rates to measure.
+
+    Doubling, then bisection to a bracket of 10%. A rate counts as met where every limit of the
+    objective is above the figure of its one trial: a search needs no intervals, because what it
+    finds is measured on other starts. A disturbed trial is repeated once, on other traffic. Where
+    that was disturbed too, the search counts as failed and a resume makes it again.
+    """
+    tried: list[RateTried] = []
+    disturbed: list[Rate] = []
+    point = recommended_point(job.tier, job.spec.objective)
+
+    def measure(level: float, effort: int) -> ObjectiveVerdict:
+        rate = Rate(f"{level:.3g}")
+        plan = trial_plan(job, resolved, rate, effort - 1, warm=True, first=not tried)
+        record = run_trial(
+            server.base_url,
+            server.model_name,
+            plan=plan,
+            memory=server.memory_bytes,
+            alive=server.ensure_alive,
+        )
+        context = CellContext(price_usd_per_hour=0.0, memory_kind="device")
+        cell = summarise([record], cell=context)
+        if not record.health.valid and effort == 1:
+            job.observer.warn(f"{rate}, once more: {record.health.reason}")
+            return ObjectiveVerdict(verdict="undecided", judgements=())
+        if not record.health.valid:
+            disturbed.append(rate)
+        missed = tuple(point.missed_by(cell))
+        if cell.status != "complete" or cell.errors:
+            missed = (*missed, cell.failure or f"{cell.errors} failed requests")
+        ttft = None if cell.ttft_p95_ms is None else cell.ttft_p95_ms.value
+        tried.append(RateTried(rate=rate, ttft_p95_ms=ttft, missed=missed))
+        job.observer.note(f"{rate}: {f'misses {missed[0]}' if missed else 'met'}")
+        return ObjectiveVerdict(verdict="missed" if missed else "met", judgements=())
+
+    log = read_log(job.spec.load)
+    plan = _search_plan(job.spec.load, log)
+    highest = find_saturation(measure, plan).highest_met
+    if log is not None and highest == plan.limit:
+        job.observer.warn(
+            f"{resolved.variant.name} meets the objective at {log.longest}, and {log.whole.path} "
+            "does not last load.seconds at a higher rate: give a longer log, or lower load.seconds"
+        )
+    points = () if highest is None else tuple(Rate(f"{highest * x:.3g}") for x in _SHARES)
+    search = RateSearch(
+        variant=resolved.variant.name,
+        tried=tuple(tried),
+        points=points,
+        log_rate=None if log is None else log.rate,
+    )
+    status = "failed" if disturbed else "complete"
+    job.store.put("rates", resolved.variant.name, search, status=status)
+
+
+def _search_plan(load: LoadSpec, log: Log | None) -> SearchPlan:
+    """From a log's own rate, or 1 a second, as far as the log lasts.
+
+    Down to where ``load.seconds`` hold ``load.min_requests``: lower rates would take longer.
+    """
+    lowest = load.min_requests / load.seconds
+    start, limit = max(lowest, 1.0), max(lowest, _LIMIT)
+    if log is not None:
+        start, limit = float(log.rate), float(log.longest)
+    return SearchPlan(
+        start=start,
+        lowest=min(lowest, start),
+        limit=limit,
+        tolerance=0.1,
+        budget=12,
+        max_effort=2,
+        look_past=0,
+    )

@@ -1,0 +1,153 @@
+"""The quality gate of one variant in a run: who it is compared with, and what is kept of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from whet.core.errors import EngineLostError, MeasurementError
+from whet.core.flags import RUST_FRONTEND_ENV, parse_json, plain_args
+from whet.core.protocols import Server
+from whet.core.records import EngineFacts, QualityRecord, ResolvedEngine
+from whet.engines import get_profile
+from whet.flow.run.measure.context import Job
+from whet.levers.weights import running_scheme
+from whet.quality import ChecksPlan, GoldenSource, PlainReference, QualityPlan, measure_quality
+
+KIND: Final = "quality"
+PLAIN: Final = "plain_answers"
+_NUMERIC_ARGS: Final = frozenset(
+    {"dtype", "kv_cache_dtype", "quantization", "calculate_kv_scales", "hf_overrides"}
+)
+"""Engine arguments that change what is computed, and not only in which order."""
+_KERNEL_ARGS: Final = frozenset(
+    {"attention_backend", "enforce_eager", "kernel_config", "linear_backend", "optimization_level"}
+)
+"""Arguments that choose kernels; so do ``compilation_config`` and the variant's environment."""
+_ROUNDS: Final = frozenset({"W8A8-INT8", "FP8", "FP8_BLOCK", "W4A8_FP8"})
+"""Schemes whose activations are rounded to 8 bits on the way. A mix is held to the strict limit:
+its distance from 16 bits is that of its 4-bit layers."""
+
+
+def measure_variant_quality(job: Job, server: Server, resolved: ResolvedEngine) -> None:
+    """Measure and store; what fails is journalled, and only a lost engine raises."""
+    name, spec, store = resolved.variant.name, job.spec, job.store
+    is_baseline = name == spec.baseline
+    quality, profile = spec.quality, get_profile(resolved.engine)
+    if profile.scores_alone(resolved):
+        quality = quality.model_copy(update={"concurrency": 1})
+    plan = QualityPlan(
+        variant=name,
+        tokenizer=job.tokenizer,
+        spec=quality,
+        heldout=job.inputs.heldout,
+        tasks=job.inputs.tasks,
+        baseline=None if is_baseline else store.get(KIND, spec.baseline, QualityRecord),
+        tolerances=spec.objective.quality,
+        arrays=store.path("top_logprobs"),
+        checks=_checks(job, resolved),
+        scoring_defect=_scoring_defect(job, resolved),
+        counter_names=profile.counters_of(resolved.variant),
+        dialect=profile.dialect,
+        scheme=None if _has_the_baselines_weights(job, resolved) else running_scheme(resolved),
+    )
+    try:
+        measured = measure_quality(
+            server.base_url,
+            server.model_name,
+            plan,
+            progress=lambda done, total: job.observer.progress(f"{name} quality", done, total),
+        )
+        server.ensure_alive()
+    except (MeasurementError, EngineLostError) as error:
+        store.note(KIND, name, status="failed", reason=str(error))
+        if isinstance(error, EngineLostError):
+            raise
+        job.observer.warn(f"{name} quality: {error}")
+        return
+    if measured.plain is not None:
+        store.put(PLAIN, name, measured.plain)
+    store.put(KIND, name, measured.record)
+
+
+def _has_the_baselines_weights(job: Job, resolved: ResolvedEngine) -> bool:
+    """Whether a loss of quality is not one of the weights."""
+    sides = [(each.variant.model_path, running_scheme(each)) for each in (job.baseline(), resolved)]
+    return sides[0] == sides[1]
+
+
+def _checks(job: Job, resolved: ResolvedEngine) -> ChecksPlan:
+    store, variant = job.store, resolved.variant
+    same = [each for each in job.resolved if weights_key(each) == weights_key(resolved)]
+    speculates, plain = variant.speculation is not None, plain_of(job, resolved)
+    others = [
+        record
+        for each in same
+        if each.variant.name != variant.name
+        and (record := store.get(KIND, each.variant.name, QualityRecord)) is not None
+    ]
+    reference = next((record for record in others if record.twin == record.variant), None)
+    first = next(
+        (each for each in same if reference and each.variant.name == reference.variant), resolved
+    )
+    return ChecksPlan(
+        # Probes hold tokens of held-out text, which may be a user's own.
+        golden=store.path("inputs") / "golden" if job.spec.is_private else store.path("golden"),
+        source=GoldenSource(variant=variant.name, engine_version=resolved.engine_version),
+        same_weights_reference=reference,
+        other_kernels=_other_kernels(first, resolved),
+        rounds=running_scheme(resolved) in _ROUNDS,
+        plain=store.get(PLAIN, plain.variant.name, PlainReference)
+        if speculates and plain is not None
+        else None,
+        is_plain=plain is resolved and any(each.variant.speculation for each in same),
+    )
+
+
+def plain_of(job: Job, resolved: ResolvedEngine) -> ResolvedEngine | None:
+    """The first variant with the same weights and no speculation."""
+    plain = (each for each in job.resolved if each.variant.speculation is None)
+    return next((each for each in plain if weights_key(each) == weights_key(resolved)), None)
+
+
+def _scoring_defect(job: Job, resolved: ResolvedEngine) -> str | None:
+    facts = job.store.get("facts", resolved.variant.name, EngineFacts)
+    return get_profile(resolved.engine).scoring_defect(resolved.variant, facts)
+
+
+def is_held_against(job: Job, resolved: ResolvedEngine, other: ResolvedEngine) -> bool:
+    """Whether what is asked of one variant needs the answers of the other.
+
+    All need the baseline's; one that speculates needs those of the same weights without.
+    """
+    if other.variant.name == job.spec.baseline:
+        return True
+    speculates = resolved.variant.speculation is not None and other.variant.speculation is None
+    return speculates and weights_key(resolved) == weights_key(other)
+
+
+def weights_key(resolved: ResolvedEngine) -> tuple[object, ...]:
+    """What two variants have in common whose predictions may differ by rounding alone."""
+    variant = resolved.variant
+    numeric = sorted((k, v) for k, v in variant.engine_args if k in _NUMERIC_ARGS)
+    return (variant.model_path, variant.scheme, variant.loras, tuple(numeric), resolved.url)
+
+
+def _other_kernels(first: ResolvedEngine, resolved: ResolvedEngine) -> bool:
+    """Whether two servers may run on other kernels.
+
+    So they may where none is asked for, unless both are eager: the compiler times what it writes
+    at every start, and two servers of one configuration may keep different ones.
+    """
+    eager = all(plain_args(each.variant).get("enforce_eager") is True for each in (first, resolved))
+    return not eager or _kernels(first) != _kernels(resolved)
+
+
+def _kernels(resolved: ResolvedEngine) -> tuple[object, ...]:
+    """What is asked that decides which kernels run; CUDA graphs replay the same ones."""
+    args = plain_args(resolved.variant)
+    compiled = parse_json(args.pop("compilation_config", ""))
+    parts = compiled.items() if isinstance(compiled, dict) else ()
+    chosen = [(k, v) for k, v in args.items() if k in _KERNEL_ARGS]
+    chosen += [(k, str(v)) for k, v in parts if not k.startswith("cudagraph")]
+    env = [(k, v) for k, v in resolved.variant.env if k != RUST_FRONTEND_ENV]
+    return (tuple(sorted(chosen)), tuple(sorted(env)))

@@ -1,0 +1,110 @@
+"""What a resume skips, and what it refuses: another spec or other weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from whet.core.errors import UsageError
+from whet.core.load_point import LoadPoint
+from whet.core.records import ModelFacts, ResolvedEngine, TrialRecord
+from whet.core.records.codec import STORED
+from whet.core.spec import Spec, redacted_spec
+from whet.core.store import RunStore, read_record
+from whet.flow.run.measure.context import Job, trial_key
+
+_FIXED_ON_RESUME = (
+    "model",
+    "recipes",
+    "engine",
+    "traffic",
+    "workload",
+    "load",
+    "quality",
+    "baseline",
+)
+
+
+REPEATS: Final = 2
+"""Fresh starts that repeat an invalid trial: a server that was asked before may remember it."""
+
+
+def missing_trials(
+    job: Job, resolved: ResolvedEngine, cells: Iterable[tuple[LoadPoint, int]]
+) -> list[tuple[LoadPoint, int]]:
+    """The (load, trial) pairs that the run does not hold yet; all others are skipped."""
+    name = resolved.variant.name
+    return [cell for cell in cells if not job.store.done("trials", trial_key(name, *cell))]
+
+
+def invalid_trials(
+    job: Job, resolved: ResolvedEngine, cells: Iterable[tuple[LoadPoint, int]]
+) -> list[tuple[LoadPoint, int]]:
+    """The (load, trial) pairs that are to be repeated, ``REPEATS`` times at most."""
+    name = resolved.variant.name
+    keyed = ((cell, trial_key(name, *cell)) for cell in cells)
+    records = ((cell, job.store.get("trials", key, TrialRecord)) for cell, key in keyed)
+    return [cell for cell, record in records if record is not None and record.is_invalid]
+
+
+def lacks_quality(job: Job, resolved: ResolvedEngine) -> bool:
+    """Whether a variant's answers are still to be checked."""
+    return not job.store.done("quality", resolved.variant.name)
+
+
+def lacks_rates(job: Job, resolved: ResolvedEngine) -> bool:
+    """Whether a variant's highest rate is still to be searched."""
+    return not job.store.done("rates", resolved.variant.name)
+
+
+def refuse_changes(spec: Spec, store: RunStore) -> None:
+    """On resume refuse a change of the spec that would mix unlike measurements.
+
+    A folder without a journal holds no measurement. Raises ``UsageError``.
+    """
+    path = store.path("resolved_spec.json")
+    data = redacted_spec(spec.model_dump(mode="json"))
+    if path.exists() and store.path("journal.jsonl").exists():
+        before = redacted_spec(_stored_spec(path))
+        changed = [
+            key for key in _FIXED_ON_RESUME if _measured(before, key) != _measured(data, key)
+        ]
+        changed += [
+            f"{section}.{name}"
+            for section in ("engines", "variants")
+            for name, item in before.get(section, {}).items()
+            if name in data[section] and data[section][name] != item
+        ]
+        if changed:
+            raise UsageError(
+                f"the spec differs from the run's own in {', '.join(changed)}; "
+                "put it back to resume, or start a new run (--name)"
+            )
+
+
+def store_model(role: str, facts: ModelFacts, store: RunStore) -> None:
+    """Store a checkpoint's facts; ``UsageError`` where its weights are not the run's."""
+    before = store.get("models", role, ModelFacts)
+    if before is not None and before.weights_sha256 != facts.weights_sha256:
+        raise UsageError(
+            f"the {role}'s weights changed since this run began; start a new run (--name)"
+        )
+    store.put("models", role, facts)
+
+
+def _measured(data: Mapping[str, Any], key: str) -> Any:
+    """The part of the spec that the figures depend on; ``load.together`` is not one."""
+    part = data.get(key)
+    return {k: v for k, v in part.items() if k != "together"} if key == "load" and part else part
+
+
+def _stored_spec(path: Path) -> dict[str, Any]:
+    """The stored spec; a key of a later version has its default."""
+    data = read_record(path, dict[str, Any])
+    with suppress(ValidationError):
+        return Spec.model_validate(data, context=STORED).model_dump(mode="json")
+    return data

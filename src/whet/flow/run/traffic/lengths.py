@@ -1,0 +1,101 @@
+"""How long the model's own answers are: measured once, then every variant writes as many tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from whet.checkpoint.chat import TemplateProblem
+from whet.checkpoint.encoder import load_encoder
+from whet.core.errors import EngineLostError
+from whet.core.protocols import Server
+from whet.core.records import OutputLengths, PlannedRequest, ResolvedEngine
+from whet.core.spec import Spec
+from whet.flow.run.measure.context import Job
+from whet.flow.run.traffic.logged import stored_part
+from whet.load import TrialPlan, Workload, run_trial, sample_turns
+from whet.load.plan import describe_requests, to_call
+from whet.load.workload import SAMPLED_TURNS
+
+_IN_FLIGHT: Final = 32
+
+
+def output_lengths(job: Job) -> tuple[int, ...]:
+    """The measured lengths; none where they are a share of the prompt's."""
+    stored = job.store.get("lengths", "answers", OutputLengths)
+    return () if stored is None else stored.tokens
+
+
+def measure_lengths(job: Job, server: Server, resolved: ResolvedEngine) -> None:
+    """Let the first server of the run, the baseline's, answer without a length of ours.
+
+    Raises ``EngineLostError`` where it answers nothing.
+    """
+    if not lacks_lengths(job):
+        return
+    requests = tuple(
+        PlannedRequest(
+            index=index,
+            prompt_token_ids=prompt,
+            max_tokens=tokens,
+            prefix_id=None,
+            shared_tokens=0,
+            temperature=job.spec.workload.temperature,
+        )
+        for index, (prompt, tokens) in enumerate(_prompts(job))
+    )
+    facts = describe_requests(requests, block_size=job.block_size(resolved.variant), seed=0)
+    record = run_trial(
+        server.base_url,
+        server.model_name,
+        plan=TrialPlan(
+            variant=resolved.variant.name,
+            batch_size=_IN_FLIGHT,
+            trial=0,
+            workload=Workload(requests=requests, facts=facts),
+            request_timeout_s=job.spec.load.request_timeout_s,
+            calls=tuple(replace(to_call(request), ignore_eos=False) for request in requests),
+            require_counters=False,
+        ),
+        memory=server.memory_bytes,
+        alive=server.ensure_alive,
+    )
+    answers = sorted((event.index, event.output_tokens or 0) for event in record.requests)
+    tokens = tuple(count for _, count in answers if count > 0)
+    if not tokens:
+        raise EngineLostError(
+            f"{resolved.variant.name} answered none of {len(requests)} requests; see its log"
+        )
+    job.observer.note(
+        f"{len(tokens)} answers have {sum(tokens) / len(tokens):.0f} tokens on average; every "
+        "variant writes as many"
+    )
+    lengths = OutputLengths(variant=resolved.variant.name, tokens=tokens)
+    job.store.put("lengths", "answers", lengths)
+
+
+def lacks_lengths(job: Job) -> bool:
+    """Whether answers have the model's own length, and it is still to be measured."""
+    return _are_natural(job.spec) and not job.store.done("lengths", "answers")
+
+
+def _are_natural(spec: Spec) -> bool:
+    if spec.traffic is not None:
+        return spec.traffic.answers == "natural"
+    return spec.load.trace is None and spec.workload.output_lengths == "natural"
+
+
+def _prompts(job: Job) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Prompts to answer, and how many tokens each answer has at most."""
+    spec = job.spec
+    if job.inputs.traffic is None or spec.traffic is None:
+        turns = sample_turns(job.inputs.pool, job.tokenizer, spec.workload, spec.model.variables)
+        for prompt in turns:
+            yield prompt, spec.workload.max_output_tokens
+        return
+    rows = [each.request for each in stored_part(job.inputs.traffic, "load")[:SAMPLED_TURNS]]
+    rendered = load_encoder(job.tokenizer, variables=spec.model.chat_template_kwargs).ids_many(rows)
+    for request, ids in zip(rows, rendered, strict=True):
+        if not isinstance(ids, TemplateProblem):
+            yield tuple(ids.tolist()), request.max_tokens or spec.traffic.max_output_tokens

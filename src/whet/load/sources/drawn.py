@@ -1,0 +1,92 @@
+"""Synthetic prompts for a run of ``whet bench``: its traffic, or the warm-up of other traffic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import psutil
+
+from whet.core.errors import UsageError
+from whet.core.units import GB
+from whet.load import Draw
+from whet.load.lengths import LengthPairs
+from whet.load.sources.request import BenchLoad, BenchRequest, Target
+from whet.load.synthetic import (
+    SyntheticLoad,
+    SyntheticShape,
+    build_synthetic,
+    build_synthetic_text,
+    ordinary_ids,
+)
+from whet.load.texts import load_text_tokenizer, seeded
+
+_BYTES_A_TOKEN: Final = 32
+"""A reference of 8 bytes, and up to 8 of JSON: here, at a process that sends, and on the way."""
+
+
+def require_memory(tokens: int) -> None:
+    """``UsageError`` where prompts of so many tokens in all do not fit into what is free."""
+    needed, free = tokens * _BYTES_A_TOKEN, psutil.virtual_memory().available
+    if needed > free:
+        raise UsageError(
+            f"prompts of {tokens:,} tokens in all need about {needed / GB:.3g} GB of memory, and "
+            f"{free / GB:.3g} GB are free; send less of a trace with --trace-duration, or fewer "
+            "requests"
+        )
+
+
+def draw_of(request: BenchRequest, target: Target, number: int) -> Draw:
+    """The draw of run ``number``."""
+    return Draw(
+        requests=request.requests,
+        batch_size=request.concurrency,
+        trial=number,
+        block_size=target.block_size,
+    )
+
+
+def write_synthetic(
+    request: BenchRequest, lengths: LengthPairs, target: Target, number: int
+) -> BenchLoad:
+    """Prompts of these lengths in the request's form, and its warm-up after them.
+
+    Raises ``UsageError`` as ``require_memory`` does: the lengths are drawn once for their sum.
+    """
+    prefixes, rng = request.prefixes, seeded(f"memory/{request.seed}/{number}")
+    shared = 0.0 if prefixes is None else prefixes.share * prefixes.tokens
+    unique = int(lengths.draw_pairs(rng, request.requests)[:, 0].sum())
+    require_memory(unique + round(request.requests * shared))
+    load = _write(request, lengths, target, number)
+    return BenchLoad(
+        workload=load.workload,
+        calls=load.calls,
+        warmup=load.warmup,
+        warmup_calls=load.warmup_calls,
+    )
+
+
+def warmed(
+    load: BenchLoad, request: BenchRequest, lengths: LengthPairs, target: Target, number: int
+) -> BenchLoad:
+    """``load`` after a warm-up of synthetic prompts, which share nothing with it."""
+    warm = write_synthetic(replace(request, requests=1), lengths, target, number)
+    return replace(load, warmup=warm.warmup, warmup_calls=warm.warmup_calls)
+
+
+def _write(
+    request: BenchRequest, lengths: LengthPairs, target: Target, number: int
+) -> SyntheticLoad:
+    draw = draw_of(request, target, number)
+    shape = SyntheticShape(lengths=lengths, prefixes=request.prefixes, seed=request.seed)
+    if request.form == "ids":
+        return build_synthetic(
+            shape, ordinary_ids(target.tokenizer), draw=draw, warmup=request.warmup
+        )
+    return build_synthetic_text(
+        shape,
+        load_text_tokenizer(target.tokenizer),
+        draw=draw,
+        form="chat" if request.form == "chat" else "text",
+        warmup=request.warmup,
+    )

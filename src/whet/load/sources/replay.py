@@ -1,0 +1,245 @@
+"""A trace as prompts: those that it holds, or synthetic ones that share what its hash ids say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from whet.core.errors import UsageError
+from whet.core.format import plural
+from whet.core.protocols import Observer
+from whet.core.units import ns_to_s
+from whet.load.cold import cold_workload
+from whet.load.lengths import LONGEST, Counts
+from whet.load.logged_call import SEVERAL, logged_call, unsent_fields
+from whet.load.sources.drawn import require_memory, warmed, write_synthetic
+from whet.load.sources.request import OUTPUT_LENGTHS, BenchLoad, BenchRequest, Target
+from whet.load.synthetic import ordinary_ids
+from whet.load.texts import TextTokenizer, load_text_tokenizer, seeded
+from whet.requests import LoggedRequest, count_doubt, media
+from whet.requests.trace import Trace, TraceRow
+
+_WARM_TOKENS: Final = 64
+"""The least that a warm-up prompt has: any chat template leaves room for words in it."""
+
+_COUNTED: Final = 256
+"""Requests whose tokens are compared with the log's own counts."""
+
+_TokenIds = tuple[int, ...]
+
+
+def holds_prompts(trace: Trace) -> bool:
+    """Whether the rows are requests as they were sent, not lengths alone."""
+    return trace.rows[0].request is not None
+
+
+def holds_hashes(trace: Trace) -> bool:
+    """Whether rows say which blocks their prompts begin with."""
+    return any(row.prefix_ids for row in trace.rows)
+
+
+def report_trace(request: BenchRequest, tokenizer: Path, observer: Observer) -> None:
+    """Say what is played, at which rate, how many rows are not, and what is odd about them."""
+    trace, arrivals = request.timeline, request.arrivals
+    if trace is None or arrivals is None or arrivals.speed is None:
+        return
+    rate = request.rate_rps
+    played_s = ns_to_s(trace.times_ns[-1]) / arrivals.speed
+    pace = "all at once" if rate is None else f"{rate:.4g} requests a second for {played_s:.4g} s"
+    form = trace.form
+    if holds_hashes(trace):
+        form += f", {trace.block_size} tokens per hash id"
+    observer.note(
+        f"{trace.path} ({form}): {len(trace.rows)} requests, {pace}; {trace.left_out_text}"
+    )
+    for doubt in _doubts(trace, tokenizer):
+        observer.warn(doubt)
+
+
+def _doubts(trace: Trace, tokenizer: Path) -> Iterator[str]:
+    """What is odd about the requests of a log, and what of them is not sent."""
+    yield from trace.doubts
+    requests = [row.request for row in trace.rows if row.request is not None]
+    if not requests:
+        return
+    counter = load_text_tokenizer(tokenizer)
+    numbered = [(number, each) for number, each in enumerate(requests, 1) if not media(each)]
+    pairs = (
+        (each.prompt_tokens, len(_read(trace, number, each, counter)))
+        for number, each in numbered[:: len(numbered) // _COUNTED + 1]
+        if each.prompt_tokens is not None
+    )
+    yield from filter(None, (count_doubt(pairs), unsent_fields(requests, SEVERAL)))
+    if limits := sum(each.silent for each in requests):
+        yield (
+            f"{plural(limits, 'request')} of {trace.path} do not say how long the answer was: "
+            "max_tokens is generated"
+        )
+
+
+def replay(request: BenchRequest, trace: Trace, target: Target, number: int) -> BenchLoad:
+    """The first ``request.requests`` rows in their order; synthetic parts are fresh for every run.
+
+    Raises ``UsageError`` for a trace that is too short or too large for the memory that is free,
+    and for rows that no request stands for.
+    """
+    rows = trace.rows[: request.requests]
+    if len(rows) < request.requests:
+        raise UsageError(
+            f"{trace.path} has {len(rows)} requests and {request.requests} are asked for; ask for "
+            "fewer, or give a longer trace"
+        )
+    require_memory(sum(row.input_tokens or 0 for row in rows))
+    if holds_prompts(trace):
+        return _logged(request, trace, target, number)
+    lengths = _InOrder(pairs=_pairs(trace, rows))
+    if holds_hashes(trace):
+        load = _hashed(request, trace, rows, target, number)
+        return warmed(load, request, lengths, target, number)
+    return write_synthetic(request, lengths, target, number)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _InOrder:
+    """Lengths one after another, from the first again where more are asked for than there are."""
+
+    pairs: tuple[tuple[int, int], ...]
+
+    def draw_pairs(self, rng: np.random.Generator, count: int) -> Counts:
+        """Nothing is left to chance."""
+        table = np.asarray(self.pairs, dtype=np.int64)
+        return np.take(table, np.arange(count), axis=0, mode="wrap")
+
+
+def _pairs(trace: Trace, rows: Sequence[TraceRow]) -> tuple[tuple[int, int], ...]:
+    pairs = tuple((row.input_tokens or 0, row.output_tokens or 0) for row in rows)
+    for number, pair in enumerate(pairs, start=1):
+        if not all(1 <= length <= LONGEST for length in pair):
+            raise UsageError(
+                f"{trace.path}, request {number}: {pair[0]:,} tokens in and {pair[1]:,} out "
+                "cannot be sent; remove the row"
+            )
+    return pairs
+
+
+def _hashed(
+    request: BenchRequest, trace: Trace, rows: Sequence[TraceRow], target: Target, number: int
+) -> BenchLoad:
+    """Prompts of blocks that are equal where their hash ids are; what is left over is unique."""
+    if request.form != "ids":
+        raise UsageError("what hash ids share is exact in token ids alone; leave out --form")
+    blocks = _Blocks(trace, rows, ordinary_ids(target.tokenizer), f"{request.seed}/{number}")
+    prompts = [blocks.prompt(row) for row in rows]
+    outputs = [row.output_tokens or 0 for row in rows]
+    return BenchLoad(
+        workload=cold_workload(prompts, outputs, block_size=target.block_size, seed=request.seed)
+    )
+
+
+class _Blocks:
+    """Writes the prompts of ``rows``, each once: a block of random tokens for each hash id.
+
+    They are drawn as objects, so that equal tokens of all prompts are one number in memory. A block
+    is held as long as a later prompt has it, too.
+    """
+
+    def __init__(
+        self, trace: Trace, rows: Sequence[TraceRow], vocabulary: Sequence[int], label: str
+    ) -> None:
+        self._trace = trace
+        self._to_come = Counter(name for row in rows for name in trace.whole_blocks(row))
+        self._vocabulary = np.asarray(vocabulary, dtype=object)
+        self._label = label
+        self._tails = seeded(f"tails/{label}")
+        self._blocks: dict[int, _TokenIds] = {}
+
+    def prompt(self, row: TraceRow) -> _TokenIds:
+        """Whole blocks by their ids, then fresh tokens up to the length."""
+        length = row.input_tokens or 0
+        ids = [token for name in self._trace.whole_blocks(row) for token in self._block(name)]
+        return (*ids, *self._tails.choice(self._vocabulary, length - len(ids)).tolist())
+
+    def _block(self, name: int) -> _TokenIds:
+        self._to_come[name] -= 1
+        block = self._blocks.pop(name, None)
+        if block is None:
+            rng = seeded(f"block/{self._label}/{name}")
+            block = tuple(rng.choice(self._vocabulary, self._trace.block_size).tolist())
+        if self._to_come[name]:
+            self._blocks[name] = block
+        return block
+
+
+def _logged(request: BenchRequest, trace: Trace, target: Target, number: int) -> BenchLoad:
+    """Prompts and chats as a log holds them, after a warm-up of others that are as long."""
+    rows, tokenizer = trace.rows[: request.requests], load_text_tokenizer(target.tokenizer)
+    rows = tuple(_with_length(row, tokenizer) for row in rows)
+    requests = [row.request for row in rows if row.request is not None]
+    prompts = [_read(trace, i, each, tokenizer) for i, each in enumerate(requests, start=1)]
+    outputs = answer_lengths(request, trace, rows, number)
+    load = BenchLoad(
+        workload=cold_workload(prompts, outputs, block_size=target.block_size, seed=request.seed),
+        calls=tuple(map(logged_call, requests, outputs)),
+    )
+    return warmed_alike(load, replace(request, form=_form(requests[0])), target, number)
+
+
+def warmed_alike(load: BenchLoad, request: BenchRequest, target: Target, number: int) -> BenchLoad:
+    """``load`` after a warm-up of others that are as long, in the request's form."""
+    planned = load.workload.requests
+    pairs = tuple((max(_WARM_TOKENS, len(r.prompt_token_ids)), r.max_tokens) for r in planned)
+    return warmed(load, request, _InOrder(pairs=pairs), target, number)
+
+
+def _with_length(row: TraceRow, tokenizer: TextTokenizer) -> TraceRow:
+    """The row with the tokens of a logged answer that the log does not count."""
+    request = row.request
+    if request is None or request.output_tokens is not None or not request.output:
+        return row
+    text = (request.reasoning or "") + request.output
+    return replace(row, output_tokens=len(tokenizer.content_ids(text)))
+
+
+def _read(trace: Trace, number: int, request: LoggedRequest, tokenizer: TextTokenizer) -> _TokenIds:
+    """The ids that the server makes of a request."""
+    if media(request):
+        raise UsageError(
+            f"{trace.path}, request {number}: a message has content that is not text, which cannot "
+            "be counted; remove the row"
+        )
+    try:
+        return tokenizer.request_ids(request)
+    except UsageError as error:
+        raise UsageError(f"{trace.path}, request {number}: {error}") from error
+
+
+def answer_lengths(
+    request: BenchRequest, trace: Trace, rows: Sequence[TraceRow], number: int
+) -> list[int]:
+    """The rows' own output lengths, drawn where they have none and ``outputs`` is given.
+
+    ``UsageError`` where one is not known and none is given.
+    """
+    unknown = sum(row.output_tokens is None for row in rows)
+    if unknown and request.outputs is None:
+        raise UsageError(
+            f"{unknown} of the requests in {trace.path} do not say how long their answer was; give "
+            "--output-len for these"
+        )
+    rng = seeded(f"outputs/{request.seed}/{number}")
+    drawn = (request.outputs or OUTPUT_LENGTHS).draw(rng, len(rows)).tolist()
+    return [
+        other if row.output_tokens is None else row.output_tokens
+        for row, other in zip(rows, drawn, strict=True)
+    ]
+
+
+def _form(request: LoggedRequest) -> str:
+    if request.messages is not None:
+        return "chat"
+    return "ids" if request.prompt is None else "text"

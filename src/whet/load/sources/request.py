@@ -1,0 +1,141 @@
+"""What ``whet bench`` is asked for, whom it asks, and what one run sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from whet.client import CompletionCall
+from whet.core.records import Loop, PlannedRequest
+from whet.load import Workload
+from whet.load.arrivals import Arrivals
+from whet.load.conversations import ConversationShape, PlannedConversation
+from whet.load.dataset import Dataset, LengthLimits
+from whet.load.lengths import Lengths, fixed
+from whet.load.synthetic import SharedPrefixes
+from whet.requests.prefix_trace_file import PrefixTrace
+from whet.requests.trace import Trace
+
+FORMS: Final = ("ids", "text", "chat")
+ASSUMED_BLOCK_SIZE: Final = 16
+"""Tokens of a KV block where the server does not say: vLLM's ``DEFAULT_BLOCK_SIZE``."""
+
+INPUT_LENGTHS: Final = fixed(512)
+OUTPUT_LENGTHS: Final = fixed(128)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DatasetFile:
+    """A file of prompts or chats, and which of its rows are left out."""
+
+    path: Path
+    limits: LengthLimits
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrefixReplay:
+    """A prefix trace; ``timeline`` has its lengths and times, row by row, as any trace has them."""
+
+    trace: PrefixTrace
+    timeline: Trace
+
+    @property
+    def timed(self) -> bool:
+        """Whether every request has a time; they are sent in order where one has none."""
+        return all(row.at_ns is not None for row in self.timeline.rows)
+
+
+Source = DatasetFile | Trace | ConversationShape | PrefixReplay
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchRequest:
+    """What to send, how and how often.
+
+    ``source`` None is synthetic prompts, of ``inputs``, ``outputs`` and ``prefixes``. ``outputs``
+    None is what the source says, or ``OUTPUT_LENGTHS`` where it says nothing. ``form`` is one of
+    ``FORMS``: token ids or text to the completions endpoint, or a chat; a source that holds its
+    prompts has its own. ``requests`` counts the conversations where these are the source; of a
+    prefix trace it must be the number of its requests.
+
+    ``arrivals`` None is a closed loop, or static batches, of ``concurrency`` requests or
+    conversations; with arrivals ``concurrency`` is a cap, 0 for none. ``tokenizer`` and ``model``
+    None mean what the server names. ``workers`` as in ``TrialPlan``. ``sampling`` is merged into
+    the body of each request.
+    """
+
+    url: str
+    model: str | None
+    tokenizer: str | None
+    form: str
+    requests: int
+    inputs: Lengths | None = None
+    outputs: Lengths | None = None
+    prefixes: SharedPrefixes | None = None
+    source: Source | None = None
+    arrivals: Arrivals | None = None
+    concurrency: int = 0
+    static: bool = False
+    warmup: int = 0
+    runs: int = 1
+    until: float | None = None
+    most_runs: int = 10
+    seed: int = 0
+    timeout_s: float = 600.0
+    workers: int | None = None
+    ignore_eos: bool = True
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def loop(self) -> Loop:
+        """How requests are sent."""
+        if isinstance(self.source, ConversationShape):
+            return "conversations"
+        if self.arrivals is not None:
+            return "open"
+        return "static" if self.static else "closed"
+
+    @property
+    def rate_rps(self) -> float | None:
+        """The mean rate that is asked for; None where none is, or all are sent at once."""
+        if self.arrivals is None:
+            return None
+        if self.arrivals.speed is None or self.timeline is None:
+            return self.arrivals.rate_rps
+        own = self.timeline.rate_rps
+        return None if own is None else own * self.arrivals.speed
+
+    @property
+    def timeline(self) -> Trace | None:
+        """The trace whose times can be played; None for another source."""
+        if isinstance(self.source, PrefixReplay):
+            return self.source.timeline
+        return self.source if isinstance(self.source, Trace) else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """A server that answered, and the tokenizer that lengths are counted with.
+
+    ``dataset`` holds the rows of the request's ``DatasetFile``, as that tokenizer reads them.
+    ``block_size`` is the server's tokens a KV block, for the expected hit rate.
+    """
+
+    model: str
+    tokenizer: Path
+    dataset: Dataset | None = None
+    block_size: int = ASSUMED_BLOCK_SIZE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchLoad:
+    """What one run sends. ``calls`` None are the token ids of the requests themselves."""
+
+    workload: Workload
+    calls: tuple[CompletionCall, ...] | None = None
+    warmup: tuple[PlannedRequest, ...] = ()
+    warmup_calls: tuple[CompletionCall, ...] | None = None
+    offsets_ns: tuple[int, ...] = ()
+    conversations: tuple[PlannedConversation, ...] = ()

@@ -1,0 +1,255 @@
+"""One candidate: whether it fits, and the largest load at which it meets the objective."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Final
+
+import numpy as np
+
+from whet.core.provenance import Device
+from whet.core.records import MemoryPlan, ModelFacts, Variant
+from whet.core.records.objective import Constraint
+from whet.core.units import MIB
+from whet.predict.hardware import CUDA
+from whet.predict.memory import Demand, plan_memory
+from whet.predict.performance import (
+    Calibration,
+    Draft,
+    Limits,
+    Request,
+    Simulated,
+    StepModel,
+    calibration_of,
+    head_work,
+    simulate,
+    work_of,
+)
+from whet.predict.performance.bound import largest_part
+from whet.predict.plan.parallelism import Parallelism
+from whet.predict.plan.traffic import PlannedTraffic
+from whet.predict.settings import read_settings
+
+_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_ROUNDS: Final = 3
+_LEAST: Final = 48
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A layout of GPUs, and the variant that they serve; ``stored`` are its weights' facts.
+
+    ``speculation`` is K and the acceptance length of a head that is taken for granted.
+    """
+
+    gpu: str
+    parallel: Parallelism
+    variant: Variant
+    stored: ModelFacts
+    price: float
+    speculation: tuple[int, float] | None = None
+
+    @property
+    def devices(self) -> int:
+        """GPUs of the layout."""
+        return self.parallel.devices
+
+    @property
+    def text(self) -> str:
+        """``2 × L4, TP2``."""
+        if self.devices == 1:
+            return self.gpu
+        return f"{self.devices} × {self.gpu}, {self.parallel.text}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """What a candidate does at ``in_flight`` requests, its largest size within the objective.
+
+    ``bound`` names what most of a step waits for, with its share of the step.
+    Latencies are in ms by metric and statistic, ``errors`` their relative errors by metric.
+    ``missed`` names what keeps it from meeting the objective at any size, or from fitting; figures
+    are then those of one request in flight, or absent.
+    """
+
+    candidate: Candidate
+    memory: MemoryPlan
+    calibration: Calibration
+    in_flight: int = 0
+    requests_per_s: float = math.nan
+    tokens_per_s: float = math.nan
+    latencies: tuple[tuple[str, float], ...] = ()
+    cost_per_1m: float = math.nan
+    preemptions: int = 0
+    kv_share: float = math.nan
+    bound: str = ""
+    missed: str | None = None
+
+    @property
+    def errors(self) -> Mapping[str, float]:
+        """Relative errors of the latencies, by metric."""
+        return self.calibration.errors
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Engines:
+    """``count`` engines alike that share the requests; ``empty`` is their prediction so far."""
+
+    empty: Prediction
+    model: StepModel
+    limits: Limits
+    count: int
+
+
+def evaluate(
+    candidate: Candidate,
+    *,
+    target: ModelFacts,
+    traffic: PlannedTraffic,
+    constraints: Sequence[Constraint],
+    own: Calibration | None = None,
+    sizes: Sequence[int] = (),
+) -> list[Prediction]:
+    """Fit, then the largest number of requests in flight that meets every constraint.
+
+    With ``sizes`` the predictions at these, whether they meet them or not. ``own`` is a calibration
+    that goes before the stored one.
+    """
+    engines = _engines(candidate, target, traffic, own)
+    if isinstance(engines, Prediction):
+        return [engines]
+    if sizes:
+        results = [_at(engines, traffic, size) for size in sizes]
+        return [replace(each, missed=_missed(each, constraints)) for each in results]
+    best: Prediction | None = None
+    low, high = 0, len(_SIZES) - 1
+    while low <= high:
+        middle = (low + high) // 2
+        result = _at(engines, traffic, _SIZES[middle])
+        if missed := _missed(result, constraints):
+            best = replace(result, missed=missed) if middle == 0 else best
+            high = middle - 1
+        else:
+            best, low = result, middle + 1
+    return [best or replace(engines.empty, missed="never meets it")]
+
+
+def _engines(
+    candidate: Candidate, target: ModelFacts, traffic: PlannedTraffic, own: Calibration | None
+) -> _Engines | Prediction:
+    """What is simulated; a prediction without figures where the candidate does not fit."""
+    gpu = CUDA[candidate.gpu]
+    device = Device(
+        kind="cuda",
+        name=candidate.gpu,
+        memory_bytes=gpu.memory_mib * MIB,
+        count=candidate.devices,
+        driver=None,
+    )
+    memory = plan_memory(
+        candidate.variant,
+        target=target,
+        stored=candidate.stored,
+        draft=None,
+        device=device,
+        demand=Demand(max_batch=1, tokens_per_request=traffic.longest),
+    )
+    settings = read_settings(candidate.variant, target=target, device=device)
+    work = work_of(candidate.stored, settings)
+    calibration = calibration_of(candidate.gpu, own).extended(work)
+    empty = Prediction(candidate=candidate, memory=memory, calibration=calibration)
+    if not memory.fits:
+        return replace(empty, missed="does not fit")
+    draft = None
+    if candidate.speculation is not None:
+        tokens, length = candidate.speculation
+        draft = Draft(tokens=tokens, length=length, work=head_work(work))
+    coefficients = calibration.coefficients
+    limits = Limits(
+        batched_tokens=settings.batched_tokens * work.ranks,
+        max_seqs=settings.max_seqs * work.ranks,
+        kv_tokens=memory.kv_tokens * work.ranks,
+        prefix_cache=candidate.variant.prefix_cache,
+        request_s=coefficients.request_s,
+        message_s=coefficients.message_s,
+        turns=coefficients.turns,
+        front_share=1 / work.ranks,
+        graph_tokens=settings.graph_tokens,
+    )
+    return _Engines(
+        empty=empty,
+        model=StepModel(work, gpu.sheet, coefficients, draft=draft),
+        limits=limits,
+        count=settings.data_parallel // work.ranks,
+    )
+
+
+def _at(engines: _Engines, traffic: PlannedTraffic, size: int) -> Prediction:
+    """Figures at one number of requests in flight; those of the first wave are left out.
+
+    The rate is ``size`` ÷ the mean time of the requests between the first wave and the last, which
+    drains (Little's law).
+    """
+    busy = min(engines.count, size)
+    share = math.ceil(size / busy)
+    requests = _repeated(traffic.requests, max(_ROUNDS * share, _LEAST))
+    result = simulate(requests, engines.model, engines.limits, in_flight=share)
+    skip = min(share, len(requests) // 2)
+    steady = result.requests[skip : len(requests) - skip] or result.requests[skip:]
+    rate = size / fmean(each.e2e_s for each in steady)
+    tokens = rate * fmean(each.output for each in requests)
+    candidate = engines.empty.candidate
+    return replace(
+        engines.empty,
+        in_flight=size,
+        requests_per_s=rate,
+        tokens_per_s=tokens,
+        latencies=tuple(_latencies(result, skip=skip)),
+        cost_per_1m=candidate.price * candidate.devices / 3600 / tokens * 1e6,
+        preemptions=result.preemptions,
+        kv_share=result.peak_tokens / engines.limits.kv_tokens,
+        bound=_bound(result, engines.model, engines.limits, share),
+    )
+
+
+def _bound(result: Simulated, model: StepModel, limits: Limits, size: int) -> str:
+    """What limits the rate at ``size`` in flight: ``weights 43%``, ``front end``."""
+    name, share = largest_part(result, model, limits, size)
+    return name if share is None else f"{name} {share:.0%}"
+
+
+def _repeated(requests: Sequence[Request], count: int) -> list[Request]:
+    return [requests[index % len(requests)] for index in range(count)]
+
+
+def _latencies(result: Simulated, *, skip: int) -> list[tuple[str, float]]:
+    """``ttft p95`` and the others, in ms."""
+    timed = result.requests[skip:]
+    values = {
+        "ttft": [each.ttft_s for each in timed],
+        "tpot": [each.tpot_s for each in timed if each.request.output > 1],
+        "e2e": [each.e2e_s for each in timed],
+    }
+    values["itl"] = values["tpot"]
+    figures = []
+    for metric, seconds in values.items():
+        array = 1e3 * np.array(seconds or [0.0])
+        figures.append((f"{metric} mean", float(array.mean())))
+        figures += [
+            (f"{metric} {name}", float(np.quantile(array, share)))
+            for name, share in (("median", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
+        ]
+    return figures
+
+
+def _missed(prediction: Prediction, constraints: Sequence[Constraint]) -> str | None:
+    """The first constraint that is not met, with its figure."""
+    figures = dict(prediction.latencies)
+    for each in constraints:
+        value = figures.get(f"{each.metric} {each.statistic}")
+        if value is not None and value > each.limit:
+            return f"{each.metric} {each.statistic} {value:,.0f} ms"
+    return None

@@ -1,0 +1,151 @@
+"""The traffic to plan for: from a few numbers, or from a log or a trace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from whet.core.errors import UsageError
+from whet.core.format import plural
+from whet.predict.performance import Request
+from whet.requests.trace import WHOLE, Reading, Trace, read_trace
+from whet.requests.trace_formats import TraceRow
+
+_KEYS: Final = ("prompt", "output", "shared")
+_LENGTH: Final = re.compile(r"\d{1,9}")
+_COUNT: Final = 512
+_SPREAD: Final = 0.5
+_FORM: Final = "write prompt=1024,output=128,shared=896, or name a file"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedTraffic:
+    """Requests in their order; ``rate`` is their own, where they have times.
+
+    ``doubts`` are what is odd about them, one sentence each.
+    """
+
+    requests: tuple[Request, ...]
+    rate: float | None
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt and its answer."""
+        return max(each.prompt + each.output for each in self.requests)
+
+    @property
+    def text(self) -> str:
+        """Means, in tokens."""
+        count = len(self.requests)
+        prompt = sum(each.prompt for each in self.requests) / count
+        output = sum(each.output for each in self.requests) / count
+        shared = sum(max(each.shared, each.cached) for each in self.requests) / count
+        return f"{prompt:,.0f} prompt tokens ({shared:,.0f} shared), {output:,.0f} output tokens"
+
+
+def read_traffic(text: str, reading: Reading = WHOLE) -> PlannedTraffic:
+    """The traffic that ``--workload`` describes. ``UsageError`` for what it cannot be."""
+    is_file = False
+    with suppress(OSError):  # a name that no file can have
+        is_file = Path(text).is_file()
+    if is_file:
+        return _from_file(Path(text), reading)
+    if "=" not in text:
+        raise UsageError(f"--workload {text!r} is not a file; {_FORM}")
+    return _from_numbers(text)
+
+
+def _from_numbers(text: str) -> PlannedTraffic:
+    """Lengths half to one and a half times the number, evenly and from a fixed seed."""
+    values: dict[str, int] = {}
+    for part in text.split(","):
+        key, _, value = part.partition("=")
+        if key.strip() not in _KEYS or _LENGTH.fullmatch(value.strip()) is None:
+            raise UsageError(f"--workload {part.strip()!r} is not understood; {_FORM}")
+        values[key.strip()] = int(value)
+    prompt, output, shared = (values.get(key, 0) for key in _KEYS)
+    if prompt < 1 or output < 1:
+        raise UsageError(f"--workload needs a prompt and an output of at least 1 token; {_FORM}")
+    if shared >= prompt:
+        raise UsageError(
+            f"--workload: {shared} shared tokens leave nothing of a prompt of {prompt}; give fewer"
+        )
+    rng = np.random.default_rng(0)
+    own = rng.uniform(1 - _SPREAD, 1 + _SPREAD, _COUNT) * (prompt - shared)
+    answers = rng.uniform(1 - _SPREAD, 1 + _SPREAD, _COUNT) * output
+    return PlannedTraffic(
+        requests=tuple(
+            Request(
+                prompt=shared + max(round(float(mine)), 1),
+                output=max(round(float(answer)), 1),
+                shared=shared,
+            )
+            for mine, answer in zip(own, answers, strict=True)
+        ),
+        rate=None,
+    )
+
+
+def _from_file(path: Path, reading: Reading) -> PlannedTraffic:
+    """The rows of a log or a trace; blocks that begin an earlier row are taken to be cached.
+
+    A row without lengths counts for the rate alone.
+    """
+    trace = read_trace(path, reading)
+    rows = [row for row in trace.rows if row.input_tokens and _answer_is_counted(row)]
+    if not rows:
+        raise UsageError(
+            f"{path} says no lengths in tokens, which a plan needs; give prompt=…,output=…, or a "
+            "trace with them"
+        )
+    return PlannedTraffic(
+        requests=tuple(_with_cached(trace, rows)),
+        rate=trace.rate_rps,
+        doubts=(*trace.doubts, *_doubts(trace, len(rows))),
+    )
+
+
+def _answer_is_counted(row: TraceRow) -> bool:
+    """Whether the answer's tokens are known; its limit stands for one that was not logged."""
+    request = row.request
+    counted = request is None or request.output_tokens is not None or not request.output
+    return counted and bool(row.output_tokens)
+
+
+def _doubts(trace: Trace, used: int) -> Iterator[str]:
+    """Rows that are left out, and what the lengths of a log, without its text, leave open."""
+    if trace.left_out or trace.bad_lines:
+        yield trace.left_out_text
+    if trace.rows[0].request is None:
+        return
+    if used < len(trace.rows):
+        yield (
+            f"{len(trace.rows) - used:,} of {plural(len(trace.rows), 'request')} have no token "
+            "counts: they are taken to be as long as the others"
+        )
+    if limits := sum(row.request is not None and row.request.silent for row in trace.rows):
+        yield (
+            f"{plural(limits, 'request')} do not say how long the answer was: max_tokens is planned"
+        )
+    yield (
+        "tokens that prompts share are not counted in a request log: whet prompts finds them; "
+        "plan with prompt=…,output=…,shared=…"
+    )
+
+
+def _with_cached(trace: Trace, rows: Sequence[TraceRow]) -> Iterator[Request]:
+    """Each row with the tokens of the whole blocks that it and an earlier row begin with."""
+    beginnings: set[tuple[int, ...]] = set()
+    for row in rows:
+        prompt, ids = row.input_tokens or 1, trace.whole_blocks(row)
+        known = next((n for n in range(len(ids), 0, -1) if ids[:n] in beginnings), 0)
+        beginnings.update(ids[:n] for n in range(known + 1, len(ids) + 1))
+        cached = min(known * trace.block_size, prompt - 1)
+        yield Request(prompt=prompt, output=row.output_tokens or 1, cached=cached)

@@ -1,0 +1,160 @@
+"""What a comparison is written as: JUnit, Markdown, pytest-benchmark's form, flat metrics."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import venv
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.ci.planted import compared
+from whet.ci.benchmark_json import benchmark_json
+from whet.ci.document import ci_document
+from whet.ci.files import write_files
+from whet.ci.junit import junit_xml
+from whet.ci.metrics_json import metrics_json
+from whet.ci.options import CiOptions
+from whet.ci.result import Change, Check, CiResult
+from whet.core.run import Run
+from whet.report.writers.markdown import render_markdown
+
+NASTY = Check(
+    group="evidence",
+    name="evidence: <b>|weights|</b>",
+    verdict="fail",
+    sentence='contradicted: the log says "\x1b[31m]]>" & <script>` | \ud800',
+)
+VARIANT = "spec+cache"
+
+
+def result_of(*checks: Check, changes: tuple[Change, ...] = ()) -> CiResult:
+    return CiResult(
+        candidate="runs/new",
+        baseline="baseline",
+        variant=VARIANT,
+        max_regression=0.05,
+        checks=checks,
+        changes=changes,
+    )
+
+
+def passing(name: str) -> Check:
+    return Check(group="speed", name=name, verdict="pass", sentence="12 → 12 ms")
+
+
+def test_junit_has_a_case_for_each_check_and_unknown_is_a_failure_of_its_own_type() -> None:
+    unknown = replace(passing("TTFT p95, batch size 8"), verdict="unknown", sentence="too noisy")
+    result = result_of(passing("TPOT"), unknown, NASTY, changes=(_change(1),))
+    root = ElementTree.fromstring(junit_xml(result))
+    (suite,) = root.findall("testsuite")
+    for element in (root, suite):
+        assert (element.get("tests"), element.get("failures")) == ("3", "2")
+    cases = {case.get("name"): case for case in suite.findall("testcase")}
+    assert cases["TPOT"].find("failure") is None
+    failures = {name: case.find("failure") for name, case in cases.items()}
+    assert failures["TTFT p95, batch size 8"].get("type") == "unknown"
+    assert failures["TTFT p95, batch size 8"].get("message") == "too noisy"
+    assert failures[NASTY.name].get("type") == "fail"
+    assert "<script>" in (failures[NASTY.name].text or "")
+    assert {case.get("classname") for case in cases.values()} == {
+        "whet.ci.speed",
+        "whet.ci.evidence",
+    }
+    properties = {each.get("name"): each.get("value") for each in root.iter("property")}
+    assert properties["changed: spec.key1"] == "1 → 2"
+
+
+def _change(number: int) -> Change:
+    return Change(what=f"spec.key{number}", baseline="1", candidate="2")
+
+
+def test_markdown_is_one_verdict_line_at_most_15_rows_and_what_changed() -> None:
+    checks = [*(passing(f"check {at}") for at in range(30)), NASTY]
+    changes = tuple(_change(at) for at in range(30))
+    text = render_markdown(ci_document(result_of(*checks, changes=changes)))
+    lines = text.splitlines()
+    assert lines[0] == "# whet ci: fail"
+    assert (
+        "fail: 30 pass, 0 unknown, 1 fail, with 5% allowed. Unknown counts as not passed." in text
+    )
+    rows = [line for line in lines if line.startswith("|")][2:]
+    assert len(rows) == 15
+    assert rows[0].startswith("| fail |"), "the worst first"
+    assert "<script>" not in text
+    assert "16 more checks: see --junit or --json." in lines
+    assert len([line for line in lines if line.startswith("- ")]) == 16
+    assert "- 15 more differences: see --json" in lines
+
+
+def test_benchmarks_have_the_fields_and_the_units_of_pytest_benchmark(demo: Path) -> None:
+    run = Run.read(demo)
+    data = benchmark_json(run, VARIANT)
+    assert data["machine_info"]["processor"] == "AMD EPYC"
+    assert set(data["commit_info"]) == {"id", "time", "author_time", "dirty", "project", "branch"}
+    cases = {each["name"]: each for each in data["benchmarks"]}
+    assert set(cases) == {
+        f"{name}[{VARIANT}-b{size:03d}]"
+        for name in ("output_token", "ttft_p95", "tpot_p50")
+        for size in (1, 8)
+    }
+    stats = cases[f"output_token[{VARIANT}-b008]"]["stats"]
+    cell = run.cell(VARIANT, 8)
+    assert cell is not None
+    assert cell.tps_mean is not None
+    assert stats["data"][:2] == [pytest.approx(1 / 958.4994, rel=1e-6), pytest.approx(1 / 965.5701)]
+    assert stats["rounds"] == 4, "two starts, and two that confirmed it"
+    assert stats["ops"] == pytest.approx(1 / stats["mean"])
+    assert stats["min"] <= stats["q1"] <= stats["median"] <= stats["q3"] <= stats["max"]
+    assert cases[f"output_token[{VARIANT}-b008]"]["group"] == "batch size 8"
+
+
+@pytest.mark.full
+def test_pytest_benchmark_compares_two_runs(demo: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    tools = tmp_path / "venv" / "bin"
+    subprocess.run(
+        [tools / "pip", "install", "-q", "pytest-benchmark"], check=True, capture_output=True
+    )
+    for name in ("before", "after"):
+        options = CiOptions(benchmark_json=tmp_path / f"{name}.json")
+        write_files(compared(demo, demo), Run.read(demo), options)
+    done = subprocess.run(
+        [tools / "pytest-benchmark", "compare", "before.json", "after.json", "--columns", "mean"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for metric in ("output_token", "ttft_p95", "tpot_p50"):
+        assert done.stdout.count(f"{metric}[{VARIANT}-b008]") == 2
+    assert "Failed to load" not in done.stderr
+
+
+def test_metrics_are_flat_figures_of_every_load(demo: Path) -> None:
+    result = compared(demo, demo)
+    data = metrics_json(Run.read(demo), result)
+    assert data["verdict"] == result.verdict
+    assert data["b008_acceptance_length"] == pytest.approx(3.8614, abs=1e-4)
+    assert data["b001_tps_mean"] == pytest.approx(206.3, abs=0.1)
+    assert data["task_arithmetic"] == 0.8
+    assert data["perplexity"] == pytest.approx(2.0499, abs=1e-4)
+    assert all(isinstance(value, int | float) for key, value in data.items() if key != "verdict")
+
+
+def test_each_file_is_written_where_it_is_named(demo: Path, tmp_path: Path) -> None:
+    options = CiOptions(
+        junit=tmp_path / "new" / "junit.xml",
+        markdown=tmp_path / "new" / "summary.md",
+        benchmark_json=tmp_path / "benchmark.json",
+        metrics=tmp_path / "metrics.json",
+    )
+    write_files(compared(demo, demo), Run.read(demo), options)
+    ElementTree.parse(tmp_path / "new" / "junit.xml")
+    assert (tmp_path / "new" / "summary.md").read_text().startswith("# whet ci: ")
+    for name in ("benchmark.json", "metrics.json"):
+        assert json.loads((tmp_path / name).read_text())

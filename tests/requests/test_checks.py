@@ -1,0 +1,155 @@
+"""The log's own counts against its text, and the order of its requests."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.requests.log_stage import write
+from whet.core.errors import UsageError
+from whet.requests import LogReader, count_doubt
+
+TEXT = "where is the order that I paid for last week and why does it take so long "
+
+
+def log(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    return write(folder, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def asked(text: str, prompt: int, answer: int = 5, said: str = "on its way", **more: Any) -> Any:
+    usage = {"prompt_tokens": prompt, "completion_tokens": answer}
+    return {
+        "messages": [{"role": "user", "content": text}],
+        "response": {"choices": [{"message": {"content": said}}], "usage": usage},
+        **more,
+    }
+
+
+def doubts(path: Path) -> list[str]:
+    reader = LogReader(path)
+    list(reader)
+    reader.refuse_textless()
+    return list(reader.check.doubts())
+
+
+@pytest.mark.parametrize("text", ["redacted-by-proxy", TEXT[:40] + "… (truncated)"])
+def test_a_log_without_its_text_is_refused_with_both_numbers(tmp_path: Path, text: str) -> None:
+    path = log(tmp_path, [asked(text, 800 + number) for number in range(30)])
+    size = len(text.encode())
+    with pytest.raises(UsageError, match=rf"says 81\d tokens per prompt and its text has {size} b"):
+        doubts(path)
+
+
+def test_a_part_without_text_is_said(tmp_path: Path) -> None:
+    rows = [asked(f"{TEXT}{number}", 20) for number in range(20)]
+    path = log(tmp_path, [*rows, asked("gone", 900), asked(TEXT, 20, 500)])
+    prompts, answers = doubts(path)
+    assert prompts.startswith("1 of 22 requests (first log.jsonl:21) have a prompt of fewer bytes")
+    assert answers.startswith("1 of 22 requests (first log.jsonl:22) have an answer of fewer bytes")
+
+
+def test_tools_images_and_small_templates_raise_no_doubt(tmp_path: Path) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "description": TEXT * 30}}]
+    image = [{"type": "image_url", "image_url": {"url": "x"}}, {"type": "text", "text": "what?"}]
+    rows = [asked(f"{number}", 600, tools=tools) for number in range(10)]
+    rows += [{**asked("", 900), "messages": [{"role": "user", "content": image}]}] * 9
+    rows += [asked(f"hi {number}", 60) for number in range(10)]
+    assert doubts(log(tmp_path, rows)) == []
+
+
+def test_one_text_in_all_prompts_is_said(tmp_path: Path) -> None:
+    (said,) = doubts(log(tmp_path, [{"prompt": "REDACTED"}] * 20))
+    assert said.startswith("all 20 prompts end in the same text, or in a placeholder")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["***", "", None, "lorem ipsum dolor", "[REDACTED {} chars]", "<redacted:{}>",
+     "sha256:{:064x}", "{:032x}"],
+)  # fmt: skip
+def test_words_in_the_place_of_a_prompt_are_said(tmp_path: Path, text: str | None) -> None:
+    def hidden(number: int) -> dict[str, Any]:
+        content = None if text is None else text.format(number * 7919)
+        return {"role": "user", "content": content}
+
+    rows = [{"messages": [hidden(n)] * (1 + 2 * (n % 2))} for n in range(20)]
+    (said,) = doubts(log(tmp_path, rows))
+    assert said.startswith("all 20 prompts end in the same text, or in a placeholder")
+    rows = [{"messages": [{"role": "user", "content": f"[{n}] {TEXT}"}]} for n in range(20)]
+    assert doubts(log(tmp_path, rows)) == []
+
+
+@pytest.mark.parametrize(
+    "end", ["...[truncated]", "... (litellm_truncated 9000 chars)", "…<truncated>"]
+)
+def test_a_prompt_that_says_it_was_cut_is_said(tmp_path: Path, end: str) -> None:
+    rows = [{"prompt": f"{n} {TEXT}{end if n == 3 else ''}"} for n in range(5)]
+    (said,) = doubts(log(tmp_path, rows))
+    assert said == "1 of 5 requests (first log.jsonl:4) have a prompt that says it was truncated"
+
+
+def test_lines_twice_and_several_models_are_said(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{n} {TEXT}", "timestamp": n, "model": f"m{n % 2}"} for n in range(4)]
+    twice, models = doubts(log(tmp_path, rows + rows[:3]))[::-1]
+    assert models.endswith("several models, taken together here: m0 (4), m1 (3)")
+    assert twice.startswith("3 of 7 requests (first log.jsonl:5) have the time and the text")
+
+
+def test_a_time_that_is_not_understood_is_said(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{n} {TEXT}", "timestamp": f"day {n}"} for n in range(3)]
+    (said,) = doubts(log(tmp_path, rows))
+    assert said.startswith("3 of 3 requests (first log.jsonl:1) have a time that is not understood")
+
+
+@pytest.mark.parametrize(
+    ("back_s", "said"), [(3600, True), (1803, True), (7200, False), (5, False)]
+)
+def test_a_clock_that_was_set_back_is_said(tmp_path: Path, back_s: int, said: bool) -> None:
+    times = [1_760_000_000 + 2 * n - (back_s if n > 9 else 0) for n in range(20)]
+    rows = [{"prompt": f"{n} {TEXT}", "timestamp": at} for n, at in enumerate(times)]
+    heard = doubts(log(tmp_path, rows))
+    assert [each.partition(" at log.jsonl:11,")[0][:17] for each in heard] == (
+        ["time goes back by"] if said else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("logged", "counted", "said"),
+    [
+        (824, 16, "the log says 824 tokens per prompt and its text has 16 .*: redacted, cut, or"),
+        (350, 956, "the log says 350 tokens per prompt and its text has 956 .* without cached"),
+        (1000, 820, None),
+        (820, 1000, None),
+        (60, 10, None),
+    ],
+)
+def test_counts_of_the_log_and_of_the_tokenizer_agree_or_are_said(
+    logged: int, counted: int, said: str | None
+) -> None:
+    doubt = count_doubt([*[(logged, counted)] * 6, *[(90, 90)] * 3, (None, 5)])
+    if said is None:
+        assert doubt is None
+    else:
+        assert re.search(said, doubt or "")
+
+
+def test_requests_come_by_time_and_equal_times_as_in_the_file(tmp_path: Path) -> None:
+    times = [9, 9, 7, None, 8, 1]
+    rows = [{"prompt": f"{n}"} | ({} if at is None else {"timestamp": at})
+            for n, at in enumerate(times)]  # fmt: skip
+    reader = LogReader(log(tmp_path, rows))
+    for _ in range(2):
+        assert [each.prompt for each in reader] == ["5", "2", "3", "4", "0", "1"]
+    (said,) = reader.check.doubts()
+    assert said.startswith("1 of 6 requests (first log.jsonl:4) have no time")
+
+
+def test_rotated_files_of_a_folder_are_one_log_by_time(tmp_path: Path) -> None:
+    for name, at in (("app.jsonl", 30), ("app.1.jsonl", 20), ("app.2.jsonl", 10)):
+        (tmp_path / name).write_text(json.dumps({"prompt": name, "timestamp": at}) + "\n")
+    prompts = [each.prompt for each in LogReader(tmp_path)]
+    assert prompts == ["app.2.jsonl", "app.1.jsonl", "app.jsonl"]

@@ -1,0 +1,105 @@
+"""The bytes of a log in pieces: no line is lost or read twice, and none too long is held."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import tracemalloc
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.requests.log_stage import counts, line, prompts, write
+from whet.core.errors import UsageError
+from whet.core.units import MIB
+from whet.requests import LogReader, files
+
+
+def test_a_line_that_is_too_long_is_skipped_and_told_with_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_LINE_BYTES", 1024)
+    fits, over = line("f" * (1024 - 14)), line("o" * (1024 - 13))
+    assert (len(fits), len(over)) == (1025, 1026)  # with the end of the line
+    many = line("m" * 5000)
+    path = write(tmp_path, over + line("a") + fits + many + line("b") + many + over.strip())
+    reader = LogReader(path)
+    assert [one.place for one in reader] == ["log.jsonl:2", "log.jsonl:3", "log.jsonl:5"]
+    assert counts(reader.left_out()) == {"longer than 32 MiB": (4, "log.jsonl:1 (1 KiB)")}
+
+
+def test_a_prompt_of_a_hundred_megabytes_is_never_held(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with path.open("wb") as file:
+        file.write(line("a") + b'{"prompt": "')
+        for _ in range(100):
+            file.write(b"x" * 10**6)
+        file.write(b'"}\n' + line("b"))
+    tracemalloc.start()
+    reader = LogReader(path)
+    assert [request.prompt for request in reader] == ["a", "b"]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert counts(reader.left_out()) == {"longer than 32 MiB": (1, "log.jsonl:2 (95.4 MiB)")}
+    assert peak < 2 * files.MAX_LINE_BYTES + 4 * MIB
+
+
+def pack(data: bytes, form: str) -> bytes:
+    return gzip.compress(data) if form == "gzip" else pa.compress(data, "zstd", asbytes=True)
+
+
+@pytest.mark.parametrize("form", ["gzip", "zstd"])
+def test_packed_logs_are_read_by_their_content_and_may_end_early(tmp_path: Path, form: str) -> None:
+    texts = [f"{number} {hashlib.sha512(b'%d' % number).hexdigest() * 9}" for number in range(3000)]
+    data = b"".join(map(line, texts))
+    packed = pack(data, form)
+    assert prompts(write(tmp_path, packed, "log.jsonl.gz")) == texts
+    assert prompts(write(tmp_path, packed, "log")) == texts
+    array = json.dumps([{"prompt": text} for text in texts]).encode()
+    packed_array = (
+        gzip.compress(array) if form == "gzip" else pa.compress(array, "zstd", asbytes=True)
+    )
+    assert prompts(write(tmp_path, packed_array, "array")) == texts
+    reader = LogReader(write(tmp_path, packed[: len(packed) // 2], "log.packed"))
+    read = [request.prompt for request in reader]
+    assert 100 < len(read) < 2500
+    assert read == texts[: len(read)]
+    assert counts(reader.left_out())["a file that is damaged or ends early"] == (1, "log.packed")
+    with pytest.raises(UsageError, match="damaged or ends early: 1"):
+        prompts(write(tmp_path, packed[:9], "log.packed"))
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_no_matter(tmp_path: Path) -> None:
+    data = b"\xef\xbb\xbf" + (line("a") + line("b")).replace(b"\n", b"\r\n")
+    reader = LogReader(write(tmp_path, data))
+    assert [request.prompt for request in reader] == ["a", "b"]
+    assert reader.left_out() == ()
+
+
+def test_an_array_is_read_as_a_stream(tmp_path: Path) -> None:
+    items = [{"prompt": '\\"}{][ é' * (number % 50 + 1)} for number in range(20_000)]
+    path = write(tmp_path, json.dumps(items, indent=1, ensure_ascii=False), "log.json")
+    assert path.stat().st_size > 4_000_000
+    assert prompts(path) == [item["prompt"] for item in items]
+
+
+def test_an_item_too_large_to_hold_says_how_to_write_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_LINE_BYTES", 1024)
+    path = write(tmp_path, json.dumps([{"prompt": "x" * 2_000_000}]), "log.json")
+    with pytest.raises(UsageError, match=r"one request per line with: jq -c '\.\[\]'"):
+        list(LogReader(path))
+
+
+def test_a_prompt_file_too_long_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_LINE_BYTES", 4)
+    write(tmp_path, "short", "a.txt")
+    write(tmp_path, "four", "b.txt")
+    reader = LogReader(tmp_path)
+    assert [request.prompt for request in reader] == ["four"]
+    assert counts(reader.left_out()) == {"longer than 32 MiB": (1, "a.txt (5 B)")}
