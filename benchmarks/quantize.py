@@ -3,50 +3,37 @@
     python -m benchmarks.quantize --peer-python PATH --out results/quantize-cpu
 
 Both tools read the same checkpoint and the same calibration token ids, each run in a fresh process
-of its own, in turn, on one machine. Writes runs.csv (one line a run), pairs.csv (this project's
-run beside the peer's of the same seed), table.md and environment.json. Names no path of the
-machine it ran on.
+of its own, in turn, on one machine. Writes runs.csv (one line per run), table.md and
+environment.json. Names no path of the machine it ran on. With --keep the checkpoints stay: give
+them as weights of variants to whet run, which measures their quality on a server.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from lab.inputs import write_inputs
 
-from benchmarks.distance import DistanceMeter, Distances
 from benchmarks.jobs import Job, JobError, Tool, peer_tool, run_job, whet_tool
-from benchmarks.table import (
-    PairRow,
-    Row,
-    distance_values,
-    pair,
-    spent_values,
-    summary,
-    write_rows,
-)
+from benchmarks.table import Row, spent_values, summary, write_rows
 from whet.checkpoint import read_facts
 from whet.core.errors import WhetError
 from whet.core.provenance import environment, find_device
-from whet.core.spec import QualitySpec
 from whet.core.store import write_atomic
 from whet.demo import pair_paths
-from whet.quality import Encoder, heldout_ids
 from whet.quant import load_calibration
 from whet.quant.copies import copy_beside
 
 METHODS: Final = ("rtn", "awq", "gptq", "awq+gptq")
-_HELDOUT_TOKENS: Final = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +62,7 @@ class Benchmark:
     """One comparison: its inputs, and the rows so far."""
 
     def __init__(self, options: argparse.Namespace, work: Path) -> None:
-        """``work`` holds checkpoints, which are deleted once they are measured."""
+        """``work`` holds inputs, and checkpoints unless they are kept elsewhere."""
         self._options = options
         self._work = work
         self._no_ids = work / "no-ids.json"
@@ -83,12 +70,11 @@ class Benchmark:
         self._source: Path = options.model or pair_paths()[0]
         self._here = environment()
         self._rows: list[Row] = []
-        self._made: dict[int, Path] = {}
-        if options.heldout is None or options.calibration is None:
+        if options.calibration is None:
             write_inputs(work / "inputs", seed=0)
 
     def run(self, tools: Sequence[Tool]) -> list[Row]:
-        """Every tool, method and seed in turn, then the held-out text of all that were made."""
+        """Run every tool, method and seed in turn."""
         card = json.dumps(asdict(self._here), indent=1) + "\n"
         write_atomic(self._options.out / "environment.json", card.encode())
         for tool in tools:
@@ -98,13 +84,11 @@ class Benchmark:
             for method in self._options.methods:
                 for tool in tools:
                     self._one(tool, method, seed, text)
-        if self._options.documents:
-            self._measure()
         print(summary(self._rows))
         return self._rows
 
     def _one(self, tool: Tool, method: str, seed: int, text: Text) -> None:
-        out = self._work / f"{tool.name}-{method}-{seed}"
+        out = (self._options.keep or self._work) / f"{tool.name}-{method}-{seed}"
         job = self._job(method, seed, text, out)
         row = self._row(tool, job)
         try:
@@ -122,12 +106,11 @@ class Benchmark:
                 raise JobError(f"it calibrated on {spent.tokens} tokens instead of {text.tokens}")
         except (JobError, WhetError) as error:
             row = replace(row, failure=str(error))
-        if self._options.documents and row.failure is None:
-            self._made[len(self._rows)] = out
-        else:
+        if self._options.keep is None or row.failure is not None:
             shutil.rmtree(out, ignore_errors=True)
         self._rows.append(row)
-        self._save(())
+        write_rows(self._rows, self._options.out / "runs.csv")
+        (self._options.out / "table.md").write_text(summary(self._rows), encoding="utf-8")
         print(_line(row), flush=True)
 
     def _job(self, method: str, seed: int, text: Text, out: Path) -> Job:
@@ -184,44 +167,6 @@ class Benchmark:
         ids.write_text(json.dumps(drawn.ids), encoding="utf-8")
         return Text(file=file, ids=ids, tokens=drawn.facts.tokens)
 
-    def _measure(self) -> None:
-        """Fill in the quality columns, deleting each checkpoint after it."""
-        heldout = self._options.heldout or self._work / "inputs" / "heldout.jsonl"
-        spec = QualitySpec(max_documents=self._options.documents, max_tokens=_HELDOUT_TOKENS)
-        documents = heldout_ids(heldout, Encoder(self._source), spec)
-        meter = DistanceMeter(self._source, documents, device=self._options.device)
-        by_index: dict[int, Distances] = {}
-        for index, out in self._made.items():
-            try:
-                by_index[index] = meter.measure(out)
-            except WhetError as error:
-                self._rows[index] = replace(self._rows[index], failure=str(error))
-            else:
-                values: dict[str, Any] = distance_values(by_index[index])
-                self._rows[index] = replace(self._rows[index], **values)
-            shutil.rmtree(out, ignore_errors=True)
-            self._save(tuple(self._pairs(by_index)))
-
-    def _pairs(self, by_index: dict[int, Distances]) -> Iterator[PairRow]:
-        """Each of this project's runs beside the peer's of the same seed.
-
-        ``awq+gptq`` is paired with every calibrated method of the peer, others with their own.
-        """
-        for (mine, here), (other, there) in itertools.product(by_index.items(), repeat=2):
-            ours, peer = self._rows[mine], self._rows[other]
-            if ours.tool != "whet" or peer.tool == "whet" or ours.seed != peer.seed:
-                continue
-            every = ours.method == "awq+gptq" and peer.method != "rtn"
-            if every or ours.method == peer.method:
-                yield pair(ours, peer, (here, there))
-
-    def _save(self, pairs: Sequence[PairRow]) -> None:
-        out: Path = self._options.out
-        write_rows(self._rows, out / "runs.csv")
-        if pairs:
-            write_rows(pairs, out / "pairs.csv")
-        (out / "table.md").write_text(summary(self._rows), encoding="utf-8")
-
 
 def _line(row: Row) -> str:
     """One run, for whoever waits."""
@@ -248,7 +193,7 @@ def _tools(options: argparse.Namespace) -> list[Tool]:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.quantize", description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--out", type=Path, required=True, help="folder for runs.csv, pairs.csv and table.md")
+    add("--out", type=Path, required=True, help="folder for runs.csv and table.md")
     add("--peer-python", help="interpreter of llm-compressor's environment")
     add("--peer-path", help="PYTHONPATH for it, if its packages are in a folder")
     add("--peer-batch", type=int, default=1, help="its calibration batch (its own default: 1)")
@@ -261,8 +206,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--calibration", type=Path, help="JSONL or text (default: demo chats drawn by the seed)")
     add("--samples", type=int, default=512)
     add("--max-tokens", type=int, default=512)
-    add("--heldout", type=Path, help="JSONL (default: the demo's)")
-    add("--documents", type=int, default=128, help="held-out documents; 0 measures no quality")
+    add("--keep", type=Path, help="folder that keeps the checkpoints (default: deleted)")
     add("--device", default=find_device().kind, choices=["cpu", "cuda"])
     add("--limit-s", type=float, default=4 * 3600, help="a run that takes longer is a failure")
     add("--work", type=Path, help="where checkpoints are made (default: the temporary folder)")

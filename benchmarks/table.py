@@ -10,13 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.distance import Distances
 from benchmarks.jobs import Spent
-from whet.core.records import DocumentDistance
 from whet.core.redact import redact
 from whet.core.store import write_atomic
 from whet.core.units import GIB
-from whet.quality.perplexity import document_mean, perplexity_ratio
 
 _PATH: Final = re.compile(r"(?<![\w/])~?(?:/[\w.+@=,-]+)+/([\w.+@=,-]+)/?")
 _DIGITS: Final = 6
@@ -53,47 +50,11 @@ class Row:
     allocated_gib: float | None = None
     bits_per_weight: float | None = None
     weight_bytes: int | None = None
-    perplexity: float | None = None
-    perplexity_low: float | None = None
-    perplexity_high: float | None = None
-    reference_perplexity: float | None = None
-    perplexity_ratio: float | None = None
-    perplexity_ratio_low: float | None = None
-    perplexity_ratio_high: float | None = None
-    kl: float | None = None
-    kl_low: float | None = None
-    kl_high: float | None = None
-    kl_p99: float | None = None
-    flips: float | None = None
-    flips_low: float | None = None
-    flips_high: float | None = None
-    heldout_documents: int | None = None
-    heldout_tokens: int | None = None
     phases: str | None = None
     versions: str | None = None
     started_at: str | None = None
     git_commit: str | None = None
     failure: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PairRow:
-    """Two tools' results of one seed on the same held-out documents.
-
-    The ratio is of perplexities and the difference of mean KL, this project's to the peer's:
-    below 1 and below 0 it is the better one. Intervals resample the documents of both together.
-    """
-
-    seed: int
-    method: str
-    peer_method: str
-    perplexity_ratio: float
-    perplexity_ratio_low: float | None
-    perplexity_ratio_high: float | None
-    kl_difference: float
-    kl_difference_low: float | None
-    kl_difference_high: float | None
-    seconds_ratio: float | None
 
 
 def spent_values(spent: Spent, device: str) -> dict[str, object]:
@@ -114,48 +75,6 @@ def spent_values(spent: Spent, device: str) -> dict[str, object]:
         "phases": " ".join(f"{name}={seconds:.2f}" for name, seconds in spent.phases) or None,
         "versions": " ".join(f"{name}={version}" for name, version in spent.versions),
     }
-
-
-def distance_values(distances: Distances) -> dict[str, object]:
-    """The columns that the held-out text fills."""
-    values: dict[str, object] = {
-        "reference_perplexity": distances.reference_perplexity.value,
-        "kl_p99": distances.kl_p99.value,
-        "heldout_documents": len(distances.documents),
-        "heldout_tokens": sum(one.tokens for one in distances.documents),
-    }
-    for name in ("perplexity", "perplexity_ratio", "kl", "flips"):
-        estimate = getattr(distances, name)
-        values |= {
-            name: estimate.value,
-            f"{name}_low": estimate.low,
-            f"{name}_high": estimate.high,
-        }
-    return values
-
-
-def pair(ours: Row, peer: Row, documents: tuple[Distances, Distances]) -> PairRow:
-    """``ours`` beside ``peer``, whose ``documents`` are the same ones in the same order."""
-    here, there = (each.documents for each in documents)
-    ratio = perplexity_ratio(_nll(here), _nll(there))
-    kl = document_mean([(a.kl - b.kl, a.tokens) for a, b in zip(here, there, strict=True)])
-    both = ours.without_loading_s, peer.without_loading_s
-    return PairRow(
-        seed=ours.seed,
-        method=ours.method,
-        peer_method=peer.method,
-        perplexity_ratio=ratio.value,
-        perplexity_ratio_low=ratio.low,
-        perplexity_ratio_high=ratio.high,
-        kl_difference=kl.value,
-        kl_difference_low=kl.low,
-        kl_difference_high=kl.high,
-        seconds_ratio=both[1] / both[0] if both[0] and both[1] else None,
-    )
-
-
-def _nll(documents: Sequence[DocumentDistance]) -> list[tuple[float, int]]:
-    return [(one.nll, one.tokens) for one in documents]
 
 
 def write_rows(rows: Sequence[Any], path: Path) -> None:
@@ -192,24 +111,20 @@ def without_folders(text: str, *, before: str = "") -> str:
 def summary(rows: Sequence[Row]) -> str:
     """A markdown table: a line for each tool and method, the mean over seeds with its range."""
     lines = [
-        "| quantizer | seeds | s without loading | s in all | peak GiB | bits | perplexity "
-        "(×16 bit) | KL ×10³ | flips % |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| quantizer | seeds | s without loading | s in all | peak GiB | bits |",
+        "|---|---|---|---|---|---|",
     ]
     for name in dict.fromkeys(map(_name, rows)):
         group = [row for row in rows if _name(row) == name]
         made = [row for row in group if row.failure is None]
         if not made:
-            lines.append(f"| {name} | 0 | {scrub(group[0].failure or '')} |  |  |  |  |  |  |")
+            lines.append(f"| {name} | 0 | {scrub(group[0].failure or '')} |  |  |  |")
             continue
         cells = [
             spread([row.without_loading_s for row in made], 1),
             spread([row.total_s for row in made], 1),
             spread([row.peak_memory_gib for row in made], 2),
             spread([row.bits_per_weight for row in made], 3),
-            spread([row.perplexity_ratio for row in made], 4),
-            spread([row.kl and row.kl * 1e3 for row in made], 2),
-            spread([row.flips and row.flips * 100 for row in made], 2),
         ]
         lines.append(f"| {name} | {len(made)} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
