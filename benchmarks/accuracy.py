@@ -36,7 +36,7 @@ from lab.sizes import SHAPES, Sizes
 
 from whet.core.records import decode, encode
 from whet.core.run import Run
-from whet.flow.calibrate.calibrate import rounded
+from whet.flow.calibrate import rounded
 from whet.predict.hardware import CUDA, known_name
 from whet.predict.performance import Coefficients, Work, calibration_of
 from whet.predict.performance.fit import Observation, fit, predict_latencies

@@ -1,4 +1,4 @@
-"""``whet calibrate``: measure this machine for ``whet plan``."""
+"""``whet calibrate``: fit the predictions of ``whet plan`` to a machine."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from cyclopts import Parameter
 
 from whet.cli.options import OutputOptions, print_json
 from whet.core.quote import shell_word
-from whet.flow.calibrate.options import CalibrateOptions
 
 
 def calibrate(
-    *models: Annotated[
+    run: Annotated[Path, Parameter(help="Run directory of this machine.")],
+    /,
+    *more: Annotated[Path, Parameter(help="Further runs of it, fitted together.")],
+    out: Annotated[
         Path,
-        Parameter(help="Checkpoint folders to measure with: 16 bit, and other precisions."),
-    ],
-    options: CalibrateOptions = CalibrateOptions(),
+        Parameter(name=["--out", "-o"], help="File to write, for whet plan --calibration."),
+    ] = Path("calibration.json"),
     output: OutputOptions = OutputOptions(),
 ) -> None:
-    """Measure this machine in a few minutes, or fit to stored runs, for whet plan."""
-    from whet.flow.calibrate.calibrate import calibrate as run_calibration
+    """Fit the predictions of whet plan to the machine of stored runs."""
+    from whet.flow.calibrate import calibrate as run_calibration
 
     with output.observer() as observer:
-        done = run_calibration(models, options, observer)
+        done = run_calibration((run, *more), out, observer)
     if output.json:
         print_json(done.document)
         return
@@ -34,4 +35,4 @@ def calibrate(
         f"out of the fit: {words}",
         soft_wrap=True,
     )
-    output.console.print(f"Use it: whet plan MODEL --calibration {shell_word(str(options.out))}")
+    output.console.print(f"Use it: whet plan MODEL --calibration {shell_word(str(out))}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from whet.predict.hardware import Sheet
-from whet.predict.performance.coefficients import TYPICAL
+from whet.predict.performance.coefficients import TYPICAL, Coefficients
 from whet.predict.performance.simulator import Limits
 from whet.predict.performance.step import Draft, StepModel
 from whet.predict.performance.work import Work
@@ -25,6 +27,11 @@ WORK = Work(
 )
 LIMITS = Limits(batched_tokens=2048, max_seqs=64, kv_tokens=100_000)
 
+ENGINE_ALONE = replace(TYPICAL, request_s=0.0, message_s=0.0, turns=0.0)
+"""No time in the front end."""
 
-def step_model(work: Work = WORK, draft: Draft | None = None) -> StepModel:
-    return StepModel(work, SHEET, TYPICAL, draft=draft)
+
+def step_model(
+    work: Work = WORK, draft: Draft | None = None, coefficients: Coefficients = ENGINE_ALONE
+) -> StepModel:
+    return StepModel(work, SHEET, coefficients, draft=draft)

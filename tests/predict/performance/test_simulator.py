@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.predict.performance.builders import LIMITS, WORK, step_model
+from tests.predict.performance.builders import ENGINE_ALONE, LIMITS, WORK, step_model
 from whet.predict.performance.coefficients import TYPICAL
 from whet.predict.performance.simulator import Limits, Request, simulate
 from whet.predict.performance.step import Draft, StepModel
@@ -116,8 +116,8 @@ def test_speculation_advances_by_its_acceptance_length() -> None:
 
 def test_a_busy_front_end_holds_requests_up_and_not_the_engine() -> None:
     requests = [Request(prompt=100, output=100) for _ in range(192)]
-    slow = replace(LIMITS, request_s=2e-3, message_s=2e-4)
-    with_it = simulate(requests, step_model(), slow, in_flight=64)
+    slow = replace(ENGINE_ALONE, request_s=2e-3, message_s=2e-4)
+    with_it = simulate(requests, step_model(coefficients=slow), LIMITS, in_flight=64)
     without = simulate(requests, step_model(), LIMITS, in_flight=64)
     assert with_it.seconds > without.seconds
     late, soon = (sum(each.ttft_s for each in run.requests) for run in (with_it, without))

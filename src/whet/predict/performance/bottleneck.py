@@ -35,17 +35,11 @@ def _sentence(run: Run, variant: str, load: object) -> str | None:
         return None
     coefficients = calibration_of(known_name(device) or device.name).coefficients
     model = StepModel(cell.work, sheet_of(device), coefficients, draft=cell.draft)
-    limits = replace(
-        cell.limits,
-        request_s=coefficients.request_s,
-        message_s=coefficients.message_s,
-        turns=coefficients.turns,
-    )
-    result = simulate(cell.requests, model, limits, in_flight=load)
+    result = simulate(cell.requests, model, cell.limits, in_flight=load)
     predicted, measured = mean_latencies(result, load).tpot, cell.measured.tpot
     if not measured or abs(predicted / measured - 1) > _FAR:
         return None
-    name, share = largest_part(result, model, limits, load)
+    name, share = largest_part(result, model, cell.limits, load)
     part = name if share is None else f"{name}, {share:.0%} of a step"
     return (
         f"limited by {part}, by a model of the step (TPOT {1e3 * predicted:.3g} ms, measured "

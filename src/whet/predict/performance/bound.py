@@ -41,7 +41,7 @@ def largest_part(
     context = size * sum(r.prompt + r.output / 2 for r in requests) / len(requests)
     parts = model.parts(size, context)
     step_s = sum(parts.values())
-    if size * limits.message_s * limits.front_share > step_s:
+    if size * model.message_s * limits.front_share > step_s:
         return "front end", None
     if model.host_s > step_s:
         return "host", None

@@ -22,7 +22,7 @@ class Coefficients:
     then as FP8 where it computes in 8 bits, else as W4A16. ``layer_s`` is a layer's cost in every
     step, ``sequence_s`` that of each sequence in it. ``step_s`` is the host's work on a step,
     ``prefill_s`` that on a step with a prompt in it. ``request_s``, ``message_s`` and ``turns`` are
-    the front end's (``Limits``).
+    the front end's (``StepModel``).
 
     What no calibration has measured yet is from NVIDIA's measurements of an H200, published with
     AIConfigurator 0.12 (``custom_allreduce_perf`` and ``moe_perf`` of vLLM 0.24, ``nccl_perf`` of

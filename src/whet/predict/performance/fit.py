@@ -86,13 +86,9 @@ def predict_latencies(
 ) -> Latencies:
     """The latencies that coefficients give for the observation's requests."""
     model = StepModel(observation.work, sheet, coefficients, draft=observation.draft)
-    limits = replace(
-        observation.limits,
-        request_s=coefficients.request_s,
-        message_s=coefficients.message_s,
-        turns=coefficients.turns,
+    result = simulate(
+        observation.requests, model, observation.limits, in_flight=observation.in_flight
     )
-    result = simulate(observation.requests, model, limits, in_flight=observation.in_flight)
     return mean_latencies(result, observation.in_flight)
 
 

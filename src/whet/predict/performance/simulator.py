@@ -40,9 +40,7 @@ class Request:
 class Limits:
     """The engine's: tokens a step, sequences, tokens of KV cache, whether prefixes are cached.
 
-    The front end does one thing at a time: ``request_s`` for a request, ``message_s`` for the
-    tokens of a sequence's step, which it sends together; between ``turns`` of a request's own every
-    sequence has one. ``front_share`` of that work remains with several front ends, or a faster one.
+    ``front_share`` of the front end's work remains with several front ends, or a faster one.
     With ``ahead`` the host prepares a step while the device computes another. A step of more than
     ``graph_tokens`` on one rank runs outside of CUDA graphs.
     """
@@ -51,9 +49,6 @@ class Limits:
     max_seqs: int
     kv_tokens: int
     prefix_cache: bool = True
-    request_s: float = 0.0
-    message_s: float = 0.0
-    turns: float = 0.0
     front_share: float = 1.0
     ahead: bool = True
     graph_tokens: int = 0
@@ -132,8 +127,8 @@ class _Engine:
         in_flight: int | None,
     ) -> None:
         self.model, self.limits = model, limits
-        self.request_s = limits.request_s * limits.front_share
-        self.message_s = limits.message_s * limits.front_share
+        self.request_s = model.request_s * limits.front_share
+        self.message_s = model.message_s * limits.front_share
         self.now = 0.0  # when the next step is scheduled
         self.device_s = 0.0  # when the device has computed the last one
         self.progress = 0.0  # tokens that a sequence has decoded which ran from the start
@@ -183,7 +178,7 @@ class _Engine:
         self.arrivals.append(_Sequence(timed, request.prompt, self.free_s, self.order))
         self.waiting.append(self.arrivals[-1])
         for each in self.arrivals:  # those that arrive together take turns, and end together
-            each.due_s = self.free_s + self.limits.turns * self.decoding * self.message_s
+            each.due_s = self.free_s + self.model.turns * self.decoding * self.message_s
 
     def _arrive(self) -> None:
         if not self.closed:

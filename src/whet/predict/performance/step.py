@@ -35,6 +35,10 @@ class StepModel:
     A step gives every decoding sequence a token. A pipeline computes it in as many parts as it has
     stages, each part on one stage after the other; ranks compute their sequences at once. A prompt
     is not divided, so a step is as long as that of the rank or part which has one.
+
+    The front end does one thing at a time: ``request_s`` for a request, ``message_s`` for the
+    tokens of a sequence's step, which it sends together; between ``turns`` of a request's own every
+    sequence has one.
     """
 
     def __init__(
@@ -67,6 +71,8 @@ class StepModel:
         self._state_s = work.state_bytes / (sheet.bandwidth * coefficients.kv_bandwidth)
         self._pair_s = work.pair_flops / (sheet.flops_16 * coefficients.attention)
         self.host_s, self.prefill_s = coefficients.step_s, coefficients.prefill_s
+        self.request_s, self.message_s = coefficients.request_s, coefficients.message_s
+        self.turns = coefficients.turns
         self.launch_s = work.expert_layers * coefficients.expert_host_s
         if work.ranks > 1:
             self.launch_s += work.expert_layers * coefficients.gather_host_s

@@ -167,21 +167,17 @@ def _engines(
     if candidate.speculation is not None:
         tokens, length = candidate.speculation
         draft = Draft(tokens=tokens, length=length, work=head_work(work))
-    coefficients = calibration.coefficients
     limits = Limits(
         batched_tokens=settings.batched_tokens * work.ranks,
         max_seqs=settings.max_seqs * work.ranks,
         kv_tokens=memory.kv_tokens * work.ranks,
         prefix_cache=candidate.variant.prefix_cache,
-        request_s=coefficients.request_s,
-        message_s=coefficients.message_s,
-        turns=coefficients.turns,
         front_share=1 / work.ranks,
         graph_tokens=settings.graph_tokens,
     )
     return _Engines(
         empty=empty,
-        model=StepModel(work, gpu.sheet, coefficients, draft=draft),
+        model=StepModel(work, gpu.sheet, calibration.coefficients, draft=draft),
         limits=limits,
         count=settings.data_parallel // work.ranks,
     )

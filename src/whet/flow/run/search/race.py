@@ -127,8 +127,7 @@ class _Race:
         k = 0 if speculation is None else speculation.num_tokens
         length = (1 - _ACCEPTED ** (k + 1)) / (1 - _ACCEPTED)
         draft = draft_of(run, variant, job.target, settings, size, length=length)
-        coefficients = self.calibration.coefficients
-        model = StepModel(work, sheet_of(job.device), coefficients, draft=draft)
+        model = StepModel(work, sheet_of(job.device), self.calibration.coefficients, draft=draft)
         plan = trial_plan(job, resolved, size, 0, warm=False, first=True)
         requests = [
             Request(
@@ -141,12 +140,7 @@ class _Race:
             )
             for each in plan.workload.requests
         ]
-        limits = replace(
-            limits_of(variant, settings, None, job.device),
-            request_s=coefficients.request_s,
-            message_s=coefficients.message_s,
-            turns=coefficients.turns,
-        )
+        limits = limits_of(variant, settings, None, job.device)
         engines = engines_of(variant, settings)
         mine, in_flight = requests[::engines], math.ceil(size / engines)
         result = simulate(mine, model, limits, in_flight=in_flight)

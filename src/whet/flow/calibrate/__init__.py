@@ -1,1 +1,0 @@
-"""``whet calibrate``: the coefficients of this machine, for ``whet plan``."""
