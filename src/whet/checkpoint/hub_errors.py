@@ -13,7 +13,7 @@ from whet.core.errors import CheckpointError
 from whet.core.redact import redact
 from whet.core.store import NO_SPACE, translate_disk_errors
 
-TEMPORARY: Final = (408, 429, 500, 502, 503, 504)
+_TEMPORARY: Final = (408, 429, 500, 502, 503, 504)
 _STATUS_TEXT: Final = re.compile(r"HTTP status \w+ error \((\d{3})\b")
 
 
@@ -54,11 +54,9 @@ def http_status(error: BaseException | None) -> int | None:
 
 
 def is_temporary(error: Exception) -> bool:
-    """Whether the same call may succeed later."""
+    """Return whether the same call may succeed later."""
     status = http_status(error)
-    if status is not None:
-        return status in TEMPORARY
-    return not isinstance(error, ValueError | RuntimeError)
+    return not isinstance(error, ValueError) if status is None else status in _TEMPORARY
 
 
 def first_line(error: Exception) -> str:
@@ -113,7 +111,7 @@ def _transport_sentence(model: str, error: Exception) -> str:
     status = http_status(error)
     if status == HTTPStatus.UNAUTHORIZED:
         return f"the hub does not accept the token for {model} (401); correct HF_TOKEN or unset it"
-    if status in TEMPORARY:
+    if status in _TEMPORARY:
         return f"the hub answers {status} for {model}; try again later, or give a local folder"
     if status is None and isinstance(error, LocalEntryNotFoundError):
         return (
