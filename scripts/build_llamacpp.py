@@ -2,7 +2,7 @@
 
 The source is the one that the package llama-cpp-python carries, so it comes from the package index
 as all else does. Needs CMake and a C++ compiler, and takes about seven minutes on two cores. The
-programs go to ~/.cache/whet/llama.cpp/bin, where whet looks for them.
+programs and the converter go to ~/.cache/whet/llama.cpp/bin, where whet looks for them.
 """
 
 import argparse
@@ -19,6 +19,8 @@ PACKAGE = "llama-cpp-python"
 VERSION = "0.3.36"
 CACHE = cache_folder() / "llama.cpp"
 PROGRAMS = ("llama-server", "llama-quantize")
+CONVERTER = "convert_hf_to_gguf.py"
+CONVERTER_FOLDERS = ("conversion", "gguf-py")
 OPTIONS = (
     "-DCMAKE_BUILD_TYPE=Release",
     "-DBUILD_SHARED_LIBS=OFF",
@@ -66,6 +68,9 @@ def main() -> int:
     (CACHE / "bin").mkdir(exist_ok=True)
     for name in PROGRAMS:
         shutil.copy2(made / "bin" / name, CACHE / "bin" / name)
+    shutil.copy2(folder / CONVERTER, CACHE / "bin" / CONVERTER)
+    for name in CONVERTER_FOLDERS:
+        shutil.copytree(folder / name, CACHE / "bin" / name, dirs_exist_ok=True)
     shutil.rmtree(scratch)
     print(f"built: {', '.join(str(CACHE / 'bin' / name) for name in PROGRAMS)}")
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,14 @@ from tests.checkpoint.test_stored import compressed, write_stored
 from tests.checkpoint_factory import write_tiny_llama
 from tests.model_hub import TOKEN, Model, ModelHub, model_hub
 from whet.checkpoint import read_facts
-from whet.checkpoint.download import fetch_weights
 from whet.checkpoint.hollow import write_hollow
-from whet.checkpoint.hub import HubCheckpoint, fetch_small_files, has_weights, read_repository
+from whet.checkpoint.hub import (
+    HubCheckpoint,
+    fetch_small_files,
+    fetch_weights,
+    has_weights,
+    read_repository,
+)
 from whet.core.errors import CheckpointError, StorageError
 from whet.demo import pair_paths
 
@@ -25,7 +31,6 @@ WEIGHTS = "model.safetensors"
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModelHub]:
-    monkeypatch.setattr("whet.checkpoint.download.WAITS_S", (0.0, 0.0))
     with model_hub(monkeypatch, tmp_path / "cache") as running:
         yield running
 
@@ -64,43 +69,52 @@ def test_pickles_are_not_fetched_and_named(hub: ModelHub, tmp_path: Path) -> Non
     assert hub.sent["pytorch_model.bin"] == hub.sent["modeling.py"] == 0
 
 
-def test_a_download_that_breaks_off_goes_on_where_it_stopped(hub: ModelHub, tmp_path: Path) -> None:
+def test_a_download_that_breaks_off_goes_on_where_it_stopped(
+    hub: ModelHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)  # the library's pauses
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 2**16)
     folder = pair_paths()[0]
     size = (folder / WEIGHTS).stat().st_size
     hub.cut[WEIGHTS] = size // 5
     checkpoint = remote(hub, folder)
     steps: list[tuple[int, int]] = []
     path = fetch_weights(checkpoint, lambda done, total: steps.append((done, total)))
-    assert hub.sent[WEIGHTS] == size
+    assert hub.sent[WEIGHTS] < 2 * size
     assert steps[-1] == (size, size)
     assert has_weights(path)
     assert read_facts(path).weights_sha256 == read_facts(folder).weights_sha256
     assert (read_facts(path).hub_id, read_facts(path).commit) == (NAME, hub.models[NAME].commit)
 
 
-def test_the_next_command_asks_for_the_rest_alone(
-    hub: ModelHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_hub_that_falls_silent_is_given_up_and_the_next_command_starts_anew(
+    hub: ModelHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)  # the library's pauses
     folder = pair_paths()[0]
-    size = (folder / WEIGHTS).stat().st_size
-    monkeypatch.setattr("whet.checkpoint.download.WAITS_S", ())
-    hub.cut[WEIGHTS] = size // 5
+    hub.cut[WEIGHTS] = 0
     checkpoint = remote(hub, folder)
     with pytest.raises(CheckpointError, match=f"{NAME} at revision .* cannot be fetched"):
         fetch_weights(checkpoint, lambda _done, _total: None)
     assert not has_weights(checkpoint.folder)
-    assert checkpoint.missing_bytes() == size - size // 5
     hub.cut.clear()
-    hub.sent.clear()
     assert has_weights(fetch_weights(checkpoint, lambda _done, _total: None))
-    assert hub.sent[WEIGHTS] == size - size // 5
 
 
-def test_a_hub_that_falls_silent_is_given_up(hub: ModelHub) -> None:
-    hub.cut[WEIGHTS] = 0
-    checkpoint = remote(hub, pair_paths()[0])
-    with pytest.raises(CheckpointError, match="cannot be fetched"):
-        fetch_weights(checkpoint, lambda _done, _total: None)
+def test_a_command_that_is_stopped_ends_its_download(hub: ModelHub, tmp_path: Path) -> None:
+    """Ctrl-C arrives in the main thread while others write a file that would take hours."""
+    folder = write_tiny_llama(tmp_path / "model")
+    with (folder / WEIGHTS).open("r+b") as file:
+        file.truncate(2**40)
+    checkpoint = remote(hub, folder)
+
+    def interrupt(_done: int, _total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch_weights(checkpoint, interrupt)
+    assert not has_weights(checkpoint.folder)
+    assert not list((tmp_path / "cache").rglob("*.incomplete"))
 
 
 def test_a_disk_that_fills_up_is_a_storage_error(

@@ -24,7 +24,6 @@ H100 = ("--device", "H100 SXM")
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModelHub]:
-    monkeypatch.setattr("whet.checkpoint.download.WAITS_S", ())
     with model_hub(monkeypatch, tmp_path / "cache") as running:
         folder = tmp_path / "hub"
         write_hollow(folder, tiny_config(write_tokenizer(folder)) | SEVEN_B)

@@ -120,7 +120,11 @@ def read_gguf(file: Path) -> GgufHeader:
         raise CheckpointError(
             f"{file} is not a whole GGUF file ({error}); download or write it again"
         ) from error
-    parameters = {each.name: int(each.n_elements) for each in reader.tensors}
+    parameters = {  # a converter adds the factors of scaled RoPE as tensors
+        each.name: int(each.n_elements)
+        for each in reader.tensors
+        if not each.name.startswith("rope_")
+    }
     return GgufHeader(tensors=tensors, parameters=parameters, metadata=metadata)
 
 

@@ -1,27 +1,31 @@
-"""A model on the hub: its commit, its small files, and the sizes of its weights."""
+"""A model on the hub: its commit, its small files, its weights and their sizes.
+
+huggingface_hub keeps the cache, resumes, and reads the token and the endpoint.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from threading import Event
 from typing import Any, Final
 
 from whet.checkpoint.files import read_json
 from whet.checkpoint.headers import INDEX
-from whet.checkpoint.hub_errors import hub_errors
+from whet.checkpoint.hub_errors import hub_errors, hub_utils
+from whet.core.errors import Interrupted
 from whet.core.hub import Snapshot, snapshot_of
+from whet.core.protocols import Progress
 
 # An allow-list: pickles (*.bin, *.pt) and code (*.py) are never fetched.
 _SMALL: Final = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 _WEIGHTS: Final = "*.safetensors"
 _UNWANTED: Final = ("consolidated*", "original/*", "onnx/*", "*/*")
 _TIMEOUT_S: Final = 10.0
-_STREAM_TIMEOUT_S: Final = 30.0
-PARTIAL: Final = ".whet.incomplete"
-"""The suffix of a file in the hub's cache whose download broke off."""
+_REPORT_EVERY_S: Final = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,40 +43,70 @@ class HubCheckpoint:
     others: tuple[str, ...]
 
     @property
-    def blobs(self) -> Path:
-        """Where the hub's cache stores the files' contents."""
-        return self.folder.parents[1] / "blobs"
-
     def missing_bytes(self) -> int:
-        """Bytes still to be downloaded, without those of downloads that broke off."""
-        started = sum(file.stat().st_size for file in self.blobs.glob(f"*{PARTIAL}"))
-        return max(sum(self.missing.values()) - started, 0)
+        """Bytes still to be downloaded."""
+        return sum(self.missing.values())
 
 
-def fetch_all(ref: str, revision: str | None) -> Path:
-    """The folder of a hub id with all its files, from the cache or downloaded."""
+def fetch_all(ref: str, revision: str | None, bars: Any = None) -> Path:
+    """Return the folder of a hub id with all its files, from the cache or downloaded.
+
+    ``bars`` replaces the library's class of progress bars.
+    """
+    return _fetch(ref, revision, [_WEIGHTS, *_SMALL], bars)
+
+
+def fetch_small_files(ref: str, revision: str | None) -> Path:
+    """Return the folder of a hub id with its small files; it has weights only if cached."""
+    return _fetch(ref, revision, list(_SMALL))
+
+
+def _fetch(ref: str, revision: str | None, patterns: list[str], bars: Any = None) -> Path:
     from huggingface_hub import snapshot_download
 
     with hub_errors(ref, revision):
         folder = snapshot_download(
             ref,
             revision=revision,
-            allow_patterns=[_WEIGHTS, *_SMALL],
+            allow_patterns=patterns,
             ignore_patterns=list(_UNWANTED),
+            tqdm_class=bars,
         )
     return Path(folder)
 
 
-def fetch_small_files(ref: str, revision: str | None) -> Path:
-    """The folder of a hub id with its configuration and tokenizer, weights only if cached."""
-    from huggingface_hub import snapshot_download
+def fetch_weights(checkpoint: HubCheckpoint, progress: Progress) -> Path:
+    """Download every missing weight file and return the folder; ``progress`` gets bytes.
 
-    _utils().disable_progress_bars()
-    with hub_errors(ref, revision):
-        folder = snapshot_download(
-            ref, revision=revision, allow_patterns=list(_SMALL), ignore_patterns=list(_UNWANTED)
-        )
-    return Path(folder)
+    Raises ``CheckpointError`` where the hub or the connection fails for good and ``StorageError``
+    where the disk is full. A file that broke off starts anew in the next call.
+    """
+    total, stop, counters = checkpoint.missing_bytes, Event(), list[Any]()
+
+    class Counter(hub_utils().tqdm):  # type: ignore[misc]
+        """Count bytes instead of drawing, and end the download when it is stopped."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **{**kwargs, "disable": True})
+            if kwargs.get("unit") == "B":
+                counters.append(self)
+
+        def update(self, n: float | None = 1) -> None:
+            if stop.is_set():
+                raise Interrupted("the download was stopped")
+            self.n += n or 0
+
+    with ThreadPoolExecutor(1) as pool:
+        snapshot = checkpoint.snapshot
+        download = pool.submit(fetch_all, snapshot.hub_id, snapshot.commit, Counter)
+        try:
+            while wait([download], _REPORT_EVERY_S).not_done:
+                progress(min(max((int(c.n) for c in counters), default=0), total), total)
+        finally:
+            stop.set()
+    folder = download.result()
+    progress(total, total)
+    return folder
 
 
 def has_weights(folder: Path) -> bool:
@@ -107,24 +141,3 @@ def read_repository(ref: str, folder: Path) -> HubCheckpoint:
     return HubCheckpoint(
         snapshot=snapshot, folder=folder, weights=weights, missing=missing, others=others
     )
-
-
-@contextmanager
-def stream(snapshot: Snapshot, name: str, start: int, stop: int | None = None) -> Iterator[Any]:
-    """The hub's answer to a request for a file's bytes from ``start``, ``stop`` not included."""
-    from huggingface_hub import get_session, hf_hub_url
-
-    url = hf_hub_url(snapshot.hub_id, name, revision=snapshot.commit)
-    headers = {**_utils().build_hf_headers(), "Accept-Encoding": "identity"}
-    if start or stop is not None:
-        headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
-    with get_session().stream("GET", url, headers=headers, timeout=_STREAM_TIMEOUT_S) as response:
-        _utils().hf_raise_for_status(response)
-        yield response
-
-
-def _utils() -> Any:
-    """Functions that huggingface_hub exports without types."""
-    from huggingface_hub import utils
-
-    return utils

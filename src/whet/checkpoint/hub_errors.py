@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from whet.core.errors import CheckpointError
 from whet.core.redact import redact
+from whet.core.store import NO_SPACE, translate_disk_errors
 
-TEMPORARY: Final = (408, 429, 500, 502, 503, 504)
+_TEMPORARY: Final = (408, 429, 500, 502, 503, 504)
 _STATUS_TEXT: Final = re.compile(r"HTTP status \w+ error \((\d{3})\b")
 
 
@@ -24,6 +26,19 @@ def hub_failures() -> tuple[type[Exception], ...]:
 
     beneath = next(cls for cls in errors.HfHubHTTPError.__mro__ if cls.__name__ == "HTTPError")
     return (beneath, OSError, ValueError, RuntimeError)
+
+
+def silence() -> None:
+    """Switch off the progress bars and the warnings of huggingface_hub."""
+    hub_utils().disable_progress_bars()
+    hub_utils().logging.set_verbosity_error()
+
+
+def hub_utils() -> Any:
+    """Return the functions that huggingface_hub exports without types."""
+    from huggingface_hub import utils
+
+    return utils
 
 
 def http_status(error: BaseException | None) -> int | None:
@@ -39,11 +54,9 @@ def http_status(error: BaseException | None) -> int | None:
 
 
 def is_temporary(error: Exception) -> bool:
-    """Whether the same call may succeed later."""
+    """Return whether the same call may succeed later."""
     status = http_status(error)
-    if status is not None:
-        return status in TEMPORARY
-    return not isinstance(error, ValueError | RuntimeError)
+    return not isinstance(error, ValueError) if status is None else status in _TEMPORARY
 
 
 def first_line(error: Exception) -> str:
@@ -54,10 +67,20 @@ def first_line(error: Exception) -> str:
 
 @contextmanager
 def hub_errors(ref: str, revision: str | None) -> Iterator[None]:
-    """Turn a failure to read or download ``ref`` into ``CheckpointError`` with the fix."""
+    """Turn a failure to read or download ``ref`` into ``CheckpointError`` with the fix.
+
+    A full disk is a ``StorageError``. The library draws and logs nothing: its lines would break
+    the console's.
+    """
+    silence()
     try:
         yield
     except hub_failures() as error:
+        if getattr(error, "errno", None) in NO_SPACE:
+            from huggingface_hub import constants
+
+            with translate_disk_errors(Path(constants.HF_HUB_CACHE)):
+                raise
         raise CheckpointError(_sentence(ref, revision, error)) from error
 
 
@@ -88,7 +111,7 @@ def _transport_sentence(model: str, error: Exception) -> str:
     status = http_status(error)
     if status == HTTPStatus.UNAUTHORIZED:
         return f"the hub does not accept the token for {model} (401); correct HF_TOKEN or unset it"
-    if status in TEMPORARY:
+    if status in _TEMPORARY:
         return f"the hub answers {status} for {model}; try again later, or give a local folder"
     if status is None and isinstance(error, LocalEntryNotFoundError):
         return (

@@ -24,9 +24,8 @@ def quantize(
     The format is compressed-tensors. For NF4 and GGUF, --scheme prints the command of their tools.
     """
     from whet.flow.quantize.checkpoint import SingleRequest, quantize_single
-    from whet.flow.quantize.hub import require_login
     from whet.flow.quantize.other_tools import require_own_scheme
-    from whet.flow.quantize.publish import push
+    from whet.flow.quantize.publish import push, require_login
 
     options.refuse_misfits()
     require_own_scheme(options.recipe.scheme, model, out)

@@ -15,16 +15,18 @@ VARIABLE: Final = "WHET_LLAMA_CPP"
 
 
 def find_program(name: str) -> Path:
-    """``llama-server`` or ``llama-quantize``: in ``WHET_LLAMA_CPP``, on PATH, or built by whet.
+    """Return a program of llama.cpp: in ``WHET_LLAMA_CPP``, on PATH, or built by whet.
 
+    The variable may name ``build/bin`` of a checkout, whose converter is two folders up.
     ``UsageError`` with what builds it.
     """
     named = os.environ.get(VARIABLE)
     if named:
-        program = Path(named).expanduser() / name
-        if not os.access(program, os.X_OK):
-            raise UsageError(f"{VARIABLE} names {named}, which has no {name}; correct it")
-        return program
+        folder = Path(named).expanduser()
+        for program in (folder / name, folder.parent.parent / name):
+            if os.access(program, os.X_OK):
+                return program
+        raise UsageError(f"{VARIABLE} names {named}, which has no {name}; correct it")
     built = cache_folder() / "llama.cpp" / "bin" / name  # by scripts/build_llamacpp.py
     path = shutil.which(name) or (str(built) if os.access(built, os.X_OK) else None)
     if path is None:

@@ -28,7 +28,7 @@ from whet.core.redact import redact, redact_json
 T = TypeVar("T")
 _FIFO_WAIT_S = 5.0
 _MEASURED = ("trials", "quality")
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def translate_disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _NO_SPACE:
+        if error.errno in NO_SPACE:
             raise StorageError(
                 f"the disk that holds {path} is full; free some space and repeat the command "
                 "(a run: with --resume, which keeps everything finished before)"

@@ -76,7 +76,7 @@ def quantize_many(
         else:
             outcomes[name] = existing
     outcomes |= _by_llm_compressor(facts, keys, calibration, progress, device)
-    outcomes |= _by_llama_cpp(facts, keys, progress)
+    outcomes |= _by_llama_cpp(facts, keys)
     if keys:  # torch takes seconds to import, and existing checkpoints do not need it
         from whet.quant.layer_pass import run_pass
 
@@ -92,13 +92,13 @@ def quantize_many(
 
 
 def _by_llama_cpp(
-    facts: ModelFacts, keys: dict[str, tuple[Path, CacheKey]], progress: Progress
+    facts: ModelFacts, keys: dict[str, tuple[Path, CacheKey]]
 ) -> dict[str, QuantizedCheckpoint | WhetError]:
     """Write the recipes that llama.cpp writes, and take them out of ``keys``."""
     outcomes: dict[str, QuantizedCheckpoint | WhetError] = {}
     for name in [name for name, (_, key) in keys.items() if key.recipe.writer == LLAMA_CPP]:
         try:
-            outcomes[name] = write_gguf_checkpoint(facts, keys.pop(name), progress=progress)
+            outcomes[name] = write_gguf_checkpoint(facts, keys.pop(name))
         except QuantizationError as error:
             outcomes[name] = error
     return outcomes

@@ -39,7 +39,7 @@ def recipe_problem(folder: Path, recipe: RecipeSpec) -> str | None:
             "checkpoint that it was made of, or leave the recipe out and serve it as stored"
         )
     if recipe.writer == LLAMA_CPP:
-        return conversion_problem(folder)
+        return conversion_problem()
     shapes = _shapes(folder)
     reason = _refusal(folder, shapes, recipe)
     if reason is None:

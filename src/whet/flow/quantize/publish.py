@@ -3,48 +3,60 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from whet.checkpoint.hub_errors import hub_failures
-from whet.core.errors import CheckpointError, UsageError
+from whet.checkpoint.hub_errors import (
+    first_line,
+    http_status,
+    hub_failures,
+    hub_utils,
+    is_temporary,
+    silence,
+)
+from whet.core.errors import CheckpointError, UsageError, WhetError
 from whet.core.protocols import Observer
 from whet.core.records import encode
 from whet.core.units import human_bytes
-from whet.flow.quantize.card import CARD, MARK, Lineage, licence_of, model_card, read_front_matter
-from whet.flow.quantize.hub import require_login, retry, upload_errors
+from whet.flow.quantize.card import CARD, MARK, model_card
 from whet.quant.checkpoint_record import RECORD, CheckpointRecord, read_record
 
 if TYPE_CHECKING:
-    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub import HfApi
 
-_PUSH_AGAIN: Final = (
-    "push again later: the checkpoint is not deleted, and uploaded files are not sent twice"
-)
+_LOGIN: Final = "run `hf auth login`, or set HF_TOKEN to a token with write access"
 _WEIGHTS: Final = (".safetensors", ".safetensors.index.json", ".bin", ".gguf")
+_LICENSE_KEYS: Final = ("license", "license_name", "license_link")
+_REFUSALS: Final = {
+    401: f"the hub does not accept the token (401); {_LOGIN}",
+    403: "the token may not write to {repo} (403); use one with write access, or a name in a "
+    "namespace of yours",
+    404: "the hub has no {repo} that this token can see (404); correct the name, or " + _LOGIN,
+}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Finished:
-    """A checkpoint folder and its record."""
+def require_login(repo: str) -> None:
+    """Check the repository name and the token before any work.
 
-    folder: Path
-    record: CheckpointRecord
+    Raises ``UsageError`` for an invalid name or token, ``WhetError`` where the hub cannot be
+    reached.
+    """
+    from huggingface_hub import HfApi, get_token
 
-    @property
-    def names(self) -> list[str]:
-        """The listed files besides the card."""
-        return [Path(name).name for name in self.record.files if Path(name).name != CARD]
+    with _upload_errors(repo):
+        hub_utils().validate_repo_id(repo)
+        if get_token() is None:
+            raise UsageError(f"no token for the hub is set; {_LOGIN}")
+        HfApi().whoami()
 
 
 def push(
     folder: Path, repo: str, *, public: bool, observer: Observer, base: str | None = None
 ) -> str:
-    """Upload the finished checkpoint ``folder`` to the hub repository ``repo``; returns its URL.
+    """Upload the finished checkpoint ``folder`` to the hub repository ``repo``; return its URL.
 
     ``repo`` is created where it does not exist, private unless ``public``. Uploads the files in the
     checkpoint's record, the record itself without the paths of this machine, and a card unless
@@ -55,26 +67,31 @@ def push(
     Raises ``CheckpointError`` for a folder that is not a finished checkpoint, ``UsageError`` for an
     unusable name, token or repository, ``WhetError`` where the hub fails or cannot be reached.
     """
-    finished = _read_finished(folder)
+    record = _read_finished(folder)
     require_login(repo)
     from huggingface_hub import HfApi
 
     api = HfApi(library_name="whet")
-    observer.stage("push", f"{repo}, {human_bytes(finished.record.quantized.weight_bytes)}")
-    with _quiet(), upload_errors(repo, again=_PUSH_AGAIN):
-        url = retry(lambda: api.create_repo(repo, private=not public, exist_ok=True))
+    observer.stage("push", f"{repo}, {human_bytes(record.quantized.weight_bytes)}")
+    with _upload_errors(repo):
+        url = api.create_repo(repo, private=not public, exist_ok=True)
         name = url.repo_id
-        existing = _require_fit(api, name, finished, public=public)
-        operations = _operations(finished, name)
-        if CARD not in existing or _is_ours(api, name):
-            operations[CARD] = _operation(CARD, _card(api, name, finished, base))
+        files: dict[str, Path | str] = {
+            path: folder / path for each in record.files if (path := Path(each).name) != CARD
+        }
+        existing = _require_fit(api, name, {*files}, public=public)
+        shown = encode(_public_record(record, name))
+        files[RECORD] = json.dumps(shown, indent=1, ensure_ascii=False) + "\n"
+        if CARD not in existing or MARK in _read_card(name)[0]:
+            own, source = folder / CARD, _source(base)
+            files[CARD] = own if own.is_file() else model_card(record.quantized, name, *source)
         else:
             observer.note(f"{name} has a card of its own, which is not changed")
-        _upload(api, name, operations, observer)
+        _upload(api, name, files, observer)
     return str(url)
 
 
-def _read_finished(folder: Path) -> _Finished:
+def _read_finished(folder: Path) -> CheckpointRecord:
     record = read_record(folder)
     if record is None:
         raise CheckpointError(
@@ -85,22 +102,22 @@ def _read_finished(folder: Path) -> _Finished:
             f"{folder} changed since it was quantized ({', '.join(changed)}); quantize again and "
             "push that"
         )
-    return _Finished(folder=folder, record=record)
+    return record
 
 
-def _require_fit(api: HfApi, name: str, finished: _Finished, *, public: bool) -> set[str]:
-    """The files of the repository.
+def _require_fit(api: HfApi, name: str, files: set[str], *, public: bool) -> set[str]:
+    """Return the files of the repository.
 
     ``UsageError`` for an existing public repository without ``public``, and for one that holds the
     weights of another checkpoint.
     """
-    info = retry(lambda: api.model_info(name))
+    info = api.model_info(name)
     if not public and not info.private:
         raise UsageError(
             f"{name} exists already and is public; add --public, or choose another name"
         )
     names = {sibling.rfilename for sibling in info.siblings or ()}
-    foreign = sorted(path for path in names - {*finished.names} if path.endswith(_WEIGHTS))
+    foreign = sorted(path for path in names - files if path.endswith(_WEIGHTS))
     if foreign:
         raise UsageError(
             f"{name} holds weights of another checkpoint ({foreign[0]}), and an engine would load "
@@ -109,100 +126,76 @@ def _require_fit(api: HfApi, name: str, finished: _Finished, *, public: bool) ->
     return names
 
 
-def _operations(finished: _Finished, name: str) -> dict[str, CommitOperationAdd]:
-    files = {path: _operation(path, finished.folder / path) for path in finished.names}
-    public = encode(_public_record(finished, name))
-    record = json.dumps(public, indent=1, ensure_ascii=False) + "\n"
-    return files | {RECORD: _operation(RECORD, record)}
+def _public_record(record: CheckpointRecord, name: str) -> CheckpointRecord:
+    """Return the record without folders and warnings, which may name people and projects."""
+    facts = record.quantized.calibration
+    if facts is not None:
+        facts = replace(facts, source=Path(facts.source).name, warnings=())
+    shown = replace(record.quantized, path=name, calibration=facts, warnings=())
+    return replace(record, quantized=shown)
 
 
-def _operation(path: str, content: Path | str) -> CommitOperationAdd:
+def _source(base: str | None) -> tuple[str | None, dict[str, str]]:
+    """Return the hub id of the source model and its licence, as far as they are known."""
+    if base is None:
+        return None, {}
+    local = Path(base).expanduser()
+    try:
+        metadata = _read_card(local / CARD if local.exists() else base)[1]
+    except hub_failures():  # the upload goes on without a licence on the card
+        metadata = {}
+    licence = {key: metadata[key] for key in _LICENSE_KEYS if isinstance(metadata.get(key), str)}
+    return None if local.exists() else base, licence
+
+
+def _read_card(source: str | Path) -> tuple[str, dict[str, Any]]:
+    """Return the text and the metadata of a card: a file, or a repository's."""
+    from huggingface_hub import ModelCard
+
+    card = ModelCard.load(source, ignore_metadata_errors=True)
+    return card.content, card.data.to_dict()
+
+
+def _upload(api: HfApi, name: str, files: Mapping[str, Path | str], observer: Observer) -> None:
+    """Upload the files one by one, then the commit that shows them all."""
     from huggingface_hub import CommitOperationAdd
 
-    data = content.encode("utf-8", "replace") if isinstance(content, str) else content
-    return CommitOperationAdd(path_in_repo=path, path_or_fileobj=data)
-
-
-def _public_record(finished: _Finished, name: str) -> CheckpointRecord:
-    """The record without the folders of this machine, which may name people and projects."""
-    done = finished.record.quantized
-    facts = done.calibration
-    shown_as = {done.path: name, str(finished.folder): name}
-    if facts is not None:
-        shown_as[facts.source] = Path(facts.source).name
-
-    def public(sentences: tuple[str, ...]) -> tuple[str, ...]:
-        for path, shown in shown_as.items():
-            sentences = tuple(sentence.replace(path, shown) for sentence in sentences)
-        return sentences
-
-    if facts is not None:
-        source = shown_as[facts.source]
-        facts = replace(facts, source=source, warnings=public(facts.warnings))
-    shown = replace(done, path=name, calibration=facts, warnings=public(done.warnings))
-    return replace(finished.record, quantized=shown)
-
-
-def _is_ours(api: HfApi, name: str) -> bool:
-    """Whether the repository's card carries the mark of whet."""
-    with tempfile.TemporaryDirectory(prefix="whet-") as scratch:
-        card = api.hf_hub_download(name, CARD, local_dir=scratch)
-        return MARK in Path(card).read_text(encoding="utf-8", errors="replace")
-
-
-def _card(api: HfApi, name: str, finished: _Finished, base: str | None) -> Path | str:
-    """The card in the folder, or else a generated one."""
-    own = finished.folder / CARD
-    return (
-        own if own.is_file() else model_card(finished.record.quantized, name, _lineage(api, base))
-    )
-
-
-def _lineage(api: HfApi, base: str | None) -> Lineage:
-    """The source model and its licence, as far as they are known."""
-    if base is None:
-        return Lineage()
-    folder = Path(base).expanduser()
-    if folder.exists():
-        card = folder / CARD
-        text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-        return Lineage(license=licence_of(read_front_matter(text)))
-    try:
-        data: Any = api.model_info(base).card_data
-    except hub_failures():  # the upload goes on without a licence on the card
-        data = None
-    return Lineage(base_model=base, license=licence_of(data.to_dict() if data else None))
-
-
-def _upload(
-    api: HfApi, name: str, operations: dict[str, CommitOperationAdd], observer: Observer
-) -> None:
-    """The large files one by one, then the commit that shows them with all others."""
-    large = [path for path in operations if path.endswith(".safetensors")]
-    for number, path in enumerate(large):
-        observer.progress("files", number, len(large) + 1)
-        api.preupload_lfs_files(name, [operations[path]], free_memory=False)
-    observer.progress("files", len(large), len(large) + 1)
-    retry(
-        lambda: api.create_commit(
-            name, list(operations.values()), commit_message="Checkpoint quantized by whet"
-        )
-    )
-    observer.progress("files", len(large) + 1, len(large) + 1)
+    contents = {
+        path: content.encode("utf-8", "replace") if isinstance(content, str) else content
+        for path, content in files.items()
+    }
+    operations = [CommitOperationAdd(path, content) for path, content in contents.items()]
+    for number, operation in enumerate(operations):
+        observer.progress("files", number, len(operations))
+        api.preupload_lfs_files(name, [operation], free_memory=False)
+    api.create_commit(name, operations, commit_message="Checkpoint quantized by whet")
+    observer.progress("files", len(operations), len(operations))
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence progress bars and retry messages of the library, which break the console's lines."""
-    from huggingface_hub import utils as untyped
-
-    utils: Any = untyped
-    hidden, level = utils.are_progress_bars_disabled(), utils.logging.get_verbosity()
-    utils.disable_progress_bars()
-    utils.logging.set_verbosity_error()
+def _upload_errors(repo: str) -> Iterator[None]:
+    """Translate a failure of the hub, whose library draws and logs nothing meanwhile."""
+    silence()
     try:
         yield
-    finally:
-        utils.logging.set_verbosity(level)
-        if not hidden:
-            utils.enable_progress_bars()
+    except hub_failures() as error:
+        raise _translated(repo, error) from error
+
+
+def _translated(repo: str, error: Exception) -> WhetError:
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    status, reason = http_status(error), first_line(error)
+    if isinstance(error, OfflineModeIsEnabled):
+        return UsageError("HF_HUB_OFFLINE is set, so nothing can be uploaded; unset it")
+    if status in _REFUSALS:
+        return UsageError(_REFUSALS[status].format(repo=repo))
+    if not is_temporary(error):
+        return UsageError(
+            f"the hub refused the upload to {repo} ({reason}); correct that and push again"
+        )
+    return WhetError(
+        f"the upload to {repo} failed ({reason}); check the network and HF_ENDPOINT, try "
+        "HF_HUB_DISABLE_XET=1, and push again later: the checkpoint is not deleted, and uploaded "
+        "files are not sent twice"
+    )

@@ -1,154 +1,82 @@
-"""A Llama checkpoint as a 16-bit GGUF file, tensor by tensor.
-
-llama.cpp's converter knows tokenizers by a hash of what they make of one text and refuses all
-others; here the tokenizer's own pre-tokenizer says which it is. Other architectures are left to
-that converter.
-"""
+"""A 16-bit checkpoint as a 16-bit GGUF file, by llama.cpp's own converter."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
-from whet.checkpoint.config import read_shape
-from whet.checkpoint.files import read_json
+from whet.checkpoint.files import read_json_if_any
 from whet.checkpoint.gguf_file import import_gguf
-from whet.checkpoint.headers import read_headers
-from whet.core.errors import QuantizationError
-from whet.quant.llama_cpp.vocabulary import add_vocabulary, tokenizer_problem
+from whet.core.errors import QuantizationError, UsageError
+from whet.core.llama_cpp import find_program
 
-Array = npt.NDArray[Any]
-_NAMES: Final = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-}
-_IN_LAYER: Final = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-_LAYER: Final = re.compile(r"model\.layers\.(\d+)\.(.+)")
-_ROTATED: Final = ("attn_q", "attn_k")
-_OTHER: Final = (
-    "write the GGUF file with llama.cpp's convert_hf_to_gguf.py and llama-quantize, and serve it "
-    "with weights: ./file.gguf"
-)
+_CONVERTER: Final = "convert_hf_to_gguf.py"
+_SMOLLM: Final = """
+import runpy, sys
+from pathlib import Path
+script = str(Path(sys.argv.pop(1)).resolve())
+sys.argv[0] = script
+sys.path.insert(0, str(Path(script).parent))
+from conversion.base import TextModel
+TextModel.get_vocab_base_pre = lambda _model, _tokenizer: "smollm"
+runpy.run_path(script, run_name="__main__")
+"""
+"""Runs the converter with the name of a way to split text, which it knows by a hash otherwise.
+
+The hash is of the token ids of one text, so that the converter refuses the demo pair's vocabulary.
+A server's ``/tokenize`` is compared with the model's own tokenizer in any case.
+"""
+_SHOWN: Final = 300
 
 
-def conversion_problem(folder: Path) -> str | None:
-    """Why whet cannot write the checkpoint as GGUF, with what can; None if it can."""
-    config = read_json(folder / "config.json")
-    if config.get("architectures") != ["LlamaForCausalLM"]:
-        kind = ", ".join(config.get("architectures") or ["no architecture"])
-        return f"whet writes GGUF files of LlamaForCausalLM, and this is {kind}; {_OTHER}"
-    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    if rope.get("rope_type", rope.get("type", "default")) != "default":
-        return f"whet writes no GGUF file of a model with scaled RoPE; {_OTHER}"
-    unknown = next((name for name in read_headers(folder) if gguf_name(name) is None), None)
-    if unknown is not None:
-        return f"whet has no GGUF name for the tensor {unknown}; {_OTHER}"
-    problem = tokenizer_problem(folder)
-    return None if problem is None else f"{problem}; {_OTHER}"
+def conversion_problem() -> str | None:
+    """Return why no checkpoint can be written as GGUF here, with the fix; None if it can."""
+    try:
+        import_gguf()
+        find_program(_CONVERTER)
+    except UsageError as error:
+        return str(error)
+    return None
 
 
-def gguf_name(name: str) -> str | None:
-    """The GGUF name of a tensor of a Llama checkpoint; None for any other."""
-    module, _, part = name.rpartition(".")
-    if part != "weight":
-        return None
-    if match := _LAYER.fullmatch(module):
-        inside = _IN_LAYER.get(match[2])
-        return None if inside is None else f"blk.{match[1]}.{inside}.weight"
-    whole = _NAMES.get(module)
-    return None if whole is None else f"{whole}.weight"
-
-
-def write_gguf(folder: Path, out: Path, *, progress: Callable[[int, int], None]) -> None:
+def write_gguf(folder: Path, out: Path) -> None:
     """Write the checkpoint in ``folder`` to the file ``out``, matrices in the dtype they have.
 
-    Raises ``QuantizationError`` where it cannot be written.
+    Raises ``UsageError`` without the converter, ``QuantizationError`` where it fails.
     """
-    from whet.quant.tensor_reader import TensorReader
-
-    problem = conversion_problem(folder)
-    if problem is not None:
-        raise QuantizationError(problem)
-    gguf, reader = import_gguf(), TensorReader(folder)
-    tied = read_json(folder / "config.json").get("tie_word_embeddings") is True
-    names = [name for name in reader.headers if not (tied and name == "lm_head.weight")]
-    writer = gguf.GGUFWriter(out, "llama")
-    _add_shape(writer, folder)
-    for name in names:
-        shape, dtype = reader.headers[name].shape, _stored_dtype(reader.headers[name].dtype, name)
-        kind, size = gguf.GGMLQuantizationType[dtype], 4 if dtype == "F32" else 2
-        count = int(np.prod(shape))
-        writer.add_tensor_info(gguf_name(name), shape, np.dtype(np.float32), count * size, kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    heads = _heads(folder)
-    for number, name in enumerate(names):
-        progress(number, len(names))
-        writer.write_tensor_data(_array(reader, name, heads))
-    writer.close()
+    hook = ["-c", _SMOLLM] if _splits_digits(folder) else []
+    converter = str(find_program(_CONVERTER))
+    run_tool([sys.executable, *hook, converter, str(folder), "--outfile", str(out)], out)
 
 
-def _add_shape(writer: Any, folder: Path) -> None:
-    shape, config = read_shape(folder), read_json(folder / "config.json")
-    rope = config.get("rope_parameters") or {}
-    writer.add_name(folder.name)
-    writer.add_context_length(shape.max_position)
-    writer.add_embedding_length(shape.hidden_size)
-    writer.add_block_count(shape.layers)
-    writer.add_feed_forward_length(shape.intermediate_size)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
-    writer.add_key_length(shape.head_dim)
-    writer.add_value_length(shape.head_dim)
-    writer.add_rope_dimension_count(shape.head_dim)
-    writer.add_rope_freq_base(float(config.get("rope_theta", rope.get("rope_theta", 10_000.0))))
-    writer.add_layer_norm_rms_eps(float(config["rms_norm_eps"]))
-    writer.add_vocab_size(shape.vocab_size)
-    add_vocabulary(writer, folder, size=shape.vocab_size)
+def _splits_digits(folder: Path) -> bool:
+    """Return whether text is split as llama.cpp's ``smollm`` does: digits, then GPT-2's words."""
+    tokenizer = read_json_if_any(folder / "tokenizer.json")
+    steps = (tokenizer.get("pre_tokenizer") or {}).get("pretokenizers") or []
+    kinds = [(step.get("type"), step.get("individual_digits")) for step in steps]
+    return kinds == [("Digits", True), ("ByteLevel", None)] and not tokenizer.get("normalizer")
 
 
-def _stored_dtype(dtype: str, name: str) -> str:
-    """Norms are stored in 32 bits, as llama.cpp computes them."""
-    return "F32" if "norm" in name or dtype not in ("F16", "BF16") else dtype
+def run_tool(command: Sequence[str], out: Path) -> str:
+    """Return what a tool of llama.cpp prints while it writes ``out``.
 
-
-def _heads(folder: Path) -> dict[str, int]:
-    shape = read_shape(folder)
-    return {"attn_q": shape.heads, "attn_k": shape.kv_heads}
-
-
-def _array(reader: Any, name: str, heads: dict[str, int]) -> Array:
-    """The tensor's bytes as they are stored; q and k in llama.cpp's order of rotated channels."""
-    import torch
-
-    tensor = reader.read(name)
-    inside = str(gguf_name(name)).split(".")[-2]
-    if inside in _ROTATED:
-        tensor = _interleaved(tensor, heads[inside])
-    if _stored_dtype(reader.headers[name].dtype, name) == "F32":
-        return np.asarray(tensor.float().numpy())
-    return np.asarray(tensor.contiguous().view(torch.int16).numpy())
-
-
-def _interleaved(tensor: Any, heads: int) -> Any:
-    """Rows [O, K] from halves that rotate together to pairs: llama.cpp rotates neighbours."""
-    rows, columns = tensor.shape
-    halves = tensor.reshape(heads, 2, rows // heads // 2, columns)
-    return halves.transpose(1, 2).reshape(rows, columns)
+    ``QuantizationError`` with its last line where it fails.
+    """
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode != 0 or not out.is_file():
+        lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+        reason = lines[-1][:_SHOWN] if lines else f"it ended with code {done.returncode}"
+        shown = " ".join(word for word in command if word not in ("-c", _SMOLLM))
+        raise QuantizationError(f"llama.cpp failed: {reason}; check it: {shown}")
+    return done.stdout

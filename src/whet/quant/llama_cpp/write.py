@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import time
 from pathlib import Path
 from typing import Final
@@ -12,29 +11,24 @@ from typing import Final
 from whet.checkpoint import read_facts
 from whet.core.errors import CheckpointError, QuantizationError
 from whet.core.llama_cpp import GGUF_NAME, find_program
-from whet.core.protocols import Progress
 from whet.core.records import ModelFacts, QuantizedCheckpoint
 from whet.core.staging import require_space, staged
 from whet.core.store import translate_disk_errors
 from whet.core.units import NS_PER_S
 from whet.quant.checkpoint_record import CacheKey, write_record
 from whet.quant.copies import copy_beside
-from whet.quant.llama_cpp.convert import write_gguf
+from whet.quant.llama_cpp.convert import run_tool, write_gguf
 
 _SIXTEEN_BIT: Final = "16bit.gguf"
 _FALLBACKS: Final = re.compile(r"(\d+) of (\d+) tensor\(s\) required fallback quantization")
 _BUILD: Final = re.compile(r"build (?:= )?(\d+)(?:, commit | \()(\w+)\)")
-_SHOWN: Final = 300
 
 
-def write_checkpoint(
-    facts: ModelFacts, target: tuple[Path, CacheKey], *, progress: Progress
-) -> QuantizedCheckpoint:
+def write_checkpoint(facts: ModelFacts, target: tuple[Path, CacheKey]) -> QuantizedCheckpoint:
     """Write the checkpoint of ``facts`` as GGUF into a new folder and quantize it.
 
-    ``target`` is that folder and the recipe. Raises ``QuantizationError`` for an architecture that
-    whet does not write and where the tool fails, ``UsageError`` without the tool or the package
-    gguf, ``StorageError`` (disk).
+    ``target`` is that folder and the recipe. Raises ``QuantizationError`` where a tool fails,
+    ``UsageError`` without the tools or the package gguf, ``StorageError`` (disk).
     """
     out, key = target
     tool, started_ns = find_program("llama-quantize"), time.monotonic_ns()
@@ -42,8 +36,9 @@ def write_checkpoint(
     with staged(out) as stage:
         whole = stage.folder / _SIXTEEN_BIT
         with translate_disk_errors(stage.folder):
-            write_gguf(Path(facts.path), whole, progress=progress)
-            printed = _run(tool, whole, stage.folder / GGUF_NAME, key.recipe.scheme)
+            write_gguf(Path(facts.path), whole)
+            file = stage.folder / GGUF_NAME
+            printed = run_tool([str(tool), str(whole), str(file), key.recipe.scheme], file)
             whole.unlink()
             copy_beside(Path(facts.path), stage.folder)
             shutil.copyfile(Path(facts.path) / "config.json", stage.folder / "config.json")
@@ -69,25 +64,6 @@ def write_checkpoint(
         write_record(stage.folder, key, done)
         stage.keep()
     return done
-
-
-def _run(tool: Path, whole: Path, out: Path, scheme: str) -> str:
-    """What llama-quantize prints; ``QuantizationError`` with its last line where it fails."""
-    command = [str(tool), str(whole), str(out), scheme]
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if done.returncode != 0 or not out.is_file():
-        lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-        reason = lines[-1][:_SHOWN] if lines else f"it ended with code {done.returncode}"
-        raise QuantizationError(f"llama-quantize failed: {reason}; check it: {' '.join(command)}")
-    return done.stdout
 
 
 def _warnings(printed: str, scheme: str) -> tuple[str, ...]:

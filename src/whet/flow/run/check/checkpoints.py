@@ -8,9 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from whet.checkpoint.download import fetch_weights
 from whet.checkpoint.hollow import write_hollow
-from whet.checkpoint.hub import HubCheckpoint, fetch_small_files, has_weights, read_repository
+from whet.checkpoint.hub import (
+    HubCheckpoint,
+    fetch_small_files,
+    fetch_weights,
+    has_weights,
+    read_repository,
+)
 from whet.checkpoint.locate import local_folder
 from whet.core.hub import snapshot_of, snapshot_path
 from whet.core.protocols import Observer
@@ -82,19 +87,19 @@ class Checkpoints:
                 hub_id=key.hub_id,
                 commit=key.commit,
                 weight_bytes=size,
-                missing_bytes=missing[key].missing_bytes() if key in missing else 0,
+                missing_bytes=missing[key].missing_bytes if key in missing else 0,
             )
             for key, size in weights.items()
         )
 
     def download_bytes(self) -> dict[Path, int]:
-        """Bytes to download, by folder of the hub's cache."""
-        return {each.blobs: each.missing_bytes() for each in self.missing.values()}
+        """Bytes to download, by the repository's folder in the hub's cache."""
+        return {each.folder.parents[1]: each.missing_bytes for each in self.missing.values()}
 
     def download(self, observer: Observer) -> None:
         """Fetch the weights that are missing, of the commits whose headers were read."""
         for checkpoint in self.missing.values():
-            snapshot, size = checkpoint.snapshot, sum(checkpoint.missing.values())
+            snapshot, size = checkpoint.snapshot, checkpoint.missing_bytes
             observer.stage(
                 "download", f"{snapshot.hub_id} at {snapshot.commit}: {human_bytes(size)}"
             )
