@@ -6,26 +6,15 @@ spare, and at some size the same variant without speculation is as fast or faste
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 
 from whet.core.load_point import LoadPoint
 from whet.core.records import BreakEven, Estimate
 from whet.decision.words import times
 from whet.metrics.pooled import Cell, StartTable
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gain:
-    """Throughput with speculation over without, at one batch size."""
-
-    batch_size: LoadPoint
-    change: Estimate
-
-    @property
-    def gains(self) -> bool:
-        """Whether the whole interval is above 1."""
-        return self.change.low is not None and self.change.low > 1
+Changes = Mapping[LoadPoint, Estimate]
+"""Throughput with speculation over without, by batch size, smallest first."""
 
 
 def find_break_even(
@@ -36,67 +25,59 @@ def find_break_even(
 ) -> tuple[BreakEven, ...]:
     """Return one record per pair, over the batch sizes at which both cells are ``counted``."""
     measured = {variant for variant, _ in counted}
-    return tuple(
-        _pair(candidate, reference, _gains(counted, candidate, reference, throughput), tier)
-        for candidate, reference in speculation_pairs.items()
-        if candidate in measured or reference in measured
-    )
-
-
-def _gains(
-    counted: Collection[Cell], candidate: str, reference: str, throughput: StartTable
-) -> list[Gain]:
-    gains = []
-    for size in sorted({size for _, size in counted}):
-        pair = ((reference, size), (candidate, size))
-        if set(pair) <= set(counted):
-            change = throughput.difference(*pair, family=0)
-            if change is not None:
-                gains.append(Gain(batch_size=size, change=change.ratio))
-    return gains
-
-
-def _pair(candidate: str, reference: str, gains: Sequence[Gain], tier: str) -> BreakEven:
-    judged = [item for item in gains if item.change.low is not None]
-    pays_up_to = max((item.batch_size for item in judged if item.gains), default=None)
-    after = [
-        item.batch_size for item in judged if pays_up_to is None or item.batch_size > pays_up_to
-    ]
-    return BreakEven(
-        candidate=candidate,
-        reference=reference,
-        pays_up_to=pays_up_to,
-        stops_at=min(after, default=None),
-        sentence=_sentence(candidate, reference, gains, judged),
-        tier=tier,
-    )
-
-
-def _sentence(candidate: str, reference: str, gains: Sequence[Gain], judged: Sequence[Gain]) -> str:
-    pair = f"{candidate} over {reference}"
-    if not gains:
-        return (
-            f"{pair}: no batch size was measured, with evidence, for both; "
-            "the size at which speculation stops paying is unknown."
+    result = []
+    for candidate, reference in speculation_pairs.items():
+        if candidate not in measured and reference not in measured:
+            continue
+        changes = {}
+        for size in sorted({size for _, size in counted}):
+            pair = ((reference, size), (candidate, size))
+            if set(pair) <= set(counted) and (it := throughput.difference(*pair, family=0)):
+                changes[size] = it.ratio
+        judged = {size: change for size, change in changes.items() if change.low is not None}
+        pays_up_to = max((size for size in judged if _gains(judged[size])), default=None)
+        after = [size for size in judged if pays_up_to is None or size > pays_up_to]
+        result.append(
+            BreakEven(
+                candidate=candidate,
+                reference=reference,
+                pays_up_to=pays_up_to,
+                stops_at=min(after, default=None),
+                sentence=f"{candidate} over {reference}: {_words(changes, judged)}.",
+                tier=tier,
+            )
         )
-    best = max(judged or gains, key=lambda item: item.change.value)
-    at_best = f"at best {times(best.change)} the throughput, at {best.batch_size}"
+    return tuple(result)
+
+
+def _gains(change: Estimate) -> bool:
+    return change.low is not None and change.low > 1
+
+
+def _words(changes: Changes, judged: Changes) -> str:
+    if not changes:
+        return (
+            "no batch size was measured, with evidence, for both; "
+            "the size at which speculation stops paying is unknown"
+        )
+    best, change = max((judged or changes).items(), key=lambda item: item[1].value)
+    at_best = f"at best {times(change)} the throughput, at {best}"
     if not judged:
-        return f"{pair}: one start has no interval, so it is open; {at_best}."
-    paying = [item for item in judged if item.gains]
+        return f"one start has no interval, so it is open; {at_best}"
+    paying = [size for size in judged if _gains(judged[size])]
     if not paying:
-        sizes = ", ".join(str(item.batch_size) for item in judged)
-        return f"{pair}: no sure gain at any measured batch size ({sizes}); {at_best}."
+        sizes = ", ".join(map(str, judged))
+        return f"no sure gain at any measured batch size ({sizes}); {at_best}"
     last = paying[-1]
-    after = [item for item in judged if item.batch_size > last.batch_size]
-    blips = [str(item.batch_size) for item in judged if not item.gains and item not in after]
+    after = [size for size in judged if size > last]
+    blips = [str(size) for size in judged if size < last and size not in paying]
     but = f"; no sure gain at {', '.join(blips)}, below that" if blips else ""
     if not after:
         return (
-            f"{pair}: speculation pays at the largest measured batch size, {last.batch_size} "
-            f"({times(last.change)} the throughput){but}; it stops paying at a larger size."
+            f"speculation pays at the largest measured batch size, {last} "
+            f"({times(judged[last])} the throughput){but}; it stops paying at a larger size"
         )
     return (
-        f"{pair}: speculation pays up to batch size {last.batch_size} ({times(last.change)} the "
-        f"throughput) and stops paying at {after[0].batch_size} ({times(after[0].change)}){but}."
+        f"speculation pays up to batch size {last} ({times(judged[last])} the throughput) "
+        f"and stops paying at {after[0]} ({times(judged[after[0]])}){but}"
     )

@@ -20,7 +20,8 @@ from whet.core.run import Run
 from whet.core.spec import Spec, parse_spec
 from whet.core.store import RunStore
 from whet.flow.run.check.preflight import prepare
-from whet.flow.run.conclude.conclude import conclude, decide_over, speculation_pairs
+from whet.flow.run.conclude.conclude import conclude, decide_over
+from whet.flow.run.conclude.speculation_map import speculation_pairs
 from whet.flow.run.measure.rounds import measure_all
 from whet.flow.run.pipeline import run
 from whet.load import run_trial

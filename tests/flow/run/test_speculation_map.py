@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.checkpoint_factory import write_tiny_llama
@@ -13,12 +14,16 @@ from tests.flow.rounds_stage import DECLARED, Bench, build_bench, patch_declared
 from tests.metrics.events import steady, trial
 from whet.core.counters import ACCEPTED, DRAFT_TOKENS, DRAFTS, GENERATED, PREFIX_QUERIES
 from whet.core.protocols import Silent
-from whet.core.records import Declared, TrialRecord
-from whet.core.records.speculation_map import SpeculationMap, SpeculationPoint
+from whet.core.records import Declared, Estimate, TrialRecord
+from whet.core.records.speculation_map import (
+    AcceptanceLevel,
+    SpeculationMap,
+    SpeculationPoint,
+)
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.store import RunStore
-from whet.flow.run.conclude.speculation_map import length_estimate
+from whet.flow.run.conclude.speculation_map import break_even_length
 from whet.flow.run.pipeline import run
 from whet.load import TrialPlan
 
@@ -107,13 +112,10 @@ def test_a_plain_server_of_two_steps_breaks_even_at_length_two(
     one = point(result, 1)
     assert one.l_star is not None
     assert one.l_star.value == pytest.approx(2.0, rel=1e-6)
-    assert one.fixed_share == pytest.approx(0.0, abs=1e-6)
-    assert (one.reachable, one.pays) == ("yes", "yes")
-    assert one.change is not None
-    assert one.change.value == pytest.approx(2.0, rel=1e-6)
-    assert one.headroom is not None
-    assert one.headroom.value == pytest.approx(5 / 4, rel=1e-6)
-    assert [item.synthetic for item in one.levels] == [None, 1.0, 3.0]
+    assert [item.synthetic for item in one.levels] == [1.0, 3.0, None]
+    assert [item.change.value for item in one.levels] == pytest.approx([0.5, 1.5, 2.0], rel=1e-6)
+    assert one.draft is not None
+    assert one.draft.acceptance_length == 4.0
     assert result.left_out == ()
 
 
@@ -121,40 +123,40 @@ def test_a_simulated_length_of_one_accepts_nothing_and_counts(
     physics: Physics, tmp_path: Path
 ) -> None:
     lengths = {item.synthetic: item.acceptance_length for item in point(mapped(tmp_path), 2).levels}
-    assert lengths[1.0].value == 1.0
+    assert lengths[1.0] == 1.0
 
 
 def test_a_level_that_misses_its_length_is_left_out(physics: Physics, tmp_path: Path) -> None:
     physics.accepted["level.accepted0.5"] = 1.0
     result = mapped(tmp_path)
-    assert [item.synthetic for item in point(result, 1).levels] == [None, 1.0]
-    [sentence] = result.left_out
-    assert sentence.startswith("level.accepted0.5 at 1, 2: speculation contradicted")
+    assert [item.synthetic for item in point(result, 1).levels] == [1.0, None]
+    decision = Run.read(tmp_path / "map").decision
+    assert decision is not None
+    reasons = [item.reason for item in decision.excluded if item.variant == "level.accepted0.5"]
+    assert any("contradicted" in reason for reason in reasons)
 
 
 def test_a_draft_that_accepts_nothing_is_left_out(physics: Physics, tmp_path: Path) -> None:
     physics.accepted["draft"] = 0.0
     result = mapped(tmp_path)
-    assert point(result, 1).real is None
-    assert point(result, 1).pays == "undecided"
-    assert "not one token accepted" in result.left_out[0]
+    assert point(result, 1).draft is None
+    decision = Run.read(tmp_path / "map").decision
+    assert decision is not None
+    assert any("not one token accepted" in item.reason for item in decision.excluded)
 
 
 def test_a_plain_server_too_fast_to_catch(physics: Physics, tmp_path: Path) -> None:
     """Six tokens in the time of a step, and K + 1 = 5."""
     physics.plain = 6.0
-    one = point(mapped(tmp_path), 1)
-    assert one.l_star is not None
-    assert one.l_star.value == pytest.approx(6.0, rel=1e-6)
-    assert (one.reachable, one.pays) == ("no", "no")
+    assert point(mapped(tmp_path), 1).l_star is None
 
 
 def test_one_start_has_a_break_even_and_no_interval(physics: Physics, tmp_path: Path) -> None:
     one = point(mapped(tmp_path, starts=1), 1)
-    for figure in (one.l_star, one.headroom, one.change):
-        assert figure is not None
+    assert one.l_star is not None
+    assert one.draft is not None
+    for figure in (one.l_star, one.draft.change):
         assert (figure.low, figure.high) == (None, None)
-    assert (one.reachable, one.pays) == ("undecided", "undecided")
 
 
 def test_a_map_needs_the_same_variant_without_speculation(physics: Physics, tmp_path: Path) -> None:
@@ -178,8 +180,55 @@ def test_simulated_answers_are_never_recommended(physics: Physics, tmp_path: Pat
     assert decision.recommendation.variant == "fp16"
 
 
-def test_a_length_has_the_interval_of_its_bounded_variance() -> None:
-    """200 accepted in 100 steps of K = 4: variance at most 2·2, so ± 1.96 · 2 ÷ 10."""
-    found = length_estimate(200, 100, 4)
-    assert (found.low, found.value, found.high) == pytest.approx((2.608, 3.0, 3.392))
-    assert length_estimate(0, 100, 4).high == 1.0
+def levels(ratios: list[float], width: float = 0.0) -> list[AcceptanceLevel]:
+    """Levels at the lengths 1, 2 and 4, each ratio within a factor of 1 + ``width``."""
+    return [
+        AcceptanceLevel(
+            variant="draft",
+            synthetic=length,
+            acceptance_length=length,
+            change=Estimate(value=r, low=r / (1 + width), high=r * (1 + width), samples=2),
+        )
+        for length, r in zip((1.0, 2.0, 4.0), ratios, strict=True)
+    ]
+
+
+def physical(plain: float = 0.02, fixed: float = 0.008, step: float = 0.03) -> list[float]:
+    """Rates over plain where a token takes ``fixed + step ÷ length`` seconds, ``plain`` without."""
+    return [plain / (fixed + step / length) for length in (1, 2, 4)]
+
+
+def test_prompts_do_not_move_the_break_even() -> None:
+    """0.03 ÷ (0.02 − 0.008) = 2.5; its interval are the same formula's with the ratios scaled."""
+    length = break_even_length(levels(physical(), 0.1))
+    assert length is not None
+    assert length.value == pytest.approx(2.5)
+    low, high = (0.03 / (0.02 * factor - 0.008) for factor in (1.1, 1 / 1.1))
+    assert (length.low, length.high) == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize("plain", [0.01, 0.05])
+def test_a_break_even_outside_the_levels_is_not_guessed(plain: float) -> None:
+    assert break_even_length(levels(physical(plain))) is None
+
+
+def test_an_interval_that_the_levels_do_not_enclose_is_none() -> None:
+    length = break_even_length(levels(physical(fixed=0.01, step=0.035), 0.3))
+    assert length is not None
+    assert (length.low, length.high) == (None, None)
+
+
+def test_the_interval_covers_the_truth() -> None:
+    """Rates with 2% noise per server, the plain one's included: L* = 2.5."""
+    rng = np.random.default_rng(7)
+    width = np.expm1(1.96 * 0.02 * np.sqrt(2))
+    covered = 0
+    for _ in range(400):
+        noise = np.exp(0.02 * rng.standard_normal(4))
+        ratios = [float(r * n / noise[3]) for r, n in zip(physical(), noise, strict=False)]
+        length = break_even_length(levels(ratios, width))
+        assert length is not None
+        assert length.low is not None
+        assert length.high is not None
+        covered += length.low <= 2.5 <= length.high
+    assert covered >= 0.94 * 400

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from whet.core.errors import UsageError
@@ -16,7 +16,6 @@ from whet.core.records import (
     Excluded,
     LeverCosts,
     LeverEffects,
-    ResolvedEngine,
     VerdictSet,
 )
 from whet.core.run import Run
@@ -31,7 +30,7 @@ from whet.flow.run.conclude.comparable import refuse_unlike
 from whet.flow.run.conclude.degenerate import examine_all
 from whet.flow.run.conclude.results import RunSummary, store_cells, summarize_run
 from whet.flow.run.conclude.side_effects import lever_costs
-from whet.flow.run.conclude.speculation_map import speculation_map
+from whet.flow.run.conclude.speculation_map import speculation_map, speculation_pairs
 from whet.flow.run.measure.faults import engine_faults, sampled_requests
 from whet.levers import lever_diff
 from whet.metrics.latency_anomalies import latency_anomalies
@@ -170,19 +169,6 @@ def reference_of(run: Run) -> str:
         if drop_kv_sizing(lever_diff(item.variant, plain.variant)) == {"prefix_cache"}
     )
     return next(names, baseline)
-
-
-def speculation_pairs(engines: Mapping[str, ResolvedEngine]) -> dict[str, str]:
-    """The variant that differs in speculation alone, by the variant with speculation."""
-    pairs = {}
-    for name, item in engines.items():
-        if item.variant.speculation is None:
-            continue
-        plain = replace(item.variant, name="", speculation=None)
-        for other, candidate in engines.items():
-            if replace(candidate.variant, name="") == plain:
-                pairs[name] = other
-    return pairs
 
 
 def _effects(run: Run, summary: RunSummary) -> LeverEffects:

@@ -6,186 +6,124 @@ variant without speculation, all three otherwise identical.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise, product
 
-from whet.core.counters import ACCEPTED, DRAFTS
-from whet.core.load_point import LoadPoint
-from whet.core.records import CellSummary, Difference, Estimate, Speculation, Variant
+from whet.core.records import CellSummary, Estimate, ResolvedEngine, Variant
 from whet.core.records.engine import SYNTHETIC_LENGTH
-from whet.core.records.evidence import SUFFICIENT
-from whet.core.records.speculation_map import (
-    AcceptanceLevel,
-    Pays,
-    SpeculationMap,
-    SpeculationPoint,
-)
+from whet.core.records.speculation_map import AcceptanceLevel, SpeculationMap, SpeculationPoint
 from whet.core.run import Run
-from whet.decision.speculation_fit import Measured, fit_speculation
+from whet.decision.eligible import unproved
 from whet.flow.run.conclude.results import RunSummary
-from whet.levers.counters import counter_change
 
 _SYNTHETIC_KEYS = ("rejection_sample_method", SYNTHETIC_LENGTH)
 
 
-@dataclass
-class _Group:
-    """Variants that differ in their acceptance alone."""
-
-    speculation: Speculation
-    plain: str | None
-    levels: list[str] = field(default_factory=list)
-    real: str | None = None
-
-
 def speculation_map(run: Run, summary: RunSummary) -> SpeculationMap | None:
     """Return the map, or None for a run without synthetic acceptance."""
-    groups = [group for group in _groups(run).values() if group.levels]
+    groups = _groups(run.engines)
     if not groups:
         return None
+    plains = speculation_pairs(run.engines)
     counted = {
         (cell.variant, cell.batch_size): cell
         for cell in summary.cells
-        if _refusal(summary, cell) is None
+        if cell.status == "complete" and unproved(cell, summary.verdicts) is None
     }
-    points = [
-        point
-        for size in sorted({cell.batch_size for cell in summary.cells})
-        for group in groups
-        if (point := _point(run, summary, group, size, counted)) is not None
-    ]
-    return SpeculationMap(points=tuple(points), left_out=_left_out(summary, groups))
+    points = []
+    for size, group in product(sorted({size for _, size in counted}), groups):
+        cells = [counted[name, size] for name in group if (name, size) in counted]
+        plain = counted.get((plains.get(group[0], ""), size))
+        if plain is not None and cells:
+            points.append(_point(run, summary, plain, cells))
+    return SpeculationMap(
+        points=tuple(point for point in points if any(each.synthetic for each in point.levels)),
+        left_out=tuple(
+            f"{', '.join(group)}: no variant is the same without speculation; add it"
+            for group in groups
+            if group[0] not in plains
+        ),
+    )
 
 
-def _groups(run: Run) -> Mapping[Variant, _Group]:
-    plain = {
-        replace(item.variant, name=""): name
-        for name, item in run.engines.items()
-        if item.variant.speculation is None
+def speculation_pairs(engines: Mapping[str, ResolvedEngine]) -> dict[str, str]:
+    """The variant that differs in speculation alone, by the variant with speculation."""
+    named = {replace(item.variant, name=""): name for name, item in engines.items()}
+    plains = {
+        name: named.get(replace(item.variant, name="", speculation=None))
+        for name, item in engines.items()
+        if item.variant.speculation is not None
     }
-    groups: dict[Variant, _Group] = {}
-    for name, item in run.engines.items():
-        speculation = item.variant.speculation
-        if speculation is None:
+    return {name: plain for name, plain in plains.items() if plain is not None}
+
+
+def _groups(engines: Mapping[str, ResolvedEngine]) -> list[list[str]]:
+    """Variants that differ in their acceptance alone, one of them simulated."""
+    groups: dict[Variant, list[str]] = defaultdict(list)
+    simulated = set()
+    for name, item in engines.items():
+        if (speculation := item.variant.speculation) is None:
             continue
         options = tuple(pair for pair in speculation.options if pair[0] not in _SYNTHETIC_KEYS)
-        shared = replace(speculation, options=options)
-        key = replace(item.variant, name="", speculation=shared)
-        base = plain.get(replace(key, speculation=None))
-        group = groups.setdefault(key, _Group(speculation=shared, plain=base))
-        if speculation.synthetic_length is None:
-            group.real = name
-        else:
-            group.levels.append(name)
-    return groups
-
-
-def _refusal(summary: RunSummary, cell: CellSummary) -> str | None:
-    """Return why a cell does not count, or None."""
-    if cell.status != "complete" or cell.tps_mean is None:
-        return cell.failure or "it was not measured"
-    for verdict in summary.verdicts:
-        applies = verdict.batch_size in (None, cell.batch_size)
-        if verdict.variant == cell.variant and applies and verdict.outcome not in SUFFICIENT:
-            return f"{verdict.claim.kind} {verdict.outcome}: {verdict.observed}"
-    return None
-
-
-def _left_out(summary: RunSummary, groups: list[_Group]) -> tuple[str, ...]:
-    """One sentence per variant and reason, its loads together."""
-    names = {name for group in groups for name in (group.plain, group.real, *group.levels)}
-    sizes: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for cell in summary.cells:
-        reason = _refusal(summary, cell) if cell.variant in names else None
-        if reason is not None:
-            sizes[cell.variant, reason].append(str(cell.batch_size))
-    missing = (
-        f"{', '.join(group.levels)}: no variant is the same without speculation; add it"
-        for group in groups
-        if group.plain is None
-    )
-    return (*missing, *(f"{name} at {', '.join(at)}: {why}" for (name, why), at in sizes.items()))
+        key = replace(item.variant, name="", speculation=replace(speculation, options=options))
+        groups[key].append(name)
+        if speculation.synthetic_length is not None:
+            simulated.add(key)
+    return [names for key, names in groups.items() if key in simulated]
 
 
 def _point(
-    run: Run,
-    summary: RunSummary,
-    group: _Group,
-    size: LoadPoint,
-    counted: Mapping[tuple[str, LoadPoint], CellSummary],
-) -> SpeculationPoint | None:
-    """Return None where the plain cell or every simulated level lacks figures or evidence."""
-    plain = counted.get((group.plain or "", size))
-    if plain is None or plain.tps_mean is None:
-        return None
-    names = [name for name in (group.real, *group.levels) if name and (name, size) in counted]
-    levels = [_level(run, counted[name, size]) for name in names]
-    if all(item.synthetic is None for item in levels):
-        return None
-    real = next((item for item in levels if item.synthetic is None), None)
-    direct = None
-    if real is not None:
-        pair = ((plain.variant, size), (real.variant, size))
-        direct = summary.throughput.difference(*pair, family=len(run.loads))
-    k = group.speculation.num_tokens
-    fit = fit_speculation(
-        plain.tps_mean,
-        [Measured(length=item.acceptance_length, tps=item.tps) for item in levels],
-        k=k,
-        real=real.acceptance_length if real else None,
-    )
+    run: Run, summary: RunSummary, plain: CellSummary, cells: Sequence[CellSummary]
+) -> SpeculationPoint:
+    size, k, levels = plain.batch_size, 0, []
+    for cell in cells:
+        pair = ((plain.variant, size), (cell.variant, size))
+        change = summary.throughput.difference(*pair, family=len(run.loads))
+        speculation = run.engines[cell.variant].variant.speculation
+        if speculation is None or change is None or cell.acceptance_length is None:
+            continue
+        k = speculation.num_tokens
+        levels.append(
+            AcceptanceLevel(
+                variant=cell.variant,
+                synthetic=speculation.synthetic_length,
+                acceptance_length=cell.acceptance_length,
+                change=change.ratio,
+            )
+        )
+    levels.sort(key=lambda level: level.acceptance_length)
     return SpeculationPoint(
         plain=plain.variant,
         batch_size=size,
         k=k,
-        plain_tps=plain.tps_mean,
         levels=tuple(levels),
-        l_star=fit.l_star,
-        reachable=fit.reachable,
-        fixed_share=fit.fixed_share,
-        spread=fit.spread,
-        real=real.acceptance_length if real else None,
-        change=None if direct is None else direct.ratio,
-        pays=_pays(direct),
-        headroom=fit.headroom,
+        l_star=break_even_length(levels),
     )
 
 
-def _pays(change: Difference | None) -> Pays:
-    if change is None or not change.different:
-        return "undecided"
-    return "yes" if change.ratio.value > 1 else "no"
+def break_even_length(levels: Sequence[AcceptanceLevel]) -> Estimate | None:
+    """Return the acceptance length at which ``levels`` are as fast as the plain server.
 
-
-def _level(run: Run, cell: CellSummary) -> AcceptanceLevel:
-    trials = run.trials_of(cell.variant, cell.batch_size)
-    drafts, accepted = (counter_change(name, trials).delta for name in (DRAFTS, ACCEPTED))
-    speculation = run.engines[cell.variant].variant.speculation
-    assert drafts
-    assert accepted is not None
-    assert speculation is not None
-    assert cell.tps_mean is not None
-    return AcceptanceLevel(
-        variant=cell.variant,
-        synthetic=speculation.synthetic_length,
-        acceptance_length=length_estimate(accepted, drafts, speculation.num_tokens),
-        tps=cell.tps_mean,
-    )
-
-
-def length_estimate(accepted: float, drafts: float, k: int) -> Estimate:
-    """Return 1 + ``accepted`` ÷ ``drafts`` with a 95% interval, from counters alone.
-
-    What one step of K accepts is within 0 … K, so with mean m its variance is at most m·(K − m)
-    (Bhatia & Davis 2000); steps are taken as independent.
+    A step of drafting and verifying costs the same whatever is accepted, so the seconds per token
+    are linear in 1 ÷ length (Leviathan et al. 2023, section 3.3, and a constant for the prompts).
+    They are interpolated between the levels on either side; the interval is between the crossings
+    of the ends of the levels' own 95% intervals. None where the levels do not enclose it.
     """
-    mean = accepted / drafts
-    arm = 1.96 * math.sqrt(max(mean * (k - mean), 0.0) / drafts)
-    return Estimate(
-        value=1 + mean,
-        low=max(1.0, 1 + mean - arm),
-        high=min(k + 1.0, 1 + mean + arm),
-        samples=round(drafts),
-    )
+    changes = [level.change for level in levels]
+    ends = ([it.value for it in changes], [it.high for it in changes], [it.low for it in changes])
+    value, low, high = (_crossing(levels, ratios) for ratios in ends)
+    if value is None:
+        return None
+    if low is None or high is None:
+        low = high = None
+    return Estimate(value=value, low=low, high=high, samples=min(it.samples for it in changes))
+
+
+def _crossing(levels: Sequence[AcceptanceLevel], ratios: Sequence[float | None]) -> float | None:
+    inverse = [(1 / level.acceptance_length, r) for level, r in zip(levels, ratios, strict=True)]
+    for (short, slow), (long, fast) in pairwise(inverse):
+        if slow is not None and fast is not None and slow < 1 <= fast:
+            return 1 / (short + (long - short) * (1 / slow - 1) / (1 / slow - 1 / fast))
+    return None
