@@ -24,7 +24,7 @@ from whet.engines import get_profile
 from whet.engines.together import Start, serve_together
 from whet.flow.calibrate.options import CalibrateOptions
 from whet.flow.calibrate.points import CPU_POINTS, GPU_POINTS, Point, measure_points
-from whet.flow.quantize.serve_check import Serving, resolve_serving
+from whet.flow.serving import plain_variant, resolve_alone
 from whet.predict.hardware import Sheet, sheet_of
 from whet.predict.performance.coefficients import Coefficients
 from whet.predict.performance.fit import Observation, fit, residuals
@@ -133,9 +133,9 @@ def _measured(
 
 def _start(model: Path, points: Sequence[Point], args: Mapping[str, Any], log: Path) -> Start:
     length = max((each.longest for each in points), default=0)
-    args = {"max_model_len": length, **args}
-    serving = Serving(name=model.name, path=model, recipe=None, max_model_len=length, eager=False)
-    engine, resolved = resolve_serving(serving, EngineSpec(args=args))
+    spec = EngineSpec(args=dict(args))
+    variant = plain_variant(model, spec, max_model_len=length, eager=False)
+    engine, resolved = resolve_alone(variant, spec)
     return Start(engine=engine, resolved=resolved, log=log)
 
 
