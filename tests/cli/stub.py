@@ -21,7 +21,7 @@ from tests.scripted_server import ScriptedServer, scripted_server
 from whet.cli.main import main
 from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine
-from whet.flow.quantize import serve_check as served
+from whet.flow import serving as served
 from whet.flow.run.check import preflight as prepare
 
 

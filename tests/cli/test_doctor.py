@@ -28,7 +28,8 @@ class Place:
         self.be(EPYC, Machine(kind="cpu", vectors="avx2"), CPU_BUILD)
 
     def be(self, device: Device, machine: Machine, installed: Installed | None) -> None:
-        profile = replace(PROFILE, find_installed=lambda _python: installed)
+        installation = replace(PROFILE.installation, find=lambda _python: installed)
+        profile = replace(PROFILE, installation=installation)
         for name, value in {
             "find_device": lambda: device,
             "find_machine": lambda _kind: machine,

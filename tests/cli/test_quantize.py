@@ -21,7 +21,7 @@ USAGE = UsageError.exit_code
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     fake = FakeEngine()
-    monkeypatch.setattr("whet.flow.quantize.serve_check.get_engine", lambda _name: fake)
+    monkeypatch.setattr("whet.flow.serving.get_engine", lambda _name: fake)
     return fake
 
 

@@ -14,7 +14,7 @@ from whet import engines
 from whet.client import scrape
 from whet.core.records import Variant
 from whet.core.spec import EngineSpec
-from whet.engines import engine_names, get_engine, get_profile
+from whet.engines import ENGINES, get_engine, get_profile
 
 PAGE = Path(__file__).parents[2] / "docs" / "add-an-engine.md"
 SERVER = """
@@ -43,14 +43,14 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = ModuleType("echo_engine")
     exec(found[1], module.__dict__)
     monkeypatch.setitem(sys.modules, "echo_engine", module)
-    monkeypatch.setitem(engines._ENGINES, "echo", "echo_engine")
+    monkeypatch.setitem(engines.ENGINES, "echo", "echo_engine")
 
 
 @pytest.mark.usefixtures("_registered")
 def test_one_folder_adds_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "echo_server.py").write_text(SERVER, encoding="utf-8")
-    assert "echo" in engine_names()
+    assert "echo" in ENGINES
     engine, profile = get_engine("echo"), get_profile("echo")
     variant = Variant(
         name="v",
@@ -63,6 +63,6 @@ def test_one_folder_adds_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     resolved = engine.resolve(variant, EngineSpec(name="echo"))
     assert engine.unsupported(resolved) is None
     with engine.serve(resolved, log=tmp_path / "log.txt") as server:
-        counters = scrape(server.base_url, names=profile.counter_names)
+        counters = scrape(server.base_url, names=profile.counters.names)
         assert counters.get("vllm:generation_tokens_total") == 3.0
         assert profile.read_log(server.log_text()).version == "1.0"

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.engines.conftest import make_variant
-from whet.core.errors import UsageError
 from whet.core.records import ResolvedEngine, Speculation, Variant
 from whet.engines import compatibility
 from whet.engines.compatibility import (
@@ -19,13 +18,12 @@ from whet.engines.compatibility import (
     most_specific,
     version_of,
 )
-from whet.engines.machine import Machine, machine_applies
+from whet.engines.machine import Machine, machine_applies, machine_rank
 
 AVX2 = Machine(kind="cpu", vectors="avx2")
 AVX512 = Machine(kind="cpu", vectors="avx512")
 HOPPER = Machine(kind="cuda", capability=(9, 0))
 BLACKWELL = Machine(kind="cuda", capability=(10, 0))
-HEADING = "engine,since,until,machine,lever,outcome,says,basis\n"
 
 
 def row(**changes: object) -> Row:
@@ -65,6 +63,13 @@ def outcome(lever: str, machine: Machine, version: str = "0.32.0", **changes: ob
 def test_every_shipped_row_can_be_read_and_none_is_there_twice() -> None:
     rows = compatibility_rows("vllm")
     assert len(rows) > 50
+    outcomes = {"works", "needs package", *compatibility.WARNINGS, *compatibility.STOPS}
+    for each in rows:
+        assert all(getattr(each, name) for name in ("engine", "lever", "says", "basis")), each
+        assert each.outcome in outcomes, each
+        assert machine_rank(each.machine) >= 0, each
+        if each.outcome in compatibility.FAULTS:
+            assert each.machine in ("any", "cpu", "cuda"), f"a stored run knows no more: {each}"
     keys = [(r.engine, r.since, r.until, r.machine, r.lever.lower()) for r in rows]
     assert len(set(keys)) == len(keys)
     assert all(r.says[-1] != "." and ";" in r.says for r in rows if r.outcome in ("fails",)), (
@@ -230,25 +235,6 @@ def test_of_equals_the_newest_basis_counts_and_then_the_last() -> None:
     again = replace(new, says="again")
     assert most_specific([new, old, again]) == again
     assert most_specific([]) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("not a table\n", "other columns"),
-        (HEADING + "vllm,,,cpu,lora,work,x,seen 0.1\n", "line 2, has the outcome 'work'; did you"),
-        (HEADING + "vllm,,,gpu,lora,works,x,seen 0.1\n", "unknown machine 'gpu'"),
-        (HEADING + "vllm,,,cpu,lora,works,x\n", "more or fewer fields"),
-        (HEADING + "vllm,,,cpu,lora,works,x,seen 0.1,more\n", "more or fewer fields"),
-        (HEADING + "vllm,,,cpu,,works,x,seen 0.1\n", "an empty field"),
-        (HEADING + 'vllm,"torn\n', "cannot be read"),
-    ],
-)
-def test_a_corrupt_table_is_one_sentence(text: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
-        compatibility.parse_rows(text.splitlines(), where="table.csv")
-    assert "table.csv" in str(caught.value)
-    assert "delete" in str(caught.value)
 
 
 def test_what_is_slow_is_a_caution(monkeypatch: pytest.MonkeyPatch) -> None:

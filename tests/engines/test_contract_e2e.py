@@ -22,7 +22,7 @@ from whet.core.llama_cpp import find_program
 from whet.core.provenance import find_device
 from whet.core.records import ResolvedEngine, Variant
 from whet.core.spec import EngineSpec, RecipeSpec
-from whet.engines import engine_names, get_engine, get_profile
+from whet.engines import ENGINES, get_engine, get_profile
 from whet.engines.probe import request
 from whet.engines.sglang import find_installed as find_sglang
 from whet.engines.vllm import find_installed
@@ -31,7 +31,7 @@ from whet.quant import quantize
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 ARGS = (("max_model_len", 256), ("max_num_seqs", 4))
-STARTED = [name for name in engine_names() if name != "openai"]  # attach only
+STARTED = [name for name in ENGINES if name != "openai"]  # attach only
 
 
 def make_vllm(folder: Path) -> Variant:

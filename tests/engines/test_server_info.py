@@ -14,7 +14,8 @@ from tests.scripted_server import scripted_server
 from whet.client.counters import info_labels, parse_counters
 from whet.core.errors import EngineLostError
 from whet.core.records import Declared
-from whet.engines.vllm.server_info import flatten, read_declared
+from whet.engines.pages import flatten
+from whet.engines.vllm.server_info import read_declared
 
 CONFIG = {
     "scheduler_config": {"max_num_seqs": 32, "async_scheduling": False},

@@ -334,7 +334,7 @@ def test_pages_give_resolved_settings_and_the_models_name() -> None:
     ],
 )
 def test_a_failed_start_is_one_sentence_with_the_fix(name: str, kind: str, words: str) -> None:
-    failure = diagnose(recorded(f"{name}.log"), PROFILE.failures)
+    failure = diagnose(recorded(f"{name}.log"), PROFILE.failures.signs)
     assert failure is not None
     assert failure.kind == kind
     assert words in failure.sentence

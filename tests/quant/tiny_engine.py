@@ -20,7 +20,8 @@ from tests.quant.tiny_models import write_dequantized, write_tiny
 from whet.checkpoint import read_facts
 from whet.client import Failure, post_many
 from whet.core.spec import EngineSpec, RecipeSpec
-from whet.flow.quantize.serve_check import Serving, kernels_of, resolve_serving
+from whet.engines import get_profile
+from whet.flow.serving import plain_variant, resolve_alone
 from whet.quant import quantize
 
 TOLERANCE: Final = 0.25
@@ -112,8 +113,9 @@ def permute_scales(folder: Path, out: Path) -> Path:
 
 def ask(folder: Path, recipe: RecipeSpec) -> tuple[Sequence[Any], str]:
     """Serve a checkpoint: the likeliest tokens at each place, and the engine's kernels."""
-    serving = Serving(name=folder.name, path=folder, recipe=recipe, max_model_len=256)
-    engine, resolved = resolve_serving(serving, EngineSpec())
+    spec, scheme = EngineSpec(), recipe.stored_scheme
+    variant = plain_variant(folder, spec, max_model_len=256, scheme=scheme)
+    engine, resolved = resolve_alone(variant, spec)
     with engine.serve(resolved, log=folder.with_suffix(".log")) as server:
         bodies = [
             {"model": server.model_name, "prompt": ids, "max_tokens": 1, "prompt_logprobs": _TOP}
@@ -122,7 +124,8 @@ def ask(folder: Path, recipe: RecipeSpec) -> tuple[Sequence[Any], str]:
         answers = post_many(
             server.base_url, "/v1/completions", bodies, concurrency=4, timeout_s=_TIMEOUT_S
         )
-        return list(answers), " ".join(kernels_of(resolved, server))
+        facts = get_profile(resolved.engine).read_log(server.log_text())
+        return list(answers), " ".join(facts.weight_kernels)
 
 
 def distance(replies: Sequence[Any], exact: Tensor) -> float:

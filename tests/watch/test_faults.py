@@ -12,7 +12,7 @@ from tests.watch.traffic import Deployment, Truth, shifts, simulated_references
 from whet.core import counters
 from whet.core.records.quality_checks import GoldenProbes
 from whet.watch.causes import CAUSES
-from whet.watch.observation import KV_USAGE, Answers, Observation, Scrape, window_between
+from whet.watch.observation import Answers, Observation, Scrape, window_between
 from whet.watch.signals import References, mismatches
 from whet.watch.state import WatchState, advance
 
@@ -152,7 +152,7 @@ def test_probes_in_every_third_period_name_a_fault_too(cause: str) -> None:
 @pytest.mark.parametrize("name", [counters.PREFIX_HITS, "vllm:kv_cache_usage_perc"])
 def test_a_single_series_that_the_run_had_is_missed(name: str) -> None:
     references = simulated_references()
-    envelope = replace(references.envelope, series=(counters.PREFIX_HITS, KV_USAGE))
+    envelope = replace(references.envelope, series=(counters.PREFIX_HITS, counters.KV_USAGE))
     names = run_fault(without(name), replace(references, envelope=envelope), periods=5)
     assert names == ["metrics_missing"]
 

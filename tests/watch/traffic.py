@@ -18,11 +18,8 @@ from whet.core import counters
 from whet.core.records.envelope import Envelope, LengthShares, MeasuredLoad, MeasuredRange
 from whet.core.records.quality_checks import GoldenProbe, GoldenProbes, GoldenToken
 from whet.watch.observation import (
-    E2E,
     OUTPUT_LENGTHS,
     PROMPT_LENGTHS,
-    TPOT,
-    TTFT,
     Answers,
     Observation,
     Scrape,
@@ -220,11 +217,11 @@ class Deployment:
             (counters.PREFIX_QUERIES, 265.0 * requests),
             (counters.PREFIX_HITS, 265.0 * requests * min(1.0, max(0.0, hits))),
             ("vllm:num_preemptions_total", 0.0),
-            (f"{TTFT}_count", requests),
-            (f"{TTFT}_sum", ttft * requests),
-            (f"{TPOT}_count", requests),
-            (f"{TPOT}_sum", tpot * requests),
-            (f"{E2E}_sum", load * PERIOD_S),
+            (f"{counters.TTFT}_count", requests),
+            (f"{counters.TTFT}_sum", ttft * requests),
+            (f"{counters.TPOT}_count", requests),
+            (f"{counters.TPOT}_sum", tpot * requests),
+            (f"{counters.E2E}_sum", load * PERIOD_S),
         ):
             self._total[name] = self._total.get(name, 0.0) + float(value)
         self._total[counters.PROCESS_START] = self._process

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from whet.core.records.engine import ResolvedEngine, StartFacts, Variant
 
@@ -71,6 +72,20 @@ class Engine(Protocol):
         reaches the main thread alone, and several servers may come up in threads of their own.
         """
         ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dialect:
+    """Requests for log-probabilities in an engine's own words, translated from vLLM's and back.
+
+    ``asks_natively`` says whether the body of a completion needs ``path``; ``request`` and
+    ``reply`` translate it and its answer.
+    """
+
+    path: str
+    asks_natively: Callable[[Mapping[str, Any]], bool]
+    request: Callable[[Mapping[str, Any]], dict[str, Any]]
+    reply: Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 class Observer(Protocol):

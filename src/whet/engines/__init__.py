@@ -1,6 +1,6 @@
 """Inference engines, a folder each: a process to serve from and a profile that says how to read it.
 
-To add one: a folder with ``ENGINE`` and ``PROFILE``, and a line in ``_ENGINES``
+To add one: a folder with ``ENGINE`` and ``PROFILE``, and a line in ``ENGINES``
 (docs/add-an-engine.md).
 """
 
@@ -16,26 +16,22 @@ from whet.core.protocols import Engine
 from whet.engines.base import EngineProfile, LayerWords, Patterns, SchemeKernels
 
 __all__ = [
+    "ENGINES",
     "EngineProfile",
     "LayerWords",
     "Patterns",
     "SchemeKernels",
-    "engine_names",
+    "engine_for",
     "get_engine",
     "get_profile",
 ]
 
-_ENGINES: Final[dict[str, str]] = {
+ENGINES: Final[dict[str, str]] = {
     "vllm": "whet.engines.vllm",
     "llamacpp": "whet.engines.llamacpp",
     "sglang": "whet.engines.sglang",
     "openai": "whet.engines.openai",
 }
-
-
-def engine_names() -> tuple[str, ...]:
-    """Every engine that a spec may name."""
-    return tuple(_ENGINES)
 
 
 def get_engine(name: str) -> Engine:
@@ -50,8 +46,14 @@ def get_profile(name: str) -> EngineProfile:
     return profile
 
 
+def engine_for(scheme: str) -> str:
+    """Return the first engine with kernels for stored weights; the first of all without one."""
+    known = (name for name in ENGINES if scheme in get_profile(name).kernels.schemes)
+    return next(known, next(iter(ENGINES)))
+
+
 def _module(name: str) -> ModuleType:
-    if name not in _ENGINES:
-        known = ", ".join(_ENGINES)
-        raise UsageError(f"unknown engine {name!r}{did_you_mean(name, _ENGINES)} (known: {known})")
-    return import_module(_ENGINES[name])
+    if name not in ENGINES:
+        known = ", ".join(ENGINES)
+        raise UsageError(f"unknown engine {name!r}{did_you_mean(name, ENGINES)} (known: {known})")
+    return import_module(ENGINES[name])

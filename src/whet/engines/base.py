@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from whet.core.protocols import Engine
-from whet.core.records import Declared, Dialect, EngineFacts, ResolvedEngine, Variant
+from whet.core.counters import CACHE_CONFIG
+from whet.core.protocols import Dialect, Engine
+from whet.core.records import Declared, EngineFacts, ResolvedEngine, Scalar, Variant
 from whet.engines.deployment import DeploymentPlanner
-from whet.engines.failures import FailureSign
+from whet.engines.failures import Failures
 from whet.engines.installed import Installed
 from whet.engines.planned import PlannedMachine
 
@@ -47,10 +48,6 @@ class Patterns:
     weight_fallbacks: tuple[str, ...] = ()
 
 
-def _no_defect(variant: Variant, facts: EngineFacts | None) -> str | None:
-    return None
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerWords:
     """How the log shows which weights are quantized: for claims, and for what was observed."""
@@ -61,8 +58,70 @@ class LayerWords:
     unquantized: str = "linear without"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kernels:
+    """The kernels that the log names.
+
+    ``schemes`` are those of each scheme; ``forced`` map an environment variable to the kernel it
+    requests, ``libraries`` a name in the spec's ``kernels`` to the pattern of its kernels' names.
+    ``load_time`` map a ``quantization`` flag to the scheme it makes of 16-bit weights.
+    ``attention`` map a layer's class to the backend. ``slow_attention`` are backends that run only
+    where the engine's best one does not: no statement about its speed is made on them.
+    """
+
+    schemes: Mapping[str, SchemeKernels] = field(default_factory=dict)
+    forced: Mapping[str, str] = field(default_factory=dict)
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    load_time: Mapping[str, str] = field(default_factory=dict)
+    attention: Mapping[str, str] = field(default_factory=dict)
+    slow_attention: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pages:
+    """What a running server reports: ``settings`` its configuration, ``cache`` its KV cache.
+
+    ``sections`` are the parts of the configuration to look a flag up in.
+    """
+
+    settings: str = "/server_info"
+    cache: str = CACHE_CONFIG
+    sections: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counters:
+    """``names`` map the engine's counters, or sums of them, to those of ``core.counters``.
+
+    ``K`` in a name is the number of draft tokens. ``caches_tokens``: the prefix cache matches token
+    by token, not by blocks. ``counts_every_prompt``: prompt tokens count as looked up with the
+    prefix cache off too.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    caches_tokens: bool = False
+    counts_every_prompt: bool = False
+
+
+def _no_defect(variant: Variant, facts: EngineFacts | None) -> str | None:
+    return None
+
+
 def _never(resolved: ResolvedEngine) -> bool:
     return False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scoring:
+    """How the engine is asked for log-probabilities; without ``dialect`` in vLLM's words.
+
+    ``defect`` names a known defect that makes those of a prompt wrong, or None; ``alone`` says that
+    the engine does not survive several scored prompts at once.
+    """
+
+    dialect: Dialect | None = None
+    defect: Callable[[Variant, EngineFacts | None], str | None] = _no_defect
+    alone: Callable[[ResolvedEngine], bool] = _never
 
 
 class InstallationProblem(Protocol):
@@ -72,75 +131,59 @@ class InstallationProblem(Protocol):
         """``gpu`` is True where the machine has one that the engine can use."""
 
 
-def _no_problem(python: str, installed: Installed | None, *, gpu: bool) -> str | None:
-    return None
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Installation:
+    """``find`` takes the path of a Python; ``problem`` says why that engine cannot run here."""
+
+    find: Callable[[str], Installed | None]
+    problem: InstallationProblem
+
+
+class TrialArgs(Protocol):
+    """Flags of a server that is tried outside a run."""
+
+    def __call__(self, device: str, *, eager: bool) -> Mapping[str, Scalar]:
+        """``eager`` starts sooner; ``device`` is its kind."""
+
+
+def _no_args(device: str, *, eager: bool) -> Mapping[str, Scalar]:
+    return {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineProfile:
     """How to read one engine: its log, its endpoints, its counters, its kernels.
 
-    ``title`` is its name in sentences.
-
-    ``read_log`` turns a start-up log into facts, None where the log says nothing; ``read_notices``
-    gives the lines that report something slower or other than requested. ``read_declared`` takes a
-    base URL without ``/v1``. ``kernels`` are by scheme; ``forced_kernels`` map an environment
-    variable to the kernel it requests, ``kernel_libraries`` a name in the spec's ``kernels`` to the
-    pattern of its kernels' names. ``attention_classes`` map a layer's class to the backend.
-    ``load_time_schemes`` map a ``quantization`` flag to the scheme it makes of 16-bit weights.
-    ``setting_sections`` are the parts of the resolved configuration to look a flag up in.
-    ``settings_page`` is the endpoint that reports it, ``cache_page`` what reports the cache,
-    ``layer_words`` how the log shows quantized layers. ``caches_tokens``: the prefix cache matches
-    token by token, not by blocks. ``counts_every_prompt``: prompt tokens count as looked up with
-    the prefix cache off too. ``slow_attention`` are backends that run only where the engine's best
-    one does not: no statement about its speed is made on them.
-    ``failures`` are the known signs of a failed start, the most specific first.
-    ``counter_names`` map the engine's counters, or sums of them (``client.counters``), to those of
-    ``core.counters`` where they differ; ``K`` in them is the number of draft tokens.
-    ``dialect`` is how the engine is asked for the log-probabilities of a prompt. ``ends_itself`` is
-    what the log says where the engine kills its own processes, so that memory is not suspected.
-    ``planned_engine`` makes an engine that resolves variants for another machine, and
-    ``find_installed`` takes the path of a Python; both are None for an engine that whet does not
-    start. ``installation_problem`` says why an installation cannot run here, with the fix.
-    ``plan_deployment`` plans it in a container; None where there is nothing to deploy.
-    ``start_line`` is printed once a start of the engine, before what evidence reads.
-    ``scoring_defect`` names a known defect that makes prompt log-probabilities wrong, or None;
-    ``scores_alone`` says that the engine does not survive several scored prompts at once.
+    ``title`` is its name in sentences. ``read_log`` turns a start-up log into facts, None where the
+    log says nothing; ``start_line`` is printed once a start, before what evidence reads.
+    ``read_declared`` takes a base URL without ``/v1``. ``layer_words`` are how the log shows
+    quantized layers. ``planned_engine`` makes an engine that resolves variants for another machine;
+    ``installation`` is None for an engine that is not a Python package. ``plan_deployment`` plans
+    it in a container; None where there is nothing to deploy. ``cpu_pool_variable`` sizes the KV
+    cache on a CPU, in GiB.
     """
 
     name: str
     title: str
     read_log: Callable[[str], EngineFacts]
-    read_notices: Callable[[str], tuple[str, ...]]
     read_declared: Callable[[str], Declared]
-    patterns: Patterns = field(default_factory=Patterns)
-    kernels: Mapping[str, SchemeKernels] = field(default_factory=dict)
-    forced_kernels: Mapping[str, str] = field(default_factory=dict)
-    kernel_libraries: Mapping[str, str] = field(default_factory=dict)
-    attention_classes: Mapping[str, str] = field(default_factory=dict)
-    load_time_schemes: Mapping[str, str] = field(default_factory=dict)
-    setting_sections: tuple[str, ...] = ()
-    layer_words: LayerWords = LayerWords()
-    caches_tokens: bool = False
-    counts_every_prompt: bool = False
-    slow_attention: frozenset[str] = frozenset()
-    settings_page: str = "/server_info"
-    cache_page: str = "vllm:cache_config_info"
-    failures: tuple[FailureSign, ...] = ()
-    counter_names: Mapping[str, str] = field(default_factory=dict)
-    planned_engine: Callable[[PlannedMachine], Engine] | None = None
-    find_installed: Callable[[str], Installed | None] | None = None
-    installation_problem: InstallationProblem = _no_problem
-    plan_deployment: DeploymentPlanner | None = None
     start_line: str = ""
-    scoring_defect: Callable[[Variant, EngineFacts | None], str | None] = _no_defect
-    scores_alone: Callable[[ResolvedEngine], bool] = _never
-    dialect: Dialect = "vllm"
-    ends_itself: str = "\0"
+    patterns: Patterns = field(default_factory=Patterns)
+    layer_words: LayerWords = LayerWords()
+    kernels: Kernels = field(default_factory=Kernels)
+    pages: Pages = field(default_factory=Pages)
+    counters: Counters = field(default_factory=Counters)
+    failures: Failures = field(default_factory=Failures)
+    scoring: Scoring = field(default_factory=Scoring)
+    installation: Installation | None = None
+    planned_engine: Callable[[PlannedMachine], Engine] | None = None
+    plan_deployment: DeploymentPlanner | None = None
+    trial_args: TrialArgs = _no_args
+    cpu_pool_variable: str = ""
 
     def counters_of(self, variant: Variant) -> tuple[tuple[str, str], ...]:
-        """``counter_names`` with the variant's number of draft tokens."""
+        """``counters.names`` with the variant's number of draft tokens."""
         tokens = 0 if variant.speculation is None else variant.speculation.num_tokens
         return tuple(
-            (own.replace("K * ", f"{tokens} * "), name) for own, name in self.counter_names.items()
+            (own.replace("K * ", f"{tokens} * "), name) for own, name in self.counters.names.items()
         )

@@ -10,16 +10,14 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from whet.core.errors import UsageError
 from whet.core.flags import format_value, settings_of
-from whet.core.names import did_you_mean
 from whet.core.records.engine import ResolvedEngine, Variant
 from whet.engines.machine import (
     Machine,
@@ -32,7 +30,6 @@ FAULTS: Final = frozenset({"wrong text", "wrong if sampled", "doubtful text"})
 """Answers are wrong: all, or those of requests with a temperature above 0; or reported to be."""
 WARNINGS: Final = frozenset({"works, slow", "doubtful", *FAULTS})
 STOPS: Final = frozenset({"no effect", "fails", "removed"})
-OUTCOMES: Final = frozenset({"works", "needs package", *WARNINGS, *STOPS})
 _AND: Final = " & "
 _STORED: Final = {
     "W8A8-INT8": "W8A8", "FP8": "FP8_CHECKPOINT", "MXFP4": "MXFP4A16", "MXFP4-W4A4": "MXFP4",
@@ -82,9 +79,6 @@ class Row:
         late = bool(self.until) and number >= version_of(self.until)
         known = self.engine == engine and not early and not late
         return known and machine_applies(self.machine, machine)
-
-
-COLUMNS: Final = tuple(field.name for field in fields(Row))
 
 
 def version_of(text: str) -> Version:
@@ -171,7 +165,8 @@ def compatibility_rows(engine: str) -> tuple[Row, ...]:
     file = resources.files("whet.engines").joinpath(engine, "compatibility.csv")
     if not file.is_file():
         return ()
-    return parse_rows(file.read_text(encoding="utf-8").splitlines(), where="compatibility.csv")
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return tuple(Row(**item) for item in csv.DictReader(lines))
 
 
 def _matches(row: Row, subject: str, words: Sequence[str]) -> bool:
@@ -215,37 +210,3 @@ def _model_words(folder: Path) -> frozenset[str]:
     dtype = config.get("dtype") or config.get("torch_dtype")
     words |= {f"model={dtype}"} if dtype else set()
     return frozenset(words | ({"model=mla"} if config.get("kv_lora_rank") else set()))
-
-
-def parse_rows(lines: Sequence[str], *, where: str) -> tuple[Row, ...]:
-    """The rows of a table with its heading; ``UsageError`` names the first bad line."""
-    reader = csv.DictReader(lines, strict=True)
-    try:
-        if tuple(reader.fieldnames or ()) != COLUMNS:
-            raise UsageError(
-                f"the compatibility table {where} has other columns than {','.join(COLUMNS)}; "
-                "correct or delete it"
-            )
-        return tuple(_row(item, f"{where}, line {reader.line_num}") for item in reader)
-    except csv.Error as error:
-        raise UsageError(
-            f"the compatibility table {where}, line {reader.line_num}, cannot be read ({error}); "
-            "correct or delete it"
-        ) from error
-
-
-def _row(item: dict[Any, Any], where: str) -> Row:
-    wrong = None
-    if None in item or None in item.values():
-        wrong = "has more or fewer fields than the heading"
-    elif item["outcome"] not in OUTCOMES:
-        wrong = f"has the outcome {item['outcome']!r}{did_you_mean(item['outcome'], OUTCOMES)}"
-    elif machine_rank(item["machine"]) < 0:
-        wrong = f"has the unknown machine {item['machine']!r}"
-    elif item["outcome"] in FAULTS and item["machine"] not in ("any", "cpu", "cuda"):
-        wrong = f"has wrong text on {item['machine']}, where a stored run knows any, cpu and cuda"
-    elif not all(item[key].strip() for key in ("engine", "lever", "says", "basis")):
-        wrong = "has an empty field"
-    if wrong is not None:
-        raise UsageError(f"the compatibility table {where}, {wrong}; correct or delete that line")
-    return Row(**item)

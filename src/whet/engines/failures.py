@@ -35,6 +35,21 @@ class FailureSign:
     sentence: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failures:
+    """How a log shows that the engine failed.
+
+    ``signs`` are the known failures of a start, the most specific first. ``ends_itself`` is printed
+    where the engine kills its own processes, so that memory is not suspected; ``lost`` where its
+    core has ended under a server that still runs. ``cache_variable`` moves its compile cache.
+    """
+
+    signs: tuple[FailureSign, ...] = ()
+    ends_itself: str = "\0"
+    lost: tuple[str, ...] = ()
+    cache_variable: str = ""
+
+
 def failure_sign(kind: str, pattern: str, sentence: str) -> FailureSign:
     """A sign whose pattern ignores case."""
     return FailureSign(kind=kind, pattern=re.compile(pattern, re.IGNORECASE), sentence=sentence)

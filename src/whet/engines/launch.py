@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event
 
 from whet.core.errors import EngineLostError, EngineStartError, Interrupted
@@ -30,11 +30,6 @@ from whet.engines.starved import on_its_way_up
 _POLL_S = 0.2
 _LOG_LAG_S = 1.0
 _ATTEMPTS = 2
-_DEAD_CORE = (
-    "EngineDeadError",
-    "EngineCore encountered a fatal error",
-    "EngineCore died unexpectedly",
-)
 _KILLED = 137
 
 
@@ -45,11 +40,6 @@ class Timeouts:
     canary_s: float = 180.0
     grace_s: float = 10.0
     retry_pause_s: float = 2.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Failed:
-    failure: Failure
 
 
 class SpawnedServer:
@@ -93,7 +83,8 @@ class SpawnedServer:
     def ensure_alive(self) -> None:
         """``EngineLostError`` where the process ended, or where its engine core did under it."""
         code = self._process.exit_code()
-        if code is None and not any(word in self._process.log_tail() for word in _DEAD_CORE):
+        lost = get_profile(self._resolved.engine).failures.lost
+        if code is None and not any(word in self._process.log_tail() for word in lost):
             return
         raise EngineLostError(_why(self._resolved, self._process, code, "stopped while serving"))
 
@@ -137,11 +128,13 @@ def serve_process(
                 yield SpawnedServer(process, resolved, start, slot=slot)
                 return
             process.stop()
-            if attempt == _ATTEMPTS or outcome.failure.kind not in RETRIED:
-                raise EngineStartError(outcome.failure.sentence)
+            if attempt == _ATTEMPTS or outcome.kind not in RETRIED:
+                raise EngineStartError(outcome.sentence)
             time.sleep(timeouts.retry_pause_s)
-            if outcome.failure.kind == "compile_cache":
-                scratch = {"VLLM_CACHE_ROOT": stack.enter_context(_temporary_folder())}
+            if outcome.kind == "compile_cache":
+                folder = TemporaryDirectory(prefix="whet-cache-", ignore_cleanup_errors=True)
+                variable = get_profile(resolved.engine).failures.cache_variable
+                scratch = {variable: stack.enter_context(folder)}
 
 
 def _spawn(
@@ -154,15 +147,9 @@ def _spawn(
     return EngineProcess(argv, env=env, log=log, grace_s=timeouts.grace_s), port
 
 
-@contextmanager
-def _temporary_folder() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="whet-cache-", ignore_cleanup_errors=True) as folder:
-        yield folder
-
-
 def _await_canary(
     process: EngineProcess, resolved: ResolvedEngine, port: int, timeouts: Timeouts, stop: Event
-) -> str | _Failed:
+) -> str | Failure:
     """The canary's text, or the failure. Raises ``Interrupted`` once ``stop`` is set."""
     base_url = f"http://127.0.0.1:{port}"
     deadline = time.monotonic() + resolved.ready_timeout_s
@@ -181,24 +168,24 @@ def _await_canary(
     return text if process.exit_code() is None else _ended(process, resolved)
 
 
-def _ended(process: EngineProcess, resolved: ResolvedEngine) -> _Failed:
+def _ended(process: EngineProcess, resolved: ResolvedEngine) -> Failure:
     kind = failure.kind if (failure := _diagnose(resolved, process)) else "other"
     code = process.exit_code()
     sentence = _why(resolved, process, code, "ended before it was ready")
-    return _Failed(failure=Failure(kind=kind, sentence=sentence))
+    return Failure(kind=kind, sentence=sentence)
 
 
-def _too_slow(process: EngineProcess, resolved: ResolvedEngine) -> _Failed:
+def _too_slow(process: EngineProcess, resolved: ResolvedEngine) -> Failure:
     last = last_words(process.log_text())
     sentence = (
         f"{_label(resolved)} was not ready after {resolved.ready_timeout_s:g} s; its last words "
         f"were {last!r}; raise engine.ready_timeout_s if it still worked, else see "
         f"{process.log.name}"
     )
-    return _Failed(failure=Failure(kind="hang", sentence=redact(sentence)))
+    return Failure(kind="hang", sentence=redact(sentence))
 
 
-def _unhealthy(process: EngineProcess, resolved: ResolvedEngine, error: NoAnswer) -> _Failed:
+def _unhealthy(process: EngineProcess, resolved: ResolvedEngine, error: NoAnswer) -> Failure:
     """``/health`` answers, and yet the server cannot generate."""
     # The answer may come before the log that explains it: the guardian writes a moment later.
     deadline = time.monotonic() + _LOG_LAG_S
@@ -206,15 +193,13 @@ def _unhealthy(process: EngineProcess, resolved: ResolvedEngine, error: NoAnswer
         time.sleep(_POLL_S)
     reason = failure.sentence if failure else f"{error}; see {process.log.name}"
     sentence = f"{_label(resolved)} reports itself healthy but cannot generate: {reason}"
-    return _Failed(
-        failure=Failure(kind=failure.kind if failure else "canary", sentence=redact(sentence))
-    )
+    return Failure(kind=failure.kind if failure else "canary", sentence=redact(sentence))
 
 
 def _why(resolved: ResolvedEngine, process: EngineProcess, code: int | None, what: str) -> str:
     log = process.log_text()
     failure = _diagnose(resolved, process)
-    ended_itself = get_profile(resolved.engine).ends_itself in log
+    ended_itself = get_profile(resolved.engine).failures.ends_itself in log
     if code == _KILLED and not ended_itself and (failure is None or failure.kind == "other"):
         reason = (
             "it was killed (signal 9), usually because memory ran out; free some, or lower "
@@ -229,7 +214,7 @@ def _why(resolved: ResolvedEngine, process: EngineProcess, code: int | None, wha
 
 
 def _diagnose(resolved: ResolvedEngine, process: EngineProcess) -> Failure | None:
-    return diagnose(process.log_text(), get_profile(resolved.engine).failures)
+    return diagnose(process.log_text(), get_profile(resolved.engine).failures.signs)
 
 
 def _label(resolved: ResolvedEngine) -> str:

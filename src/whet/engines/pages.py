@@ -13,16 +13,22 @@ from whet.core.redact import redact
 _TIMEOUT_S: Final = 30.0
 
 
-def json_page(base_url: str, path: str) -> dict[str, Any]:
+def json_page(base_url: str, path: str, *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
     """The object at ``path``; empty where the server has no such page.
 
     Raises ``EngineLostError`` where the server does not answer at all.
     """
     try:
-        data = json.loads(get_text(base_url, path, timeout_s=_TIMEOUT_S))
+        data = json.loads(get_text(base_url, path, timeout_s=timeout_s))
     except (HttpError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+def model_cards(base_url: str) -> list[dict[str, Any]]:
+    """GET ``/v1/models``; empty where the server has no such page."""
+    cards = json_page(base_url, "/v1/models").get("data")
+    return [card for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []
 
 
 def flatten(value: object, prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -61,7 +61,7 @@ def examine(engine: str, python: Path | None) -> Examination:
     profile = get_profile(engine)
     device = find_device()
     program = str(python or sys.executable)
-    installed = None if profile.find_installed is None else profile.find_installed(program)
+    installed = None if profile.installation is None else profile.installation.find(program)
     kind = "cpu" if installed is not None and installed.cpu_build else device.kind
     machine = find_machine(kind)
     rows = compatibility_rows(engine)
@@ -81,12 +81,12 @@ def examine(engine: str, python: Path | None) -> Examination:
 def _problem(
     profile: EngineProfile, python: str, installed: Installed | None, *, gpu: bool
 ) -> str | None:
-    if profile.find_installed is None:
+    if profile.installation is None:
         return (
             f"whet doctor does not examine {profile.title}; use whet check with a spec of it, or "
             "attach a server with engine.url"
         )
-    return profile.installation_problem(python, installed, gpu=gpu)
+    return profile.installation.problem(python, installed, gpu=gpu)
 
 
 def _levers(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -16,19 +16,18 @@ from whet.client import CompletionCall
 from whet.core.counters import PREFIX_HITS, PREFIX_QUERIES
 from whet.core.errors import EngineStartError, MeasurementError
 from whet.core.protocols import Observer, Server
-from whet.core.provenance import cpu_dtype, find_device
+from whet.core.provenance import find_device
 from whet.core.records import (
     HitTokens,
     PlannedRequest,
     ReplayResult,
-    Scalar,
     TrialRecord,
-    Variant,
 )
-from whet.core.spec import SIXTEEN_BIT, EngineSpec
+from whet.core.spec import EngineSpec
 from whet.core.units import human_duration, ns_to_s
-from whet.engines import get_engine, get_profile
+from whet.engines import get_profile
 from whet.engines.starved import watched
+from whet.flow.serving import CannotServe, plain_variant, resolve_alone
 from whet.levers.counters import counter_change
 from whet.load import TrialPlan, run_trial
 from whet.load.plan import TEMPERATURE, Workload, describe_requests
@@ -59,21 +58,16 @@ def replay_prompts(
 ) -> tuple[ReplayResult, ...]:
     """Serve the target in 16 bit and replay each set; raises ``EngineError`` where that fails."""
     longest = max(len(ids) for prompts in request.prompts.values() for ids in prompts)
-    spec = EngineSpec(args=_args(longest, request.block_size), env=_env())
-    engine = get_engine(spec.name)
-    variant = Variant(
-        name="replay",
-        weights=SIXTEEN_BIT,
-        scheme=SIXTEEN_BIT,
-        model_path=str(locate(request.target)),
-        speculation=None,
-        prefix_cache=True,
-        engine_args=tuple(spec.args.items()),
-        env=tuple(spec.env.items()),
+    on_cpu, pool = find_device().kind == "cpu", get_profile(EngineSpec().name).cpu_pool_variable
+    spec = EngineSpec(
+        args={"block_size": request.block_size},
+        env={pool: _CPU_POOL_GIB} if on_cpu and pool else {},
     )
-    resolved = engine.resolve(variant, spec)
-    if (reason := engine.unsupported(resolved)) is not None:
-        raise EngineStartError(f"the replay cannot be served here: {reason}")
+    variant = plain_variant(locate(request.target), spec, max_model_len=longest + 1, eager=on_cpu)
+    try:
+        engine, resolved = resolve_alone(replace(variant, name="replay", prefix_cache=True), spec)
+    except CannotServe as error:
+        raise EngineStartError(f"the replay cannot be served here: {error}") from error
     observer.stage("verify", ", ".join(request.prompts))
     with watched(engine.serve(resolved, log=request.log), observer.warn) as server:
         observer.note(f"ready in {human_duration(server.start.ready_s)}")
@@ -169,16 +163,3 @@ def replay(server: Server, what: str, prompts: Sequence[Ids], block_size: int) -
         memory=lambda: None,
         alive=server.ensure_alive,
     )
-
-
-def _args(longest: int, block_size: int) -> dict[str, Scalar]:
-    args: dict[str, Scalar] = {"max_model_len": longest + 1, "block_size": block_size}
-    if find_device().kind == "cpu":
-        args["enforce_eager"] = True
-        if (dtype := cpu_dtype()) != "auto":
-            args["dtype"] = dtype
-    return args
-
-
-def _env() -> dict[str, str]:
-    return {"VLLM_CPU_KVCACHE_SPACE": _CPU_POOL_GIB} if find_device().kind == "cpu" else {}

@@ -19,6 +19,7 @@ class Attention(Lever):
     def claims(self, resolved: ResolvedEngine) -> Iterator[Claim]:
         """Where a backend is requested, and of an engine that may have to take a slow one."""
         profile = get_profile(resolved.engine)
+        slow = profile.kernels.slow_attention
         if (backend := plain_args(resolved.variant).get("attention_backend")) is not None:
             yield claim_per_start(
                 "attention",
@@ -26,11 +27,11 @@ class Attention(Lever):
                 "the log names the backend or its class in the layers; /server_info only repeats "
                 "the request",
             )
-        elif profile.slow_attention:
+        elif slow:
             yield claim_per_start(
                 "attention",
                 f"attention runs on a backend that {profile.title} is fast with",
-                f"the log names it, and it is not {', '.join(sorted(profile.slow_attention))}",
+                f"the log names it, and it is not {', '.join(sorted(slow))}",
             )
 
     def judge_start(self, claim: Claim, start: Start) -> Outcome:
@@ -43,7 +44,7 @@ class Attention(Lever):
             outcome = "unproved", "the log names no attention backend", ()
         else:
             outcome = "proved", f"{backend} runs", (f"the log: {backend}",)
-        slow = start.profile.slow_attention & set((backend or "").split(" and "))
+        slow = start.profile.kernels.slow_attention & set((backend or "").split(" and "))
         if not slow or outcome[0] != "proved":
             return outcome
         observed = f"{backend} runs, which says nothing of how fast {start.profile.title} is"
@@ -66,7 +67,7 @@ def _as_requested(wanted: str, start: Start) -> Outcome:
     layers = facts.attention_class
     backend = None if facts.attention_backend == layers else facts.attention_backend
     quotes = tuple(f"the log: {word}" for word in (backend, layers) if word is not None)
-    known = start.profile.attention_classes.get(layers or "")
+    known = start.profile.kernels.attention.get(layers or "")
     named = {word.upper() for word in (backend, known) if word is not None}
     if named == {wanted}:
         return "proved", f"{wanted} runs", quotes

@@ -102,7 +102,7 @@ class Kernels(Lever):
             return "contradicted", f"the engine chose by itself: {refused[0]}", refused
         lines = [k for k in start.facts.weight_kernels if not k.endswith(" for experts")]
         judged = {line: _library_of(line, libraries) for line in lines}
-        known = start.profile.kernel_libraries
+        known = start.profile.kernels.libraries
         matches = {
             line: re.match(known.get(library, "(?!)"), line) is not None
             for line, library in judged.items()
@@ -134,7 +134,7 @@ def requested_kernels(
 ) -> frozenset[str]:
     """Those of the kernels ``among`` that a requested library has."""
     patterns = [
-        profile.kernel_libraries.get(library, "(?!)")
+        profile.kernels.libraries.get(library, "(?!)")
         for library in requested_libraries(variant).values()
     ]
     return frozenset(k for k in among if any(re.match(pattern, k) for pattern in patterns))

@@ -36,7 +36,7 @@ class KvCache(Lever):
             yield claim_per_start(
                 "kv_cache",
                 f"the KV cache is stored in {dtype}",
-                f"{get_profile(resolved.engine).cache_page} and the log both say so"
+                f"{get_profile(resolved.engine).pages.cache} and the log both say so"
                 + (", and the log reports no scale of 1.0" if resolved.variant.kv_scales else ""),
             )
 
@@ -49,7 +49,7 @@ class KvCache(Lever):
         quotes = tuple(
             quote
             for quote, value in (
-                (f'{start.profile.cache_page} cache_dtype="{label}"', label),
+                (f'{start.profile.pages.cache} cache_dtype="{label}"', label),
                 (f"the log says kv_cache_dtype {resolved}", resolved),
                 (f"the log: {logged} for the KV cache", logged),
                 (f"memory ÷ (tokens × numbers per token): {size or 0:.2f} bytes", size),
@@ -72,7 +72,7 @@ class KvCache(Lever):
             )
         label = label or resolved
         if label is None:
-            observed = f"{start.profile.cache_page} does not report the cache's type"
+            observed = f"{start.profile.pages.cache} does not report the cache's type"
             return "unproved", observed, quotes
         if largest is not None and logged is None:
             observed = f"{label} is configured, and the log reports no quantized cache"

@@ -57,7 +57,7 @@ class PrefixCache(Lever):
         setting = start.declared.setting("cache_config.enable_prefix_caching")
         sources = {
             f"enable_prefix_caching={facts.prefix_cache_enabled}": facts.prefix_cache_enabled,
-            f'{start.profile.cache_page} enable_prefix_caching="{label}"': None
+            f'{start.profile.pages.cache} enable_prefix_caching="{label}"': None
             if label is None
             else label == "True",
             f"/server_info cache_config.enable_prefix_caching {setting}": None
@@ -95,7 +95,7 @@ def hit_rate_bounds(cell: Cell) -> HitRateBounds:
     """
     by_hash = {item.sha256: _reachable(cell.variant, item) for item in cell.workloads}
     first = next(iter(by_hash.values()))
-    by_token = get_profile(cell.resolved.engine).caches_tokens
+    by_token = get_profile(cell.resolved.engine).counters.caches_tokens
     adapters = max(1, len(cell.variant.loras))
     total = wanted = lost = more = 0.0
     for trial in cell.trials:
@@ -143,7 +143,7 @@ def _reachable(variant: Variant, workload: WorkloadFacts) -> WorkloadFacts:
 
 
 def _off(cell: Cell) -> Outcome:
-    all_prompts = get_profile(cell.resolved.engine).counts_every_prompt
+    all_prompts = get_profile(cell.resolved.engine).counters.counts_every_prompt
     used = counter_change(PREFIX_HITS if all_prompts else PREFIX_QUERIES, cell.trials)
     how = "found in" if all_prompts else "looked up in"
     generated = counter_change(GENERATED, cell.trials)

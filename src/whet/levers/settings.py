@@ -135,10 +135,10 @@ def requested_settings(variant: Variant) -> dict[str, Scalar]:
 
 
 def _pages(resolved: ResolvedEngine) -> str:
-    profile = get_profile(resolved.engine)
-    if profile.cache_page == profile.settings_page:
-        return profile.settings_page
-    return f"/server_info, the labels of {profile.cache_page}"
+    pages = get_profile(resolved.engine).pages
+    if pages.cache == pages.settings:
+        return pages.settings
+    return f"/server_info, the labels of {pages.cache}"
 
 
 def same_value(requested: Scalar, resolved: str) -> bool:
@@ -203,11 +203,11 @@ def _sources(name: str, start: Start) -> Iterator[tuple[str, str]]:
         same = abs(wanted / GIB - reserved) < _GIB_DIGITS
         yield str(wanted if same else reserved * GIB), f"the log reserves {reserved} GiB"
     if (label := dict(start.declared.cache).get(name)) is not None:
-        yield label, f'{start.profile.cache_page} says {name}="{label}"'
-    keys = (name, *(f"{section}.{name}" for section in start.profile.setting_sections))
+        yield label, f'{start.profile.pages.cache} says {name}="{label}"'
+    keys = (name, *(f"{section}.{name}" for section in start.profile.pages.sections))
     for key in keys:
         if (setting := start.declared.setting(key)) is not None:
-            yield setting, f"{start.profile.settings_page} says {key}: {setting}"
+            yield setting, f"{start.profile.pages.settings} says {key}: {setting}"
             return
 
 

@@ -58,7 +58,7 @@ def running_scheme(resolved: ResolvedEngine) -> str:
     variant = resolved.variant
     flag = str(plain_args(variant).get("quantization", ""))
     if variant.scheme in UNQUANTIZED and flag:
-        return get_profile(resolved.engine).load_time_schemes.get(flag, flag)
+        return get_profile(resolved.engine).kernels.load_time.get(flag, flag)
     return variant.scheme
 
 
@@ -93,14 +93,14 @@ def _forced(
     values = {name: value.strip().lower() for name, value in resolved.env}
     return requested_kernels(resolved.variant, profile, fallbacks) | frozenset(
         kernel
-        for name, kernel in profile.forced_kernels.items()
+        for name, kernel in profile.kernels.forced.items()
         if values.get(name) in ("1", "true")
     )
 
 
 def _quantized(scheme: str, start: Start) -> Outcome:
     facts, patterns = start.facts, start.profile.patterns
-    known = start.profile.kernels.get(scheme)
+    known = start.profile.kernels.schemes.get(scheme)
     if known is not None and (only := _weight_only(facts, known)):
         line, *_ = only
         return "contradicted", f"activations stay in 16 bit: {line} quantizes weights only", only

@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from whet.client import Failure, post_many
-from whet.core.protocols import Progress
-from whet.core.records import Dialect
-from whet.quality import sglang
+from whet.core.protocols import Dialect, Progress
 
 _PATH: Final = "/v1/completions"
 _TIMEOUT_S: Final = 300.0
@@ -24,7 +22,8 @@ class ModelEndpoint:
     """A server, the name of its model, and the number of concurrent requests.
 
     ``timeout_s`` bounds each request. ``counter_names`` are the engine's names of its counters and
-    those of ``core.counters``; ``dialect`` is how it is asked for log-probabilities.
+    those of ``core.counters``; ``dialect`` is how it is asked for log-probabilities where that is
+    not vLLM's form.
     """
 
     url: str
@@ -32,7 +31,7 @@ class ModelEndpoint:
     concurrency: int
     timeout_s: float = _TIMEOUT_S
     counter_names: tuple[tuple[str, str], ...] = ()
-    dialect: Dialect = "vllm"
+    dialect: Dialect | None = None
 
 
 Reply = dict[str, Any] | Failure
@@ -103,19 +102,19 @@ def _is_silence(reply: object) -> bool:
 def _post(
     endpoint: ModelEndpoint, bodies: Sequence[dict[str, Any]], part: range, read: Read[Value]
 ) -> list[Value | Failure]:
-    plain = bodies[part.start : part.stop]
-    natively = endpoint.dialect == "sglang" and all(sglang.asks_natively(body) for body in plain)
+    plain, own = bodies[part.start : part.stop], endpoint.dialect
+    own = own if own is not None and all(map(own.asks_natively, plain)) else None
     replies = post_many(
         endpoint.url,
-        sglang.PATH if natively else _PATH,
-        [sglang.request(body) for body in plain] if natively else plain,
+        _PATH if own is None else own.path,
+        plain if own is None else list(map(own.request, plain)),
         concurrency=endpoint.concurrency,
         timeout_s=endpoint.timeout_s,
     )
     return [
         reply
         if isinstance(reply, Failure)
-        else read(index, sglang.reply(reply) if natively else reply)
+        else read(index, reply if own is None else own.reply(reply))
         for index, reply in zip(part, replies, strict=True)
     ]
 

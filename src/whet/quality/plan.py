@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from whet.core.records import Dialect, QualityRecord
+from whet.core.protocols import Dialect
+from whet.core.records import QualityRecord
 from whet.core.spec import QualitySpec
 from whet.quality.golden import GoldenSource
 from whet.quality.lossless import PlainReference
@@ -60,4 +61,4 @@ class QualityPlan:
     scoring_defect: str | None = None
     scheme: str | None = None
     counter_names: tuple[tuple[str, str], ...] = ()
-    dialect: Dialect = "vllm"
+    dialect: Dialect | None = None

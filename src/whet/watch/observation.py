@@ -9,24 +9,26 @@ from typing import Final
 from whet.core import counters
 from whet.core.records.envelope import LengthShares
 
-TTFT: Final = "vllm:time_to_first_token_seconds"
-TPOT: Final = "vllm:request_time_per_output_token_seconds"
-E2E: Final = "vllm:e2e_request_latency_seconds"
 PROMPT_LENGTHS: Final = "vllm:request_prompt_tokens"
 OUTPUT_LENGTHS: Final = "vllm:request_generation_tokens"
-_FINISHED: Final = "vllm:request_success_total"
-_ERROR: Final = 'vllm:request_success_total{finished_reason="error"}'
-_PROMPT_TOKENS: Final = "vllm:prompt_tokens_total"
-_PREEMPTIONS: Final = "vllm:num_preemptions_total"
+_ERROR: Final = f'{counters.FINISHED}{{finished_reason="error"}}'
 _HTTP_5XX: Final = 'http_requests_total{status="5xx"}'
-RUNNING: Final = "vllm:num_requests_running"
-WAITING: Final = "vllm:num_requests_waiting"
-KV_USAGE: Final = "vllm:kv_cache_usage_perc"
 SERIES: Final = (
     *(counters.GENERATED, counters.DRAFTS, counters.ACCEPTED),
     *(counters.PREFIX_QUERIES, counters.PREFIX_HITS, counters.PROCESS_START),
-    *(_FINISHED, _PROMPT_TOKENS, _PREEMPTIONS, RUNNING, WAITING, KV_USAGE),
-    *(f"{name}_{part}" for name in (TTFT, TPOT, E2E) for part in ("count", "sum")),
+    *(
+        counters.FINISHED,
+        counters.PROMPT_TOKENS,
+        counters.PREEMPTIONS,
+        counters.RUNNING,
+        counters.WAITING,
+        counters.KV_USAGE,
+    ),
+    *(
+        f"{name}_{part}"
+        for name in (counters.TTFT, counters.TPOT, counters.E2E)
+        for part in ("count", "sum")
+    ),
     *(f"{name}_count" for name in (PROMPT_LENGTHS, OUTPUT_LENGTHS)),
 )
 """What the watch reads: a series that the run had and the deployment lacks is an alarm."""
@@ -150,7 +152,7 @@ def window_between(earlier: Scrape, later: Scrape) -> Window | None:
         count, total = rise(f"{histogram}_count"), rise(f"{histogram}_sum")
         return total / count if count and total is not None else None
 
-    finished, e2e_s = rise(_FINISHED) or 0.0, rise(f"{E2E}_sum")
+    finished, e2e_s = rise(counters.FINISHED) or 0.0, rise(f"{counters.E2E}_sum")
     if finished < 0:
         return None
     return Window(
@@ -158,17 +160,17 @@ def window_between(earlier: Scrape, later: Scrape) -> Window | None:
         requests=finished,
         errors=(rise(_ERROR) or 0.0) + (rise(_HTTP_5XX) or 0.0),
         generated=rise(counters.GENERATED),
-        prompt_tokens=rise(_PROMPT_TOKENS),
+        prompt_tokens=rise(counters.PROMPT_TOKENS),
         drafts=rise(counters.DRAFTS),
         accepted=rise(counters.ACCEPTED),
         queries=rise(counters.PREFIX_QUERIES),
         hits=rise(counters.PREFIX_HITS),
-        preemptions=rise(_PREEMPTIONS),
-        ttft_s=mean(TTFT),
-        tpot_s=mean(TPOT),
+        preemptions=rise(counters.PREEMPTIONS),
+        ttft_s=mean(counters.TTFT),
+        tpot_s=mean(counters.TPOT),
         in_flight=None if e2e_s is None else e2e_s / max(1e-9, seconds),
-        waiting=later.values.get(WAITING),
-        kv_usage=later.values.get(KV_USAGE),
+        waiting=later.values.get(counters.WAITING),
+        kv_usage=later.values.get(counters.KV_USAGE),
     )
 
 

@@ -15,6 +15,7 @@ import psutil
 from whet.client import CompletionCall, Failure, HttpError, StreamClient, post_many, run_async
 from whet.client.counters import info_labels, parse_buckets, parse_counters, rename_counters
 from whet.client.simple import get
+from whet.core import counters
 from whet.core.errors import EngineLostError
 from whet.core.provenance import now
 from whet.core.records.envelope import Envelope
@@ -22,10 +23,8 @@ from whet.core.records.quality_checks import GoldenProbe, GoldenProbes
 from whet.quality.asking import ModelEndpoint
 from whet.quality.golden import GoldenSource, retake_golden
 from whet.watch.observation import (
-    KV_USAGE,
     OUTPUT_LENGTHS,
     PROMPT_LENGTHS,
-    WAITING,
     Answers,
     Observation,
     Scrape,
@@ -152,7 +151,7 @@ def read_scrape(text: str, *, at_s: float, renamed: Mapping[str, str] = {}) -> S
         at_s=at_s,
         values=rename_counters(dict(parse_counters(text)), renamed),
         buckets={name: parse_buckets(text, name) for name in (PROMPT_LENGTHS, OUTPUT_LENGTHS)},
-        cache=info_labels(text, "vllm:cache_config_info"),
+        cache=info_labels(text, counters.CACHE_CONFIG),
         names=own,
         other_names=len(names) - own,
     )
@@ -199,9 +198,9 @@ def _pressure(scrape: Scrape | None) -> str | None:
     """Why the probes are left out now, or None."""
     if scrape is None:
         return None
-    if (scrape.values.get(WAITING) or 0) >= 1:
+    if (scrape.values.get(counters.WAITING) or 0) >= 1:
         return "requests wait"
-    if (scrape.values.get(KV_USAGE) or 0) > _KV_PRESSURE:
+    if (scrape.values.get(counters.KV_USAGE) or 0) > _KV_PRESSURE:
         return "the KV cache is nearly full"
     return None
 

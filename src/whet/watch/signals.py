@@ -15,7 +15,7 @@ from whet.core import counters
 from whet.core.records.envelope import Envelope, MeasuredLoad, MeasuredRange
 from whet.core.records.quality_checks import GoldenProbes
 from whet.watch.detectors import SLACK, Learned
-from whet.watch.observation import RUNNING, Observation, Scrape, Window
+from whet.watch.observation import Observation, Scrape, Window
 
 _LEAST_REQUESTS: Final = 5
 _LEAST_NATS: Final = 0.02
@@ -155,7 +155,7 @@ def _probe_figures(look: Observation, envelope: Envelope) -> dict[str, float]:
     """
     if look.speed is None:
         return {}
-    running = None if look.before is None else look.before.values.get(RUNNING)
+    running = None if look.before is None else look.before.values.get(counters.RUNNING)
     load, figures = _expected(envelope, 1.0 + (running or 0.0)), dict[str, float]()
     if load is not None:
         figures["probe_tpot"] = math.log(max(look.speed.tpot_s, 1e-9) / load.tpot_mean_s)

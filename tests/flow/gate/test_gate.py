@@ -44,7 +44,7 @@ def asked(tmp_path: Path) -> GateRequest:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> ModelEngine:
     made = ModelEngine()
-    monkeypatch.setattr("whet.flow.quantize.serve_check.get_engine", lambda _name: made)
+    monkeypatch.setattr("whet.flow.serving.get_engine", lambda _name: made)
     return made
 
 

@@ -33,7 +33,7 @@ from whet.report.run.files import write_reports
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
     fake = FakeEngine()
     monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: fake)
-    assert engines.engine_names(), "the real table is untouched"
+    assert engines.ENGINES, "the real table is untouched"
     return fake
 
 

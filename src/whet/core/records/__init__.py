@@ -19,7 +19,6 @@ from whet.core.records.effects import LeverEffect, LeverEffects
 from whet.core.records.engine import (
     UNQUANTIZED,
     Batching,
-    Dialect,
     Layout,
     ResolvedEngine,
     Scalar,
@@ -115,7 +114,6 @@ __all__ = [
     "Decision",
     "Declared",
     "DegenerateTraffic",
-    "Dialect",
     "Difference",
     "DifferenceSet",
     "Disturbance",

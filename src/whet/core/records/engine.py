@@ -12,8 +12,6 @@ from whet.core.quote import EnvName
 
 Scalar = str | int | float | bool
 Batching = Literal["continuous", "static"]
-Dialect = Literal["vllm", "sglang"]
-"""How a server is asked for the log-probabilities of a prompt."""
 UNQUANTIZED: Final = frozenset({"16bit", "32bit"})
 """Schemes of weights that are not quantized."""
 BY_LOAD: Final = "num_speculative_tokens_per_batch_size"
@@ -140,6 +138,11 @@ class ResolvedEngine:
     serve_line: str
     ready_timeout_s: float
     url: str | None = None
+
+    @property
+    def title(self) -> str:
+        """``vllm 0.32.0 on cpu``."""
+        return f"{self.engine} {self.engine_version} on {self.device}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

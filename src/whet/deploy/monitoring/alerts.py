@@ -11,20 +11,7 @@ from typing import Final, Literal
 
 from whet.core import counters
 from whet.core.records.envelope import Envelope, MeasuredRange
-from whet.deploy.monitoring.series import (
-    BURN_WINDOWS,
-    CACHE_CONFIG,
-    E2E,
-    FINISHED,
-    KV_USAGE,
-    NAMES,
-    PREEMPTIONS,
-    RUNNING,
-    TPOT,
-    TTFT,
-    Series,
-    promql_string,
-)
+from whet.deploy.monitoring.series import BURN_WINDOWS, NAMES, Series, promql_string
 
 WATCH_JOB: Final = "whet-watch"
 LATENCY_BUDGET: Final = 0.05
@@ -86,11 +73,11 @@ def burn_rules(envelope: Envelope, series: Series) -> dict[str, str]:
 
 def _slow(envelope: Envelope) -> Iterator[tuple[str, str, float]]:
     if envelope.ttft_limit_ms is not None:
-        yield "ttft", TTFT, envelope.ttft_limit_ms
+        yield "ttft", counters.TTFT, envelope.ttft_limit_ms
     if envelope.tpot_limit_ms is not None:
-        yield "tpot", TPOT, envelope.tpot_limit_ms
+        yield "tpot", counters.TPOT, envelope.tpot_limit_ms
     if envelope.e2e_limit_ms is not None:
-        yield "e2e", E2E, envelope.e2e_limit_ms
+        yield "e2e", counters.E2E, envelope.e2e_limit_ms
 
 
 def _objective(envelope: Envelope, series: Series) -> Iterator[Alert]:
@@ -99,7 +86,7 @@ def _objective(envelope: Envelope, series: Series) -> Iterator[Alert]:
         for name, _, limit in _slow(envelope)
     ]
     shares.append(("errors", "Error", ERROR_BUDGET, "answered without error"))
-    enough = f"sum(increase({series.select(FINISHED)}[1h])) >= {_MIN_REQUESTS}"
+    enough = f"sum(increase({series.select(counters.FINISHED)}[1h])) >= {_MIN_REQUESTS}"
     for name, title, budget, words in shares:
         for severity, pairs in _BURN.items():
             both = (
@@ -131,7 +118,7 @@ def _writing(envelope: Envelope) -> str:
 
 def _latency(envelope: Envelope, series: Series) -> Iterator[Alert]:
     share = 2 * LATENCY_BUDGET
-    for histogram, title in ((TTFT, "Ttft"), (TPOT, "Tpot")):
+    for histogram, title in ((counters.TTFT, "Ttft"), (counters.TPOT, "Tpot")):
         measured = envelope.range_of(f"{title.lower()}_p95_ms")
         if measured is None:
             continue
@@ -151,7 +138,7 @@ def _levers(envelope: Envelope, series: Series) -> Iterator[Alert]:
     speed, load = envelope.range_of("tps_mean"), envelope.in_flight
     if speed is not None:
         running, each = "whet:requests_running:mean", speed.limit / load
-        gauge = series.select(RUNNING)
+        gauge = series.select(counters.RUNNING)
         yield Alert(
             name="WhetThroughputBelowMeasured",
             expr=f"whet:output_tokens:rate / sum(avg_over_time({gauge}[{series.window}])) "
@@ -189,16 +176,17 @@ def _levers(envelope: Envelope, series: Series) -> Iterator[Alert]:
 def _capacity(envelope: Envelope, series: Series) -> Iterator[Alert]:
     most = envelope.loads[-1].in_flight
     waiting, running = max(1.0, envelope.in_flight / 2), 1.25 * most
+    usage = series.select(counters.KV_USAGE)
     yield Alert(
         name="WhetKvCacheNearlyFull",
-        expr=f"max(avg_over_time({series.select(KV_USAGE)}[{series.window}])) > {KV_LIMIT}",
+        expr=f"max(avg_over_time({usage}[{series.window}])) > {KV_LIMIT}",
         severity="page",
         summary=f"The KV cache is more than {KV_LIMIT:.0%} full",
         action="Requests will be preempted and computed again; lower the load or add a server.",
     )
     yield Alert(
         name="WhetPreemptions",
-        expr=f"{series.rate(PREEMPTIONS)} > 0",
+        expr=f"{series.rate(counters.PREEMPTIONS)} > 0",
         severity="ticket",
         summary="Requests are preempted",
         action="Lower max_num_seqs or the load, or give the KV cache more memory.",
@@ -234,10 +222,11 @@ def _evidence(envelope: Envelope, series: Series) -> Iterator[Alert]:
         )
     if envelope.cache:
         labels = [f"{name}={promql_string(value)}" for name, value in envelope.cache]
-        wanted = series.of_job(CACHE_CONFIG, *labels)
+        wanted = series.of_job(counters.CACHE_CONFIG, *labels)
+        every = series.of_job(counters.CACHE_CONFIG)
         yield Alert(
             name="WhetFlagsChanged",
-            expr=f"max(absent({wanted})) and on() count({series.of_job(CACHE_CONFIG)}) > 0",
+            expr=f"max(absent({wanted})) and on() count({every}) > 0",
             severity="page",
             summary=f"Cache flags are not those that were measured "
             f"({untemplated(', '.join(labels))})",
@@ -265,7 +254,7 @@ def _engine(envelope: Envelope, series: Series) -> Iterator[Alert]:
     )
     yield Alert(
         name="WhetWrongModel",
-        expr=f"max(absent({series.select(RUNNING)})) and on() {names} > 0",
+        expr=f"max(absent({series.select(counters.RUNNING)})) and on() {names} > 0",
         severity="page",
         summary=f"Another model than {untemplated(envelope.model)} is served",
         action="Compare the server's command with the bundle's.",

@@ -8,17 +8,7 @@ from typing import Any, Final
 
 from whet.core import counters
 from whet.core.records.envelope import Envelope
-from whet.deploy.monitoring.series import (
-    E2E,
-    KV_USAGE,
-    PREEMPTIONS,
-    PROMPT_TOKENS,
-    RUNNING,
-    TPOT,
-    TTFT,
-    WAITING,
-    Series,
-)
+from whet.deploy.monitoring.series import Series
 
 _SCHEMA_VERSION: Final = 39
 _COLUMNS, _WIDTH, _HEIGHT = 3, 8, 7
@@ -116,28 +106,37 @@ def _tokens(envelope: Envelope, series: Series) -> Iterator[Panel]:
         title=f"Tokens per second (measured {measured:.3g} output at {envelope.load})",
         queries={
             "output": series.rate(counters.GENERATED),
-            "prompt": series.rate(PROMPT_TOKENS),
+            "prompt": series.rate(counters.PROMPT_TOKENS),
         },
     )
     yield Panel(
         title="Requests running and waiting on the mean server",
-        queries={"running": series.per_server(RUNNING), "waiting": series.per_server(WAITING)},
+        queries={
+            "running": series.per_server(counters.RUNNING),
+            "waiting": series.per_server(counters.WAITING),
+        },
         limit=1.25 * envelope.loads[-1].in_flight,
     )
     yield Panel(
         title="KV cache",
-        queries={"used": f"max({series.select(KV_USAGE)})"},
+        queries={"used": f"max({series.select(counters.KV_USAGE)})"},
         unit="percentunit",
         limit=0.9,
     )
     yield Panel(
         title="Preemptions and requests per second",
-        queries={"preemptions": series.rate(PREEMPTIONS), "requests": "whet:requests:rate"},
+        queries={
+            "preemptions": series.rate(counters.PREEMPTIONS),
+            "requests": "whet:requests:rate",
+        },
     )
 
 
 def _latency(envelope: Envelope, series: Series) -> Iterator[Panel]:
-    for name, histogram, metric in (("TTFT", TTFT, "ttft_p95_ms"), ("TPOT", TPOT, "tpot_p95_ms")):
+    for name, histogram, metric in (
+        ("TTFT", counters.TTFT, "ttft_p95_ms"),
+        ("TPOT", counters.TPOT, "tpot_p95_ms"),
+    ):
         measured = envelope.range_of(metric)
         yield Panel(
             title=f"{name} p95",
@@ -145,7 +144,7 @@ def _latency(envelope: Envelope, series: Series) -> Iterator[Panel]:
             unit="s",
             limit=None if measured is None else measured.limit / 1000,
         )
-    yield Panel(title="Request latency p95", queries={"p95": series.p95(E2E)}, unit="s")
+    yield Panel(title="Request latency p95", queries={"p95": series.p95(counters.E2E)}, unit="s")
     yield Panel(
         title="Mean time in each phase",
         queries={

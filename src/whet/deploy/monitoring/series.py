@@ -18,22 +18,12 @@ WINDOW_SCRAPES: Final = 20
 HOLD_SCRAPES: Final = 8
 BURN_WINDOWS: Final = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 
-TTFT: Final = "vllm:time_to_first_token_seconds"
-TPOT: Final = "vllm:request_time_per_output_token_seconds"
-E2E: Final = "vllm:e2e_request_latency_seconds"
 _FAMILIES: Final = {
-    TTFT: "time_to_first_token",
-    TPOT: "inter_token_latency",
-    E2E: "request_latency",
+    counters.TTFT: "time_to_first_token",
+    counters.TPOT: "inter_token_latency",
+    counters.E2E: "request_latency",
 }
-RUNNING: Final = "vllm:num_requests_running"
-WAITING: Final = "vllm:num_requests_waiting"
-KV_USAGE: Final = "vllm:kv_cache_usage_perc"
-PREEMPTIONS: Final = "vllm:num_preemptions_total"
-PROMPT_TOKENS: Final = "vllm:prompt_tokens_total"
-FINISHED: Final = "vllm:request_success_total"
 NAMES: Final = '__name__=~"vllm:.+"'
-CACHE_CONFIG: Final = "vllm:cache_config_info"
 HTTP: Final = "http_requests_total"
 _FAILED: Final = 'status="5xx"'
 _COMPLETIONS: Final = 'handler=~"/v1/(chat/)?completions"'
@@ -84,7 +74,7 @@ class Series:
 
     def finished(self, window: str | None = None) -> str:
         """Requests that ended in the window."""
-        return f"sum(increase({self.select(FINISHED)}[{window or self.window}]))"
+        return f"sum(increase({self.select(counters.FINISHED)}[{window or self.window}]))"
 
     def p95(self, histogram: str) -> str:
         """The 95th percentile of a histogram, interpolated within a bucket."""
@@ -109,7 +99,7 @@ class Series:
         """
         window = window or self.window
         failed = f"sum(rate({self.of_job(HTTP, _COMPLETIONS, _FAILED)}[{window}]))"
-        ended = self.rate(FINISHED, 'finished_reason="error"', window=window)
+        ended = self.rate(counters.FINISHED, 'finished_reason="error"', window=window)
         every = f"sum(rate({self.of_job(HTTP, _COMPLETIONS)}[{window}]))"
         return f"(({failed} or vector(0)) + ({ended} or vector(0))) / {every}"
 
@@ -132,11 +122,11 @@ class Series:
         """Recording rules by name, over the short window."""
         return {
             "whet:output_tokens:rate": self.rate(counters.GENERATED),
-            "whet:requests:rate": self.rate(FINISHED),
-            "whet:requests_running:mean": self.per_server(RUNNING),
-            "whet:requests_waiting:mean": self.per_server(WAITING),
-            "whet:ttft_seconds:p95": self.p95(TTFT),
-            "whet:tpot_seconds:p95": self.p95(TPOT),
+            "whet:requests:rate": self.rate(counters.FINISHED),
+            "whet:requests_running:mean": self.per_server(counters.RUNNING),
+            "whet:requests_waiting:mean": self.per_server(counters.WAITING),
+            "whet:ttft_seconds:p95": self.p95(counters.TTFT),
+            "whet:tpot_seconds:p95": self.p95(counters.TPOT),
             "whet:acceptance:rate": self.acceptance_rate,
             "whet:acceptance:length": self.acceptance_length,
             "whet:prefix_hits:rate": self.prefix_hit_rate,

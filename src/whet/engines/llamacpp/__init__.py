@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from whet.engines.base import EngineProfile, LayerWords
+from whet.engines.base import Counters, EngineProfile, Kernels, LayerWords, Pages
+from whet.engines.failures import Failures
 from whet.engines.llamacpp.engine import LlamaCppEngine
 from whet.engines.llamacpp.failures import FAILURES
-from whet.engines.llamacpp.log import read_log, read_notices
+from whet.engines.llamacpp.log import read_log
 from whet.engines.llamacpp.pages import COUNTERS, read_declared
 from whet.engines.llamacpp.types import KERNELS
 
@@ -18,17 +19,15 @@ PROFILE: Final = EngineProfile(
     name="llamacpp",
     title="llama.cpp",
     read_log=read_log,
-    read_notices=read_notices,
     read_declared=read_declared,
-    kernels=KERNELS,
+    kernels=Kernels(schemes=KERNELS),
     layer_words=LayerWords(
         expected="counts the model's tensors by type, no matrix in 16 bits",
         not_expected="counts the model's tensors by type, all in 16 or 32 bits",
         quantized="tensors of quantized types",
         unquantized="matrices in 16 bits",
     ),
-    caches_tokens=True,
-    settings_page="/props",
-    failures=FAILURES,
-    counter_names=COUNTERS,
+    pages=Pages(settings="/props"),
+    counters=Counters(names=COUNTERS, caches_tokens=True),
+    failures=Failures(signs=FAILURES),
 )

@@ -6,7 +6,7 @@ from typing import Final
 
 from whet.core.counters import ACCEPTED, DRAFT_TOKENS, DRAFTS, GENERATED
 from whet.core.records import Declared
-from whet.engines.pages import json_page
+from whet.engines.pages import json_page, model_cards
 
 COUNTERS: Final = {
     "llamacpp:tokens_predicted_total": GENERATED,
@@ -21,7 +21,7 @@ def read_declared(base_url: str) -> Declared:
 
     Raises ``EngineLostError`` where the server does not answer at all.
     """
-    props, models = json_page(base_url, "/props"), json_page(base_url, "/v1/models").get("data")
+    props = json_page(base_url, "/props")
     generation = props.get("default_generation_settings") or {}
     settings = {
         "max_num_seqs": props.get("total_slots"),
@@ -31,5 +31,5 @@ def read_declared(base_url: str) -> Declared:
         version=props.get("build_info"),
         config=tuple((name, str(value)) for name, value in settings.items() if value is not None),
         cache=(),
-        models=tuple(str(item.get("id")) for item in models or () if isinstance(item, dict)),
+        models=tuple(str(card.get("id")) for card in model_cards(base_url)),
     )

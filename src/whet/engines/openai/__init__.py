@@ -19,18 +19,13 @@ def _no_facts(log: str) -> EngineFacts:
     return EngineFacts()
 
 
-def _no_notices(log: str) -> tuple[str, ...]:
-    return ()
-
-
 ENGINE: Final = RemoteEngine
 PROFILE: Final = replace(
     vllm.PROFILE,
     name="openai",
     title="an attached server",
     read_log=_no_facts,
-    read_notices=_no_notices,
     planned_engine=None,
-    find_installed=None,
+    installation=None,
     plan_deployment=None,
 )

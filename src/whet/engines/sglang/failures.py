@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from whet.engines.failures import failure_sign
+from whet.engines.failures import Failures, failure_sign
 
-FAILURES: Final = (
+_SIGNS: Final = (
     failure_sign(
         "port",
         r"error while attempting to bind on address|Port is already in use|at \d+ is not available",
@@ -86,4 +86,8 @@ FAILURES: Final = (
         r"(?m:^)(?:ModuleNotFoundError|ImportError): (?P<line>[^\n]*)",
         "a Python package of the engine is missing ({line}); install it beside the engine",
     ),
+)
+FAILURES: Final = Failures(
+    signs=_SIGNS,
+    ends_itself="Received sigquit from a child process",
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from whet.engines.base import SchemeKernels
+from whet.engines.base import Kernels, SchemeKernels
 
 _W8A16_FP8: Final = frozenset({"CompressedTensorsW8A16Fp8"})
 
@@ -25,11 +25,13 @@ _BY_SCHEME: Final = {
     "FP8_BLOCK": _kernels("CompressedTensorsW8A8Fp8", weight_only=_W8A16_FP8),
     "NVFP4": _kernels("CompressedTensorsW4A4Fp4"),
 }
-KERNELS: Final = {
-    **_BY_SCHEME,
-    "mixed": _kernels(*(name for each in _BY_SCHEME.values() for name in each.native)),
-}
-
-SLOW_ATTENTION: Final = frozenset({"triton", "torch_native", "flex_attention"})
-"""Taken where the backend that SGLang prefers (fa3 on Hopper, trtllm_mha on Blackwell, flashinfer
-elsewhere) is missing or refused."""
+KERNELS: Final = Kernels(
+    schemes={
+        **_BY_SCHEME,
+        "mixed": _kernels(*(name for each in _BY_SCHEME.values() for name in each.native)),
+    },
+    load_time={"fp8": "FP8"},
+    # Taken where the backend that SGLang prefers (fa3 on Hopper, trtllm_mha on Blackwell,
+    # flashinfer elsewhere) is missing or refused.
+    slow_attention=frozenset({"triton", "torch_native", "flex_attention"}),
+)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from whet.core.counters import ACCEPTED, DRAFT_TOKENS, DRAFTS, GENERATED, PREFIX_HITS
 from whet.core.counters import PREFIX_QUERIES as QUERIES
 from whet.core.records import Declared
-from whet.engines.pages import flatten, json_page
+from whet.engines.pages import flatten, json_page, model_cards
 
 _GENERATED: Final = "sglang:generation_tokens_total"
 _PROMPT: Final = "sglang:prompt_tokens_total"
@@ -34,9 +34,8 @@ def read_declared(base_url: str) -> Declared:
 
     Raises ``EngineLostError`` where the server does not answer at all.
     """
-    info, models = json_page(base_url, "/server_info"), json_page(base_url, "/v1/models")
-    version, cards = info.get("version"), models.get("data")
-    cards = [card for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []
+    info, cards = json_page(base_url, "/server_info"), model_cards(base_url)
+    version = info.get("version")
     length = next((card.get("max_model_len") for card in cards), None)
     config = dict(flatten(info)) | ({} if length is None else {"max_model_len": str(length)})
     config |= {name: config[own] for name, own in _COMMON.items() if own in config}

@@ -14,8 +14,8 @@ from typing import Any, Final
 from whet.core.errors import EngineStartError
 from whet.core.flags import CPU_KV_ENV, parse_json, rust_frontend
 from whet.core.protocols import Server
-from whet.core.provenance import Device, find_device
-from whet.core.records.engine import ResolvedEngine, Speculation, Variant
+from whet.core.provenance import Device, cpu_dtype, find_device
+from whet.core.records.engine import ResolvedEngine, Scalar, Speculation, Variant
 from whet.core.redact import public_env
 from whet.core.spec import EngineSpec
 from whet.engines.command import engine_python, installed_versions, model_name, shell_line
@@ -66,6 +66,14 @@ def find_installed(python: str) -> Installed | None:
     cpu_build = versions["vllm"] is None or "cpu" in version
     there = tuple(sorted(name for name in packages if versions[name] is not None))
     return Installed(version=version, cpu_build=cpu_build, packages=there)
+
+
+def trial_args(device: str, *, eager: bool) -> dict[str, Scalar]:
+    """Eager where no speed is measured; on a CPU the dtype that it computes fastest."""
+    args: dict[str, Scalar] = {"enforce_eager": True} if eager else {}
+    if device == "cpu" and (dtype := cpu_dtype()) != "auto":
+        args["dtype"] = dtype
+    return args
 
 
 def _installed_on(planned: PlannedMachine) -> Installed:

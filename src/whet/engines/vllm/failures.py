@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from whet.engines.failures import failure_sign
+from whet.engines.failures import Failures, failure_sign
 
-FAILURES: Final = (
+_SIGNS: Final = (
     failure_sign(
         "kv_too_small",
         r"max seq len\s+\((?P<asked>\d+)\).*?estimated maximum model length is (?P<fits>\d+)",
@@ -93,4 +93,13 @@ FAILURES: Final = (
         r"(?:ModuleNotFoundError|ImportError): (?P<line>[^\n]*)",
         "a Python package of the engine is missing ({line}); install it beside the engine",
     ),
+)
+FAILURES: Final = Failures(
+    signs=_SIGNS,
+    lost=(
+        "EngineDeadError",
+        "EngineCore encountered a fatal error",
+        "EngineCore died unexpectedly",
+    ),
+    cache_variable="VLLM_CACHE_ROOT",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from math import prod
 
 from whet.core.records import EngineFacts
 from whet.engines.vllm.signals import NOTICES, PATTERNS
@@ -214,12 +215,5 @@ def _target_layers(lines: list[tuple[str, str]]) -> list[tuple[int, str]] | None
         groups = [group for group in groups if group[0] < indent]
         if group := _GROUP.match(text):
             groups.append((indent, int(group["count"])))
-        layers.append((_product(groups), text))
+        layers.append((prod(count for _, count in groups), text))
     return layers
-
-
-def _product(groups: list[tuple[int, int]]) -> int:
-    whole = 1
-    for _, count in groups:
-        whole *= count
-    return whole

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any, Final
+from typing import Final
 
 from whet.client.counters import info_labels
 from whet.client.errors import HttpError
 from whet.client.simple import get_text
+from whet.core.counters import CACHE_CONFIG
 from whet.core.records import Declared
-from whet.engines.pages import flatten
+from whet.engines.pages import flatten, json_page, model_cards
 
 _INFO: Final = "/server_info?config_format=json"
-_CACHE: Final = "vllm:cache_config_info"
 _ENGINE: Final = re.compile(r'^vllm:\w+\{[^}]*\bengine="([^"]+)"', re.MULTILINE)
 """In any series: with several API servers an engine that had no request yet is missing in some."""
 _TIMEOUT_S: Final = 180.0
@@ -26,34 +25,16 @@ def read_declared(base_url: str) -> Declared:
     An endpoint that is missing leaves its part empty. Raises ``EngineLostError`` where the server
     does not answer at all.
     """
-    texts = {
-        path: _text_or_none(base_url, path)
-        for path in ("/version", _INFO, "/metrics", "/v1/models")
-    }
-    version = _object(texts["/version"]).get("version")
-    models = _object(texts["/v1/models"]).get("data")
-    metrics = texts["/metrics"] or ""
+    version = json_page(base_url, "/version", timeout_s=_TIMEOUT_S).get("version")
+    info = json_page(base_url, _INFO, timeout_s=_TIMEOUT_S)
+    try:
+        metrics = get_text(base_url, "/metrics", timeout_s=_TIMEOUT_S)
+    except HttpError:
+        metrics = ""
     return Declared(
         version=version if isinstance(version, str) else None,
-        config=tuple(sorted(flatten(_object(texts[_INFO]).get("vllm_config")))),
-        cache=tuple(sorted(info_labels(metrics, _CACHE).items())),
-        models=tuple(str(item.get("id")) for item in models if isinstance(item, dict))
-        if isinstance(models, list)
-        else (),
+        config=tuple(sorted(flatten(info.get("vllm_config")))),
+        cache=tuple(sorted(info_labels(metrics, CACHE_CONFIG).items())),
+        models=tuple(str(card.get("id")) for card in model_cards(base_url)),
         engines=len(set(_ENGINE.findall(metrics))) or None,
     )
-
-
-def _text_or_none(base_url: str, path: str) -> str | None:
-    try:
-        return get_text(base_url, path, timeout_s=_TIMEOUT_S)
-    except HttpError:
-        return None
-
-
-def _object(text: str | None) -> dict[str, Any]:
-    try:
-        data = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}

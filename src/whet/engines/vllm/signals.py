@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from whet.engines.base import Patterns, SchemeKernels
+from whet.engines.base import Kernels, Patterns, SchemeKernels
 
 _WNA16_FALLBACK: Final = frozenset(
     {"ConchLinearKernel", "ExllamaLinearKernel", "TritonW4A16LinearKernel"}
@@ -162,7 +162,7 @@ _FOUR_BIT_FLOATS: Final = {
 }
 
 # A mixed checkpoint names a kernel for each of its schemes, and none of them may be a fallback.
-KERNELS: Final = {
+_SCHEMES: Final = {
     **_BY_SCHEME,
     **_FOUR_BIT_FLOATS,
     "mixed": SchemeKernels(
@@ -171,11 +171,11 @@ KERNELS: Final = {
     ),
 }
 
-FORCED_KERNELS: Final = {"VLLM_TEST_FORCE_FP8_MARLIN": "MarlinFP8ScaledMMLinearKernel"}
+_FORCED: Final = {"VLLM_TEST_FORCE_FP8_MARLIN": "MarlinFP8ScaledMMLinearKernel"}
 """Variables that ask for a kernel which is a fallback where nobody asked: FP8 Marlin reads 8 bits a
 weight and computes in 16, without quantizing what comes in."""
 
-KERNEL_LIBRARIES: Final = {
+_LIBRARIES: Final = {
     "aiter": "Aiter",
     "b12x": "B12x",
     "conch": "Conch",
@@ -240,7 +240,7 @@ PATTERNS: Final = Patterns(
     weight_fallbacks=(_NO_HARDWARE, "Failed to find a kernel"),
 )
 
-ATTENTION_CLASSES: Final = {
+_ATTENTION: Final = {
     "CPUAttentionBackendImpl": "CPU_ATTN",
     "FlashAttentionImpl": "FLASH_ATTN",
     "TritonAttentionImpl": "TRITON_ATTN",
@@ -248,7 +248,7 @@ ATTENTION_CLASSES: Final = {
     "FlexAttentionImpl": "FLEX_ATTENTION",
 }
 
-LOAD_TIME_SCHEMES: Final = {
+_LOAD_TIME: Final = {
     "fp8": "FP8",
     "fp8_per_tensor": "FP8",
     "fp8_per_block": "FP8_BLOCK",
@@ -257,6 +257,14 @@ LOAD_TIME_SCHEMES: Final = {
     "gguf": "GGUF",
 }
 """What vLLM makes of 16-bit weights as it loads them, by ``--quantization``."""
+
+KERNELS: Final = Kernels(
+    schemes=_SCHEMES,
+    forced=_FORCED,
+    libraries=_LIBRARIES,
+    load_time=_LOAD_TIME,
+    attention=_ATTENTION,
+)
 
 SETTING_SECTIONS: Final = (
     "model_config",

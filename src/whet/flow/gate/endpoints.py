@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,12 +24,7 @@ from whet.core.server_url import split_server_url
 from whet.core.spec import EngineSpec
 from whet.flow.gate.baseline import Endpoint
 from whet.flow.model_entry import model_entry
-from whet.flow.quantize.serve_check import (
-    CannotServe,
-    Serving,
-    engine_title,
-    resolve_serving,
-)
+from whet.flow.serving import CannotServe, plain_variant, resolve_alone
 
 _URL: Final = re.compile(r"https?://", re.IGNORECASE)
 _BARE_URL: Final = re.compile(r"[\w.-]+:\d+(/.*)?")
@@ -155,31 +150,22 @@ def serve_candidate(
 
 
 def _resolve(facts: ModelFacts, tokens: int, spec: EngineSpec) -> tuple[Engine, ResolvedEngine]:
-    serving = Serving(
-        name=Path(facts.path).name,
-        path=Path(facts.path),
-        recipe=None,
-        max_model_len=min(tokens, facts.max_position),
-    )
+    # The recipe is unknown; the stored scheme selects the kernels.
+    length, scheme = min(tokens, facts.max_position), facts.stored.scheme
+    variant = plain_variant(Path(facts.path), spec, max_model_len=length, scheme=scheme)
     try:
-        engine, plain = resolve_serving(serving, spec)
-        # The recipe is unknown; the stored scheme selects the kernels.
-        resolved = engine.resolve(replace(plain.variant, scheme=facts.stored.scheme), spec)
-        reason = engine.unsupported(resolved)
+        return resolve_alone(variant, spec)
     except CannotServe as error:
         raise EngineStartError(
             f"{facts.path} cannot be served here: {error}; or give a running server's URL"
         ) from error
-    if reason is not None:
-        raise EngineStartError(f"{facts.path} cannot be served here: {reason}")
-    return engine, resolved
 
 
 def _settings(resolved: ResolvedEngine) -> str:
     """Return everything that could change a result; ``max_model_len`` does not."""
     args = {k: v for k, v in resolved.variant.engine_args if k != "max_model_len"}
     words = [f"{key}={args[key]}" for key in sorted(args)]
-    return " ".join([engine_title(resolved), *words])
+    return " ".join([resolved.title, *words])
 
 
 def _version(url: str) -> str | None:

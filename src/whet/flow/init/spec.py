@@ -13,6 +13,7 @@ import yaml
 
 from whet.checkpoint import read_facts
 from whet.checkpoint.encoder import load_encoder
+from whet.core.flags import CPU_KV_ENV
 from whet.core.format import plural, significant
 from whet.core.prices import typical_price
 from whet.core.provenance import Device, cpu_dtype, find_device
@@ -172,7 +173,7 @@ def _text(choice: _Choice) -> Iterator[str]:
     yield from (f"    {line}" for line in _engine_args(choice))
     if device.kind == "cpu":
         yield "  env:"
-        yield f'    VLLM_CPU_KVCACHE_SPACE: "{_cpu_pool_gib(choice)}"   # GiB of KV cache'
+        yield f'    {CPU_KV_ENV}: "{_cpu_pool_gib(choice)}"   # GiB of KV cache'
     yield ""
     yield "quality:"
     yield f"  max_tokens: {choice.quality_tokens}   # of each held-out document"

@@ -16,8 +16,8 @@ def plan_machine(name: str, version: str | None, engine: EngineSpec) -> PlannedM
     """The GPU with this name; default version: the installed one, else the newest known."""
     device, capability = planned_device(name)
     if version is None:
-        find = get_profile(engine.name).find_installed
-        installed = None if find is None else find(str(engine.python or sys.executable))
+        own = get_profile(engine.name).installation
+        installed = None if own is None else own.find(str(engine.python or sys.executable))
         if installed is None:
             version = newest_known(engine.name)
         else:

@@ -33,7 +33,7 @@ def measure_variant_quality(job: Job, server: Server, resolved: ResolvedEngine) 
     name, spec, store = resolved.variant.name, job.spec, job.store
     is_baseline = name == spec.baseline
     quality, profile = spec.quality, get_profile(resolved.engine)
-    if profile.scores_alone(resolved):
+    if profile.scoring.alone(resolved):
         quality = quality.model_copy(update={"concurrency": 1})
     plan = QualityPlan(
         variant=name,
@@ -47,7 +47,7 @@ def measure_variant_quality(job: Job, server: Server, resolved: ResolvedEngine) 
         checks=_checks(job, resolved),
         scoring_defect=_scoring_defect(job, resolved),
         counter_names=profile.counters_of(resolved.variant),
-        dialect=profile.dialect,
+        dialect=profile.scoring.dialect,
         scheme=None if _has_the_baselines_weights(job, resolved) else running_scheme(resolved),
     )
     try:
@@ -111,7 +111,7 @@ def plain_of(job: Job, resolved: ResolvedEngine) -> ResolvedEngine | None:
 
 def _scoring_defect(job: Job, resolved: ResolvedEngine) -> str | None:
     facts = job.store.get("facts", resolved.variant.name, EngineFacts)
-    return get_profile(resolved.engine).scoring_defect(resolved.variant, facts)
+    return get_profile(resolved.engine).scoring.defect(resolved.variant, facts)
 
 
 def is_held_against(job: Job, resolved: ResolvedEngine, other: ResolvedEngine) -> bool:

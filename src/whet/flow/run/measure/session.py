@@ -229,7 +229,7 @@ def measure_cells(job: Job, server: Server, pending: PendingWork) -> None:
             raise
         record = replace(record, batch_size=point)
         _store_trial(job, record, pending.start)
-        notices = get_profile(pending.resolved.engine).read_notices(server.log_text()[before:])
+        notices = get_profile(pending.resolved.engine).read_log(server.log_text()[before:]).notices
         _store_notices(job, record, notices)
 
 

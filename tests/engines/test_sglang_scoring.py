@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.quality.model_server import Body, Reply, model_server
-from whet.quality import sglang
+from whet.engines.sglang.scoring import DIALECT
 from whet.quality.asking import ModelEndpoint
 from whet.quality.greedy import continue_greedily
 from whet.quality.likelihood import measure_likelihood
@@ -34,7 +34,7 @@ def generate(body: Body) -> Reply:
 
 
 def endpoint(url: str) -> ModelEndpoint:
-    return ModelEndpoint(url=url, model="m", concurrency=2, dialect="sglang")
+    return ModelEndpoint(url=url, model="m", concurrency=2, dialect=DIALECT)
 
 
 def test_prompts_are_scored_with_their_likeliest_tokens() -> None:
@@ -70,11 +70,11 @@ def test_continuations_come_as_ids_with_their_lead() -> None:
     ],
 )
 def test_what_the_openai_endpoint_answers_stays_there(body: Body) -> None:
-    assert not sglang.asks_natively(body)
+    assert not DIALECT.asks_natively(body)
 
 
 def test_a_reply_without_figures_has_none() -> None:
-    (choice,) = sglang.reply({"text": "x"})["choices"]
+    (choice,) = DIALECT.reply({"text": "x"})["choices"]
     assert choice["prompt_logprobs"] is None
     assert choice["token_ids"] == []
 

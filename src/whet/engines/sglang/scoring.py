@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-PATH: Final = "/generate"
+from whet.core.protocols import Dialect
+
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "ignore_eos", "stop")
 _PROMPT: Final = "prompt_logprobs"
 
@@ -78,3 +79,8 @@ def _prompt(
 def _at(tops: _Tops, position: int) -> Sequence[Sequence[Any]]:
     """The likeliest tokens of a position; none where the server gives none."""
     return (tops[position] if position < len(tops) else None) or ()
+
+
+DIALECT: Final = Dialect(
+    path="/generate", asks_natively=asks_natively, request=request, reply=reply
+)

@@ -1,0 +1,55 @@
+"""One checkpoint on an engine, outside any run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from whet.core.errors import EngineStartError
+from whet.core.protocols import Engine
+from whet.core.provenance import find_device
+from whet.core.records import ResolvedEngine, Variant
+from whet.core.redact import public_env, secret_env
+from whet.core.spec import SIXTEEN_BIT, EngineSpec
+from whet.engines import get_engine, get_profile
+
+
+class CannotServe(EngineStartError):
+    """No engine here can serve the checkpoint; the message has the reason."""
+
+
+def plain_variant(
+    path: Path,
+    spec: EngineSpec,
+    *,
+    max_model_len: int,
+    scheme: str = SIXTEEN_BIT,
+    eager: bool = True,
+) -> Variant:
+    """Return the checkpoint without a lever; the spec's own arguments replace the defaults.
+
+    ``eager`` starts sooner; without it the engine runs as it would in use.
+    """
+    args = get_profile(spec.name).trial_args(find_device().kind, eager=eager)
+    return Variant(
+        name=path.name,
+        weights=SIXTEEN_BIT,
+        scheme=scheme,
+        model_path=str(path),
+        speculation=None,
+        prefix_cache=False,
+        engine_args=tuple({"max_model_len": max_model_len, **args, **spec.args}.items()),
+        env=tuple(public_env(spec.env).items()),
+        secret_env=tuple(secret_env(spec.env).items()),
+    )
+
+
+def resolve_alone(variant: Variant, spec: EngineSpec) -> tuple[Engine, ResolvedEngine]:
+    """Return the engine and its settings; ``CannotServe`` where it is missing or refuses them."""
+    engine = get_engine(spec.name)
+    try:
+        resolved = engine.resolve(variant, spec)
+    except EngineStartError as error:
+        raise CannotServe(str(error)) from error
+    if (reason := engine.unsupported(resolved)) is not None:
+        raise CannotServe(reason)
+    return engine, resolved
