@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from whet.ci.compare import CiRequest, compare_runs, open_sides
+from whet.ci.compare import compare_runs, open_sides
+from whet.ci.options import CiOptions
 from whet.ci.result import Check, CiResult
 from whet.core.records import CellSummary, RequestEvent, TrialRecord
 from whet.core.store import RunStore, write_json
@@ -29,10 +30,8 @@ def unpack(archive: Path, folder: Path) -> Path:
 def compared(
     candidate: Path, against: Path, *, variant: str | None = None, allowed: float = 0.05
 ) -> CiResult:
-    request = CiRequest(
-        candidate=candidate, against=against, variant=variant, max_regression=allowed
-    )
-    return compare_runs(open_sides(request))
+    options = CiOptions(variant=variant, max_regression=allowed)
+    return compare_runs(open_sides(candidate, against, options))
 
 
 def check(result: CiResult, name: str) -> Check:

@@ -6,29 +6,25 @@ import importlib.util
 import json
 import math
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 
 from tests.quality.files import write_lines, write_tokenizer
 from tests.quality.model_server import Body, Reply, model_server, says
-from whet.core.errors import MeasurementError, StorageError, UsageError
-from whet.core.records import HarnessRun
+from whet.core.errors import MeasurementError, UsageError
+from whet.core.records import decode, encode
+from whet.quality.asking import ModelEndpoint
 from whet.quality.harness import (
-    RECORD,
-    HarnessPlan,
-    max_model_length,
-    read_harness,
+    HarnessRun,
+    compare_harness,
     read_output,
+    require_harness,
     run_harness,
-    write_harness,
 )
-from whet.quality.harness_compare import compare_harness
+from whet.quality.verdicts import losses
 
 installed = pytest.mark.skipif(
     importlib.util.find_spec("lm_eval") is None, reason="lm_eval is not installed"
@@ -63,48 +59,22 @@ metric_list:
 """
 
 
-def test_a_group_comes_before_its_members_with_its_own_figure() -> None:
-    version, tasks, samples = read_output(OUTPUT / "both", "both")
-    assert version == "0.4.13"
-    assert [(task.task, task.members) for task in tasks] == [
-        ("both", ("letters_one", "letters_two")),
-        ("letters_one", ()),
-        ("letters_two", ()),
-    ]
-    assert [(task.samples, task.metrics[0].score.value) for task in tasks] == [
-        (8, 0.5),
-        (4, 0.5),
-        (4, 0.5),
-    ]
-    assert {task.asked for task in tasks} == {"both"}
-    assert len(samples) == 8
+def test_a_group_is_one_task_with_the_documents_of_its_members() -> None:
+    values = read_output(OUTPUT / "both", "both")
+    assert list(values) == ["both acc"]
+    assert list(values["both acc"].values()) == [1.0, 0.0, 1.0, 0.0] * 2
+    first = next(iter(values["both acc"]))
+    assert first == "letters_one 85a6c013c0697d63 fbde253607672e75 0"
 
 
 def test_a_task_s_figure_gets_wilson_s_interval() -> None:
-    _, (_, task, _), _ = read_output(OUTPUT / "both", "both")
-    [metric] = task.metrics
-    assert (metric.name, metric.filter, metric.higher_is_better) == ("acc", "none", True)
+    (score,), _ = compare_harness(run({"t acc": [1, 1, 0, 0]}))
     # Two of four: (p + z²/2n ± z√(p(1−p)/n + z²/4n²)) ÷ (1 + z²/n) with z = 1.959964.
-    assert (metric.score.low, metric.score.high) == (
+    assert (score.score.low, score.score.high) == (
         pytest.approx(0.150039, abs=1e-6),
         pytest.approx(0.849961, abs=1e-6),
     )
-    assert (task.num_fewshot, task.available, task.output_type) == (0, 4, "multiple_choice")
-
-
-def test_a_sample_keeps_its_identity_its_numbers_and_its_answer() -> None:
-    _, _, samples = read_output(OUTPUT / "both", "both")
-    first = samples[0]
-    assert (first.task, first.doc_id, first.doc_hash[:4]) == ("letters_one", 0, "85a6")
-    assert first.metrics == (("acc", 1.0),)
-    assert json.loads(first.response)[0] == ["-0.1", "True"]
-    assert (first.prompt_end, first.target) == ("question 0:", "0")
-
-
-def test_a_generated_answer_is_kept_as_text() -> None:
-    _, [task], samples = read_output(OUTPUT / "echoes", "echoes")
-    assert (task.task, task.broken, task.metrics[0].name) == ("echoes", 0, "exact_match")
-    assert (samples[0].response, samples[0].target) == ("yes", "yes")
+    assert (score.n, score.p_value, score.difference) == (4, None, None)
 
 
 def edited(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
@@ -118,94 +88,119 @@ def edited(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
     return folder
 
 
-def test_likelihoods_that_are_nan_are_counted(tmp_path: Path) -> None:
-    nan = edited(tmp_path / "nan", lambda row: row["filtered_resps"][0].__setitem__(0, "nan"))
-    assert [task.broken for task in read_output(nan, "both")[1]] == [0, 4, 4]
-
-
-def test_an_echo_of_zeros_gives_no_figures_but_a_reason(tmp_path: Path) -> None:
-    zeros = edited(tmp_path / "zeros", lambda row: row.update(filtered_resps=[["0.0", "True"]] * 2))
-    _, tasks, _ = read_output(zeros, "both")
-    assert "every choice the same log-probability" in str(tasks[1].missing)
-    assert tasks[1].metrics == ()
-
-
-def test_a_figure_that_is_no_mean_of_its_samples_has_no_interval(tmp_path: Path) -> None:
-    other = edited(tmp_path / "other", lambda row: row.update(acc=1.0))
-    score = read_output(other, "both")[1][1].metrics[0].score
-    assert (score.value, score.low) == (0.5, None)
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            lambda row: row["filtered_resps"][0].__setitem__(0, "nan"),
+            "letters_one has 4 likelihoods that are not numbers",
+        ),
+        (
+            lambda row: row.update(filtered_resps=[["0.0", "True"]] * 2),
+            "every choice the same log-probability",
+        ),
+        (lambda row: row.update(acc=[1, 2]), "one number per document"),
+        (lambda row: row.pop("doc_hash"), r"install lm-eval>=0\.4\.13"),
+    ],
+)
+def test_samples_that_cannot_be_scored_say_why(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], reason: str
+) -> None:
+    with pytest.raises(MeasurementError, match=reason):
+        read_output(edited(tmp_path / "changed", change), "both")
 
 
 def test_output_of_another_form_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MeasurementError, match="wrote no results"):
-        read_output(tmp_path, "both")
-    (tmp_path / "results_1.json").write_text('{"n-samples": {"t": {}}}')
     with pytest.raises(MeasurementError, match=r"install lm-eval>=0\.4\.13"):
         read_output(tmp_path, "both")
 
 
-def recorded() -> HarnessRun:
-    version, tasks, samples = read_output(OUTPUT / "both", "both")
+def test_a_metric_that_should_be_low_is_turned(tmp_path: Path) -> None:
+    folder = edited(tmp_path / "low", lambda row: row.update(acc=0.25))
+    (file,) = folder.rglob("results_*.json")
+    file.write_text(file.read_text().replace('"acc": true', '"acc": false'))
+    assert set(read_output(folder, "both")["both acc"].values()) == {0.75}
+
+
+def run(values: Mapping[str, Sequence[float]], **missing: str) -> HarnessRun:
     return HarnessRun(
-        variant="awq",
-        model="m",
-        harness_version=version,
-        seed=1234,
-        limit=None,
         max_length=2048,
-        tasks=tasks,
-        samples=samples,
-        seconds=1.0,
+        values={name: {f"d{at}": x for at, x in enumerate(each)} for name, each in values.items()},
+        missing=missing,
     )
 
 
-def test_a_group_is_compared_as_one() -> None:
-    [score] = compare_harness(recorded(), recorded())
-    assert (score.task, score.metric, score.pairs, score.lost) == ("both", "acc", 8, 0)
+def shares(lost: int, gained: int, both: int) -> tuple[HarnessRun, HarnessRun]:
+    """(variant, baseline) of right and wrong answers."""
+    before = [1.0] * lost + [0.0] * gained + [1.0] * both
+    now = [0.0] * lost + [1.0] * gained + [1.0] * both
+    return run({"t acc": now}), run({"t acc": before})
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    write_harness(tmp_path, recorded())
-    assert read_harness(tmp_path) == recorded()
+def test_right_and_wrong_answers_are_mcnemars_coin() -> None:
+    (score,), gaps = compare_harness(*shares(lost=10, gained=3, both=87))
+    assert (score.n, score.lost, score.gained, score.graded) == (100, 10, 3, False)
+    assert score.p_value == pytest.approx(756 / 8192)  # 2 · (1 + 13 + 78 + 286) ÷ 2¹³
+    assert score.difference is not None
+    assert score.difference.value == pytest.approx(-0.07)
+    assert gaps == ()
 
 
-def test_a_file_that_is_no_run_or_lacks_its_samples_is_refused(tmp_path: Path) -> None:
-    write_harness(tmp_path, replace(recorded(), samples=()))
-    with pytest.raises(StorageError, match="earlier version of whet"):
-        read_harness(tmp_path)
-    (tmp_path / RECORD).write_text("{")
-    with pytest.raises(StorageError, match="no readable run"):
-        read_harness(tmp_path)
+def test_a_run_against_itself_has_no_loss_and_still_an_interval() -> None:
+    same, _ = shares(lost=0, gained=0, both=60)
+    (score,), _ = compare_harness(same, same)
+    assert score.p_value == 1.0
+    assert score.difference is not None
+    assert score.difference.low is not None
+    assert score.difference.low < 0  # 60 questions cannot prove that there is no loss
+    assert score.detectable_drop == pytest.approx(0.13, abs=0.01)  # 6 losses of 60 at 80 % power
+    assert losses([score]) == []
 
 
-def test_the_length_that_the_server_holds_is_read() -> None:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            cards = [{"id": "other", "max_model_len": 1}, {"id": "m", "max_model_len": 4096}]
-            data = json.dumps({"data": cards}).encode()
-            self.send_response(200)
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}"
-        assert (max_model_length(url, "m"), max_model_length(url, "absent")) == (4096, None)
-        server.shutdown()
+def test_grades_are_tested_by_every_sign_pattern() -> None:
+    before = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
+    here, there = run({"t f1": [x - 0.1 for x in before]}), run({"t f1": before})
+    (score,), _ = compare_harness(here, there)
+    assert score.graded
+    assert score.p_value == pytest.approx(2 / 2**6)  # all six fell alike: two patterns of 64
+    assert losses([score]) == ["t f1: the mean grade changed by -0.100 (p 0.031 after Holm)"]
 
 
-def test_without_the_harness_the_fix_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_grades_that_are_all_0_or_1_on_one_side_stay_grades() -> None:
+    here, there = run({"t f1": [1.0, 0.0, 1.0]}), run({"t f1": [1.0, 0.5, 1.0]})
+    (score,), gaps = compare_harness(here, there)
+    assert (score.graded, score.lost, gaps) == (True, 1, ())
+
+
+def test_only_documents_of_both_sides_are_compared() -> None:
+    here, there = run({"t acc": [1.0, 1.0, 0.0]}), run({"t acc": [1.0, 1.0]})
+    (score,), _ = compare_harness(here, there)
+    assert (score.n, score.lost) == (2, 0)
+
+
+def test_what_a_side_lacks_is_a_gap() -> None:
+    here = run({"t acc": [1.0], "u acc": [1.0]}, v="lm_eval failed (no data)")
+    there = HarnessRun(max_length=2048, values={"t acc": {"other": 1.0}}, missing={"w": "lost"})
+    assert compare_harness(here, there) == (
+        (),
+        (
+            "v: lm_eval failed (no data)",
+            "w: lost (baseline)",
+            "t acc: the baseline has no document with the same prompt",
+            "u acc: the baseline has no document with the same prompt",
+        ),
+    )
+
+
+def test_a_run_is_stored_whole() -> None:
+    here, _ = shares(lost=1, gained=2, both=3)
+    assert decode(HarnessRun, encode(here)) == here
+
+
+def test_without_the_harness_the_fix_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install 'whet\[lm-eval\]'"):
-        run_harness(
-            "http://127.0.0.1:9", "m", HarnessPlan(variant="a", tasks=("x",), tokenizer=tmp_path)
-        )
+        require_harness()
 
 
 def echo(ids: list[int], score: Callable[[int, int], Any]) -> dict[str, Any]:
@@ -226,12 +221,9 @@ def scorer(score: Callable[[int, int], Any], text: str = "yes") -> Callable[[Bod
     return reply
 
 
-def varied(place: int, token: int) -> float:
-    return -0.1 * place - 0.01 * token
-
-
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> HarnessPlan:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two tasks of eight documents, and a tokenizer."""
     folder = tmp_path_factory.mktemp("harness")
     data = write_lines(
         folder / "rows.jsonl",
@@ -239,19 +231,22 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> HarnessPlan:
     )
     (folder / "letters.yaml").write_text(CHOICE % data, encoding="utf-8")
     (folder / "echoes.yaml").write_text(GENERATE % data, encoding="utf-8")
-    return HarnessPlan(
-        variant="fp16",
-        tasks=("letters", "echoes"),
-        tokenizer=write_tokenizer(folder / "tokenizer"),
-        include_path=folder,
-        concurrency=2,
-        max_length=256,
-    )
+    write_tokenizer(folder / "tokenizer")
+    return folder
 
 
-def whole(plan: HarnessPlan, reply: Callable[[Body], Reply]) -> tuple[HarnessRun, list[Body]]:
+def measured(
+    folder: Path, reply: Callable[[Body], Reply], *tasks: str
+) -> tuple[HarnessRun, list[Body]]:
     with model_server(reply) as (url, asked):
-        return run_harness(url, "m", plan), asked
+        result = run_harness(
+            ModelEndpoint(url=url, model="m", concurrency=2),
+            tasks,
+            ["--include_path", str(folder)],
+            tokenizer=folder / "tokenizer",
+            max_length=256,
+        )
+    return result, asked
 
 
 def alphabet() -> list[str]:
@@ -261,54 +256,51 @@ def alphabet() -> list[str]:
 
 
 @installed
-def test_a_model_that_likes_one_letter_is_right_half_the_time(plan: HarnessPlan) -> None:
+def test_a_model_that_likes_one_letter_is_right_half_the_time(folder: Path) -> None:
     liked = alphabet().index("a")
-    run, asked = whole(
-        plan, scorer(lambda place, token: -0.1 if token == liked else -2 - place / 99)
+    here, asked = measured(
+        folder,
+        scorer(lambda place, token: -0.1 if token == liked else -2 - place / 99),
+        "letters",
+        "echoes",
     )
-    letters, echoes = run.tasks
-    assert [(m.name, m.score.value) for m in letters.metrics] == [("acc", 0.5)]
-    assert [(m.name, m.score.value) for m in echoes.metrics] == [("exact_match", 1.0)]
-    assert (letters.samples, letters.broken, len(run.samples)) == (8, 0, 16)
+    scores, gaps = compare_harness(here, here)
+    assert {score.task: (score.n, score.score.value, score.lost) for score in scores} == {
+        "letters acc": (8, 0.5, 0),
+        "echoes exact_match": (8, 1.0, 0),
+    }
+    assert gaps == ()
     assert all(body["model"] == "m" for body in asked)
-    assert [(s.task, s.pairs, s.lost, s.unpaired) for s in compare_harness(run, run)] == [
-        ("letters", 8, 0, 0),
-        ("echoes", 8, 0, 0),
-    ]
 
 
 @installed
-def test_without_an_echo_likelihood_tasks_have_no_figures_and_others_run(
-    plan: HarnessPlan,
-) -> None:
-    run, _ = whole(plan, lambda _: says("yes"))
-    letters, echoes = run.tasks
-    assert letters.missing is not None
-    assert (letters.metrics, echoes.missing) == ((), None)
+def test_without_an_echo_likelihood_tasks_have_no_figures_and_others_run(folder: Path) -> None:
+    here, _ = measured(folder, lambda _: says("yes"), "letters", "echoes")
+    assert set(here.missing) == {"letters"}
+    assert set(here.values) == {"echoes exact_match"}
 
 
 @installed
-def test_a_likelihood_that_is_nan_is_broken_and_not_chance(plan: HarnessPlan) -> None:
+def test_a_likelihood_that_is_nan_is_broken_and_not_chance(folder: Path) -> None:
     liked = alphabet().index("a")
-    run, _ = whole(
-        replace(plan, tasks=("letters",)),
-        scorer(lambda place, token: math.nan if token == liked else varied(place, token)),
+    here, _ = measured(
+        folder,
+        scorer(lambda place, token: math.nan if token == liked else -0.1 * place - 0.01 * token),
+        "letters",
     )
-    assert run.tasks[0].broken == 8
-    [score] = compare_harness(run, run)
-    assert score.p_value is None
+    assert "letters has 8 likelihoods that are not numbers" in here.missing["letters"]
 
 
 @installed
-def test_a_name_that_is_no_task_is_refused(plan: HarnessPlan) -> None:
+def test_a_name_that_is_no_task_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match="knows no task 'leters'"):
-        whole(replace(plan, tasks=("leters",)), scorer(varied))
+        measured(folder, scorer(lambda place, _: -0.1 * place), "leters")
 
 
 @installed
-def test_data_out_of_reach_is_a_reason_and_no_crash(plan: HarnessPlan, tmp_path: Path) -> None:
-    (tmp_path / "lost.yaml").write_text(
+def test_data_out_of_reach_is_a_reason_and_no_crash(folder: Path, tmp_path: Path) -> None:
+    (folder / "lost.yaml").write_text(
         CHOICE.replace("letters", "lost") % (tmp_path / "absent.jsonl"), encoding="utf-8"
     )
-    run, _ = whole(replace(plan, tasks=("lost",), include_path=tmp_path), scorer(varied))
-    assert "lm_eval failed (" in str(run.tasks[0].missing)
+    here, _ = measured(folder, scorer(lambda place, _: -0.1 * place), "lost")
+    assert here.missing["lost"].startswith("lm_eval failed (")

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.quality.harness_data import write_tasks
-from whet.core.records import HarnessRun, HarnessScore, Variant
+from whet.core.records import Variant
 from whet.core.spec import EngineSpec
 from whet.demo import pair_paths
 from whet.engines import get_engine
 from whet.engines.vllm import find_installed
-from whet.quality.harness import HarnessPlan, run_harness
-from whet.quality.harness_compare import compare_harness, harness_losses
+from whet.quality.asking import ModelEndpoint
+from whet.quality.harness import HarnessRun, compare_harness, run_harness
+from whet.quality.verdicts import losses
 
 pytestmark = [
     pytest.mark.e2e,
@@ -30,10 +31,10 @@ DOCUMENTS = 16
 ARGS = (("max_model_len", 2048), ("enforce_eager", True), ("max_num_seqs", 8))
 
 
-def measure(model: Path, plan: HarnessPlan, log: Path, *, times: int) -> list[HarnessRun]:
+def measure(model: Path, tasks: Path, log: Path, *, times: int) -> list[HarnessRun]:
     engine = get_engine("vllm")
     variant = Variant(
-        name=plan.variant,
+        name="bf16",
         weights="16bit",
         scheme="BF16",
         model_path=str(model),
@@ -44,8 +45,18 @@ def measure(model: Path, plan: HarnessPlan, log: Path, *, times: int) -> list[Ha
     )
     resolved = engine.resolve(variant, EngineSpec(ready_timeout_s=300.0))
     with engine.serve(resolved, log=log) as server:
+        endpoint = ModelEndpoint(
+            url=server.base_url, model=resolved.served_model_name, concurrency=8
+        )
         return [
-            run_harness(server.base_url, resolved.served_model_name, plan) for _ in range(times)
+            run_harness(
+                endpoint,
+                ("desk_recall", "desk_sums"),
+                ["--include_path", str(tasks), "--limit", str(DOCUMENTS)],
+                tokenizer=TARGET,
+                max_length=2048,
+            )
+            for _ in range(times)
         ]
 
 
@@ -63,48 +74,33 @@ def ruined(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[HarnessRun, HarnessRun, HarnessRun]:
     folder = tmp_path_factory.mktemp("harness_e2e")
-    plan = HarnessPlan(
-        variant="bf16",
-        tasks=("desk_recall", "desk_sums"),
-        tokenizer=TARGET,
-        include_path=write_tasks(folder / "tasks"),
-        limit=DOCUMENTS,
-    )
-    first, again = measure(TARGET, plan, folder / "bf16.log", times=2)
-    (worse,) = measure(ruined(folder / "ruined"), plan, folder / "ruined.log", times=1)
+    tasks = write_tasks(folder / "tasks")
+    first, again = measure(TARGET, tasks, folder / "bf16.log", times=2)
+    (worse,) = measure(ruined(folder / "ruined"), tasks, folder / "ruined.log", times=1)
     return first, again, worse
-
-
-def by_metric(scores: tuple[HarnessScore, ...]) -> dict[tuple[str, str], HarnessScore]:
-    return {(score.task, score.metric): score for score in scores}
 
 
 def test_the_target_answers_as_it_does_without_the_harness(
     runs: tuple[HarnessRun, HarnessRun, HarnessRun],
 ) -> None:
-    first = runs[0]
-    assert first.max_length == 2048
-    scores = {
-        (task.task, metric.name): metric.score for task in first.tasks for metric in task.metrics
-    }
-    assert scores["desk_sums", "exact_match"].value >= 0.75  # 117 of 128 in the model card
-    assert scores["desk_recall", "acc"].value >= 0.75  # chance is a quarter
-    assert all(task.broken == 0 and task.missing is None for task in first.tasks)
+    scores, gaps = compare_harness(runs[0])
+    by_name = {score.task: score.score.value for score in scores}
+    assert by_name["desk_sums exact_match"] >= 0.75  # 117 of 128 in the model card
+    assert by_name["desk_recall acc"] >= 0.75  # chance is a quarter
+    assert gaps == ()
 
 
 def test_the_same_server_asked_twice_shows_no_loss(
     runs: tuple[HarnessRun, HarnessRun, HarnessRun],
 ) -> None:
-    scores = compare_harness(runs[1], runs[0])
-    assert [score.pairs for score in scores] == [DOCUMENTS] * 3
-    assert [score.unpaired for score in scores] == [0] * 3
-    assert harness_losses(scores) == ()
+    scores, gaps = compare_harness(runs[1], runs[0])
+    assert [score.n for score in scores] == [DOCUMENTS] * 3
+    assert (losses(scores), gaps) == ([], ())
 
 
 def test_two_bits_are_caught(runs: tuple[HarnessRun, HarnessRun, HarnessRun]) -> None:
-    scores = compare_harness(runs[2], runs[0])
-    sums = by_metric(scores)["desk_sums", "exact_match"]
+    scores, _ = compare_harness(runs[2], runs[0])
+    (sums,) = [score for score in scores if score.task == "desk_sums exact_match"]
     assert sums.lost is not None
     assert sums.lost >= 6
-    assert any("desk_sums exact_match" in loss for loss in harness_losses(scores))
-    assert sums.examples[0].answer != sums.examples[0].baseline
+    assert any("desk_sums exact_match" in loss for loss in losses(scores))

@@ -1,12 +1,9 @@
-"""A run's speed in the form of pytest-benchmark: seconds, with a round for each server start."""
+"""A run's speed in the form of pytest-benchmark: seconds, one round per server start."""
 
 from __future__ import annotations
 
-import platform
 import statistics
-import subprocess
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Final
 
 from whet.ci.figures import SPEED, start_table
@@ -23,46 +20,42 @@ _NAMES: Final = {
 
 
 def benchmark_json(run: Run, variant: str) -> dict[str, Any]:
-    """One benchmark for each speed metric and load; lower is better in each.
+    """Return one benchmark per speed metric and load; lower is better in each.
 
     Throughput is given as the seconds of an output token.
     """
-    environment = run.require_environment()
-    return {
-        "machine_info": {
-            "node": environment.device.name,
-            "processor": environment.cpu,
-            "machine": platform.machine(),
-            "python_version": environment.python,
-            "system": environment.os,
-            "cpu": {"brand_raw": environment.cpu, "count": environment.cpu_count},
-        },
-        "commit_info": _commit_info(),
-        "benchmarks": list(_benchmarks(run, variant)),
-        "datetime": environment.started_at,
-        "version": _FORM,
-    }
-
-
-def _benchmarks(run: Run, variant: str) -> Iterator[dict[str, Any]]:
+    environment, benchmarks = run.require_environment(), []
     for metric in SPEED:
         for load, block in start_table(run, metric.name).blocks.items():
             figures = block.figures.get(variant, {}).values()
             seconds = [1 / x if metric.more_is_better else x / 1000 for x in figures]
             if seconds:
-                yield _benchmark(_NAMES[metric.name], variant, load, seconds)
+                benchmarks.append(_benchmark(_NAMES[metric.name], variant, load, seconds))
+    return {
+        "machine_info": {
+            "node": environment.device.name,
+            "processor": environment.cpu,
+            "python_version": environment.python,
+            "system": environment.os,
+            "cpu": {"brand_raw": environment.cpu, "count": environment.cpu_count},
+        },
+        "commit_info": {},  # what calls whet knows the commit
+        "benchmarks": benchmarks,
+        "datetime": environment.started_at,
+        "version": _FORM,
+    }
 
 
 def _benchmark(
     name: str, variant: str, load: LoadPoint, seconds: Sequence[float]
 ) -> dict[str, Any]:
-    case = f"{name}[{variant}-{load_key(load)}]"
+    param = f"{variant}-{load_key(load)}"
     return {
         "group": load_words(load),
-        "name": case,
-        "fullname": f"whet::{case}",
+        "name": f"{name}[{param}]",
+        "fullname": f"whet::{name}[{param}]",
         "params": {"variant": variant, "load": float(load)},
-        "param": f"{variant}-{load_key(load)}",
+        "param": param,
         "extra_info": {},
         "options": {},
         "stats": _stats(seconds),
@@ -70,12 +63,11 @@ def _benchmark(
 
 
 def _stats(seconds: Sequence[float]) -> dict[str, Any]:
-    if len(seconds) > 1:
-        low, middle, high = statistics.quantiles(seconds, n=4, method="inclusive")
-    else:
-        low = middle = high = seconds[0]
-    mean, total = statistics.fmean(seconds), sum(seconds)
-    spread = statistics.stdev(seconds) if len(seconds) > 1 else 0.0
+    several = len(seconds) > 1
+    low, middle, high = (
+        statistics.quantiles(seconds, n=4, method="inclusive") if several else 3 * [seconds[0]]
+    )
+    mean, spread = statistics.fmean(seconds), statistics.stdev(seconds) if several else 0.0
     reach = 1.5 * (high - low)
     inside = [each for each in seconds if low - reach <= each <= high + reach]
     far = sum(abs(each - mean) > spread for each in seconds)
@@ -89,37 +81,11 @@ def _stats(seconds: Sequence[float]) -> dict[str, Any]:
         "iqr": high - low,
         "q1": low,
         "q3": high,
-        "iqr_outliers": len(seconds) - len(inside),
-        "stddev_outliers": far,
         "outliers": f"{far};{len(seconds) - len(inside)}",
         "ld15iqr": min(inside),
         "hd15iqr": max(inside),
-        "ops": len(seconds) / total,
-        "total": total,
+        "ops": len(seconds) / sum(seconds),
+        "total": sum(seconds),
         "data": list(seconds),
         "iterations": 1,
     }
-
-
-def _commit_info() -> dict[str, Any]:
-    """The commit of the folder that the command runs in, as pytest-benchmark writes it."""
-    commit = _git("rev-parse", "HEAD")
-    return {
-        "id": commit or "unversioned",
-        "time": _git("show", "-s", "--format=%cI") or None,
-        "author_time": _git("show", "-s", "--format=%aI") or None,
-        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
-        "project": Path.cwd().name,
-        "branch": _git("rev-parse", "--abbrev-ref", "HEAD") or "(unknown)",
-    }
-
-
-def _git(*words: str) -> str:
-    """What git answers; empty outside of a repository and without git."""
-    try:
-        done = subprocess.run(
-            ["git", *words], capture_output=True, text=True, timeout=10, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip()

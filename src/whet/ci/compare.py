@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 from whet.ci.answers import evidence_checks, quality_checks
 from whet.ci.changes import changes
 from whet.ci.objective import objective_checks
+from whet.ci.options import CiOptions
 from whet.ci.result import Check, CiResult, Sides
 from whet.ci.speed import speed_checks
 from whet.core.errors import MeasurementError, UsageError
@@ -15,24 +16,14 @@ from whet.core.names import did_you_mean
 from whet.core.run import Run
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CiRequest:
-    """Two run directories; ``variant`` is None for the one that the baseline recommends."""
-
-    candidate: Path
-    against: Path
-    variant: str | None
-    max_regression: float
-
-
-def open_sides(request: CiRequest) -> Sides:
+def open_sides(candidate_dir: Path, against: Path, options: CiOptions) -> Sides:
     """Read both runs and find the variant to compare.
 
     Raises ``StorageError`` for a folder without a run, ``MeasurementError`` for an unfinished one,
     ``UsageError`` where the variant is not in both runs, or the baseline recommends none.
     """
-    baseline, candidate = _finished(request.against), _finished(request.candidate)
-    variant = request.variant or _recommended(baseline)
+    baseline, candidate = _finished(against), _finished(candidate_dir)
+    variant = options.variant or _recommended(baseline)
     if variant not in baseline.engines:
         raise UsageError(
             f"the baseline {baseline.root} has not measured {variant!r}"
@@ -49,7 +40,7 @@ def open_sides(request: CiRequest) -> Sides:
         baseline=baseline,
         candidate=candidate,
         variant=variant,
-        max_regression=request.max_regression,
+        max_regression=options.max_regression,
     )
 
 
@@ -60,7 +51,7 @@ def compare_runs(sides: Sides) -> CiResult:
         baseline=str(sides.baseline.root),
         variant=sides.variant,
         max_regression=sides.max_regression,
-        checks=_checks(sides),
+        checks=tuple(_checks(sides)),
         changes=changes(sides),
     )
 
@@ -82,14 +73,11 @@ def _recommended(baseline: Run) -> str:
     return chosen.variant
 
 
-def _checks(sides: Sides) -> tuple[Check, ...]:
+def _checks(sides: Sides) -> Iterator[Check]:
     refused = sides.candidate.left_out.get(sides.variant)
     if refused is not None:
         why = f"cannot run on the candidate's machine: {refused}"
-        return (Check(group="evidence", name="variant", verdict="fail", sentence=why),)
-    return (
-        *evidence_checks(sides),
-        *quality_checks(sides),
-        *objective_checks(sides),
-        *speed_checks(sides),
-    )
+        yield Check(group="evidence", name="variant", verdict="fail", sentence=why)
+        return
+    for checks in (evidence_checks, quality_checks, objective_checks, speed_checks):
+        yield from checks(sides)

@@ -21,15 +21,14 @@ from whet.report.document import (
 )
 
 _ROWS: Final = 15
-_CHANGES: Final = 15
 _CHARACTERS: Final = 160
 _TONES: Final[dict[str, Tone]] = {"pass": "good", "fail": "bad", "unknown": "warn"}
 
 
 def ci_document(result: CiResult) -> Document:
     """One line of verdict, the checks with the worst first, and what changed."""
-    nodes: list[Node] = [Paragraph(text=verdict_line(result), tone=_TONES[result.verdict])]
-    nodes.append(_table(result.checks))
+    nodes: list[Node] = [Paragraph(text=_verdict(result), tone=_TONES[result.verdict])]
+    nodes.append(_table(sorted(result.checks, key=lambda check: ORDER.index(check.verdict))))
     if (left := len(result.checks) - _ROWS) > 0:
         nodes.append(Paragraph(text=f"{plural(left, 'more check')}: see --junit or --json."))
     return Document(
@@ -42,7 +41,7 @@ def ci_document(result: CiResult) -> Document:
     )
 
 
-def verdict_line(result: CiResult) -> str:
+def _verdict(result: CiResult) -> str:
     """How many checks passed, failed and are unknown, and the allowed regression."""
     counts = [f"{len(result.counted(verdict))} {verdict}" for verdict in reversed(ORDER)]
     return (
@@ -52,27 +51,24 @@ def verdict_line(result: CiResult) -> str:
 
 
 def _table(checks: Sequence[Check]) -> Table:
-    ordered = sorted(checks, key=lambda check: ORDER.index(check.verdict))
-    rows = [
-        Row(
-            cells=[
-                text_cell(check.verdict, _TONES[check.verdict]),
-                text_cell(check.name),
-                text_cell(_cut(check.sentence)),
-            ]
-        )
-        for check in ordered[:_ROWS]
-    ]
     columns = [Column(name=name) for name in ("verdict", "check", "result")]
-    return Table(caption="Checks, the worst first", columns=columns, rows=rows)
+    rows = [
+        [text_cell(c.verdict, _TONES[c.verdict]), text_cell(c.name), text_cell(_cut(c.sentence))]
+        for c in checks[:_ROWS]
+    ]
+    return Table(
+        caption="Checks, the worst first", columns=columns, rows=[Row(cells=row) for row in rows]
+    )
 
 
 def _changes(result: CiResult) -> Node:
     if not result.changes:
         return Paragraph(text="Nothing: same machine, engine, weights, traffic and spec.")
-    shown = result.changes[:_CHANGES]
-    items = [f"{each.what}: {_cut(each.baseline)} → {_cut(each.candidate)}" for each in shown]
-    if (left := len(result.changes) - len(shown)) > 0:
+    items = [
+        f"{each.what}: {_cut(each.baseline)} → {_cut(each.candidate)}"
+        for each in result.changes[:_ROWS]
+    ]
+    if (left := len(result.changes) - _ROWS) > 0:
         items.append(f"{plural(left, 'more difference')}: see --json")
     return Bullets(items=items)
 

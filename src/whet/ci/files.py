@@ -1,18 +1,32 @@
-"""The files of a comparison, each written whole."""
+"""The files of a comparison, each written whole: JUnit, Markdown and two forms of JSON."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from typing import Final
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from whet.ci.benchmark_json import benchmark_json
 from whet.ci.document import ci_document
-from whet.ci.junit import junit_xml
-from whet.ci.metrics_json import metrics_json
 from whet.ci.options import CiOptions
-from whet.ci.result import CiResult
+from whet.ci.result import ORDER, CiResult
+from whet.core.load_point import load_key
+from whet.core.records import Estimate
+from whet.core.redact import clean
 from whet.core.run import Run
 from whet.core.store import write_atomic
 from whet.report.writers.markdown import render_markdown
+
+_CELL: Final = (
+    "tps_mean",
+    "cost_per_1m_tokens",
+    "ttft_p95_ms",
+    "tpot_p50_ms",
+    "acceptance_length",
+    "prefix_hit_rate",
+    "memory_gb",
+)
 
 
 def write_files(result: CiResult, candidate: Run, options: CiOptions) -> None:
@@ -25,6 +39,57 @@ def write_files(result: CiResult, candidate: Run, options: CiOptions) -> None:
         write_atomic(options.benchmark_json, _json(benchmark_json(candidate, result.variant)))
     if options.metrics is not None:
         write_atomic(options.metrics, _json(metrics_json(candidate, result)))
+
+
+def junit_xml(result: CiResult) -> bytes:
+    """Return JUnit XML with one test case per check.
+
+    Readers of JUnit count a skipped case as passed, so a check that is unknown is a failure of the
+    type ``unknown``.
+    """
+    failures = len(result.checks) - len(result.counted("pass"))
+    counts = {"tests": str(len(result.checks)), "failures": str(failures), "errors": "0"}
+    root = Element("testsuites", {"name": "whet ci", **counts})
+    suite = SubElement(root, "testsuite", {"name": clean(result.variant), **counts, "skipped": "0"})
+    facts = {
+        name: str(getattr(result, name))
+        for name in ("candidate", "baseline", "variant", "max_regression")
+    }
+    facts |= {f"changed: {c.what}": f"{c.baseline} → {c.candidate}" for c in result.changes}
+    properties = SubElement(suite, "properties")
+    for name, value in facts.items():
+        SubElement(properties, "property", {"name": clean(name), "value": clean(value)})
+    for check in result.checks:
+        names = {"classname": f"whet.ci.{check.group}", "name": clean(check.name)}
+        case, sentence = SubElement(suite, "testcase", names), clean(check.sentence)
+        if check.verdict == "pass":
+            SubElement(case, "system-out").text = sentence
+        else:
+            why = {"type": check.verdict, "message": sentence}
+            SubElement(case, "failure", why).text = sentence
+    indent(root)
+    text: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
+    return text + b"\n"
+
+
+def metrics_json(run: Run, result: CiResult) -> dict[str, float | str]:
+    """Return flat JSON for ``dvc metrics``: verdict, counts, figures per load, and quality."""
+    counts = {f"checks_{verdict}": len(result.counted(verdict)) for verdict in ORDER}
+    return {"verdict": result.verdict, **counts, **dict(_figures(run, result.variant))}
+
+
+def _figures(run: Run, variant: str) -> Iterator[tuple[str, float]]:
+    for cell in (cell for cell in run.cells if cell.variant == variant):
+        for name in _CELL:
+            figure = getattr(cell, name)
+            value = figure.value if isinstance(figure, Estimate) else figure
+            if value is not None:
+                yield f"{load_key(cell.batch_size)}_{name}", value
+    record = run.quality.get(variant)
+    if record is not None and record.perplexity is not None:
+        yield "perplexity", record.perplexity.value
+    for score in record.tasks if record is not None else ():
+        yield f"task_{score.task}", score.score.value
 
 
 def _json(data: object) -> bytes:

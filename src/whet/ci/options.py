@@ -1,4 +1,4 @@
-"""Options of ``whet ci`` and ``whet ci init``."""
+"""Options of ``whet ci``."""
 
 from __future__ import annotations
 
@@ -30,12 +30,3 @@ class CiOptions:
     """The candidate's speed in the form of pytest-benchmark."""
     metrics: _File = None
     """Flat JSON of the candidate's figures, for dvc metrics diff."""
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CiInitOptions:
-    """Where the files are written."""
-
-    output_dir: Annotated[Path, Parameter(name=["--output-dir", "-o"])] = Path()
-    """The repository's root."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from whet.ci.options import CiInitOptions, CiOptions
+from whet.ci.options import CiOptions
 from whet.cli.options import OutputOptions, SpecFile, command_group, print_json, print_line
 from whet.core.errors import MeasurementError, NothingQualifiesError
 from whet.core.records import encode
@@ -28,18 +28,12 @@ def ci(
 
     Exit code 0 for a pass, 9 for a fail, 6 if unknown.
     """
-    from whet.ci.compare import CiRequest, compare_runs, open_sides
+    from whet.ci.compare import compare_runs, open_sides
     from whet.ci.document import ci_document
     from whet.ci.files import write_files
     from whet.report.writers.console import print_sections
 
-    request = CiRequest(
-        candidate=candidate,
-        against=against,
-        variant=options.variant,
-        max_regression=options.max_regression,
-    )
-    sides = open_sides(request)
+    sides = open_sides(candidate, against, options)
     result = compare_runs(sides)
     write_files(result, sides.candidate, options)
     print_sections(ci_document(result).sections, output.console)
@@ -63,12 +57,14 @@ def ci_init(
     spec_file: SpecFile = Path("whet.yaml"),
     /,
     *,
-    options: CiInitOptions = CiInitOptions(),
+    output_dir: Annotated[
+        Path, Parameter(name=["--output-dir", "-o"], help="The repository's root.")
+    ] = Path(),
 ) -> None:
     """Write a GitHub Actions workflow and a DVC pipeline for a spec."""
     from whet.flow.ci.scaffold import write_pipelines
 
-    for line in write_pipelines(spec_file, options.output_dir):
+    for line in write_pipelines(spec_file, output_dir):
         print_line(line)
 
 

@@ -107,15 +107,20 @@ def score_tasks(
     by_task: dict[str, list[TaskAnswer]] = {}
     for answer in answers:
         by_task.setdefault(answer.task, []).append(answer)
-    return tuple(_score(task, group, before) for task, group in by_task.items())
+    return tuple(score_task(task, group, before) for task, group in by_task.items())
 
 
 def _by_id(baseline: QualityRecord | None) -> dict[str, TaskAnswer]:
     return {} if baseline is None else {answer.id: answer for answer in baseline.answers}
 
 
-def _score(task: str, answers: Sequence[TaskAnswer], before: Mapping[str, TaskAnswer]) -> TaskScore:
-    """Score one task: graded if all of its answers are, otherwise right or wrong."""
+def score_task(
+    task: str, answers: Sequence[TaskAnswer], before: Mapping[str, TaskAnswer]
+) -> TaskScore:
+    """Score one task, paired with the answers ``before`` by id.
+
+    It is graded if all of its answers are, otherwise right or wrong.
+    """
     by_grade = all(answer.grade is not None for answer in answers)
     pairs = [
         (was, answer)

@@ -77,7 +77,12 @@ def verdicts(
     """Return (tolerance, verdict) pairs, and the reasons in words or None."""
     refused = dict(findings.at_chance)
     usable = [score for score in findings.tasks if score.task not in refused]
-    lost = _lost(findings, usable)
+    shapes = (
+        ()
+        if findings.baseline is None
+        else _shape_rows(findings.answers, findings.baseline.answers)
+    )
+    lost = losses(usable, shapes)
     broken = [*findings.broken, *lost, *_garbage(findings)]
     unfinished, many = _unfinished(findings)
     missing = [*findings.missing, *(unfinished if many else [])]
@@ -180,15 +185,14 @@ def _listed(tolerances: Sequence[float]) -> str:
     return f"{', '.join(most)} or {last}" if most else last
 
 
-def _lost(findings: Findings, tasks: Sequence[TaskScore]) -> list[str]:
+def losses(tasks: Sequence[TaskScore], shapes: Sequence[_Row] = ()) -> list[str]:
     """Return a sentence per task, and per form of its answers, that is significantly worse."""
     rows = [
         _Row(what=_changed(score), fell=worse(score), p_value=score.p_value)
         for score in tasks
         if score.p_value is not None
     ]
-    if findings.baseline is not None:
-        rows += _shape_rows(findings.answers, findings.baseline.answers)
+    rows += shapes
     adjusted = holm([row.p_value for row in rows])
     return [
         f"{row.what} (p {p:.2g} after Holm)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 from rich.text import Text
@@ -13,9 +13,6 @@ from whet.cli.quality.output import drift_json, print_drift, print_gate, result_
 from whet.core.errors import MeasurementError, NothingQualifiesError
 from whet.core.format import plural
 from whet.flow.gate.options import QualityOptions
-
-if TYPE_CHECKING:
-    from whet.flow.gate.request import GateRequest
 
 
 def quality(
@@ -31,20 +28,20 @@ def quality(
 
     Exit code 0 for a pass, 9 for a fail or a drift, 6 if unknown.
     """
-    request = options.request(target)
+    options.refuse_misfits()
     if options.sides.golden is None:
-        _gate(request, output)
+        _gate(target, options, output)
     elif options.sides.add_start:
-        _add_start(request, options.sides.golden, output)
+        _add_start(target, options.sides.golden, options, output)
     else:
-        _drift(request, options.sides.golden, output)
+        _drift(target, options.sides.golden, options, output)
 
 
-def _gate(request: GateRequest, output: OutputOptions) -> None:
+def _gate(target: str, options: QualityOptions, output: OutputOptions) -> None:
     from whet.flow.gate.gate import run_gate
 
     with output.observer() as observer:
-        result = run_gate(request, observer)
+        result = run_gate(target, options, observer)
     print_gate(result, output.console)
     if output.json:
         print_json(result_json(result))
@@ -55,28 +52,28 @@ def _gate(request: GateRequest, output: OutputOptions) -> None:
         raise MeasurementError(f"quality gate inconclusive (counts as not passed): {why}")
 
 
-def _add_start(request: GateRequest, golden: Path, output: OutputOptions) -> None:
+def _add_start(target: str, golden: Path, options: QualityOptions, output: OutputOptions) -> None:
     from whet.flow.gate.golden import add_golden_start
 
     with output.observer() as observer:
-        starts = add_golden_start(request.target, golden, request, observer)
+        starts = add_golden_start(target, golden, options, observer)
     line = f"{golden}: reference of {plural(starts, 'start')}"
     output.console.print(Text(line), soft_wrap=True)
     if output.json:
         print_json({"golden": str(golden), "starts": starts})
 
 
-def _drift(request: GateRequest, golden: Path, output: OutputOptions) -> None:
+def _drift(target: str, golden: Path, options: QualityOptions, output: OutputOptions) -> None:
     from whet.flow.gate.golden import check_golden
 
     with output.observer() as observer:
-        drift = check_golden(request.target, golden, request, observer)
+        drift = check_golden(target, golden, options, observer)
     print_drift(drift, output.console)
     if output.json:
         print_json(drift_json(drift))
     if drift.verdict == "fail":
         raise NothingQualifiesError(
-            f"{request.target} answers other than when {golden} was recorded"
+            f"{target} answers other than when {golden} was recorded"
             + (f": {drift.reason}" if drift.reason else "; find out what was changed")
         )
     if drift.verdict == "unknown":

@@ -18,7 +18,7 @@ from whet.report.text import DASH, shown
 if TYPE_CHECKING:
     from whet.flow.gate.baseline import Endpoint
     from whet.flow.gate.golden import GoldenDrift
-    from whet.flow.gate.request import GateResult
+    from whet.flow.gate.result import GateResult
 
 _STYLES: Final = {"pass": "bold green", "fail": "bold red", "unknown": "bold yellow"}
 _EXAMPLES: Final = 3
@@ -68,8 +68,7 @@ def result_json(result: GateResult) -> dict[str, Any]:
         "baseline_record": None
         if result.baseline_record is None
         else encode(result.baseline_record),
-        "lm_eval": None if result.harness is None else encode(result.harness),
-        "lm_eval_scores": [encode(score) for score in result.harness_scores],
+        "lm_eval": [encode(score) for score in result.harness],
     }
 
 
@@ -140,15 +139,16 @@ def _rows(result: GateResult) -> Iterator[Row]:
         flips = shown(distances.flips, unit="%")
         yield "top-1 flips", DASH, flips.marked, "", flips.interval
     for score in record.tasks:
-        yield _task(score, before)
+        yield _task(score, () if before is None else before.tasks)
     yield from _structured(record, before)
     yield from _others(record)
-    yield from _harness(result)
+    for score in result.harness:
+        name, before_it, here, change, note = _task(score, result.baseline_harness)
+        yield f"lm-eval {name}", before_it, here, change, note
 
 
-def _task(score: TaskScore, before: QualityRecord | None) -> Row:
-    tasks = () if before is None else before.tasks
-    old = next((task.score for task in tasks if task.task == score.task), None)
+def _task(score: TaskScore, before: Sequence[TaskScore]) -> Row:
+    old = next((task.score for task in before if task.task == score.task), None)
     notes = [plural(score.n, "question")]
     if score.lost is not None:
         notes.append(f"{score.lost} lost, {score.gained} gained")
@@ -221,49 +221,18 @@ def _short(text: str) -> str:
     return text if len(text) <= _NOTE_CHARACTERS else f"{text[:_NOTE_CHARACTERS]}…"
 
 
-def _harness(result: GateResult) -> Iterator[Row]:
-    if result.baseline is None and result.harness is not None:
-        for task in result.harness.tasks:
-            if task.missing is not None:
-                yield f"lm-eval {task.task}", "", DASH, "", _short(task.missing)
-            for metric in task.metrics:
-                score = _share(metric.score)
-                yield f"lm-eval {task.task} {metric.name}", "", score, "", metric.filter
-    for one in result.harness_scores:
-        if one.missing is not None:
-            yield f"lm-eval {one.task}", DASH, DASH, "", _short(one.missing)
-            continue
-        drop = one.detectable_drop
-        sees = "" if drop is None else f", sees a loss of {100 * drop:.1f} points"
-        p = "" if one.p_value is None else f", p {one.p_value:.2g}"
-        yield (
-            f"lm-eval {one.task} {one.metric}",
-            _share(one.baseline_score),
-            _share(one.score),
-            _points(one.difference),
-            f"{plural(one.pairs, 'pair')}, {one.lost} lost, {one.gained} gained{p}{sees}",
-        )
-
-
 def _print_examples(result: GateResult, console: Console) -> None:
-    lost = [
-        (each.task, each.prompt, each.expected, each.baseline, each.answer)
-        for each in result.record.examples
-    ]
-    lost += [
-        (f"lm-eval {each.task}", each.prompt_end, each.target, each.baseline, each.answer)
-        for score in result.harness_scores
-        for each in score.examples
-    ]
-    for task, prompt, expected, before, here in lost[:_EXAMPLES]:
+    for lost in result.record.examples[:_EXAMPLES]:
         made = Table(
-            title=Text(f"{one_line(task)}: {_cut(one_line(prompt))}"),
+            title=Text(f"{one_line(lost.task)}: {_cut(one_line(lost.prompt))}"),
             title_justify="left",
             show_lines=False,
         )
         for head in ("expected", "baseline", "target"):
             made.add_column(head, overflow="fold", ratio=1)
-        made.add_row(*(Text(_cut(clean(text))) for text in (expected, before, here)))
+        made.add_row(
+            *(Text(_cut(clean(text))) for text in (lost.expected, lost.baseline, lost.answer))
+        )
         console.print()
         console.print(made)
 

@@ -37,14 +37,6 @@ from whet.core.records.evidence import (
     Verdict,
     VerdictSet,
 )
-from whet.core.records.harness import (
-    HarnessExample,
-    HarnessMetric,
-    HarnessRun,
-    HarnessSample,
-    HarnessScore,
-    HarnessTask,
-)
 from whet.core.records.hits import HitTokens, ReplayResult
 from whet.core.records.load import (
     ClientHealth,
@@ -131,12 +123,6 @@ __all__ = [
     "GoldenProbes",
     "GoldenToken",
     "GreedyParity",
-    "HarnessExample",
-    "HarnessMetric",
-    "HarnessRun",
-    "HarnessSample",
-    "HarnessScore",
-    "HarnessTask",
     "HitTokens",
     "KvLayers",
     "Layout",

@@ -12,17 +12,17 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from whet.core.errors import StorageError, UsageError
-from whet.core.records import HarnessRun, QualityRecord
+from whet.core.records import QualityRecord
 from whet.core.records.codec import STORED, decode
 from whet.core.spec import QualitySpec
 from whet.core.store import read_json, translate_disk_errors, write_json
 from whet.quality import PlainReference
 from whet.quality.golden import GoldenSource
-from whet.quality.harness import RECORD, read_harness, write_harness
+from whet.quality.harness import HarnessRun
 
 BASELINE: Final = "baseline"
 """The baseline's name in records and file names."""
-ARRAYS, GOLDEN, INPUTS, TOKENIZER, HARNESS = "arrays", "golden", "inputs", "tokenizer", "lm-eval"
+ARRAYS, GOLDEN, INPUTS, TOKENIZER = "arrays", "golden", "inputs", "tokenizer"
 TASKS: Final = "tasks.jsonl"
 _FILE: Final = "baseline.json"
 _FORM: Final = 1
@@ -89,6 +89,7 @@ class SavedBaseline:
     heldout: str
     record: QualityRecord
     plain: PlainReference | None = None
+    harness: HarnessRun | None = None
 
     @classmethod
     def of(cls, side: Endpoint, spec: QualitySpec, heldout: Path, **measured: Any) -> SavedBaseline:
@@ -105,7 +106,6 @@ class BaselineFiles:
     tokenizer: Path
     heldout: Path
     tasks: Path
-    harness: HarnessRun | None
 
 
 def refuse_filled(folder: Path) -> None:
@@ -135,8 +135,6 @@ def write_baseline(folder: Path, saved: SavedBaseline, files: BaselineFiles) -> 
             for pattern in _TOKENIZER_FILES:
                 for file in files.tokenizer.glob(pattern):
                     shutil.copyfile(file, staging / TOKENIZER / file.name)
-            if files.harness is not None:
-                write_harness(staging / HARNESS, files.harness)
             write_json(staging / _FILE, saved)
             if folder.exists():
                 folder.rmdir()
@@ -188,11 +186,6 @@ def copy_arrays_and_probes(folder: Path, scratch: Path) -> None:
     for name in (ARRAYS, GOLDEN):
         with translate_disk_errors(scratch / name):
             _copy_one(folder, scratch, name)
-
-
-def stored_harness(folder: Path) -> HarnessRun | None:
-    """Return the baseline's lm-eval run, None without one."""
-    return read_harness(folder / HARNESS) if (folder / HARNESS / RECORD).is_file() else None
 
 
 def _tasks_name(saved: SavedBaseline) -> str:

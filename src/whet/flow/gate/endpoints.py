@@ -34,7 +34,8 @@ _BARE_URL: Final = re.compile(r"[\w.-]+:\d+(/.*)?")
 class Candidate:
     """A server or checkpoint before it is measured; a checkpoint has ``facts`` and no ``url``.
 
-    ``tokenizer`` is the folder of its tokenizer if it is on this machine.
+    ``tokenizer`` is the folder of its tokenizer if it is on this machine. ``max_length`` is the
+    number of tokens that the server accepts per request, reply included, if it says so.
     """
 
     ref: str
@@ -43,6 +44,7 @@ class Candidate:
     engine_version: str | None
     tokenizer: Path | None
     facts: ModelFacts | None
+    max_length: int | None = None
 
     @property
     def defects(self) -> tuple[str, ...]:
@@ -53,10 +55,14 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LiveEndpoint:
-    """A server at ``url``; ``ensure_alive`` raises if it is whet's and has ended."""
+    """A server at ``url``; ``ensure_alive`` raises if it is whet's and has ended.
+
+    ``max_length`` as in ``Candidate``.
+    """
 
     url: str
     side: Endpoint
+    max_length: int | None
     ensure_alive: Callable[[], None]
 
 
@@ -82,7 +88,7 @@ def find_candidate(ref: str, model: str | None, *, flag: str) -> Candidate:
         )
     split_server_url(ref)
     entry = model_entry(ref, model, flag)
-    root = entry.get("root")
+    root, length = entry.get("root"), entry.get("max_model_len")
     here = isinstance(root, str) and (Path(root) / "tokenizer.json").is_file()
     return Candidate(
         ref=ref,
@@ -91,6 +97,7 @@ def find_candidate(ref: str, model: str | None, *, flag: str) -> Candidate:
         engine_version=_version(ref),
         tokenizer=Path(str(root)) if here else None,
         facts=None,
+        max_length=length if isinstance(length, int) and length > 0 else None,
     )
 
 
@@ -133,10 +140,16 @@ def serve_candidate(
         side = Endpoint(
             ref=candidate.ref, model=str(candidate.model), engine_version=candidate.engine_version
         )
-        yield LiveEndpoint(url=candidate.url, side=side, ensure_alive=lambda: None)
+        yield LiveEndpoint(
+            url=candidate.url,
+            side=side,
+            max_length=candidate.max_length,
+            ensure_alive=lambda: None,
+        )
         return
     assert candidate.facts is not None
-    engine, resolved = _resolve(candidate.facts, tokens, spec)
+    length = min(tokens, candidate.facts.max_position)
+    engine, resolved = _resolve(candidate.facts, length, spec)
     with engine.serve(resolved, log=log) as server:
         side = Endpoint(
             ref=candidate.ref,
@@ -146,12 +159,14 @@ def serve_candidate(
             settings=_settings(resolved),
             scheme=candidate.facts.stored.scheme,
         )
-        yield LiveEndpoint(url=server.base_url, side=side, ensure_alive=server.ensure_alive)
+        yield LiveEndpoint(
+            url=server.base_url, side=side, max_length=length, ensure_alive=server.ensure_alive
+        )
 
 
-def _resolve(facts: ModelFacts, tokens: int, spec: EngineSpec) -> tuple[Engine, ResolvedEngine]:
+def _resolve(facts: ModelFacts, length: int, spec: EngineSpec) -> tuple[Engine, ResolvedEngine]:
     # The recipe is unknown; the stored scheme selects the kernels.
-    length, scheme = min(tokens, facts.max_position), facts.stored.scheme
+    scheme = facts.stored.scheme
     variant = plain_variant(Path(facts.path), spec, max_model_len=length, scheme=scheme)
     try:
         return resolve_alone(variant, spec)

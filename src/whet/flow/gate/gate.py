@@ -15,8 +15,8 @@ from typing import Final
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.protocols import Observer
 from whet.core.provenance import now
-from whet.core.records import GateVerdict, HarnessRun, HarnessScore, QualityRecord
-from whet.core.spec import QualitySpec
+from whet.core.records import GateVerdict, QualityRecord, TaskScore
+from whet.core.spec import EngineSpec, QualitySpec
 from whet.core.units import human_duration
 from whet.data import write_inputs
 from whet.flow.gate.baseline import (
@@ -32,7 +32,7 @@ from whet.flow.gate.baseline import (
     copy_arrays_and_probes,
     input_files,
     read_baseline,
-    stored_harness,
+    refuse_filled,
     stored_quality,
     write_baseline,
 )
@@ -44,7 +44,8 @@ from whet.flow.gate.endpoints import (
     refuse_other_tokenizer,
     serve_candidate,
 )
-from whet.flow.gate.request import GateRequest, GateResult, refuse_misfits
+from whet.flow.gate.options import QualityOptions
+from whet.flow.gate.result import GateResult
 from whet.quality import (
     ChecksPlan,
     Measured,
@@ -53,8 +54,9 @@ from whet.quality import (
     measure_quality,
     tokens_needed,
 )
-from whet.quality.harness import HarnessPlan, require_harness, run_harness
-from whet.quality.harness_compare import compare_harness, harness_losses
+from whet.quality.asking import ModelEndpoint
+from whet.quality.harness import HarnessRun, compare_harness, require_harness, run_harness
+from whet.quality.verdicts import losses
 
 TARGET: Final = "target"
 """The target's name in records and file names."""
@@ -68,7 +70,7 @@ _HARNESS_TOKENS: Final = 2048
 class _Job:
     """The questions and options, the same for both servers."""
 
-    request: GateRequest
+    options: QualityOptions
     observer: Observer
     scratch: Path
     quality: QualitySpec
@@ -95,7 +97,7 @@ class _Judgement:
     reason: str | None
 
 
-def run_gate(request: GateRequest, observer: Observer) -> GateResult:
+def run_gate(target_ref: str, options: QualityOptions, observer: Observer) -> GateResult:
     """Measure or read the baseline, measure the target, and judge.
 
     Raises ``UsageError`` for unusable input, ``EngineLostError`` if a server does not answer,
@@ -103,19 +105,22 @@ def run_gate(request: GateRequest, observer: Observer) -> GateResult:
     tokenizer, and ``MeasurementError`` if the baseline itself is broken. A server that answers only
     in part leaves the verdict unknown, with the reason.
     """
-    refuse_misfits(request)
-    observer.stage("reach", request.target)
-    target = find_candidate(request.target, request.model, flag="--model")
+    options.refuse_misfits()
+    if options.save is not None:
+        refuse_filled(options.save)
+    if options.harness.tasks:
+        require_harness()
+    sides = options.sides
+    observer.stage("reach", target_ref)
+    target = find_candidate(target_ref, sides.model, flag="--model")
     with tempfile.TemporaryDirectory(prefix="whet-quality-") as scratch:
-        if request.against is not None:
-            job, base = _open_saved(request, request.against, observer, Path(scratch))
+        if sides.against is not None:
+            job, base = _open_saved(options, sides.against, observer, Path(scratch))
             return _judged(job, target, base, saved=None)
-        if request.baseline is None:
-            return _as_baseline(_open_job(request, target, observer, Path(scratch)), target)
-        candidate = find_candidate(
-            request.baseline, request.baseline_model, flag="--baseline-model"
-        )
-        job = _open_job(request, candidate, observer, Path(scratch))
+        if sides.baseline is None:
+            return _as_baseline(_open_job(options, target, observer, Path(scratch)), target)
+        candidate = find_candidate(sides.baseline, sides.baseline_model, flag="--baseline-model")
+        job = _open_job(options, candidate, observer, Path(scratch))
         refuse_other_tokenizer(target, job.tokenizer)
         base, judged = _measure_baseline(job, candidate)
         if any(word == "fail" for _, word in judged.verdicts):
@@ -124,18 +129,18 @@ def run_gate(request: GateRequest, observer: Observer) -> GateResult:
 
 
 def _open_job(
-    request: GateRequest, candidate: Candidate, observer: Observer, scratch: Path
+    options: QualityOptions, candidate: Candidate, observer: Observer, scratch: Path
 ) -> _Job:
     """Return the questions of a baseline that is measured now."""
-    quality, builtin = request.quality, scratch / INPUTS
+    quality, builtin = options.quality(), scratch / INPUTS
     for flag, path in (("--heldout", quality.heldout), ("--tasks-file", quality.tasks)):
         if path is not None and not path.is_file():
             raise UsageError(f"{flag}: no file at {path}; correct the path or leave it out")
-    tokenizer = find_tokenizer(request.tokenizer, candidate)
+    tokenizer = find_tokenizer(options.sides.tokenizer, candidate)
     if quality.heldout is None or quality.tasks is None:
         write_inputs(builtin)
-    job = _Job(
-        request=request,
+    return _Job(
+        options=options,
         observer=observer,
         scratch=scratch,
         quality=quality,
@@ -143,35 +148,32 @@ def _open_job(
         heldout=quality.heldout or builtin / "heldout.jsonl",
         tasks=quality.tasks or builtin / TASKS,
     )
-    _require_harness(job)
-    return job
 
 
 def _open_saved(
-    request: GateRequest, folder: Path, observer: Observer, scratch: Path
+    options: QualityOptions, folder: Path, observer: Observer, scratch: Path
 ) -> tuple[_Job, _Base]:
-    """Read a saved baseline and its questions; only the concurrency comes from the request."""
-    saved, harness = read_baseline(folder), stored_harness(folder)
-    if request.speculative and saved.plain is None:
+    """Read a saved baseline and its questions; only the concurrency comes from ``options``."""
+    saved = read_baseline(folder)
+    if options.sides.speculative and saved.plain is None:
         raise UsageError(f"{folder} holds no answers for --speculative; save the baseline again")
-    if request.harness is not None and harness is None:
+    if options.harness.tasks and saved.harness is None:
         raise UsageError(
             f"{folder} holds no lm-eval run; save the baseline again with the same --lm-eval"
         )
     copy_arrays_and_probes(folder, scratch)
     heldout, tasks = input_files(folder, saved)
     job = _Job(
-        request=request,
+        options=options,
         observer=observer,
         scratch=scratch,
-        quality=stored_quality(saved, concurrency=request.quality.concurrency),
+        quality=stored_quality(saved, concurrency=options.measure.concurrency),
         tokenizer=folder / TOKENIZER,
         heldout=heldout,
         tasks=tasks,
     )
-    _require_harness(job)
     observer.note(f"baseline {saved.side.ref}, saved {saved.taken_at}")
-    base = _Base(side=saved.side, record=saved.record, plain=saved.plain, harness=harness)
+    base = _Base(side=saved.side, record=saved.record, plain=saved.plain, harness=saved.harness)
     return job, base
 
 
@@ -182,7 +184,7 @@ def _as_baseline(job: _Job, target: Candidate) -> GateResult:
         record=base.record,
         verdicts=judged.verdicts,
         reason=judged.reason,
-        harness=base.harness,
+        harness=_scores(base.harness)[0],
         saved=_save(job, base, judged),
     )
 
@@ -193,28 +195,31 @@ def _measure_baseline(job: _Job, candidate: Candidate) -> tuple[_Base, _Judgemen
         run = _harness(job, server, BASELINE)
         server.ensure_alive()
     base = _Base(side=server.side, record=measured.record, plain=measured.plain, harness=run)
-    tasks = () if run is None else run.tasks
-    gaps = [f"{task.asked}: {task.missing}" for task in tasks if task.missing]
-    return base, _judge(base.record, candidate.defects, [f"lm-eval: {each}" for each in gaps])
+    return base, _judge(base.record, candidate.defects, _scores(run)[1])
 
 
 def _save(job: _Job, base: _Base, judged: _Judgement) -> str | None:
     """Write the baseline's folder if requested and if the baseline passes."""
-    folder = job.request.save
+    folder = job.options.save
     if folder is None:
         return None
     if any(word != "pass" for _, word in judged.verdicts):
         job.observer.warn(f"the baseline is not saved: {judged.reason}")
         return None
     baseline = SavedBaseline.of(
-        base.side, job.quality, job.heldout, taken_at=now(), record=base.record, plain=base.plain
+        base.side,
+        job.quality,
+        job.heldout,
+        taken_at=now(),
+        record=base.record,
+        plain=base.plain,
+        harness=base.harness,
     )
     files = BaselineFiles(
         scratch=job.scratch,
         tokenizer=job.tokenizer,
         heldout=job.heldout,
         tasks=job.tasks,
-        harness=base.harness,
     )
     write_baseline(folder, baseline, files)
     return str(folder)
@@ -227,12 +232,9 @@ def _judged(job: _Job, target: Candidate, base: _Base, *, saved: str | None) -> 
         measured = _measure(job, server, _plan(job, TARGET, server.side, base))
         run = _harness(job, server, TARGET, base.harness)
         server.ensure_alive()
-    scores: tuple[HarnessScore, ...] = ()
-    if run is not None and base.harness is not None:
-        scores = compare_harness(run, base.harness)
-    losses = [f"lm-eval: {each}" for each in harness_losses(scores)]
-    gaps = [f"lm-eval: {each.task}: {each.missing}" for each in scores if each.missing]
-    judged = _judge(measured.record, [*target.defects, *losses], gaps)
+    scores, gaps = _scores(run, base.harness)
+    fallen = [f"lm-eval: {each}" for each in losses(scores)]
+    judged = _judge(measured.record, [*target.defects, *fallen], gaps)
     return GateResult(
         target=server.side,
         record=measured.record,
@@ -240,8 +242,8 @@ def _judged(job: _Job, target: Candidate, base: _Base, *, saved: str | None) -> 
         reason=judged.reason,
         baseline=base.side,
         baseline_record=base.record,
-        harness=run,
-        harness_scores=scores,
+        harness=scores,
+        baseline_harness=_scores(base.harness, run)[0] if scores else (),
         saved=saved,
     )
 
@@ -261,11 +263,11 @@ def _serve(job: _Job, candidate: Candidate, name: str) -> AbstractContextManager
     tokens = 0
     if candidate.url is None:
         tokens = tokens_needed(_plan(job, name, None)) + _CONTINUATION_TOKENS
-        if job.request.harness is not None:
+        if job.options.harness.tasks:
             tokens = max(tokens, _HARNESS_TOKENS)
     job.observer.stage("serve" if candidate.url is None else "ask", f"{name}: {candidate.ref}")
     log = job.scratch / f"{name}.log"
-    return serve_candidate(candidate, tokens=tokens, spec=job.request.engine, log=log)
+    return serve_candidate(candidate, tokens=tokens, spec=EngineSpec(), log=log)
 
 
 def _plan(job: _Job, name: str, side: Endpoint | None, base: _Base | None = None) -> QualityPlan:
@@ -277,7 +279,7 @@ def _plan(job: _Job, name: str, side: Endpoint | None, base: _Base | None = None
         heldout=job.heldout,
         tasks=job.tasks,
         baseline=None if base is None else base.record,
-        tolerances=job.request.tolerances,
+        tolerances=job.options.tolerances,
         arrays=job.scratch / ARRAYS if side is not None else None,
         checks=None if side is None else _checks(job, side, base),
         scheme=None if side is None else side.scheme,
@@ -286,12 +288,12 @@ def _plan(job: _Job, name: str, side: Endpoint | None, base: _Base | None = None
 
 def _quality(job: _Job, base: _Base | None) -> QualitySpec:
     """Return the options; only a baseline to be saved takes golden probes."""
-    saves = base is None and job.request.save is not None
+    saves = base is None and job.options.save is not None
     return job.quality if saves else job.quality.model_copy(update={"golden_probes": 0})
 
 
 def _checks(job: _Job, side: Endpoint, base: _Base | None) -> ChecksPlan:
-    speculative, saves = job.request.speculative, job.request.save is not None
+    speculative, saves = job.options.sides.speculative, job.options.save is not None
     reference = base if base is not None and (speculative or side.computes_as(base.side)) else None
     return ChecksPlan(
         golden=job.scratch / GOLDEN,
@@ -313,34 +315,29 @@ def _measure(job: _Job, server: LiveEndpoint, plan: QualityPlan) -> Measured:
     return measured
 
 
-def _harness_plan(job: _Job, name: str, base: HarnessRun | None = None) -> HarnessPlan | None:
-    request = job.request.harness
-    if request is None:
-        return None
-    return HarnessPlan(
-        variant=name,
-        tasks=request.tasks,
-        tokenizer=job.tokenizer,
-        limit=request.limit,
-        include_path=request.include_path,
-        concurrency=job.quality.concurrency,
-        num_fewshot=request.num_fewshot,
-        max_length=None if base is None else base.max_length,
-    )
-
-
-def _require_harness(job: _Job) -> None:
-    """Check lm-eval before anything is measured."""
-    plan = _harness_plan(job, BASELINE)
-    if plan is not None:
-        require_harness(plan)
-
-
 def _harness(
     job: _Job, server: LiveEndpoint, name: str, base: HarnessRun | None = None
 ) -> HarnessRun | None:
-    plan = _harness_plan(job, name, base)
-    if plan is None:
+    """Run the tasks of lm-eval if there are any; the target's prompts are as long as the base's."""
+    options = job.options.harness
+    if not options.tasks:
         return None
-    job.observer.note(f"{name}: lm-eval {', '.join(plan.tasks)}")
-    return run_harness(server.url, server.side.model, plan)
+    job.observer.note(f"{name}: lm-eval {', '.join(options.tasks)}")
+    length = server.max_length if base is None else base.max_length
+    return run_harness(
+        ModelEndpoint(url=server.url, model=server.side.model, concurrency=job.quality.concurrency),
+        options.tasks,
+        options.words,
+        tokenizer=job.tokenizer,
+        max_length=length or _HARNESS_TOKENS,
+    )
+
+
+def _scores(
+    run: HarnessRun | None, base: HarnessRun | None = None
+) -> tuple[tuple[TaskScore, ...], list[str]]:
+    """Return the scores of lm-eval, and a sentence per gap."""
+    if run is None:
+        return (), []
+    scores, gaps = compare_harness(run, base)
+    return scores, [f"lm-eval: {each}" for each in gaps]

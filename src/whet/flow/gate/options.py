@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from whet.core.errors import UsageError
 from whet.core.spec import QualitySpec
-from whet.flow.gate.request import GateRequest, HarnessRequest
 
 DEFAULT_BASELINE: Final = Path("quality-baseline")
 """Where a target without a baseline is saved, unless --save says."""
@@ -82,22 +81,29 @@ class HarnessOptions:
     include_path: Path | None = None
     """Folder of your own task files."""
 
-    def request(self) -> HarnessRequest | None:
-        """What lm-eval is to do; ``UsageError`` for its options without tasks."""
-        if self.lm_eval is None:
-            for each in fields(self):
-                if getattr(self, each.name) is not None:
-                    raise UsageError(
-                        f"{_flag(each.name)} belongs to --lm-eval; name its tasks, or leave it out"
-                    )
-            return None
-        names = tuple(name.strip() for name in self.lm_eval.split(",") if name.strip())
-        return HarnessRequest(
-            tasks=names,
-            limit=self.limit,
-            num_fewshot=self.num_fewshot,
-            include_path=self.include_path,
-        )
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The names that --lm-eval gives, without repeats."""
+        names = (name.strip() for name in (self.lm_eval or "").split(","))
+        return tuple(dict.fromkeys(name for name in names if name))
+
+    @property
+    def words(self) -> list[str]:
+        """The remaining options as lm_eval's own."""
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        del given["lm_eval"]
+        pairs = ((f"--{name}", str(value)) for name, value in given.items() if value is not None)
+        return [word for pair in pairs for word in pair]
+
+    def refuse_misfits(self) -> None:
+        """Raise ``UsageError`` for options without tasks, and for a folder that is missing."""
+        if self.lm_eval is None and self.words:
+            flag = self.words[0].replace("_", "-")
+            raise UsageError(f"{flag} belongs to --lm-eval; name its tasks, or leave it out")
+        if self.lm_eval is not None and not self.tasks:
+            raise UsageError("--lm-eval names no task; name some, as in mmlu,hellaswag")
+        if self.include_path is not None and not self.include_path.is_dir():
+            raise UsageError(f"{self.include_path} is not a folder of task files; correct the path")
 
 
 @Parameter(name="*")
@@ -109,44 +115,44 @@ class QualityOptions:
     measure: MeasureOptions = MeasureOptions()
     harness: HarnessOptions = HarnessOptions()
 
-    def request(self, target: str) -> GateRequest:
-        """The request. ``UsageError`` for options that do not go together."""
-        sides, quality = self.sides, self._quality()
-        if sides.against is not None:
-            fixed = [
-                flag
-                for name, flag in _FLAGS.items()
-                if name in quality.model_fields_set and name != "concurrency"
-            ]
-            fixed += ["--tokenizer"] if sides.tokenizer is not None else []
-            if fixed:
-                raise UsageError(
-                    f"{fixed[0]} does not go with --against: the saved baseline fixes what is "
-                    "measured; leave it out, or save a baseline with it"
-                )
-        alone = sides.baseline is None and sides.against is None and sides.golden is None
-        request = GateRequest(
-            target=target,
-            quality=quality,
-            tolerances=self.measure.tolerance or (0.01,),
-            baseline=sides.baseline,
-            against=sides.against,
-            save=DEFAULT_BASELINE if alone and sides.save is None else sides.save,
-            model=sides.model,
-            baseline_model=sides.baseline_model,
-            tokenizer=sides.tokenizer,
-            speculative=sides.speculative,
-            harness=self.harness.request(),
-        )
+    @property
+    def save(self) -> Path | None:
+        """The folder for the measured baseline, None to save none."""
+        return DEFAULT_BASELINE if self._is_alone and self.sides.save is None else self.sides.save
+
+    @property
+    def tolerances(self) -> tuple[float, ...]:
+        """The allowed perplexity increases as shares."""
+        return self.measure.tolerance or (0.01,)
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether the target is itself the baseline."""
+        sides = self.sides
+        return sides.baseline is None and sides.against is None and sides.golden is None
+
+    def refuse_misfits(self) -> None:
+        """Raise ``UsageError`` for options that do not go together, or out of range."""
+        sides, quality = self.sides, self.quality()
+        self.harness.refuse_misfits()
         if sides.golden is not None:
             self._refuse_beside_golden()
         elif sides.add_start:
             raise UsageError(
                 "--add-start needs --golden: name the golden file to add this start to"
             )
-        return request
+        if sides.against is not None:
+            self._refuse_beside_saved(quality)
+        if sides.speculative and self._is_alone:
+            raise UsageError(
+                "--speculative compares the target with the plain server of its weights; name that "
+                "one with --baseline or --against"
+            )
+        for tolerance in self.tolerances:
+            if not 0 < tolerance < 1:
+                raise UsageError(f"--tolerance {tolerance:g}: give a share, as 0.01 for 1 %")
 
-    def _quality(self) -> QualitySpec:
+    def quality(self) -> QualitySpec:
         """Return the spec with the given options. ``UsageError`` for an invalid value."""
         values = {name: getattr(self.measure, _FIELDS.get(name, name)) for name in _FLAGS}
         try:
@@ -156,6 +162,23 @@ class QualityOptions:
             message = first["msg"].removeprefix("Value error, ")
             flag = _FLAGS[str(first["loc"][0])]
             raise UsageError(f"{flag}: {message} (got {first['input']!r})") from error
+
+    def _refuse_beside_saved(self, quality: QualitySpec) -> None:
+        """Refuse what the saved baseline fixes, and another baseline."""
+        names = (name for name in _FLAGS if name in quality.model_fields_set - {"concurrency"})
+        given = [_FLAGS[name] for name in names]
+        given += ["--tokenizer"] if self.sides.tokenizer is not None else []
+        if given:
+            raise UsageError(
+                f"{given[0]} does not go with --against: the saved baseline fixes what is "
+                "measured; leave it out, or save a baseline with it"
+            )
+        if self.sides.baseline is not None:
+            raise UsageError(
+                "--baseline measures a baseline and --against reads a saved one; give one of them"
+            )
+        if self.sides.save is not None:
+            raise UsageError("--save stores a baseline that is measured now; leave --against out")
 
     def _refuse_beside_golden(self) -> None:
         given = {
@@ -180,7 +203,3 @@ _FLAGS: Final = {
     "top_logprobs": "--top-logprobs",
     "protocol": "--protocol",
 }
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
