@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -178,6 +178,29 @@ def figure_cell(
     return Cell(text=item.marked, tone=tone, detail=item.interval)
 
 
-def figure_columns(*heads: tuple[str, str]) -> tuple[Column, ...]:
-    """Columns of figures from (name, unit) pairs."""
-    return tuple(Column(name=name, unit=unit, figure=True) for name, unit in heads)
+def figure_columns(*heads: str | tuple[str, str]) -> tuple[Column, ...]:
+    """Columns of figures from names or (name, unit) pairs."""
+    pairs = ((head, "") if isinstance(head, str) else head for head in heads)
+    return tuple(Column(name=name, unit=unit, figure=True) for name, unit in pairs)
+
+
+def table(
+    caption: str, columns: Iterable[Column | str], rows: Iterable[Row | Iterable[object]]
+) -> Table:
+    """A table of plain values: a name is a column of words, any value becomes a cell."""
+    return Table(
+        caption=caption,
+        columns=[each if isinstance(each, Column) else Column(name=each) for each in columns],
+        rows=[each if isinstance(each, Row) else row(each) for each in rows],
+    )
+
+
+def row(values: Iterable[object], tone: Tone = "plain") -> Row:
+    """A row of cells, estimates, figures and texts; None is a dash."""
+    return Row(cells=[_cell(value) for value in values], tone=tone)
+
+
+def _cell(value: object) -> Cell:
+    if isinstance(value, Cell):
+        return value
+    return figure_cell(value) if isinstance(value, Estimate | Shown) else text_cell(value)
