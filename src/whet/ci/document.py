@@ -16,19 +16,19 @@ from whet.report.document import (
     Row,
     Section,
     Table,
-    Tone,
     text_cell,
+    tone_of,
+    verdict_cell,
 )
 
 _ROWS: Final = 15
 _CHANGES: Final = 15
 _CHARACTERS: Final = 160
-_TONES: Final[dict[str, Tone]] = {"pass": "good", "fail": "bad", "unknown": "warn"}
 
 
 def ci_document(result: CiResult) -> Document:
     """One line of verdict, the checks with the worst first, and what changed."""
-    nodes: list[Node] = [Paragraph(text=verdict_line(result), tone=_TONES[result.verdict])]
+    nodes: list[Node] = [Paragraph(text=verdict_line(result), tone=tone_of(result.verdict))]
     nodes.append(_table(result.checks))
     if (left := len(result.checks) - _ROWS) > 0:
         nodes.append(Paragraph(text=f"{plural(left, 'more check')}: see --junit or --json."))
@@ -56,7 +56,7 @@ def _table(checks: Sequence[Check]) -> Table:
     rows = [
         Row(
             cells=[
-                text_cell(check.verdict, _TONES[check.verdict]),
+                verdict_cell(check.verdict),
                 text_cell(check.name),
                 text_cell(_cut(check.sentence)),
             ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from whet.core.records import Estimate
 from whet.report.text import DASH, Shown, shown
@@ -15,6 +15,16 @@ if TYPE_CHECKING:
 
 Tone = Literal["plain", "good", "bad", "warn", "muted", "struck", "strong"]
 """``struck`` is a figure that does not count, ``muted`` what matters less."""
+_GOOD: Final = ("proved", "pass", "met", "better", "complete", "recommended", "available")
+_BAD: Final = ("contradicted", "fail", "missed", "worse", "failed", "not available here")
+_WARN: Final = ("unproved", "accepted", "unknown", "undecided", "interrupted", "slow", "doubtful")
+_MUTED: Final = ("no difference", "not known here")
+_TONES: Final[dict[str, Tone]] = {
+    **dict.fromkeys(_GOOD, "good"),
+    **dict.fromkeys(_BAD, "bad"),
+    **dict.fromkeys(_WARN, "warn"),
+    **dict.fromkeys(_MUTED, "muted"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,6 +178,16 @@ class Document:
 def text_cell(value: object, tone: Tone = "plain", detail: str = "") -> Cell:
     """A cell of any value; None is a dash."""
     return Cell(text=DASH if value is None or value == "" else str(value), tone=tone, detail=detail)
+
+
+def tone_of(word: str) -> Tone:
+    """The tone of an outcome, verdict or status."""
+    return _TONES.get(word.partition(":")[0], "plain")
+
+
+def verdict_cell(word: str | None) -> Cell:
+    """An outcome, verdict or status in its tone; None is a dash."""
+    return text_cell(word, tone=tone_of(word or ""))
 
 
 def figure_cell(

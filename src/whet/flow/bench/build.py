@@ -43,6 +43,7 @@ from whet.requests.trace import Reading, Trace, cut_trace, read_trace
 _MOST_THINK_S: Final = 10_000.0
 _USUAL_PORT: Final = 8000
 _USUAL_REQUESTS: Final = 200
+_USUAL_PAIRS: Final = 4
 
 _SYNTHETIC: Final = "synthetic prompts"
 _DATASET: Final = "--dataset-path"
@@ -114,7 +115,7 @@ def build_request(url: str | None, options: BenchOptions) -> BenchRequest:
         concurrency=load.max_concurrency or (0 if arrivals is not None else 1),
         static=load.static_batches,
         warmup=load.num_warmups,
-        runs=load.num_runs or 1,
+        runs=load.num_runs or (_USUAL_PAIRS if options.compare.against else 1),
         until=None if load.until is None else load.until / 100,
         most_runs=load.max_runs,
         seed=load.seed,

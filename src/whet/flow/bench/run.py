@@ -11,7 +11,7 @@ from whet.checkpoint import locate_without_weights
 from whet.client import CompletionCall
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.protocols import Observer
-from whet.core.records import ClientHealth, PlannedRequest, TrialRecord, WorkloadFacts
+from whet.core.records import ClientHealth, PlannedRequest, RequestEvent, TrialRecord, WorkloadFacts
 from whet.flow.bench.prefix_trace import report_best, report_hits
 from whet.flow.model_entry import model_entry
 from whet.load import TrialInterrupted, TrialPlan, run_trial
@@ -20,7 +20,7 @@ from whet.load.sources.replay import report_trace
 from whet.load.sources.request import FORMS, BenchRequest, Target
 from whet.load.sources.source import build_load, open_dataset, read_block_size
 from whet.metrics.quantiles import narrow_enough
-from whet.metrics.summary import CellContext, summarise
+from whet.metrics.summary import UNPRICED, summarise
 from whet.metrics.usable import trial_problem, usable_trials
 
 __all__ = [
@@ -109,8 +109,7 @@ def _goes_on(request: BenchRequest, trials: Sequence[TrialRecord]) -> bool:
     if request.until is None or len(trials) >= request.most_runs:
         return False
     good = usable_trials(trials)
-    cell = CellContext(price_usd_per_hour=0.0, memory_kind="device")
-    rate = summarise(good, cell=cell).tps_mean if good else None
+    rate = summarise(good, cell=UNPRICED).tps_mean if good else None
     return not narrow_enough(rate, request.until)
 
 
@@ -210,14 +209,14 @@ def require_figures(result: BenchResult) -> None:
     """Raise ``MeasurementError`` where no run can be believed, and say why."""
     events = [event for trial in result.trials for event in trial.requests]
     if all(event.error is not None for event in events):
-        words = {event.error: event.detail for event in events}
-        errors = "; ".join(f"{word} ({_line(detail)})" for word, detail in words.items())
-        raise MeasurementError(f"no request was answered: {errors}; fix the server or the address")
+        raise MeasurementError(no_answer_words(events))
     problems = [trial_problem(trial) for trial in result.trials]
     if all(problem is not None for problem in problems):
         raise MeasurementError(f"no run can be believed: {'; '.join(map(str, problems))}")
 
 
-def _line(detail: str | None) -> str:
-    """What a server said, as a part of a sentence."""
-    return " ".join((detail or "").split())
+def no_answer_words(events: Sequence[RequestEvent]) -> str:
+    """Why no request was answered: each error with the server's words on one line."""
+    details = {event.error: " ".join((event.detail or "").split()) for event in events}
+    errors = "; ".join(f"{word} ({detail})" for word, detail in details.items())
+    return f"no request was answered: {errors}; fix the server or the address"

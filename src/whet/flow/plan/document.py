@@ -21,7 +21,7 @@ def plan_section(plan: Plan, model: str) -> Section:
     by = "by batch size" if plan.sizes else "at the largest batch size that meets it"
     title = f"Cheapest first, {by}; p95 in ms{'; ! misses the objective' if plan.sizes else ''}"
     rated = () if plan.rate is None else ("all GPUs", "$/month")
-    columns = [
+    columns: list[Column | str] = [
         *("GPUs", "variant"),
         *figure_columns("batch", "req/s", "TTFT", "TPOT", "$/1M", *rated),
         "most of a step",
