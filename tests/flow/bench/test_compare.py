@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.load.requests import bench_request
 from tests.metrics.events import HEALTHY, steady, trial
 from tests.scripted_server import Script, ScriptedServer, in_thread, scripted_server
 from whet.core.errors import EngineLostError, Interrupted, MeasurementError, UsageError
@@ -20,17 +21,17 @@ from whet.demo import pair_paths
 from whet.flow.bench import compare as module
 from whet.flow.bench.compare import AgainstResult, bench_against, require_comparison
 from whet.flow.bench.options import CompareOptions
-from whet.flow.bench.run import BenchRequest, Target
 from whet.load import TrialInterrupted, TrialLost
 from whet.load.arrivals import Arrivals
 from whet.load.lengths import fixed
+from whet.load.sources.request import BenchRequest, Target
 
 TOKENIZER = pair_paths()[0]
 A, B = "http://127.0.0.1:8", "http://127.0.0.1:9"
 
 
 def request(url: str = A, **change: Any) -> BenchRequest:
-    return BenchRequest(**{
+    return bench_request(**{
         "url": url, "model": None, "tokenizer": str(TOKENIZER), "form": "ids", "requests": 8,
         "inputs": fixed(24), "outputs": fixed(3),
         "concurrency": 2, "runs": 4, **change,
@@ -164,7 +165,7 @@ def test_a_side_that_cannot_be_believed(stage: Stage, places: tuple[int, ...], t
 # Bad input
 
 
-@pytest.mark.parametrize("runs", [1, 3, 0])
+@pytest.mark.parametrize("runs", [1, 3])
 def test_trials_that_make_no_whole_blocks(stage: Stage, runs: int) -> None:
     with pytest.raises(UsageError, match="an even number, 2 or more"):
         measure(A, B, runs=runs)
@@ -284,7 +285,7 @@ def test_both_servers_see_the_same_prompts_in_turn() -> None:
 def test_both_servers_get_the_same_arrivals() -> None:
     with scripted_server(ttft_s=0.005) as a, scripted_server(ttft_s=0.005) as b:
         arrivals = Arrivals(kind="poisson", rate_rps=400.0)
-        found = measure(a.url, b.url, arrivals=arrivals, concurrency=0, runs=2)
+        found = measure(a.url, b.url, arrivals=arrivals, concurrency=None, runs=2)
     times = [
         [[e.scheduled_ns for e in t.requests] for t in server.runs.trials]
         for server in (found.a, found.b)

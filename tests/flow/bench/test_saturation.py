@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.load.requests import bench_request
 from tests.metrics.events import HEALTHY, event, failed, trial
 from tests.scripted_server import Script, ScriptedServer, in_thread, scripted_server
 from whet.core.errors import EngineLostError, MeasurementError, UsageError
@@ -20,13 +21,13 @@ from whet.core.records import RequestEvent, TrialRecord
 from whet.core.records.objective import Bound, SearchObjective, SearchResult
 from whet.demo import pair_paths
 from whet.flow.bench import saturation as module
-from whet.flow.bench.run import BenchRequest, Target
 from whet.flow.bench.saturation import level_request, saturate
 from whet.load import TrialInterrupted, TrialLost
 from whet.load.arrivals import Arrivals
 from whet.load.conversations import ConversationShape
 from whet.load.dataset import Dataset
 from whet.load.lengths import fixed
+from whet.load.sources.request import BenchRequest, Target
 from whet.metrics.objective import parse_objective
 from whet.metrics.saturation import SearchPlan
 from whet.metrics.summary import UNPRICED, summarise
@@ -41,8 +42,8 @@ CHATS = ConversationShape(
 
 
 def request(url: str = "http://127.0.0.1:9", **given: Any) -> BenchRequest:
-    return BenchRequest(**{
-        "url": url, "model": None, "tokenizer": str(pair_paths()[0]), "form": "ids",
+    return bench_request(**{
+        "url": url, "tokenizer": str(pair_paths()[0]), "form": "ids",
         "requests": 20, "inputs": fixed(8), "outputs": fixed(2), **given,
     })  # fmt: skip
 
@@ -199,9 +200,11 @@ def test_the_kind_of_arrivals_stays(kind: str) -> None:
     assert (made.requests, made.concurrency, made.loop) == (60, 7, "open")
 
 
-def test_a_rate_without_arrivals_is_poisson() -> None:
+def test_a_rate_without_arrivals_is_poisson_and_not_capped() -> None:
+    """A request without a rate is a closed loop of one, which must not cap the open loop."""
     made = level_request(request(), "rate", level=3, effort=1, seconds=0)
     assert made.arrivals == Arrivals(kind="poisson", rate_rps=3)
+    assert made.concurrency == 0
 
 
 @pytest.mark.parametrize(

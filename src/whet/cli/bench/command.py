@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from whet.cli.bench.output import (
-    ResultView,
     bench_report,
     compare_report,
     read_view,
@@ -17,9 +16,6 @@ from whet.cli.options import OutputOptions
 from whet.core.errors import Interrupted, WhetError
 from whet.core.server_url import split_server_url
 from whet.flow.bench.options import BenchOptions
-
-if TYPE_CHECKING:
-    from whet.flow.bench.run import BenchRequest
 
 
 def bench(
@@ -34,54 +30,30 @@ def bench(
     Exit code 6 if no figure can be trusted: the client did not keep up, or no request was answered.
     """
     from whet.flow.bench.build import build_request
+    from whet.flow.bench.compare import bench_against, require_comparison
+    from whet.flow.bench.run import bench as send
+    from whet.flow.bench.run import require_figures
+    from whet.flow.bench.saturation import find_max
 
-    view = read_view(options.result)
+    view, search = read_view(options.result), options.search
     if options.compare.against is not None:
         split_server_url(options.compare.against, "--against")
     request = build_request(url, options)
-    if options.search.find_max is not None:
-        _search(request, options, view, output)
-    elif options.compare.against is not None:
-        _compare(request, options, view, output)
-    else:
-        _send(request, view, output)
-
-
-def _send(request: BenchRequest, view: ResultView, output: OutputOptions) -> None:
-    from whet.flow.bench.run import bench as send
-    from whet.flow.bench.run import require_figures
-
     with output.observer() as observer:
-        result = send(request, observer)
-        bench_report(result, request, view).show(view, output)
-    if result.interrupted:
-        raise Interrupted("stopped on request")
-    require_figures(result)
-
-
-def _compare(
-    request: BenchRequest, options: BenchOptions, view: ResultView, output: OutputOptions
-) -> None:
-    """Measure both; what ended early still reports the pairs that it has."""
-    from whet.flow.bench.compare import bench_against, require_comparison
-
-    with output.observer() as observer:
-        result = bench_against(request, options.compare, observer)
-        compare_report(result, request, view).show(view, output)
-    _raise(result.error)
-    require_comparison(result)
-
-
-def _search(
-    request: BenchRequest, options: BenchOptions, view: ResultView, output: OutputOptions
-) -> None:
-    """Search; what ended early still reports the levels that it has."""
-    from whet.flow.bench.saturation import find_max
-
-    with output.observer() as observer:
-        result = find_max(request, options.search, view.constraints, view.bounds, observer)
-        search_report(result, view).show(view, output)
-    _raise(result.error)
+        if search.find_max is not None:
+            found = find_max(request, search, view.constraints, view.bounds, observer)
+            search_report(found, view).show(view, output)
+            _raise(found.error)
+        elif options.compare.against is not None:
+            compared = bench_against(request, options.compare, observer)
+            compare_report(compared, view).show(view, output)
+            _raise(compared.error)
+            require_comparison(compared)
+        else:
+            result = send(request, observer)
+            bench_report(result, view).show(view, output)
+            _raise(Interrupted("stopped on request") if result.interrupted else None)
+            require_figures(result)
 
 
 def _raise(error: WhetError | None) -> None:

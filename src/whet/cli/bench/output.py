@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from whet.core.records import TrialRecord
     from whet.core.records.objective import Bound, Constraint, SearchResult
     from whet.flow.bench.compare import AgainstResult, ServerRuns
-    from whet.flow.bench.run import BenchRequest, BenchResult
+    from whet.flow.bench.run import BenchResult
     from whet.report.bench.vllm_json import Selection
     from whet.report.document import Chart, Section
 
@@ -115,33 +115,28 @@ class Report:
                 output.console.print(f"chart: {path}", soft_wrap=True)
 
 
-def bench_report(result: BenchResult, request: BenchRequest, view: ResultView) -> Report:
+def bench_report(result: BenchResult, view: ResultView) -> Report:
     """All runs in one table, and a file for each."""
-    from whet.report.bench.latency_chart import latency_chart
-
-    runs = [run_json(trial, result, request, view) for trial in result.trials]
+    runs = [run_json(trial, result, view) for trial in result.trials]
     return Report(
-        sections=[_section(result, request, view)],
+        sections=[_section(result, view)],
         document={"runs": runs},
         files={f"-{number}" if number > 1 else "": run for number, run in enumerate(runs, 1)},
-        charts={"": latency_chart(result.trials)},
+        charts=_latency_charts({"": result.trials}, view),
     )
 
 
-def compare_report(result: AgainstResult, request: BenchRequest, view: ResultView) -> Report:
+def compare_report(result: AgainstResult, view: ResultView) -> Report:
     """Both servers, and what the comparison decides."""
     from whet.report.bench.compare import against_json, compare_section
-    from whet.report.bench.latency_chart import latency_chart
 
     sides = {"A": result.a, "B": result.b}
     sections = {
-        letter: _section(side.runs, request, view)
-        for letter, side in sides.items()
-        if side.runs.trials
+        letter: _section(side.runs, view) for letter, side in sides.items() if side.runs.trials
     }
     document = against_json(
         result.compared,
-        *(_server_json(side, request, view) for side in sides.values()),
+        *(_server_json(side, view) for side in sides.values()),
         interrupted=isinstance(result.error, Interrupted),
     )
     return Report(
@@ -154,19 +149,28 @@ def compare_report(result: AgainstResult, request: BenchRequest, view: ResultVie
         ],
         document=document,
         files={"": document},
-        charts={
-            f"-{letter.lower()}": latency_chart(side.runs.trials) for letter, side in sides.items()
-        },
+        charts=_latency_charts({"-a": result.a.runs.trials, "-b": result.b.runs.trials}, view),
     )
 
 
-def _server_json(server: ServerRuns, request: BenchRequest, view: ResultView) -> dict[str, Any]:
+def _latency_charts(
+    trials: Mapping[str, Sequence[TrialRecord]], view: ResultView
+) -> dict[str, Chart | None]:
+    """Draw what is saved, and nothing otherwise: the library of charts is slow to import."""
+    if view.path is None:
+        return {}
+    from whet.report.bench.latency_chart import latency_chart
+
+    return {suffix: latency_chart(each) for suffix, each in trials.items()}
+
+
+def _server_json(server: ServerRuns, view: ResultView) -> dict[str, Any]:
     runs = server.runs
     return {
         "url": server.url,
         "model_id": runs.model,
         "tokenizer_id": runs.tokenizer,
-        "runs": [run_json(trial, runs, request, view) for trial in runs.trials],
+        "runs": [run_json(trial, runs, view) for trial in runs.trials],
     }
 
 
@@ -183,7 +187,7 @@ def search_report(result: SearchResult, view: ResultView) -> Report:
     )
 
 
-def _section(result: BenchResult, request: BenchRequest, view: ResultView) -> Section:
+def _section(result: BenchResult, view: ResultView) -> Section:
     """All runs in one table, and whether they meet the objectives."""
     from whet.flow.bench.objectives import judge_objectives
     from whet.report.bench.load import load_section, objective_nodes
@@ -191,7 +195,7 @@ def _section(result: BenchResult, request: BenchRequest, view: ResultView) -> Se
 
     section = load_section(result.trials, view.selection)
     nodes, facts = list(section.nodes), result.facts
-    if facts is not None and (request.prefixes is not None or facts.expected_hit_rate > 0):
+    if facts is not None and (result.request.prefixes is not None or facts.expected_hit_rate > 0):
         words = f"prefix hit rate to expect: {facts.expected_hit_rate:.3g}"
         nodes.insert(0, Paragraph(text=words))
     judged = judge_objectives(result.trials, view.bounds, view.constraints)
@@ -203,10 +207,9 @@ def _section(result: BenchResult, request: BenchRequest, view: ResultView) -> Se
     return replace(section, nodes=nodes)
 
 
-def run_json(
-    trial: TrialRecord, result: BenchResult, request: BenchRequest, view: ResultView
-) -> dict[str, Any]:
+def run_json(trial: TrialRecord, result: BenchResult, view: ResultView) -> dict[str, Any]:
     """One run under vLLM's names."""
+    request = result.request
     from whet.report.bench.vllm_json import run_info, vllm_result
 
     run = run_info(trial, result.model, result.tokenizer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from whet.checkpoint import tokenizer_difference
 from whet.client.endpoint import Endpoint
@@ -15,9 +15,7 @@ from whet.core.records.against import ServersCompared
 from whet.flow.bench.options import CompareOptions
 from whet.flow.bench.paired import compare_servers, usable_pairs, warnings_of
 from whet.flow.bench.run import (
-    BenchRequest,
     BenchResult,
-    Target,
     reach,
     report_trial,
     require_figures,
@@ -25,6 +23,9 @@ from whet.flow.bench.run import (
 )
 from whet.flow.model_entry import model_entry
 from whet.load import TrialInterrupted, TrialLost
+from whet.load.sources.request import BenchRequest, Target
+
+_USUAL_RUNS: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,19 +50,20 @@ class AgainstResult:
 def bench_against(
     request: BenchRequest, other: CompareOptions, observer: Observer
 ) -> AgainstResult:
-    """Send ``request.runs`` trials to each server in the order A B B A A B B A ….
+    """Send ``num_runs`` trials (4 unless given) to each server in the order A B B A A B B A ….
 
     The n-th trials of both are a pair with the same prompts and arrival times; every pair has its
-    own. The order lets a linear drift of the machine fall on both alike. ``request.until`` is not
+    own. The order lets a linear drift of the machine fall on both alike. ``until`` is not
     read. A stop, and a server that stops answering, is the result's ``error``.
 
     Raises ``UsageError`` for an odd number of trials, for twice the same model of one server and
     for tokenizers that differ; as ``reach`` does.
     """
-    if request.runs < 2 or request.runs % 2:
+    runs = request.load.num_runs or _USUAL_RUNS
+    request = replace(request, load=replace(request.load, num_runs=runs))
+    if runs < 2 or runs % 2:
         raise UsageError(
-            "--num-runs must be an even number, 2 or more, for the order A B B A (got "
-            f"{request.runs})"
+            f"--num-runs must be an even number, 2 or more, for the order A B B A (got {runs})"
         )
     assert other.against is not None, "the command has checked --against"
     match = _Match(
@@ -70,7 +72,7 @@ def bench_against(
         targets=_reach_both(request, other.against, other.against_model, observer),
     )
     try:
-        for number in range(request.runs):
+        for number in range(runs):
             match.send_pair(number, observer)
     except (Interrupted, KeyboardInterrupt):
         return match.result(Interrupted("stopped on request"))
@@ -148,6 +150,7 @@ class _Match:
             name=url if alike else f"{url} ({target.model})",
             url=url,
             runs=BenchResult(
+                request=self.request,
                 model=target.model,
                 tokenizer=target.tokenizer.name,
                 facts=self.facts,
@@ -164,7 +167,7 @@ def _reach_both(
     first = reach(request, observer)
     observer.stage("reach", url)
     try:
-        entry = model_entry(url, model or request.model, "--against-model")
+        entry = model_entry(url, model or request.server.model, "--against-model")
     except UsageError as error:
         raise UsageError(f"{url}: {error}") from error
     model = str(entry["id"])
@@ -180,7 +183,7 @@ def _reach_both(
 
 def _check_tokenizer(request: BenchRequest, folder: Path, entry: dict[str, Any]) -> str:
     """How lengths are counted for the second server; ``UsageError`` where tokens are not alike."""
-    if request.tokenizer is not None:
+    if request.server.tokenizer is not None:
         return f"tokenizer {folder.name} as given, for both"
     root = entry.get("root")
     if not isinstance(root, str) or not (Path(root) / "tokenizer.json").is_file():

@@ -27,9 +27,10 @@ from whet.core.records.objective import (
     SearchResult,
 )
 from whet.flow.bench.options import SearchOptions
-from whet.flow.bench.run import BenchRequest, Target, no_answer_words, reach, run_once
+from whet.flow.bench.run import no_answer_words, reach, run_once
 from whet.load.arrivals import Arrivals
 from whet.load.conversations import ConversationShape
+from whet.load.sources.request import BenchRequest, Target
 from whet.metrics.saturation import SearchPlan, find_knee, find_saturation, judge_search
 from whet.metrics.summary import UNPRICED, summarise
 from whet.metrics.usable import trial_problem
@@ -150,7 +151,7 @@ class _LevelSearch:
             level=level,
             effort=effort,
             seconds=self.seconds,
-            most=None if dataset is None else len(dataset.rows) - self.request.warmup,
+            most=None if dataset is None else len(dataset.rows) - self.request.load.num_warmups,
         )
         unit = "requests/s" if self.axis == "rate" else "in flight"
         takes = f" in {request.requests / level:.4g} s" if self.axis == "rate" else ""
@@ -235,7 +236,8 @@ def level_request(
         source = request.source
         if isinstance(source, ConversationShape):
             source = replace(source, conversations=requests)
-        return replace(request, concurrency=slots, requests=requests, source=source)
+        load = replace(request.load, max_concurrency=slots)
+        return replace(request, load=load, requests=requests, source=source)
     due = math.ceil(level * seconds) * effort
     if most is not None:
         due = min(due, most)
@@ -264,7 +266,7 @@ def _check_traffic(request: BenchRequest, axis: SearchAxis) -> None:
             "the requests of a conversation wait for its answers, so they have no rate; search "
             "over the concurrency instead"
         )
-    if axis == "rate" and request.static:
+    if axis == "rate" and request.load.static_batches:
         raise UsageError("static batches have no rate; search over the concurrency instead")
 
 
