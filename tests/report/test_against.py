@@ -10,8 +10,9 @@ import pytest
 from rich.console import Console
 
 from whet.core.records import Estimate
-from whet.core.records.against import ServerComparison, ServerVerdict
-from whet.report.bench.compare import AgainstView, against_json, answer, print_against
+from whet.core.records.against import ServerComparison, ServersCompared, ServerVerdict
+from whet.report.bench.compare import against_json, answer, compare_section
+from whet.report.writers.console import print_sections
 
 
 def estimate(value: float, *, spread: float = 0.01, certified: bool = True) -> Estimate:
@@ -35,8 +36,8 @@ def compared(
     )
 
 
-def view(*comparisons: ServerComparison, **change: Any) -> AgainstView:
-    return AgainstView(**{
+def view(*comparisons: ServerComparison, **change: Any) -> ServersCompared:
+    return ServersCompared(**{
         "a": "http://a:1", "b": "http://b:2", "pairs": 4, "comparisons": comparisons, **change,
     })  # fmt: skip
 
@@ -48,9 +49,9 @@ EARLY = compared("tpot_p50_ms", 0.8, "better")
 DOUBTED = compared("ttft_p95_ms", 1.4, "worse", certified=False)
 
 
-def printed(shown: AgainstView, *, width: int = 120) -> str:
+def printed(shown: ServersCompared, *, width: int = 120) -> str:
     out = io.StringIO()
-    print_against(shown, Console(file=out, width=width))
+    print_sections([compare_section(shown)], Console(file=out, width=width))
     return out.getvalue()
 
 
@@ -81,14 +82,14 @@ def printed(shown: AgainstView, *, width: int = 120) -> str:
         (view(pairs=0), "No trials could be compared: no run is usable on both servers."),
     ],
 )
-def test_the_answer_in_words(shown: AgainstView, told: str) -> None:
+def test_the_answer_in_words(shown: ServersCompared, told: str) -> None:
     assert answer(shown) == told
     assert " ".join(told.split()) in " ".join(printed(shown).split())
 
 
 def test_the_table_has_both_figures_and_the_ratio() -> None:
     lines = printed(view(MORE, LATE, DOUBTED)).splitlines()
-    assert lines[1:3] == ["A: http://a:1", "B: http://b:2"]
+    assert [line.strip() for line in lines[2:4]] == ["A: http://a:1", "B: http://b:2"]
     (more,) = [line for line in lines if line.startswith("output tokens/s")]
     assert more.split() == [
         "output", "tokens/s", "100", "[99.0,", "101]", "125", "[124,", "126]", "1.250",
@@ -110,7 +111,7 @@ def test_an_interval_that_is_not_known() -> None:
 def test_warnings_and_names_are_made_harmless() -> None:
     said = printed(view(SAME, a="http://a\x1b[31m", warnings=("look\nhere [red]",)))
     assert "\x1b" not in said
-    assert "warning: look here [red]" in said
+    assert "! look here [red]" in said
 
 
 def test_the_file_holds_both_sides_and_reads_back() -> None:

@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 from tests.metrics.events import event, trial
-from whet.report.bench.console import print_load
+from whet.report.bench.load import load_section
 from whet.report.bench.vllm_json import Selection
+from whet.report.writers.console import print_sections
 
 
 def line(name: str, *, count: int, pieces: int, p: float) -> list[str]:
@@ -18,7 +19,8 @@ def line(name: str, *, count: int, pieces: int, p: float) -> list[str]:
     events = [event(start_ms=60 * n, index=n, pieces=pieces) for n in range(count)]
     made = replace(trial(events), loop="open")
     console = Console(file=io.StringIO(), width=200)
-    print_load([made], Selection(metrics=("ttft", "itl"), percentiles=(p,)), console)
+    section = load_section([made], Selection(metrics=("ttft", "itl"), percentiles=(p,)))
+    print_sections([section], console)
     out = console.file
     assert isinstance(out, io.StringIO)
     rows = [row.split() for row in out.getvalue().splitlines()]

@@ -16,18 +16,18 @@ from whet.report.document import (
     Row,
     Section,
     Table,
-    Tone,
     text_cell,
+    tone_of,
+    verdict_cell,
 )
 
 _ROWS: Final = 15
 _CHARACTERS: Final = 160
-_TONES: Final[dict[str, Tone]] = {"pass": "good", "fail": "bad", "unknown": "warn"}
 
 
 def ci_document(result: CiResult) -> Document:
     """One line of verdict, the checks with the worst first, and what changed."""
-    nodes: list[Node] = [Paragraph(text=_verdict(result), tone=_TONES[result.verdict])]
+    nodes: list[Node] = [Paragraph(text=_verdict(result), tone=tone_of(result.verdict))]
     nodes.append(_table(sorted(result.checks, key=lambda check: ORDER.index(check.verdict))))
     if (left := len(result.checks) - _ROWS) > 0:
         nodes.append(Paragraph(text=f"{plural(left, 'more check')}: see --junit or --json."))
@@ -53,7 +53,7 @@ def _verdict(result: CiResult) -> str:
 def _table(checks: Sequence[Check]) -> Table:
     columns = [Column(name=name) for name in ("verdict", "check", "result")]
     rows = [
-        [text_cell(c.verdict, _TONES[c.verdict]), text_cell(c.name), text_cell(_cut(c.sentence))]
+        [verdict_cell(c.verdict), text_cell(c.name), text_cell(_cut(c.sentence))]
         for c in checks[:_ROWS]
     ]
     return Table(

@@ -9,14 +9,17 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from whet.core.errors import MeasurementError, UsageError
+from whet.core.records import RequestEvent
 from whet.core.records.objective import (
     Answer,
     Knee,
     LoadMeasurement,
     ObjectiveVerdict,
     Saturation,
+    SearchObjective,
     StopReason,
 )
+from whet.metrics.objective import judge, judge_attainment
 
 MIN_BEND: Final = 0.1
 """A curve that leaves its chord by less than a tenth of its range has no knee worth a name."""
@@ -62,6 +65,13 @@ class SearchPlan:
                 f"a search of {self.budget} measurements, effort {self.max_effort} and "
                 f"{self.look_past} levels past a miss cannot be run; give 1, 1 and 0 at least"
             )
+
+
+def judge_search(objective: SearchObjective, events: Sequence[RequestEvent]) -> ObjectiveVerdict:
+    """What the events of one measurement answer. ``UsageError`` for a share that cannot be."""
+    if objective.bounds is not None:
+        return judge_attainment(events, objective.bounds, share=objective.share)
+    return judge(events, objective.constraints)
 
 
 def find_saturation(measure: Measure, plan: SearchPlan) -> Saturation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -40,6 +41,10 @@ class CellContext:
     ttft_ms: float | None = None
     tpot_ms: float | None = None
     e2e_ms: float | None = None
+
+
+UNPRICED: Final = CellContext(price_usd_per_hour=0.0, memory_kind="device")
+"""An external server's cell, whose price and memory are unknown."""
 
 
 def summarise(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from whet.core.records import Estimate
 from whet.report.text import DASH, Shown, shown
@@ -15,6 +15,16 @@ if TYPE_CHECKING:
 
 Tone = Literal["plain", "good", "bad", "warn", "muted", "struck", "strong"]
 """``struck`` is a figure that does not count, ``muted`` what matters less."""
+_GOOD: Final = ("proved", "pass", "met", "better", "complete", "recommended", "available")
+_BAD: Final = ("contradicted", "fail", "missed", "worse", "failed", "not available here")
+_WARN: Final = ("unproved", "accepted", "unknown", "undecided", "interrupted", "slow", "doubtful")
+_MUTED: Final = ("no difference", "not known here")
+_TONES: Final[dict[str, Tone]] = {
+    **dict.fromkeys(_GOOD, "good"),
+    **dict.fromkeys(_BAD, "bad"),
+    **dict.fromkeys(_WARN, "warn"),
+    **dict.fromkeys(_MUTED, "muted"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,6 +180,16 @@ def text_cell(value: object, tone: Tone = "plain", detail: str = "") -> Cell:
     return Cell(text=DASH if value is None or value == "" else str(value), tone=tone, detail=detail)
 
 
+def tone_of(word: str) -> Tone:
+    """The tone of an outcome, verdict or status."""
+    return _TONES.get(word.partition(":")[0], "plain")
+
+
+def verdict_cell(word: str | None) -> Cell:
+    """An outcome, verdict or status in its tone; None is a dash."""
+    return text_cell(word, tone=tone_of(word or ""))
+
+
 def figure_cell(
     value: Estimate | float | Shown | None, *, unit: str = "", tone: Tone = "plain"
 ) -> Cell:
@@ -178,6 +198,29 @@ def figure_cell(
     return Cell(text=item.marked, tone=tone, detail=item.interval)
 
 
-def figure_columns(*heads: tuple[str, str]) -> tuple[Column, ...]:
-    """Columns of figures from (name, unit) pairs."""
-    return tuple(Column(name=name, unit=unit, figure=True) for name, unit in heads)
+def figure_columns(*heads: str | tuple[str, str]) -> tuple[Column, ...]:
+    """Columns of figures from names or (name, unit) pairs."""
+    pairs = ((head, "") if isinstance(head, str) else head for head in heads)
+    return tuple(Column(name=name, unit=unit, figure=True) for name, unit in pairs)
+
+
+def table(
+    caption: str, columns: Iterable[Column | str], rows: Iterable[Row | Iterable[object]]
+) -> Table:
+    """A table of plain values: a name is a column of words, any value becomes a cell."""
+    return Table(
+        caption=caption,
+        columns=[each if isinstance(each, Column) else Column(name=each) for each in columns],
+        rows=[each if isinstance(each, Row) else row(each) for each in rows],
+    )
+
+
+def row(values: Iterable[object], tone: Tone = "plain") -> Row:
+    """A row of cells, estimates, figures and texts; None is a dash."""
+    return Row(cells=[_cell(value) for value in values], tone=tone)
+
+
+def _cell(value: object) -> Cell:
+    if isinstance(value, Cell):
+        return value
+    return figure_cell(value) if isinstance(value, Estimate | Shown) else text_cell(value)

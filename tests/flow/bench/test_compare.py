@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.load.requests import bench_request
 from tests.metrics.events import HEALTHY, steady, trial
 from tests.scripted_server import Script, ScriptedServer, in_thread, scripted_server
 from whet.core.errors import EngineLostError, Interrupted, MeasurementError, UsageError
@@ -18,24 +19,19 @@ from whet.core.protocols import Silent
 from whet.core.records import TrialRecord
 from whet.demo import pair_paths
 from whet.flow.bench import compare as module
-from whet.flow.bench.compare import (
-    AgainstLost,
-    AgainstResult,
-    Other,
-    bench_against,
-    require_comparison,
-)
-from whet.flow.bench.run import BenchRequest, Target
+from whet.flow.bench.compare import AgainstResult, bench_against, require_comparison
+from whet.flow.bench.options import CompareOptions
 from whet.load import TrialInterrupted, TrialLost
 from whet.load.arrivals import Arrivals
 from whet.load.lengths import fixed
+from whet.load.sources.request import BenchRequest, Target
 
 TOKENIZER = pair_paths()[0]
 A, B = "http://127.0.0.1:8", "http://127.0.0.1:9"
 
 
 def request(url: str = A, **change: Any) -> BenchRequest:
-    return BenchRequest(**{
+    return bench_request(**{
         "url": url, "model": None, "tokenizer": str(TOKENIZER), "form": "ids", "requests": 8,
         "inputs": fixed(24), "outputs": fixed(3),
         "concurrency": 2, "runs": 4, **change,
@@ -43,7 +39,9 @@ def request(url: str = A, **change: Any) -> BenchRequest:
 
 
 def measure(a: str, b: str, against_model: str | None = None, **change: Any) -> AgainstResult:
-    return bench_against(request(a, **change), Other(url=b, model=against_model), Silent())
+    return bench_against(
+        request(a, **change), CompareOptions(against=b, against_model=against_model), Silent()
+    )
 
 
 # The order, and what ends it early: every trial is made up
@@ -93,7 +91,11 @@ def test_the_order_is_abba_and_a_pair_shares_its_number(stage: Stage) -> None:
     assert [number for _, _, number in stage.sent] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert {(url, model) for url, model, _ in stage.sent} == {(A, "one"), (B, "two")}
     assert [t.trial for t in found.a.runs.trials] == [t.trial for t in found.b.runs.trials]
-    assert (found.pairs, found.interrupted, found.warnings) == (4, False, ())
+    assert (
+        found.compared.pairs,
+        isinstance(found.error, Interrupted),
+        found.compared.warnings,
+    ) == (4, False, ())
     assert (found.a.name, found.b.name) == (f"{A} (one)", f"{B} (two)")
     require_comparison(found)
 
@@ -104,8 +106,12 @@ def test_a_stop_keeps_the_whole_pairs(
 ) -> None:
     stage.at[place] = stop(TrialInterrupted)
     found = measure(A, B)
-    assert (found.interrupted, found.pairs, found.warnings) == (True, pairs, ())
-    assert {item.verdict for item in found.comparisons} == {
+    assert (
+        isinstance(found.error, Interrupted),
+        found.compared.pairs,
+        found.compared.warnings,
+    ) == (True, pairs, ())
+    assert {item.verdict for item in found.compared.comparisons} == {
         "undecided" if undecided else "no difference"
     }
     assert len(found.a.runs.trials) + len(found.b.runs.trials) == place + 1
@@ -118,18 +124,23 @@ def test_a_stop_between_two_trials(stage: Stage, error: BaseException) -> None:
 
     stage.at[1] = between
     found = measure(A, B)
-    assert (found.interrupted, found.pairs, found.comparisons) == (True, 0, ())
+    assert (
+        isinstance(found.error, Interrupted),
+        found.compared.pairs,
+        found.compared.comparisons,
+    ) == (True, 0, ())
     assert len(found.a.runs.trials) == 1
     assert found.b.runs.trials == ()
 
 
 def test_a_server_that_is_lost_keeps_the_whole_pairs(stage: Stage) -> None:
     stage.at[5] = stop(TrialLost)
-    with pytest.raises(AgainstLost, match="ended") as lost:
-        measure(A, B)
-    assert lost.value.result.pairs == 2
-    assert len(lost.value.result.b.runs.trials) == 3
-    assert "B, trial 2 failed: ended" in lost.value.result.warnings[0]
+    found = measure(A, B)
+    assert isinstance(found.error, TrialLost)
+    assert str(found.error) == "ended"
+    assert found.compared.pairs == 2
+    assert len(found.b.runs.trials) == 3
+    assert "B, trial 2 failed: ended" in found.compared.warnings[0]
 
 
 def spoilt(record: TrialRecord) -> TrialRecord:
@@ -154,7 +165,7 @@ def test_a_side_that_cannot_be_believed(stage: Stage, places: tuple[int, ...], t
 # Bad input
 
 
-@pytest.mark.parametrize("runs", [1, 3, 0])
+@pytest.mark.parametrize("runs", [1, 3])
 def test_trials_that_make_no_whole_blocks(stage: Stage, runs: int) -> None:
     with pytest.raises(UsageError, match="an even number, 2 or more"):
         measure(A, B, runs=runs)
@@ -274,7 +285,7 @@ def test_both_servers_see_the_same_prompts_in_turn() -> None:
 def test_both_servers_get_the_same_arrivals() -> None:
     with scripted_server(ttft_s=0.005) as a, scripted_server(ttft_s=0.005) as b:
         arrivals = Arrivals(kind="poisson", rate_rps=400.0)
-        found = measure(a.url, b.url, arrivals=arrivals, concurrency=0, runs=2)
+        found = measure(a.url, b.url, arrivals=arrivals, concurrency=None, runs=2)
     times = [
         [[e.scheduled_ns for e in t.requests] for t in server.runs.trials]
         for server in (found.a, found.b)
@@ -286,7 +297,7 @@ def test_both_servers_get_the_same_arrivals() -> None:
 def test_a_server_whose_first_token_is_late_is_worse() -> None:
     with scripted_server(ttft_s=0.05) as a, scripted_server(ttft_s=0.3) as b:
         found = measure(a.url, b.url, requests=15, concurrency=3)
-    (ttft,) = [item for item in found.comparisons if item.metric == "ttft_p50_ms"]
+    (ttft,) = [item for item in found.compared.comparisons if item.metric == "ttft_p50_ms"]
     assert ttft.verdict == "worse"
     assert ttft.ratio.value > 2
     require_comparison(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,32 +12,27 @@ from typing import Any
 
 import pytest
 
+from tests.load.requests import bench_request
 from tests.metrics.events import HEALTHY, event, failed, trial
 from tests.scripted_server import Script, ScriptedServer, in_thread, scripted_server
 from whet.core.errors import EngineLostError, MeasurementError, UsageError
 from whet.core.protocols import Silent
 from whet.core.records import RequestEvent, TrialRecord
-from whet.core.records.objective import Bound
+from whet.core.records.objective import Bound, SearchObjective, SearchResult
 from whet.demo import pair_paths
 from whet.flow.bench import saturation as module
-from whet.flow.bench.run import BenchRequest, Target
-from whet.flow.bench.saturation import (
-    Objective,
-    SaturationFailed,
-    SaturationLost,
-    SaturationResult,
-    level_request,
-    saturate,
-)
+from whet.flow.bench.saturation import level_request, saturate
 from whet.load import TrialInterrupted, TrialLost
 from whet.load.arrivals import Arrivals
 from whet.load.conversations import ConversationShape
 from whet.load.dataset import Dataset
 from whet.load.lengths import fixed
+from whet.load.sources.request import BenchRequest, Target
 from whet.metrics.objective import parse_objective
 from whet.metrics.saturation import SearchPlan
+from whet.metrics.summary import UNPRICED, summarise
 
-SLOW = Objective(constraints=parse_objective("ttft:median<50ms"))
+SLOW = SearchObjective(constraints=parse_objective("ttft:median<50ms"))
 
 
 EIGHT = 8
@@ -46,8 +42,8 @@ CHATS = ConversationShape(
 
 
 def request(url: str = "http://127.0.0.1:9", **given: Any) -> BenchRequest:
-    return BenchRequest(**{
-        "url": url, "model": None, "tokenizer": str(pair_paths()[0]), "form": "ids",
+    return bench_request(**{
+        "url": url, "tokenizer": str(pair_paths()[0]), "form": "ids",
         "requests": 20, "inputs": fixed(8), "outputs": fixed(2), **given,
     })  # fmt: skip
 
@@ -87,7 +83,7 @@ def test_the_highest_concurrency_of_a_queue() -> None:
     with queue_server(0.02) as server:
         found = saturate(
             request(server.url),
-            objective=Objective(constraints=parse_objective("ttft:median<110ms")),
+            objective=SearchObjective(constraints=parse_objective("ttft:median<110ms")),
             axis="concurrency",
             plan=slots(look_past=0),
             observer=Silent(),
@@ -97,9 +93,8 @@ def test_the_highest_concurrency_of_a_queue() -> None:
     assert (found.saturation.highest_met, found.saturation.lowest_missed) == (5, 6)
     assert found.saturation.stopped == "found"
     assert [m.level for m in found.saturation.measurements] == [1, 2, 4, 8, 6, 5]
-    assert [len(t.requests) for t in found.judged] == [20, 20, 20, 32, 24, 20]
+    assert [len(t.requests) for t in found.trials] == [20, 20, 20, 32, 24, 20]
     assert len(set(prompts)) == len(prompts) == 136
-    assert [point.level for point in found.points] == [1, 2, 4, 5, 6, 8]
 
 
 def test_the_highest_rate_of_a_queue() -> None:
@@ -107,16 +102,17 @@ def test_the_highest_rate_of_a_queue() -> None:
     with queue_server(0.0095) as server:
         found = saturate(
             request(server.url, requests=150, arrivals=Arrivals(kind="constant", rate_rps=1.0)),
-            objective=Objective(bounds=(Bound(metric="ttft", limit_ms=60),), share=0.9),
+            objective=SearchObjective(bounds=(Bound(metric="ttft", limit_ms=60),), share=0.9),
             axis="rate",
             plan=SearchPlan(start=64, lowest=1, limit=512, tolerance=0.2, look_past=0),
             observer=Silent(),
             seconds=0,
         )
     assert (found.saturation.highest_met, found.saturation.lowest_missed) == (96, 112)
-    assert {t.loop for t in found.judged} == {"open"}
-    capacity = max(p.requests_per_s.value for p in found.points if p.requests_per_s is not None)
-    assert capacity < 112  # what is completed a second, however much is sent
+    assert {t.loop for t in found.trials} == {"open"}
+    rates = [summarise([each], cell=UNPRICED).rps_mean for each in found.trials]
+    # what is completed a second, however much is sent
+    assert max(rate.value for rate in rates if rate is not None) < 112
 
 
 def test_nobody_answers_at_all() -> None:
@@ -126,13 +122,12 @@ def test_nobody_answers_at_all() -> None:
 
 @pytest.mark.parametrize("status", [401, 404, 500])
 def test_a_server_that_refuses_everything_is_no_answer(status: int) -> None:
-    with (
-        scripted_server(status=status) as server,
-        pytest.raises(SaturationFailed, match=f"no request was answered: http_{status}") as told,
-    ):
-        search(request(server.url, requests=4), slots())
-    assert len(told.value.result.trials) == 1
-    assert told.value.result.saturation.measurements == ()
+    with scripted_server(status=status) as server:
+        found = search(request(server.url, requests=4), slots())
+        assert len(server.requests) == 4
+    assert isinstance(found.error, MeasurementError)
+    assert f"no request was answered: http_{status}" in str(found.error)
+    assert found.saturation.measurements == ()
 
 
 def test_a_server_that_turns_all_away_under_load_has_missed() -> None:
@@ -165,7 +160,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], list[BenchReq
     return use
 
 
-def search(given: BenchRequest, plan: SearchPlan, axis: Any = "concurrency") -> SaturationResult:
+def search(given: BenchRequest, plan: SearchPlan, axis: Any = "concurrency") -> SearchResult:
     return saturate(given, objective=SLOW, axis=axis, plan=plan, observer=Silent(), seconds=20)
 
 
@@ -187,9 +182,9 @@ def test_every_trial_has_its_own_number_and_every_level_its_requests(answers: An
     asked = answers(by_slots)
     found = search(request(requests=10), slots())
     assert found.saturation.highest_met == 4
-    assert [item.trial.trial for item in found.trials] == list(range(len(asked)))
+    assert [item.trial for item in found.trials] == list(range(len(asked)))
     assert all(one.requests == max(10, 4 * one.concurrency) for one in asked)
-    assert len(found.judged) == len(found.saturation.measurements)
+    assert len(found.trials) == len(found.saturation.measurements)
     assert not found.interrupted
 
 
@@ -205,9 +200,11 @@ def test_the_kind_of_arrivals_stays(kind: str) -> None:
     assert (made.requests, made.concurrency, made.loop) == (60, 7, "open")
 
 
-def test_a_rate_without_arrivals_is_poisson() -> None:
+def test_a_rate_without_arrivals_is_poisson_and_not_capped() -> None:
+    """A request without a rate is a closed loop of one, which must not cap the open loop."""
     made = level_request(request(), "rate", level=3, effort=1, seconds=0)
     assert made.arrivals == Arrivals(kind="poisson", rate_rps=3)
+    assert made.concurrency == 0
 
 
 @pytest.mark.parametrize(
@@ -258,7 +255,6 @@ def test_an_undecided_level_gets_more_requests(answers: Any) -> None:
     found = search(request(), slots(limit=1))
     assert [one.requests for one in asked] == [20, 40]
     assert found.saturation.stopped == "never missed"
-    assert len(found.points) == 1
 
 
 def test_a_client_that_is_late_once_is_asked_again(answers: Any) -> None:
@@ -266,18 +262,17 @@ def test_a_client_that_is_late_once_is_asked_again(answers: Any) -> None:
     found = search(request(), slots())
     assert [one.concurrency for one in asked[:3]] == [1, 2, 2]
     assert found.saturation.highest_met == 4
-    assert [item.problem is not None for item in found.trials[:3]] == [False, True, False]
-    assert len(found.judged) == len(found.saturation.measurements) == len(asked) - 1
+    assert [item.trial for item in found.trials[:3]] == [0, 2, 3]
+    assert len(found.trials) == len(found.saturation.measurements) == len(asked) - 1
 
 
 def test_a_client_that_is_late_twice_ends_the_search_and_keeps_the_rest(answers: Any) -> None:
     answers(lambda given, n: unfit(given) if given.concurrency == 8 else by_slots(given, n))
-    with pytest.raises(SaturationFailed, match=r"8 in flight could not.*80 ms late") as told:
-        search(request(), slots())
-    assert isinstance(told.value, MeasurementError)
-    kept = told.value.result
-    assert (kept.saturation.highest_met, kept.saturation.lowest_missed) == (4, None)
-    assert (len(kept.trials), len(kept.judged), len(kept.points)) == (5, 3, 3)
+    found = search(request(), slots())
+    assert isinstance(found.error, MeasurementError)
+    assert re.search("8 in flight could not.*80 ms late", str(found.error))
+    assert (found.saturation.highest_met, found.saturation.lowest_missed) == (4, None)
+    assert len(found.trials) == 3
 
 
 @pytest.mark.parametrize("end", [TrialInterrupted, KeyboardInterrupt])
@@ -291,8 +286,7 @@ def test_a_stop_returns_what_was_measured(answers: Any, end: Any) -> None:
     found = search(request(), slots())
     assert found.interrupted
     assert (found.saturation.highest_met, found.saturation.lowest_missed) == (4, 6)
-    assert len(found.judged) == 5
-    assert len(found.trials) == (5 if end is KeyboardInterrupt else 6)
+    assert len(found.trials) == 5
 
 
 def test_a_stop_in_the_first_trial_decides_nothing(answers: Any) -> None:
@@ -302,7 +296,7 @@ def test_a_stop_in_the_first_trial_decides_nothing(answers: Any) -> None:
     answers(answer)
     found = search(request(), slots())
     assert found.interrupted
-    assert found.saturation.measurements == found.judged == found.points == ()
+    assert found.saturation.measurements == found.trials == ()
     assert (found.saturation.highest_met, found.saturation.lowest_missed) == (None, None)
 
 
@@ -324,11 +318,11 @@ def test_a_server_that_dies_between_trials_keeps_what_was_measured(answers: Any)
         return by_slots(given, number)
 
     answers(answer)
-    with pytest.raises(SaturationLost, match="gone") as told:
-        search(request(), slots())
-    assert isinstance(told.value, EngineLostError)
-    assert told.value.result.saturation.highest_met == 2
-    assert [item.problem for item in told.value.result.trials] == [None, None, "gone"]
+    found = search(request(), slots())
+    assert isinstance(found.error, EngineLostError)
+    assert str(found.error) == "gone"
+    assert found.saturation.highest_met == 2
+    assert len(found.trials) == 2
 
 
 def test_a_trial_that_nobody_answered_asks_whether_the_server_is_there(
@@ -344,12 +338,10 @@ def test_a_trial_that_nobody_answered_asks_whether_the_server_is_there(
 
     asked = answers(lambda given, n: trial(events(given)) if n == 2 else by_slots(given, n))
     monkeypatch.setattr(module, "reach", reach)
-    with pytest.raises(SaturationLost, match="nothing answers") as told:
-        search(request(), slots())
-    kept = told.value.result
-    assert kept.saturation.highest_met == 2
-    assert kept.trials[-1].problem is not None
-    assert "connect" in kept.trials[-1].problem
+    found = search(request(), slots())
+    assert isinstance(found.error, EngineLostError)
+    assert str(found.error) == "nothing answers"
+    assert found.saturation.highest_met == 2
 
 
 def test_a_level_that_fails_whole_after_others_answered_is_missed(answers: Any) -> None:
@@ -361,7 +353,9 @@ def test_a_level_that_fails_whole_after_others_answered_is_missed(answers: Any) 
     answers(answer)
     found = search(request(), slots())
     assert (found.saturation.highest_met, found.saturation.lowest_missed) == (2, 3)
-    assert [p.level for p in found.points if p.requests_per_s is None] == [3, 4, 8]
+    rates = [summarise([each], cell=UNPRICED).rps_mean for each in found.trials]
+    levels = [each.level for each in found.saturation.measurements]
+    assert {at for at, rate in zip(levels, rates, strict=True) if rate is None} == {3, 4, 8}
 
 
 def test_traffic_that_a_level_cannot_have_keeps_what_was_measured(answers: Any) -> None:
@@ -371,9 +365,10 @@ def test_traffic_that_a_level_cannot_have_keeps_what_was_measured(answers: Any) 
         return by_slots(given, number)
 
     answers(answer)
-    with pytest.raises(SaturationFailed, match="20 prompts") as told:
-        search(request(), slots())
-    assert told.value.result.saturation.highest_met == 1
+    found = search(request(), slots())
+    assert isinstance(found.error, MeasurementError)
+    assert "20 prompts" in str(found.error)
+    assert found.saturation.highest_met == 1
 
 
 def test_what_the_first_trial_refuses_is_a_usage_error(answers: Any) -> None:
@@ -434,4 +429,11 @@ def test_a_concurrency_is_whole(answers: Any) -> None:
 )
 def test_an_objective_that_cannot_be_asked(given: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Objective(**given)
+        saturate(
+            request(),
+            objective=SearchObjective(**given),
+            axis="rate",
+            plan=slots(),
+            observer=Silent(),
+            seconds=0,
+        )

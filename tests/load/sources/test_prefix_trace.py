@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.load.requests import bench_request, change_request
 from tests.scripted_server import scripted_server
 from whet.core.errors import UsageError
 from whet.core.protocols import Silent
@@ -43,11 +44,8 @@ def prefixed(*requests: PrefixRequest) -> PrefixReplay:
 
 def asked(source: PrefixReplay, **more: object) -> BenchRequest:
     requests = len(source.timeline.rows)
-    plain = BenchRequest(
-        url="http://x", model=None, tokenizer=str(FOLDER), form="ids", requests=requests,
-        source=source, concurrency=1, warmup=3,
-    )  # fmt: skip
-    return replace(plain, **more)
+    plain = bench_request(tokenizer=str(FOLDER), requests=requests, source=source, warmup=3)
+    return change_request(plain, **more)
 
 
 def prompts(load: BenchLoad) -> list[tuple[int, ...]]:
@@ -115,7 +113,7 @@ THIRD = PrefixRequest(length=32, parent=1, shared=32, output_tokens=0, at_ns=4 *
 def test_a_prefix_trace_is_played_at_its_times_and_shares_what_it_says() -> None:
     """32 tokens of 40 are found, and 16 of 32, whose last block holds the last token."""
     source = prefixed(FIRST, SECOND, THIRD)
-    request = asked(source, arrivals=Arrivals(kind="trace", speed=2.0), concurrency=0)
+    request = asked(source, arrivals=Arrivals(kind="trace", speed=2.0))
     load = build_load(request, TARGET, 0)
     sent = prompts(load)
     assert [len(ids) for ids in sent] == [40, 60, 32]

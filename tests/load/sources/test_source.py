@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.load.requests import bench_request
 from tests.scripted_server import scripted_server
 from whet.core.errors import UsageError
 from whet.core.protocols import Silent
@@ -31,10 +32,7 @@ ANY_ROW = LengthLimits(min_input_tokens=1, min_output_tokens=1)
 
 
 def asked(source: Source | None, requests: int, **more: object) -> BenchRequest:
-    plain = BenchRequest(
-        url="http://x", model=None, tokenizer=None, form="ids", requests=requests, source=source
-    )
-    return replace(plain, **more)
+    return bench_request(requests=requests, source=source, **more)
 
 
 def traced(*rows: TraceRow) -> Trace:
@@ -94,7 +92,7 @@ def test_the_size_of_a_block_is_the_server_s_own(
     with scripted_server(metrics=exported is not None) as server:
         if exported is not None:
             server.counters[exported] = 1.0
-        target = reach(replace(asked(None, 4), url=server.url, tokenizer=str(FOLDER)), notes)
+        target = reach(asked(None, 4, url=server.url, tokenizer=str(FOLDER)), notes)
     assert target.block_size == size
     assert sum(said in line for line in notes.said) == 1
 

@@ -6,11 +6,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from whet.cli.bench.compare import run_comparison
-from whet.cli.bench.output import read_view, report_bench
-from whet.cli.bench.saturation import run_search
+from whet.cli.bench.output import (
+    bench_report,
+    compare_report,
+    read_view,
+    search_report,
+)
 from whet.cli.options import OutputOptions
-from whet.core.errors import Interrupted
+from whet.core.errors import Interrupted, WhetError
 from whet.core.server_url import split_server_url
 from whet.flow.bench.options import BenchOptions
 
@@ -27,22 +30,32 @@ def bench(
     Exit code 6 if no figure can be trusted: the client did not keep up, or no request was answered.
     """
     from whet.flow.bench.build import build_request
+    from whet.flow.bench.compare import bench_against, require_comparison
     from whet.flow.bench.run import bench as send
     from whet.flow.bench.run import require_figures
+    from whet.flow.bench.saturation import find_max
 
-    view = read_view(options.result)
+    view, search = read_view(options.result), options.search
     if options.compare.against is not None:
         split_server_url(options.compare.against, "--against")
     request = build_request(url, options)
-    if options.search.find_max is not None:
-        run_search(request, options.search, view, output)
-        return
-    if options.compare.against is not None:
-        run_comparison(request, options, view, output)
-        return
     with output.observer() as observer:
-        result = send(request, observer)
-        report_bench(result, request, view, output)
-    if result.interrupted:
-        raise Interrupted("stopped on request")
-    require_figures(result)
+        if search.find_max is not None:
+            found = find_max(request, search, view.constraints, view.bounds, observer)
+            search_report(found, view).show(view, output)
+            _raise(found.error)
+        elif options.compare.against is not None:
+            compared = bench_against(request, options.compare, observer)
+            compare_report(compared, view).show(view, output)
+            _raise(compared.error)
+            require_comparison(compared)
+        else:
+            result = send(request, observer)
+            bench_report(result, view).show(view, output)
+            _raise(Interrupted("stopped on request") if result.interrupted else None)
+            require_figures(result)
+
+
+def _raise(error: WhetError | None) -> None:
+    if error is not None:
+        raise error

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from whet.cli.options import OutputOptions, print_json
-from whet.core.errors import UsageError
+from whet.core.errors import Interrupted, UsageError
 from whet.core.redact import REDACTED, SECRET, is_secret_name, redact
 from whet.core.store import is_special, write_atomic
 from whet.flow.bench.options import ResultOptions
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from whet.core.records import TrialRecord
-    from whet.core.records.objective import Bound, Constraint
-    from whet.flow.bench.run import BenchRequest, BenchResult
+    from whet.core.records.objective import Bound, Constraint, SearchResult
+    from whet.flow.bench.compare import AgainstResult, ServerRuns
+    from whet.flow.bench.run import BenchResult
     from whet.report.bench.vllm_json import Selection
+    from whet.report.document import Chart, Section
 
 _DETAILS: Final = (
     "input_lens", "output_lens", "ttfts", "itls", "latencies", "start_times", "queue_times",
@@ -83,51 +83,133 @@ def _selection(metrics: str, percentiles: str) -> Selection:
     return Selection(metrics=names, percentiles=wanted)
 
 
-def report_bench(
-    result: BenchResult, request: BenchRequest, view: ResultView, output: OutputOptions
-) -> None:
-    """Print the runs, as tables or as JSON, and save them where that was asked for."""
-    console = output.console
-    print_result(result, request, view, console)
-    runs = [run_json(trial, result, request, view) for trial in result.trials]
-    if output.json:
-        print_json({"runs": runs})
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """What a command prints and saves; files and charts by what their names add to the path."""
+
+    sections: Sequence[Section]
+    document: dict[str, Any]
+    files: Mapping[str, dict[str, Any]]
+    charts: Mapping[str, Chart | None]
+
+    def show(self, view: ResultView, output: OutputOptions) -> None:
+        """Print the sections, or JSON too, and save what ``--save-result`` asks for."""
+        from whet.report.charts.svg import svg_file
+        from whet.report.writers.console import print_sections
+
+        print_sections(self.sections, output.console)
+        if output.json:
+            print_json(self.document)
+        if view.path is None:
+            return
+        special = is_special(view.path)  # one stream of JSON, and no picture next to it
+        stem = view.path.stem
+        for suffix, document in self.files.items():
+            path = view.path if special else view.path.with_stem(stem + suffix)
+            write_atomic(path, json.dumps(document, allow_nan=False).encode() + b"\n")
+            output.console.print(f"result: {path}", soft_wrap=True)
+        for suffix, chart in self.charts.items():
+            if chart is not None and not special:
+                path = view.path.with_stem(stem + suffix).with_suffix(".svg")
+                write_atomic(path, svg_file(chart))
+                output.console.print(f"chart: {path}", soft_wrap=True)
+
+
+def bench_report(result: BenchResult, view: ResultView) -> Report:
+    """All runs in one table, and a file for each."""
+    runs = [run_json(trial, result, view) for trial in result.trials]
+    return Report(
+        sections=[_section(result, view)],
+        document={"runs": runs},
+        files={f"-{number}" if number > 1 else "": run for number, run in enumerate(runs, 1)},
+        charts=_latency_charts({"": result.trials}, view),
+    )
+
+
+def compare_report(result: AgainstResult, view: ResultView) -> Report:
+    """Both servers, and what the comparison decides."""
+    from whet.report.bench.compare import against_json, compare_section
+
+    sides = {"A": result.a, "B": result.b}
+    sections = {
+        letter: _section(side.runs, view) for letter, side in sides.items() if side.runs.trials
+    }
+    document = against_json(
+        result.compared,
+        *(_server_json(side, view) for side in sides.values()),
+        interrupted=isinstance(result.error, Interrupted),
+    )
+    return Report(
+        sections=[
+            *(
+                replace(section, title=f"{letter}: {sides[letter].name}, {section.title}")
+                for letter, section in sections.items()
+            ),
+            compare_section(result.compared),
+        ],
+        document=document,
+        files={"": document},
+        charts=_latency_charts({"-a": result.a.runs.trials, "-b": result.b.runs.trials}, view),
+    )
+
+
+def _latency_charts(
+    trials: Mapping[str, Sequence[TrialRecord]], view: ResultView
+) -> dict[str, Chart | None]:
+    """Draw what is saved, and nothing otherwise: the library of charts is slow to import."""
     if view.path is None:
-        return
-    special = is_special(view.path)  # one stream of JSON, and no picture next to it
-    for number, run in enumerate(runs):
-        first = special or number == 0
-        at = view.path if first else view.path.with_stem(f"{view.path.stem}-{number + 1}")
-        save_json(at, run, console)
-    if not special:
-        save_picture(result.trials, view.path.with_suffix(".svg"), console)
+        return {}
+    from whet.report.bench.latency_chart import latency_chart
+
+    return {suffix: latency_chart(each) for suffix, each in trials.items()}
 
 
-def print_result(
-    result: BenchResult, request: BenchRequest, view: ResultView, console: Console
-) -> None:
+def _server_json(server: ServerRuns, view: ResultView) -> dict[str, Any]:
+    runs = server.runs
+    return {
+        "url": server.url,
+        "model_id": runs.model,
+        "tokenizer_id": runs.tokenizer,
+        "runs": [run_json(trial, runs, view) for trial in runs.trials],
+    }
+
+
+def search_report(result: SearchResult, view: ResultView) -> Report:
+    """The highest load that meets an objective."""
+    from whet.report.bench.saturation import saturation_json, search_chart, search_section
+
+    document = saturation_json(result) | view.notes
+    return Report(
+        sections=[search_section(result)],
+        document=document,
+        files={"": document},
+        charts={"": search_chart(result)},
+    )
+
+
+def _section(result: BenchResult, view: ResultView) -> Section:
     """All runs in one table, and whether they meet the objectives."""
     from whet.flow.bench.objectives import judge_objectives
-    from whet.report.bench.console import print_load, print_verdict
+    from whet.report.bench.load import load_section, objective_nodes
+    from whet.report.document import Paragraph
 
-    facts = result.facts
-    if facts is not None and (request.prefixes is not None or facts.expected_hit_rate > 0):
-        console.print(f"prefix hit rate to expect: {facts.expected_hit_rate:.3g}")
-    print_load(result.trials, view.selection, console)
+    section = load_section(result.trials, view.selection)
+    nodes, facts = list(section.nodes), result.facts
+    if facts is not None and (result.request.prefixes is not None or facts.expected_hit_rate > 0):
+        words = f"prefix hit rate to expect: {facts.expected_hit_rate:.3g}"
+        nodes.insert(0, Paragraph(text=words))
     judged = judge_objectives(result.trials, view.bounds, view.constraints)
     if (share := judged.share) is not None:
-        console.print(
-            f"{share.value:.1%} [{share.low or 0:.1%}, {share.high or 1:.1%}] of requests within "
-            f"{judged.bounds_text}",
-        )
+        words = f"{share.value:.1%} [{share.low or 0:.1%}, {share.high or 1:.1%}] of requests"
+        nodes.append(Paragraph(text=f"{words} within {judged.bounds_text}"))
     if judged.verdict is not None:
-        print_verdict(judged.verdict, console)
+        nodes += objective_nodes(judged.verdict)
+    return replace(section, nodes=nodes)
 
 
-def run_json(
-    trial: TrialRecord, result: BenchResult, request: BenchRequest, view: ResultView
-) -> dict[str, Any]:
+def run_json(trial: TrialRecord, result: BenchResult, view: ResultView) -> dict[str, Any]:
     """One run under vLLM's names."""
+    request = result.request
     from whet.report.bench.vllm_json import run_info, vllm_result
 
     run = run_info(trial, result.model, result.tokenizer)
@@ -137,17 +219,3 @@ def run_json(
     if not view.detailed:
         run = {key: value for key, value in run.items() if key not in _DETAILS}
     return run | view.notes
-
-
-def save_json(path: Path, document: dict[str, Any], console: Console) -> None:
-    """Write one JSON file and say where."""
-    write_atomic(path, json.dumps(document, allow_nan=False).encode() + b"\n")
-    console.print(f"result: {path}", soft_wrap=True)
-
-
-def save_picture(trials: Sequence[TrialRecord], path: Path, console: Console) -> None:
-    """Draw the runs, where there is something to draw."""
-    from whet.report.bench.latency_chart import write_latency_chart
-
-    if write_latency_chart(trials, path):
-        console.print(f"chart: {path}", soft_wrap=True)

@@ -24,3 +24,18 @@ class ServerComparison:
     b: Estimate
     ratio: Estimate
     verdict: ServerVerdict
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServersCompared:
+    """B compared with A over the ``pairs`` of trials that are usable on both; their names.
+
+    ``comparisons`` is empty without such a pair. ``warnings`` are what a reader of the comparisons
+    has to know.
+    """
+
+    a: str
+    b: str
+    pairs: int
+    comparisons: tuple[ServerComparison, ...]
+    warnings: tuple[str, ...] = ()

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from whet.core.errors import Interrupted, MeasurementError, UsageError, WhetError
+from whet.core.format import plural
+from whet.core.records.load import TrialRecord
 from whet.core.records.summary import Estimate
 
 Answer = Literal["met", "missed", "undecided"]
 """``undecided``: the interval holds the bound, or there are too few samples to say."""
 
+SearchAxis = Literal["rate", "concurrency"]
 StopReason = Literal["found", "budget", "never met", "never missed"]
 """``found``: the bracket is as narrow as requested. ``budget``: measurements ran out before that.
 ``never met``: the lowest level was missed. ``never missed``: the highest allowed level was met."""
@@ -103,3 +107,59 @@ class Knee:
     level: float
     throughput: float
     bend: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchObjective:
+    """What a level has to keep: ``constraints`` on statistics, or ``bounds`` on single requests.
+
+    At least ``share`` of the requests have to keep all bounds, 0 < ``share`` < 1. Raises
+    ``UsageError`` where both are given, or neither.
+    """
+
+    constraints: tuple[Constraint, ...] = ()
+    bounds: tuple[Bound, ...] | None = None
+    share: float = 0.9
+
+    def __post_init__(self) -> None:
+        if bool(self.constraints) == (self.bounds is not None):
+            raise UsageError(
+                "a search needs one objective; give constraints (ttft:p95<300ms) or bounds that "
+                "each request has to keep (ttft:200), not both"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchResult:
+    """The answer of a search, and the trial behind each of its measurements, in the same order.
+
+    ``error`` is what ended the search early: ``saturation`` is then what the measurements until
+    then say, and its ``stopped`` is ``budget`` unless the bracket was closed. ``knee`` is that of
+    completed requests per second. Raises ``MeasurementError`` where trials and measurements are not
+    as many.
+    """
+
+    axis: SearchAxis
+    objective: SearchObjective
+    saturation: Saturation
+    trials: tuple[TrialRecord, ...]
+    knee: Knee | None = None
+    error: WhetError | None = None
+
+    def __post_init__(self) -> None:
+        trials, wanted = len(self.trials), len(self.saturation.measurements)
+        if trials != wanted:
+            raise MeasurementError(
+                f"the search holds {plural(wanted, 'measurement')} and {plural(trials, 'trial')}; "
+                "give the judged trials, one a measurement"
+            )
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a person stopped the search."""
+        return isinstance(self.error, Interrupted)
+
+    @property
+    def unit(self) -> str:
+        """The unit of a level."""
+        return "requests/s" if self.axis == "rate" else "requests in flight"

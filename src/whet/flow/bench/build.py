@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from whet.client.endpoint import HEADERS_VARIABLE, INSECURE_VARIABLE, KEY_VARIABLE
-from whet.core.errors import UsageError
-from whet.core.redact import is_secret_name, remember_secrets
-from whet.core.server_url import split_server_url
-from whet.flow.bench.options import (
-    BenchOptions,
+from whet.core.bench_options import (
+    Form,
     LoadOptions,
     PromptOptions,
     SamplingOptions,
     ServerOptions,
-    SourceOptions,
 )
+from whet.core.errors import UsageError
+from whet.core.redact import is_secret_name, remember_secrets
+from whet.core.server_url import split_server_url
+from whet.flow.bench.options import BenchOptions, SourceOptions
 from whet.load.arrivals import Arrivals
 from whet.load.conversations import ConversationShape
 from whet.load.dataset import LengthLimits
@@ -102,26 +102,17 @@ def build_request(url: str | None, options: BenchOptions) -> BenchRequest:
     set_environment(server)
     return BenchRequest(
         url=address,
-        model=server.model,
-        tokenizer=server.tokenizer,
-        form=_form(server),
         requests=_count(options, source),
+        form=_form(server),
+        server=server,
+        load=load,
+        sampling=options.sampling,
+        body=_body(options.sampling),
         inputs=_lengths(prompts.input_len, INPUT_LENGTHS, prompts.random_range_ratio),
         outputs=_lengths(prompts.output_len, OUTPUT_LENGTHS, prompts.random_range_ratio),
         prefixes=_shared_prefixes(prompts),
         source=source,
         arrivals=arrivals,
-        concurrency=load.max_concurrency or (0 if arrivals is not None else 1),
-        static=load.static_batches,
-        warmup=load.num_warmups,
-        runs=load.num_runs or 1,
-        until=None if load.until is None else load.until / 100,
-        most_runs=load.max_runs,
-        seed=load.seed,
-        timeout_s=server.timeout_s,
-        workers=load.workers,
-        ignore_eos=options.sampling.ignore_eos,
-        sampling=_sampling(options.sampling),
     )
 
 
@@ -207,7 +198,7 @@ def _host_url(host: str, port: int) -> str:
     return f"http://{host}:{port}"
 
 
-def _form(server: ServerOptions) -> str:
+def _form(server: ServerOptions) -> Form:
     """The form of the prompts; ``UsageError`` where two options name different ones."""
     named: dict[str, bool] = {}
     if server.backend is not None:
@@ -308,7 +299,7 @@ def _chats(options: BenchOptions, count: int) -> ConversationShape:
         output_tokens=prompts.output_len or OUTPUT_LENGTHS.low,
         think_ms=round(source.think_s * 1000),
         ignore_eos=options.sampling.ignore_eos,
-        extra=_sampling(options.sampling),
+        extra=_body(options.sampling),
         seed=options.load.seed,
     )
 
@@ -366,7 +357,7 @@ def _arrivals(load: LoadOptions, ramp: tuple[float, float] | None) -> Arrivals |
     return Arrivals.at_rate(rate, burstiness=load.burstiness)
 
 
-def _sampling(options: SamplingOptions) -> dict[str, Any]:
+def _body(options: SamplingOptions) -> dict[str, Any]:
     """What is merged into each request's body."""
     names = set(SamplingOptions.__dataclass_fields__) - {"ignore_eos", "extra_body"}
     body = {name: value for name in sorted(names) if (value := getattr(options, name)) is not None}

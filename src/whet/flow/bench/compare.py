@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from whet.checkpoint import tokenizer_difference
 from whet.client.endpoint import Endpoint
-from whet.core.errors import EngineLostError, Interrupted, MeasurementError, UsageError
+from whet.core.errors import EngineLostError, Interrupted, MeasurementError, UsageError, WhetError
 from whet.core.protocols import Observer
 from whet.core.records import TrialRecord, WorkloadFacts
-from whet.core.records.against import ServerComparison
+from whet.core.records.against import ServersCompared
+from whet.flow.bench.options import CompareOptions
 from whet.flow.bench.paired import compare_servers, usable_pairs, warnings_of
 from whet.flow.bench.run import (
-    BenchRequest,
     BenchResult,
-    Target,
     reach,
     report_trial,
     require_figures,
@@ -24,14 +23,9 @@ from whet.flow.bench.run import (
 )
 from whet.flow.model_entry import model_entry
 from whet.load import TrialInterrupted, TrialLost
+from whet.load.sources.request import BenchRequest, Target
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Other:
-    """The second server; ``model`` None is the name asked for at the first, or the only one."""
-
-    url: str
-    model: str | None = None
+_USUAL_RUNS: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,68 +39,62 @@ class ServerRuns:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgainstResult:
-    """Both servers' trials in order, and the comparisons over the ``pairs`` that both can carry.
-
-    ``comparisons`` is empty where no such pair is. ``warnings`` are sentences on what a reader of
-    the comparisons has to know.
-    """
+    """Both servers' trials in order, and what they decide. ``error`` is what ended them early."""
 
     a: ServerRuns
     b: ServerRuns
-    pairs: int
-    comparisons: tuple[ServerComparison, ...]
-    warnings: tuple[str, ...]
-    interrupted: bool = False
+    compared: ServersCompared
+    error: WhetError | None = None
 
 
-class AgainstLost(EngineLostError):
-    """A server stopped answering; ``result`` holds what was measured before."""
-
-    def __init__(self, message: str, *, result: AgainstResult) -> None:
-        """Keep the result beside the sentence."""
-        super().__init__(message)
-        self.result = result
-
-
-def bench_against(request: BenchRequest, other: Other, observer: Observer) -> AgainstResult:
-    """Send ``request.runs`` trials to each server in the order A B B A A B B A ….
+def bench_against(
+    request: BenchRequest, other: CompareOptions, observer: Observer
+) -> AgainstResult:
+    """Send ``num_runs`` trials (4 unless given) to each server in the order A B B A A B B A ….
 
     The n-th trials of both are a pair with the same prompts and arrival times; every pair has its
-    own. The order lets a linear drift of the machine fall on both alike. ``request.until`` is not
-    read.
+    own. The order lets a linear drift of the machine fall on both alike. ``until`` is not
+    read. A stop, and a server that stops answering, is the result's ``error``.
 
     Raises ``UsageError`` for an odd number of trials, for twice the same model of one server and
-    for tokenizers that differ; as ``reach`` does; ``AgainstLost`` where a server stops answering.
+    for tokenizers that differ; as ``reach`` does.
     """
-    if request.runs < 2 or request.runs % 2:
+    runs = request.load.num_runs or _USUAL_RUNS
+    request = replace(request, load=replace(request.load, num_runs=runs))
+    if runs < 2 or runs % 2:
         raise UsageError(
-            "--num-runs must be an even number, 2 or more, for the order A B B A (got "
-            f"{request.runs})"
+            f"--num-runs must be an even number, 2 or more, for the order A B B A (got {runs})"
         )
-    match = _Match(request=request, other=other, targets=_reach_both(request, other, observer))
+    assert other.against is not None, "the command has checked --against"
+    match = _Match(
+        request=request,
+        urls=(request.url, other.against),
+        targets=_reach_both(request, other.against, other.against_model, observer),
+    )
     try:
-        for number in range(request.runs):
+        for number in range(runs):
             match.send_pair(number, observer)
     except (Interrupted, KeyboardInterrupt):
-        return match.result(interrupted=True)
+        return match.result(Interrupted("stopped on request"))
     except EngineLostError as error:
-        raise AgainstLost(str(error), result=match.result()) from error
+        return match.result(error)
     return match.result()
 
 
 def require_comparison(result: AgainstResult) -> None:
     """Raise ``MeasurementError`` where a side cannot be believed or nothing could be decided."""
+    compared = result.compared
     for server in (result.a, result.b):
         try:
             require_figures(server.runs)
         except MeasurementError as error:
             raise MeasurementError(f"{server.name}: {error}") from error
-    if not result.comparisons:
-        raise MeasurementError(f"no run is usable on both servers: {'; '.join(result.warnings)}")
-    if all(item.verdict == "undecided" for item in result.comparisons):
+    if not compared.comparisons:
+        raise MeasurementError(f"no run is usable on both servers: {'; '.join(compared.warnings)}")
+    if all(item.verdict == "undecided" for item in compared.comparisons):
         raise MeasurementError(
             "too few runs are usable on both servers to measure the noise: "
-            f"{'; '.join(result.warnings)}"
+            f"{'; '.join(compared.warnings)}"
         )
 
 
@@ -115,7 +103,7 @@ class _Match:
     """Both servers, and what each was sent so far."""
 
     request: BenchRequest
-    other: Other
+    urls: tuple[str, str]
     targets: tuple[Target, Target]
     trials: tuple[list[TrialRecord], list[TrialRecord]] = field(default_factory=lambda: ([], []))
     facts: WorkloadFacts | None = None
@@ -129,7 +117,7 @@ class _Match:
                 f"{self.request.requests} {what} to {'AB'[which]}, "
                 f"run {number + 1} of {self.request.runs}",
             )
-            request = replace(self.request, url=(self.request.url, self.other.url)[which])
+            request = replace(self.request, url=self.urls[which])
             try:
                 trial, self.facts = run_once(request, self.targets[which], number)
             except (TrialInterrupted, TrialLost) as stop:
@@ -138,45 +126,52 @@ class _Match:
             self.trials[which].append(trial)
             report_trial(trial, self.facts, observer)
 
-    def result(self, *, interrupted: bool = False) -> AgainstResult:
+    def result(self, error: WhetError | None = None) -> AgainstResult:
         """The result as it stands."""
-        a, b = self.trials
+        a, b = (self._server(which, stopped=isinstance(error, Interrupted)) for which in (0, 1))
         return AgainstResult(
-            a=self._server(0, interrupted=interrupted),
-            b=self._server(1, interrupted=interrupted),
-            pairs=len(usable_pairs(a, b)),
-            comparisons=compare_servers(a, b),
-            warnings=warnings_of(a, b),
-            interrupted=interrupted,
+            a=a,
+            b=b,
+            compared=ServersCompared(
+                a=a.name,
+                b=b.name,
+                pairs=len(usable_pairs(*self.trials)),
+                comparisons=compare_servers(*self.trials),
+                warnings=warnings_of(*self.trials),
+            ),
+            error=error,
         )
 
-    def _server(self, which: int, *, interrupted: bool) -> ServerRuns:
+    def _server(self, which: int, *, stopped: bool) -> ServerRuns:
         target = self.targets[which]
-        url = Endpoint.parse((self.request.url, self.other.url)[which]).url
+        url = Endpoint.parse(self.urls[which]).url
         alike = self.targets[0].model == self.targets[1].model
         return ServerRuns(
             name=url if alike else f"{url} ({target.model})",
             url=url,
             runs=BenchResult(
+                request=self.request,
                 model=target.model,
                 tokenizer=target.tokenizer.name,
                 facts=self.facts,
                 trials=tuple(self.trials[which]),
-                interrupted=interrupted,
+                interrupted=stopped,
             ),
         )
 
 
-def _reach_both(request: BenchRequest, other: Other, observer: Observer) -> tuple[Target, Target]:
+def _reach_both(
+    request: BenchRequest, url: str, model: str | None, observer: Observer
+) -> tuple[Target, Target]:
     """Both servers, with one tokenizer: that of the first."""
     first = reach(request, observer)
-    observer.stage("reach", other.url)
+    observer.stage("reach", url)
     try:
-        entry = model_entry(other.url, other.model or request.model, "--against-model")
+        entry = model_entry(url, model or request.server.model, "--against-model")
     except UsageError as error:
-        raise UsageError(f"{other.url}: {error}") from error
+        raise UsageError(f"{url}: {error}") from error
     model = str(entry["id"])
-    same = Endpoint.parse(request.url) == Endpoint.parse(other.url)
+    same = Endpoint.parse(request.url) == Endpoint.parse(url)
     if same and model == first.model:
         raise UsageError(
             f"--against names {model!r} of the same server, whose prefix cache would answer every "
@@ -188,7 +183,7 @@ def _reach_both(request: BenchRequest, other: Other, observer: Observer) -> tupl
 
 def _check_tokenizer(request: BenchRequest, folder: Path, entry: dict[str, Any]) -> str:
     """How lengths are counted for the second server; ``UsageError`` where tokens are not alike."""
-    if request.tokenizer is not None:
+    if request.server.tokenizer is not None:
         return f"tokenizer {folder.name} as given, for both"
     root = entry.get("root")
     if not isinstance(root, str) or not (Path(root) / "tokenizer.json").is_file():

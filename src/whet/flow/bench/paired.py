@@ -8,10 +8,10 @@ from typing import Final
 
 from whet.core.records import CellSummary, Difference, TrialRecord
 from whet.core.records.against import ServerComparison, ServerVerdict
-from whet.metrics import CellContext, summarise
 from whet.metrics.counted import prefix_hit_rate
 from whet.metrics.pooled import StartTable
 from whet.metrics.starts import start_figures
+from whet.metrics.summary import UNPRICED, summarise
 from whet.metrics.usable import trial_problem
 
 COMPARED: Final = (
@@ -27,7 +27,6 @@ COMPARED: Final = (
 _RATES: Final = ("tps_mean", "rps_mean")
 _UNLIKE_OUTPUT: Final = 0.01
 _SHARED_CACHE: Final = 0.05
-_CELL: Final = CellContext(price_usd_per_hour=0.0, memory_kind="device")
 
 
 def compare_servers(
@@ -42,7 +41,7 @@ def compare_servers(
     if not pairs:
         return ()
     sides = [[pair[which] for pair in pairs] for which in (0, 1)]
-    cells = [summarise(trials, cell=_CELL) for trials in sides]
+    cells = [summarise(trials, cell=UNPRICED) for trials in sides]
     compared = (_compared(metric, cells, sides) for metric in COMPARED)
     return tuple(item for item in compared if item is not None)
 

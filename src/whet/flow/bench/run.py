@@ -11,29 +11,17 @@ from whet.checkpoint import locate_without_weights
 from whet.client import CompletionCall
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.protocols import Observer
-from whet.core.records import ClientHealth, PlannedRequest, TrialRecord, WorkloadFacts
+from whet.core.records import ClientHealth, PlannedRequest, RequestEvent, TrialRecord, WorkloadFacts
 from whet.flow.bench.prefix_trace import report_best, report_hits
 from whet.flow.model_entry import model_entry
 from whet.load import TrialInterrupted, TrialPlan, run_trial
 from whet.load.plan import to_call
 from whet.load.sources.replay import report_trace
-from whet.load.sources.request import FORMS, BenchRequest, Target
+from whet.load.sources.request import BenchRequest, Target
 from whet.load.sources.source import build_load, open_dataset, read_block_size
 from whet.metrics.quantiles import narrow_enough
-from whet.metrics.summary import CellContext, summarise
+from whet.metrics.summary import UNPRICED, summarise
 from whet.metrics.usable import trial_problem, usable_trials
-
-__all__ = [
-    "FORMS",
-    "BenchRequest",
-    "BenchResult",
-    "Target",
-    "bench",
-    "reach",
-    "report_trial",
-    "require_figures",
-    "run_once",
-]
 
 _SHORT_OF_RATE = 0.95
 
@@ -45,6 +33,7 @@ class BenchResult:
     ``facts`` are those of the last run that ended, None where none did.
     """
 
+    request: BenchRequest
     model: str
     tokenizer: str
     facts: WorkloadFacts | None
@@ -60,7 +49,7 @@ def reach(request: BenchRequest, observer: Observer) -> Target:
     without a tokenizer.
     """
     observer.stage("reach", request.url)
-    entry = model_entry(request.url, request.model)
+    entry = model_entry(request.url, request.server.model)
     model, folder = str(entry["id"]), _tokenizer(request, entry)
     observer.note(f"{model}, tokenizer {folder.name}")
     report_trace(request, folder, observer)
@@ -77,9 +66,9 @@ def reach(request: BenchRequest, observer: Observer) -> Target:
 def bench(request: BenchRequest, observer: Observer) -> BenchResult:
     """Reach the server, then send the traffic ``runs`` times, fresh each time.
 
-    With ``until`` it goes on to at most ``most_runs``, as long as half the interval of the output
-    rate is wider than that part of it. Raises as ``reach`` does. A request that fails is an event
-    of its trial and raises nothing.
+    With ``until`` it goes on to at most ``max_runs``, as long as half the interval of the output
+    rate is wider than that percentage of it. Raises as ``reach`` does. A request that fails is an
+    event of its trial and raises nothing.
     """
     target = reach(request, observer)
     trials: list[TrialRecord] = []
@@ -97,6 +86,7 @@ def bench(request: BenchRequest, observer: Observer) -> BenchResult:
         report_trial(trial, facts, observer)
         report_hits(request, trial, facts, observer)
     return BenchResult(
+        request=request,
         model=target.model,
         tokenizer=target.tokenizer.name,
         facts=facts,
@@ -106,12 +96,12 @@ def bench(request: BenchRequest, observer: Observer) -> BenchResult:
 
 
 def _goes_on(request: BenchRequest, trials: Sequence[TrialRecord]) -> bool:
-    if request.until is None or len(trials) >= request.most_runs:
+    until = request.load.until
+    if until is None or len(trials) >= request.load.max_runs:
         return False
     good = usable_trials(trials)
-    cell = CellContext(price_usd_per_hour=0.0, memory_kind="device")
-    rate = summarise(good, cell=cell).tps_mean if good else None
-    return not narrow_enough(rate, request.until)
+    rate = summarise(good, cell=UNPRICED).tps_mean if good else None
+    return not narrow_enough(rate, until / 100)
 
 
 def run_once(
@@ -125,13 +115,13 @@ def run_once(
         trial=number,
         workload=load.workload,
         warmup=load.warmup,
-        request_timeout_s=request.timeout_s,
+        request_timeout_s=request.server.timeout_s,
         loop=request.loop,
         offsets_ns=load.offsets_ns,
         calls=_calls(request, load.workload.requests, load.calls),
         warmup_calls=_calls(request, load.warmup, load.warmup_calls),
         conversations=load.conversations,
-        workers=request.workers,
+        workers=request.load.workers,
         require_counters=False,
     )
     # A server that is lost fails each request with a word of its own; none goes missing.
@@ -147,14 +137,14 @@ def _calls(
     calls: Sequence[CompletionCall] | None,
 ) -> tuple[CompletionCall, ...] | None:
     """The calls with the sampling that was asked for; None where the requests' own do."""
-    if request.ignore_eos and not request.sampling:
+    if request.sampling.ignore_eos and not request.body:
         return None if calls is None else tuple(calls)
     sent = map(to_call, requests) if calls is None else calls
     return tuple(
         replace(
             call,
-            ignore_eos=call.ignore_eos and request.ignore_eos,
-            extra={**call.extra, **request.sampling},
+            ignore_eos=call.ignore_eos and request.sampling.ignore_eos,
+            extra={**call.extra, **request.body},
         )
         for call in sent
     )
@@ -162,8 +152,8 @@ def _calls(
 
 def _tokenizer(request: BenchRequest, entry: dict[str, Any]) -> Path:
     """The folder of the tokenizer: the one given, else the model path that the server states."""
-    if request.tokenizer is not None:
-        return locate_without_weights(request.tokenizer)
+    if request.server.tokenizer is not None:
+        return locate_without_weights(request.server.tokenizer)
     root = entry.get("root")
     if isinstance(root, str) and (Path(root) / "tokenizer.json").is_file():
         return Path(root)
@@ -210,14 +200,14 @@ def require_figures(result: BenchResult) -> None:
     """Raise ``MeasurementError`` where no run can be believed, and say why."""
     events = [event for trial in result.trials for event in trial.requests]
     if all(event.error is not None for event in events):
-        words = {event.error: event.detail for event in events}
-        errors = "; ".join(f"{word} ({_line(detail)})" for word, detail in words.items())
-        raise MeasurementError(f"no request was answered: {errors}; fix the server or the address")
+        raise MeasurementError(no_answer_words(events))
     problems = [trial_problem(trial) for trial in result.trials]
     if all(problem is not None for problem in problems):
         raise MeasurementError(f"no run can be believed: {'; '.join(map(str, problems))}")
 
 
-def _line(detail: str | None) -> str:
-    """What a server said, as a part of a sentence."""
-    return " ".join((detail or "").split())
+def no_answer_words(events: Sequence[RequestEvent]) -> str:
+    """Why no request was answered: each error with the server's words on one line."""
+    details = {event.error: " ".join((event.detail or "").split()) for event in events}
+    errors = "; ".join(f"{word} ({detail})" for word, detail in details.items())
+    return f"no request was answered: {errors}; fix the server or the address"

@@ -53,7 +53,7 @@ def write_synthetic(
 
     Raises ``UsageError`` as ``require_memory`` does: the lengths are drawn once for their sum.
     """
-    prefixes, rng = request.prefixes, seeded(f"memory/{request.seed}/{number}")
+    prefixes, rng = request.prefixes, seeded(f"memory/{request.load.seed}/{number}")
     shared = 0.0 if prefixes is None else prefixes.share * prefixes.tokens
     unique = int(lengths.draw_pairs(rng, request.requests)[:, 0].sum())
     require_memory(unique + round(request.requests * shared))
@@ -78,15 +78,15 @@ def _write(
     request: BenchRequest, lengths: LengthPairs, target: Target, number: int
 ) -> SyntheticLoad:
     draw = draw_of(request, target, number)
-    shape = SyntheticShape(lengths=lengths, prefixes=request.prefixes, seed=request.seed)
+    shape = SyntheticShape(lengths=lengths, prefixes=request.prefixes, seed=request.load.seed)
     if request.form == "ids":
         return build_synthetic(
-            shape, ordinary_ids(target.tokenizer), draw=draw, warmup=request.warmup
+            shape, ordinary_ids(target.tokenizer), draw=draw, warmup=request.load.num_warmups
         )
     return build_synthetic_text(
         shape,
         load_text_tokenizer(target.tokenizer),
         draw=draw,
         form="chat" if request.form == "chat" else "text",
-        warmup=request.warmup,
+        warmup=request.load.num_warmups,
     )

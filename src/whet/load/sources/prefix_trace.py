@@ -33,6 +33,6 @@ def prefix_load(
         replace(source.trace, requests=requests),
         ordinary_ids(target.tokenizer),
         draw=draw_of(request, target, number),
-        seed=request.seed,
+        seed=request.load.seed,
     )
     return warmed_alike(BenchLoad(workload=workload), request, target, number)

@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from whet.core.bench_options import Form
 from whet.core.errors import UsageError
 from whet.core.format import plural
 from whet.core.protocols import Observer
@@ -133,11 +134,13 @@ def _hashed(
     """Prompts of blocks that are equal where their hash ids are; what is left over is unique."""
     if request.form != "ids":
         raise UsageError("what hash ids share is exact in token ids alone; leave out --form")
-    blocks = _Blocks(trace, rows, ordinary_ids(target.tokenizer), f"{request.seed}/{number}")
+    blocks = _Blocks(trace, rows, ordinary_ids(target.tokenizer), f"{request.load.seed}/{number}")
     prompts = [blocks.prompt(row) for row in rows]
     outputs = [row.output_tokens or 0 for row in rows]
     return BenchLoad(
-        workload=cold_workload(prompts, outputs, block_size=target.block_size, seed=request.seed)
+        workload=cold_workload(
+            prompts, outputs, block_size=target.block_size, seed=request.load.seed
+        )
     )
 
 
@@ -183,7 +186,9 @@ def _logged(request: BenchRequest, trace: Trace, target: Target, number: int) ->
     prompts = [_read(trace, i, each, tokenizer) for i, each in enumerate(requests, start=1)]
     outputs = answer_lengths(request, trace, rows, number)
     load = BenchLoad(
-        workload=cold_workload(prompts, outputs, block_size=target.block_size, seed=request.seed),
+        workload=cold_workload(
+            prompts, outputs, block_size=target.block_size, seed=request.load.seed
+        ),
         calls=tuple(map(logged_call, requests, outputs)),
     )
     return warmed_alike(load, replace(request, form=_form(requests[0])), target, number)
@@ -231,7 +236,7 @@ def answer_lengths(
             f"{unknown} of the requests in {trace.path} do not say how long their answer was; give "
             "--output-len for these"
         )
-    rng = seeded(f"outputs/{request.seed}/{number}")
+    rng = seeded(f"outputs/{request.load.seed}/{number}")
     drawn = (request.outputs or OUTPUT_LENGTHS).draw(rng, len(rows)).tolist()
     return [
         other if row.output_tokens is None else row.output_tokens
@@ -239,7 +244,7 @@ def answer_lengths(
     ]
 
 
-def _form(request: LoggedRequest) -> str:
+def _form(request: LoggedRequest) -> Form:
     if request.messages is not None:
         return "chat"
     return "ids" if request.prompt is None else "text"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from whet.client import CompletionCall
+from whet.core.bench_options import Form, LoadOptions, SamplingOptions, ServerOptions
 from whet.core.records import Loop, PlannedRequest
 from whet.load import Workload
 from whet.load.arrivals import Arrivals
@@ -18,7 +19,6 @@ from whet.load.synthetic import SharedPrefixes
 from whet.requests.prefix_trace_file import PrefixTrace
 from whet.requests.trace import Trace
 
-FORMS: Final = ("ids", "text", "chat")
 ASSUMED_BLOCK_SIZE: Final = 16
 """Tokens of a KV block where the server does not say: vLLM's ``DEFAULT_BLOCK_SIZE``."""
 
@@ -52,41 +52,40 @@ Source = DatasetFile | Trace | ConversationShape | PrefixReplay
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchRequest:
-    """What to send, how and how often.
+    """What to send, how and how often: the options as given, and what follows from them.
 
     ``source`` None is synthetic prompts, of ``inputs``, ``outputs`` and ``prefixes``. ``outputs``
-    None is what the source says, or ``OUTPUT_LENGTHS`` where it says nothing. ``form`` is one of
-    ``FORMS``: token ids or text to the completions endpoint, or a chat; a source that holds its
-    prompts has its own. ``requests`` counts the conversations where these are the source; of a
-    prefix trace it must be the number of its requests.
+    None is what the source says, or ``OUTPUT_LENGTHS`` where it says nothing. ``form``: token ids
+    or text to the completions endpoint, or a chat; a source that holds its prompts has its own.
+    ``requests`` counts the conversations where these are the source; of a prefix trace it must be
+    the number of its requests.
 
     ``arrivals`` None is a closed loop, or static batches, of ``concurrency`` requests or
-    conversations; with arrivals ``concurrency`` is a cap, 0 for none. ``tokenizer`` and ``model``
-    None mean what the server names. ``workers`` as in ``TrialPlan``. ``sampling`` is merged into
-    the body of each request.
+    conversations. ``body`` is merged into the body of each request.
     """
 
     url: str
-    model: str | None
-    tokenizer: str | None
-    form: str
     requests: int
+    form: Form = "ids"
+    server: ServerOptions = field(default_factory=ServerOptions)
+    load: LoadOptions = field(default_factory=LoadOptions)
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    body: Mapping[str, Any] = field(default_factory=dict)
     inputs: Lengths | None = None
     outputs: Lengths | None = None
     prefixes: SharedPrefixes | None = None
     source: Source | None = None
     arrivals: Arrivals | None = None
-    concurrency: int = 0
-    static: bool = False
-    warmup: int = 0
-    runs: int = 1
-    until: float | None = None
-    most_runs: int = 10
-    seed: int = 0
-    timeout_s: float = 600.0
-    workers: int | None = None
-    ignore_eos: bool = True
-    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> int:
+        """Runs to send, before any that a wanted precision adds."""
+        return self.load.num_runs or 1
+
+    @property
+    def concurrency(self) -> int:
+        """Requests in flight: the size of a closed loop, or the cap of an open one, 0 for none."""
+        return self.load.max_concurrency or (0 if self.arrivals is not None else 1)
 
     @property
     def loop(self) -> Loop:
@@ -95,7 +94,7 @@ class BenchRequest:
             return "conversations"
         if self.arrivals is not None:
             return "open"
-        return "static" if self.static else "closed"
+        return "static" if self.load.static_batches else "closed"
 
     @property
     def rate_rps(self) -> float | None:

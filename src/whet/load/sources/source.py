@@ -64,7 +64,7 @@ def open_dataset(request: BenchRequest, folder: Path, observer: Observer) -> Dat
     )
     for doubt in dataset.doubts:
         observer.warn(doubt)
-    each = request.requests + request.warmup
+    each = request.requests + request.load.num_warmups
     if each <= len(dataset.rows) < each * request.runs:
         observer.warn(
             f"{request.runs} runs need {each * request.runs} rows: later runs send rows again, and "
@@ -109,7 +109,7 @@ def build_load(request: BenchRequest, target: Target, number: int) -> BenchLoad:
     offsets_ns = arrival_offsets_ns(
         request.arrivals,
         requests=request.requests,
-        seed=request.seed + number,
+        seed=request.load.seed + number,
         times_ns=times_ns,
     )
     return replace(load, offsets_ns=offsets_ns)
@@ -133,25 +133,26 @@ def _of_source(request: BenchRequest, target: Target, number: int) -> BenchLoad:
 
 def _rows(request: BenchRequest, target: Target, dataset: Dataset, number: int) -> BenchLoad:
     """Rows that no earlier run has sent, while there are such; some are the warm-up."""
-    each, held = request.requests + request.warmup, len(dataset.rows)
+    warmup, held = request.load.num_warmups, len(dataset.rows)
+    each = request.requests + warmup
     if each > held:
         raise UsageError(
             f"{dataset.path} has {held} rows that can be used; {request.requests} requests and "
-            f"{request.warmup} of warm-up need {each}: lower --num-prompts or --num-warmups"
+            f"{warmup} of warm-up need {each}: lower --num-prompts or --num-warmups"
         )
-    order = seeded(f"rows/{request.seed}").permutation(held).tolist()
+    order = seeded(f"rows/{request.load.seed}").permutation(held).tolist()
     taken = [dataset.rows[order[(number * each + i) % held]] for i in range(each)]
     built = build_dataset(
         replace(dataset, rows=tuple(taken)),
         draw=replace(draw_of(request, target, number), requests=each),
-        seed=request.seed,
+        seed=request.load.seed,
     )
     count, planned = request.requests, built.workload.requests
     timed = planned[:count]
     return BenchLoad(
         workload=Workload(
             requests=timed,
-            facts=describe_requests(timed, block_size=target.block_size, seed=request.seed),
+            facts=describe_requests(timed, block_size=target.block_size, seed=request.load.seed),
         ),
         calls=built.calls[:count],
         warmup=planned[count:],

@@ -1,19 +1,24 @@
-"""Two servers under one load, at a terminal and in a file."""
+"""Two servers under one load, as a section and in a file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from whet.core.format import number, percent, plural
-from whet.core.records import Estimate
-from whet.core.records.against import ServerComparison
-from whet.core.redact import one_line
+from whet.core.records import Estimate, encode
+from whet.core.records.against import ServerComparison, ServersCompared
+from whet.report.document import (
+    Bullets,
+    Column,
+    Node,
+    Paragraph,
+    Section,
+    figure_columns,
+    table,
+    text_cell,
+    tone_of,
+)
 
 SCHEMA_VERSION: Final = 1
 _TITLES: Final = {
@@ -24,106 +29,81 @@ _TITLES: Final = {
     "tpot_p50_ms": "TPOT p50, ms",
     "e2e_p50_ms": "E2E p50, ms",
 }
-_STYLE: Final = {"better": "green", "worse": "red", "no difference": "dim", "undecided": "yellow"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AgainstView:
-    """What a report reads of two servers: their names, the pairs compared and the comparisons."""
-
-    a: str
-    b: str
-    pairs: int
-    comparisons: tuple[ServerComparison, ...]
-    warnings: tuple[str, ...] = ()
-
-
-def print_against(view: AgainstView, console: Console) -> None:
-    """The table, the warnings, the answer in a sentence."""
-    console.print()
-    for letter, name in (("A", view.a), ("B", view.b)):
-        console.print(Text(f"{letter}: {one_line(name)}"))
-    if view.comparisons:
-        console.print(_table(view))
-    for sentence in view.warnings:
-        console.print(Text(f"warning: {one_line(sentence)}", style="yellow"))
-    console.print(Text(answer(view)))
+def compare_section(result: ServersCompared) -> Section:
+    """The answer in a sentence, the servers' names, the table and the warnings."""
+    note = (
+        f"B against A over {plural(result.pairs, 'pair')} of trials, 95% intervals; ? too few "
+        "requests to be certain."
+    )
+    nodes: list[Node] = [Paragraph(text=f"A: {result.a}"), Paragraph(text=f"B: {result.b}")]
+    if result.comparisons:
+        columns: list[Column | str] = ["", *figure_columns("A", "B", "B / A"), "B is"]
+        rows = map(_row, result.comparisons)
+        nodes += [Paragraph(text=note, tone="muted"), table(note, columns, rows)]
+    nodes.append(Bullets(items=result.warnings, tone="warn"))
+    return Section(id="against", title=answer(result), group="Against", nodes=nodes)
 
 
-def answer(view: AgainstView) -> str:
+def answer(result: ServersCompared) -> str:
     """Say in one sentence how B compares with A.
 
     The sentence leaves out a percentile with too few samples to be certain. Without a difference it
     states the largest one in output tokens/s that the run could have missed: the greatest distance
     of the ratio's interval from 1.
     """
-    if not view.comparisons:
+    if not result.comparisons:
         return "No trials could be compared: no run is usable on both servers."
-    if all(item.verdict == "undecided" for item in view.comparisons):
+    if all(item.verdict == "undecided" for item in result.comparisons):
         return (
-            f"Nothing is decided: {plural(view.pairs, 'pair')} of trials cannot distinguish a "
+            f"Nothing is decided: {plural(result.pairs, 'pair')} of trials cannot distinguish a "
             "difference from the noise; measure at least one whole A B B A."
         )
     changes = {
-        verdict: [_change(x) for x in view.comparisons if x.verdict == verdict and _certain(x)]
+        verdict: [_change(x) for x in result.comparisons if x.verdict == verdict and _certain(x)]
         for verdict in ("better", "worse")
     }
     parts = [f"{verdict} than A on {_listed(items)}" for verdict, items in changes.items() if items]
     if parts:
         count = sum(map(len, changes.values()))
-        rest = "" if count == len(view.comparisons) else "; no certain difference on the rest"
+        rest = "" if count == len(result.comparisons) else "; no certain difference on the rest"
         return f"B is {', '.join(parts)}{rest}."
-    return f"No difference between A and B was observed{_undetected(view.comparisons)}."
+    return f"No difference between A and B was observed{_undetected(result.comparisons)}."
 
 
 def against_json(
-    view: AgainstView, a: dict[str, Any], b: dict[str, Any], *, interrupted: bool
+    result: ServersCompared, a: dict[str, Any], b: dict[str, Any], *, interrupted: bool
 ) -> dict[str, Any]:
     """Both servers, ``a`` and ``b`` as they come, beside the comparisons of B against A."""
     return {
         "schema_version": SCHEMA_VERSION,
         "a": a,
         "b": b,
-        "pairs_compared": view.pairs,
-        "comparisons": [asdict(item) for item in view.comparisons],
-        "answer": answer(view),
-        "warnings": list(view.warnings),
+        "pairs_compared": result.pairs,
+        "comparisons": encode(result.comparisons),
+        "answer": answer(result),
+        "warnings": list(result.warnings),
         "interrupted": interrupted,
     }
 
 
-def _table(view: AgainstView) -> Table:
-    title = f"B against A over {plural(view.pairs, 'pair')} of trials, 95% intervals; ? too few "
-    made = Table(title=f"{title}requests to be certain", title_justify="left", padding=(0, 2, 0, 0))
-    made.box, made.pad_edge = None, False
-    made.add_column("")
-    for heading in ("A", "B", "B / A"):
-        made.add_column(heading, justify="right")
-    made.add_column("B is")
-    for item in view.comparisons:
-        mark = "" if _certain(item) else " ?"
-        made.add_row(
-            _TITLES.get(item.metric, item.metric),
-            _figure(item.a),
-            _figure(item.b),
-            _ratio(item.ratio),
-            Text(f"{item.verdict}{mark}", style=_STYLE[item.verdict]),
-        )
-    return made
+def _row(item: ServerComparison) -> list[object]:
+    mark = "" if _certain(item) else " ?"
+    return [
+        _TITLES.get(item.metric, item.metric),
+        _figure(item.a, number),
+        _figure(item.b, number),
+        _figure(item.ratio, "{:.3f}".format),
+        text_cell(f"{item.verdict}{mark}", tone_of(item.verdict)),
+    ]
 
 
-def _figure(estimate: Estimate) -> Text:
-    text = number(estimate.value) + ("" if estimate.certified else "?")
+def _figure(estimate: Estimate, text: Callable[[float], str]) -> str:
+    value = text(estimate.value) + ("" if estimate.certified else "?")
     if estimate.low is None or estimate.high is None:
-        return Text(text)
-    return Text(f"{text} [{number(estimate.low)}, {number(estimate.high)}]")
-
-
-def _ratio(estimate: Estimate) -> Text:
-    text = f"{estimate.value:.3f}" + ("" if estimate.certified else "?")
-    if estimate.low is None or estimate.high is None:
-        return Text(text)
-    return Text(f"{text} [{estimate.low:.3f}, {estimate.high:.3f}]")
+        return value
+    return f"{value} [{text(estimate.low)}, {text(estimate.high)}]"
 
 
 def _certain(item: ServerComparison) -> bool:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from whet.core.records import TrialRecord
-from whet.core.store import write_atomic
 from whet.core.units import NS_PER_MS, ns_to_s
 from whet.metrics import request_figures
 from whet.report.charts.palette import looks
 from whet.report.charts.plots import Axis, Point, plot
-from whet.report.charts.svg import svg_file
 from whet.report.document import Chart
 
 
-def write_latency_chart(trials: Sequence[TrialRecord], path: Path) -> bool:
-    """Draw the answered requests of all trials as SVG; False without such a request.
-
-    Raises ``StorageError`` where the disk is full.
-    """
+def latency_chart(trials: Sequence[TrialRecord]) -> Chart | None:
+    """The answered requests of all trials; None without such a request."""
     points = [
         Point(
             series=name,
@@ -34,9 +28,9 @@ def write_latency_chart(trials: Sequence[TrialRecord], path: Path) -> bool:
         if value_ns > 0
     ]
     if not points:
-        return False
+        return None
     styles = looks(["TTFT", "E2E"])
-    chart = Chart(
+    return Chart(
         name="latency",
         title="Latency by scheduled send",
         description="Every answered request.",
@@ -48,5 +42,3 @@ def write_latency_chart(trials: Sequence[TrialRecord], path: Path) -> bool:
             joined=False,
         ),
     )
-    write_atomic(path, svg_file(chart))
-    return True

@@ -21,8 +21,9 @@ from whet.report.document import (
     Tone,
     figure_cell,
     text_cell,
+    verdict_cell,
 )
-from whet.report.run.common import UNPROVED, is_win, load_title, tone_of
+from whet.report.run.common import UNPROVED, is_win, load_title
 from whet.report.text import DASH, EMPTY, Shown, shown
 
 ORDER = 40
@@ -118,8 +119,8 @@ def _row(run: Run, variant: str, point: LoadPoint) -> Row:
             text_cell(variant, tone=tone),
             text_cell(point, tone=tone),
             *figures,
-            text_cell(status, tone=tone_of(status)),
-            text_cell(outcome, tone=tone_of(outcome or "")),
+            verdict_cell(status),
+            verdict_cell(outcome),
         ],
         tone=tone,
     )

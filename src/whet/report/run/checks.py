@@ -28,8 +28,8 @@ from whet.report.document import (
     figure_cell,
     figure_columns,
     text_cell,
+    verdict_cell,
 )
-from whet.report.run.common import tone_of
 from whet.report.run.quality import (
     distance_figures,
     flips_words,
@@ -89,7 +89,7 @@ def _nodes(check: _Check) -> list[Node]:
     for line in check.lines:
         cells = [text_cell(line.variant)]
         cells += [text_cell(line.subject)] if check.subject else []
-        cells += [text_cell(line.verdict, tone=tone_of(line.verdict))] if judged else []
+        cells += [verdict_cell(line.verdict)] if judged else []
         rows.append(Row(cells=[*cells, *(figure_cell(figure) for figure in line.figures)]))
     table = Table(caption=check.title, columns=[*columns, *figure_columns(*check.heads)], rows=rows)
     notes = merge_duplicates((line.variant, note) for line in check.lines for note in line.notes)

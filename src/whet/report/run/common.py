@@ -19,16 +19,10 @@ from whet.core.run import Run
 from whet.core.spec import SIXTEEN_BIT
 from whet.report.charts.palette import Look, looks
 from whet.report.charts.plots import Point
-from whet.report.document import Tone
 from whet.report.text import ONE_START, shown
 
 UNPROVED: Final = ("contradicted", "unproved")
 """Outcomes with which a cell does not count."""
-TONES: Final[dict[str, Tone]] = {
-    **dict.fromkeys(("proved", "pass", "better", "complete", "recommended"), "good"),
-    **dict.fromkeys(("contradicted", "fail", "worse", "failed"), "bad"),
-    **dict.fromkeys(("unproved", "accepted", "unknown", "undecided", "interrupted"), "warn"),
-}
 _MANY: Final = 12
 """Variants that charts can name; of more, those that lead somewhere."""
 
@@ -36,11 +30,6 @@ _MANY: Final = 12
 def load_title(points: Iterable[LoadPoint]) -> str:
     """The head of a column of loads: ``in flight``, or ``load`` where each is a rate."""
     return "load" if any(isinstance(point, Rate) for point in points) else "in flight"
-
-
-def tone_of(word: str) -> Tone:
-    """The tone of an outcome, verdict or status."""
-    return TONES.get(word.partition(":")[0], "plain")
 
 
 def looks_of(run: Run) -> dict[str, Look]:

@@ -15,8 +15,8 @@ from whet.report.document import (
     Section,
     Table,
     text_cell,
+    verdict_cell,
 )
-from whet.report.run.common import tone_of
 
 ORDER = 95
 _WORDS = (
@@ -39,7 +39,7 @@ def build(run: Run) -> Section | None:
             Row(
                 cells=[
                     text_cell(record.variant),
-                    text_cell(record.verdict, tone=tone_of(record.verdict)),
+                    verdict_cell(record.verdict),
                     text_cell(sentence(record)),
                 ]
             )

@@ -20,8 +20,8 @@ from whet.report.document import (
     Table,
     Tone,
     text_cell,
+    verdict_cell,
 )
-from whet.report.run.common import tone_of
 
 ORDER = 80
 
@@ -99,7 +99,7 @@ def _table(caption: str, groups: Iterable[list[Verdict]]) -> Table:
                     text_cell(group[0].variant),
                     text_cell(group[0].claim.statement, detail=group[0].claim.expected),
                     text_cell(_sizes(group)),
-                    text_cell(group[0].outcome, tone=tone_of(group[0].outcome)),
+                    verdict_cell(group[0].outcome),
                     text_cell(_observed(group)),
                 ]
             )

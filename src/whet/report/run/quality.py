@@ -22,8 +22,8 @@ from whet.report.document import (
     figure_cell,
     figure_columns,
     text_cell,
+    verdict_cell,
 )
-from whet.report.run.common import tone_of
 from whet.report.text import DASH, EMPTY, Shown, millinats, shown
 
 ORDER = 90
@@ -100,7 +100,7 @@ def _likelihood(record: QualityRecord, tolerances: Sequence[float], *, distances
             figure_cell(record.perplexity),
             figure_cell(change, unit="+%"),
             *(figure_cell(figure) for figure in figures),
-            *(text_cell(word, tone=tone_of(word or "")) for word in words),
+            *(verdict_cell(word) for word in words),
         ]
     )
 

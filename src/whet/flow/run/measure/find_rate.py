@@ -14,8 +14,8 @@ from whet.flow.run.measure.context import Job
 from whet.flow.run.traffic.traced import Log, read_log
 from whet.flow.run.traffic.workload import trial_plan
 from whet.load import run_trial
-from whet.metrics import CellContext, summarise
 from whet.metrics.saturation import SearchPlan, find_saturation
+from whet.metrics.summary import UNPRICED, summarise
 
 _LIMIT: Final = 10_000.0
 _SHARES: Final = (0.8, 0.9, 1.0)
@@ -44,8 +44,7 @@ def find_rate(job: Job, server: Server, resolved: ResolvedEngine) -> None:
             memory=server.memory_bytes,
             alive=server.ensure_alive,
         )
-        context = CellContext(price_usd_per_hour=0.0, memory_kind="device")
-        cell = summarise([record], cell=context)
+        cell = summarise([record], cell=UNPRICED)
         if not record.health.valid and effort == 1:
             job.observer.warn(f"{rate}, once more: {record.health.reason}")
             return ObjectiveVerdict(verdict="undecided", judgements=())

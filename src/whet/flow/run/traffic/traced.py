@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
+from whet.core.bench_options import LoadOptions
 from whet.core.errors import UsageError
 from whet.core.format import plural
 from whet.core.load_point import Rate
@@ -140,14 +141,10 @@ def build_log_load(
     speed = 1.0 if rate == log.rate or part.rate_rps is None else rate / part.rate_rps
     request = BenchRequest(
         url="",
-        model=None,
-        tokenizer=None,
-        form="ids",
         requests=len(part.rows),
+        load=LoadOptions(num_warmups=warmup, seed=zlib.crc32(play.encode())),
         source=part,
         arrivals=Arrivals(kind="trace", speed=speed),
-        warmup=warmup,
-        seed=zlib.crc32(play.encode()),
     )
     return build_load(request, target, 0)
 

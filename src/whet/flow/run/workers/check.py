@@ -24,7 +24,7 @@ from whet.flow.run.workers.messages import (
 )
 from whet.flow.run.workers.mirror import MirrorStore
 from whet.load import run_trial
-from whet.metrics import CellContext, summarise
+from whet.metrics.summary import UNPRICED, summarise
 from whet.metrics.window import window_s
 
 FIRST_TRIAL: Final = 900_000
@@ -74,7 +74,7 @@ def _measure(job: Job, server: Server, order: CheckOrder, window: Window, *, fir
         memory=server.memory_bytes,
         alive=server.ensure_alive,
     )
-    cell = summarise([record], cell=CellContext(price_usd_per_hour=0.0, memory_kind="device"))
+    cell = summarise([record], cell=UNPRICED)
     speed = None if cell.tps_mean is None else cell.tps_mean.value
     # A rate fixes the throughput of an open loop; there a disturbed server writes more slowly.
     if isinstance(order.point, Rate):

@@ -1,0 +1,129 @@
+"""What ``whet plan`` shows: the cheapest predictions, memory by precision, the JSON document."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from whet.core.units import GIB
+from whet.flow.plan.plan import Plan
+from whet.predict.plan.evaluate import Prediction
+from whet.predict.plan.fit import Fit
+from whet.report.document import Column, Paragraph, Section, figure_columns, table
+
+_ROWS: Final = 12
+
+
+def plan_section(plan: Plan, model: str) -> Section:
+    """The cheapest predictions that none beats, and how far each may be off."""
+    at = "" if plan.rate is None else f", {plan.rate:g} requests/s"
+    by = "by batch size" if plan.sizes else "at the largest batch size that meets it"
+    title = f"Cheapest first, {by}; p95 in ms{'; ! misses the objective' if plan.sizes else ''}"
+    rated = () if plan.rate is None else ("all GPUs", "$/month")
+    columns: list[Column | str] = [
+        *("GPUs", "variant"),
+        *figure_columns("batch", "req/s", "TTFT", "TPOT", "$/1M", *rated),
+        "most of a step",
+    ]
+    front = plan.front[:_ROWS]
+    errors = "; ".join(_errors(front))
+    return Section(
+        id="plan",
+        title=f"{model}: {plan.traffic.text}{at}; {plan.objective}",
+        group="Plan",
+        nodes=[
+            Paragraph(text=title, tone="muted"),
+            table(title, columns, (_cells(plan, each) for each in front)),
+            Paragraph(text=f"Predicted, not measured; {errors}. Measure the best with whet run."),
+        ],
+    )
+
+
+def _errors(front: Iterable[Prediction]) -> Iterator[str]:
+    """The widest error of each GPU of the table, and where its coefficients are from."""
+    widest = sorted(front, key=lambda each: each.errors["tpot"])
+    for gpu, each in {each.candidate.gpu: each for each in widest}.items():
+        words = ", ".join(f"{name.upper()} ±{each.errors[name]:.0%}" for name in ("ttft", "tpot"))
+        yield f"{gpu} ({each.calibration.text}): {words}"
+
+
+def _cells(plan: Plan, each: Prediction) -> list[str]:
+    figures, candidate = dict(each.latencies), each.candidate
+    cells = [
+        candidate.text,
+        candidate.variant.name,
+        f"{each.in_flight}{' !' if each.missed else ''}",
+        f"{each.requests_per_s:.3g}",
+        f"{figures['ttft p95']:,.0f}",
+        f"{figures['tpot p95']:.3g}",
+        f"{each.cost_per_1m:.3g}",
+    ]
+    if plan.rate is not None:
+        count = plan.replicas(each) * candidate.devices
+        cells += [str(count), f"{count * candidate.price * 24 * 365 / 12:,.0f}"]
+    return [*cells, each.bound]
+
+
+def memory_section(fits: Sequence[Fit]) -> Section:
+    """Totals by context and batch size, a column per precision; ``!`` does not fit."""
+    names = list(dict.fromkeys(each.variant for each in fits))
+    parts = {each.variant: each for each in fits}
+    rows = [
+        [
+            f"{context:,}",
+            in_flight,
+            *(
+                f"{each.total / GIB:,.0f}{'' if each.fits else ' !'}"
+                for each in fits
+                if (each.context, each.in_flight) == (context, in_flight)
+            ),
+        ]
+        for context, in_flight in dict.fromkeys((each.context, each.in_flight) for each in fits)
+    ]
+    rows.append(["weights", "", *(f"{parts[name].weights / GIB:.1f}" for name in names)])
+    rows.append(["working", "", *(f"{parts[name].activations / GIB:.1f}" for name in names)])
+    title = f"GiB a GPU, {fits[0].limit / GIB:.0f} usable; ! does not fit"
+    columns = [Column(name="context", figure=True), *figure_columns("in flight", *names)]
+    return Section(id="memory", title=title, group="Plan", nodes=[table(title, columns, rows)])
+
+
+def plan_json(plan: Plan) -> dict[str, object]:
+    """Every candidate with its prediction."""
+    return {
+        "parameters": plan.target.parameters,
+        "objective": plan.objective,
+        "rate": plan.rate,
+        "candidates": [_candidate_json(plan, each) for each in plan.predictions],
+    }
+
+
+def _candidate_json(plan: Plan, each: Prediction) -> dict[str, object]:
+    candidate, memory = each.candidate, each.memory
+    return {
+        "gpu": candidate.gpu,
+        "gpus": candidate.devices,
+        "layout": candidate.parallel.text,
+        "weights": candidate.variant.weights,
+        "variant": candidate.variant.name,
+        "fits": memory.fits,
+        "weight_bytes": memory.weight_bytes,
+        "kv_pool_bytes": memory.kv_pool_bytes,
+        "kv_tokens": memory.kv_tokens,
+        "in_flight": each.in_flight,
+        "requests_per_s": _number(each.requests_per_s),
+        "cost_per_1m_tokens": _number(each.cost_per_1m),
+        "latencies_ms": {name: _number(value) for name, value in each.latencies},
+        "relative_errors": dict(each.errors),
+        "calibration": each.calibration.source,
+        "kv_share": _number(each.kv_share),
+        "bound": each.bound,
+        "preemptions": each.preemptions,
+        "missed": each.missed,
+        "front": each in plan.front,
+        "predicted": True,
+    }
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value

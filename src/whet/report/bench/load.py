@@ -1,0 +1,152 @@
+"""A measured load: what came back, rates, latencies with intervals, the objective."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from whet.core.records import Estimate, TrialRecord
+from whet.core.records.objective import ObjectiveVerdict
+from whet.core.redact import one_line
+from whet.core.units import NS_PER_MS
+from whet.metrics import request_figures, summarise
+from whet.metrics.drift import drifts_of
+from whet.metrics.estimates import Floats, quantile_estimate
+from whet.metrics.quantiles import clustered_quantile
+from whet.metrics.requests import RequestFigures
+from whet.metrics.summary import UNPRICED
+from whet.metrics.usable import usable_trials
+from whet.metrics.window import first_wave, steady_requests, whole_run
+from whet.report.bench.vllm_json import Selection
+from whet.report.document import (
+    Bullets,
+    Fact,
+    Facts,
+    Node,
+    Paragraph,
+    Section,
+    Table,
+    figure_columns,
+    table,
+    tone_of,
+)
+from whet.report.text import DASH, Shown
+
+_TITLES: Final = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}
+_NOTE: Final = "Latencies in ms, from the schedule; ? too few requests to be certain."
+
+
+def load_section(trials: Sequence[TrialRecord], selection: Selection) -> Section:
+    """Failures by their word, rates and latencies over all usable trials."""
+    good = usable_trials(trials)
+    events = [event for trial in trials for event in trial.requests]
+    failures = Counter(event.error for event in events if event.error is not None)
+    details = {event.error: one_line(event.detail or "") for event in reversed(events)}
+    nodes: list[Node] = [
+        Paragraph(text=f"{word} × {count}: {details[word]}", tone="bad")
+        for word, count in failures.most_common()
+    ]
+    if good:
+        steady = (event for trial in good for event in steady_requests(trial))
+        figures = [item for event in steady if (item := request_figures(event)) is not None]
+        nodes += [
+            Bullets(items=list(_drifts(good)), tone="warn"),
+            Facts(items=list(_rates(good))),
+            Paragraph(text=_NOTE, tone="muted"),
+            _latencies(figures, selection),
+        ]
+    title = f"{len(events) - failures.total()} of {len(events)} requests answered"
+    return Section(id="load", title=title, group="Load", nodes=nodes)
+
+
+def _drifts(trials: Sequence[TrialRecord]) -> Iterator[str]:
+    for trial in trials:
+        for name, item in drifts_of(trial).items():
+            if item.verdict == "drifting" and item.change is not None:
+                change = f"{item.change.value:+.0%}"
+                yield f"run {trial.trial + 1}: {name} drifted by {change} over the run"
+
+
+def objective_nodes(verdict: ObjectiveVerdict) -> Iterator[Node]:
+    """Each constraint with its figure, and why it is not decided where it is not."""
+    yield Paragraph(text=f"objective {verdict.verdict}", tone=tone_of(verdict.verdict))
+    for item in verdict.judgements:
+        figure = "" if item.figure is None else f", {_shown(item.figure).full}"
+        why = "" if item.reason is None else f" ({item.reason})"
+        text = f"  {item.verdict}: {item.asked}{figure}{why}"
+        yield Paragraph(text=text, tone=tone_of(item.verdict))
+
+
+def _rates(good: Sequence[TrialRecord]) -> Iterator[Fact]:
+    """Rates over whole runs, as ``vllm bench serve`` counts them; hit rate and acceptance."""
+    summary = summarise(good, cell=UNPRICED, window=whole_run)
+    for name, estimate in (
+        ("requests/s", summary.rps_mean),
+        ("output tokens/s", summary.tps_mean),
+    ):
+        if estimate is not None:
+            yield Fact(name=name, value=_shown(estimate))
+    if summary.burst_ttft_p95_ms is not None:
+        waves = sum(len(first_wave(trial)) for trial in good)
+        p50, p95 = _point(summary.burst_ttft_p50_ms), _point(summary.burst_ttft_p95_ms)
+        note = f"over the {waves} requests that began on an idle server; left out below"
+        yield Fact(name="burst TTFT", value=Shown(text=f"p50 {p50} ms, p95 {p95} ms"), note=note)
+    for name, value in (
+        ("prefix hit rate", summary.prefix_hit_rate),
+        ("acceptance length", summary.acceptance_length),
+    ):
+        if value is not None:
+            yield Fact(name=name, value=Shown(text=f"{value:.3g}"))
+
+
+def _latencies(figures: Sequence[RequestFigures], selection: Selection) -> Table:
+    rows = []
+    for name in [name for name in _TITLES if name in selection.metrics]:
+        if groups := _values_ms(figures, name):
+            rows.append(
+                [
+                    _TITLES[name],
+                    f"{np.concatenate(groups).mean():.2f}",
+                    _shown(_quantile(groups, name, 0.5)).full,
+                    *(_point(_quantile(groups, name, p / 100)) for p in selection.percentiles),
+                ]
+            )
+    percentiles = (f"p{p:g}" for p in selection.percentiles)
+    heads = figure_columns("mean", "median (95% interval)", *percentiles)
+    return table(_NOTE, ["", *heads], rows)
+
+
+def _values_ms(figures: Sequence[RequestFigures], name: str) -> list[Floats]:
+    """Return one array per request that has values: all its gaps, or its one value."""
+    values: dict[str, Callable[[RequestFigures], Sequence[float | None]]] = {
+        "ttft": lambda item: [item.ttft_ns],
+        "tpot": lambda item: [] if item.tpot_ns is None else [item.tpot_ns],
+        "itl": lambda item: item.itl_ns,
+        "e2el": lambda item: [item.e2e_ns],
+    }
+    arrays = [np.asarray(values[name](item), dtype=float) / NS_PER_MS for item in figures]
+    return [array for array in arrays if len(array)]
+
+
+def _quantile(groups: Sequence[Floats], name: str, p: float) -> Estimate | None:
+    if name == "itl":
+        return clustered_quantile(groups, p)
+    return quantile_estimate([float(value) for (value,) in groups], p)
+
+
+def _shown(estimate: Estimate | None) -> Shown:
+    """Four digits, with the interval."""
+    if estimate is None:
+        return Shown(text=DASH)
+    if estimate.low is None or estimate.high is None:
+        return Shown(text=f"{estimate.value:.4g}")
+    return Shown(text=f"{estimate.value:.4g}", interval=f"{estimate.low:.4g} … {estimate.high:.4g}")
+
+
+def _point(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return DASH
+    return f"{estimate.value:.2f}" if estimate.certified else f"{estimate.value:.2f}?"
