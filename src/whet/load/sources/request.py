@@ -11,9 +11,10 @@ from whet.client import CompletionCall
 from whet.core.records import Loop, PlannedRequest
 from whet.load import Workload
 from whet.load.arrivals import Arrivals
-from whet.load.conversations import ConversationShape, PlannedConversation
+from whet.load.conversations import ConversationShape
 from whet.load.dataset import Dataset, LengthLimits
 from whet.load.lengths import Lengths, fixed
+from whet.load.plan import PlannedConversation
 from whet.load.synthetic import SharedPrefixes
 from whet.requests.prefix_trace_file import PrefixTrace
 from whet.requests.trace import Trace
